@@ -1,0 +1,61 @@
+//! Alignment arithmetic. Every function is constant time and total over its stated range.
+
+/// Rounds `value` up to a multiple of `align`, a power of two.
+///
+/// `None` when the result does not fit in a `usize`.
+#[inline]
+#[must_use]
+pub const fn checked_align_up(value: usize, align: usize) -> Option<usize> {
+    debug_assert!(align.is_power_of_two());
+    match value.checked_add(align - 1) {
+        Some(sum) => Some(sum & !(align - 1)),
+        None => None,
+    }
+}
+
+/// Rounds `value` up to a multiple of `align`, a power of two. The result must fit in a `usize`.
+#[inline]
+#[must_use]
+pub const fn align_up(value: usize, align: usize) -> usize {
+    debug_assert!(align.is_power_of_two());
+    (value + (align - 1)) & !(align - 1)
+}
+
+/// Rounds `value` down to a multiple of `align`, a power of two.
+#[inline]
+#[must_use]
+pub const fn align_down(value: usize, align: usize) -> usize {
+    debug_assert!(align.is_power_of_two());
+    value & !(align - 1)
+}
+
+/// Whether `value` is a multiple of `align`, a power of two.
+#[inline]
+#[must_use]
+pub const fn is_aligned(value: usize, align: usize) -> bool {
+    debug_assert!(align.is_power_of_two());
+    value & (align - 1) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_agrees_with_division() {
+        for align in [1usize, 2, 16, 4096] {
+            for value in 0..3 * align + 3 {
+                assert_eq!(align_up(value, align), value.div_ceil(align) * align);
+                assert_eq!(align_down(value, align), value / align * align);
+                assert_eq!(is_aligned(value, align), value % align == 0);
+                assert_eq!(checked_align_up(value, align), Some(align_up(value, align)));
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_up_past_the_end_is_seen() {
+        assert_eq!(checked_align_up(usize::MAX, 2), None);
+        assert_eq!(checked_align_up(usize::MAX - 4095, 4096), Some(usize::MAX - 4095));
+    }
+}

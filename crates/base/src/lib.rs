@@ -1,0 +1,7 @@
+//! What every hectare allocator stands on: alignment arithmetic and synchronisation cells.
+//!
+//! This crate knows no operating system and allocates nothing.
+#![no_std]
+
+pub mod align;
+pub mod sync;

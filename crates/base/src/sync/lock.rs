@@ -1,0 +1,229 @@
+//! A mutual-exclusion lock of one word over one value.
+//!
+//! ```text
+//!   FREE ──lock──▶ HELD ──unlock──▶ FREE
+//!                   │ a second thread arrives
+//!                   ▼
+//!                CONTENDED ──unlock + wake──▶ FREE
+//! ```
+//!
+//! Invariants
+//! 1. The thread that moved the word from `FREE` owns the value until it moves the word back.
+//! 2. A thread sleeps only on the word `CONTENDED`; whoever frees a `CONTENDED` word wakes one.
+//! 3. A woken thread takes the word as `CONTENDED`, since others may sleep still.
+//!
+//! Orderings: taking is `Acquire`, freeing `Release`: the next owner sees what the last wrote.
+//! (After Drepper, "Futexes Are Tricky", 2011, mutex 2.)
+
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+
+use super::atomic::{AtomicU32, Ordering};
+use super::cell::UnsafeCell;
+use super::hint;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// How often a thread looks at a held lock before it sleeps.
+#[cfg(not(loom))]
+const SPINS: u32 = 60;
+#[cfg(loom)]
+const SPINS: u32 = 0;
+
+/// How a thread waits for a word to change, and wakes one that waits.
+pub trait Park {
+    /// Returns when woken, or at once when `*word != expected`; may return for no reason.
+    fn wait(word: &AtomicU32, expected: u32);
+    /// Wakes at least one thread that waits on `word`, if any does.
+    fn wake_one(word: &AtomicU32);
+}
+
+/// Waits by looking again: for tests, and for targets without an operating system.
+#[derive(Debug, Clone, Copy)]
+pub struct SpinPark;
+
+impl Park for SpinPark {
+    #[inline]
+    fn wait(_word: &AtomicU32, _expected: u32) {
+        #[cfg(loom)]
+        loom::thread::yield_now();
+        hint::spin_loop();
+    }
+
+    #[inline]
+    fn wake_one(_word: &AtomicU32) {}
+}
+
+/// A value behind a lock. Not reentrant, not fair; a panic while it is held does not poison it.
+#[derive(Debug)]
+pub struct Lock<T, P = SpinPark> {
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+    park: PhantomData<fn() -> P>,
+}
+
+// SAFETY: by invariant 1 only one thread at a time reaches the value, so it is merely sent.
+unsafe impl<T: Send, P> Send for Lock<T, P> {}
+// SAFETY: as above; `&Lock` gives access to the value only through the lock.
+unsafe impl<T: Send, P> Sync for Lock<T, P> {}
+
+impl<T, P: Park> Lock<T, P> {
+    /// An unlocked lock around `value`.
+    #[cfg(not(loom))]
+    pub const fn new(value: T) -> Self {
+        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value), park: PhantomData }
+    }
+
+    /// An unlocked lock around `value`.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Self {
+        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value), park: PhantomData }
+    }
+
+    /// Waits until the lock is free and takes it.
+    #[inline]
+    pub fn lock(&self) -> LockGuard<'_, T, P> {
+        if !self.try_take() {
+            self.lock_slow();
+        }
+        LockGuard { lock: self }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<LockGuard<'_, T, P>> {
+        self.try_take().then(|| LockGuard { lock: self })
+    }
+
+    /// Takes the lock and keeps it until [`unlock`](Self::unlock); for a fork, where the guard
+    /// cannot live across the call.
+    pub fn lock_for_fork(&self) {
+        core::mem::forget(self.lock());
+    }
+
+    /// Frees the lock.
+    ///
+    /// # Safety
+    /// The caller holds it through [`lock_for_fork`](Self::lock_for_fork), taken by this thread
+    /// or by the thread that this one is the forked copy of.
+    pub unsafe fn unlock(&self) {
+        self.release();
+    }
+
+    #[inline]
+    fn try_take(&self) -> bool {
+        self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[cold]
+    fn lock_slow(&self) {
+        for _ in 0..SPINS {
+            if self.state.load(Ordering::Relaxed) == FREE && self.try_take() {
+                return;
+            }
+            hint::spin_loop();
+        }
+        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
+            P::wait(&self.state, CONTENDED);
+        }
+    }
+
+    #[inline]
+    fn release(&self) {
+        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        P::wake_one(&self.state);
+    }
+}
+
+/// Access to the value of a held [`Lock`]; dropping it frees the lock.
+#[derive(Debug)]
+pub struct LockGuard<'a, T, P: Park = SpinPark> {
+    lock: &'a Lock<T, P>,
+}
+
+impl<T, P: Park> Deref for LockGuard<'_, T, P> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists, so by invariant 1 this thread owns the value.
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T, P: Park> DerefMut for LockGuard<'_, T, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the guard is borrowed mutably, so no other reference lives.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T, P: Park> Drop for LockGuard<'_, T, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.release();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn four_threads_count_without_loss() {
+        let lock: Arc<Lock<u64>> = Arc::new(Lock::new(0));
+        let threads: std::vec::Vec<_> = (0..4)
+            .map(|_| {
+                let lock = Arc::clone(&lock);
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        *lock.lock() += 1;
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("a counting thread panicked");
+        }
+        assert_eq!(*lock.lock(), 80_000);
+    }
+
+    #[test]
+    fn a_held_lock_is_not_taken_twice() {
+        let lock: Lock<()> = Lock::new(());
+        let guard = lock.try_lock();
+        assert!(guard.is_some());
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    #[test]
+    fn two_threads_never_hold_at_once() {
+        loom::model(|| {
+            let lock: Arc<Lock<u32>> = Arc::new(Lock::new(0));
+            let other = Arc::clone(&lock);
+            let thread = loom::thread::spawn(move || *other.lock() += 1);
+            *lock.lock() += 1;
+            thread.join().expect("the other thread panicked");
+            assert_eq!(*lock.lock(), 2);
+        });
+    }
+}

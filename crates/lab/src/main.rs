@@ -1,0 +1,2 @@
+//! The `hectare` command.
+fn main() {}

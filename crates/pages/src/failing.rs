@@ -1,0 +1,102 @@
+//! A source that refuses on command, so that each way out of memory can be walked in a test.
+
+use core::ops::Range;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use crate::{PageSource, SourceError};
+
+/// Numbers the calls that can fail (`reserve`, `commit`, `decommit`, `move_pages`; from 0) and
+/// refuses those whose number lies in a range that the test chooses.
+#[derive(Debug)]
+pub struct Failing<S> {
+    inner: S,
+    calls: AtomicU64,
+    refuse_from: AtomicU64,
+    refuse_until: AtomicU64,
+}
+
+impl<S> Failing<S> {
+    /// A source that refuses nothing yet.
+    pub const fn new(inner: S) -> Self {
+        Self {
+            inner,
+            calls: AtomicU64::new(0),
+            refuse_from: AtomicU64::new(u64::MAX),
+            refuse_until: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Refuses the calls whose number lies in `range`, and no others. Set it while no other
+    /// thread calls.
+    pub fn refuse(&self, range: Range<u64>) {
+        self.refuse_until.store(range.end, SeqCst);
+        self.refuse_from.store(range.start, SeqCst);
+    }
+
+    /// Refuses every call from now on (`true`), or none (`false`).
+    pub fn refuse_all(&self, refuse: bool) {
+        self.refuse(if refuse { 0..u64::MAX } else { u64::MAX..u64::MAX });
+    }
+
+    /// How many calls that can fail were made, refused ones included.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(SeqCst)
+    }
+
+    /// The source behind.
+    pub const fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    fn admit(&self) -> Result<(), SourceError> {
+        let call = self.calls.fetch_add(1, SeqCst);
+        let refused = self.refuse_from.load(SeqCst)..self.refuse_until.load(SeqCst);
+        if refused.contains(&call) { Err(SourceError::Exhausted) } else { Ok(()) }
+    }
+}
+
+// SAFETY: a call is passed on unchanged or refused without effect.
+unsafe impl<S: PageSource> PageSource for Failing<S> {
+    fn page_bytes(&self) -> usize {
+        self.inner.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        self.admit()?;
+        self.inner.reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        self.admit()?;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.commit(start, bytes) }
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        self.admit()?;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.decommit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.release(start, bytes) }
+    }
+
+    unsafe fn move_pages(
+        &self,
+        from: NonNull<u8>,
+        to: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), SourceError> {
+        self.admit()?;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.move_pages(from, to, bytes) }
+    }
+
+    unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.advise_huge(start, bytes, huge) }
+    }
+}

@@ -1,0 +1,28 @@
+//! Where memory comes from.
+//!
+//! An allocator of this family never calls the operating system: it asks a [`PageSource`]. So a
+//! test can count what it asks for ([`Counted`]), make any call fail ([`Failing`]), or give it a
+//! fixed buffer ([`Fixed`]); a program gives it the system ([`Os`], feature `os`).
+//!
+//! ```text
+//!            reserve                 commit
+//!   nothing ─────────▶ address space ─────────▶ memory on touch ◀─┐
+//!      ▲                     │                        │ decommit   │
+//!      └───────release───────┴────────release─────────┴────────────┘
+//! ```
+#![no_std]
+#![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
+
+mod counted;
+mod failing;
+mod fixed;
+#[cfg(feature = "os")]
+mod os;
+mod source;
+
+pub use counted::{Counted, Counts};
+pub use failing::Failing;
+pub use fixed::Fixed;
+#[cfg(feature = "os")]
+pub use os::{FutexPark, Os};
+pub use source::{PageSource, SourceError};

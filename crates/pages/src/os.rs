@@ -1,0 +1,230 @@
+//! The operating system as a source: `mmap` and its family. Also the futex that
+//! [`hectare_base::sync::Lock`] parks on.
+
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+use hectare_base::align::align_up;
+use hectare_base::sync::Park;
+
+use crate::{PageSource, SourceError};
+
+/// Linux's private anonymous memory. No call touches `errno` that a caller could see: each saves
+/// and restores it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Os;
+
+static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+#[cold]
+fn read_page_bytes() -> usize {
+    // SAFETY: no preconditions.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let bytes = usize::try_from(bytes).ok().filter(|b| b.is_power_of_two()).unwrap_or(4096);
+    PAGE_BYTES.store(bytes, Relaxed);
+    bytes
+}
+
+/// Runs a system call and leaves `errno` as it was.
+fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
+    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *errno };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { *errno = saved };
+    result
+}
+
+fn checked(status: libc::c_int) -> Result<(), SourceError> {
+    if status == 0 { Ok(()) } else { Err(SourceError::Exhausted) }
+}
+
+fn map_inaccessible(bytes: usize) -> Result<NonNull<u8>, SourceError> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(SourceError::Exhausted);
+    }
+    NonNull::new(start.cast()).ok_or(SourceError::Exhausted)
+}
+
+/// Unmaps; a failure (the kernel's limit on mappings) leaves address space in use, no more.
+///
+/// # Safety
+/// The range is this source's and unused.
+unsafe fn unmap(start: *mut u8, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the caller's promise.
+        unsafe { libc::munmap(start.cast(), bytes) };
+    }
+}
+
+// SAFETY: the kernel hands out each address once until it is unmapped; private anonymous memory
+// reads as zero until written, and again after MADV_DONTNEED.
+unsafe impl PageSource for Os {
+    #[inline]
+    fn page_bytes(&self) -> usize {
+        match PAGE_BYTES.load(Relaxed) {
+            0 => read_page_bytes(),
+            bytes => bytes,
+        }
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        let page = self.page_bytes();
+        keep_errno(|| {
+            if align <= page {
+                return map_inaccessible(bytes);
+            }
+            let mapped_bytes = bytes.checked_add(align - page).ok_or(SourceError::Exhausted)?;
+            let mapped = map_inaccessible(mapped_bytes)?.as_ptr();
+            let lead = align_up(mapped.addr(), align) - mapped.addr();
+            // SAFETY: lead ≤ align - page, so `lead + bytes` lies within the mapping.
+            let start = unsafe { mapped.add(lead) };
+            // SAFETY: the mapping's own head, seen by nobody.
+            unsafe { unmap(mapped, lead) };
+            // SAFETY: one past the part that is kept, within the mapping or at its end.
+            let tail = unsafe { start.add(bytes) };
+            // SAFETY: the mapping's own tail, seen by nobody.
+            unsafe { unmap(tail, mapped_bytes - lead - bytes) };
+            NonNull::new(start).ok_or(SourceError::Exhausted)
+        })
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the caller says that the range is a part of a reservation.
+        checked(keep_errno(|| unsafe { libc::mprotect(start.as_ptr().cast(), bytes, access) }))
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller says that the range is committed and unused.
+        checked(keep_errno(|| unsafe {
+            libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTNEED)
+        }))
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller says that the range is reserved and unused.
+        keep_errno(|| unsafe { unmap(start.as_ptr(), bytes) });
+    }
+
+    fn get(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        if align > self.page_bytes() {
+            let start = self.reserve(bytes, align)?;
+            // SAFETY: the whole of a reservation just made.
+            return match unsafe { self.commit(start, bytes) } {
+                Ok(()) => Ok(start),
+                Err(error) => {
+                    // SAFETY: as above; nobody has seen it yet.
+                    unsafe { self.release(start, bytes) };
+                    Err(error)
+                }
+            };
+        }
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let start =
+            keep_errno(|| unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) });
+        if start == libc::MAP_FAILED {
+            return Err(SourceError::Exhausted);
+        }
+        NonNull::new(start.cast()).ok_or(SourceError::Exhausted)
+    }
+
+    unsafe fn move_pages(
+        &self,
+        from: NonNull<u8>,
+        to: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), SourceError> {
+        // `DONTUNMAP` (Linux 5.7) leaves `from` mapped and empty, as the contract asks.
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        // SAFETY: the caller says that both ranges are committed, disjoint and unused by others.
+        let moved = keep_errno(|| unsafe {
+            libc::mremap(from.as_ptr().cast(), bytes, bytes, flags, to.as_ptr())
+        });
+        if moved == libc::MAP_FAILED { Err(SourceError::Unsupported) } else { Ok(()) }
+    }
+
+    unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
+        let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        // SAFETY: advice on the caller's own range changes no contents.
+        keep_errno(|| unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) });
+    }
+}
+
+/// Parks on Linux's futex.
+#[derive(Debug, Clone, Copy)]
+pub struct FutexPark;
+
+impl Park for FutexPark {
+    fn wait(word: &AtomicU32, expected: u32) {
+        let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: `word` lives through the call; a null timeout waits without limit.
+        keep_errno(|| unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                word.as_ptr(),
+                operation,
+                expected,
+                ptr::null::<libc::timespec>(),
+            )
+        });
+    }
+
+    fn wake_one(word: &AtomicU32) {
+        let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: waking touches no memory of ours; a word that is gone wakes nobody.
+        keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_passes_through_its_states() {
+        let page = Os.page_bytes();
+        let align = 64 * page;
+        let start = Os.reserve(16 * page, align).expect("address space");
+        assert_eq!(start.addr().get() % align, 0);
+        // SAFETY: within the reservation; touched only once committed.
+        unsafe {
+            Os.commit(start, 4 * page).expect("memory");
+            assert_eq!(start.read(), 0);
+            start.write_bytes(7, 4 * page);
+            Os.decommit(start, page).expect("decommit");
+            assert_eq!(start.read(), 0);
+            assert_eq!(start.add(page).read(), 7);
+            Os.release(start, 16 * page);
+        }
+    }
+
+    #[test]
+    fn pages_move_without_a_copy() {
+        let page = Os.page_bytes();
+        let from = Os.get(2 * page, page).expect("memory");
+        let to = Os.get(2 * page, page).expect("memory");
+        // SAFETY: two committed ranges of this test's own.
+        unsafe {
+            from.write_bytes(9, 2 * page);
+            if Os.move_pages(from, to, 2 * page).is_ok() {
+                assert_eq!(to.add(page).read(), 9);
+                assert_eq!(from.read(), 0);
+            }
+            Os.release(from, 2 * page);
+            Os.release(to, 2 * page);
+        }
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        assert_eq!(Os.reserve(1 << 62, 4096), Err(SourceError::Exhausted));
+    }
+}

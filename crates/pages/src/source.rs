@@ -1,0 +1,161 @@
+//! The trait that every source of memory meets.
+
+use core::fmt;
+use core::ptr::NonNull;
+
+/// Why a [`PageSource`] refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceError {
+    /// No memory, or no address space, is to be had now; later it may be.
+    Exhausted,
+    /// The source cannot do this at all; asking again is no use.
+    Unsupported,
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exhausted => "the page source has no memory left",
+            Self::Unsupported => "the page source does not support this operation",
+        })
+    }
+}
+
+impl core::error::Error for SourceError {}
+
+/// A source of page-aligned memory. Sizes and addresses are in bytes; every `bytes` is a positive
+/// multiple of [`page_bytes`](Self::page_bytes), and so is every `start`.
+///
+/// A range passes through the states of the crate's drawing. A refused call changes nothing.
+///
+/// # Safety
+/// An implementation hands out each address at most once between a `reserve` and the `release`
+/// that ends it; committed memory can be read and written, reads as zero until it is written,
+/// keeps what was written until `decommit` or `release`, and never moves.
+pub unsafe trait PageSource {
+    /// The size of a page in bytes: a power of two, the same for the life of the source.
+    fn page_bytes(&self) -> usize;
+
+    /// Takes `bytes` of address space aligned to `align`, a power of two of at least a page.
+    /// Nothing in it may be touched before it is committed.
+    ///
+    /// # Errors
+    /// [`SourceError::Exhausted`] when there is no such range.
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError>;
+
+    /// Makes a part of a reservation usable: it reads as zero. What of it was committed before
+    /// keeps its contents.
+    ///
+    /// # Errors
+    /// [`SourceError::Exhausted`] when there is no memory for it.
+    ///
+    /// # Safety
+    /// The range lies within one reservation of this source.
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError>;
+
+    /// Gives the memory of a committed range back and forgets what was in it. The range stays
+    /// committed: it reads as zero, and takes memory again where it is touched.
+    ///
+    /// # Errors
+    /// Any; the contents are then undefined and nothing may have been given back.
+    ///
+    /// # Safety
+    /// The range is committed, and nothing in it is in use.
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError>;
+
+    /// Ends a reservation, or the part of it that is named: its addresses may be handed out anew.
+    ///
+    /// # Safety
+    /// The range lies within one reservation of this source, and nothing in it is in use.
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize);
+
+    /// [`reserve`](Self::reserve) and [`commit`](Self::commit) in one: `bytes` of zeroed memory.
+    ///
+    /// # Errors
+    /// As those two.
+    fn get(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        let start = self.reserve(bytes, align)?;
+        // SAFETY: the whole of a reservation just made.
+        match unsafe { self.commit(start, bytes) } {
+            Ok(()) => Ok(start),
+            Err(error) => {
+                // SAFETY: as above; nobody has seen it yet.
+                unsafe { self.release(start, bytes) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves the contents of the committed range `from` to the committed range `to` without
+    /// copying, if the source can; `from` then reads as zero, and what `to` held is forgotten.
+    ///
+    /// # Errors
+    /// [`SourceError::Unsupported`] (the default) or [`SourceError::Exhausted`]; both ranges are
+    /// then as they were.
+    ///
+    /// # Safety
+    /// Both ranges are committed, do not overlap, and nobody else uses them during the call.
+    unsafe fn move_pages(
+        &self,
+        from: NonNull<u8>,
+        to: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), SourceError> {
+        let _ = (from, to, bytes);
+        Err(SourceError::Unsupported)
+    }
+
+    /// Asks that the range be backed by huge pages (`true`) or never (`false`). Advice only: a
+    /// source that knows no huge pages does nothing.
+    ///
+    /// # Safety
+    /// The range lies within one reservation of this source.
+    unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
+        let _ = (start, bytes, huge);
+    }
+}
+
+// SAFETY: every call is passed on unchanged to a source that meets the contract.
+unsafe impl<S: PageSource + ?Sized> PageSource for &S {
+    fn page_bytes(&self) -> usize {
+        (**self).page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        (**self).reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).commit(start, bytes) }
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).decommit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).release(start, bytes) }
+    }
+
+    fn get(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        (**self).get(bytes, align)
+    }
+
+    unsafe fn move_pages(
+        &self,
+        from: NonNull<u8>,
+        to: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).move_pages(from, to, bytes) }
+    }
+
+    unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).advise_huge(start, bytes, huge) }
+    }
+}
