@@ -71,15 +71,21 @@ impl<'a> Fixed<'a> {
 impl Pages {
     fn taken(&self, page: usize) -> bool {
         debug_assert!(page < self.count);
+        // SAFETY: by `byte`, the byte exists; the caller's buffer is initialised.
+        unsafe { self.byte(page).read() & (1 << (page % 8)) != 0 }
+    }
+
+    /// The byte of the bitmap that has the bit of `page`.
+    fn byte(&self, page: usize) -> NonNull<u8> {
         // SAFETY: page < count, and the bitmap has a bit for each page.
-        unsafe { self.bitmap.add(page / 8).read() & (1 << (page % 8)) != 0 }
+        unsafe { self.bitmap.add(page / 8) }
     }
 
     fn mark(&mut self, first: usize, count: usize, taken: bool) {
         for page in first..first + count {
             debug_assert!(self.taken(page) != taken, "page {page} of a Fixed source");
             // SAFETY: as in `taken`.
-            let byte = unsafe { self.bitmap.add(page / 8).as_mut() };
+            let byte = unsafe { self.byte(page).as_mut() };
             *byte ^= 1 << (page % 8);
         }
     }

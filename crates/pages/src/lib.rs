@@ -19,6 +19,7 @@ mod fixed;
 #[cfg(feature = "os")]
 mod os;
 mod source;
+mod system;
 
 pub use counted::{Counted, Counts};
 pub use failing::Failing;
@@ -26,3 +27,4 @@ pub use fixed::Fixed;
 #[cfg(feature = "os")]
 pub use os::{FutexPark, Os};
 pub use source::{PageSource, SourceError};
+pub use system::System;

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use hectare_base::align::align_up;
 use hectare_base::sync::Park;
 
-use crate::{PageSource, SourceError};
+use crate::{PageSource, SourceError, System};
 
 /// Linux's private anonymous memory. No call touches `errno` that a caller could see: each saves
 /// and restores it.
@@ -155,6 +155,36 @@ unsafe impl PageSource for Os {
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // SAFETY: advice on the caller's own range changes no contents.
         keep_errno(|| unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) });
+    }
+}
+
+impl System for Os {
+    type Park = FutexPark;
+
+    #[inline]
+    fn cpu(&self) -> usize {
+        // SAFETY: no preconditions. A vDSO call; -1, if it is refused, becomes some CPU.
+        unsafe { libc::sched_getcpu() }.unsigned_abs() as usize
+    }
+
+    fn now_ms(&self) -> u64 {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `now` is a valid place for the answer; the clock exists on every Linux.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+        now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+    }
+
+    fn secret(&self) -> usize {
+        // SAFETY: no preconditions; the kernel gives each process 16 random bytes, or 0 if not.
+        let bytes = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const usize;
+        if bytes.is_null() {
+            return (&raw const PAGE_BYTES).addr() ^ self.now_ms() as usize;
+        }
+        // SAFETY: AT_RANDOM names 16 bytes that live as long as the process.
+        let word = unsafe { bytes.read_unaligned() };
+        // The C library makes its stack guard of the same bytes: never show them as they are.
+        let mixed = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (mixed >> 31)
     }
 }
 

@@ -1,0 +1,54 @@
+//! What a heap needs beside memory: a clock, the number of the CPU it runs on, a way to sleep.
+
+use hectare_base::sync::Park;
+
+use crate::{Counted, Failing, PageSource};
+
+/// A [`PageSource`] with the other services of an operating system that an allocator uses, so
+/// that a test can stand in for all of them.
+pub trait System: PageSource {
+    /// How threads wait for a lock.
+    type Park: Park;
+
+    /// The number of the CPU that this thread runs on now: a hint, stale as soon as it is read.
+    fn cpu(&self) -> usize;
+
+    /// Milliseconds of a clock that never runs backwards, from an arbitrary start; cheap and
+    /// coarse (a few milliseconds).
+    fn now_ms(&self) -> u64;
+
+    /// A number that an attacker cannot guess, other in each process where the system can.
+    fn secret(&self) -> usize;
+}
+
+impl<S: System> System for Counted<S> {
+    type Park = S::Park;
+
+    fn cpu(&self) -> usize {
+        self.inner().cpu()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.inner().now_ms()
+    }
+
+    fn secret(&self) -> usize {
+        self.inner().secret()
+    }
+}
+
+impl<S: System> System for Failing<S> {
+    type Park = S::Park;
+
+    fn cpu(&self) -> usize {
+        self.inner().cpu()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.inner().now_ms()
+    }
+
+    fn secret(&self) -> usize {
+        self.inner().secret()
+    }
+}
