@@ -1,2 +1,103 @@
-//! The `hectare` command.
-fn main() {}
+//! The `hectare` command: records, replays, compares and reports memory allocators.
+//!
+//! ```text
+//!  cmd/compare ──► plan (shuffled complete rounds) ──► runner ──► child process per run
+//!                                                                   │ LD_PRELOAD = subject
+//!                                                                   │ cmd/child: one workload
+//!  output/{table,json,csv,markdown,html} ◄── report ◄── stats ◄─────┘ one record on a pipe
+//! ```
+//!
+//! One file per verb under [`cmd`]. Verbs pass each other flat records ([`report`]), never live
+//! objects, so every figure can be stored, merged and printed again later.
+//!
+//! 1. The command's own memory never comes from the measured heap: its global allocator maps
+//!    memory itself, so `malloc` in a child process belongs to the workload alone.
+//! 2. One measurement is one fresh process.
+//! 3. Nothing is printed that was not measured in this run or read from a record.
+
+mod bench;
+mod cmd;
+mod machine;
+mod measure;
+mod output;
+mod replay;
+mod report;
+mod runner;
+mod stats;
+mod subject;
+
+use clap::{Parser, Subcommand};
+
+/// Invariant 1: harness memory is mapped here, measured memory comes from `malloc`.
+#[global_allocator]
+static HARNESS: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
+/// Measures memory allocators with real programs, real traces and known workloads.
+///
+/// Without a verb: compares every allocator found over the bundled real traces.
+#[derive(Parser)]
+#[command(name = "hectare", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    compare: cmd::compare::Args,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run one program under one allocator: time, peak and mean resident memory, faults
+    Run(cmd::run::Args),
+    /// Compare allocators over the bundled traces, or over a program given after `--`
+    Compare(cmd::compare::Args),
+    /// Record a program, replay it on every allocator found, and say which suits it
+    Choose(cmd::choose::Args),
+    /// Record the allocations of a program into a trace
+    Record(cmd::record::Args),
+    /// Tell what a trace holds
+    Info(cmd::info::Args),
+    /// Replay a trace on the allocators
+    Replay(cmd::replay::Args),
+    /// Run a named workload on the allocators (`--list` explains each)
+    Bench(cmd::bench::Args),
+    /// The buddy allocators' demo
+    Buddy(cmd::buddy::Args),
+    /// TLSF: worst-case instruction counts
+    Tlsf(cmd::tlsf::Args),
+    /// Replay recorded swap traffic on the pools for compressed data
+    Swap(cmd::swap::Args),
+    /// Compare the pools with the kernel's zsmalloc through /dev/zram0
+    Zram(cmd::zram::Args),
+    /// Make an HTML report from stored JSON records
+    Report(cmd::report::Args),
+    /// Tell what of this machine can be controlled for measuring and what not
+    Doctor(cmd::doctor::Args),
+    /// One measured thing in a fresh process (started by the other verbs)
+    #[command(hide = true)]
+    Child(cmd::child::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.verb {
+        None => cmd::compare::run(cli.compare),
+        Some(Verb::Run(args)) => cmd::run::run(args),
+        Some(Verb::Compare(args)) => cmd::compare::run(args),
+        Some(Verb::Choose(args)) => cmd::choose::run(args),
+        Some(Verb::Record(args)) => cmd::record::run(args),
+        Some(Verb::Info(args)) => cmd::info::run(args),
+        Some(Verb::Replay(args)) => cmd::replay::run(args),
+        Some(Verb::Bench(args)) => cmd::bench::run(args),
+        Some(Verb::Buddy(args)) => cmd::buddy::run(args),
+        Some(Verb::Tlsf(args)) => cmd::tlsf::run(args),
+        Some(Verb::Swap(args)) => cmd::swap::run(args),
+        Some(Verb::Zram(args)) => cmd::zram::run(args),
+        Some(Verb::Report(args)) => cmd::report::run(args),
+        Some(Verb::Doctor(args)) => cmd::doctor::run(args),
+        Some(Verb::Child(args)) => cmd::child::run(args),
+    };
+    match done {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => cmd::fail(&error),
+    }
+}

@@ -1,0 +1,10 @@
+//! `hectare compare`.
+
+/// What `hectare compare` can be given.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// Runs the verb.
+pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
+    anyhow::bail!("the verb `compare` is not built yet")
+}

@@ -1,0 +1,49 @@
+//! One file per verb: `Args` (what can be given) and `run` (what is done with it).
+
+pub(crate) mod bench;
+pub(crate) mod buddy;
+pub(crate) mod child;
+pub(crate) mod choose;
+pub(crate) mod compare;
+pub(crate) mod doctor;
+pub(crate) mod info;
+pub(crate) mod record;
+pub(crate) mod replay;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod swap;
+pub(crate) mod tlsf;
+pub(crate) mod zram;
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// An error that asks for a certain exit code; everything else exits with 1.
+///
+/// | code | meaning |
+/// |---|---|
+/// | 0 | done; every `--assert` holds |
+/// | 1 | could not be done (the message says why) |
+/// | 2 | wrong arguments (from the argument parser) |
+/// | 3 | measured, but an `--assert` does not hold |
+/// | 4 | measured, but an `--assert` cannot be decided at this noise |
+/// | 130 | interrupted; what was measured has been printed and written |
+#[derive(Debug)]
+pub(crate) struct Exit {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Exit {}
+
+/// Prints the error with its causes and gives the exit code it asks for.
+pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("hectare: {error:#}");
+    ExitCode::from(error.downcast_ref::<Exit>().map_or(1, |exit| exit.code))
+}

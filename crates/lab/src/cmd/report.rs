@@ -1,0 +1,10 @@
+//! `hectare report`.
+
+/// What `hectare report` can be given.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// Runs the verb.
+pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
+    anyhow::bail!("the verb `report` is not built yet")
+}

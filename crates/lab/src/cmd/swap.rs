@@ -1,0 +1,10 @@
+//! `hectare swap`.
+
+/// What `hectare swap` can be given.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// Runs the verb.
+pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
+    anyhow::bail!("the verb `swap` is not built yet")
+}

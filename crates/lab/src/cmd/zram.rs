@@ -1,0 +1,10 @@
+//! `hectare zram`.
+
+/// What `hectare zram` can be given.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// Runs the verb.
+pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
+    anyhow::bail!("the verb `zram` is not built yet")
+}

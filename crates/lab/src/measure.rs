@@ -1,0 +1,143 @@
+//! What a measured process reads of itself: the window of measurement.
+//!
+//! [`Window::open`] comes after everything the harness needs is allocated and touched. It resets
+//! the kernel's high-water mark of resident memory and notes what is resident already, so that the
+//! peak belongs to the workload alone.
+
+use std::fs;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+/// An open window; [`Window::close`] gives the record.
+pub(crate) struct Window {
+    start_ns: u64,
+    baseline_bytes: u64,
+    peak_was_reset: bool,
+    before: Usage,
+}
+
+/// Resources used inside a window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WindowRecord {
+    /// `CLOCK_MONOTONIC` at opening, ns: places the parent's samples in the window.
+    pub(crate) start_ns: u64,
+    /// `CLOCK_MONOTONIC` at closing, ns.
+    pub(crate) end_ns: u64,
+    /// Resident before the workload began (harness, loaded libraries), bytes.
+    pub(crate) baseline_bytes: u64,
+    /// Peak of resident memory above the baseline, bytes.
+    pub(crate) peak_bytes: u64,
+    /// Resident above the baseline at closing, bytes.
+    pub(crate) end_bytes: u64,
+    /// Whether the high-water mark could be reset; if not, the peak is that of the whole process.
+    pub(crate) peak_was_reset: bool,
+    /// User time, ns.
+    pub(crate) user_ns: u64,
+    /// System time, ns.
+    pub(crate) system_ns: u64,
+    /// Minor page faults.
+    pub(crate) minor_faults: u64,
+    /// Major page faults.
+    pub(crate) major_faults: u64,
+    /// Voluntary context switches.
+    pub(crate) voluntary_switches: u64,
+    /// Involuntary context switches.
+    pub(crate) involuntary_switches: u64,
+}
+
+impl Window {
+    /// Opens the window.
+    ///
+    /// # Errors
+    /// When `/proc/self/status` cannot be read.
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        // "5" resets VmHWM; a kernel without it refuses, which the record tells.
+        let peak_was_reset = fs::write("/proc/self/clear_refs", "5").is_ok();
+        let baseline_bytes = status_bytes("VmRSS:")?;
+        Ok(Self { baseline_bytes, peak_was_reset, before: Usage::now(), start_ns: monotonic_ns() })
+    }
+
+    /// Closes the window.
+    ///
+    /// # Errors
+    /// When `/proc/self/status` cannot be read.
+    pub(crate) fn close(self) -> anyhow::Result<WindowRecord> {
+        let end_ns = monotonic_ns();
+        let after = Usage::now();
+        let peak = status_bytes("VmHWM:")?;
+        let end = status_bytes("VmRSS:")?;
+        Ok(WindowRecord {
+            start_ns: self.start_ns,
+            end_ns,
+            baseline_bytes: self.baseline_bytes,
+            peak_bytes: peak.saturating_sub(self.baseline_bytes),
+            end_bytes: end.saturating_sub(self.baseline_bytes),
+            peak_was_reset: self.peak_was_reset,
+            user_ns: after.user_ns - self.before.user_ns,
+            system_ns: after.system_ns - self.before.system_ns,
+            minor_faults: after.minor_faults - self.before.minor_faults,
+            major_faults: after.major_faults - self.before.major_faults,
+            voluntary_switches: after.voluntary_switches - self.before.voluntary_switches,
+            involuntary_switches: after.involuntary_switches - self.before.involuntary_switches,
+        })
+    }
+}
+
+/// `CLOCK_MONOTONIC`, ns: the same clock in parent and child.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// One line of `/proc/self/status`, bytes.
+fn status_bytes(field: &str) -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(field))
+        .and_then(|rest| rest.trim().strip_suffix(" kB"))
+        .and_then(|kib| kib.trim().parse::<u64>().ok())
+        .map(|kib| kib * 1024)
+        .with_context(|| format!("/proc/self/status has no `{field}` in kB"))
+}
+
+/// `getrusage` in our units.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) user_ns: u64,
+    pub(crate) system_ns: u64,
+    pub(crate) minor_faults: u64,
+    pub(crate) major_faults: u64,
+    pub(crate) voluntary_switches: u64,
+    pub(crate) involuntary_switches: u64,
+    pub(crate) peak_bytes: u64,
+}
+
+impl Usage {
+    /// What this process has used so far.
+    pub(crate) fn now() -> Self {
+        // SAFETY: all-zero is a valid `rusage`.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` is valid for writing.
+        unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+        Self::from_rusage(&usage)
+    }
+
+    /// From the kernel's record.
+    pub(crate) fn from_rusage(usage: &libc::rusage) -> Self {
+        let ns =
+            |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+        Self {
+            user_ns: ns(usage.ru_utime),
+            system_ns: ns(usage.ru_stime),
+            minor_faults: usage.ru_minflt as u64,
+            major_faults: usage.ru_majflt as u64,
+            voluntary_switches: usage.ru_nvcsw as u64,
+            involuntary_switches: usage.ru_nivcsw as u64,
+            peak_bytes: usage.ru_maxrss as u64 * 1024,
+        }
+    }
+}

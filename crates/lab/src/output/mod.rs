@@ -1,0 +1,1 @@
+//! How a report leaves the command: table, JSON, CSV, Markdown, HTML.

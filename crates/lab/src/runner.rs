@@ -1,0 +1,1 @@
+//! Starts measured processes and watches them.

@@ -1,0 +1,1 @@
+//! Paired ratios, bootstrap intervals, and when two subjects are the same.

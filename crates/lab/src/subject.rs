@@ -1,0 +1,1 @@
+//! Allocators under measurement.
