@@ -2,12 +2,23 @@
 
 use core::fmt;
 
+use crate::Stats;
+
 /// The largest order: 2^18 frames, 1 GiB of 4 KiB frames.
 pub const MAX_ORDER: u8 = 18;
 
 /// The number of a frame, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameId(pub usize);
+
+impl FrameId {
+    /// Whether a block of `order` can start here.
+    #[inline]
+    #[must_use]
+    pub const fn is_aligned(self, order: Order) -> bool {
+        self.0 & (order.frames() - 1) == 0
+    }
+}
 
 /// The size of a block as a power of two: a block of order `n` is 2^n frames, aligned to its
 /// size. At most [`MAX_ORDER`].
@@ -41,6 +52,24 @@ impl Order {
         self.0
     }
 
+    /// All orders, from the smallest.
+    pub fn all() -> impl DoubleEndedIterator<Item = Self> {
+        (0..=MAX_ORDER).map(Self)
+    }
+
+    /// The largest order of a block that starts at frame `start` and has at most `frames` frames,
+    /// which must not be 0.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn largest_at(start: usize, frames: usize) -> Self {
+        debug_assert!(frames > 0);
+        let by_align = start.trailing_zeros();
+        let by_length = frames.ilog2();
+        let least = if by_align < by_length { by_align } else { by_length };
+        #[expect(clippy::cast_possible_truncation, reason = "a usize has 64 bits at most")]
+        if least < MAX_ORDER as u32 { Self(least as u8) } else { Self(MAX_ORDER) }
+    }
+
     /// How many frames a block of this order has.
     #[inline]
     #[must_use]
@@ -62,6 +91,8 @@ pub enum Error {
     NotAllocated,
     /// The caller's metadata buffer is too small.
     MetadataTooSmall,
+    /// A range of no frames, or an alignment that is not a power of two.
+    InvalidRequest,
 }
 
 impl fmt::Display for Error {
@@ -72,13 +103,28 @@ impl fmt::Display for Error {
             Self::Misaligned => "the block does not start at a multiple of its size",
             Self::NotAllocated => "a part of the block is free already",
             Self::MetadataTooSmall => "the metadata buffer is too small",
+            Self::InvalidRequest => "no frames asked for, or an alignment that is no power of two",
         })
     }
 }
 
 impl core::error::Error for Error {}
 
+/// An invariant that does not hold, in the words of the module that states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Invalid(pub &'static str);
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the allocator's state is damaged: {}", self.0)
+    }
+}
+
+impl core::error::Error for Invalid {}
+
 /// A buddy allocator with one owner at a time.
+///
+/// A new one has no free frames; [`add_region`](Self::add_region) gives it some.
 pub trait FrameAllocator {
     /// Takes a free block of `order`.
     ///
@@ -93,9 +139,90 @@ pub trait FrameAllocator {
     /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::NotAllocated`].
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error>;
 
-    /// How many frames it manages.
+    /// Makes the `frames` frames from `start` free for the first time. Adjoining regions
+    /// coalesce like blocks.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; [`Error::NotAllocated`] if a part is free already;
+    /// [`Error::InvalidRequest`] for no frames.
+    fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error>;
+
+    /// Takes blocks of `order` until `out` is full or no block is left; returns how many. They
+    /// stand at the front of `out`.
+    fn alloc_many(&mut self, order: Order, out: &mut [FrameId]) -> usize {
+        for (taken, slot) in out.iter_mut().enumerate() {
+            match self.alloc(order) {
+                Ok(frame) => *slot = frame,
+                Err(_) => return taken,
+            }
+        }
+        out.len()
+    }
+
+    /// Gives back blocks of `order`, in turn.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free), for the first that is refused, with its index; those before it
+    /// are free, those from it on are as they were.
+    fn free_many(&mut self, order: Order, blocks: &[FrameId]) -> Result<(), (usize, Error)> {
+        for (index, &frame) in blocks.iter().enumerate() {
+            self.free(frame, order).map_err(|error| (index, error))?;
+        }
+        Ok(())
+    }
+
+    /// How many frames it manages, free or not, holes included.
     fn frames(&self) -> usize;
 
     /// How many of them are free.
     fn free_frames(&self) -> usize;
+
+    /// Whether `frame` is free. Frames out of range are not.
+    fn is_free(&self, frame: FrameId) -> bool;
+
+    /// Counts the free blocks. Linear in their number.
+    fn stats(&self) -> Stats {
+        Stats::count(self.frames(), |frame| self.is_free(FrameId(frame)))
+    }
+
+    /// Checks every invariant. Linear in the metadata.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    fn validate(&self) -> Result<(), Invalid>;
+}
+
+/// What the bit-wise allocators can do besides: ranges of any length, at any place.
+pub trait RangeAllocator: FrameAllocator {
+    /// Takes `frames` consecutive frames from a multiple of `align`, a power of two, that end at
+    /// or below frame `limit` (`usize::MAX` for no limit).
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`], [`Error::InvalidRequest`].
+    fn alloc_range(&mut self, frames: usize, align: usize, limit: usize) -> Result<FrameId, Error>;
+
+    /// Takes exactly the `frames` frames from `start`: to keep a hole, a device, a boot image out
+    /// of use.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::InvalidRequest`]; [`Error::Exhausted`] if a part is not
+    /// free.
+    fn reserve(&mut self, start: FrameId, frames: usize) -> Result<(), Error>;
+
+    /// Takes exactly the block of `order` at `frame`.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), and [`Error::Misaligned`].
+    fn alloc_at(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
+        if !frame.is_aligned(order) {
+            return Err(Error::Misaligned);
+        }
+        self.reserve(frame, order.frames())
+    }
+
+    /// Gives back the `frames` frames from `start`, whichever calls they came from.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::NotAllocated`], [`Error::InvalidRequest`].
+    fn free_range(&mut self, start: FrameId, frames: usize) -> Result<(), Error>;
 }

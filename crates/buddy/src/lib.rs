@@ -1,11 +1,14 @@
 //! Buddy allocators of page frames.
 //!
 //! They hand out frame *numbers* and never touch the frames: a frame may be a page of RAM, of a
-//! GPU, of a file. All meet [`FrameAllocator`]; `bitset` is the one for a single owner.
+//! GPU, of a file. All meet [`FrameAllocator`]; [`Bitset`] is the one for a single owner.
 #![no_std]
 
-// mod bitset;
+mod bits;
+mod bitset;
 mod frame;
+mod stats;
 
-// pub use bitset::Bitset;
-pub use frame::{Error, FrameAllocator, FrameId, MAX_ORDER, Order};
+pub use bitset::Bitset;
+pub use frame::{Error, FrameAllocator, FrameId, Invalid, MAX_ORDER, Order, RangeAllocator};
+pub use stats::{HUGE_ORDER, Stats};

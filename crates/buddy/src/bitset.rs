@@ -1,0 +1,326 @@
+//! The buddy allocator for a single owner: one bit a frame, 64 buddies to a word.
+//!
+//! ```text
+//!            order 18                                        bit = 2^18 frames   level 3
+//!   ┌────────────┴───────────┐
+//!   64 × order 12 …                                          bit = 4096 frames   level 2
+//!   ┌──────┴──────┐
+//!   64 × order 6 …                                           bit = 64 frames     level 1
+//!   ┌──┴──┐
+//!   64 × order 0  01101111 00000000 …                        bit = 1 frame       level 0
+//!
+//!   over the words of each level, for each of the six orders inside a word:
+//!   summary       "this word has a free block of the order", 64 words to a bit field,
+//!                 and tiers of summaries over that until one word holds all
+//! ```
+//!
+//! A free block of order 6·l + j is 2^j set bits, aligned, in a word of level l. Splitting and
+//! merging inside a word is arithmetic on the word ([`crate::bits`]); a word of which all bits
+//! are set is emptied and becomes one bit of the level above. So a free region of any size is a
+//! few words, and metadata that was never needed was never touched.
+//!
+//! Allocation is first fit: of all blocks that are large enough, the one with the lowest frame.
+//! That keeps the high frames free, and huge frames whole, better than the best fit of the
+//! textbook (docs/buddy.md has the measurement).
+//!
+//! Invariants
+//! 1. A frame is free if and only if its bit is set, or the bit of an enclosing block on a higher
+//!    level; never two of these at once.
+//! 2. No word below the top level has all bits set. (So blocks are always merged.)
+//! 3. Bits past the last frame are never set.
+//! 4. A word is in the summary of order 0 exactly if it is not 0.
+//! 5. A word that has a block of order j is in the summary of j. It may be there without one, a
+//!    *stale* entry, which the search that meets it removes: each entry that is removed was made
+//!    by one call to free, so searches are constant time amortised.
+//! 6. A word in the summary of order j + 1 is in the summary of j.
+//! 7. A bit of a higher summary tier is set exactly if the word below it is not 0.
+//! 8. No free frame lies below the word `floor` of level 0.
+//! 9. `free_frames` counts the free frames.
+//!
+//! Costs: `alloc` and `free` touch at most four levels of at most five words each, whatever the
+//! number of frames. Metadata: 1 bit a frame, and 12 % of that for summaries and levels.
+
+mod levels;
+mod range;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use levels::{Geometry, LEVELS, Levels, MAX_FRAMES, TOP};
+
+use crate::bits::{WORD, WORD_SHIFT, blocks, largest_block, span};
+use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator, Stats};
+
+/// A buddy allocator with one owner over metadata of the caller. See the module's page.
+#[derive(Debug)]
+pub struct Bitset<'m> {
+    levels: Levels<'m>,
+    frames: usize,
+    free_frames: usize,
+    /// Invariant 8.
+    floor: usize,
+}
+
+/// A block that a search found: bit `bit` of level `level`, not yet taken.
+#[derive(Clone, Copy)]
+struct Found {
+    level: usize,
+    bit: usize,
+}
+
+impl Found {
+    #[inline]
+    const fn frame(self) -> usize {
+        self.bit << (WORD_SHIFT as usize * self.level)
+    }
+}
+
+impl<'m> Bitset<'m> {
+    /// An allocator of no frames; a placeholder for a static.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { levels: Levels::new(&mut [], Geometry::new(0)), frames: 0, free_frames: 0, floor: 0 }
+    }
+
+    /// Words of metadata that `frames` frames need.
+    #[must_use]
+    pub const fn metadata_words(frames: usize) -> usize {
+        Geometry::new(frames).words
+    }
+
+    /// Bytes of metadata that `frames` frames need: about 36 KiB a GiB of 4 KiB frames.
+    #[must_use]
+    pub const fn metadata_bytes(frames: usize) -> usize {
+        Self::metadata_words(frames) * size_of::<u64>()
+    }
+
+    /// An allocator of `frames` frames of which none is free. Clears the metadata.
+    ///
+    /// # Errors
+    /// [`Error::MetadataTooSmall`]; [`Error::OutOfRange`] above 2^36 frames.
+    pub fn new(frames: usize, metadata: &'m mut [u64]) -> Result<Self, Error> {
+        metadata.fill(0);
+        Self::over_zeroed(frames, metadata)
+    }
+
+    /// As [`new`](Self::new), over metadata that is all zeros already: fresh pages of the
+    /// operating system need not be touched. What is not zero is taken for free frames.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub const fn over_zeroed(frames: usize, metadata: &'m mut [u64]) -> Result<Self, Error> {
+        if frames > MAX_FRAMES {
+            return Err(Error::OutOfRange);
+        }
+        let geometry = Geometry::new(frames);
+        if metadata.len() < geometry.words {
+            return Err(Error::MetadataTooSmall);
+        }
+        Ok(Self { levels: Levels::new(metadata, geometry), frames, free_frames: 0, floor: 0 })
+    }
+
+    /// Finds the lowest block of at least `order` and removes the stale entries it meets.
+    fn find(&mut self, order: Order) -> Option<Found> {
+        let (level, inner) = split(order);
+        let mut best = None;
+        while let Some(word) = self.levels.next_listed(level, 0, inner as usize) {
+            let starts = blocks(self.levels.word(level, word), inner);
+            if starts != 0 {
+                best = Some(Found { level, bit: word * WORD + starts.trailing_zeros() as usize });
+                break;
+            }
+            self.levels.unlist(level, word, inner as usize);
+        }
+        for level in level + 1..LEVELS {
+            if let Some(bit) = self.levels.next_bit(level, 0) {
+                let found = Found { level, bit };
+                if best.is_none_or(|best: Found| found.frame() < best.frame()) {
+                    best = Some(found);
+                }
+            }
+        }
+        best
+    }
+
+    /// The lowest block of at least `order` from frame `from` on. Stale entries are passed over.
+    fn find_from(&self, from: usize, order: Order) -> Option<usize> {
+        let (level, inner) = split(order);
+        let at = |level: usize| from.div_ceil(1 << (WORD_SHIFT as usize * level));
+        let first = self.levels.next_block(level, at(level), inner as usize);
+        let mut best = first.map(|bit| Found { level, bit }.frame());
+        for level in level + 1..LEVELS {
+            let found = self.levels.next_bit(level, at(level));
+            let found = found.map(|bit| Found { level, bit }.frame());
+            best = match (best, found) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        best
+    }
+
+    #[cold]
+    fn alloc_slow(&mut self, order: Order) -> Result<FrameId, Error> {
+        let found = self.find(order).ok_or(Error::Exhausted)?;
+        let frame = found.frame();
+        self.take(frame, frame + order.frames());
+        if self.levels.word(0, self.floor) == 0 {
+            self.floor = self.next_free(0).map_or(self.floor, |first| first / WORD);
+        }
+        Ok(FrameId(frame))
+    }
+
+    /// Takes a block of `order` from a word of level 0 if that word has one.
+    #[inline]
+    fn alloc_in_word(&mut self, word: usize, order: u32) -> Option<usize> {
+        let old = self.levels.word(0, word);
+        let starts = blocks(old, order);
+        if starts == 0 {
+            return None;
+        }
+        let bit = starts.trailing_zeros() as usize;
+        let new = old & !(span(0, 1 << order) << bit);
+        self.levels.set_word(0, word, new);
+        if new == 0 {
+            self.levels.unlist(0, word, 0);
+        }
+        self.free_frames -= 1 << order;
+        Some(word * WORD + bit)
+    }
+
+    /// The bits of a block below order 6, if all its frames are allocated.
+    #[inline]
+    fn free_in_word(&mut self, frame: usize, order: u32) -> Result<(), Error> {
+        let (word, bit) = (frame / WORD, frame % WORD);
+        let mask = span(0, 1 << order) << bit;
+        let old = self.levels.word(0, word);
+        // A word that is not 0 is not part of a larger free block, by invariant 1.
+        if old & mask != 0 || (old == 0 && self.is_covered(word)) {
+            return Err(Error::NotAllocated);
+        }
+        let new = old | mask;
+        self.floor = self.floor.min(word);
+        self.free_frames += 1 << order;
+        let buddy = span(0, 1 << order) << (bit ^ (1 << order));
+        if order == 0 && old & buddy == 0 && old != 0 {
+            // Nothing merges and the word is listed: the common case of scattered frees.
+            self.levels.set_word(0, word, new);
+        } else {
+            self.set_bits(0, word, mask);
+        }
+        Ok(())
+    }
+
+    /// Whether a block that encloses `word` of level 0 is free.
+    #[inline]
+    fn is_covered(&self, word: usize) -> bool {
+        let mut bit = word;
+        for level in 1..LEVELS {
+            if self.levels.word(level, bit / WORD) >> (bit % WORD) & 1 != 0 {
+                return true;
+            }
+            bit /= WORD;
+        }
+        false
+    }
+
+    /// Sets bits that are not set and merges upward.
+    fn set_bits(&mut self, level: usize, word: usize, mask: u64) {
+        let (mut word, mut mask) = (word, mask);
+        for level in level..LEVELS {
+            let old = self.levels.word(level, word);
+            let new = old | mask;
+            if new != !0 || level == TOP {
+                self.levels.set_word(level, word, new);
+                self.levels.list(level, word, largest_block(new));
+                return;
+            }
+            // Invariant 2: a full word becomes a bit of the level above.
+            self.levels.set_word(level, word, 0);
+            if old != 0 {
+                self.levels.unlist(level, word, 0);
+            }
+            mask = 1 << (word % WORD);
+            word /= WORD;
+        }
+    }
+
+    /// Clears bits of frames that are free, and splits enclosing blocks for that.
+    fn clear_bits(&mut self, level: usize, word: usize, mask: u64) {
+        let old = self.levels.word(level, word);
+        if old & mask == mask {
+            self.levels.set_word(level, word, old & !mask);
+            if old == mask {
+                self.levels.unlist(level, word, 0);
+            }
+        } else if level < TOP {
+            // By invariant 1 the word is empty and an enclosing block is free.
+            self.clear_bits(level + 1, word / WORD, 1 << (word % WORD));
+            self.levels.set_word(level, word, !mask);
+            if mask != !0 {
+                self.levels.list(level, word, largest_block(!mask));
+            }
+        }
+    }
+}
+
+/// The level of an order, and the order inside the words of that level.
+#[inline]
+const fn split(order: Order) -> (usize, u32) {
+    let order = order.get() as u32;
+    ((order / WORD_SHIFT) as usize, order % WORD_SHIFT)
+}
+
+impl FrameAllocator for Bitset<'_> {
+    #[inline]
+    fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
+        // By invariant 8, what the word `floor` has is the lowest there is.
+        if u32::from(order.get()) < WORD_SHIFT
+            && self.free_frames > 0
+            && let Some(frame) = self.alloc_in_word(self.floor, u32::from(order.get()))
+        {
+            return Ok(FrameId(frame));
+        }
+        self.alloc_slow(order)
+    }
+
+    #[inline]
+    fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
+        if frame.0 >= self.frames || self.frames - frame.0 < order.frames() {
+            return Err(Error::OutOfRange);
+        }
+        if !frame.is_aligned(order) {
+            return Err(Error::Misaligned);
+        }
+        if u32::from(order.get()) < WORD_SHIFT {
+            self.free_in_word(frame.0, u32::from(order.get()))
+        } else {
+            self.free_range(frame, order.frames())
+        }
+    }
+
+    fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
+        self.free_range(start, frames)
+    }
+
+    fn frames(&self) -> usize {
+        self.frames
+    }
+
+    fn free_frames(&self) -> usize {
+        self.free_frames
+    }
+
+    fn is_free(&self, frame: FrameId) -> bool {
+        frame.0 < self.frames && self.run_end(frame.0) > frame.0
+    }
+
+    fn stats(&self) -> Stats {
+        self.count_runs()
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        self.check()
+    }
+}

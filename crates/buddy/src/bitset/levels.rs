@@ -1,0 +1,274 @@
+//! Where the words lie in the caller's metadata, and the search over their summaries.
+//!
+//! Nothing here knows what a bit means. An index out of range reads as 0 and is not written, so
+//! that no input can make a call panic; the callers' invariants keep indices in range.
+
+use core::ops::Range;
+
+use crate::bits::{WORD, WORD_SHIFT, blocks};
+
+/// Levels of words: a bit stands for 64^level frames. The last is that of the largest order.
+pub(super) const LEVELS: usize = 4;
+/// The last level.
+pub(super) const TOP: usize = LEVELS - 1;
+/// Orders inside a word; each has a summary of its own.
+pub(super) const ORDERS: usize = WORD_SHIFT as usize;
+/// Tiers of summaries above 2^30 words.
+const TIERS: usize = 5;
+/// The most frames that [`TIERS`] summarise: 2^36, 256 TiB of 4 KiB frames.
+pub(super) const MAX_FRAMES: usize = 1 << 36;
+
+/// The place of one level in the metadata, in words.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    /// First word.
+    start: usize,
+    /// Words of the level.
+    count: usize,
+    /// First word of each tier of the summary.
+    tiers: [usize; TIERS],
+    /// Tiers in use: the last has one group.
+    depth: usize,
+}
+
+/// The place of everything for a number of frames.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Geometry {
+    levels: [Level; LEVELS],
+    /// Words in all.
+    pub(super) words: usize,
+}
+
+impl Geometry {
+    pub(super) const fn new(frames: usize) -> Self {
+        const EMPTY: Level = Level { start: 0, count: 0, tiers: [0; TIERS], depth: 0 };
+        let mut levels = [EMPTY; LEVELS];
+        let mut words = 0;
+        let mut bits = frames;
+        let mut at = 0;
+        while at < LEVELS {
+            let count = bits.div_ceil(WORD);
+            levels[at].start = words;
+            levels[at].count = count;
+            words += count;
+            bits = count;
+            at += 1;
+        }
+        at = 0;
+        while at < LEVELS {
+            let mut groups = levels[at].count.div_ceil(WORD);
+            let mut tier = 0;
+            while groups > 0 && tier < TIERS {
+                levels[at].tiers[tier] = words;
+                words += groups * ORDERS;
+                tier += 1;
+                groups = if groups == 1 { 0 } else { groups.div_ceil(WORD) };
+            }
+            levels[at].depth = tier;
+            at += 1;
+        }
+        Self { levels, words }
+    }
+}
+
+/// The caller's metadata with the geometry to find one's way in it.
+#[derive(Debug)]
+pub(super) struct Levels<'m> {
+    meta: &'m mut [u64],
+    geometry: Geometry,
+}
+
+impl<'m> Levels<'m> {
+    pub(super) const fn new(meta: &'m mut [u64], geometry: Geometry) -> Self {
+        Self { meta, geometry }
+    }
+
+    #[inline]
+    fn read(&self, at: usize) -> u64 {
+        debug_assert!(at < self.meta.len());
+        self.meta.get(at).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn write(&mut self, at: usize, value: u64) {
+        debug_assert!(at < self.meta.len());
+        if let Some(word) = self.meta.get_mut(at) {
+            *word = value;
+        }
+    }
+
+    #[inline]
+    pub(super) const fn count(&self, level: usize) -> usize {
+        self.geometry.levels[level].count
+    }
+
+    #[inline]
+    pub(super) fn word(&self, level: usize, word: usize) -> u64 {
+        self.read(self.geometry.levels[level].start + word)
+    }
+
+    #[inline]
+    pub(super) fn set_word(&mut self, level: usize, word: usize, value: u64) {
+        self.write(self.geometry.levels[level].start + word, value);
+    }
+
+    /// Whether the summary of `order` names `word`.
+    #[inline]
+    pub(super) fn is_listed(&self, level: usize, word: usize, order: usize) -> bool {
+        let slot = self.geometry.levels[level].tiers[0] + (word / WORD) * ORDERS + order;
+        self.read(slot) >> (word % WORD) & 1 != 0
+    }
+
+    /// Lists `word` in the summaries of all orders up to `largest`. The lists are nested: who is
+    /// listed in one is listed in all below, so this stops at the first that has it.
+    #[inline]
+    pub(super) fn list(&mut self, level: usize, word: usize, largest: u32) {
+        for order in (0..=largest as usize).rev() {
+            if self.is_listed(level, word, order) {
+                return;
+            }
+            self.add(level, word, order);
+        }
+    }
+
+    /// Removes `word` from the summaries of all orders from `least` on.
+    #[inline]
+    pub(super) fn unlist(&mut self, level: usize, word: usize, least: usize) {
+        for order in least..ORDERS {
+            if !self.is_listed(level, word, order) {
+                return;
+            }
+            self.remove(level, word, order);
+        }
+    }
+
+    fn add(&mut self, level: usize, word: usize, order: usize) {
+        let Level { tiers, depth, .. } = self.geometry.levels[level];
+        let mut child = word;
+        for &start in tiers.iter().take(depth) {
+            let slot = start + (child / WORD) * ORDERS + order;
+            let old = self.read(slot);
+            self.write(slot, old | 1 << (child % WORD));
+            if old != 0 {
+                return;
+            }
+            child /= WORD;
+        }
+    }
+
+    fn remove(&mut self, level: usize, word: usize, order: usize) {
+        let Level { tiers, depth, .. } = self.geometry.levels[level];
+        let mut child = word;
+        for &start in tiers.iter().take(depth) {
+            let slot = start + (child / WORD) * ORDERS + order;
+            let new = self.read(slot) & !(1 << (child % WORD));
+            self.write(slot, new);
+            if new != 0 {
+                return;
+            }
+            child /= WORD;
+        }
+    }
+
+    /// The first word from `from` on that the summary of `order` names.
+    #[inline]
+    pub(super) fn next_listed(&self, level: usize, from: usize, order: usize) -> Option<usize> {
+        let Level { ref tiers, depth, count, .. } = self.geometry.levels[level];
+        let mut child = from;
+        for tier in 0..depth {
+            // In units of this tier, is there anything from `child` on?
+            if child >= count.div_ceil(1 << (WORD_SHIFT as usize * tier)) {
+                return None;
+            }
+            let group = child / WORD;
+            let listed = self.read(tiers[tier] + group * ORDERS + order) & (!0 << (child % WORD));
+            if listed != 0 {
+                let mut found = group * WORD + listed.trailing_zeros() as usize;
+                for &start in tiers.iter().take(tier).rev() {
+                    let listed = self.read(start + found * ORDERS + order);
+                    found = found * WORD + listed.trailing_zeros() as usize;
+                }
+                return Some(found);
+            }
+            child = group + 1;
+        }
+        None
+    }
+
+    /// The last word up to `to` that is not 0.
+    fn previous_listed(&self, level: usize, to: usize) -> Option<usize> {
+        let Level { ref tiers, depth, .. } = self.geometry.levels[level];
+        let mut child = to;
+        for tier in 0..depth {
+            let group = child / WORD;
+            let listed =
+                self.read(tiers[tier] + group * ORDERS) & (!0 >> (WORD - 1 - child % WORD));
+            if listed != 0 {
+                let mut found = group * WORD + listed.ilog2() as usize;
+                for &start in tiers.iter().take(tier).rev() {
+                    let listed = self.read(start + found * ORDERS);
+                    found = found * WORD + listed.checked_ilog2().unwrap_or(0) as usize;
+                }
+                return Some(found);
+            }
+            child = group.checked_sub(1)?;
+        }
+        None
+    }
+
+    /// The first block of 2^order set bits that starts at or after bit `from`.
+    pub(super) fn next_block(&self, level: usize, from: usize, order: usize) -> Option<usize> {
+        let mut word = from / WORD;
+        if word >= self.count(level) {
+            return None;
+        }
+        let mut found = blocks(self.word(level, word), order as u32) & (!0 << (from % WORD));
+        while found == 0 {
+            word = self.next_listed(level, word + 1, order)?;
+            found = blocks(self.word(level, word), order as u32);
+        }
+        Some(word * WORD + found.trailing_zeros() as usize)
+    }
+
+    /// The first set bit at or after bit `from`.
+    #[inline]
+    pub(super) fn next_bit(&self, level: usize, from: usize) -> Option<usize> {
+        self.next_block(level, from, 0)
+    }
+
+    /// The last set bit at or before bit `to`.
+    pub(super) fn previous_bit(&self, level: usize, to: usize) -> Option<usize> {
+        let to = to.min((self.count(level) * WORD).checked_sub(1)?);
+        let mut word = to / WORD;
+        let mut found = self.word(level, word) & (!0 >> (WORD - 1 - to % WORD));
+        if found == 0 {
+            word = self.previous_listed(level, word.checked_sub(1)?)?;
+            found = self.word(level, word);
+        }
+        Some(word * WORD + found.checked_ilog2()? as usize)
+    }
+
+    /// The bits of the words of `tier` of the summary of `order` that name an empty child, or
+    /// fail to name one that is not: for validation.
+    pub(super) fn summary_agrees(&self, level: usize, order: usize) -> bool {
+        let Level { ref tiers, depth, count, .. } = self.geometry.levels[level];
+        let mut children = count;
+        for tier in 1..depth {
+            children = children.div_ceil(WORD);
+            let named = |child: usize| {
+                let slot = tiers[tier] + (child / WORD) * ORDERS + order;
+                self.read(slot) >> (child % WORD) & 1 != 0
+            };
+            let filled = |child: usize| self.read(tiers[tier - 1] + child * ORDERS + order) != 0;
+            if !(0..children).all(|child| named(child) == filled(child)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// All words of a level.
+    pub(super) const fn all(&self, level: usize) -> Range<usize> {
+        0..self.count(level)
+    }
+}

@@ -1,0 +1,131 @@
+//! Ranges of any length: split over the levels like a number over its digits.
+
+use super::{Bitset, LEVELS, TOP};
+use crate::bits::{WORD, WORD_SHIFT, span};
+use crate::{Error, FrameId, MAX_ORDER, Order, RangeAllocator};
+
+impl Bitset<'_> {
+    /// Whether all of `start .. end` is managed, and not empty.
+    fn check_range(&self, start: FrameId, frames: usize) -> Result<usize, Error> {
+        if frames == 0 {
+            return Err(Error::InvalidRequest);
+        }
+        if start.0 >= self.frames || self.frames - start.0 < frames {
+            return Err(Error::OutOfRange);
+        }
+        Ok(start.0 + frames)
+    }
+
+    /// Whether a frame of `start .. end` is free.
+    fn has_free(&self, start: usize, end: usize) -> bool {
+        (0..LEVELS).any(|level| {
+            let shift = WORD_SHIFT as usize * level;
+            let last = (end - 1) >> shift;
+            self.levels.next_bit(level, start >> shift).is_some_and(|bit| bit <= last)
+        })
+    }
+
+    /// Calls `each(self, level, word, bits)` for the words that together make `start .. end`: on
+    /// each level the bits before the first whole word and after the last, and the whole words
+    /// between as bits of the next level.
+    fn for_words(&mut self, start: usize, end: usize, each: impl Fn(&mut Self, usize, usize, u64)) {
+        let (mut from, mut to) = (start, end);
+        for level in 0..=TOP {
+            if from >= to {
+                return;
+            }
+            let (first, last) = (from / WORD, to / WORD);
+            if first == last {
+                return each(self, level, first, span(from % WORD, to % WORD));
+            }
+            let mut whole = first;
+            if from % WORD != 0 {
+                each(self, level, first, span(from % WORD, WORD));
+                whole += 1;
+            }
+            if to % WORD != 0 {
+                each(self, level, last, span(0, to % WORD));
+            }
+            if level == TOP {
+                for word in whole..last {
+                    each(self, level, word, !0);
+                }
+            }
+            (from, to) = (whole, last);
+        }
+    }
+
+    /// Takes `start .. end`, all of which is free.
+    pub(super) fn take(&mut self, start: usize, end: usize) {
+        self.for_words(start, end, Self::clear_bits);
+        self.free_frames -= end - start;
+    }
+
+    /// The place for `alloc_range`: first the lowest block that is large and aligned enough by
+    /// itself; only if there is none, the runs that are long enough without being one block.
+    fn find_range(&mut self, frames: usize, align: usize, limit: usize) -> Option<usize> {
+        if let Some(order) = Order::for_frames(frames.max(align))
+            && let Some(found) = self.find(order)
+            && found.frame().checked_add(frames)? <= limit
+        {
+            return Some(found.frame());
+        }
+        self.find_run(frames, align, limit)
+    }
+
+    /// The lowest aligned place in any run. A run of n frames holds an aligned block of at least
+    /// order log2(n + 1) − 1, so only runs around such blocks are looked at.
+    #[cold]
+    fn find_run(&self, frames: usize, align: usize, limit: usize) -> Option<usize> {
+        let inner = (frames.checked_add(1)?.ilog2() - 1).min(u32::from(MAX_ORDER));
+        let inner = Order::new(u8::try_from(inner).ok()?)?;
+        let mut from = 0;
+        while let Some(block) = self.find_from(from, inner) {
+            let (start, end) = (self.run_start(block), self.run_end(block));
+            let place = start.checked_next_multiple_of(align)?;
+            let place_end = place.checked_add(frames)?;
+            if place_end > limit {
+                return None;
+            }
+            if place_end <= end {
+                return Some(place);
+            }
+            from = end;
+        }
+        None
+    }
+}
+
+impl RangeAllocator for Bitset<'_> {
+    fn alloc_range(&mut self, frames: usize, align: usize, limit: usize) -> Result<FrameId, Error> {
+        if frames == 0 || !align.is_power_of_two() {
+            return Err(Error::InvalidRequest);
+        }
+        if frames > self.free_frames {
+            return Err(Error::Exhausted);
+        }
+        let start = self.find_range(frames, align, limit).ok_or(Error::Exhausted)?;
+        self.take(start, start + frames);
+        Ok(FrameId(start))
+    }
+
+    fn reserve(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
+        let end = self.check_range(start, frames)?;
+        if self.run_end(start.0) < end {
+            return Err(Error::Exhausted);
+        }
+        self.take(start.0, end);
+        Ok(())
+    }
+
+    fn free_range(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
+        let end = self.check_range(start, frames)?;
+        if self.has_free(start.0, end) {
+            return Err(Error::NotAllocated);
+        }
+        self.for_words(start.0, end, Self::set_bits);
+        self.free_frames += frames;
+        self.floor = self.floor.min(start.0 / WORD);
+        Ok(())
+    }
+}

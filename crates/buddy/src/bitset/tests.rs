@@ -1,0 +1,158 @@
+extern crate std;
+use std::vec;
+use std::vec::Vec;
+
+use super::*;
+
+/// A small generator with a fixed seed (Steele and others, "SplitMix", 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+fn lowest_fit(free: &[bool], order: Order) -> Option<usize> {
+    let length = order.frames();
+    (0..free.len() / length)
+        .map(|i| i * length)
+        .find(|&at| free[at..at + length].iter().all(|&f| f))
+}
+
+#[test]
+fn a_random_life_agrees_with_a_map_of_frames() {
+    for (seed, frames) in [(1, 1), (2, 63), (3, 64), (4, 65), (5, 4096), (6, 4161), (7, 20_000)] {
+        let mut random = Random(seed);
+        let mut metadata = vec![!0; Bitset::metadata_words(frames)];
+        let mut bitset = Bitset::new(frames, &mut metadata).unwrap();
+        let mut free = vec![false; frames];
+        for step in 0..3_000 {
+            let order = Order::new((random.next() % 14).min(random.next() % 14) as u8).unwrap();
+            let frame = random.below(frames + 2);
+            let length = 1 + random.below(if step % 7 == 0 { frames } else { 100.min(frames) });
+            let end = frame + length;
+            match random.below(7) {
+                0 => {
+                    let expected = lowest_fit(&free, order).ok_or(Error::Exhausted);
+                    assert_eq!(bitset.alloc(order).map(|f| f.0), expected);
+                    if let Ok(at) = expected {
+                        free[at..at + order.frames()].fill(false);
+                    }
+                }
+                1 | 2 => {
+                    let frame = frame & !(order.frames() - 1);
+                    let end = frame + order.frames();
+                    let expected = if end > frames {
+                        Err(Error::OutOfRange)
+                    } else if free[frame..end].iter().any(|&f| f) {
+                        Err(Error::NotAllocated)
+                    } else {
+                        free[frame..end].fill(true);
+                        Ok(())
+                    };
+                    assert_eq!(bitset.free(FrameId(frame), order), expected);
+                }
+                3 => {
+                    let expected = if end > frames {
+                        Err(Error::OutOfRange)
+                    } else if free[frame..end].iter().any(|&f| f) {
+                        Err(Error::NotAllocated)
+                    } else {
+                        free[frame..end].fill(true);
+                        Ok(())
+                    };
+                    assert_eq!(bitset.free_range(FrameId(frame), length), expected);
+                }
+                4 => {
+                    let expected = if end > frames {
+                        Err(Error::OutOfRange)
+                    } else if !free[frame..end].iter().all(|&f| f) {
+                        Err(Error::Exhausted)
+                    } else {
+                        free[frame..end].fill(false);
+                        Ok(())
+                    };
+                    assert_eq!(bitset.reserve(FrameId(frame), length), expected);
+                }
+                _ => {
+                    let align = 1 << random.below(8);
+                    let limit = if random.below(2) == 0 { usize::MAX } else { frame };
+                    let possible = (0..frames).step_by(align).any(|at| {
+                        at + length <= limit.min(frames) && free[at..at + length].iter().all(|&f| f)
+                    });
+                    match bitset.alloc_range(length, align, limit) {
+                        Ok(FrameId(at)) => {
+                            assert!(at % align == 0 && at + length <= limit);
+                            assert!(free[at..at + length].iter().all(|&f| f));
+                            free[at..at + length].fill(false);
+                        }
+                        Err(error) => assert!(error == Error::Exhausted && !possible),
+                    }
+                }
+            }
+            bitset.validate().unwrap();
+            let counted = Stats::count(frames, |frame| free[frame]);
+            assert_eq!(bitset.stats(), counted, "step {step}");
+            let largest = Order::all().rev().find(|&o| lowest_fit(&free, o).is_some());
+            assert_eq!(bitset.largest_free_order(), largest);
+            let mut down = Vec::new();
+            let mut before = FrameId(frames);
+            while let Some((start, length)) = bitset.previous_free_run(before) {
+                down.push((start, length));
+                before = start;
+            }
+            let mut up = Vec::new();
+            let mut from = FrameId(0);
+            while let Some((start, length)) = bitset.next_free_run(from) {
+                up.push((start, length));
+                from = FrameId(start.0 + length);
+            }
+            down.reverse();
+            assert_eq!(up, down);
+        }
+    }
+}
+
+#[test]
+fn sixteen_million_frames_are_a_word_of_the_top_level() {
+    let frames = 1 << 24;
+    let mut metadata = vec![0; Bitset::metadata_words(frames)];
+    let mut bitset = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+    bitset.add_region(FrameId(0), frames).unwrap();
+    bitset.validate().unwrap();
+    assert_eq!(bitset.largest_free_order(), Order::new(18));
+    let touched = metadata.iter().filter(|&&word| word != 0).count();
+    assert!(touched <= 7, "{touched} words touched");
+}
+
+#[test]
+fn metadata_is_within_40_kib_a_gib() {
+    assert!(Bitset::metadata_bytes(1 << 18) <= 40 << 10);
+    assert!(Bitset::metadata_bytes(1 << 24) <= 64 * (40 << 10));
+}
+
+#[test]
+fn one_by_one_and_back() {
+    let frames = 1 << 18;
+    let mut metadata = vec![0; Bitset::metadata_words(frames)];
+    let mut bitset = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+    bitset.add_region(FrameId(0), frames).unwrap();
+    for frame in 0..frames {
+        assert_eq!(bitset.alloc(Order::ZERO), Ok(FrameId(frame)));
+    }
+    assert_eq!(bitset.alloc(Order::ZERO), Err(Error::Exhausted));
+    for frame in 0..frames {
+        assert_eq!(bitset.free(FrameId(frame), Order::ZERO), Ok(()));
+    }
+    assert_eq!(bitset.free(FrameId(7), Order::ZERO), Err(Error::NotAllocated));
+    assert_eq!(bitset.alloc(Order::new(18).unwrap()), Ok(FrameId(0)));
+}

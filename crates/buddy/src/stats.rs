@@ -1,0 +1,85 @@
+//! Fragmentation in figures.
+
+use crate::{MAX_ORDER, Order};
+
+/// The order of a huge frame: 512 frames, 2 MiB of 4 KiB frames.
+pub const HUGE_ORDER: Order = match Order::new(9) {
+    Some(order) => order,
+    None => Order::ZERO,
+};
+
+/// How the free frames lie.
+///
+/// A *free block* here is a maximal aligned one: a run of free frames is counted as the fewest
+/// blocks that cover it, whatever the allocator holds inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Managed frames, holes included.
+    pub frames: usize,
+    /// Free frames.
+    pub free_frames: usize,
+    /// Free blocks of each order.
+    pub free_blocks: [usize; MAX_ORDER as usize + 1],
+    /// The longest run of consecutive free frames, aligned or not.
+    pub longest_run_frames: usize,
+}
+
+impl Stats {
+    /// Counts by asking for every frame.
+    pub(crate) fn count(frames: usize, is_free: impl Fn(usize) -> bool) -> Self {
+        let mut stats = Self { frames, ..Self::default() };
+        let mut start = 0;
+        while start < frames {
+            if is_free(start) {
+                let length = (start..frames).take_while(|&frame| is_free(frame)).count();
+                stats.add_run(start, length);
+                start += length;
+            } else {
+                start += 1;
+            }
+        }
+        stats
+    }
+
+    /// Adds a maximal run of `length` free frames.
+    pub(crate) fn add_run(&mut self, mut start: usize, mut length: usize) {
+        self.free_frames += length;
+        self.longest_run_frames = self.longest_run_frames.max(length);
+        while length > 0 {
+            let order = Order::largest_at(start, length);
+            if let Some(count) = self.free_blocks.get_mut(usize::from(order.get())) {
+                *count += 1;
+            }
+            start += order.frames();
+            length -= order.frames();
+        }
+    }
+
+    /// Free frames that lie in free blocks of at least `order`.
+    #[must_use]
+    pub fn usable_frames(&self, order: Order) -> usize {
+        Order::all()
+            .zip(self.free_blocks)
+            .filter(|&(of, _)| of >= order)
+            .map(|(of, count)| count * of.frames())
+            .sum()
+    }
+
+    /// The share of the free memory that cannot serve `order`: 0 when all of it can, 1 when none
+    /// (and 0 when nothing is free). (Gorman and Whitcroft, "Measuring the Impact of the Linux
+    /// Memory Manager", 2005.)
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    pub fn unusable_free_index(&self, order: Order) -> f64 {
+        if self.free_frames == 0 {
+            return 0.0;
+        }
+        1.0 - self.usable_frames(order) as f64 / self.free_frames as f64
+    }
+
+    /// The share of the free memory that lies in whole huge frames, 1 when nothing is free.
+    #[must_use]
+    pub fn huge_ratio(&self) -> f64 {
+        1.0 - self.unusable_free_index(HUGE_ORDER)
+    }
+}
