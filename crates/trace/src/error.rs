@@ -1,0 +1,99 @@
+//! What can be wrong with a trace.
+
+use std::fmt;
+use std::io;
+
+/// Why a trace cannot be read at all, or not further.
+#[derive(Debug)]
+pub enum Error {
+    /// The operating system refused.
+    Io(io::Error),
+    /// The file does not begin as a trace does.
+    NotATrace,
+    /// Another version of the format.
+    Version {
+        /// The version in the file.
+        found: u32,
+    },
+    /// It begins as a trace, but its header is damaged.
+    BadHeader,
+    /// Part of the file is damaged; everything that could be read has been given.
+    Damaged(Damage),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "cannot read the trace: {error}"),
+            Self::NotATrace => f.write_str(
+                "this is not a hectare trace (it does not begin with \"HECTRACE\"); \
+                 `hectare record -o F.hxt -- CMD` makes one",
+            ),
+            Self::Version { found } => write!(
+                f,
+                "the trace has format version {found}, this program reads version {}; \
+                 record it again",
+                crate::VERSION
+            ),
+            Self::BadHeader => {
+                f.write_str("the header of the trace is damaged; nothing after it can be trusted")
+            }
+            Self::Damaged(damage) => damage.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// How much of a trace is damaged and how much was good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// Where the first damage is, bytes from the beginning of the file.
+    pub offset: u64,
+    /// Chunks with a wrong checksum or unreadable rows.
+    pub bad_chunks: u64,
+    /// Bytes between chunks that are not a chunk, or are missing at the end.
+    pub stray_bytes: u64,
+    /// Whether the index of a sealed file is missing or damaged (the chunks were found without).
+    pub index_lost: bool,
+    /// Chunks that were good.
+    pub good_chunks: u64,
+    /// Rows read from them.
+    pub good_rows: u64,
+}
+
+impl Damage {
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        self.bad_chunks > 0 || self.stray_bytes > 0 || self.index_lost
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the trace is damaged from byte {} on:", self.offset)?;
+        if self.bad_chunks > 0 {
+            write!(f, " {} chunks are unreadable;", self.bad_chunks)?;
+        }
+        if self.stray_bytes > 0 {
+            write!(f, " {} bytes are missing or no part of it;", self.stray_bytes)?;
+        }
+        if self.index_lost {
+            f.write_str(" its index is lost (cut short or overwritten);")?;
+        }
+        write!(f, " good: {} chunks with {} events", self.good_chunks, self.good_rows)
+    }
+}

@@ -1,0 +1,166 @@
+//! The file header: what was recorded, when, and with which clock.
+
+use crate::error::Error;
+
+/// Bytes before the first chunk: a page, so that a recorder can map header and chunks separately.
+pub const HEADER_BYTES: usize = 4096;
+
+/// The version of the format that this crate writes and reads.
+pub const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"HECTRACE";
+const COMMAND_AT: usize = 256;
+const COMMAND_MAX: usize = HEADER_BYTES - COMMAND_AT;
+
+/// What stands at the beginning of a trace.
+///
+/// A recorder keeps the fields marked *live* up to date in its mapping, which is why the header
+/// has no checksum before the file is sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileHeader {
+    /// Whether the file is complete, with an index.
+    pub sealed: bool,
+    /// Process recorded.
+    pub pid: u32,
+    /// Its parent.
+    pub parent_pid: u32,
+    /// Threads with a lower number belong to the process that this one was forked from: their
+    /// objects were inherited, and the rows that made them are in the parent's file.
+    pub first_thread: u32,
+    /// Ticks a second of every time in the file.
+    pub ticks_per_second: u64,
+    /// When recording began, ns since 1970.
+    pub start_unix_ns: u64,
+    /// What recording cost each event, picoseconds, measured on the recording machine; 0: unknown.
+    pub event_cost_ps: u64,
+    /// *Live.* Frees of pointers that the recorder had not seen allocated (allocated before it
+    /// could record, or by other means).
+    pub unknown_frees: u64,
+    /// *Live.* Events that could not be written (no room on the file system).
+    pub lost_events: u64,
+    /// *Live, unsealed files only.* End of the space given to chunks, bytes.
+    pub end_offset: u64,
+    /// Where the index stands; 0 without.
+    pub index_offset: u64,
+    /// The command line recorded, arguments separated by spaces.
+    pub command: String,
+}
+
+/// Offsets of the fields that a recorder updates in place.
+pub mod live {
+    /// [`FileHeader::unknown_frees`](super::FileHeader::unknown_frees).
+    pub const UNKNOWN_FREES_AT: usize = 56;
+    /// [`FileHeader::lost_events`](super::FileHeader::lost_events).
+    pub const LOST_EVENTS_AT: usize = 64;
+    /// [`FileHeader::end_offset`](super::FileHeader::end_offset).
+    pub const END_OFFSET_AT: usize = 72;
+}
+
+impl FileHeader {
+    /// A header of an unsealed file in which nothing is known yet.
+    pub fn new() -> Self {
+        Self {
+            sealed: false,
+            pid: 0,
+            parent_pid: 0,
+            first_thread: 1,
+            ticks_per_second: 1_000_000_000,
+            start_unix_ns: 0,
+            event_cost_ps: 0,
+            unknown_frees: 0,
+            lost_events: 0,
+            end_offset: HEADER_BYTES as u64,
+            index_offset: 0,
+            command: String::new(),
+        }
+    }
+
+    /// Writes the header. The command line is cut to what fits.
+    pub fn write_to(&self, out: &mut [u8; HEADER_BYTES]) {
+        self.write_fields(out);
+        write_command(out, self.command.as_bytes());
+        if self.sealed {
+            let crc = crc(out);
+            out[100..104].copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+
+    /// Writes everything but the command line; allocates nothing.
+    pub fn write_fields(&self, out: &mut [u8; HEADER_BYTES]) {
+        out[0..8].copy_from_slice(&MAGIC);
+        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        out[12..16].copy_from_slice(&(HEADER_BYTES as u32).to_le_bytes());
+        out[16..20].copy_from_slice(&u32::from(self.sealed).to_le_bytes());
+        out[20..24].copy_from_slice(&self.pid.to_le_bytes());
+        out[24..28].copy_from_slice(&self.parent_pid.to_le_bytes());
+        out[28..32].copy_from_slice(&self.first_thread.to_le_bytes());
+        out[32..40].copy_from_slice(&self.ticks_per_second.to_le_bytes());
+        out[40..48].copy_from_slice(&self.start_unix_ns.to_le_bytes());
+        out[48..56].copy_from_slice(&self.event_cost_ps.to_le_bytes());
+        out[56..64].copy_from_slice(&self.unknown_frees.to_le_bytes());
+        out[64..72].copy_from_slice(&self.lost_events.to_le_bytes());
+        out[72..80].copy_from_slice(&self.end_offset.to_le_bytes());
+        out[80..88].copy_from_slice(&self.index_offset.to_le_bytes());
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`Error::NotATrace`], [`Error::Version`], [`Error::BadHeader`].
+    pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Error> {
+        let u32_at = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        let u64_at = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        if bytes[..8] != MAGIC {
+            return Err(Error::NotATrace);
+        }
+        if u32_at(8) != VERSION {
+            return Err(Error::Version { found: u32_at(8) });
+        }
+        let sealed = u32_at(16) & 1 != 0;
+        let command_bytes = u32_at(96) as usize;
+        if u32_at(12) as usize != HEADER_BYTES
+            || command_bytes > COMMAND_MAX
+            || u64_at(32) == 0
+            || (sealed && u32_at(100) != crc(bytes))
+        {
+            return Err(Error::BadHeader);
+        }
+        let command = &bytes[COMMAND_AT..COMMAND_AT + command_bytes];
+        Ok(Self {
+            sealed,
+            pid: u32_at(20),
+            parent_pid: u32_at(24),
+            first_thread: u32_at(28),
+            ticks_per_second: u64_at(32),
+            start_unix_ns: u64_at(40),
+            event_cost_ps: u64_at(48),
+            unknown_frees: u64_at(live::UNKNOWN_FREES_AT),
+            lost_events: u64_at(live::LOST_EVENTS_AT),
+            end_offset: u64_at(live::END_OFFSET_AT),
+            index_offset: u64_at(80),
+            command: String::from_utf8_lossy(command).into_owned(),
+        })
+    }
+}
+
+impl Default for FileHeader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Writes the command line into a header, cut to what fits; allocates nothing.
+pub fn write_command(out: &mut [u8; HEADER_BYTES], command: &[u8]) {
+    let command = &command[..command.len().min(COMMAND_MAX)];
+    out[96..100].copy_from_slice(&(command.len() as u32).to_le_bytes());
+    out[COMMAND_AT..COMMAND_AT + command.len()].copy_from_slice(command);
+}
+
+/// CRC-32 of the header, its own field taken as zero.
+fn crc(bytes: &[u8; HEADER_BYTES]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[..100]);
+    hasher.update(&[0; 4]);
+    hasher.update(&bytes[104..]);
+    hasher.finalize()
+}

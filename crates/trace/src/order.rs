@@ -1,0 +1,208 @@
+//! One order of all threads' rows.
+//!
+//! ```text
+//!  thread 1   m──────────m────────
+//!  thread 2   ───f(1.0)─────f(1.1)   f(1.1) waits in `parked` until thread 1 has made 1.1
+//! ```
+//!
+//! Threads are merged by time; a row that names another thread's object is held back until that
+//! object has been made (invariant 2 of the crate). So the order is right wherever it matters,
+//! however the clocks of the processors disagree.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::error::Error;
+use crate::event::{ObjectId, Record, ThreadId};
+use crate::reader::{ThreadRows, Trace};
+
+/// One row with its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Who did it.
+    pub thread: ThreadId,
+    /// What was done.
+    pub record: Record,
+}
+
+/// Streams all rows of a trace in one order. O(log threads) a row, memory for one chunk per thread
+/// that is alive at a time.
+#[derive(Debug)]
+pub struct Ordered<'a> {
+    trace: &'a Trace,
+    /// Threads that can go on, by the time of their next row.
+    ready: BinaryHeap<Reverse<(u64, ThreadId)>>,
+    open: FxHashMap<ThreadId, Cursor<'a>>,
+    /// Threads of which nothing has been read.
+    unopened: FxHashSet<ThreadId>,
+    current: Option<(ThreadId, Cursor<'a>)>,
+    /// Threads that wait for an object, by the object's thread.
+    parked: FxHashMap<ThreadId, Vec<Parked>>,
+}
+
+#[derive(Debug)]
+struct Cursor<'a> {
+    rows: ThreadRows<'a>,
+    next: Record,
+    /// Serial that the thread's next object will have.
+    made: u64,
+    /// Whether the next row may go although its object has not been seen.
+    released: bool,
+}
+
+#[derive(Debug)]
+struct Parked {
+    serial: u64,
+    time_ticks: u64,
+    thread: ThreadId,
+}
+
+impl<'a> Ordered<'a> {
+    /// Begins at the beginning.
+    pub fn new(trace: &'a Trace) -> Self {
+        let first =
+            |places: &[crate::ChunkPlace]| places.first().map(|place| place.first_time_ticks);
+        let ready = trace
+            .threads()
+            .iter()
+            .filter_map(|(&thread, places)| Some(Reverse((first(places)?, thread))))
+            .collect();
+        Self {
+            trace,
+            ready,
+            open: FxHashMap::default(),
+            unopened: trace.threads().keys().copied().collect(),
+            current: None,
+            parked: FxHashMap::default(),
+        }
+    }
+
+    /// The next row, nothing at the end.
+    ///
+    /// # Errors
+    /// When the file cannot be read. Damage is skipped and told by [`Trace::check`].
+    #[inline]
+    pub fn next_step(&mut self) -> Result<Option<Step>, Error> {
+        loop {
+            let Some((thread, mut cursor)) = self.current.take() else {
+                if !self.resume()? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            if let Some(object) = cursor.next.event.object()
+                && object.thread() != thread
+                && !cursor.released
+                && !self.exists(object)
+            {
+                self.park(thread, cursor, object);
+                continue;
+            }
+            let record = cursor.next;
+            cursor.released = false;
+            if let Some(made) = record.made {
+                cursor.made = made.serial() + 1;
+                if !self.parked.is_empty() {
+                    self.wake(thread, cursor.made);
+                }
+            }
+            match cursor.rows.next_row()? {
+                Some(next) => {
+                    cursor.next = next;
+                    self.keep(thread, cursor);
+                }
+                None => self.wake(thread, u64::MAX),
+            }
+            return Ok(Some(Step { thread, record }));
+        }
+    }
+
+    /// Goes on with the thread, or with another if that one's next row is earlier.
+    #[inline]
+    fn keep(&mut self, thread: ThreadId, cursor: Cursor<'a>) {
+        let time = cursor.next.time_ticks;
+        match self.ready.peek() {
+            Some(&Reverse((other, _))) if other < time => {
+                self.ready.push(Reverse((time, thread)));
+                self.open.insert(thread, cursor);
+            }
+            _ => self.current = Some((thread, cursor)),
+        }
+    }
+
+    /// Makes the thread with the earliest next row the current one; false when none is left.
+    fn resume(&mut self) -> Result<bool, Error> {
+        let Some(Reverse((_, thread))) = self.ready.pop() else {
+            return Ok(self.release_earliest());
+        };
+        if let Some(cursor) = self.open.remove(&thread) {
+            self.current = Some((thread, cursor));
+            return Ok(true);
+        }
+        self.unopened.remove(&thread);
+        let mut rows = self.trace.thread_rows(thread);
+        match rows.next_row()? {
+            Some(next) => {
+                let made = next.made.map_or(rows.next_serial(), ObjectId::serial);
+                self.keep(thread, Cursor { rows, next, made, released: false });
+            }
+            None => self.wake(thread, u64::MAX),
+        }
+        Ok(true)
+    }
+
+    /// Whether the object has been made, or never will be (its thread is not in this file, has
+    /// ended, or lost the row that made it).
+    fn exists(&self, object: ObjectId) -> bool {
+        match self.open.get(&object.thread()) {
+            Some(cursor) => object.serial() < cursor.made,
+            None => !self.unopened.contains(&object.thread()),
+        }
+    }
+
+    fn park(&mut self, thread: ThreadId, cursor: Cursor<'a>, object: ObjectId) {
+        let time_ticks = cursor.next.time_ticks;
+        self.open.insert(thread, cursor);
+        let parked = Parked { serial: object.serial(), time_ticks, thread };
+        self.parked.entry(object.thread()).or_default().push(parked);
+    }
+
+    /// Lets those go on that waited for objects of `thread` below `made`.
+    fn wake(&mut self, thread: ThreadId, made: u64) {
+        let Some(parked) = self.parked.get_mut(&thread) else { return };
+        parked.retain(|wait| {
+            if wait.serial >= made {
+                return true;
+            }
+            self.ready.push(Reverse((wait.time_ticks, wait.thread)));
+            false
+        });
+        if parked.is_empty() {
+            self.parked.remove(&thread);
+        }
+    }
+
+    /// Every thread waits for another: rows were lost. The earliest goes on.
+    #[cold]
+    fn release_earliest(&mut self) -> bool {
+        let earliest = self
+            .parked
+            .iter()
+            .flat_map(|(&owner, waits)| waits.iter().map(move |w| (w.time_ticks, w.thread, owner)))
+            .min();
+        let Some((_, thread, owner)) = earliest else { return false };
+        if let Some(waits) = self.parked.get_mut(&owner) {
+            waits.retain(|wait| wait.thread != thread);
+            if waits.is_empty() {
+                self.parked.remove(&owner);
+            }
+        }
+        if let Some(mut cursor) = self.open.remove(&thread) {
+            cursor.released = true;
+            self.current = Some((thread, cursor));
+        }
+        true
+    }
+}

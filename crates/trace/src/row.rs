@@ -1,0 +1,287 @@
+//! Rows: the bytes of one record.
+//!
+//! ```text
+//!  tag byte   bit 0-3  kind (1…11; 0 ends an open chunk)
+//!             bit 4-5  object: 0 none, 1 of this thread, 2 of another thread
+//!             bit 6    the allocation returned null
+//!  then       time delta, ticks
+//!             object of this thread:  distance = next serial − serial (≥ 1)
+//!             object of another:      thread, serial
+//!             size, bytes             (kinds that ask for memory)
+//!             binary log of alignment (memalign)
+//!             value                   (fork: pid; marker)
+//! ```
+//!
+//! The object made is not written: it is the next serial of the thread. The recorder calls the
+//! `put_*` functions on every event of the recorded program; they are inlined with constant kinds.
+
+use crate::event::{Event, ObjectId, Record, ThreadId};
+use crate::varint;
+
+/// The longest row: tag, delta, thread, serial, size, each a varint of up to nine bytes.
+pub const MAX_ROW_BYTES: usize = 1 + 4 * varint::MAX_BYTES;
+
+/// What a writer must have free: a row, and the surplus zeroes of its last varint.
+pub const ROW_WINDOW_BYTES: usize = 48;
+
+const _: () = assert!(MAX_ROW_BYTES + 8 <= ROW_WINDOW_BYTES);
+
+const KIND_MASK: u8 = 0x0F;
+const OWN_OBJECT: u8 = 1 << 4;
+const FOREIGN_OBJECT: u8 = 2 << 4;
+const OBJECT_MASK: u8 = 3 << 4;
+const FAILED: u8 = 1 << 6;
+
+const MALLOC: u8 = 1;
+const CALLOC: u8 = 2;
+const MEMALIGN: u8 = 3;
+const REALLOC: u8 = 4;
+const FREE: u8 = 5;
+const SIZED_FREE: u8 = 6;
+const USABLE_SIZE: u8 = 7;
+const THREAD_START: u8 = 8;
+const THREAD_END: u8 = 9;
+const FORK: u8 = 10;
+const MARKER: u8 = 11;
+
+/// The kinds that make an object out of nothing but a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AllocKind {
+    /// `malloc`.
+    Malloc = MALLOC,
+    /// `calloc`.
+    Calloc = CALLOC,
+}
+
+/// Room for one row.
+pub type RowWindow = [u8; ROW_WINDOW_BYTES];
+
+/// What writer and reader of a thread's rows keep in step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowState {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Serial of the next object.
+    pub next_serial: u64,
+    /// Time of the last row, ticks.
+    pub time_ticks: u64,
+}
+
+impl RowState {
+    /// The state before a thread's first row.
+    pub const fn new(thread: ThreadId) -> Self {
+        Self { thread, next_serial: 0, time_ticks: 0 }
+    }
+
+    /// Writes an allocation and returns the length of its row and the object made.
+    #[inline(always)]
+    pub fn put_alloc(
+        &mut self,
+        out: &mut RowWindow,
+        kind: AllocKind,
+        now_ticks: u64,
+        size_bytes: u64,
+        failed: bool,
+    ) -> (usize, Option<ObjectId>) {
+        out[0] = kind as u8 | if failed { FAILED } else { 0 };
+        let at = self.put_time(out, now_ticks);
+        let at = varint::put(out, at, size_bytes);
+        (at, self.make(failed))
+    }
+
+    /// Writes an aligned allocation.
+    #[inline(always)]
+    pub fn put_memalign(
+        &mut self,
+        out: &mut RowWindow,
+        now_ticks: u64,
+        size_bytes: u64,
+        align_log2: u8,
+        failed: bool,
+    ) -> (usize, Option<ObjectId>) {
+        out[0] = MEMALIGN | if failed { FAILED } else { 0 };
+        let at = self.put_time(out, now_ticks);
+        let at = varint::put(out, at, size_bytes);
+        let at = varint::put(out, at, u64::from(align_log2));
+        (at, self.make(failed))
+    }
+
+    /// Writes a reallocation.
+    #[inline(always)]
+    pub fn put_realloc(
+        &mut self,
+        out: &mut RowWindow,
+        now_ticks: u64,
+        old: Option<ObjectId>,
+        size_bytes: u64,
+        failed: bool,
+    ) -> (usize, Option<ObjectId>) {
+        let at = self.put_object(out, REALLOC, now_ticks, old);
+        if failed {
+            out[0] |= FAILED;
+        }
+        let at = varint::put(out, at, size_bytes);
+        (at, self.make(failed))
+    }
+
+    /// Writes a free.
+    #[inline(always)]
+    pub fn put_free(
+        &mut self,
+        out: &mut RowWindow,
+        now_ticks: u64,
+        object: Option<ObjectId>,
+        sized: bool,
+    ) -> usize {
+        self.put_object(out, if sized { SIZED_FREE } else { FREE }, now_ticks, object)
+    }
+
+    /// Writes an event of any kind; `failed` counts only for those that ask for memory.
+    pub fn put(
+        &mut self,
+        out: &mut RowWindow,
+        now_ticks: u64,
+        event: &Event,
+        failed: bool,
+    ) -> (usize, Option<ObjectId>) {
+        let now = now_ticks;
+        match *event {
+            Event::Malloc { size_bytes } => {
+                self.put_alloc(out, AllocKind::Malloc, now, size_bytes, failed)
+            }
+            Event::Calloc { size_bytes } => {
+                self.put_alloc(out, AllocKind::Calloc, now, size_bytes, failed)
+            }
+            Event::Memalign { size_bytes, align_log2 } => {
+                self.put_memalign(out, now, size_bytes, align_log2, failed)
+            }
+            Event::Realloc { old, size_bytes } => {
+                self.put_realloc(out, now, old, size_bytes, failed)
+            }
+            Event::Free { object } => (self.put_free(out, now, object, false), None),
+            Event::SizedFree { object } => (self.put_free(out, now, object, true), None),
+            Event::UsableSize { object } => {
+                (self.put_object(out, USABLE_SIZE, now, Some(object)), None)
+            }
+            Event::ThreadStart => (self.put_object(out, THREAD_START, now, None), None),
+            Event::ThreadEnd => (self.put_object(out, THREAD_END, now, None), None),
+            Event::Fork { child_pid } => {
+                let at = self.put_object(out, FORK, now, None);
+                (varint::put(out, at, u64::from(child_pid)), None)
+            }
+            Event::Marker { value } => {
+                let at = self.put_object(out, MARKER, now, None);
+                (varint::put(out, at, value), None)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn put_time(&mut self, out: &mut RowWindow, now_ticks: u64) -> usize {
+        // Clocks of two processors may disagree by a little when a thread moves: time stands still.
+        let now = now_ticks.max(self.time_ticks);
+        let delta = now - self.time_ticks;
+        self.time_ticks = now;
+        varint::put(out, 1, delta)
+    }
+
+    #[inline(always)]
+    fn put_object(
+        &mut self,
+        out: &mut RowWindow,
+        kind: u8,
+        now_ticks: u64,
+        object: Option<ObjectId>,
+    ) -> usize {
+        let at = self.put_time(out, now_ticks);
+        match object {
+            None => {
+                out[0] = kind;
+                at
+            }
+            Some(object) if object.thread() == self.thread => {
+                out[0] = kind | OWN_OBJECT;
+                varint::put(out, at, self.next_serial - object.serial())
+            }
+            Some(object) => {
+                out[0] = kind | FOREIGN_OBJECT;
+                let at = varint::put(out, at, u64::from(object.thread().0));
+                varint::put(out, at, object.serial())
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn make(&mut self, failed: bool) -> Option<ObjectId> {
+        if failed {
+            return None;
+        }
+        let object = ObjectId::new(self.thread, self.next_serial);
+        self.next_serial += 1;
+        Some(object)
+    }
+
+    /// Reads the row at `bytes[at..]`: the record and the place after it.
+    ///
+    /// `None` when there is no well-formed row: the bytes end, the tag is unknown, or an object is
+    /// named that the thread has not made.
+    pub fn get(&mut self, bytes: &[u8], at: usize) -> Option<(Record, usize)> {
+        let tag = *bytes.get(at)?;
+        let (delta, at) = varint::get(bytes, at + 1)?;
+        let (object, at) = self.get_object(tag, bytes, at)?;
+        let failed = tag & FAILED != 0;
+        let kind = tag & KIND_MASK;
+        let (event, at) = match kind {
+            MALLOC | CALLOC | MEMALIGN | REALLOC => {
+                let (size_bytes, at) = varint::get(bytes, at)?;
+                match kind {
+                    MALLOC => (Event::Malloc { size_bytes }, at),
+                    CALLOC => (Event::Calloc { size_bytes }, at),
+                    MEMALIGN => {
+                        let (align_log2, at) = varint::get(bytes, at)?;
+                        let align_log2 = u8::try_from(align_log2).ok().filter(|&log| log < 64)?;
+                        (Event::Memalign { size_bytes, align_log2 }, at)
+                    }
+                    _ => (Event::Realloc { old: object, size_bytes }, at),
+                }
+            }
+            FREE => (Event::Free { object }, at),
+            SIZED_FREE => (Event::SizedFree { object }, at),
+            USABLE_SIZE => (Event::UsableSize { object: object? }, at),
+            THREAD_START => (Event::ThreadStart, at),
+            THREAD_END => (Event::ThreadEnd, at),
+            FORK => {
+                let (pid, at) = varint::get(bytes, at)?;
+                (Event::Fork { child_pid: u32::try_from(pid).ok()? }, at)
+            }
+            MARKER => {
+                let (value, at) = varint::get(bytes, at)?;
+                (Event::Marker { value }, at)
+            }
+            _ => return None,
+        };
+        let makes = matches!(kind, MALLOC | CALLOC | MEMALIGN | REALLOC);
+        self.time_ticks = self.time_ticks.checked_add(delta)?;
+        let made = if makes { self.make(failed) } else { None };
+        Some((Record { time_ticks: self.time_ticks, event, made }, at))
+    }
+
+    fn get_object(&self, tag: u8, bytes: &[u8], at: usize) -> Option<(Option<ObjectId>, usize)> {
+        match tag & OBJECT_MASK {
+            0 => Some((None, at)),
+            OWN_OBJECT => {
+                let (distance, at) = varint::get(bytes, at)?;
+                let serial = self.next_serial.checked_sub(distance).filter(|_| distance > 0)?;
+                Some((Some(ObjectId::new(self.thread, serial)), at))
+            }
+            FOREIGN_OBJECT => {
+                let (thread, at) = varint::get(bytes, at)?;
+                let (serial, at) = varint::get(bytes, at)?;
+                let thread = u32::try_from(thread).ok().filter(|&t| t > 0 && t < 1 << 24)?;
+                Some((Some(ObjectId::new(ThreadId(thread), serial)), at))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Sealing: what a recorder left behind becomes a compressed file with an index.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use crate::error::{Damage, Error};
+use crate::header::FileHeader;
+use crate::reader::Trace;
+use crate::writer::Writer;
+
+/// What to put into the sealed file beside the rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SealOptions {
+    /// Ticks a second of the unsealed file, if known better than its header does; 0: as there.
+    pub source_ticks_per_second: u64,
+    /// Resolution wanted, ns a tick; 0: as in the source. Coarser times compress better.
+    pub tick_ns: u64,
+    /// Measured cost of recording, picoseconds an event; 0: as in the source.
+    pub event_cost_ps: u64,
+}
+
+/// What sealing found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sealed {
+    /// Rows written.
+    pub rows: u64,
+    /// Size of the file written, bytes.
+    pub file_bytes: u64,
+    /// Damage found in the source; its good part has been written.
+    pub damage: Damage,
+}
+
+/// Writes the good part of the trace `source` to `target` as a sealed file. The threads are
+/// streamed one after another, so memory stays bounded by a chunk.
+///
+/// # Errors
+/// When the source is no readable trace or the target cannot be written.
+pub fn seal(source: &Path, target: &Path, options: SealOptions) -> Result<Sealed, Error> {
+    let trace = Trace::open(source)?;
+    let clock = Clock::new(trace.header(), options);
+    let header = FileHeader {
+        ticks_per_second: clock.to,
+        event_cost_ps: match options.event_cost_ps {
+            0 => trace.header().event_cost_ps,
+            cost => cost,
+        },
+        ..trace.header().clone()
+    };
+    let file = BufWriter::with_capacity(1 << 18, File::create(target)?);
+    let mut writer = Writer::new(file, header)?;
+    let mut rows = 0;
+    for &thread in trace.threads().keys() {
+        let mut stream = trace.thread_rows(thread);
+        while let Some(mut record) = stream.next_row()? {
+            record.time_ticks = clock.convert(record.time_ticks);
+            writer.record(thread, &record)?;
+            rows += 1;
+        }
+        writer.flush(thread)?;
+    }
+    let file = writer.finish()?.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+    (&file).flush()?;
+    Ok(Sealed { rows, file_bytes: file.metadata()?.len(), damage: trace.damage() })
+}
+
+/// From the source's ticks to the target's.
+struct Clock {
+    from: u64,
+    to: u64,
+}
+
+impl Clock {
+    fn new(header: &FileHeader, options: SealOptions) -> Self {
+        let from = match options.source_ticks_per_second {
+            0 => header.ticks_per_second,
+            known => known,
+        };
+        let to = match options.tick_ns {
+            0 => from,
+            tick_ns => (1_000_000_000 / tick_ns).max(1),
+        };
+        Self { from, to }
+    }
+
+    fn convert(&self, ticks: u64) -> u64 {
+        (u128::from(ticks) * u128::from(self.to) / u128::from(self.from)) as u64
+    }
+}

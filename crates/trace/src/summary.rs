@@ -1,0 +1,252 @@
+//! What a trace holds, in figures: one pass, memory for the live objects.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::error::Error;
+use crate::event::{Event, ObjectId, ThreadId};
+use crate::order::{Ordered, Step};
+use crate::reader::Trace;
+
+/// Counts by powers of two, each cut in four: bucket borders lie 19 % apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    counts: Vec<u64>,
+}
+
+impl Histogram {
+    const SUB_BITS: u32 = 2;
+
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { counts: vec![0; Self::bucket(u64::MAX) + 1] }
+    }
+
+    /// Counts `value`.
+    #[inline]
+    pub fn add(&mut self, value: u64) {
+        self.counts[Self::bucket(value)] += 1;
+    }
+
+    /// How many values were counted.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The buckets that hold anything: smallest value of the bucket, and its count.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let filled = self.counts.iter().enumerate().filter(|&(_, &count)| count > 0);
+        filled.map(|(bucket, &count)| (Self::lower(bucket), count))
+    }
+
+    /// A value that at least `share` (0 to 1) of the values do not exceed, up to the width of a
+    /// bucket; 0 when empty.
+    pub fn quantile(&self, share: f64) -> u64 {
+        let rank = (share * self.total() as f64).ceil() as u64;
+        let mut seen = 0;
+        for (bucket, &count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= rank.max(1) {
+                return Self::lower(bucket + 1).saturating_sub(1);
+            }
+        }
+        0
+    }
+
+    fn bucket(value: u64) -> usize {
+        let small = 1_u64 << (Self::SUB_BITS + 1);
+        if value < small {
+            return value as usize;
+        }
+        let log = value.ilog2();
+        let sub = (value >> (log - Self::SUB_BITS)) & ((1 << Self::SUB_BITS) - 1);
+        (((log - Self::SUB_BITS + 1) as usize) << Self::SUB_BITS) + sub as usize
+    }
+
+    fn lower(bucket: usize) -> u64 {
+        if bucket < 1 << (Self::SUB_BITS + 1) {
+            return bucket as u64;
+        }
+        let log = (bucket >> Self::SUB_BITS) as u32 + Self::SUB_BITS - 1;
+        let sub = (bucket & ((1 << Self::SUB_BITS) - 1)) as u64;
+        if log >= 64 { u64::MAX } else { 1_u64 << log | sub << (log - Self::SUB_BITS) }
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What one thread did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadSummary {
+    /// Rows.
+    pub rows: u64,
+    /// Objects made.
+    pub made: u64,
+    /// Objects ended by this thread.
+    pub ended: u64,
+    /// Of those, made by another thread.
+    pub ended_foreign: u64,
+    /// Time of the first row, ticks.
+    pub first_ticks: u64,
+    /// Time of the last row, ticks.
+    pub last_ticks: u64,
+}
+
+/// What a whole trace holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Rows by name of the call (`malloc`, `free`, …).
+    pub calls: BTreeMap<&'static str, u64>,
+    /// Calls that asked for memory and got null.
+    pub failed: u64,
+    /// Frees, reallocations and questions about objects that this file does not hold: inherited
+    /// from the parent process, or lost to damage.
+    pub unknown_objects: u64,
+    /// Sizes asked for, bytes.
+    pub sizes: Histogram,
+    /// Lifetimes of the objects that ended, ns.
+    pub lifetimes_ns: Histogram,
+    /// Each thread.
+    pub threads: BTreeMap<ThreadId, ThreadSummary>,
+    /// Time of the last row, ticks.
+    pub end_ticks: u64,
+    /// Bytes asked for in all.
+    pub asked_bytes: u64,
+    /// Objects made.
+    pub objects: u64,
+    /// Objects ended by another thread than made them.
+    pub crossing: u64,
+    /// Most live bytes at a time: the Ideal footprint.
+    pub peak_bytes: u64,
+    /// The same with every size rounded up to 16.
+    pub peak_rounded_bytes: u64,
+    /// Most live objects at a time.
+    pub peak_objects: u64,
+    /// Bytes live at the end.
+    pub end_bytes: u64,
+    /// Objects live at the end.
+    pub end_objects: u64,
+}
+
+impl Summary {
+    /// Reads the whole trace. What is damaged is left out; [`Trace::check`] tells afterwards.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn of(trace: &Trace) -> Result<Self, Error> {
+        let mut reading = Reading {
+            summary: Self::default(),
+            live: FxHashMap::default(),
+            live_bytes: 0,
+            live_rounded_bytes: 0,
+            ns_per_tick: 1e9 / trace.header().ticks_per_second as f64,
+        };
+        let mut ordered = Ordered::new(trace);
+        while let Some(step) = ordered.next_step()? {
+            reading.step(&step);
+        }
+        let mut summary = reading.summary;
+        summary.end_bytes = reading.live_bytes;
+        summary.end_objects = reading.live.len() as u64;
+        Ok(summary)
+    }
+
+    /// Rows of all threads.
+    pub fn rows(&self) -> u64 {
+        self.calls.values().sum()
+    }
+}
+
+struct Reading {
+    summary: Summary,
+    live: FxHashMap<ObjectId, (u64, u64)>,
+    live_bytes: u64,
+    live_rounded_bytes: u64,
+    ns_per_tick: f64,
+}
+
+impl Reading {
+    fn step(&mut self, step: &Step) {
+        let record = &step.record;
+        let summary = &mut self.summary;
+        *summary.calls.entry(call_name(&record.event)).or_default() += 1;
+        summary.end_ticks = summary.end_ticks.max(record.time_ticks);
+        let thread = summary.threads.entry(step.thread).or_default();
+        if thread.rows == 0 {
+            thread.first_ticks = record.time_ticks;
+        }
+        thread.rows += 1;
+        thread.last_ticks = record.time_ticks;
+        summary.failed += u64::from(record.failed());
+        match record.event {
+            Event::UsableSize { object } if !self.live.contains_key(&object) => {
+                summary.unknown_objects += 1;
+            }
+            // A failed reallocation leaves the old object as it was.
+            Event::Realloc { .. } if record.made.is_none() => {}
+            Event::Realloc { old: Some(object), .. }
+            | Event::Free { object: Some(object) }
+            | Event::SizedFree { object: Some(object) } => self.end(step, object),
+            _ => {}
+        }
+        if let (Some(made), Some(size)) = (record.made, record.event.asked_bytes()) {
+            self.make(step, made, size);
+        }
+    }
+
+    fn make(&mut self, step: &Step, object: ObjectId, size: u64) {
+        self.live.insert(object, (size, step.record.time_ticks));
+        self.live_bytes += size;
+        self.live_rounded_bytes += rounded(size);
+        let summary = &mut self.summary;
+        summary.threads.entry(step.thread).or_default().made += 1;
+        summary.objects += 1;
+        summary.asked_bytes += size;
+        summary.sizes.add(size);
+        summary.peak_bytes = summary.peak_bytes.max(self.live_bytes);
+        summary.peak_rounded_bytes = summary.peak_rounded_bytes.max(self.live_rounded_bytes);
+        summary.peak_objects = summary.peak_objects.max(self.live.len() as u64);
+    }
+
+    fn end(&mut self, step: &Step, object: ObjectId) {
+        let Some((size, since)) = self.live.remove(&object) else {
+            self.summary.unknown_objects += 1;
+            return;
+        };
+        self.live_bytes -= size;
+        self.live_rounded_bytes -= rounded(size);
+        let ticks = step.record.time_ticks.saturating_sub(since);
+        self.summary.lifetimes_ns.add((ticks as f64 * self.ns_per_tick) as u64);
+        let foreign = object.thread() != step.thread;
+        self.summary.crossing += u64::from(foreign);
+        let thread = self.summary.threads.entry(step.thread).or_default();
+        thread.ended += 1;
+        thread.ended_foreign += u64::from(foreign);
+    }
+}
+
+/// The smallest step in which a general-purpose allocator hands out memory.
+fn rounded(size: u64) -> u64 {
+    size.max(1).checked_next_multiple_of(16).unwrap_or(u64::MAX)
+}
+
+fn call_name(event: &Event) -> &'static str {
+    match event {
+        Event::Malloc { .. } => "malloc",
+        Event::Calloc { .. } => "calloc",
+        Event::Memalign { .. } => "memalign",
+        Event::Realloc { .. } => "realloc",
+        Event::Free { .. } => "free",
+        Event::SizedFree { .. } => "free_sized",
+        Event::UsableSize { .. } => "malloc_usable_size",
+        Event::ThreadStart => "thread start",
+        Event::ThreadEnd => "thread end",
+        Event::Fork { .. } => "fork",
+        Event::Marker { .. } => "marker",
+    }
+}
