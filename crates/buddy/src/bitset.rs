@@ -50,6 +50,7 @@ mod tests;
 use levels::{Geometry, LEVELS, Levels, MAX_FRAMES, TOP};
 
 use crate::bits::{WORD, WORD_SHIFT, blocks, largest_block, span};
+use crate::frame::check_block;
 use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator, Stats};
 
 /// A buddy allocator with one owner over metadata of the caller. See the module's page.
@@ -287,12 +288,7 @@ impl FrameAllocator for Bitset<'_> {
 
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
-        if frame.0 >= self.frames || self.frames - frame.0 < order.frames() {
-            return Err(Error::OutOfRange);
-        }
-        if !frame.is_aligned(order) {
-            return Err(Error::Misaligned);
-        }
+        check_block(frame, order, self.frames)?;
         if u32::from(order.get()) < WORD_SHIFT {
             self.free_in_word(frame.0, u32::from(order.get()))
         } else {

@@ -132,11 +132,14 @@ pub trait FrameAllocator {
     /// [`Error::Exhausted`].
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error>;
 
-    /// Gives a block back and merges it with its free buddies. `order` may be that of the
-    /// allocation, or smaller, to give back a part of it.
+    /// Gives a block back and merges it with its free buddies.
+    ///
+    /// What is tracked is frames, not allocations: the block may be one that was allocated, a part
+    /// of one, or several together.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::NotAllocated`].
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::NotAllocated`] if any of its frames
+    /// is free.
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error>;
 
     /// Makes the `frames` frames from `start` free for the first time. Adjoining regions
@@ -145,7 +148,16 @@ pub trait FrameAllocator {
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::NotAllocated`] if a part is free already;
     /// [`Error::InvalidRequest`] for no frames.
-    fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error>;
+    fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
+        let end = range_end(start, frames, self.frames())?;
+        if (start.0..end).any(|frame| self.is_free(FrameId(frame))) {
+            return Err(Error::NotAllocated);
+        }
+        for (frame, order) in blocks_of(start.0, frames) {
+            self.free(frame, order)?;
+        }
+        Ok(())
+    }
 
     /// Takes blocks of `order` until `out` is full or no block is left; returns how many. They
     /// stand at the front of `out`.
@@ -190,6 +202,50 @@ pub trait FrameAllocator {
     /// # Errors
     /// The first invariant that does not hold.
     fn validate(&self) -> Result<(), Invalid>;
+}
+
+/// The end of the range of `frames` frames from `start`, if it lies within `managed` frames.
+pub(crate) const fn range_end(
+    start: FrameId,
+    frames: usize,
+    managed: usize,
+) -> Result<usize, Error> {
+    if frames == 0 {
+        return Err(Error::InvalidRequest);
+    }
+    if start.0 >= managed || managed - start.0 < frames {
+        return Err(Error::OutOfRange);
+    }
+    Ok(start.0 + frames)
+}
+
+/// Whether the block of `order` at `frame` is one, within `managed` frames.
+#[inline]
+pub(crate) const fn check_block(frame: FrameId, order: Order, managed: usize) -> Result<(), Error> {
+    if frame.0 >= managed || managed - frame.0 < order.frames() {
+        return Err(Error::OutOfRange);
+    }
+    if !frame.is_aligned(order) {
+        return Err(Error::Misaligned);
+    }
+    Ok(())
+}
+
+/// The fewest aligned blocks that make up `frames` frames from `start`, by rising address.
+pub(crate) fn blocks_of(
+    mut start: usize,
+    mut frames: usize,
+) -> impl Iterator<Item = (FrameId, Order)> {
+    core::iter::from_fn(move || {
+        if frames == 0 {
+            return None;
+        }
+        let order = Order::largest_at(start, frames);
+        let block = FrameId(start);
+        start += order.frames();
+        frames -= order.frames();
+        Some((block, order))
+    })
 }
 
 /// What the bit-wise allocators can do besides: ranges of any length, at any place.

@@ -1,5 +1,6 @@
 //! Fragmentation in figures.
 
+use crate::frame::blocks_of;
 use crate::{MAX_ORDER, Order};
 
 /// The order of a huge frame: 512 frames, 2 MiB of 4 KiB frames.
@@ -42,16 +43,13 @@ impl Stats {
     }
 
     /// Adds a maximal run of `length` free frames.
-    pub(crate) fn add_run(&mut self, mut start: usize, mut length: usize) {
+    pub(crate) fn add_run(&mut self, start: usize, length: usize) {
         self.free_frames += length;
         self.longest_run_frames = self.longest_run_frames.max(length);
-        while length > 0 {
-            let order = Order::largest_at(start, length);
+        for (_, order) in blocks_of(start, length) {
             if let Some(count) = self.free_blocks.get_mut(usize::from(order.get())) {
                 *count += 1;
             }
-            start += order.frames();
-            length -= order.frames();
         }
     }
 

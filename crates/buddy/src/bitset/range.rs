@@ -2,20 +2,10 @@
 
 use super::{Bitset, LEVELS, TOP};
 use crate::bits::{WORD, WORD_SHIFT, span};
+use crate::frame::range_end;
 use crate::{Error, FrameId, MAX_ORDER, Order, RangeAllocator};
 
 impl Bitset<'_> {
-    /// Whether all of `start .. end` is managed, and not empty.
-    fn check_range(&self, start: FrameId, frames: usize) -> Result<usize, Error> {
-        if frames == 0 {
-            return Err(Error::InvalidRequest);
-        }
-        if start.0 >= self.frames || self.frames - start.0 < frames {
-            return Err(Error::OutOfRange);
-        }
-        Ok(start.0 + frames)
-    }
-
     /// Whether a frame of `start .. end` is free.
     fn has_free(&self, start: usize, end: usize) -> bool {
         (0..LEVELS).any(|level| {
@@ -110,7 +100,7 @@ impl RangeAllocator for Bitset<'_> {
     }
 
     fn reserve(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
-        let end = self.check_range(start, frames)?;
+        let end = range_end(start, frames, self.frames)?;
         if self.run_end(start.0) < end {
             return Err(Error::Exhausted);
         }
@@ -119,7 +109,7 @@ impl RangeAllocator for Bitset<'_> {
     }
 
     fn free_range(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
-        let end = self.check_range(start, frames)?;
+        let end = range_end(start, frames, self.frames)?;
         if self.has_free(start.0, end) {
             return Err(Error::NotAllocated);
         }

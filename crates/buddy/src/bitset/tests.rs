@@ -3,23 +3,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
-
-/// A small generator with a fixed seed (Steele and others, "SplitMix", 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
+use crate::shadow::Random;
 
 fn lowest_fit(free: &[bool], order: Order) -> Option<usize> {
     let length = order.frames();

@@ -1,0 +1,252 @@
+//! The shadow: a map of frames, and what every allocator must say when driven beside it.
+
+extern crate std;
+use std::vec;
+use std::vec::Vec;
+
+use crate::{Error, FrameAllocator, FrameId, Order, Stats};
+
+/// A small generator with a fixed seed (Steele and others, "SplitMix", 2014).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// An order up to `largest`, small ones more often.
+    pub(crate) fn order(&mut self, largest: u8) -> Order {
+        let bound = usize::from(largest) + 1;
+        let order = self.below(bound).min(self.below(bound));
+        u8::try_from(order).ok().and_then(Order::new).unwrap()
+    }
+}
+
+/// Which frames are free, one by one.
+pub(crate) struct Shadow {
+    pub(crate) free: Vec<bool>,
+}
+
+impl Shadow {
+    pub(crate) fn new(frames: usize) -> Self {
+        Self { free: vec![false; frames] }
+    }
+
+    /// What `free_range` must answer; carries it out if it is right.
+    pub(crate) fn give(&mut self, start: usize, frames: usize) -> Result<(), Error> {
+        if start >= self.free.len() || self.free.len() - start < frames {
+            Err(Error::OutOfRange)
+        } else if self.free[start..start + frames].contains(&true) {
+            Err(Error::NotAllocated)
+        } else {
+            self.free[start..start + frames].fill(true);
+            Ok(())
+        }
+    }
+
+    /// What `free` must answer.
+    pub(crate) fn free(&mut self, frame: usize, order: Order) -> Result<(), Error> {
+        if frame >= self.free.len() || self.free.len() - frame < order.frames() {
+            Err(Error::OutOfRange)
+        } else if !FrameId(frame).is_aligned(order) {
+            Err(Error::Misaligned)
+        } else {
+            self.give(frame, order.frames())
+        }
+    }
+
+    pub(crate) fn is_free(&self, start: usize, frames: usize) -> bool {
+        start + frames <= self.free.len() && !self.free[start..start + frames].contains(&false)
+    }
+
+    /// Notes an allocation, which must be of free frames.
+    pub(crate) fn take(&mut self, start: usize, frames: usize) {
+        assert!(self.is_free(start, frames), "frames {start}+{frames} were handed out twice");
+        self.free[start..start + frames].fill(false);
+    }
+
+    /// The lowest free block of `order`.
+    pub(crate) fn lowest(&self, order: Order) -> Option<usize> {
+        let length = order.frames();
+        (0..self.free.len() / length).map(|at| at * length).find(|&at| self.is_free(at, length))
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats::count(self.free.len(), |frame| self.free[frame])
+    }
+}
+
+/// Drives `allocator` for `steps` random operations from the seed, beside a shadow. The weights of
+/// the operations are drawn too, so that some lives are nearly full and others nearly empty.
+pub(crate) fn live(allocator: &mut impl FrameAllocator, seed: u64, steps: usize) {
+    let frames = allocator.frames();
+    let mut random = Random(seed);
+    let mut shadow = Shadow::new(frames);
+    let mut held: Vec<(usize, Order)> = Vec::new();
+    let weights: [usize; 4] = core::array::from_fn(|_| 1 + random.below(10));
+    let largest = u8::try_from(frames.ilog2() + 1).unwrap().min(18);
+    // Holes: some stretches are never given.
+    let mut at = random.below(3);
+    while at < frames {
+        let length = (1 + random.below(frames)).min(frames - at);
+        assert_eq!(allocator.add_region(FrameId(at), length), shadow.give(at, length));
+        at += length + random.below(3) * random.below(70);
+    }
+    for step in 0..steps {
+        let mut pick = random.below(weights.iter().sum());
+        let action = weights.iter().position(|&weight| {
+            let here = pick < weight;
+            pick = pick.wrapping_sub(weight);
+            here
+        });
+        match action.unwrap() {
+            0 => {
+                let order = random.order(largest);
+                match allocator.alloc(order) {
+                    Ok(FrameId(frame)) => {
+                        assert_eq!(frame % order.frames(), 0);
+                        shadow.take(frame, order.frames());
+                        held.push((frame, order));
+                    }
+                    Err(error) => {
+                        assert_eq!(error, Error::Exhausted);
+                        assert_eq!(shadow.lowest(order), None, "step {step}: {order:?} is there");
+                    }
+                }
+            }
+            1 if !held.is_empty() => {
+                let (frame, order) = held.swap_remove(random.below(held.len()));
+                assert_eq!(allocator.free(FrameId(frame), order), shadow.free(frame, order));
+            }
+            2 if !held.is_empty() => {
+                // A part of an allocation.
+                let (frame, order) = held.swap_remove(random.below(held.len()));
+                let part = random.order(order.get());
+                let at = frame + random.below(order.frames() / part.frames()) * part.frames();
+                assert_eq!(allocator.free(FrameId(at), part), shadow.free(at, part));
+            }
+            _ => {
+                // Anything: mostly wrong.
+                let order = random.order(largest);
+                let frame = random.below(frames + 2);
+                let frame =
+                    if random.below(4) == 0 { frame } else { frame & !(order.frames() - 1) };
+                assert_eq!(
+                    allocator.free(FrameId(frame), order),
+                    shadow.free(frame, order),
+                    "step {step}: free({frame}, {order:?})"
+                );
+            }
+        }
+        if let Err(invalid) = allocator.validate() {
+            panic!("step {step}: {invalid}");
+        }
+        assert_eq!(allocator.free_frames(), shadow.free.iter().filter(|&&free| free).count());
+        if step % 64 == 0 {
+            assert_eq!(allocator.stats(), shadow.stats(), "step {step}");
+        }
+    }
+    // All back: the largest block must be there again.
+    let mut at = 0;
+    while at < frames {
+        if !shadow.free[at] {
+            assert_eq!(allocator.free(FrameId(at), Order::ZERO), shadow.free(at, Order::ZERO));
+        }
+        at += 1;
+    }
+    let largest = shadow.stats().free_blocks.iter().rposition(|&blocks| blocks > 0).unwrap();
+    let largest = Order::new(u8::try_from(largest).unwrap()).unwrap();
+    assert!(allocator.alloc(largest).is_ok(), "all is free, but {largest:?} cannot be had");
+}
+
+/// [`live`] over several sizes and seeds; `with` makes an allocator and passes it on.
+pub(crate) fn many_lives(steps: usize, with: impl Fn(usize, &dyn Fn(&mut dyn FrameAllocator))) {
+    for (seed, frames) in [1, 2, 63, 64, 65, 100, 1000, 1024, 4161].into_iter().enumerate() {
+        for seed in [seed as u64, 1000 + seed as u64] {
+            with(frames, &|mut allocator| live(&mut allocator, seed, steps));
+        }
+    }
+}
+
+impl FrameAllocator for &mut dyn FrameAllocator {
+    fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
+        (**self).alloc(order)
+    }
+
+    fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
+        (**self).free(frame, order)
+    }
+
+    fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
+        (**self).add_region(start, frames)
+    }
+
+    fn frames(&self) -> usize {
+        (**self).frames()
+    }
+
+    fn free_frames(&self) -> usize {
+        (**self).free_frames()
+    }
+
+    fn is_free(&self, frame: FrameId) -> bool {
+        (**self).is_free(frame)
+    }
+
+    fn stats(&self) -> Stats {
+        (**self).stats()
+    }
+
+    fn validate(&self) -> Result<(), crate::Invalid> {
+        (**self).validate()
+    }
+}
+
+mod tests {
+    use super::*;
+    use crate::{BitmapTree, Bitset, ListLinked, ListVec, TreeLinked, TreeVec};
+
+    #[test]
+    fn bitset() {
+        many_lives(1500, |frames, live| {
+            let mut metadata = vec![!0; Bitset::metadata_words(frames)];
+            live(&mut Bitset::new(frames, &mut metadata).unwrap());
+        });
+    }
+
+    #[test]
+    fn bitmap_tree() {
+        many_lives(1500, |frames, live| {
+            let mut metadata = vec![1; BitmapTree::metadata_bytes(frames)];
+            live(&mut BitmapTree::new(frames, &mut metadata).unwrap());
+        });
+    }
+
+    #[test]
+    fn list_vec() {
+        many_lives(200, |frames, live| live(&mut ListVec::new(frames)));
+    }
+
+    #[test]
+    fn list_linked() {
+        many_lives(100, |frames, live| live(&mut ListLinked::new(frames)));
+    }
+
+    #[test]
+    fn tree_vec() {
+        many_lives(1500, |frames, live| live(&mut TreeVec::new(frames)));
+    }
+
+    #[test]
+    fn tree_linked() {
+        many_lives(1500, |frames, live| live(&mut TreeLinked::new(frames)));
+    }
+}
