@@ -18,6 +18,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::WindowRecord;
@@ -28,7 +29,7 @@ use crate::report::Report;
 pub(crate) struct Parameters {
     /// Threads that allocate.
     pub(crate) threads: usize,
-    /// Operations in all (what one operation is, the workload's `about` tells).
+    /// Operations of each thread (what one operation is, the workload's `about` tells).
     pub(crate) ops: u64,
     /// Seed of every random choice.
     pub(crate) seed: u64,
@@ -49,15 +50,29 @@ impl Parameters {
         self
     }
 
+    /// The workload's own parameter `name` as it was given.
+    ///
+    /// # Errors
+    /// When it is missing.
+    pub(crate) fn text(&self, name: &str) -> anyhow::Result<&str> {
+        self.more
+            .get(name)
+            .map(String::as_str)
+            .ok_or_else(|| anyhow::anyhow!("the parameter `{name}` is missing"))
+    }
+
+    /// One generator of random numbers per thread, each with a seed of its own.
+    pub(crate) fn seeds(&self) -> impl Iterator<Item = fastrand::Rng> {
+        let mut root = fastrand::Rng::with_seed(self.seed);
+        (0..self.threads).map(move |_| root.fork())
+    }
+
     /// The workload's own parameter `name`.
     ///
     /// # Errors
     /// When it is missing or not of type `T`.
     pub(crate) fn get<T: std::str::FromStr>(&self, name: &str) -> anyhow::Result<T> {
-        let text = self
-            .more
-            .get(name)
-            .ok_or_else(|| anyhow::anyhow!("the parameter `{name}` is missing"))?;
+        let text = self.text(name)?;
         text.parse().map_err(|_| {
             anyhow::anyhow!("the parameter `{name}={text}` is not a {}", std::any::type_name::<T>())
         })
@@ -114,6 +129,25 @@ pub(crate) struct LatencyRecord {
     pub(crate) clock_ns: f64,
 }
 
+/// The figure by which a workload's use of memory is judged; less is better.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Memory {
+    /// Peak of resident memory above the baseline.
+    Peak,
+    /// The figure of that name in [`Outcome::more`].
+    Figure(&'static str),
+}
+
+impl Memory {
+    /// Reads it from an outcome.
+    pub(crate) fn of(self, outcome: &Outcome) -> Option<f64> {
+        match self {
+            Self::Peak => outcome.window.as_ref().map(|window| window.peak_bytes as f64),
+            Self::Figure(name) => outcome.more.get(name).copied(),
+        }
+    }
+}
+
 /// A workload over `malloc`.
 pub(crate) trait Workload: Sync {
     /// The name on the command line.
@@ -124,6 +158,14 @@ pub(crate) trait Workload: Sync {
     fn source(&self) -> &'static str;
     /// The parameters used when none are given: a run of about half a second.
     fn defaults(&self) -> Parameters;
+    /// The parameter sets of `hectare bench all`, one row each.
+    fn rows(&self) -> Vec<Parameters> {
+        vec![self.defaults()]
+    }
+    /// By which figure its use of memory is judged.
+    fn memory(&self) -> Memory {
+        Memory::Peak
+    }
     /// Runs it once in this process, on this process's `malloc`.
     ///
     /// # Errors
@@ -166,17 +208,57 @@ impl Entry {
 }
 
 mod churn;
+mod drain;
+mod false_sharing;
+mod heap;
+mod idle;
+mod large;
+mod larson;
+mod misuse;
+mod pareto;
+mod phases;
 mod pools;
+mod producer_consumer;
+mod rnbench;
+mod script;
 mod stress;
+mod survivors;
+mod sweep;
+mod team;
 mod tlsf;
+mod trees;
+
+use heap::Tally;
 
 /// Everything that `hectare bench` knows, in the order of `--list`.
 pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Workload(&churn::Churn),
+    Entry::Workload(&trees::Trees),
+    Entry::Workload(&rnbench::RnBench),
+    Entry::Workload(&sweep::Sweep),
+    Entry::Workload(&pareto::Pareto),
+    Entry::Workload(&larson::Larson),
+    Entry::Workload(&producer_consumer::ProducerConsumer),
+    Entry::Workload(&survivors::Survivors),
+    Entry::Workload(&false_sharing::FalseSharing),
+    Entry::Workload(&large::Large),
+    Entry::Workload(&large::Grow),
+    Entry::Workload(&idle::IdleThreads),
+    Entry::Workload(&drain::Drain),
+    Entry::Workload(&phases::Phases),
+    Entry::Workload(&misuse::Misuse),
     Entry::Study(&tlsf::Tlsf),
     Entry::Study(&stress::Stress),
     Entry::Study(&pools::Pools),
 ];
+
+/// Resident memory of this process now, bytes; for workloads that look at it in between.
+fn resident_bytes() -> anyhow::Result<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
+    let pages = statm.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+    let pages = pages.context("/proc/self/statm has no second number")?;
+    Ok(pages * crate::machine::page_bytes())
+}
 
 /// The entry of that name.
 ///
@@ -187,4 +269,75 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
         let names: Vec<_> = ENTRIES.iter().map(Entry::name).collect();
         anyhow::anyhow!("no benchmark is called `{name}`; there are: {}", names.join(", "))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small parameters: what is tested is the workload, not the heap.
+    fn small(workload: &dyn Workload) -> Parameters {
+        let mut small = workload.defaults();
+        small.threads = small.threads.min(4);
+        small.ops = small.ops.min(500);
+        for (name, value) in [
+            ("mib", "2"),
+            ("largest_mib", "4"),
+            ("slots", "50"),
+            ("live_kib", "64"),
+            ("depth", "6"),
+        ] {
+            if small.more.contains_key(name) {
+                small.more.insert(name.to_owned(), value.to_owned());
+            }
+        }
+        small
+    }
+
+    fn workloads() -> impl Iterator<Item = &'static dyn Workload> {
+        ENTRIES.iter().filter_map(|entry| match entry {
+            Entry::Workload(workload) => Some(*workload),
+            Entry::Study(_) => None,
+        })
+    }
+
+    #[test]
+    fn every_workload_repeats_itself_and_depends_on_its_seed() {
+        // `misuse` damages the heap on purpose and has its own process in practice.
+        for workload in workloads().filter(|workload| workload.name() != "misuse") {
+            let name = workload.name();
+            let first = small(workload);
+            let second = Parameters { seed: 2, ..first.clone() };
+            let run = |parameters: &Parameters| {
+                workload.run(parameters).unwrap_or_else(|error| panic!("{name}: {error:#}"))
+            };
+            let (one, again, other) = (run(&first), run(&first), run(&second));
+            assert_eq!(one.checksum, again.checksum, "{name} did something else the second time");
+            assert_eq!(one.ops, again.ops, "{name}");
+            assert_eq!(one.failed_allocations, 0, "{name}");
+            assert!(one.ops > 0 && one.ns > 0 && one.window.is_some(), "{name}: {one:?}");
+            // These have no random choice: they only grow, or use one size.
+            if !["grow", "false-sharing"].contains(&name) {
+                assert_ne!(one.checksum, other.checksum, "{name} ignores its seed");
+            }
+            assert!(workload.memory().of(&one).is_some(), "{name} lacks its memory figure");
+        }
+    }
+
+    #[test]
+    fn every_row_of_the_table_runs_on_parameters_the_workload_knows() {
+        for workload in workloads() {
+            let known = workload.defaults().more;
+            for row in workload.rows() {
+                assert!(row.more.keys().all(|name| known.contains_key(name)), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_found_and_an_unknown_one_lists_them() {
+        assert_eq!(find("larson").map(|entry| entry.name()).ok(), Some("larson"));
+        let message = find("larsen").map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains("larsen") && message.contains("larson"), "{message}");
+    }
 }

@@ -1,0 +1,174 @@
+//! The measured heap as the workloads use it: objects that carry a stamp.
+//!
+//! An allocation writes its stamp into the first and the last bytes of the object, as a program
+//! that uses its memory would; freeing reads them back. So a heap that hands out the same bytes
+//! twice is found out, and no subject is faster by never touching what it hands out.
+
+use std::hint::black_box;
+
+/// What one thread did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// Sum of the stamps of all objects that were given back.
+    pub(super) checksum: u64,
+    /// Allocations that returned null.
+    pub(super) failed: u64,
+    /// Objects whose stamp had changed.
+    pub(super) damaged: u64,
+}
+
+impl Tally {
+    /// Adds what another thread did.
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.checksum = self.checksum.wrapping_add(other.checksum);
+        self.failed += other.failed;
+        self.damaged += other.damaged;
+    }
+}
+
+/// One object of the measured heap, or none (a free slot, or an allocation that failed).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Object {
+    address: *mut u8,
+    size_bytes: u32,
+    stamp: u32,
+}
+
+// SAFETY: an object is a block of the heap under test, which may be used and freed by any thread;
+// it has one owner at a time because the workloads move it.
+unsafe impl Send for Object {}
+
+impl Object {
+    /// No object.
+    pub(super) const NONE: Self = Self { address: std::ptr::null_mut(), size_bytes: 0, stamp: 0 };
+
+    /// Asks for `size_bytes` (at least 1) and stamps them.
+    #[inline]
+    pub(super) fn allocate(size_bytes: u32, stamp: u32, tally: &mut Tally) -> Self {
+        // SAFETY: any size may be asked for; `black_box` keeps the pair from being elided.
+        let address = black_box(unsafe { libc::malloc(size_bytes as usize) }).cast::<u8>();
+        let object = Self { address, size_bytes, stamp };
+        if address.is_null() {
+            tally.failed += 1;
+        } else {
+            object.write_stamp();
+        }
+        object
+    }
+
+    /// Whether there is memory behind it.
+    pub(super) fn is_some(&self) -> bool {
+        !self.address.is_null()
+    }
+
+    /// The size asked for, bytes.
+    pub(super) fn size_bytes(&self) -> u32 {
+        self.size_bytes
+    }
+
+    /// Changes the size by `realloc`; content up to the smaller size must survive.
+    pub(super) fn resize(&mut self, size_bytes: u32, tally: &mut Tally) {
+        self.check(tally);
+        // SAFETY: the address is null or a live block that only this object names.
+        let moved = unsafe { libc::realloc(self.address.cast(), size_bytes as usize) };
+        if moved.is_null() {
+            tally.failed += 1;
+            return;
+        }
+        let both_bytes = size_bytes.min(self.size_bytes);
+        self.address = black_box(moved).cast();
+        self.size_bytes = size_bytes;
+        // SAFETY: at least eight bytes when both sizes have them.
+        if both_bytes >= 8 && unsafe { self.address.cast::<u64>().read_unaligned() } != self.word()
+        {
+            tally.damaged += 1;
+        }
+        self.write_stamp();
+    }
+
+    /// Writes one byte into each page (of 4 KiB) of the object.
+    pub(super) fn touch_pages(&self) {
+        self.touch_pages_from(0);
+    }
+
+    /// The same for the pages after the first `from_bytes`.
+    pub(super) fn touch_pages_from(&self, from_bytes: u32) {
+        if !self.is_some() {
+            return;
+        }
+        // The first and the last bytes carry the stamp: they are touched already.
+        let first = from_bytes.max(8).next_multiple_of(4096);
+        for offset in (first..self.size_bytes.saturating_sub(1)).step_by(4096) {
+            // SAFETY: inside the object, before its last byte.
+            let byte = unsafe { self.address.add(offset as usize) };
+            // SAFETY: as above.
+            unsafe { byte.write_volatile(self.stamp as u8) };
+        }
+    }
+
+    /// Checks the stamp and gives the object back.
+    #[inline]
+    pub(super) fn free(self, tally: &mut Tally) {
+        tally.checksum = tally.checksum.wrapping_add(u64::from(self.stamp));
+        self.check(tally);
+        // SAFETY: null or a live block; `self` was its only name. Stamps are never read again.
+        unsafe { libc::free(self.address.cast()) };
+    }
+
+    /// The address, for workloads that write into the object themselves.
+    pub(super) fn address(&self) -> *mut u8 {
+        self.address
+    }
+
+    /// The stamp as it stands in the first eight bytes.
+    #[inline]
+    fn word(&self) -> u64 {
+        u64::from(self.stamp) << 32 | u64::from(!self.stamp)
+    }
+
+    #[inline]
+    fn write_stamp(&self) {
+        if self.size_bytes >= 8 {
+            // SAFETY: the block has at least eight bytes.
+            unsafe { self.address.cast::<u64>().write_unaligned(self.word()) };
+        }
+        // SAFETY: the block has at least one byte.
+        let last = unsafe { self.address.add(self.size_bytes as usize - 1) };
+        if self.size_bytes != 8 {
+            // SAFETY: the last byte of the block.
+            unsafe { last.write_volatile(self.last_byte()) };
+        }
+    }
+
+    /// The last byte of an object above eight bytes is its own; below, it is all there is.
+    #[inline]
+    fn last_byte(&self) -> u8 {
+        self.stamp as u8
+    }
+
+    #[inline]
+    fn check(&self, tally: &mut Tally) {
+        if self.address.is_null() {
+            return;
+        }
+        let mut sound = true;
+        if self.size_bytes >= 8 {
+            // SAFETY: the block has at least eight bytes and was stamped.
+            sound &= unsafe { self.address.cast::<u64>().read_unaligned() } == self.word();
+        }
+        if self.size_bytes != 8 {
+            // SAFETY: the last byte of the block.
+            let last = unsafe { self.address.add(self.size_bytes as usize - 1) };
+            // SAFETY: as above.
+            sound &= unsafe { last.read_volatile() } == self.last_byte();
+        }
+        tally.damaged += u64::from(!sound);
+    }
+}
+
+/// A stamp from a place in a script and a size: what the checksum is made of.
+#[inline]
+pub(super) fn stamp(place: u64, size_bytes: u32) -> u32 {
+    let mixed = (place ^ u64::from(size_bytes) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 32) as u32
+}

@@ -1,0 +1,103 @@
+//! Operations written down beforehand, and their execution on an array of slots.
+//!
+//! A script is generated from the seed before the window opens; executing it is one load per
+//! operation, the same for every subject.
+
+use super::heap::{Object, Tally, stamp};
+
+/// One operation: give back what the slot holds, then fill it with `size_bytes`, or leave it empty
+/// when that is 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) slot: u32,
+    pub(super) size_bytes: u32,
+}
+
+/// `count` replacements of a random slot by an object of a random size.
+pub(super) fn replacements(
+    random: &mut fastrand::Rng,
+    slots: usize,
+    count: u64,
+    mut size_bytes: impl FnMut(&mut fastrand::Rng) -> u32,
+) -> Vec<Step> {
+    (0..count)
+        .map(|_| Step { slot: random.u32(0..slots as u32), size_bytes: size_bytes(random) })
+        .collect()
+}
+
+/// Executes `steps` on `slots`.
+#[inline]
+pub(super) fn execute(steps: &[Step], slots: &mut [Object], tally: &mut Tally) {
+    for (place, step) in steps.iter().enumerate() {
+        let slot = &mut slots[step.slot as usize];
+        if slot.is_some() {
+            std::mem::replace(slot, Object::NONE).free(tally);
+        }
+        if step.size_bytes > 0 {
+            *slot = Object::allocate(step.size_bytes, stamp(place as u64, step.size_bytes), tally);
+        }
+    }
+}
+
+/// Gives back everything in `slots`.
+pub(super) fn drain(slots: &mut [Object], tally: &mut Tally) {
+    for slot in slots {
+        std::mem::replace(slot, Object::NONE).free(tally);
+    }
+}
+
+/// The largest sum of sizes that executing `steps` on empty slots holds, bytes.
+pub(super) fn live_peak_bytes(steps: &[Step], slots: usize) -> u64 {
+    let mut held = vec![0_u32; slots];
+    let (mut live, mut peak) = (0_u64, 0_u64);
+    for step in steps {
+        let was = std::mem::replace(&mut held[step.slot as usize], step.size_bytes);
+        live = live - u64::from(was) + u64::from(step.size_bytes);
+        peak = peak.max(live);
+    }
+    peak
+}
+
+/// `count` empty slots, every page of them touched.
+pub(super) fn empty_slots(count: usize) -> Vec<Object> {
+    vec![Object::NONE; count]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_functions_of_their_seed() {
+        let script = |seed| {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let steps = replacements(&mut random, 10, 1000, |random| random.u32(1..=100));
+            steps.iter().map(|step| u64::from(step.slot * 1000 + step.size_bytes)).sum::<u64>()
+        };
+        assert_eq!(script(7), script(7));
+        assert_ne!(script(7), script(8));
+    }
+
+    #[test]
+    fn live_peak_counts_replaced_objects_once() {
+        let steps = [(0, 100), (1, 50), (0, 10), (1, 0), (0, 120)]
+            .map(|(slot, size_bytes)| Step { slot, size_bytes });
+        assert_eq!(live_peak_bytes(&steps, 2), 150);
+    }
+
+    #[test]
+    fn execution_keeps_contents_and_sums_stamps() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let steps = replacements(&mut random, 50, 20_000, |random| random.u32(1..=300));
+        let mut sums = [0, 0];
+        for sum in &mut sums {
+            let mut tally = Tally::default();
+            let mut slots = empty_slots(50);
+            execute(&steps, &mut slots, &mut tally);
+            drain(&mut slots, &mut tally);
+            assert_eq!((tally.failed, tally.damaged), (0, 0));
+            *sum = tally.checksum;
+        }
+        assert_eq!(sums[0], sums[1]);
+    }
+}

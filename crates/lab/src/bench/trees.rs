@@ -1,0 +1,59 @@
+//! Trees that are built and dropped: the pattern of interpreters and compilers.
+
+use super::heap::{Object, stamp};
+use super::{Outcome, Parameters, Tally, Workload, team};
+
+/// The workload.
+pub(crate) struct Trees;
+
+impl Workload for Trees {
+    fn name(&self) -> &'static str {
+        "trees"
+    }
+
+    fn about(&self) -> &'static str {
+        "each thread `ops` times: builds a binary tree of `depth` levels in depth-first order, \
+         nodes of 24 to 88 bytes, and frees it in the same order; an operation is one tree"
+    }
+
+    fn source(&self) -> &'static str {
+        "after Boehm's GCBench and binary-trees of the Benchmarks Game"
+    }
+
+    fn defaults(&self) -> Parameters {
+        Parameters::new(1, 160).with("depth", 14)
+    }
+
+    fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
+        let depth: u32 = parameters.get("depth")?;
+        anyhow::ensure!((1..=28).contains(&depth), "trees have 1 to 28 levels");
+        let count = (1_usize << depth) - 1;
+        let inputs: Vec<_> = parameters
+            .seeds()
+            .map(|mut random| {
+                let sizes: Vec<u8> = (0..count).map(|_| random.u8(0..9)).collect();
+                (sizes, super::script::empty_slots(count))
+            })
+            .collect();
+        let live_bytes: u64 =
+            inputs.iter().flat_map(|(sizes, _)| sizes).map(|&size| u64::from(bytes(size))).sum();
+        let timed = team::run(inputs, |(sizes, mut nodes): (Vec<u8>, Vec<Object>)| {
+            let mut tally = Tally::default();
+            for turn in 0..parameters.ops {
+                for (place, (node, &size)) in nodes.iter_mut().zip(&sizes).enumerate() {
+                    let stamp = stamp(turn << 32 | place as u64, bytes(size));
+                    *node = Object::allocate(bytes(size), stamp, &mut tally);
+                }
+                super::script::drain(&mut nodes, &mut tally);
+            }
+            tally
+        })?;
+        let ops = parameters.ops * parameters.threads as u64;
+        Ok(Outcome { live_peak_bytes: live_bytes, ..team::outcome(ops, timed)? })
+    }
+}
+
+/// Node sizes as a program with a few node types has them.
+fn bytes(size: u8) -> u32 {
+    24 + u32::from(size) * 8
+}
