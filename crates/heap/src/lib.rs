@@ -1,1 +1,38 @@
-//! To be built.
+//! A thread-safe general-purpose heap for Linux.
+//!
+//! Four layers, each slower and more shared than the one above it:
+//!
+//! | layer | of | holds | costs |
+//! |---|---|---|---|
+//! | [`Cache`] | a thread | lists of objects | no atomic operation |
+//! | pool | a CPU | batches of objects | one try-lock a batch |
+//! | bin | a size class | slabs | one lock a batch |
+//! | backend | the process | regions, runs | one lock a slab |
+//!
+//! [`Malloc`] makes it the global allocator of a Rust program; the crate `hectare-preload` gives
+//! it the C and C++ names; [`Heap`] is the heap itself, over any [`System`](hectare_pages::System).
+#![no_std]
+#![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
+#![expect(clippy::cast_possible_truncation, reason = "class and slab geometry fits by assertion")]
+
+mod backend;
+mod bin;
+mod cache;
+mod class;
+mod heap;
+mod huge;
+mod misuse;
+mod object;
+mod pool;
+pub mod process;
+mod region;
+mod slab;
+mod stats;
+mod tls;
+
+pub use cache::Cache;
+pub use class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, STATES};
+pub use heap::Heap;
+pub use misuse::Misuse;
+pub use process::Malloc;
+pub use stats::{ClassStats, Stats};

@@ -186,6 +186,13 @@ impl System for Os {
         let mixed = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (mixed >> 31)
     }
+
+    fn fatal(&self, line: &[u8]) -> ! {
+        // SAFETY: the line is readable as long as it is said to be.
+        unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        // SAFETY: no preconditions.
+        unsafe { libc::abort() }
+    }
 }
 
 /// Parks on Linux's futex.

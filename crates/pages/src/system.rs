@@ -19,6 +19,9 @@ pub trait System: PageSource {
 
     /// A number that an attacker cannot guess, other in each process where the system can.
     fn secret(&self) -> usize;
+
+    /// Shows `line` to whoever runs the program, and ends it. Allocates nothing.
+    fn fatal(&self, line: &[u8]) -> !;
 }
 
 impl<S: System> System for Counted<S> {
@@ -35,6 +38,10 @@ impl<S: System> System for Counted<S> {
     fn secret(&self) -> usize {
         self.inner().secret()
     }
+
+    fn fatal(&self, line: &[u8]) -> ! {
+        self.inner().fatal(line)
+    }
 }
 
 impl<S: System> System for Failing<S> {
@@ -50,5 +57,9 @@ impl<S: System> System for Failing<S> {
 
     fn secret(&self) -> usize {
         self.inner().secret()
+    }
+
+    fn fatal(&self, line: &[u8]) -> ! {
+        self.inner().fatal(line)
     }
 }

@@ -1,1 +1,9 @@
-//! To be built.
+//! `libhectare.so`: the malloc family of names, in C and C++, over the hectare heap.
+//!
+//! Preloaded or linked it serves a whole program. This crate gives the names, their contracts
+//! (errno, null, alignment) and the handling of fork; the heap is [`hectare`].
+
+mod abi;
+mod cxx;
+mod fork;
+mod report;

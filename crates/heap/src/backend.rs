@@ -1,0 +1,358 @@
+//! The backend: the process-wide owner of the regions. It hands out runs and decides what goes
+//! back to the system.
+//!
+//! Dirty frames are reused before clean ones, so what is kept costs resident memory only as far
+//! as it is not needed. How much may stay is `allowance`: an eighth of what is in use and at
+//! least [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot. A program that takes
+//! again what was just given back would fault for nothing, so each frame that faults anew raises
+//! the allowance by as much (*regret*), which halves each [`REGRET_HALF_LIFE_MS`]: a burst pays
+//! once, an idle program keeps little.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use hectare_base::align::{align_down, align_up};
+use hectare_base::sync::Lock;
+use hectare_pages::System;
+
+use crate::cache::Cache;
+use crate::class::{ClassId, SLAB_BYTES};
+use crate::huge::Huge;
+use crate::region::{FRAME_BYTES, Region, RegionView, Run, SLAB_FRAMES};
+use crate::slab::SlabRef;
+
+/// How many regions a heap can have.
+pub(crate) const REGIONS: usize = 32;
+
+const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
+const REGRET_HALF_LIFE_MS: u64 = 1000;
+
+/// How much is given back at once at least, to keep the calls few.
+const DECOMMIT_STEP_BYTES: usize = 1 << 20;
+
+/// The smallest region worth having.
+const MIN_REGION_BYTES: usize = 1 << 20;
+
+/// The regions and what is free of them.
+#[derive(Debug)]
+pub(crate) struct Backend<S: System> {
+    pub(crate) source: S,
+    /// For reading without the lock; the first is where nearly all memory lies.
+    views: [RegionView; REGIONS],
+    /// How many views are in use.
+    count: AtomicUsize,
+    region_bytes: usize,
+    state: Lock<State, S::Park>,
+    pub(crate) huge: Lock<Huge, S::Park>,
+}
+
+#[derive(Debug)]
+struct State {
+    regions: [Option<Region>; REGIONS],
+    used_frames: usize,
+    regret_frames: usize,
+    regret_ms: u64,
+    unused_caches: Option<NonNull<Cache>>,
+    metadata: Option<NonNull<u8>>,
+    metadata_left_bytes: usize,
+    metadata_bytes: usize,
+}
+
+// SAFETY: the pointers name metadata of the heap, guarded by the lock around the state.
+unsafe impl Send for State {}
+
+/// The backend's share of the heap's statistics.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BackendStats {
+    pub(crate) used_bytes: usize,
+    pub(crate) dirty_bytes: usize,
+    pub(crate) committed_bytes: usize,
+    pub(crate) metadata_bytes: usize,
+    pub(crate) regions: usize,
+}
+
+impl<S: System> Backend<S> {
+    pub(crate) const fn new(source: S, region_bytes: usize) -> Self {
+        Self {
+            source,
+            views: [const { RegionView::new() }; REGIONS],
+            count: AtomicUsize::new(0),
+            region_bytes,
+            state: Lock::new(State {
+                regions: [const { None }; REGIONS],
+                used_frames: 0,
+                regret_frames: 0,
+                regret_ms: 0,
+                unused_caches: None,
+                metadata: None,
+                metadata_left_bytes: 0,
+                metadata_bytes: 0,
+            }),
+            huge: Lock::new(Huge::new()),
+        }
+    }
+
+    /// The region in which nearly all memory lies.
+    #[inline(always)]
+    pub(crate) fn first_view(&self) -> &RegionView {
+        &self.views[0]
+    }
+
+    /// The region that `address` lies in, and how far behind its start.
+    pub(crate) fn find(&self, address: usize) -> Option<(&RegionView, usize)> {
+        let count = self.count.load(Ordering::Acquire);
+        self.views[..count].iter().find_map(|view| Some((view, view.offset_of(address)?)))
+    }
+
+    fn index_of(&self, address: usize) -> Option<usize> {
+        let count = self.count.load(Ordering::Acquire);
+        self.views[..count].iter().position(|view| view.offset_of(address).is_some())
+    }
+
+    /// Takes a run of `frames` frames aligned to `align` frames, marked as `class`.
+    pub(crate) fn get_run(&self, frames: usize, align: usize, class: ClassId) -> Option<Run> {
+        let mut state = self.state.lock();
+        let (index, run) = match self.take(&mut state, frames, align) {
+            Some(taken) => taken,
+            None => {
+                self.open_region(&mut state, (frames + align) * FRAME_BYTES)?;
+                self.take(&mut state, frames, align)?
+            }
+        };
+        if run.refaults {
+            state.regret_frames += frames;
+        }
+        state.used_frames += frames;
+        let region = state.regions[index].as_mut()?;
+        if class == ClassId::RUN {
+            region.set_run_length(run.start, frames);
+            region.mark(run.start, 1, class);
+        } else {
+            region.mark(run.start, frames, class);
+        }
+        Some(run)
+    }
+
+    fn take(&self, state: &mut State, frames: usize, align: usize) -> Option<(usize, Run)> {
+        let regions = state.regions.iter_mut().zip(&self.views).enumerate();
+        regions.map_while(|(i, (region, view))| Some((i, region.as_mut()?, view))).find_map(
+            |(i, region, view)| Some((i, region.take(frames, align, &self.source, view)?)),
+        )
+    }
+
+    /// The length in frames of the run that begins at `start`, if one does.
+    pub(crate) fn run_length(&self, start: NonNull<u8>) -> Option<usize> {
+        let index = self.index_of(start.addr().get())?;
+        let state = self.state.lock();
+        let (view, region) = (&self.views[index], state.regions[index].as_ref()?);
+        let offset = view.offset_of(start.addr().get())?;
+        // SAFETY: the address lies in the region.
+        let class = unsafe { view.class_of(start.addr().get()) };
+        let is_run = offset % FRAME_BYTES == 0 && class == ClassId::RUN;
+        is_run.then(|| region.run_length(start))
+    }
+
+    /// Takes back the run that begins at `start`. `None` if no run begins there: it was given
+    /// back already, or never handed out.
+    pub(crate) fn put_run(&self, start: NonNull<u8>) -> Option<()> {
+        let index = self.index_of(start.addr().get())?;
+        let mut state = self.state.lock();
+        // SAFETY: `index_of` says that the address lies in the region.
+        if unsafe { self.views[index].class_of(start.addr().get()) } != ClassId::RUN {
+            return None;
+        }
+        let region = state.regions[index].as_mut()?;
+        let frames = region.run_length(start);
+        region.mark(start, 1, ClassId::NONE);
+        region.give(start, frames);
+        self.gave(&mut state, frames);
+        Some(())
+    }
+
+    /// Makes the run at `start` `wanted` frames long without moving it. Whether it could.
+    pub(crate) fn resize_run(&self, start: NonNull<u8>, wanted: usize) -> bool {
+        let Some(index) = self.index_of(start.addr().get()) else { return false };
+        let mut state = self.state.lock();
+        let Some(region) = state.regions[index].as_mut() else { return false };
+        let frames = region.run_length(start);
+        if wanted > frames {
+            if !region.extend(start, frames, wanted, &self.source, &self.views[index]) {
+                return false;
+            }
+            region.set_run_length(start, wanted);
+            state.used_frames += wanted - frames;
+        } else if wanted < frames {
+            region.set_run_length(start, wanted);
+            // SAFETY: wanted < frames: within the run.
+            region.give(unsafe { start.add(wanted * FRAME_BYTES) }, frames - wanted);
+            self.gave(&mut state, frames - wanted);
+        }
+        true
+    }
+
+    /// Takes a slab opened for `class`.
+    pub(crate) fn get_slab(&self, class: ClassId) -> Option<SlabRef> {
+        let run = self.get_run(SLAB_FRAMES, SLAB_FRAMES, class)?;
+        let (view, offset) = self.find(run.start.addr().get())?;
+        let name = view.slab_at(offset)?;
+        // SAFETY: the run was free until now, so nobody else reaches its descriptor.
+        unsafe { name.get() }.open(run.start, class);
+        Some(name)
+    }
+
+    /// Takes back a slab that is empty.
+    pub(crate) fn put_slab(&self, start: NonNull<u8>) {
+        let Some(index) = self.index_of(start.addr().get()) else { return };
+        let mut state = self.state.lock();
+        let Some(region) = state.regions[index].as_mut() else { return };
+        region.mark(start, SLAB_FRAMES, ClassId::NONE);
+        region.give(start, SLAB_FRAMES);
+        self.gave(&mut state, SLAB_FRAMES);
+    }
+
+    /// What follows when `frames` frames have become dirty.
+    fn gave(&self, state: &mut State, frames: usize) {
+        state.used_frames -= frames;
+        let allowance = self.allowance(state);
+        if state.dirty_frames() > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES {
+            self.decommit(state, allowance);
+        }
+    }
+
+    /// How many dirty frames may stay.
+    fn allowance(&self, state: &mut State) -> usize {
+        if state.regret_frames > 0 {
+            let now = self.source.now_ms();
+            let half_lives = now.saturating_sub(state.regret_ms) / REGRET_HALF_LIFE_MS;
+            if half_lives > 0 {
+                state.regret_frames =
+                    state.regret_frames.checked_shr(half_lives as u32).unwrap_or(0);
+                state.regret_ms = now;
+            }
+        }
+        (state.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES) + state.regret_frames
+    }
+
+    fn decommit(&self, state: &mut State, keep: usize) -> usize {
+        let mut over = state.dirty_frames().saturating_sub(keep);
+        let mut given_back = 0;
+        for region in state.regions.iter_mut().rev().flatten() {
+            let keep_here = region.dirty_frames().saturating_sub(over);
+            let gone = region.decommit(keep_here, &self.source);
+            given_back += gone;
+            over = over.saturating_sub(gone);
+        }
+        given_back
+    }
+
+    /// Gives back all but `keep_bytes` of the dirty memory. Returns how many bytes went.
+    pub(crate) fn trim(&self, keep_bytes: usize) -> usize {
+        let mut state = self.state.lock();
+        self.decommit(&mut state, keep_bytes / FRAME_BYTES) * FRAME_BYTES
+    }
+
+    /// Reserves one more region, of at least `least_bytes`.
+    #[cold]
+    fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
+        let index = state.regions.iter().position(Option::is_none)?;
+        let unit = SLAB_BYTES.max(self.source.page_bytes());
+        let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
+        let mut bytes = self.region_bytes.max(least);
+        loop {
+            match Region::open(align_down(bytes, unit), &self.source, &self.views[index]) {
+                Ok(region) => {
+                    state.regions[index] = Some(region);
+                    self.count.store(index + 1, Ordering::Release);
+                    return Some(());
+                }
+                Err(_) if bytes / 2 >= least => bytes /= 2,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// A cache that nobody uses, opened.
+    pub(crate) fn get_cache(&self) -> Option<NonNull<Cache>> {
+        let mut state = self.state.lock();
+        let cache = match state.unused_caches {
+            Some(cache) => {
+                // SAFETY: an unused cache is the backend's, and the lock is held.
+                state.unused_caches = unsafe { cache.as_ref() }.next_unused;
+                cache
+            }
+            None => self.get_metadata(&mut state, size_of::<Cache>())?.cast(),
+        };
+        // SAFETY: zeroed or once opened metadata of a cache's size, and now the caller's.
+        unsafe { &mut *cache.as_ptr() }.open();
+        Some(cache)
+    }
+
+    /// Takes back a cache, which must be empty.
+    pub(crate) fn put_cache(&self, mut cache: NonNull<Cache>) {
+        let mut state = self.state.lock();
+        // SAFETY: the caller gives up the cache.
+        unsafe { cache.as_mut() }.next_unused = state.unused_caches;
+        state.unused_caches = Some(cache);
+    }
+
+    /// Zeroed memory, aligned to a cache line, that is never given back.
+    fn get_metadata(&self, state: &mut State, bytes: usize) -> Option<NonNull<u8>> {
+        let bytes = align_up(bytes, 64);
+        let fresh = state.metadata.is_none() || state.metadata_left_bytes < bytes;
+        if fresh {
+            let chunk = align_up(METADATA_CHUNK_BYTES, self.source.page_bytes());
+            state.metadata = Some(self.source.get(chunk, self.source.page_bytes()).ok()?);
+            state.metadata_left_bytes = chunk;
+            state.metadata_bytes += chunk;
+        }
+        let start = state.metadata?;
+        state.metadata_left_bytes -= bytes;
+        // SAFETY: the chunk has as many bytes left.
+        state.metadata = Some(unsafe { start.add(bytes) });
+        Some(start)
+    }
+
+    pub(crate) fn stats(&self) -> BackendStats {
+        let state = self.state.lock();
+        let regions = || state.regions.iter().flatten();
+        BackendStats {
+            used_bytes: state.used_frames * FRAME_BYTES,
+            dirty_bytes: state.dirty_frames() * FRAME_BYTES,
+            committed_bytes: regions().map(Region::frontier_bytes).sum(),
+            metadata_bytes: state.metadata_bytes,
+            regions: regions().count(),
+        }
+    }
+
+    /// Holds the backend's locks across a fork.
+    pub(crate) fn before_fork(&self) {
+        self.huge.lock_for_fork();
+        self.state.lock_for_fork();
+    }
+
+    /// Frees them in the parent and in the child.
+    ///
+    /// # Safety
+    /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
+    pub(crate) unsafe fn after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.state.unlock() };
+        // SAFETY: the caller's promise.
+        unsafe { self.huge.unlock() };
+    }
+
+    /// Panics unless the regions' invariants hold. For tests.
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn validate(&self) {
+        let state = self.state.lock();
+        state.regions.iter().flatten().for_each(Region::validate);
+    }
+}
+
+const METADATA_CHUNK_BYTES: usize = 64 << 10;
+
+impl State {
+    fn dirty_frames(&self) -> usize {
+        self.regions.iter().flatten().map(Region::dirty_frames).sum()
+    }
+}

@@ -1,0 +1,181 @@
+//! The bin of a size class: its slabs that have room, sorted by how full they are.
+//!
+//! Invariants
+//! 1. A slab of the class is listed exactly while it has both free and used objects, in the group
+//!    of its fullness; a full slab is on no list, an empty one goes back to the backend at once.
+//! 2. Objects are taken from the fullest group, so that nearly empty slabs become empty.
+
+use core::ptr::NonNull;
+
+use crate::class::ClassId;
+use crate::object::{Batch, FreeObject, Key};
+use crate::slab::{Returned, Slab, SlabRef};
+
+const GROUPS: usize = 8;
+
+/// A size class's slabs. Guarded by a lock of its own, under which the backend's may be taken.
+#[derive(Debug)]
+pub(crate) struct Bin {
+    groups: [Option<SlabRef>; GROUPS],
+    slabs: usize,
+    free_objects: usize,
+}
+
+/// What a bin needs of the backend.
+pub(crate) trait SlabSource {
+    /// A slab opened for `class`, or `None` when memory is out.
+    fn get_slab(&self, class: ClassId) -> Option<SlabRef>;
+    /// Takes back the slab at `start`, which is empty.
+    fn put_slab(&self, start: NonNull<u8>);
+    /// The slab that an object of a size class lies in.
+    fn slab_of(&self, object: FreeObject) -> Option<SlabRef>;
+}
+
+impl Bin {
+    pub(crate) const fn new() -> Self {
+        Self { groups: [None; GROUPS], slabs: 0, free_objects: 0 }
+    }
+
+    /// How many slabs it has, and how many of their objects are free.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.slabs, self.free_objects)
+    }
+
+    /// A batch of `count` objects; of fewer, if the slabs with room have fewer and memory is out;
+    /// `None` if there is none at all.
+    pub(crate) fn take(
+        &mut self,
+        class: ClassId,
+        count: usize,
+        key: Key,
+        source: &impl SlabSource,
+    ) -> Option<Batch> {
+        let mut batch: Option<Batch> = None;
+        loop {
+            let have = batch.map_or(0, |b| b.count);
+            if have >= count {
+                return batch;
+            }
+            let Some(name) = self.fullest() else {
+                // A new slab only for want of a single object: a batch may be short.
+                if have > 0 {
+                    return batch;
+                }
+                let name = source.get_slab(class)?;
+                // SAFETY: a slab fresh from the backend is this bin's, and its lock is held.
+                let slab = unsafe { name.get() };
+                self.slabs += 1;
+                self.free_objects += slab.free();
+                self.insert(name, slab);
+                continue;
+            };
+            // SAFETY: a listed slab is this bin's, and its lock is held.
+            let slab = unsafe { name.get() };
+            self.remove(name, slab);
+            batch = slab.take(count - have, batch, key);
+            self.free_objects -= batch.map_or(0, |b| b.count) - have;
+            if slab.free() > 0 {
+                self.insert(name, slab);
+            }
+        }
+    }
+
+    /// Takes back objects of this class. An object that is not out is reported to `corrupt`.
+    pub(crate) fn give(
+        &mut self,
+        batch: Batch,
+        source: &impl SlabSource,
+        corrupt: impl Fn(FreeObject),
+    ) {
+        let mut next = Some(batch.head);
+        for _ in 0..batch.count {
+            let Some(object) = next else { break };
+            next = object.next();
+            let Some(name) = source.slab_of(object) else {
+                corrupt(object);
+                continue;
+            };
+            // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
+            let slab = unsafe { name.get() };
+            let was_full = slab.free() == 0;
+            if slab.give(object) == Returned::Corrupt {
+                corrupt(object);
+                continue;
+            }
+            self.free_objects += 1;
+            if slab.is_empty() {
+                if !was_full {
+                    self.remove(name, slab);
+                }
+                self.slabs -= 1;
+                self.free_objects -= slab.free();
+                source.put_slab(slab.start());
+            } else if was_full {
+                self.insert(name, slab);
+            } else if group_of(slab) != slab.group {
+                self.remove(name, slab);
+                self.insert(name, slab);
+            }
+        }
+    }
+
+    fn fullest(&self) -> Option<SlabRef> {
+        self.groups.iter().find_map(|&first| first)
+    }
+
+    fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
+        slab.group = group_of(slab);
+        let first = &mut self.groups[usize::from(slab.group) % GROUPS];
+        slab.previous = None;
+        slab.next = *first;
+        if let Some(second) = *first {
+            // SAFETY: a listed slab is this bin's, its lock is held; not `slab`, which was not.
+            unsafe { second.get() }.previous = Some(name);
+        }
+        *first = Some(name);
+    }
+
+    fn remove(&mut self, name: SlabRef, slab: &mut Slab) {
+        match slab.previous {
+            // SAFETY: a neighbour on a list of this bin, whose lock is held; not `slab` itself.
+            Some(previous) => unsafe { previous.get() }.next = slab.next,
+            None => {
+                debug_assert_eq!(self.groups[usize::from(slab.group) % GROUPS], Some(name));
+                self.groups[usize::from(slab.group) % GROUPS] = slab.next;
+            }
+        }
+        if let Some(next) = slab.next {
+            // SAFETY: as above.
+            unsafe { next.get() }.previous = slab.previous;
+        }
+        slab.next = None;
+        slab.previous = None;
+    }
+
+    /// Panics unless the invariants hold for every listed slab. For tests.
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn validate(&self) {
+        let mut free_objects = 0;
+        for (group, &first) in self.groups.iter().enumerate() {
+            let mut next = first;
+            let mut previous = None;
+            while let Some(name) = next {
+                // SAFETY: a listed slab is this bin's, and the bin is borrowed: its lock is held.
+                let slab = unsafe { name.get() };
+                slab.validate();
+                assert!(slab.free() > 0 && !slab.is_empty(), "a full or an empty slab is listed");
+                assert_eq!(usize::from(group_of(slab)), group, "a slab is in the wrong group");
+                assert_eq!(slab.previous, previous, "a broken backward link");
+                free_objects += slab.free();
+                previous = next;
+                next = slab.next;
+            }
+        }
+        assert_eq!(free_objects, self.free_objects, "free objects of the listed slabs");
+    }
+}
+
+/// 0 for the fullest slabs.
+fn group_of(slab: &Slab) -> u8 {
+    (slab.free() * GROUPS / (slab.objects() + 1)) as u8
+}

@@ -1,0 +1,214 @@
+//! Size classes: which object serves a request of so many bytes.
+//!
+//! ```text
+//!   16 32 … 128 │ 144 160 … 256 │ 288 … 512 │ … │ 4608 … 8192 │ 9216 10240 12288 16384 20480 32768
+//!   steps of 16   eight steps to each doubling, ≤ 12.5 % waste   as many as fill a slab
+//! ```
+//! All objects of a class lie in slabs of [`SLAB_BYTES`], each aligned to its size, the first
+//! object at its start: so an address tells its place in the slab by its low bits alone.
+
+/// The size and the alignment of a slab in bytes.
+pub(crate) const SLAB_BYTES: usize = 1 << 16;
+
+/// The largest request that an object of a size class serves, in bytes; above it, whole pages.
+pub const MAX_SMALL_BYTES: usize = 32 * 1024;
+
+/// How every object is aligned at least, in bytes: what x86-64's and AArch64's `max_align_t` ask.
+pub const MIN_ALIGN: usize = 16;
+
+/// How many values a [`ClassId`] can have; some stand for other states of a page.
+pub const STATES: usize = 64;
+
+const CLASSES: usize = 62;
+
+/// A size class, or what else the page map can say of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct ClassId(u8);
+
+impl ClassId {
+    /// The page holds no object's start.
+    pub const NONE: Self = Self(0);
+    /// The page is the first of a run that is one large object.
+    pub const RUN: Self = Self(STATES as u8 - 1);
+
+    /// The class whose objects serve `bytes`, at most [`MAX_SMALL_BYTES`].
+    #[inline(always)]
+    pub const fn for_bytes(bytes: usize) -> Self {
+        Self(LOOKUP[bytes.div_ceil(MIN_ALIGN)])
+    }
+
+    /// The least class whose objects serve `bytes` and are all aligned to `align`, a power of
+    /// two; `None` if none is. O(classes).
+    pub fn for_aligned(bytes: usize, align: usize) -> Option<Self> {
+        if bytes > MAX_SMALL_BYTES || align > MAX_SMALL_BYTES {
+            return None;
+        }
+        let first = Self::for_bytes(bytes.max(align));
+        (first.0..=CLASSES as u8).map(Self).find(|class| class.object_bytes() % align == 0)
+    }
+
+    /// All size classes, the smallest first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (1..=CLASSES as u8).map(Self)
+    }
+
+    /// What the page map's byte says.
+    ///
+    /// # Safety
+    /// `byte` came from [`byte`](Self::byte).
+    #[inline(always)]
+    pub const unsafe fn from_byte(byte: u8) -> Self {
+        // SAFETY: every value of the type is less than STATES, and so is what it came from.
+        unsafe { core::hint::assert_unchecked((byte as usize) < STATES) };
+        Self(byte)
+    }
+
+    /// The byte that stands for it in the page map.
+    #[inline(always)]
+    pub const fn byte(self) -> u8 {
+        self.0
+    }
+
+    /// Where it stands in an array of [`STATES`] entries.
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        let index = self.0 as usize;
+        // SAFETY: every value of the type is less than STATES: one of `CLASSES` classes, or RUN.
+        unsafe { core::hint::assert_unchecked(index < STATES) };
+        index
+    }
+
+    /// Whether it is a size class.
+    pub const fn is_small(self) -> bool {
+        self.0 != Self::NONE.0 && self.0 <= CLASSES as u8
+    }
+
+    /// The size of an object in bytes; 0 if it is no size class.
+    #[inline(always)]
+    pub const fn object_bytes(self) -> usize {
+        SIZES[self.index()] as usize
+    }
+
+    /// How many objects a slab has; 0 if it is no size class.
+    pub const fn objects(self) -> usize {
+        if self.is_small() { SLAB_BYTES / self.object_bytes() } else { 0 }
+    }
+
+    /// ⌈2³² / object bytes⌉, which makes a division of an offset in a slab a multiplication:
+    /// exact, since offset × (error of the reciprocal) < 2¹⁶ × 2¹⁵. (Lemire, Kaser and Kurz,
+    /// "Faster remainder by direct computation", 2019.) 0 if it is no size class.
+    pub const fn reciprocal(self) -> u32 {
+        if self.is_small() { (1u64 << 32).div_ceil(self.object_bytes() as u64) as u32 } else { 0 }
+    }
+
+    /// How many objects pass between a thread and a pool at once, at most.
+    pub const fn batch(self) -> usize {
+        let by_bytes = BATCH_BYTES / if self.is_small() { self.object_bytes() } else { 1 };
+        if by_bytes < 1 {
+            1
+        } else if by_bytes > BATCH_OBJECTS {
+            BATCH_OBJECTS
+        } else {
+            by_bytes
+        }
+    }
+}
+
+const BATCH_BYTES: usize = 8 * 1024;
+const BATCH_OBJECTS: usize = 128;
+
+const SIZES: [u16; STATES] = sizes();
+const LOOKUP: [u8; MAX_SMALL_BYTES / MIN_ALIGN + 1] = lookup();
+
+const fn sizes() -> [u16; STATES] {
+    let mut sizes = [0; STATES];
+    let mut class = 1;
+    let mut bytes = 16;
+    while bytes <= 128 {
+        sizes[class] = bytes;
+        class += 1;
+        bytes += 16;
+    }
+    let mut doubling = 128;
+    while doubling < 8192 {
+        let mut step = 1;
+        while step <= 8 {
+            sizes[class] = doubling + doubling / 8 * step;
+            class += 1;
+            step += 1;
+        }
+        doubling *= 2;
+    }
+    let coarse = [9216, 10240, 12288, 16384, 20480, 32768];
+    let mut i = 0;
+    while i < coarse.len() {
+        sizes[class] = coarse[i];
+        class += 1;
+        i += 1;
+    }
+    assert!(class == CLASSES + 1);
+    sizes
+}
+
+const fn lookup() -> [u8; MAX_SMALL_BYTES / MIN_ALIGN + 1] {
+    let mut table = [1; MAX_SMALL_BYTES / MIN_ALIGN + 1];
+    let mut class = 1;
+    let mut step = 1;
+    while step < table.len() {
+        if step * MIN_ALIGN > SIZES[class] as usize {
+            class += 1;
+        }
+        table[step] = class as u8;
+        step += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_gets_the_least_class_that_fits() {
+        for bytes in 0..=MAX_SMALL_BYTES {
+            let class = ClassId::for_bytes(bytes);
+            assert!(class.is_small() && class.object_bytes() >= bytes, "{bytes}");
+            let least = ClassId::all().find(|c| c.object_bytes() >= bytes);
+            assert_eq!(Some(class), least, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn waste_is_bounded() {
+        for bytes in 129..=8192 {
+            let object = ClassId::for_bytes(bytes).object_bytes();
+            assert!((object - bytes) * 8 <= object, "{bytes} in {object}");
+        }
+    }
+
+    #[test]
+    fn reciprocals_divide_every_offset_exactly() {
+        for class in ClassId::all() {
+            let (object, reciprocal) = (class.object_bytes(), class.reciprocal());
+            for offset in 0..SLAB_BYTES {
+                let quotient = (offset as u64 * u64::from(reciprocal)) >> 32;
+                assert_eq!(quotient as usize, offset / object);
+                let divides = (offset as u32).wrapping_mul(reciprocal) < reciprocal;
+                assert_eq!(divides, offset % object == 0, "{offset} by {object}");
+            }
+        }
+    }
+
+    #[test]
+    fn aligned_requests_get_aligned_objects() {
+        for align in (0..=15).map(|shift| 1usize << shift) {
+            for bytes in (0..MAX_SMALL_BYTES).step_by(37) {
+                let class = ClassId::for_aligned(bytes, align).expect("a class");
+                assert!(class.object_bytes() >= bytes && class.object_bytes() % align == 0);
+            }
+        }
+        assert_eq!(ClassId::for_aligned(16, 65536), None);
+        assert_eq!(ClassId::for_aligned(MAX_SMALL_BYTES + 1, 16), None);
+    }
+}

@@ -1,0 +1,614 @@
+//! The heap: allocator → pool → bin → backend.
+//!
+//! Its callers are fronts: whoever has a [`Cache`] for each thread. A front calls a fast path
+//! first; only when that says no, the slow path of the same name. The fast paths are inlined into
+//! the front and touch the cache, the page map and the object, nothing else.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use hectare_base::align::align_up;
+use hectare_base::sync::Lock;
+use hectare_pages::System;
+
+use crate::backend::Backend;
+use crate::bin::{Bin, SlabSource};
+use crate::cache::Cache;
+use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, SLAB_BYTES, STATES};
+use crate::huge::MIN_HUGE_BYTES;
+use crate::misuse::Misuse;
+use crate::object::{Batch, FreeObject, Key};
+use crate::pool::Pools;
+use crate::region::FRAME_BYTES;
+use crate::slab::SlabRef;
+use crate::stats::{ClassStats, Stats};
+
+/// From how many bytes on growing a run moves its pages to a huge block instead of copying.
+const MOVE_BYTES: usize = 1 << 20;
+
+/// A general-purpose heap over the memory of `S`. All methods may be called by any thread.
+///
+/// Invariants
+/// 1. Every object of a size class is in exactly one place: with a caller, in one cache, in one
+///    pool, or free in its slab.
+/// 2. Locks are taken in this order: a pool's, alone; a bin's, then the backend's; the huge
+///    table's, alone.
+#[derive(Debug)]
+pub struct Heap<S: System> {
+    key: AtomicUsize,
+    pub(crate) backend: Backend<S>,
+    bins: [Lock<Bin, S::Park>; STATES],
+    pools: Pools<S::Park>,
+}
+
+/// Where an address that is to be freed, resized or measured leads.
+enum Place {
+    Small(ClassId),
+    Run { frames: usize },
+    Huge { bytes: usize },
+}
+
+impl<S: System> Heap<S> {
+    /// A heap that takes its memory from `source`, in regions of `region_bytes` at first (fewer,
+    /// if the source has not so much), a multiple of the page and of 64 KiB. Takes nothing yet.
+    pub const fn new(source: S, region_bytes: usize) -> Self {
+        Self {
+            key: AtomicUsize::new(0),
+            backend: Backend::new(source, region_bytes),
+            bins: [const { Lock::new(Bin::new()) }; STATES],
+            pools: Pools::new(),
+        }
+    }
+
+    /// The source of its memory.
+    pub const fn source(&self) -> &S {
+        &self.backend.source
+    }
+
+    #[inline(always)]
+    fn key(&self) -> Key {
+        Key(self.key.load(Relaxed))
+    }
+
+    /// A cache for a thread; `None` when memory is out. It goes back by
+    /// [`drop_cache`](Self::drop_cache).
+    pub fn new_cache(&self) -> Option<NonNull<Cache>> {
+        self.ensure_key();
+        self.backend.get_cache()
+    }
+
+    /// Takes back a cache and what is in it.
+    ///
+    /// # Safety
+    /// `cache` came from [`new_cache`](Self::new_cache) of this heap, and nobody uses it.
+    pub unsafe fn drop_cache(&self, cache: NonNull<Cache>) {
+        // SAFETY: the caller's promise.
+        let bins = unsafe { &mut (*cache.as_ptr()).bins };
+        for class in ClassId::all() {
+            while let Some(batch) = bins[class.index()].drain() {
+                self.put_batch(class, batch);
+            }
+        }
+        self.backend.put_cache(cache);
+    }
+
+    /// The key is drawn before the first object is linked; a second thread draws the same.
+    fn ensure_key(&self) {
+        if self.key.load(Relaxed) == 0 {
+            self.key.store(self.source().secret() | 1, Relaxed);
+        }
+    }
+
+    // ---- malloc ----
+
+    /// An object for `bytes` from the thread's cache; null when the slow path must be asked.
+    ///
+    /// # Safety
+    /// `cache` is this thread's, of this heap, or [`Cache::ABSENT`].
+    #[inline(always)]
+    pub unsafe fn malloc_fast(&self, cache: NonNull<Cache>, bytes: usize) -> *mut u8 {
+        if bytes > MAX_SMALL_BYTES {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.take_fast(cache, ClassId::for_bytes(bytes)) }
+    }
+
+    /// An object of `class` from the thread's cache, or null.
+    ///
+    /// # Safety
+    /// As [`malloc_fast`](Self::malloc_fast).
+    #[inline(always)]
+    unsafe fn take_fast(&self, cache: NonNull<Cache>, class: ClassId) -> *mut u8 {
+        // SAFETY: the caller's promise: this thread's, or one that is only read.
+        let bin = unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
+        // SAFETY: as above.
+        let Some(object) = (unsafe { (*bin).head }) else {
+            return core::ptr::null_mut();
+        };
+        if !object.is_marked(self.key()) {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the list is not empty, so the cache is not the absent one.
+        let bin = unsafe { &mut *bin };
+        bin.head = object.next();
+        bin.room += 1;
+        object.unmark();
+        object.as_ptr().as_ptr()
+    }
+
+    /// An object for `bytes`; null when memory is out. `cache` is `None` for a thread that has
+    /// none and cannot have one.
+    ///
+    /// # Safety
+    /// `cache` is this thread's, and came from [`new_cache`](Self::new_cache) of this heap.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn malloc_slow(&self, cache: Option<NonNull<Cache>>, bytes: usize) -> *mut u8 {
+        if bytes <= MAX_SMALL_BYTES {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.take_slow(cache, ClassId::for_bytes(bytes)) }
+        } else {
+            self.get_large(bytes, 1).0
+        }
+    }
+
+    /// As [`malloc_slow`](Self::malloc_slow), for an object of `class`.
+    unsafe fn take_slow(&self, cache: Option<NonNull<Cache>>, class: ClassId) -> *mut u8 {
+        let Some(cache) = cache else {
+            return self.take_uncached(class);
+        };
+        // SAFETY: the caller's promise: this thread's alone.
+        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+        if let Some(damaged) = bin.head {
+            self.misuse("malloc", damaged.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
+        }
+        if !bin.use_spare() {
+            let Some(batch) = self.get_batch(class, bin.grow()) else {
+                return core::ptr::null_mut();
+            };
+            bin.fill(batch);
+        }
+        // SAFETY: the caller's promise, and the list has an object now.
+        unsafe { self.take_fast(cache, class) }
+    }
+
+    #[cold]
+    fn take_uncached(&self, class: ClassId) -> *mut u8 {
+        self.ensure_key();
+        let key = self.key();
+        let Some(batch) = self.bins[class.index()].lock().take(class, 1, key, self) else {
+            return core::ptr::null_mut();
+        };
+        batch.head.unmark();
+        batch.head.as_ptr().as_ptr()
+    }
+
+    /// `count` objects of `class`, or some fewer: from the pools, else from the bin.
+    fn get_batch(&self, class: ClassId, count: usize) -> Option<Batch> {
+        if let Some(mut batch) = self.pools.take(self.source().cpu(), class) {
+            if let Some(rest) = batch.split_off(count, self.key()) {
+                self.put_batch(class, rest);
+            }
+            return Some(batch);
+        }
+        self.bins[class.index()].lock().take(class, count, self.key(), self).or_else(|| {
+            // Memory is out: what lies unused in the caches of other classes' slabs may do.
+            self.release_pools();
+            self.bins[class.index()].lock().take(class, count, self.key(), self)
+        })
+    }
+
+    /// Gives a batch to this CPU's pool, and what that has too much of to the bin.
+    fn put_batch(&self, class: ClassId, batch: Batch) {
+        if let Some(overflow) = self.pools.put(self.source().cpu(), class, batch) {
+            self.give_to_bin(class, overflow);
+        }
+    }
+
+    fn give_to_bin(&self, class: ClassId, batch: Batch) {
+        let corrupt = |object: FreeObject| {
+            self.misuse("free", object.as_ptr().as_ptr(), Misuse::DoubleFree);
+        };
+        self.bins[class.index()].lock().give(batch, self, corrupt);
+    }
+
+    /// Empties the pools into the slabs.
+    pub fn release_pools(&self) {
+        for class in ClassId::all() {
+            while let Some(batch) = self.pools.drain(class) {
+                self.give_to_bin(class, batch);
+            }
+        }
+    }
+
+    /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
+    /// when memory is out.
+    fn get_large(&self, bytes: usize, align: usize) -> (*mut u8, bool) {
+        self.ensure_key();
+        let null = (core::ptr::null_mut(), false);
+        if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {
+            let start = self.backend.huge.lock().get(bytes, align, self.source());
+            return start.map_or(null, |start| (start.as_ptr(), true));
+        }
+        let frames = self.frames_for(bytes);
+        let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
+        let run = self.backend.get_run(frames, align, ClassId::RUN);
+        run.map_or(null, |run| (run.start.as_ptr(), run.clean))
+    }
+
+    /// How many frames a run for `bytes` has: whole pages of the system.
+    fn frames_for(&self, bytes: usize) -> usize {
+        align_up(bytes.max(1), self.source().page_bytes().max(FRAME_BYTES)) / FRAME_BYTES
+    }
+
+    /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
+    ///
+    /// # Safety
+    /// As [`malloc_slow`](Self::malloc_slow).
+    pub unsafe fn malloc_aligned(
+        &self,
+        cache: Option<NonNull<Cache>>,
+        bytes: usize,
+        align: usize,
+    ) -> *mut u8 {
+        match ClassId::for_aligned(bytes, align) {
+            Some(class) => {
+                if let Some(cache) = cache {
+                    // SAFETY: the caller's promise, passed on.
+                    let object = unsafe { self.take_fast(cache, class) };
+                    if !object.is_null() {
+                        return object;
+                    }
+                }
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.take_slow(cache, class) }
+            }
+            None => self.get_large(bytes, align).0,
+        }
+    }
+
+    /// An object of `bytes` zeros; null when memory is out.
+    ///
+    /// # Safety
+    /// As [`malloc_slow`](Self::malloc_slow).
+    pub unsafe fn malloc_zeroed(&self, cache: Option<NonNull<Cache>>, bytes: usize) -> *mut u8 {
+        let (object, zeroed) = if bytes > MAX_SMALL_BYTES {
+            self.get_large(bytes, 1)
+        } else {
+            // SAFETY: the caller's promise, passed on.
+            (unsafe { self.malloc_aligned(cache, bytes, MIN_ALIGN) }, false)
+        };
+        if !object.is_null() && !zeroed {
+            // SAFETY: an object just taken, of at least `bytes`.
+            unsafe { object.write_bytes(0, bytes) };
+        }
+        object
+    }
+
+    // ---- free ----
+
+    /// Puts an object on the thread's list. `false`, and nothing has changed, when the slow path
+    /// must be asked: the list is full, or the pointer leads elsewhere, or nowhere.
+    ///
+    /// # Safety
+    /// As [`malloc_fast`](Self::malloc_fast); and if `object` is an object, it is not used again.
+    #[inline(always)]
+    pub unsafe fn free_fast(&self, cache: NonNull<Cache>, object: *mut u8) -> bool {
+        let view = self.backend.first_view();
+        let address = object.addr();
+        if view.offset_of(address).is_none() {
+            return false;
+        }
+        // SAFETY: the address lies in the region.
+        let class = unsafe { view.class_of(address) };
+        // SAFETY: the caller's promise: this thread's, or one that is only read.
+        let bin = unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
+        // SAFETY: as above.
+        let reciprocal = unsafe { (*bin).reciprocal };
+        // Slabs are aligned to their size, so these are the bits behind the slab's start. The
+        // product is below the reciprocal exactly for the multiples of the object's size; never,
+        // if the page holds no small objects or the cache is the absent one.
+        if ((address % SLAB_BYTES) as u32).wrapping_mul(reciprocal) >= reciprocal {
+            return false;
+        }
+        // SAFETY: no region lies at address 0.
+        let object = unsafe { NonNull::new_unchecked(object) };
+        // SAFETY: the start of an object of a size class, by the test above.
+        let object = unsafe { FreeObject::new(object) };
+        let key = self.key();
+        // SAFETY: as for the reciprocal.
+        if object.is_marked(key) || unsafe { (*bin).room } == 0 {
+            return false;
+        }
+        // SAFETY: there is room, so the cache is not the absent one.
+        unsafe { &mut *bin }.push(object, key);
+        true
+    }
+
+    /// Frees an object that the fast path has left alone.
+    ///
+    /// # Safety
+    /// `cache` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_slow(&self, cache: Option<NonNull<Cache>>, object: *mut u8) {
+        let Some(start) = NonNull::new(object) else { return };
+        match self.place_of(start) {
+            Ok(Place::Small(class)) => {
+                // SAFETY: `place_of` says that it is an object of a size class.
+                let object = unsafe { FreeObject::new(start) };
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.give(cache, class, object) };
+            }
+            Ok(Place::Run { .. }) => {
+                if self.backend.put_run(start).is_none() {
+                    self.misuse("free", object, Misuse::NotAllocated);
+                }
+            }
+            Ok(Place::Huge { .. }) => {
+                if self.backend.huge.lock().put(start, self.source()).is_none() {
+                    self.misuse("free", object, Misuse::NotAllocated);
+                }
+            }
+            Err(cause) => self.misuse("free", object, cause),
+        }
+    }
+
+    unsafe fn give(&self, cache: Option<NonNull<Cache>>, class: ClassId, object: FreeObject) {
+        let key = self.key();
+        let Some(cache) = cache else {
+            object.link(None, key);
+            return self.give_to_bin(class, Batch { head: object, count: 1 });
+        };
+        // SAFETY: the caller's promise: this thread's alone.
+        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+        if let Some(batch) = bin.make_room() {
+            self.put_batch(class, batch);
+        }
+        bin.push(object, key);
+    }
+
+    /// What `start` is the start of.
+    fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
+        let address = start.addr().get();
+        if address % MIN_ALIGN != 0 {
+            return Err(Misuse::Misaligned);
+        }
+        let Some((view, offset)) = self.backend.find(address) else {
+            let huge = self.backend.huge.lock();
+            return match huge.usable_bytes(start) {
+                Some(bytes) => Ok(Place::Huge { bytes }),
+                None if huge.contains(address) => Err(Misuse::Interior),
+                None => Err(Misuse::Foreign),
+            };
+        };
+        // SAFETY: `find` says that the address lies in the region.
+        let class = unsafe { view.class_of(address) };
+        if class.is_small() {
+            if address % SLAB_BYTES % class.object_bytes() != 0 {
+                return Err(Misuse::Interior);
+            }
+            // SAFETY: the start of an object of a size class, which is only looked at.
+            let object = unsafe { FreeObject::new(start) };
+            if object.is_marked(self.key()) {
+                return Err(Misuse::DoubleFree);
+            }
+            return Ok(Place::Small(class));
+        }
+        if offset % FRAME_BYTES == 0 {
+            if let Some(frames) = self.backend.run_length(start) {
+                return Ok(Place::Run { frames });
+            }
+        }
+        Err(if class == ClassId::RUN || self.lies_in_run(view.offset_of(address), address) {
+            Misuse::Interior
+        } else {
+            Misuse::NotAllocated
+        })
+    }
+
+    /// Whether a run that begins before `address` reaches beyond it. Slow: for error messages.
+    #[cold]
+    fn lies_in_run(&self, offset: Option<usize>, address: usize) -> bool {
+        let Some(offset) = offset else { return false };
+        let frames_before = 1..=(offset / FRAME_BYTES).min(MIN_HUGE_BYTES / FRAME_BYTES);
+        let first = address - address % FRAME_BYTES;
+        for back in frames_before {
+            let start = first - back * FRAME_BYTES;
+            let Some((view, _)) = self.backend.find(start) else { return false };
+            // SAFETY: `find` says that the address lies in the region.
+            if unsafe { view.class_of(start) } == ClassId::NONE {
+                continue;
+            }
+            let run = NonNull::new(core::ptr::with_exposed_provenance_mut(start));
+            return run.and_then(|run| self.backend.run_length(run)).is_some_and(|n| n > back);
+        }
+        false
+    }
+
+    // ---- the rest ----
+
+    /// How many bytes the object at `object` has, at least what was asked for.
+    ///
+    /// # Errors
+    /// What is wrong with the pointer.
+    pub fn usable_bytes(&self, object: NonNull<u8>) -> Result<usize, Misuse> {
+        Ok(match self.place_of(object)? {
+            Place::Small(class) => class.object_bytes(),
+            Place::Run { frames } => frames * FRAME_BYTES,
+            Place::Huge { bytes } => bytes,
+        })
+    }
+
+    /// Makes the object at `object` hold `bytes`, moving it if need be; null, and nothing has
+    /// changed, when memory is out.
+    ///
+    /// # Safety
+    /// `cache` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again unless the
+    /// answer is null.
+    pub unsafe fn realloc(
+        &self,
+        cache: Option<NonNull<Cache>>,
+        object: NonNull<u8>,
+        bytes: usize,
+    ) -> *mut u8 {
+        let place = match self.place_of(object) {
+            Ok(place) => place,
+            Err(cause) => {
+                self.misuse("realloc", object.as_ptr(), cause);
+                return core::ptr::null_mut();
+            }
+        };
+        let old_bytes = match place {
+            Place::Small(class) => {
+                let old_bytes = class.object_bytes();
+                // Growing within the object is free; shrinking pays only when it saves half.
+                if bytes <= old_bytes && bytes > old_bytes / 2 {
+                    return object.as_ptr();
+                }
+                if bytes <= MAX_SMALL_BYTES && ClassId::for_bytes(bytes) == class {
+                    return object.as_ptr();
+                }
+                old_bytes
+            }
+            Place::Run { frames } => {
+                let old_bytes = frames * FRAME_BYTES;
+                if let Some(kept) = self.resize_run(object, old_bytes, bytes) {
+                    return kept.as_ptr();
+                }
+                old_bytes
+            }
+            Place::Huge { bytes: old_bytes } => {
+                if bytes >= MIN_HUGE_BYTES / 2 {
+                    let resized = self.backend.huge.lock().resize(object, bytes, self.source());
+                    return resized.map_or(core::ptr::null_mut(), |start| start.as_ptr());
+                }
+                old_bytes
+            }
+        };
+        // SAFETY: the caller's promise, passed on.
+        let moved = unsafe { self.malloc_aligned(cache, bytes, MIN_ALIGN) };
+        if let Some(moved) = NonNull::new(moved) {
+            // SAFETY: both objects have as many bytes; one was just taken, so they are disjoint.
+            unsafe { object.copy_to_nonoverlapping(moved, old_bytes.min(bytes)) };
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.free_slow(cache, object.as_ptr()) };
+        }
+        moved
+    }
+
+    /// Resizes a run without copying, if it can.
+    fn resize_run(&self, run: NonNull<u8>, old_bytes: usize, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes > MAX_SMALL_BYTES && bytes < MIN_HUGE_BYTES {
+            let frames = self.frames_for(bytes);
+            if self.backend.resize_run(run, frames) {
+                return Some(run);
+            }
+        }
+        if bytes > old_bytes && old_bytes >= MOVE_BYTES {
+            let mut huge = self.backend.huge.lock();
+            // SAFETY: the run's own pages, whose owner waits for this call.
+            let moved = unsafe { huge.adopt(run, old_bytes, bytes, self.source()) }?;
+            drop(huge);
+            self.backend.put_run(run);
+            return Some(moved);
+        }
+        None
+    }
+
+    /// Gives what the heap does not need back to the system: the pools' objects and all dirty
+    /// memory but `keep_bytes`. Returns how many bytes went.
+    pub fn trim(&self, keep_bytes: usize) -> usize {
+        self.release_pools();
+        self.backend.trim(keep_bytes)
+    }
+
+    /// What the heap holds now. Other threads' caches count as in use. O(classes × CPUs).
+    pub fn stats(&self) -> Stats {
+        let backend = self.backend.stats();
+        let mut stats = Stats {
+            dirty_bytes: backend.dirty_bytes,
+            committed_bytes: backend.committed_bytes,
+            metadata_bytes: backend.metadata_bytes,
+            regions: backend.regions,
+            ..Stats::default()
+        };
+        let mut slab_bytes = 0;
+        for class in ClassId::all() {
+            let (slabs, free_objects) = self.bins[class.index()].lock().counts();
+            let pooled_objects = self.pools.objects(class);
+            let entry = &mut stats.classes[class.index()];
+            *entry = ClassStats {
+                object_bytes: class.object_bytes(),
+                slabs,
+                used_objects: (slabs * class.objects())
+                    .saturating_sub(free_objects + pooled_objects),
+                pooled_objects,
+            };
+            slab_bytes += slabs * SLAB_BYTES;
+            stats.small_bytes += entry.used_objects * class.object_bytes();
+            stats.pooled_bytes += pooled_objects * class.object_bytes();
+        }
+        stats.slab_bytes = slab_bytes;
+        stats.run_bytes = backend.used_bytes.saturating_sub(slab_bytes);
+        stats.huge_bytes = self.backend.huge.lock().bytes;
+        stats
+    }
+
+    /// Holds every lock, so that a fork copies a heap at rest.
+    pub fn before_fork(&self) {
+        self.pools.each_lock(|lock| lock.hold());
+        for bin in &self.bins {
+            bin.lock_for_fork();
+        }
+        self.backend.before_fork();
+    }
+
+    /// Frees every lock, in the parent and in the child.
+    ///
+    /// # Safety
+    /// This thread, or the one that it is the forked copy of, called
+    /// [`before_fork`](Self::before_fork).
+    pub unsafe fn after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.backend.after_fork() };
+        for bin in &self.bins {
+            // SAFETY: the caller's promise.
+            unsafe { bin.unlock() };
+        }
+        // SAFETY: the caller's promise.
+        self.pools.each_lock(|lock| unsafe { lock.let_go() });
+    }
+
+    /// Tells of a misuse and ends the process.
+    #[cold]
+    fn misuse(&self, call: &str, object: *mut u8, cause: Misuse) {
+        cause.abort(self.source(), call, object);
+    }
+
+    /// Panics unless the invariants of bins, slabs and regions hold. For tests: no other thread
+    /// may use the heap meanwhile.
+    #[cfg(any(test, feature = "validate"))]
+    pub fn validate(&self) {
+        for bin in &self.bins {
+            bin.lock().validate();
+        }
+        self.backend.validate();
+    }
+}
+
+impl<S: System> SlabSource for Heap<S> {
+    fn get_slab(&self, class: ClassId) -> Option<SlabRef> {
+        self.backend.get_slab(class)
+    }
+
+    fn put_slab(&self, start: NonNull<u8>) {
+        self.backend.put_slab(start);
+    }
+
+    fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {
+        let (view, offset) = self.backend.find(object.as_ptr().addr().get())?;
+        view.slab_at(offset)
+    }
+}

@@ -1,0 +1,262 @@
+//! Huge blocks: each a reservation of its own, beside the regions.
+//!
+//! ```text
+//!   table, sorted by address:   … │ start, committed, reserved │ …
+//!   a block:                    │ committed │ room to grow, reserved only │
+//! ```
+//! A block that has grown once is given as much address space again, so that the next growth is
+//! one call and moves nothing; where it must move, the source moves the pages, if it can.
+//!
+//! Invariant: the table's first `len` entries are sorted by start and describe disjoint blocks.
+
+use core::ptr::NonNull;
+
+use hectare_base::align::checked_align_up;
+use hectare_pages::PageSource;
+
+/// Requests of at least so many bytes are huge.
+pub(crate) const MIN_HUGE_BYTES: usize = 32 << 20;
+
+/// How many huge blocks there can be at once.
+const MAX_BLOCKS: usize = 1 << 16;
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    start: NonNull<u8>,
+    committed_bytes: usize,
+    reserved_bytes: usize,
+}
+
+/// The table of huge blocks.
+#[derive(Debug)]
+pub(crate) struct Huge {
+    table: Option<NonNull<Block>>,
+    table_bytes: usize,
+    len: usize,
+    pub(crate) bytes: usize,
+}
+
+// SAFETY: the table is metadata of the heap that is reached only through this value.
+unsafe impl Send for Huge {}
+
+impl Huge {
+    pub(crate) const fn new() -> Self {
+        Self { table: None, table_bytes: 0, len: 0, bytes: 0 }
+    }
+
+    fn blocks(&self) -> &[Block] {
+        match self.table {
+            // SAFETY: by the invariant the first `len` entries are written.
+            Some(table) => unsafe { core::slice::from_raw_parts(table.as_ptr(), self.len) },
+            None => &[],
+        }
+    }
+
+    fn blocks_mut(&mut self) -> &mut [Block] {
+        match self.table {
+            // SAFETY: by the invariant the first `len` entries are written.
+            Some(table) => unsafe { core::slice::from_raw_parts_mut(table.as_ptr(), self.len) },
+            None => &mut [],
+        }
+    }
+
+    fn index_of(&self, start: NonNull<u8>) -> Option<usize> {
+        self.blocks().binary_search_by_key(&start.addr(), |block| block.start.addr()).ok()
+    }
+
+    /// Takes a zeroed block of at least `bytes`, aligned to `align`.
+    pub(crate) fn get(
+        &mut self,
+        bytes: usize,
+        align: usize,
+        source: &impl PageSource,
+    ) -> Option<NonNull<u8>> {
+        self.make_room(source)?;
+        let page = source.page_bytes();
+        let bytes = whole_pages(bytes, page)?;
+        let start = source.get(bytes, align.max(page)).ok()?;
+        self.insert(Block { start, committed_bytes: bytes, reserved_bytes: bytes });
+        Some(start)
+    }
+
+    /// The usable size in bytes of the block that begins at `start`, if one does.
+    pub(crate) fn usable_bytes(&self, start: NonNull<u8>) -> Option<usize> {
+        Some(self.blocks()[self.index_of(start)?].committed_bytes)
+    }
+
+    /// Whether `address` lies in a huge block.
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        let after = self.blocks().partition_point(|block| block.start.addr().get() <= address);
+        after.checked_sub(1).is_some_and(|i| {
+            let block = self.blocks()[i];
+            address - block.start.addr().get() < block.committed_bytes
+        })
+    }
+
+    /// Takes back the block that begins at `start`; `None` if none does.
+    pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl PageSource) -> Option<()> {
+        let block = self.remove(self.index_of(start)?);
+        // SAFETY: the block is off the table, and its owner has given it up.
+        unsafe { source.release(block.start, block.reserved_bytes) };
+        Some(())
+    }
+
+    /// Makes the block at `start` `bytes` long, moving it if need be. `None`, and nothing has
+    /// changed, if memory is out.
+    pub(crate) fn resize(
+        &mut self,
+        start: NonNull<u8>,
+        bytes: usize,
+        source: &impl PageSource,
+    ) -> Option<NonNull<u8>> {
+        let index = self.index_of(start)?;
+        let block = self.blocks()[index];
+        let bytes = whole_pages(bytes, source.page_bytes())?;
+        if bytes <= block.reserved_bytes {
+            self.resize_in_place(index, bytes, source)?;
+            return Some(start);
+        }
+        let moved = Self::reserve_with_room(bytes, source)?;
+        // SAFETY: the front of the reservation just made.
+        if unsafe { source.commit(moved.start, bytes) }.is_err() {
+            // SAFETY: the reservation just made, seen by nobody.
+            unsafe { source.release(moved.start, moved.reserved_bytes) };
+            return None;
+        }
+        // SAFETY: both are committed as far, disjoint, and their owner waits for this call.
+        unsafe { move_contents(block.start, moved.start, block.committed_bytes, source) };
+        self.remove(index);
+        // SAFETY: the block is off the table, and its contents are elsewhere.
+        unsafe { source.release(block.start, block.reserved_bytes) };
+        self.insert(Block { committed_bytes: bytes, ..moved });
+        Some(moved.start)
+    }
+
+    /// Takes over the contents of a block of `used_bytes` whole pages that lies elsewhere, into a
+    /// new huge block of `bytes` with room to grow.
+    ///
+    /// # Safety
+    /// The pages from `from` are committed memory of `source` that the caller owns.
+    pub(crate) unsafe fn adopt(
+        &mut self,
+        from: NonNull<u8>,
+        used_bytes: usize,
+        bytes: usize,
+        source: &impl PageSource,
+    ) -> Option<NonNull<u8>> {
+        self.make_room(source)?;
+        let bytes = whole_pages(bytes, source.page_bytes())?;
+        let moved = Self::reserve_with_room(bytes, source)?;
+        // SAFETY: the front of the reservation just made.
+        if unsafe { source.commit(moved.start, bytes) }.is_err() {
+            // SAFETY: the reservation just made, seen by nobody.
+            unsafe { source.release(moved.start, moved.reserved_bytes) };
+            return None;
+        }
+        // SAFETY: the caller's promise, and the reservation just made.
+        unsafe { move_contents(from, moved.start, used_bytes, source) };
+        self.insert(Block { committed_bytes: bytes, ..moved });
+        Some(moved.start)
+    }
+
+    fn resize_in_place(
+        &mut self,
+        index: usize,
+        bytes: usize,
+        source: &impl PageSource,
+    ) -> Option<()> {
+        let block = self.blocks()[index];
+        if bytes > block.committed_bytes {
+            // SAFETY: within the block's reservation.
+            let end = unsafe { block.start.add(block.committed_bytes) };
+            // SAFETY: as above.
+            unsafe { source.commit(end, bytes - block.committed_bytes) }.ok()?;
+        } else if bytes < block.committed_bytes {
+            // SAFETY: within the block's reservation.
+            let end = unsafe { block.start.add(bytes) };
+            // SAFETY: the block's tail, which its owner gives up.
+            unsafe { source.release(end, block.reserved_bytes - bytes) };
+            self.blocks_mut()[index].reserved_bytes = bytes;
+        }
+        self.bytes = self.bytes + bytes - block.committed_bytes;
+        self.blocks_mut()[index].committed_bytes = bytes;
+        Some(())
+    }
+
+    /// Address space for `bytes` and as much again, or just for `bytes` if there is no more.
+    fn reserve_with_room(bytes: usize, source: &impl PageSource) -> Option<Block> {
+        let page = source.page_bytes();
+        let sizes = [bytes.saturating_mul(2), bytes];
+        sizes.into_iter().find_map(|reserved_bytes| {
+            let start = source.reserve(reserved_bytes, page).ok()?;
+            Some(Block { start, committed_bytes: 0, reserved_bytes })
+        })
+    }
+
+    /// Sees to it that one more block can be entered.
+    fn make_room(&mut self, source: &impl PageSource) -> Option<()> {
+        let page = source.page_bytes();
+        let table = match self.table {
+            Some(table) => table,
+            None => {
+                let table = source.reserve(MAX_BLOCKS * size_of::<Block>(), page).ok()?.cast();
+                self.table = Some(table);
+                table
+            }
+        };
+        if (self.len + 1) * size_of::<Block>() > self.table_bytes {
+            if self.len == MAX_BLOCKS {
+                return None;
+            }
+            // SAFETY: fewer than MAX_BLOCKS blocks: within the reservation.
+            let end = unsafe { table.cast::<u8>().add(self.table_bytes) };
+            // SAFETY: as above.
+            unsafe { source.commit(end, page) }.ok()?;
+            self.table_bytes += page;
+        }
+        Some(())
+    }
+
+    fn insert(&mut self, block: Block) {
+        let at = self.blocks().partition_point(|other| other.start < block.start);
+        let Some(table) = self.table else { return };
+        // SAFETY: at ≤ len, and `make_room` committed room for len + 1 entries.
+        let place = unsafe { table.add(at) };
+        // SAFETY: as above; the entries behind `at` move up by one.
+        unsafe { place.copy_to(place.add(1), self.len - at) };
+        // SAFETY: as above.
+        unsafe { place.write(block) };
+        self.bytes += block.committed_bytes;
+        self.len += 1;
+    }
+
+    fn remove(&mut self, index: usize) -> Block {
+        let block = self.blocks()[index];
+        let len = self.len;
+        self.blocks_mut().copy_within(index + 1..len, index);
+        self.len -= 1;
+        self.bytes -= block.committed_bytes;
+        block
+    }
+}
+
+/// Moves pages if the source can, copies bytes if not.
+///
+/// # Safety
+/// Both ranges are committed, disjoint, and used by nobody else.
+unsafe fn move_contents(
+    from: NonNull<u8>,
+    to: NonNull<u8>,
+    bytes: usize,
+    source: &impl PageSource,
+) {
+    // SAFETY: the caller's promise.
+    if unsafe { source.move_pages(from, to, bytes) }.is_err() {
+        // SAFETY: the caller's promise.
+        unsafe { from.copy_to_nonoverlapping(to, bytes) };
+    }
+}
+
+fn whole_pages(bytes: usize, page: usize) -> Option<usize> {
+    checked_align_up(bytes, page).filter(|&b| isize::try_from(b).is_ok())
+}

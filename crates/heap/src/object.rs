@@ -1,0 +1,113 @@
+//! Free objects and the lists they form.
+//!
+//! ```text
+//!   free object: │ next free object │ mark = key ^ own address │ whatever was there │
+//! ```
+//! Invariants
+//! 1. A [`FreeObject`] names an object of at least 16 bytes that no caller owns; whoever holds
+//!    the value is alone in reaching the object's two words.
+//! 2. The mark stands in an object exactly while it is free and on a list. A pointer whose object
+//!    bears its mark has been freed already; a listed object without it has been written to.
+//!
+//! The key is a secret of the process and the mark depends on the address, so that neither chance
+//! nor a copy of a freed object's contents makes one (with probability 1 − 2⁻⁶⁴).
+
+use core::ptr::NonNull;
+
+/// The secret of the marks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Key(pub(crate) usize);
+
+impl Key {
+    #[inline(always)]
+    fn mark(self, object: NonNull<Words>) -> usize {
+        self.0 ^ object.addr().get()
+    }
+}
+
+#[repr(C)]
+struct Words {
+    next: Option<FreeObject>,
+    mark: usize,
+}
+
+/// A free object that its holder owns, by invariant 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct FreeObject(NonNull<Words>);
+
+// SAFETY: by invariant 1 the object belongs to whoever holds the value, on whatever thread.
+unsafe impl Send for FreeObject {}
+
+impl FreeObject {
+    /// Takes an object over.
+    ///
+    /// # Safety
+    /// `object` is aligned to 16, at least 16 bytes of committed memory, and the caller's.
+    #[inline(always)]
+    pub(crate) unsafe fn new(object: NonNull<u8>) -> Self {
+        Self(object.cast())
+    }
+
+    /// The object's address.
+    #[inline(always)]
+    pub(crate) fn as_ptr(self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    /// Marks the object as free and puts it before `next`.
+    #[inline(always)]
+    pub(crate) fn link(self, next: Option<FreeObject>, key: Key) {
+        let words = Words { next, mark: key.mark(self.0) };
+        // SAFETY: by invariant 1 the two words are this holder's to write.
+        unsafe { self.0.write(words) };
+    }
+
+    /// The object behind this one on its list.
+    #[inline(always)]
+    pub(crate) fn next(self) -> Option<FreeObject> {
+        // SAFETY: by invariant 1 the words are this holder's, written when it was listed.
+        unsafe { (*self.0.as_ptr()).next }
+    }
+
+    /// Whether it bears its mark, by invariant 2.
+    #[inline(always)]
+    pub(crate) fn is_marked(self, key: Key) -> bool {
+        // SAFETY: the words are committed memory of the heap, whoever owns the object; a racing
+        // write by a program that misuses it can only change the answer.
+        let mark = unsafe { (&raw const (*self.0.as_ptr()).mark).read_volatile() };
+        mark == key.mark(self.0)
+    }
+
+    /// Takes the mark off, on the object's way to a caller.
+    #[inline(always)]
+    pub(crate) fn unmark(self) {
+        // SAFETY: by invariant 1 the words are this holder's to write.
+        unsafe { (*self.0.as_ptr()).mark = 0 };
+    }
+}
+
+/// A list of free objects of one class, passed around as a unit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch {
+    pub(crate) head: FreeObject,
+    pub(crate) count: usize,
+}
+
+impl Batch {
+    /// Cuts the list behind its first `count` objects (at least one) and returns the rest.
+    pub(crate) fn split_off(&mut self, count: usize, key: Key) -> Option<Batch> {
+        debug_assert!(count >= 1);
+        if count >= self.count {
+            return None;
+        }
+        let mut last = self.head;
+        for _ in 1..count {
+            last = last.next()?;
+        }
+        let rest = Batch { head: last.next()?, count: self.count - count };
+        last.link(None, key);
+        self.count = count;
+        Some(rest)
+    }
+}

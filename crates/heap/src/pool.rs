@@ -1,0 +1,154 @@
+//! The pools: one per CPU, each with a few batches of every class, between threads and bins.
+//!
+//! ```text
+//!   thread ──full batch──▶ this CPU's pool ──too many──▶ bin (object by object)
+//!   thread ◀─full batch─── this CPU's pool ◀─borrowed─── another CPU's pool
+//! ```
+//! A batch changes hands as a unit, under a lock that is only ever tried: a pool whose lock is
+//! held is passed by. So a one-way flow (one thread allocates, another frees) costs one hand-over
+//! a batch, and no thread waits for one that was preempted inside a pool.
+//!
+//! Invariant: the first `len` slots hold a batch each, the oldest first; the others none.
+
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use hectare_base::sync::{Lock, Padded, Park};
+
+use crate::class::{ClassId, STATES};
+use crate::object::{Batch, FreeObject};
+
+/// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`.
+const CPUS: usize = 128;
+
+const SLOTS: usize = 8;
+
+#[derive(Debug)]
+struct Slots {
+    heads: [Option<FreeObject>; SLOTS],
+    counts: [u16; SLOTS],
+    len: u8,
+}
+
+#[derive(Debug)]
+struct CpuPool<P> {
+    bins: [Lock<Slots, P>; STATES],
+}
+
+/// The pools of all CPUs.
+#[derive(Debug)]
+pub(crate) struct Pools<P> {
+    cpus: [Padded<CpuPool<P>>; CPUS],
+    /// One more than the highest pool in use: how far borrowing looks.
+    used: AtomicUsize,
+}
+
+impl Slots {
+    const EMPTY: Self = Self { heads: [None; SLOTS], counts: [0; SLOTS], len: 0 };
+
+    fn push(&mut self, batch: Batch) {
+        let at = usize::from(self.len) % SLOTS;
+        self.heads[at] = Some(batch.head);
+        self.counts[at] = batch.count as u16;
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<Batch> {
+        let at = usize::from(self.len.checked_sub(1)?) % SLOTS;
+        self.len -= 1;
+        Some(Batch { head: self.heads[at].take()?, count: usize::from(self.counts[at]) })
+    }
+
+    fn pop_oldest(&mut self) -> Option<Batch> {
+        let head = self.heads[0]?;
+        let count = usize::from(self.counts[0]);
+        self.heads.rotate_left(1);
+        self.counts.rotate_left(1);
+        self.len -= 1;
+        self.heads[SLOTS - 1] = None;
+        Some(Batch { head, count })
+    }
+}
+
+impl<P: Park> Pools<P> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            cpus: [const { Padded::new(CpuPool { bins: [const { Lock::new(Slots::EMPTY) }; STATES] }) };
+                CPUS],
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    /// Puts a batch into the pool of `cpu`. What comes back must go to the bin: the pool's oldest
+    /// batch if it was full, or `batch` itself if the pool was busy.
+    pub(crate) fn put(&self, cpu: usize, class: ClassId, batch: Batch) -> Option<Batch> {
+        let cpu = cpu % CPUS;
+        if cpu >= self.used.load(Relaxed) {
+            self.used.fetch_max(cpu + 1, Relaxed);
+        }
+        let Some(mut slots) = self.cpus[cpu].bins[class.index()].try_lock() else {
+            return Some(batch);
+        };
+        let overflow =
+            if usize::from(slots.len) >= slots_of(class) { slots.pop_oldest() } else { None };
+        slots.push(batch);
+        overflow
+    }
+
+    /// Takes a batch from the pool of `cpu`, or borrows one from another.
+    pub(crate) fn take(&self, cpu: usize, class: ClassId) -> Option<Batch> {
+        let used = self.used.load(Relaxed).max(1);
+        let first = cpu % CPUS;
+        core::iter::once(first).chain((0..used).filter(|&other| other != first)).find_map(|cpu| {
+            self.cpus[cpu].bins[class.index()].try_lock().and_then(|mut slots| slots.pop())
+        })
+    }
+
+    /// Takes a batch of `class` from whichever pool has one, waiting for its lock: for emptying.
+    pub(crate) fn drain(&self, class: ClassId) -> Option<Batch> {
+        let used = self.used.load(Relaxed);
+        self.cpus[..used].iter().find_map(|cpu| cpu.bins[class.index()].lock().pop())
+    }
+
+    /// How many objects of `class` the pools hold.
+    pub(crate) fn objects(&self, class: ClassId) -> usize {
+        let used = self.used.load(Relaxed);
+        let held = |cpu: &Padded<CpuPool<P>>| {
+            let slots = cpu.bins[class.index()].lock();
+            slots.counts[..usize::from(slots.len)].iter().map(|&c| usize::from(c)).sum::<usize>()
+        };
+        self.cpus[..used].iter().map(held).sum()
+    }
+
+    /// Calls `f` with every lock of the pools in use, in one order: for a fork.
+    pub(crate) fn each_lock(&self, f: impl Fn(&dyn ForkLock)) {
+        for cpu in &self.cpus[..self.used.load(Relaxed)] {
+            for bin in &cpu.bins {
+                f(bin);
+            }
+        }
+    }
+}
+
+/// A lock that is held across a fork.
+pub(crate) trait ForkLock {
+    fn hold(&self);
+    /// # Safety
+    /// As [`Lock::unlock`].
+    unsafe fn let_go(&self);
+}
+
+impl<T, P: Park> ForkLock for Lock<T, P> {
+    fn hold(&self) {
+        self.lock_for_fork();
+    }
+
+    unsafe fn let_go(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.unlock() };
+    }
+}
+
+/// How many batches of a class a pool keeps.
+fn slots_of(class: ClassId) -> usize {
+    if class.object_bytes() > 8 * 1024 { 2 } else { SLOTS }
+}

@@ -1,0 +1,397 @@
+//! A region: reserved address space, and what the heap knows of each of its pages.
+//!
+//! ```text
+//!   region:    │ committed, up to the frontier ──────▶│ reserved only …                │
+//!   metadata:  page map   1 byte a frame: which class, or a run's first frame, or nothing
+//!              run table  4 bytes a run's first frame: its length in frames
+//!              slabs      one descriptor for each SLAB_BYTES
+//!              clean      frames that are free and read as zero          ┐ two bit-set
+//!              dirty      frames that are free and still hold memory     ┘ buddy allocators
+//! ```
+//! Invariants
+//! 1. A frame is free in `clean`, or free in `dirty`, or in use: never two of these.
+//! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
+//!    run table and the slabs that describe them.
+//! 3. What lies below `touched` may have been used; the clean frames above never were.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+use hectare_base::align::align_up;
+use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
+use hectare_pages::{PageSource, SourceError};
+
+use crate::class::{ClassId, SLAB_BYTES};
+use crate::slab::{Slab, SlabRef};
+
+/// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
+/// whole pages of the system.
+pub(crate) const FRAME_BYTES: usize = 4096;
+pub(crate) const SLAB_FRAMES: usize = SLAB_BYTES / FRAME_BYTES;
+
+/// What a thread must know of a region to tell where an address belongs, readable without a lock.
+/// Zeroed, it is a region of no bytes.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct RegionView {
+    start: AtomicUsize,
+    /// Up to the frontier.
+    bytes: AtomicUsize,
+    /// Where the page map would begin if it began with address 0: the way from an address to its
+    /// entry is on the critical path of a free, and this saves a step of it.
+    page_map_of_zero: AtomicPtr<AtomicU8>,
+    slabs: AtomicPtr<Slab>,
+}
+
+impl RegionView {
+    pub(crate) const fn new() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            page_map_of_zero: AtomicPtr::new(core::ptr::null_mut()),
+            slabs: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// How far behind the region's start `address` lies, if it lies in the committed part.
+    #[inline(always)]
+    pub(crate) fn offset_of(&self, address: usize) -> Option<usize> {
+        let offset = address.wrapping_sub(self.start.load(Relaxed));
+        (offset < self.bytes.load(Relaxed)).then_some(offset)
+    }
+
+    /// What the page map says of the frame that `address` lies in.
+    ///
+    /// # Safety
+    /// [`offset_of`](Self::offset_of) has an offset for the address.
+    #[inline(always)]
+    pub(crate) unsafe fn class_of(&self, address: usize) -> ClassId {
+        let entry = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
+        // SAFETY: by invariant 2 the page map is committed as far as the region; its entries are
+        // only ever reached as atomics.
+        let byte = unsafe { &*entry }.load(Relaxed);
+        // SAFETY: an entry is 0, or was written by `mark`.
+        unsafe { ClassId::from_byte(byte) }
+    }
+
+    /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
+    pub(crate) fn slab_at(&self, offset: usize) -> Option<SlabRef> {
+        let slabs = NonNull::new(self.slabs.load(Relaxed))?;
+        // SAFETY: offset < bytes, and by invariant 2 the descriptors are committed as far.
+        let slab = unsafe { slabs.add(offset / SLAB_BYTES) };
+        // SAFETY: as above.
+        Some(unsafe { SlabRef::new(slab) })
+    }
+}
+
+/// An array in reserved address space of which the front is committed.
+#[derive(Debug)]
+struct Table {
+    start: NonNull<u8>,
+    committed_bytes: usize,
+}
+
+impl Table {
+    /// Commits the first `bytes`.
+    fn reach(&mut self, bytes: usize, source: &impl PageSource) -> Result<(), SourceError> {
+        let wanted = align_up(bytes, source.page_bytes());
+        if wanted > self.committed_bytes {
+            // SAFETY: the caller keeps `bytes` within the table's part of the reservation.
+            let start = unsafe { self.start.add(self.committed_bytes) };
+            // SAFETY: as above.
+            unsafe { source.commit(start, wanted - self.committed_bytes) }?;
+            self.committed_bytes = wanted;
+        }
+        Ok(())
+    }
+}
+
+/// A region. Guarded by the backend's lock.
+#[derive(Debug)]
+pub(crate) struct Region {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Committed bytes from the start.
+    frontier: usize,
+    /// In frames from the start.
+    touched: usize,
+    clean: Bitset<'static>,
+    dirty: Bitset<'static>,
+    page_map: Table,
+    run_lengths: Table,
+    slabs: Table,
+}
+
+/// A run just taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) start: NonNull<u8>,
+    /// It reads as zero.
+    pub(crate) clean: bool,
+    /// It is clean because it was decommitted, so that using it will fault once more.
+    pub(crate) refaults: bool,
+}
+
+impl Region {
+    /// The size of the metadata's parts for `bytes` of region: page map, run table, slabs, and
+    /// one bit set.
+    fn parts(bytes: usize, page: usize) -> [usize; 4] {
+        let frames = bytes / FRAME_BYTES;
+        [
+            align_up(frames, page),
+            align_up(frames * size_of::<u32>(), page),
+            align_up(bytes / SLAB_BYTES * size_of::<Slab>(), page),
+            align_up(Bitset::metadata_words(frames) * size_of::<u64>(), page),
+        ]
+    }
+
+    /// Reserves a region of `bytes`, a multiple of [`SLAB_BYTES`] and of the page, and publishes
+    /// it in `view`.
+    pub(crate) fn open(
+        bytes: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<Self, SourceError> {
+        let page = source.page_bytes();
+        let frames = bytes / FRAME_BYTES;
+        let parts = Self::parts(bytes, page);
+        let [page_map, run_lengths, slabs, bit_set] = parts;
+        let metadata_bytes = page_map + run_lengths + slabs + 2 * bit_set;
+        let metadata = source.reserve(metadata_bytes, page)?;
+        // SAFETY: each offset lies within the metadata's reservation.
+        let part = |offset: usize| unsafe { metadata.add(offset) };
+        let bit_sets = part(page_map + run_lengths + slabs);
+        // SAFETY: the last part of the reservation.
+        let opened = unsafe { source.commit(bit_sets, 2 * bit_set) }
+            .and_then(|()| source.reserve(bytes, SLAB_BYTES.max(page)));
+        let start = match opened {
+            Ok(start) => start,
+            Err(error) => {
+                // SAFETY: the reservation made above, which nobody uses.
+                unsafe { source.release(metadata, metadata_bytes) };
+                return Err(error);
+            }
+        };
+        let words = |offset: usize| {
+            let first = part(page_map + run_lengths + slabs + offset).cast::<u64>();
+            // SAFETY: committed above, zeroed, aligned to a page, this bit set's alone, and never
+            // given back.
+            unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), bit_set / 8) }
+        };
+        let empty = |words| Bitset::over_zeroed(frames, words).map_err(|_| SourceError::Exhausted);
+        let mut clean = empty(words(0))?;
+        let dirty = empty(words(bit_set))?;
+        clean.add_region(FrameId(0), frames).map_err(|_| SourceError::Exhausted)?;
+        let first_frame = start.addr().get() / FRAME_BYTES;
+        let map = part(0).as_ptr().cast::<AtomicU8>();
+        view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
+        view.slabs.store(part(page_map + run_lengths).as_ptr().cast(), Relaxed);
+        view.start.store(start.addr().get(), Relaxed);
+        Ok(Self {
+            start,
+            bytes,
+            frontier: 0,
+            touched: 0,
+            clean,
+            dirty,
+            page_map: Table { start: part(0), committed_bytes: 0 },
+            run_lengths: Table { start: part(page_map), committed_bytes: 0 },
+            slabs: Table { start: part(page_map + run_lengths), committed_bytes: 0 },
+        })
+    }
+
+    /// Frames that are free and still hold memory.
+    pub(crate) fn dirty_frames(&self) -> usize {
+        self.dirty.free_frames()
+    }
+
+    /// Committed bytes.
+    pub(crate) fn frontier_bytes(&self) -> usize {
+        self.frontier
+    }
+
+    /// Takes `frames` frames aligned to `align` frames: dirty ones if there are any, the lowest
+    /// that fit.
+    pub(crate) fn take(
+        &mut self,
+        frames: usize,
+        align: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<Run> {
+        if frames <= self.dirty.free_frames() {
+            if let Ok(first) = take_range(&mut self.dirty, frames, align) {
+                return Some(Run { start: self.at(first), clean: false, refaults: false });
+            }
+        }
+        let first = take_range(&mut self.clean, frames, align).ok()?;
+        if self.reach(first.0 + frames, source, view).is_err() {
+            self.give_clean(first, frames);
+            return None;
+        }
+        let refaults = first.0 < self.touched;
+        self.touched = self.touched.max(first.0 + frames);
+        Some(Run { start: self.at(first), clean: true, refaults })
+    }
+
+    /// Lengthens a run in place, if the frames behind it are free.
+    pub(crate) fn extend(
+        &mut self,
+        run: NonNull<u8>,
+        frames: usize,
+        wanted: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> bool {
+        let behind = FrameId(self.frame_of(run) + frames);
+        let more = wanted - frames;
+        if behind.0 + more > self.bytes / FRAME_BYTES {
+            return false;
+        }
+        if self.dirty.reserve(behind, more).is_ok() {
+            return true;
+        }
+        if self.clean.reserve(behind, more).is_err() {
+            return false;
+        }
+        if self.reach(behind.0 + more, source, view).is_err() {
+            self.give_clean(behind, more);
+            return false;
+        }
+        self.touched = self.touched.max(behind.0 + more);
+        true
+    }
+
+    /// Takes back frames that hold memory.
+    pub(crate) fn give(&mut self, start: NonNull<u8>, frames: usize) {
+        let first = FrameId(self.frame_of(start));
+        let given = self.dirty.free_range(first, frames);
+        debug_assert!(given.is_ok(), "{first:?} + {frames}: {given:?}");
+    }
+
+    /// Takes back frames that read as zero.
+    fn give_clean(&mut self, first: FrameId, frames: usize) {
+        let given = self.clean.free_range(first, frames);
+        debug_assert!(given.is_ok(), "{first:?} + {frames}: {given:?}");
+    }
+
+    /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
+    /// first, since the lowest are used next. Returns how many frames it gave back.
+    pub(crate) fn decommit(&mut self, keep: usize, source: &impl PageSource) -> usize {
+        let before = self.dirty.free_frames();
+        let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
+        let mut end = FrameId(self.touched);
+        while self.dirty.free_frames() > keep {
+            let most = self.dirty.free_frames() - keep;
+            let Some((run, length)) = self.dirty.previous_free_run(end) else { break };
+            let frames = length.min(align_up(most, page_frames));
+            let first = FrameId(run.0 + length - frames);
+            if self.dirty.reserve(first, frames).is_err() {
+                break;
+            }
+            end = first;
+            let start = self.at(first);
+            // SAFETY: the frames are free, below the frontier by invariant 2, and just taken.
+            if unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_err() {
+                self.give(start, frames);
+                break;
+            }
+            self.give_clean(first, frames);
+        }
+        before - self.dirty.free_frames()
+    }
+
+    /// Moves the frontier so that `frames` frames lie below it.
+    fn reach(
+        &mut self,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<(), SourceError> {
+        let needed = frames * FRAME_BYTES;
+        if needed <= self.frontier {
+            return Ok(());
+        }
+        // Steps that grow with the heap keep the calls few, and what a system without overcommit
+        // charges close to what is used; when a step is refused, the least that will do.
+        let step = (self.frontier / 8).clamp(MIN_STEP_BYTES, MAX_STEP_BYTES);
+        let generous = align_up(needed, step).min(self.bytes);
+        let exact = align_up(needed, source.page_bytes().max(SLAB_BYTES)).min(self.bytes);
+        self.commit(generous, source).or_else(|_| self.commit(exact, source))?;
+        view.bytes.store(self.frontier, Relaxed);
+        Ok(())
+    }
+
+    fn commit(&mut self, frontier: usize, source: &impl PageSource) -> Result<(), SourceError> {
+        let frames = frontier / FRAME_BYTES;
+        self.page_map.reach(frames, source)?;
+        self.run_lengths.reach(frames * size_of::<u32>(), source)?;
+        self.slabs.reach(frontier.div_ceil(SLAB_BYTES) * size_of::<Slab>(), source)?;
+        // SAFETY: frontier < bytes.
+        let start = unsafe { self.start.add(self.frontier) };
+        // SAFETY: the part of the reservation behind the old frontier.
+        unsafe { source.commit(start, frontier - self.frontier) }?;
+        self.frontier = frontier;
+        Ok(())
+    }
+
+    /// Writes `class` into the page map for `frames` frames from `start`.
+    pub(crate) fn mark(&mut self, start: NonNull<u8>, frames: usize, class: ClassId) {
+        let first = self.frame_of(start);
+        for frame in first..first + frames {
+            // SAFETY: a frame in use lies below the frontier, and the page map reaches as far.
+            let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
+            // SAFETY: as above.
+            unsafe { entry.as_ref() }.store(class.byte(), Relaxed);
+        }
+    }
+
+    /// The length in frames that [`set_run_length`](Self::set_run_length) noted.
+    pub(crate) fn run_length(&self, start: NonNull<u8>) -> usize {
+        // SAFETY: by `length_entry`, the entry is committed.
+        unsafe { self.length_entry(start).read() as usize }
+    }
+
+    /// Notes the length in frames of the run at `start`.
+    pub(crate) fn set_run_length(&mut self, start: NonNull<u8>, frames: usize) {
+        // SAFETY: by `length_entry`, the entry is committed; the region is borrowed mutably.
+        unsafe { self.length_entry(start).write(frames as u32) };
+    }
+
+    fn length_entry(&self, start: NonNull<u8>) -> NonNull<u32> {
+        // SAFETY: a frame in use lies below the frontier, and the run table reaches as far.
+        unsafe { self.run_lengths.start.cast::<u32>().add(self.frame_of(start)) }
+    }
+
+    fn at(&self, frame: FrameId) -> NonNull<u8> {
+        // SAFETY: a frame number of this region's allocators is less than its frame count.
+        unsafe { self.start.add(frame.0 * FRAME_BYTES) }
+    }
+
+    fn frame_of(&self, start: NonNull<u8>) -> usize {
+        (start.addr().get() - self.start.addr().get()) / FRAME_BYTES
+    }
+
+    /// Panics unless invariant 1 holds. For tests.
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn validate(&self) {
+        self.clean.validate().expect("the clean frames");
+        self.dirty.validate().expect("the dirty frames");
+        for frame in 0..self.touched {
+            let frame = FrameId(frame);
+            assert!(!(self.clean.is_free(frame) && self.dirty.is_free(frame)), "{frame:?}");
+        }
+    }
+}
+
+/// Takes `frames` frames at a multiple of `align`; a slab, which is both by far the most frequent
+/// and a block of the buddy system, by the shorter way.
+fn take_range(from: &mut Bitset<'_>, frames: usize, align: usize) -> Result<FrameId, Error> {
+    match Order::for_frames(frames) {
+        Some(order) if frames == order.frames() && align <= frames => from.alloc(order),
+        _ => from.alloc_range(frames, align, usize::MAX),
+    }
+}
+
+const MIN_STEP_BYTES: usize = 1 << 20;
+const MAX_STEP_BYTES: usize = 64 << 20;

@@ -1,0 +1,66 @@
+//! What a heap holds, in numbers.
+
+use crate::class::STATES;
+
+/// A heap at one moment; exact if no other thread uses it meanwhile. Sizes are in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Stats {
+    /// Small objects in use, and those in threads' caches.
+    pub small_bytes: usize,
+    /// Small objects in the CPUs' pools.
+    pub pooled_bytes: usize,
+    /// Slabs, in whole.
+    pub slab_bytes: usize,
+    /// Large objects in the regions, in whole pages.
+    pub run_bytes: usize,
+    /// Huge objects, in whole pages.
+    pub huge_bytes: usize,
+    /// Free memory of the regions that has not been given back.
+    pub dirty_bytes: usize,
+    /// Memory of the regions that could be touched.
+    pub committed_bytes: usize,
+    /// Threads' caches; the regions' own tables come on top, at about 1 % of what is used.
+    pub metadata_bytes: usize,
+    /// Regions reserved.
+    pub regions: usize,
+    /// By class, in the order of their sizes; entries with no object size are no classes.
+    pub classes: [ClassStats; STATES],
+}
+
+/// One size class.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ClassStats {
+    /// The size of an object.
+    pub object_bytes: usize,
+    /// Slabs of the class.
+    pub slabs: usize,
+    /// Objects in use or in a thread's cache.
+    pub used_objects: usize,
+    /// Objects in the pools.
+    pub pooled_objects: usize,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            small_bytes: 0,
+            pooled_bytes: 0,
+            slab_bytes: 0,
+            run_bytes: 0,
+            huge_bytes: 0,
+            dirty_bytes: 0,
+            committed_bytes: 0,
+            metadata_bytes: 0,
+            regions: 0,
+            classes: [ClassStats::default(); STATES],
+        }
+    }
+}
+
+impl Stats {
+    /// Everything that is in use, caches of threads included.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.small_bytes + self.run_bytes + self.huge_bytes
+    }
+}

@@ -1,0 +1,226 @@
+//! The C names: ISO C, POSIX, and what glibc adds.
+//!
+//! `errno` is set to `ENOMEM` where a call returns null for want of memory, and is otherwise left
+//! as it was; `free` never touches it.
+
+use core::ffi::c_int;
+use core::ptr::{self, NonNull};
+
+use hectare::process as heap;
+
+/// Larger requests than this are refused: differences of pointers must fit.
+const MAX_BYTES: usize = isize::MAX as usize;
+
+fn set_errno(value: c_int) {
+    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
+    unsafe { *libc::__errno_location() = value };
+}
+
+/// Passes an object on, or null with `ENOMEM`.
+#[inline(always)]
+fn or_enomem(object: *mut u8) -> *mut u8 {
+    if object.is_null() { out_of_memory() } else { object }
+}
+
+#[cold]
+#[inline(never)]
+fn out_of_memory() -> *mut u8 {
+    set_errno(libc::ENOMEM);
+    ptr::null_mut()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc(bytes: usize) -> *mut u8 {
+    heap::malloc_or(bytes, malloc_slow)
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
+    or_enomem(heap::malloc_slow(bytes))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(object: *mut u8) {
+    // SAFETY: the C caller's promise.
+    unsafe { heap::free(object) };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, bytes: usize) -> *mut u8 {
+    match count.checked_mul(bytes) {
+        Some(bytes) if bytes <= MAX_BYTES => or_enomem(heap::malloc_zeroed(bytes)),
+        _ => out_of_memory(),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(object: *mut u8, bytes: usize) -> *mut u8 {
+    let Some(start) = NonNull::new(object) else {
+        return malloc(bytes);
+    };
+    if bytes == 0 {
+        // As glibc does: the object is freed, and null is no error.
+        // SAFETY: the C caller's promise.
+        unsafe { heap::free(object) };
+        return ptr::null_mut();
+    }
+    if bytes > MAX_BYTES {
+        return out_of_memory();
+    }
+    // SAFETY: the C caller's promise.
+    or_enomem(unsafe { heap::realloc(start, bytes) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn reallocarray(object: *mut u8, count: usize, bytes: usize) -> *mut u8 {
+    match count.checked_mul(bytes) {
+        // SAFETY: the C caller's promise.
+        Some(bytes) => unsafe { realloc(object, bytes) },
+        None => out_of_memory(),
+    }
+}
+
+/// An object aligned to `align`, a power of two; null without touching errno.
+pub(crate) fn aligned(align: usize, bytes: usize) -> *mut u8 {
+    if bytes > MAX_BYTES || align > MAX_BYTES / 2 {
+        return ptr::null_mut();
+    }
+    heap::malloc_aligned(bytes, align)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn memalign(align: usize, bytes: usize) -> *mut u8 {
+    // glibc rounds an odd alignment up to a power of two.
+    match align.max(1).checked_next_power_of_two() {
+        Some(align) => or_enomem(aligned(align, bytes)),
+        None => {
+            set_errno(libc::EINVAL);
+            ptr::null_mut()
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut u8 {
+    if !align.is_power_of_two() {
+        set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    }
+    or_enomem(aligned(align, bytes))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes: usize) -> c_int {
+    if !align.is_power_of_two() || align % size_of::<usize>() != 0 {
+        return libc::EINVAL;
+    }
+    let object = aligned(align, bytes);
+    if object.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the C caller gives a valid place.
+    unsafe { place.write(object) };
+    0
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: no preconditions.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn valloc(bytes: usize) -> *mut u8 {
+    or_enomem(aligned(page_bytes(), bytes))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pvalloc(bytes: usize) -> *mut u8 {
+    let page = page_bytes();
+    match bytes.max(1).checked_next_multiple_of(page) {
+        Some(bytes) => or_enomem(aligned(page, bytes)),
+        None => out_of_memory(),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc_usable_size(object: *mut u8) -> usize {
+    NonNull::new(object).map_or(0, heap::usable_bytes)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free_sized(object: *mut u8, _bytes: usize) {
+    // SAFETY: the C caller's promise.
+    unsafe { heap::free(object) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free_aligned_sized(object: *mut u8, _align: usize, _bytes: usize) {
+    // SAFETY: the C caller's promise.
+    unsafe { heap::free(object) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cfree(object: *mut u8) {
+    // SAFETY: the C caller's promise.
+    unsafe { heap::free(object) };
+}
+
+/// The names that glibc gives its own functions, for programs that call those.
+mod glibc_aliases {
+    use core::ffi::c_int;
+
+    #[unsafe(no_mangle)]
+    extern "C" fn __libc_malloc(bytes: usize) -> *mut u8 {
+        super::malloc(bytes)
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn __libc_free(object: *mut u8) {
+        // SAFETY: the C caller's promise.
+        unsafe { super::free(object) };
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn __libc_cfree(object: *mut u8) {
+        // SAFETY: the C caller's promise.
+        unsafe { super::free(object) };
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn __libc_calloc(count: usize, bytes: usize) -> *mut u8 {
+        super::calloc(count, bytes)
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn __libc_realloc(object: *mut u8, bytes: usize) -> *mut u8 {
+        // SAFETY: the C caller's promise.
+        unsafe { super::realloc(object, bytes) }
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn __libc_memalign(align: usize, bytes: usize) -> *mut u8 {
+        super::memalign(align, bytes)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn __libc_valloc(bytes: usize) -> *mut u8 {
+        super::valloc(bytes)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn __libc_pvalloc(bytes: usize) -> *mut u8 {
+        super::pvalloc(bytes)
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn __posix_memalign(
+        place: *mut *mut u8,
+        align: usize,
+        bytes: usize,
+    ) -> c_int {
+        // SAFETY: the C caller's promise.
+        unsafe { super::posix_memalign(place, align, bytes) }
+    }
+}

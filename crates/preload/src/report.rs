@@ -1,0 +1,169 @@
+//! glibc's calls that ask an allocator about itself, or tune it.
+
+use core::ffi::c_int;
+use core::fmt::{self, Write};
+
+use hectare::process as heap;
+use hectare::{STATES, Stats};
+
+/// glibc's `struct mallinfo2`: sizes in bytes.
+#[repr(C)]
+#[derive(Default)]
+struct Mallinfo2 {
+    arena: usize,
+    ordblks: usize,
+    smblks: usize,
+    hblks: usize,
+    hblkhd: usize,
+    usmblks: usize,
+    fsmblks: usize,
+    uordblks: usize,
+    fordblks: usize,
+    keepcost: usize,
+}
+
+/// glibc's `struct mallinfo`: as the other, cut to `int`.
+#[repr(C)]
+struct Mallinfo([c_int; 10]);
+
+fn free_bytes(stats: &Stats) -> usize {
+    stats.slab_bytes.saturating_sub(stats.small_bytes) + stats.dirty_bytes
+}
+
+fn mallinfo_of(stats: &Stats) -> Mallinfo2 {
+    let free_objects = |class: &hectare::ClassStats| {
+        let objects = if class.object_bytes == 0 { 0 } else { (64 << 10) / class.object_bytes };
+        (class.slabs * objects).saturating_sub(class.used_objects)
+    };
+    Mallinfo2 {
+        arena: stats.slab_bytes + stats.run_bytes + stats.dirty_bytes,
+        ordblks: stats.classes.iter().map(free_objects).sum(),
+        smblks: stats.classes.iter().map(|class| class.pooled_objects).sum(),
+        hblks: usize::from(stats.huge_bytes > 0),
+        hblkhd: stats.huge_bytes,
+        usmblks: 0,
+        fsmblks: stats.pooled_bytes,
+        uordblks: stats.small_bytes + stats.run_bytes,
+        fordblks: free_bytes(stats),
+        keepcost: stats.dirty_bytes,
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mallinfo2() -> Mallinfo2 {
+    mallinfo_of(&heap::stats())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mallinfo() -> Mallinfo {
+    let info = mallinfo_of(&heap::stats());
+    let cut = |value: usize| c_int::try_from(value).unwrap_or(c_int::MAX);
+    Mallinfo([
+        cut(info.arena),
+        cut(info.ordblks),
+        cut(info.smblks),
+        cut(info.hblks),
+        cut(info.hblkhd),
+        cut(info.usmblks),
+        cut(info.fsmblks),
+        cut(info.uordblks),
+        cut(info.fordblks),
+        cut(info.keepcost),
+    ])
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc_trim(pad: usize) -> c_int {
+    c_int::from(heap::trim(pad) > 0)
+}
+
+/// Accepts glibc's parameters, none of which this heap has: 1, as for a parameter that was set.
+#[unsafe(no_mangle)]
+extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
+    1
+}
+
+/// Text on its way to a stream, without a heap.
+struct Stream(*mut libc::FILE);
+
+impl Write for Stream {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: the C caller gives an open stream; the text is readable for its length.
+        let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) };
+        if written == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+struct StandardError;
+
+impl Write for StandardError {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: the text is readable for its length.
+        let written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+        if usize::try_from(written) == Ok(text.len()) { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+/// Writes what the heap holds as XML, with glibc's outer element.
+///
+/// # Safety
+/// `stream` is an open stream.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
+    if options != 0 || stream.is_null() {
+        return libc::EINVAL;
+    }
+    let stats = heap::stats();
+    if write_xml(&mut Stream(stream), &stats).is_ok() { 0 } else { -1 }
+}
+
+fn write_xml(out: &mut impl Write, stats: &Stats) -> fmt::Result {
+    writeln!(out, "<malloc version=\"1\" allocator=\"hectare\">")?;
+    writeln!(out, "<sizes>")?;
+    for class in used_classes(&stats.classes) {
+        writeln!(
+            out,
+            "<size bytes=\"{}\" slabs=\"{}\" used=\"{}\" pooled=\"{}\"/>",
+            class.object_bytes, class.slabs, class.used_objects, class.pooled_objects
+        )?;
+    }
+    writeln!(out, "</sizes>")?;
+    writeln!(out, "<total type=\"small\" size=\"{}\"/>", stats.small_bytes)?;
+    writeln!(out, "<total type=\"run\" size=\"{}\"/>", stats.run_bytes)?;
+    writeln!(out, "<total type=\"mmap\" size=\"{}\"/>", stats.huge_bytes)?;
+    writeln!(out, "<total type=\"rest\" size=\"{}\"/>", free_bytes(stats))?;
+    let current = stats.slab_bytes + stats.run_bytes + stats.huge_bytes + stats.dirty_bytes;
+    writeln!(out, "<system type=\"current\" size=\"{current}\"/>")?;
+    writeln!(out, "<system type=\"metadata\" size=\"{}\"/>", stats.metadata_bytes)?;
+    writeln!(out, "</malloc>")
+}
+
+fn used_classes(
+    classes: &[hectare::ClassStats; STATES],
+) -> impl Iterator<Item = &hectare::ClassStats> {
+    classes.iter().filter(|class| class.slabs > 0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc_stats() {
+    let stats = heap::stats();
+    // A standard error that is closed is nobody's to report to.
+    let _ = write_text(&mut StandardError, &stats);
+}
+
+fn write_text(out: &mut impl Write, stats: &Stats) -> fmt::Result {
+    writeln!(out, "hectare: bytes in small objects {}", stats.small_bytes)?;
+    writeln!(out, "hectare: bytes in large objects {}", stats.run_bytes)?;
+    writeln!(out, "hectare: bytes in huge objects {}", stats.huge_bytes)?;
+    writeln!(out, "hectare: bytes free in slabs and pools, or dirty {}", free_bytes(stats))?;
+    writeln!(out, "hectare: bytes committed {}", stats.committed_bytes)?;
+    writeln!(out, "hectare: object bytes, slabs, used objects, pooled objects of each class")?;
+    for class in used_classes(&stats.classes) {
+        writeln!(
+            out,
+            "hectare: {:6} {:6} {:9} {:6}",
+            class.object_bytes, class.slabs, class.used_objects, class.pooled_objects
+        )?;
+    }
+    Ok(())
+}
