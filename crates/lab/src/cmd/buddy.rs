@@ -1,10 +1,122 @@
-//! `hectare buddy`.
+//! `hectare buddy`: the demo of the page-frame allocators, and what can be measured of them.
+//!
+//! | File | What |
+//! |---|---|
+//! | `subjects` | every allocator behind one trait: ours, and peers from crates.io |
+//! | `demo` | blocks one by one, in batches, by several threads |
+//! | `growth` | time over block count: the complexity made visible |
+//! | `fragment` | random reallocation at a load, and how many huge frames stay whole |
+//! | `picture` | the occupancy of the frames and the curves as one HTML page |
+
+mod demo;
+mod fragment;
+mod growth;
+mod picture;
+mod subjects;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use hectare_buddy::{MAX_ORDER, Order};
+
+use crate::report::Report;
 
 /// What `hectare buddy` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    demo: demo::Args,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Time over block count, for every demo: shows each one's complexity
+    Growth(growth::Args),
+    /// Random reallocation at several loads: how much free memory stays in whole huge frames
+    Fragment(fragment::Args),
+}
+
+/// Which allocators, and where the record goes: the same for each measurement.
+#[derive(clap::Args)]
+struct Common {
+    /// An allocator; may be given several times [default: all]
+    #[arg(short, long = "demo", value_name = "NAME")]
+    demos: Vec<String>,
+    /// Write the record as JSON (`-` is standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write an HTML page with the plots
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+impl Common {
+    /// The allocators asked for, in the order of the table.
+    fn subjects(&self) -> anyhow::Result<Vec<&'static subjects::Listed>> {
+        for name in &self.demos {
+            if !subjects::ALL.iter().any(|subject| subject.name == name) {
+                let names: Vec<&str> = subjects::ALL.iter().map(|subject| subject.name).collect();
+                bail!("there is no demo `{name}`; there are: {}", names.join(", "));
+            }
+        }
+        let asked = |name: &str| self.demos.is_empty() || self.demos.iter().any(|n| n == name);
+        Ok(subjects::ALL.iter().filter(|subject| asked(subject.name)).collect())
+    }
+
+    /// Writes the record where it was asked for.
+    fn finish(&self, report: &Report, picture: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if let Some(path) = &self.json {
+            let text = serde_json::to_string_pretty(report)? + "\n";
+            if path.as_os_str() == "-" {
+                print!("{text}");
+            } else {
+                std::fs::write(path, text).with_context(|| {
+                    format!("the record cannot be written to {}", path.display())
+                })?;
+            }
+        }
+        if let Some(path) = &self.report {
+            std::fs::write(path, picture())
+                .with_context(|| format!("the page cannot be written to {}", path.display()))?;
+            eprintln!("hectare: wrote {}", path.display());
+        }
+        Ok(())
+    }
+
+    /// Whether the table goes to standard output: not if the record does.
+    fn prints_table(&self) -> bool {
+        self.json.as_ref().is_none_or(|path| path.as_os_str() != "-")
+    }
+}
+
+/// An order from the command line.
+fn order(given: u8) -> anyhow::Result<Order> {
+    Order::new(given).with_context(|| {
+        format!("order {given} is too large: the largest is {MAX_ORDER}, 1 GiB of 4 KiB frames")
+    })
+}
+
+/// Frames of `blocks` blocks of an order, if that is a sensible number.
+fn frames(blocks: usize, order: Order) -> anyhow::Result<usize> {
+    const LARGEST: usize = 1 << 28;
+    ensure!(blocks > 0, "0 blocks were asked for: there must be at least one");
+    match blocks.checked_mul(order.frames()) {
+        Some(frames) if frames <= LARGEST => Ok(frames),
+        _ => bail!(
+            "{blocks} blocks of order {} are more than {LARGEST} frames (1 TiB): give fewer",
+            order.get()
+        ),
+    }
+}
 
 /// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `buddy` is not built yet")
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match args.what {
+        None => demo::run(&args.demo),
+        Some(What::Growth(args)) => growth::run(&args),
+        Some(What::Fragment(args)) => fragment::run(&args),
+    }
 }

@@ -1,0 +1,154 @@
+//! The fragmentation experiment: all frames are taken, random ones freed down to a load, and then,
+//! round by round, a tenth of what is held is freed at random and taken anew. How much of the free
+//! memory lies in whole huge frames? (After Wrenger and others, "LLFree", ATC 2023, section 5.4.)
+//!
+//! The harness keeps its own map of the frames and counts in that, for all alike.
+
+use anyhow::ensure;
+use hectare_buddy::{HUGE_ORDER, Order};
+
+use super::Common;
+use super::subjects::{Job, Subject};
+use crate::report::{Report, Row, Series};
+
+/// What `hectare buddy fragment` can be given.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Loads in per cent of the frames
+    #[arg(long, value_delimiter = ',', default_values_t = [50, 70, 90])]
+    load: Vec<usize>,
+    /// Rounds of reallocation
+    #[arg(long, default_value_t = 100)]
+    rounds: usize,
+    /// Managed frames, a multiple of 512
+    #[arg(long, default_value_t = 1 << 18)]
+    frames: usize,
+    /// Seed of the random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// One life at one load.
+struct Life {
+    frames: usize,
+    load_percent: usize,
+    rounds: usize,
+    seed: u64,
+}
+
+/// What a life left behind.
+pub(super) struct Outcome {
+    /// The share of the free frames that lie in whole huge frames, after each round.
+    huge_ratio: Vec<f64>,
+    /// Allocated frames in each 2 MiB at the end, for the picture.
+    pub(super) occupancy: Vec<u16>,
+}
+
+impl Job for Life {
+    type Output = Outcome;
+
+    fn run<S: Subject>(self, mut subject: S) -> Outcome {
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        let mut held: Vec<usize> = Vec::with_capacity(self.frames);
+        for _ in 0..self.frames {
+            held.push(subject.alloc(Order::ZERO).expect("there are as many frames"));
+        }
+        // The first frame that a subject hands out need not be its frame 0.
+        let base = held.iter().copied().min().unwrap_or(0);
+        let mut in_use = vec![512_u16; self.frames / HUGE_ORDER.frames()];
+        let mut huge_ratio = Vec::with_capacity(self.rounds);
+        random.shuffle(&mut held);
+        let kept = self.frames * self.load_percent / 100;
+        let give = |subject: &mut S, in_use: &mut [u16], frame: usize| {
+            subject.free(frame, Order::ZERO);
+            in_use[(frame - base) / HUGE_ORDER.frames()] -= 1;
+        };
+        for frame in held.drain(kept..) {
+            give(&mut subject, &mut in_use, frame);
+        }
+        for _ in 0..self.rounds {
+            random.shuffle(&mut held);
+            let tenth = kept / 10;
+            for frame in held.drain(kept - tenth..) {
+                give(&mut subject, &mut in_use, frame);
+            }
+            for _ in 0..tenth {
+                let frame = subject.alloc(Order::ZERO).expect("as many were freed");
+                in_use[(frame - base) / HUGE_ORDER.frames()] += 1;
+                held.push(frame);
+            }
+            let whole = in_use.iter().filter(|&&used| used == 0).count() * HUGE_ORDER.frames();
+            huge_ratio.push(whole as f64 / (self.frames - kept) as f64);
+        }
+        Outcome { huge_ratio, occupancy: in_use }
+    }
+
+    fn run_shared<S: Subject + Send>(self, mut subjects: Vec<S>) -> Outcome {
+        self.run(subjects.remove(0))
+    }
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    ensure!(
+        args.frames >= 2048 && args.frames.is_multiple_of(HUGE_ORDER.frames()),
+        "{} frames were asked for: the experiment needs a multiple of 512, at least 2048",
+        args.frames
+    );
+    for &load in &args.load {
+        ensure!((1..100).contains(&load), "a load of {load} %: give one from 1 to 99");
+    }
+    ensure!(args.rounds > 0, "0 rounds were asked for: there must be at least one");
+    let mut report = Report::new("buddy fragment");
+    report.parameter("frames", args.frames);
+    report.parameter("rounds", args.rounds);
+    report.parameter("load_percent", args.load.clone());
+    report.parameter("seed", args.seed);
+    let mut pictures = Vec::new();
+    for &load_percent in &args.load {
+        if args.common.prints_table() {
+            println!("load {load_percent} %: share of the free memory in whole 2 MiB frames");
+        }
+        for subject in args.common.subjects()? {
+            let frames = args.frames.min(subject.fragment_frames);
+            let mut row = Row::new(subject.name, format!("load {load_percent} %"));
+            if let Some(why) = subject.refuses(frames) {
+                report.rows.push(row.with("note", why));
+                continue;
+            }
+            let life = Life { frames, load_percent, rounds: args.rounds, seed: args.seed };
+            let outcome = subject.with(frames, 1, life);
+            let at = |round: usize| outcome.huge_ratio[round.min(args.rounds) - 1];
+            row = row.with("frames", frames).with("load_percent", load_percent);
+            for round in [1, 10, 30, 100].into_iter().filter(|&round| round <= args.rounds) {
+                row = row.with(&format!("huge_after_{round}_ratio"), at(round));
+            }
+            row = row.with("huge_ratio", at(args.rounds));
+            let mut note = String::new();
+            if frames < args.frames {
+                note = format!("{frames} of {} frames: too slow with all", args.frames);
+                row = row.with("note", note.clone());
+            }
+            if args.common.prints_table() {
+                print!("  {:30}", subject.name);
+                for round in [1, 10, 30, 100].into_iter().filter(|&round| round <= args.rounds) {
+                    print!("  after {round:>3} {:>6.2} %", at(round) * 100.0);
+                }
+                println!("  {note}");
+            }
+            let points = outcome.huge_ratio.iter().enumerate();
+            report.series.push(Series {
+                plot: format!("free memory in whole huge frames, load {load_percent} %"),
+                subject: subject.name.to_owned(),
+                workload: format!("load {load_percent} %"),
+                x_name: "rounds".to_owned(),
+                y_name: "huge_ratio".to_owned(),
+                points: points.map(|(round, &ratio)| [round as f64 + 1.0, ratio]).collect(),
+            });
+            pictures.push((format!("{}, load {load_percent} %", subject.name), outcome.occupancy));
+            report.rows.push(row);
+        }
+    }
+    args.common.finish(&report, || super::picture::page(&report, &pictures))
+}

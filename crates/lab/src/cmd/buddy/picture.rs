@@ -1,0 +1,241 @@
+//! One offline HTML page: the table, the curves, and the occupancy of the frames.
+
+use std::fmt::Write as _;
+
+use crate::report::{Report, Series};
+
+/// Colours that can be told apart in light and dark, by everyone (after Okabe and Ito).
+const COLOURS: [&str; 10] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b",
+    "#b8a800", "#6a3d9a",
+];
+
+/// The page of a report; `pictures` are names with the used frames of each 2 MiB.
+pub(super) fn page(report: &Report, pictures: &[(String, Vec<u16>)]) -> String {
+    let mut html = String::new();
+    html.push_str(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>hectare buddy</title><style>\
+         :root{color-scheme:light dark;--ink:#222;--paper:#fff;--grid:#ddd;--full:#0072b2}\
+         @media(prefers-color-scheme:dark){:root{--ink:#ddd;--paper:#181818;--grid:#444;--full:#56b4e9}}\
+         body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;\
+         color:var(--ink);background:var(--paper)}svg{width:100%;height:auto}text{fill:var(--ink);\
+         font-size:11px}table{border-collapse:collapse;display:block;overflow-x:auto}\
+         td,th{padding:.15rem .6rem;text-align:right;border-bottom:1px solid var(--grid);\
+         white-space:nowrap}td:first-child,th:first-child{text-align:left}\
+         code{overflow-wrap:anywhere}.maps{display:grid;gap:1rem;\
+         grid-template-columns:repeat(auto-fill,minmax(15rem,1fr))}figure{margin:0}</style>",
+    );
+    let _ = write!(html, "<h1>{}</h1><p>Made by <code>", escape(&report.verb));
+    let _ =
+        write!(html, "{}</code> on {}.</p>", escape(&report.command), escape(&report.machine.cpu));
+    table(&mut html, report);
+    let mut plots: Vec<&str> = report.series.iter().map(|series| series.plot.as_str()).collect();
+    plots.dedup();
+    for plot in plots {
+        let lines: Vec<&Series> = report.series.iter().filter(|line| line.plot == plot).collect();
+        let _ = write!(html, "<h2>{}</h2>", escape(plot));
+        chart(&mut html, &lines);
+    }
+    if !pictures.is_empty() {
+        html.push_str(
+            "<h2>Occupancy at the end</h2><p>A square is 2 MiB: empty squares are whole huge \
+             frames, the darker the more of its 512 frames are in use. Frame 0 is at the top \
+             left.</p><div class=\"maps\">",
+        );
+        for (name, used) in pictures {
+            occupancy(&mut html, name, used);
+        }
+        html.push_str("</div>");
+    }
+    for note in &report.notes {
+        let _ = write!(html, "<p>{}</p>", escape(note));
+    }
+    html.push_str("</html>\n");
+    html
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+}
+
+fn table(html: &mut String, report: &Report) {
+    let mut columns: Vec<&str> = Vec::new();
+    for row in &report.rows {
+        for name in row.figures.keys() {
+            if !columns.contains(&name.as_str()) && !["about", "kind"].contains(&name.as_str()) {
+                columns.push(name);
+            }
+        }
+    }
+    html.push_str("<details open><summary>Figures</summary><table><tr><th>allocator<th>workload");
+    for column in &columns {
+        let _ = write!(html, "<th>{}", escape(column));
+    }
+    for row in &report.rows {
+        let _ = write!(html, "<tr><td>{}<td>{}", escape(&row.subject), escape(&row.workload));
+        for &column in &columns {
+            let text = match (row.number(column), row.figures.get(column)) {
+                (Some(number), _) if number.fract() != 0.0 => format!("{number:.4}"),
+                (Some(number), _) => format!("{number}"),
+                (None, Some(value)) => value.as_str().map(escape).unwrap_or_default(),
+                (None, None) => String::new(),
+            };
+            let _ = write!(html, "<td>{text}");
+        }
+    }
+    html.push_str("</table></details>");
+}
+
+/// Where a value lies between the ends of an axis, 0 to 1.
+struct Axis {
+    low: f64,
+    high: f64,
+    is_log: bool,
+}
+
+impl Axis {
+    fn over(values: impl Iterator<Item = f64> + Clone, is_log: bool) -> Self {
+        let low = values.clone().fold(f64::INFINITY, f64::min);
+        let high = values.fold(f64::NEG_INFINITY, f64::max);
+        if is_log {
+            let (low, high) = (low.max(1e-9).log10().floor(), high.max(1e-9).log10().ceil());
+            Self { low, high: high.max(low + 1.0), is_log }
+        } else {
+            Self { low: 0.0, high: if high > 0.0 { high } else { 1.0 }, is_log }
+        }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let value = if self.is_log { value.max(1e-9).log10() } else { value };
+        (value - self.low) / (self.high - self.low)
+    }
+
+    /// Values worth a line, with their names.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        if self.is_log {
+            let name = |power: i32| {
+                if (-3..=4).contains(&power) {
+                    format!("{}", 10f64.powi(power))
+                } else {
+                    format!("10^{power}")
+                }
+            };
+            (self.low as i32..=self.high as i32)
+                .map(|power| (10f64.powi(power), name(power)))
+                .collect()
+        } else {
+            (0..=5)
+                .map(|step| self.high * f64::from(step) / 5.0)
+                .map(|value| (value, format!("{}", (value * 1000.0).round() / 1000.0)))
+                .collect()
+        }
+    }
+}
+
+/// A chart of lines with the names beside their ends.
+fn chart(html: &mut String, lines: &[&Series]) {
+    const WIDTH: f64 = 900.0;
+    const HEIGHT: f64 = 420.0;
+    const LEFT: f64 = 60.0;
+    const RIGHT: f64 = 220.0;
+    const BOTTOM: f64 = 40.0;
+    let points = || lines.iter().flat_map(|line| line.points.iter());
+    let is_log = lines.first().is_some_and(|line| line.x_name == "blocks");
+    let x = Axis::over(points().map(|point| point[0]), is_log);
+    let y = Axis::over(points().map(|point| point[1]), is_log);
+    let px = |value: f64| LEFT + x.place(value) * (WIDTH - LEFT - RIGHT);
+    let py = |value: f64| 10.0 + (1.0 - y.place(value)) * (HEIGHT - BOTTOM - 10.0);
+    let _ = write!(html, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">");
+    for (value, name) in x.ticks() {
+        let at = px(value);
+        let (top, bottom) = (10.0, HEIGHT - BOTTOM);
+        let _ = write!(
+            html,
+            "<path d=\"M{at:.1} {top}V{bottom}\" stroke=\"var(--grid)\"/>\
+             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
+            bottom + 14.0
+        );
+    }
+    for (value, name) in y.ticks() {
+        let at = py(value);
+        let _ = write!(
+            html,
+            "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"var(--grid)\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
+            WIDTH - RIGHT,
+            LEFT - 6.0,
+            at + 4.0
+        );
+    }
+    if let Some(line) = lines.first() {
+        let _ = write!(
+            html,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><text x=\"4\" y=\"10\">{}</text>",
+            WIDTH - RIGHT,
+            HEIGHT - 8.0,
+            escape(&line.x_name),
+            escape(&line.y_name)
+        );
+    }
+    // Names stand at the height of the line's end, pushed apart where they would collide.
+    let mut names: Vec<(f64, usize)> = lines
+        .iter()
+        .enumerate()
+        .filter_map(|(at, line)| Some((py(line.points.last()?[1]), at)))
+        .collect();
+    names.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut above = f64::NEG_INFINITY;
+    for (height, at) in names {
+        let line = lines[at];
+        let colour = COLOURS[at % COLOURS.len()];
+        let path: Vec<String> = line
+            .points
+            .iter()
+            .map(|point| format!("{:.1} {:.1}", px(point[0]), py(point[1])))
+            .collect();
+        let _ = write!(
+            html,
+            "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            path.join("L")
+        );
+        above = height.max(above + 13.0);
+        let _ = write!(
+            html,
+            "<text x=\"{:.1}\" y=\"{:.1}\" style=\"fill:{colour}\">{}</text>",
+            WIDTH - RIGHT + 6.0,
+            above + 4.0,
+            escape(&line.subject)
+        );
+    }
+    html.push_str("</svg>");
+}
+
+/// The frames of one allocator: a square for each 2 MiB.
+fn occupancy(html: &mut String, name: &str, used: &[u16]) {
+    let columns = (used.len() as f64).sqrt().ceil().max(1.0) as usize;
+    let rows = used.len().div_ceil(columns);
+    let whole = used.iter().filter(|&&used| used == 0).count();
+    let _ = write!(
+        html,
+        "<figure><svg viewBox=\"0 0 {columns} {rows}\" role=\"img\">\
+         <rect width=\"{columns}\" height=\"{rows}\" fill=\"var(--grid)\" fill-opacity=\".4\"/>"
+    );
+    for (at, &used) in used.iter().enumerate().filter(|&(_, &used)| used > 0) {
+        let _ = write!(
+            html,
+            "<rect x=\"{}\" y=\"{}\" width=\".9\" height=\".9\" fill=\"var(--full)\" \
+             fill-opacity=\"{:.2}\"/>",
+            at % columns,
+            at / columns,
+            0.15 + 0.85 * f64::from(used) / 512.0
+        );
+    }
+    let _ = write!(
+        html,
+        "</svg><figcaption>{}: {whole} of {} huge frames whole</figcaption></figure>",
+        escape(name),
+        used.len()
+    );
+}

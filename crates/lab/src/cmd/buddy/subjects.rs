@@ -1,0 +1,361 @@
+//! Every allocator behind one trait.
+//!
+//! The trait is static: a job is compiled once for each allocator, so that no indirect call is
+//! part of what is measured.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+
+use hectare_buddy::{
+    BitmapTree, Bitset, FrameAllocator, FrameId, ListLinked, ListVec, Order, TreeLinked, TreeVec,
+};
+
+/// Bytes of a frame.
+pub(super) const FRAME_BYTES: usize = 4096;
+
+/// What is measured: takes and gives back blocks, named by their first frame.
+pub(super) trait Subject {
+    /// Takes a block.
+    fn alloc(&mut self, order: Order) -> Option<usize>;
+    /// Gives it back; the block was taken with the same order.
+    fn free(&mut self, frame: usize, order: Order);
+    /// Takes as many blocks as `out` has room for; returns how many there were.
+    fn alloc_many(&mut self, order: Order, out: &mut [FrameId]) -> usize {
+        let mut taken = 0;
+        for slot in out {
+            let Some(frame) = self.alloc(order) else { break };
+            *slot = FrameId(frame);
+            taken += 1;
+        }
+        taken
+    }
+    /// Gives blocks back.
+    fn free_many(&mut self, order: Order, blocks: &[FrameId]) {
+        for block in blocks {
+            self.free(block.0, order);
+        }
+    }
+}
+
+/// A job for any subject. `subjects` makes a fresh subject for each thread; where a subject is
+/// shared they all lead to the same frames.
+pub(super) trait Job {
+    /// What the job finds out.
+    type Output;
+    /// Does the job with one subject.
+    fn run<S: Subject>(self, subject: S) -> Self::Output;
+    /// Does the job with a handle for each of several threads.
+    fn run_shared<S: Subject + Send>(self, subjects: Vec<S>) -> Self::Output;
+}
+
+/// How the time of n blocks grows, as known from the design.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// n².
+    Quadratic,
+    /// n log n or n.
+    Linear,
+}
+
+/// A line of the table of allocators.
+pub(super) struct Listed {
+    pub(super) name: &'static str,
+    /// What it is, in a few words.
+    pub(super) about: &'static str,
+    /// Blocks that the demo gives it if it would be too slow with all of them.
+    pub(super) default_blocks: usize,
+    pub(super) growth: Growth,
+    /// Frames of the fragmentation experiment, if it would be too slow with all of them.
+    pub(super) fragment_frames: usize,
+    pub(super) is_peer: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    ListVec,
+    ListLinked,
+    TreeVec,
+    TreeLinked,
+    BitmapTree,
+    Bitset,
+    SystemFrames,
+    SystemHeap,
+    BuddyAlloc,
+}
+
+const fn ours(name: &'static str, kind: Kind, about: &'static str) -> Listed {
+    Listed {
+        name,
+        about,
+        default_blocks: usize::MAX,
+        growth: Growth::Linear,
+        fragment_frames: usize::MAX,
+        is_peer: false,
+        kind,
+    }
+}
+
+const fn peer(name: &'static str, kind: Kind, about: &'static str) -> Listed {
+    Listed { is_peer: true, ..ours(name, kind, about) }
+}
+
+/// All allocators, the naive ones first.
+pub(super) const ALL: [Listed; 9] = [
+    Listed {
+        default_blocks: 20_000,
+        fragment_frames: 2048,
+        growth: Growth::Quadratic,
+        ..ours("list-vec", Kind::ListVec, "a vector of all blocks for each order")
+    },
+    Listed {
+        default_blocks: 5_000,
+        fragment_frames: 2048,
+        growth: Growth::Quadratic,
+        ..ours("list-linked", Kind::ListLinked, "the same with doubly linked lists")
+    },
+    Listed {
+        fragment_frames: 16_384,
+        ..ours("tree-vec", Kind::TreeVec, "red-black tree of all blocks, free lists as vectors")
+    },
+    Listed {
+        fragment_frames: 16_384,
+        ..ours("tree-linked", Kind::TreeLinked, "the same with singly linked free lists")
+    },
+    ours("bitmap-tree", Kind::BitmapTree, "flattened tree of the largest free orders"),
+    ours("bitset", Kind::Bitset, "64 frames a word, summarised"),
+    peer(
+        "buddy_system_allocator-frames",
+        Kind::SystemFrames,
+        "buddy_system_allocator 0.13, FrameAllocator: B-tree sets",
+    ),
+    peer(
+        "buddy_system_allocator-heap",
+        Kind::SystemHeap,
+        "buddy_system_allocator 0.13, Heap: lists inside the free memory",
+    ),
+    peer("buddy-alloc", Kind::BuddyAlloc, "buddy-alloc 0.6: lists inside the free memory"),
+];
+
+/// Above this much memory the peers that write into free blocks are left out, bytes.
+const LARGEST_REAL_BYTES: usize = 4 << 30;
+
+impl Listed {
+    /// Whether it writes into the frames, so that they must be real memory.
+    const fn needs_memory(&self) -> bool {
+        matches!(self.kind, Kind::SystemHeap | Kind::BuddyAlloc)
+    }
+
+    /// Why it cannot manage so many frames, if it cannot.
+    pub(super) fn refuses(&self, frames: usize) -> Option<String> {
+        let bytes = frames * FRAME_BYTES;
+        (self.needs_memory() && bytes > LARGEST_REAL_BYTES).then(|| {
+            format!(
+                "left out: it keeps its lists in the frames, and {} GiB of real memory are too much",
+                bytes >> 30
+            )
+        })
+    }
+
+    /// Does `job` with a fresh allocator of `frames` frames, all free, for `threads` threads.
+    pub(super) fn with<J: Job>(&self, frames: usize, threads: usize, job: J) -> J::Output {
+        match self.kind {
+            Kind::ListVec => give(ListVec::new(frames), threads, job),
+            Kind::ListLinked => give(ListLinked::new(frames), threads, job),
+            Kind::TreeVec => give(TreeVec::new(frames), threads, job),
+            Kind::TreeLinked => give(TreeLinked::new(frames), threads, job),
+            Kind::BitmapTree => {
+                let mut metadata = vec![0; BitmapTree::metadata_bytes(frames)];
+                let tree = BitmapTree::new(frames, &mut metadata);
+                give(tree.expect("the metadata has the size asked for"), threads, job)
+            }
+            Kind::Bitset => {
+                let mut metadata = vec![0; Bitset::metadata_words(frames)];
+                let bitset = Bitset::new(frames, &mut metadata);
+                give(bitset.expect("the metadata has the size asked for"), threads, job)
+            }
+            Kind::SystemFrames => {
+                let mut allocator = buddy_system_allocator::FrameAllocator::<33>::new();
+                allocator.add_frame(0, frames);
+                hand_out(SystemFrames(allocator), threads, job)
+            }
+            Kind::SystemHeap => {
+                let memory = Memory::new(frames);
+                let mut heap = buddy_system_allocator::Heap::<48>::empty();
+                // SAFETY: the memory is this function's own and outlives the heap.
+                unsafe { heap.init(memory.base(), frames * FRAME_BYTES) };
+                hand_out(SystemHeap { heap, base: memory.base() }, threads, job)
+            }
+            Kind::BuddyAlloc => {
+                // Its own lists and bit fields come out of the same memory.
+                let memory = Memory::new(frames + frames / 256 + 64);
+                let bytes = memory.frames * FRAME_BYTES;
+                let base = memory.bytes.as_ptr().cast_const();
+                let param =
+                    buddy_alloc::buddy_alloc::BuddyAllocParam::new(base, bytes, FRAME_BYTES);
+                // SAFETY: the memory is this function's own and outlives the allocator.
+                let allocator = unsafe { buddy_alloc::buddy_alloc::BuddyAlloc::new(param) };
+                hand_out(OfBuddyAlloc { allocator, base: memory.base() }, threads, job)
+            }
+        }
+    }
+}
+
+/// Frees all frames of one of ours and does the job.
+fn give<A: FrameAllocator, J: Job>(mut allocator: A, threads: usize, job: J) -> J::Output {
+    let frames = allocator.frames();
+    allocator.add_region(FrameId(0), frames).expect("a new allocator has no free frames");
+    hand_out(Ours(allocator), threads, job)
+}
+
+/// Does the job with the subject itself, or with a lock around it if there are several threads.
+fn hand_out<S: Subject, J: Job>(subject: S, threads: usize, job: J) -> J::Output {
+    if threads == 1 {
+        return job.run(subject);
+    }
+    let lock = Mutex::new(Owned(subject));
+    job.run_shared((0..threads).map(|_| Locked(&lock)).collect())
+}
+
+/// One of ours.
+struct Ours<A>(A);
+
+impl<A: FrameAllocator> Subject for Ours<A> {
+    #[inline]
+    fn alloc(&mut self, order: Order) -> Option<usize> {
+        self.0.alloc(order).ok().map(|frame| frame.0)
+    }
+
+    #[inline]
+    fn free(&mut self, frame: usize, order: Order) {
+        self.0.free(FrameId(frame), order).expect("the block was allocated");
+    }
+
+    fn alloc_many(&mut self, order: Order, out: &mut [FrameId]) -> usize {
+        self.0.alloc_many(order, out)
+    }
+
+    fn free_many(&mut self, order: Order, blocks: &[FrameId]) {
+        self.0.free_many(order, blocks).expect("the blocks were allocated");
+    }
+}
+
+/// A subject that one thread at a time uses, whichever that is.
+struct Owned<S>(S);
+
+// SAFETY: every subject of this file owns what it points to, or points to `Memory`; nothing of it
+// is bound to a thread.
+unsafe impl<S> Send for Owned<S> {}
+
+/// One thread's handle to a subject behind a lock.
+struct Locked<'a, S>(&'a Mutex<Owned<S>>);
+
+impl<S: Subject> Subject for Locked<'_, S> {
+    fn alloc(&mut self, order: Order) -> Option<usize> {
+        self.0.lock().expect("no holder panics").0.alloc(order)
+    }
+
+    fn free(&mut self, frame: usize, order: Order) {
+        self.0.lock().expect("no holder panics").0.free(frame, order);
+    }
+}
+
+/// `buddy_system_allocator`'s frame allocator.
+struct SystemFrames(buddy_system_allocator::FrameAllocator<33>);
+
+impl Subject for SystemFrames {
+    #[inline]
+    fn alloc(&mut self, order: Order) -> Option<usize> {
+        self.0.alloc(order.frames())
+    }
+
+    #[inline]
+    fn free(&mut self, frame: usize, order: Order) {
+        self.0.dealloc(frame, order.frames());
+    }
+}
+
+/// Touched memory for the allocators that keep their lists in the frames.
+struct Memory {
+    bytes: NonNull<u8>,
+    frames: usize,
+}
+
+impl Memory {
+    fn layout(frames: usize) -> Layout {
+        // Aligned to the largest block, so that frame numbers of all subjects mean the same.
+        Layout::from_size_align(frames * FRAME_BYTES, 1 << 30).expect("a size below 5 GiB")
+    }
+
+    fn new(frames: usize) -> Self {
+        let layout = Self::layout(frames);
+        // SAFETY: the size is not 0: there is at least one block.
+        let Some(bytes) = NonNull::new(unsafe { std::alloc::alloc(layout) }) else {
+            std::alloc::handle_alloc_error(layout)
+        };
+        // SAFETY: all of the memory just allocated. Page faults are not what is measured.
+        unsafe { bytes.write_bytes(0, layout.size()) };
+        Self { bytes, frames }
+    }
+
+    fn base(&self) -> usize {
+        self.bytes.as_ptr().expose_provenance()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout in `new`.
+        unsafe { std::alloc::dealloc(self.bytes.as_ptr(), Self::layout(self.frames)) };
+    }
+}
+
+/// `buddy_system_allocator`'s heap.
+struct SystemHeap {
+    heap: buddy_system_allocator::Heap<48>,
+    base: usize,
+}
+
+/// The layout of a block.
+#[inline]
+fn layout(order: Order) -> Layout {
+    let bytes = order.frames() * FRAME_BYTES;
+    Layout::from_size_align(bytes, bytes).expect("a power of two")
+}
+
+impl Subject for SystemHeap {
+    #[inline]
+    fn alloc(&mut self, order: Order) -> Option<usize> {
+        let block = self.heap.alloc(layout(order)).ok()?;
+        Some((block.as_ptr().expose_provenance() - self.base) / FRAME_BYTES)
+    }
+
+    #[inline]
+    fn free(&mut self, frame: usize, order: Order) {
+        let address = self.base + frame * FRAME_BYTES;
+        let block = NonNull::new(std::ptr::with_exposed_provenance_mut(address));
+        // SAFETY: the block was allocated from this heap with this layout.
+        unsafe { self.heap.dealloc(block.expect("not null"), layout(order)) };
+    }
+}
+
+/// `buddy-alloc`.
+struct OfBuddyAlloc {
+    allocator: buddy_alloc::buddy_alloc::BuddyAlloc,
+    base: usize,
+}
+
+impl Subject for OfBuddyAlloc {
+    #[inline]
+    fn alloc(&mut self, order: Order) -> Option<usize> {
+        let block = self.allocator.malloc(order.frames() * FRAME_BYTES);
+        (!block.is_null()).then(|| (block.expose_provenance() - self.base) / FRAME_BYTES)
+    }
+
+    #[inline]
+    fn free(&mut self, frame: usize, _order: Order) {
+        let address = self.base + frame * FRAME_BYTES;
+        self.allocator.free(std::ptr::with_exposed_provenance_mut(address));
+    }
+}
