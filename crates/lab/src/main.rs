@@ -17,6 +17,7 @@
 
 mod bench;
 mod cmd;
+mod contest;
 mod machine;
 mod measure;
 mod output;

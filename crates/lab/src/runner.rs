@@ -1,1 +1,389 @@
 //! Starts measured processes and watches them.
+//!
+//! ```text
+//!  runner ──spawn──► hectare child …         (own heap mapped, subject preloaded)
+//!    │                    └ one line of JSON on a pipe
+//!    │  poll: process ended? record on the pipe? else sample /proc/PID every few ms
+//!    └──wait4──► rusage
+//! ```
+//!
+//! 1. One measured process at a time; the runner itself sleeps in `poll` between samples.
+//! 2. The write end of the pipe is inheritable only while the child is being started, by the one
+//!    thread that starts children.
+//! 3. A process that the user interrupts, that hangs or that crashes gives a [`Failure`], never a
+//!    figure.
+
+mod sample;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::bench::Outcome;
+use crate::cmd::child::ChildRecord;
+use crate::measure::{Usage, monotonic_ns};
+use crate::subject::Subject;
+pub(crate) use sample::{Sample, mean_bytes};
+
+/// How long one measured process may take.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub(crate) enum Job {
+    /// `hectare child` with these arguments: gives an [`Outcome`].
+    Child(Vec<OsString>),
+    /// A user's program.
+    Program {
+        /// Program and arguments.
+        command: Vec<OsString>,
+        /// Known slowness before it starts, ns (the planted control).
+        planted_ns: u64,
+        /// Whether its output is shown.
+        show_output: bool,
+    },
+}
+
+/// What one run gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    /// From start to end, ns; of a program, from the moment before it was executed.
+    pub(crate) wall_ns: u64,
+    /// The kernel's account of the process and the children it waited for.
+    pub(crate) usage: Usage,
+    /// Peak of resident memory: the largest process's high-water mark or the largest sampled sum
+    /// over the tree of processes, bytes.
+    pub(crate) peak_bytes: u64,
+    /// Resident memory over time.
+    pub(crate) samples: Vec<Sample>,
+    /// Time stolen by the hypervisor meanwhile, over all processors, ns.
+    pub(crate) steal_ns: u64,
+    /// What the child reported, for [`Job::Child`].
+    pub(crate) outcome: Option<Outcome>,
+    /// The exit code of a program (a failing program is still a measured one).
+    pub(crate) exit_code: i32,
+    /// Whether the subject's library was seen mapped; `None` when the run was too short to look.
+    pub(crate) library_seen: Option<bool>,
+}
+
+/// Why a run gave no figure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The user pressed Ctrl-C.
+    Interrupted,
+    /// It crashed, hung or reported an error.
+    Broken(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Interrupted => f.write_str("interrupted"),
+            Self::Broken(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The flag that SIGINT and SIGTERM set. Installed on first use.
+pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
+    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    FLAG.get_or_init(|| {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // The second Ctrl-C ends the command at once, as users expect.
+            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
+            let _ = signal_hook::flag::register(signal, flag.clone());
+        }
+        flag
+    })
+}
+
+/// Runs `job` on `subject`, sampling every `every`.
+///
+/// # Errors
+/// The outer error is the harness's own (nothing can be started at all); the inner one belongs to
+/// this run.
+pub(crate) fn execute(
+    subject: &Subject,
+    job: &Job,
+    every: Duration,
+) -> anyhow::Result<Result<Measured, Failure>> {
+    let flag = interrupted();
+    if flag.load(Ordering::Relaxed) {
+        return Ok(Err(Failure::Interrupted));
+    }
+    let own_peak_bytes = Usage::now().peak_bytes;
+    let (pipe, write_end) = pipe()?;
+    let mut command = self::command(subject, job, write_end.as_raw_fd())?;
+    let steal_before = sample::steal_ns();
+    let start_ns = monotonic_ns();
+    set_inheritable(&write_end)?;
+    let mut child = command.spawn().context("starting the measured process")?;
+    drop(write_end);
+
+    let mut watch = Watch {
+        pid: child.id() as i32,
+        process: pid_descriptor(child.id() as i32)?,
+        pipe,
+        line: Vec::new(),
+        samples: Vec::new(),
+        sampled_peak_bytes: 0,
+        launching: matches!(job, Job::Program { .. }),
+        library: subject.library.as_deref(),
+        library_seen: None,
+    };
+    let stop = watch.until_end(every, start_ns, flag);
+    if stop.is_some() {
+        let _ = child.kill();
+    }
+    let (status, usage) = wait(watch.pid)?;
+    let end_ns = monotonic_ns();
+    watch.read_pipe_to_end();
+    if let Some(failure) = stop {
+        return Ok(Err(failure));
+    }
+    if flag.load(Ordering::Relaxed) {
+        return Ok(Err(Failure::Interrupted));
+    }
+    let mut measured = Measured {
+        wall_ns: end_ns - start_ns,
+        peak_bytes: peak_bytes(&usage, own_peak_bytes, &watch),
+        usage,
+        samples: watch.samples,
+        steal_ns: sample::steal_ns().saturating_sub(steal_before),
+        outcome: None,
+        exit_code: status.code().unwrap_or(-1),
+        library_seen: watch.library_seen,
+    };
+    let read = match job {
+        Job::Child(_) => {
+            outcome(&watch.line, status, subject).map(|outcome| measured.outcome = Some(outcome))
+        }
+        Job::Program { .. } => {
+            started(&watch.line, status).map(|start_ns| measured.wall_ns = end_ns - start_ns)
+        }
+    };
+    Ok(read.map(|()| measured).map_err(|error| Failure::Broken(format!("{error:#}"))))
+}
+
+/// The peak of a program and its children.
+///
+/// The kernel's `ru_maxrss` of a started program begins with the high-water mark of the process
+/// that started it. Where it is no larger than that, the mark sampled from the program itself is
+/// the better figure, exact but for what happened after the last look.
+fn peak_bytes(usage: &Usage, own_peak_bytes: u64, watch: &Watch<'_>) -> u64 {
+    let tree = watch.samples.iter().map(|sample| sample.bytes).max().unwrap_or(0);
+    let largest =
+        if usage.peak_bytes > own_peak_bytes { usage.peak_bytes } else { watch.sampled_peak_bytes };
+    largest.max(tree)
+}
+
+/// When the program was executed, ns.
+fn started(line: &[u8], status: ExitStatus) -> anyhow::Result<u64> {
+    let mut start = None;
+    for record in serde_json::Deserializer::from_slice(line).into_iter() {
+        match record.context("reading the launcher's record")? {
+            ChildRecord::Started { at_ns } => start = Some(at_ns),
+            ChildRecord::Failed(why) => bail!("{why}"),
+            ChildRecord::Done { .. } => bail!("a launcher gave a workload's record"),
+        }
+    }
+    if let Some(signal) = status.signal() {
+        bail!("killed by {}", signal_name(signal));
+    }
+    start.with_context(|| format!("was not started ({status})"))
+}
+
+/// The process that does `job` with `subject` preloaded.
+///
+/// A user's program is started by `hectare child exec`, which plants the control's slowness and
+/// tells the moment of the start: what it takes to load the launcher is nobody's time.
+fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
+    command.arg("child").arg("--fd").arg(fd.to_string());
+    command.stdin(Stdio::null()).env_remove("LD_PRELOAD");
+    match job {
+        Job::Child(arguments) => {
+            command.args(arguments);
+            command.stdout(Stdio::null());
+            if let Some(library) = &subject.library {
+                command.env("LD_PRELOAD", library);
+            }
+        }
+        Job::Program { command: program, planted_ns, show_output } => {
+            command.arg("exec").arg("--planted-ns").arg(planted_ns.to_string());
+            if let Some(library) = &subject.library {
+                command.arg("--preload").arg(library);
+            }
+            command.arg("--").args(program);
+            if !show_output {
+                command.stdout(Stdio::null()).stderr(Stdio::null());
+            }
+        }
+    }
+    // A group of its own: Ctrl-C reaches the harness, which ends the child and keeps what it has.
+    command.process_group(0);
+    Ok(command)
+}
+
+/// What is watched while a process runs.
+struct Watch<'a> {
+    pid: i32,
+    process: OwnedFd,
+    pipe: File,
+    line: Vec<u8>,
+    samples: Vec<Sample>,
+    sampled_peak_bytes: u64,
+    /// The launcher has not yet become the program: its memory is not the program's.
+    launching: bool,
+    library: Option<&'a Path>,
+    library_seen: Option<bool>,
+}
+
+impl Watch<'_> {
+    /// Samples until the process has ended (`None`) or must be ended (why).
+    fn until_end(&mut self, every: Duration, start_ns: u64, flag: &AtomicBool) -> Option<Failure> {
+        let mut pipe_open = true;
+        loop {
+            let mut waiting = [
+                libc::pollfd { fd: self.process.as_raw_fd(), events: libc::POLLIN, revents: 0 },
+                libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 },
+            ];
+            let count = if pipe_open { 2 } else { 1 };
+            let timeout = libc::timespec {
+                tv_sec: every.as_secs() as libc::time_t,
+                tv_nsec: libc::c_long::from(every.subsec_nanos() as i32),
+            };
+            // SAFETY: `waiting` holds `count` initialised entries; no signal mask is given.
+            unsafe { libc::ppoll(waiting.as_mut_ptr(), count, &timeout, std::ptr::null()) };
+            if waiting[0].revents != 0 {
+                return None;
+            }
+            if pipe_open && waiting[1].revents != 0 {
+                let mut buffer = [0; 4096];
+                match self.pipe.read(&mut buffer) {
+                    Ok(0) | Err(_) => pipe_open = false,
+                    Ok(length) => self.line.extend_from_slice(&buffer[..length]),
+                }
+                continue;
+            }
+            if flag.load(Ordering::Relaxed) {
+                return Some(Failure::Interrupted);
+            }
+            let now_ns = monotonic_ns();
+            if now_ns - start_ns > TIMEOUT.as_nanos() as u64 {
+                let seconds = TIMEOUT.as_secs();
+                return Some(Failure::Broken(format!("did not end within {seconds} s")));
+            }
+            self.launching = self.launching && sample::is_this_executable(self.pid);
+            if self.launching {
+                continue;
+            }
+            if let Some(bytes) = sample::resident_bytes(self.pid) {
+                self.samples.push(Sample { at_ns: now_ns, bytes });
+            }
+            if let Some(bytes) = sample::peak_bytes(self.pid) {
+                self.sampled_peak_bytes = self.sampled_peak_bytes.max(bytes);
+            }
+            if let Some(library) = self.library.filter(|_| self.library_seen != Some(true)) {
+                self.library_seen = sample::is_mapped(self.pid, library).or(self.library_seen);
+            }
+        }
+    }
+
+    fn read_pipe_to_end(&mut self) {
+        // A grandchild may still hold the write end; what the child wrote is there already.
+        // SAFETY: the descriptor is open; the call only changes its flags.
+        unsafe { libc::fcntl(self.pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        let _ = self.pipe.read_to_end(&mut self.line);
+    }
+}
+
+/// The child's record, refused when `malloc` was not the subject's.
+fn outcome(line: &[u8], status: ExitStatus, subject: &Subject) -> anyhow::Result<Outcome> {
+    if let Some(signal) = status.signal() {
+        bail!("killed by {}", signal_name(signal));
+    }
+    if line.is_empty() {
+        bail!("ended without a record ({status})");
+    }
+    match serde_json::from_slice(line).context("reading the child's record")? {
+        ChildRecord::Failed(why) => bail!("{why}"),
+        ChildRecord::Started { .. } => bail!("a workload gave a launcher's record"),
+        ChildRecord::Done { outcome, malloc_from } => {
+            if let Some(library) = &subject.library
+                && malloc_from.canonicalize().ok().as_deref() != Some(library)
+            {
+                bail!(
+                    "`malloc` came from {}, not from {}: the library was not preloaded",
+                    malloc_from.display(),
+                    library.display()
+                );
+            }
+            Ok(*outcome)
+        }
+    }
+}
+
+fn pipe() -> anyhow::Result<(File, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("making a pipe");
+    }
+    // SAFETY: just opened, owned by nobody else.
+    let read_end = unsafe { File::from_raw_fd(ends[0]) };
+    // SAFETY: just opened, owned by nobody else.
+    let write_end = unsafe { OwnedFd::from_raw_fd(ends[1]) };
+    Ok((read_end, write_end))
+}
+
+fn set_inheritable(descriptor: &OwnedFd) -> anyhow::Result<()> {
+    // SAFETY: the descriptor is open; clearing its flags is what invariant 2 speaks of.
+    if unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("passing the pipe on");
+    }
+    Ok(())
+}
+
+fn pid_descriptor(pid: i32) -> anyhow::Result<OwnedFd> {
+    // SAFETY: `pid` is our child and not yet waited for, so it names no other process.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if descriptor < 0 {
+        return Err(std::io::Error::last_os_error())
+            .context("watching the measured process (pidfd_open needs Linux 5.3)");
+    }
+    // SAFETY: just opened, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
+}
+
+fn wait(pid: i32) -> anyhow::Result<(ExitStatus, Usage)> {
+    let mut status = 0;
+    // SAFETY: all-zero is a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both out-parameters are valid for writing.
+        let waited = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
+        if waited == pid {
+            return Ok((ExitStatus::from_raw(status), Usage::from_rusage(&usage)));
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error).context("waiting for the measured process");
+        }
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    signal_hook::low_level::signal_name(signal)
+        .map_or_else(|| format!("signal {signal}"), str::to_owned)
+}

@@ -1,1 +1,233 @@
-//! Allocators under measurement.
+//! Allocators under measurement: their names, their libraries, and whether a program can be run on
+//! them at all.
+//!
+//! | name | what it is |
+//! |---|---|
+//! | `system` | the C library's own, nothing preloaded |
+//! | `hectare` | `libhectare.so` beside this executable |
+//! | a name from `peers/` | `peers/target/release/lib<name>.so`, built by `cargo build --release` there |
+//! | `jemalloc`, `tcmalloc`, … | a library that the system brings |
+//! | `NAME=/path/lib.so` | any library |
+
+pub(crate) mod program;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// Libraries that distributions ship, under the names users know them by.
+///
+/// A name that `peers/` has too is offered from there, and the system's gets `-system` behind it:
+/// the two are different versions and both worth seeing.
+const SYSTEM_LIBRARIES: &[(&str, &str)] = &[
+    ("jemalloc", "libjemalloc.so.2"),
+    ("tcmalloc-gperftools", "libtcmalloc_minimal.so.4"),
+    ("mimalloc", "libmimalloc.so.2"),
+    ("mimalloc3", "libmimalloc.so.3"),
+    ("tbbmalloc", "libtbbmalloc_proxy.so.2"),
+    ("snmalloc", "libsnmallocshim.so"),
+    ("rpmalloc", "librpmalloc.so"),
+    ("hoard", "libhoard.so"),
+    ("scudo", "libscudo.so"),
+];
+
+/// Where distributions put them.
+const LIBRARY_FOLDERS: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+];
+
+/// One allocator under measurement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    /// The name in tables.
+    pub(crate) name: String,
+    /// The library to preload; `None` for the C library's own allocator.
+    pub(crate) library: Option<PathBuf>,
+}
+
+impl Subject {
+    /// The C library's allocator.
+    pub(crate) fn system() -> Self {
+        Self { name: "system".to_owned(), library: None }
+    }
+
+    /// Our own, when its library stands beside this executable.
+    pub(crate) fn hectare() -> Option<Self> {
+        let library = beside_executable("libhectare.so")?;
+        Some(Self { name: "hectare".to_owned(), library: Some(library) })
+    }
+
+    /// The subject that `text` names.
+    ///
+    /// # Errors
+    /// When the name is unknown or its library is not there; the message lists what was found.
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        if let Some((name, path)) = text.split_once('=') {
+            anyhow::ensure!(!name.is_empty(), "`{text}` has no name before the `=`");
+            return Self::of_library(name, Path::new(path));
+        }
+        if text.contains('/') {
+            let path = Path::new(text);
+            return Self::of_library(&library_name(path), path);
+        }
+        let found = found();
+        if let Some(subject) = found.iter().find(|subject| subject.name == text) {
+            return Ok(subject.clone());
+        }
+        if text == "hectare" {
+            bail!(
+                "libhectare.so is not beside this executable; build it with `cargo build --release`"
+            );
+        }
+        let names: Vec<_> = found.into_iter().map(|subject| subject.name).collect();
+        bail!(
+            "no allocator is called `{text}`; found: {}. Others are given as NAME=/path/lib.so",
+            names.join(", ")
+        )
+    }
+
+    /// Several, divided by commas.
+    ///
+    /// # Errors
+    /// As [`Subject::parse`], and when a name stands twice.
+    pub(crate) fn parse_list(text: &str) -> anyhow::Result<Vec<Self>> {
+        let mut subjects: Vec<Self> = Vec::new();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let subject = Self::parse(part)?;
+            if subjects.iter().any(|known| known.name == subject.name) {
+                bail!("the allocator `{}` is given twice", subject.name);
+            }
+            subjects.push(subject);
+        }
+        anyhow::ensure!(!subjects.is_empty(), "no allocator is given");
+        Ok(subjects)
+    }
+
+    fn of_library(name: &str, path: &Path) -> anyhow::Result<Self> {
+        let library = path
+            .canonicalize()
+            .with_context(|| format!("the library of `{name}`, {}", path.display()))?;
+        program::check_library(&library)?;
+        Ok(Self { name: name.to_owned(), library: Some(library) })
+    }
+}
+
+/// Every allocator that this machine has, `hectare` and `system` first.
+pub(crate) fn found() -> Vec<Subject> {
+    let mut subjects: Vec<Subject> = Subject::hectare().into_iter().collect();
+    subjects.push(Subject::system());
+    let mut libraries: Vec<PathBuf> = peer_folders()
+        .iter()
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "so"))
+        .filter_map(|path| path.canonicalize().ok())
+        .collect();
+    libraries.sort();
+    for library in libraries {
+        let name = library_name(&library);
+        if subjects.iter().all(|known| known.name != name)
+            && program::check_library(&library).is_ok()
+        {
+            subjects.push(Subject { name, library: Some(library) });
+        }
+    }
+    for (name, file) in SYSTEM_LIBRARIES {
+        let path = LIBRARY_FOLDERS
+            .iter()
+            .map(|folder| Path::new(folder).join(file))
+            .find_map(|path| path.canonicalize().ok());
+        let Some(path) = path.filter(|path| program::check_library(path).is_ok()) else {
+            continue;
+        };
+        let taken = subjects.iter().any(|known| known.name == *name);
+        let name = if taken { format!("{name}-system") } else { (*name).to_owned() };
+        subjects.push(Subject { name, library: Some(path) });
+    }
+    subjects
+}
+
+/// The recorder's library beside this executable.
+///
+/// # Errors
+/// When it is not there.
+pub(crate) fn recorder_library() -> anyhow::Result<PathBuf> {
+    beside_executable("libhectare_recorder.so").context(
+        "libhectare_recorder.so is not beside this executable; build it with `cargo build --release`",
+    )
+}
+
+/// The repository's folder `name` (`traces`, …): where one stands, above the executable, or where
+/// this command was built.
+pub(crate) fn repository_folder(name: &str) -> Option<PathBuf> {
+    let mut places = Vec::new();
+    if let Ok(here) = std::env::current_dir() {
+        places.push(here.join(name));
+    }
+    if let Ok(executable) = std::env::current_exe() {
+        places.extend(executable.ancestors().skip(1).take(4).map(|above| above.join(name)));
+    }
+    places.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name));
+    places.into_iter().filter_map(|place| place.canonicalize().ok()).find(|place| place.is_dir())
+}
+
+/// Folders that hold peers' libraries: `HECTARE_PEERS`, else those of the workspace `peers/`.
+fn peer_folders() -> Vec<PathBuf> {
+    if let Some(folder) = std::env::var_os("HECTARE_PEERS") {
+        return vec![PathBuf::from(folder)];
+    }
+    repository_folder("peers").map(|peers| peers.join("target/release")).into_iter().collect()
+}
+
+fn beside_executable(file: &str) -> Option<PathBuf> {
+    let executable = std::env::current_exe().ok()?;
+    // Test binaries live one folder deeper, in `deps`.
+    executable.ancestors().skip(1).take(2).find_map(|folder| folder.join(file).canonicalize().ok())
+}
+
+/// `/x/libpeer_jemalloc.so.2` is `jemalloc`.
+fn library_name(path: &Path) -> String {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = file.split(".so").next().unwrap_or_default();
+    let stem = stem.strip_prefix("lib").unwrap_or(stem);
+    let stem = stem.strip_prefix("peer_").unwrap_or(stem);
+    stem.replace('_', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_from_file_names() {
+        for (path, name) in [
+            ("/x/libjemalloc.so.2", "jemalloc"),
+            ("/x/libpeer_mimalloc3.so", "mimalloc3"),
+            ("/x/libtbbmalloc_proxy.so.2.8", "tbbmalloc-proxy"),
+            ("odd.so", "odd"),
+        ] {
+            assert_eq!(library_name(Path::new(path)), name);
+        }
+    }
+
+    #[test]
+    fn the_system_is_always_found() {
+        assert!(found().contains(&Subject::system()));
+        assert_eq!(Subject::parse("system").unwrap(), Subject::system());
+    }
+
+    #[test]
+    fn wrong_names_are_told_with_what_there_is() {
+        let message = Subject::parse("nosuch").unwrap_err().to_string();
+        assert!(message.contains("`nosuch`") && message.contains("system"), "{message}");
+        let message = format!("{:#}", Subject::parse("x=/nowhere/libx.so").unwrap_err());
+        assert!(message.contains("/nowhere/libx.so"), "{message}");
+        assert!(Subject::parse_list("system,system").is_err());
+        assert!(Subject::parse_list(" , ").is_err());
+    }
+}

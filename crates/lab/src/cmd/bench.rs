@@ -1,10 +1,111 @@
-//! `hectare bench`.
+//! `hectare bench`: a named workload on every allocator, or a study with subjects of its own.
+
+use anyhow::{Context, bail};
+
+use super::contesting::ContestArgs;
+use crate::bench::{self, Entry};
+use crate::contest::{Case, Work};
 
 /// What `hectare bench` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// The workload or study
+    name: Option<String>,
+    /// Explain every workload and study, with its source and parameters
+    #[arg(long)]
+    list: bool,
+    #[command(flatten)]
+    contest: ContestArgs,
+    /// Numbers of threads, divided by commas: one case each
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Operations in all
+    #[arg(long, value_name = "N")]
+    ops: Option<u64>,
+    /// Another parameter of the workload, as NAME=VALUE
+    #[arg(short, long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// What a study takes (see `hectare bench NAME -- --help`)
+    #[arg(last = true)]
+    study: Vec<String>,
+}
 
 /// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `bench` is not built yet")
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    if args.list {
+        list();
+        return Ok(());
+    }
+    let name = args.name.as_deref().context("which one? `hectare bench --list` tells")?;
+    match bench::find(name)? {
+        Entry::Study(study) => args.contest.outputs.deliver(&study.run(&args.study)?),
+        Entry::Workload(workload) => {
+            anyhow::ensure!(
+                args.study.is_empty(),
+                "`{name}` takes no arguments after `--`; its parameters are given by --set"
+            );
+            let mut parameters = workload.defaults();
+            parameters.ops = args.ops.unwrap_or(parameters.ops);
+            for setting in &args.set {
+                let Some((key, value)) = setting.split_once('=') else {
+                    bail!("--set `{setting}`: write it as NAME=VALUE");
+                };
+                let known: Vec<_> = parameters.more.keys().cloned().collect();
+                match key {
+                    "seed" => {
+                        parameters.seed =
+                            value.parse().with_context(|| format!("--set `{setting}`"))?;
+                    }
+                    _ => {
+                        let slot = parameters.more.get_mut(key).with_context(|| {
+                            format!(
+                                "`{name}` has no parameter `{key}`; it has: {}",
+                                known.join(", ")
+                            )
+                        })?;
+                        value.clone_into(slot);
+                    }
+                }
+            }
+            let threads = if args.threads.is_empty() {
+                vec![parameters.threads]
+            } else {
+                args.threads.clone()
+            };
+            let case = |threads: usize| {
+                let mut parameters = parameters.clone();
+                parameters.threads = threads;
+                let plural = if threads == 1 { "" } else { "s" };
+                Case {
+                    name: format!("{name}, {threads} thread{plural}"),
+                    work: Work::Bench { name: name.to_owned(), parameters },
+                    ideal: None,
+                }
+            };
+            let cases = threads.into_iter().map(case).collect();
+            args.contest.hold(&format!("bench {name}"), cases, false)
+        }
+    }
+}
+
+fn list() {
+    for entry in bench::ENTRIES {
+        let (about, source, parameters) = match entry {
+            Entry::Workload(workload) => {
+                let defaults = workload.defaults();
+                let mut parameters = format!("threads={} ops={}", defaults.threads, defaults.ops);
+                for (name, value) in &defaults.more {
+                    parameters.push_str(&format!(" {name}={value}"));
+                }
+                (workload.about(), workload.source(), Some(parameters))
+            }
+            Entry::Study(study) => (study.about(), study.source(), None),
+        };
+        println!("{}", entry.name());
+        println!("    {about}");
+        println!("    source: {source}");
+        if let Some(parameters) = parameters {
+            println!("    parameters: {parameters}");
+        }
+    }
 }

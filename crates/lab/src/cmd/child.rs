@@ -1,16 +1,22 @@
 //! `hectare child`: one measured thing in a fresh process, the subject preloaded by the parent.
 //!
-//! Writes exactly one line of JSON to the descriptor given and nothing else anywhere.
+//! A workload or a replay writes exactly one line of JSON to the descriptor given and nothing else
+//! anywhere. `exec` becomes a user's program and writes nothing.
 
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{self, Entry, Outcome, Parameters};
+use crate::measure::monotonic_ns;
 use crate::replay::{self, Mode, Touch};
 
 /// What `hectare child` is given by the runner.
@@ -53,44 +59,122 @@ enum Task {
         #[arg(long)]
         latency: bool,
     },
+    /// A user's program takes this process's place.
+    Exec {
+        /// Library to preload into it.
+        #[arg(long)]
+        preload: Option<PathBuf>,
+        /// Known slowness before it starts, ns (the planted control).
+        #[arg(long, default_value_t = 0)]
+        planted_ns: u64,
+        /// Program and arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// The line that a child writes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ChildRecord {
     /// It ran.
-    Done(Box<Outcome>),
+    Done {
+        /// What it gave.
+        outcome: Box<Outcome>,
+        /// The file that this process's `malloc` comes from.
+        malloc_from: PathBuf,
+    },
+    /// The program is executed next (`exec` alone).
+    Started {
+        /// `CLOCK_MONOTONIC`, ns.
+        at_ns: u64,
+    },
     /// It did not; why.
     Failed(String),
 }
 
 /// Runs the task and writes its record.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    // A measured process ends with its harness, even when that was killed.
+    // SAFETY: takes a signal number and changes nothing but this process's own setting.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     // SAFETY: the runner passes a descriptor that this process alone owns from here on.
     let mut pipe = unsafe { File::from_raw_fd(args.fd) };
-    let record = match outcome(args.task) {
-        Ok(outcome) => ChildRecord::Done(Box::new(outcome)),
+    let measured = match args.task {
+        Task::Exec { preload, planted_ns, command } => {
+            exec(&mut pipe, preload, planted_ns, &command)
+        }
+        Task::Bench { name, parameters, planted_ns } => bench(&name, &parameters, planted_ns),
+        Task::Replay { trace, mode, touch, planted_ns, latency } => {
+            replay::run(&trace, replay::Options { mode, touch, planted_ns, latency })
+        }
+    };
+    let record = match measured.and_then(|outcome| Ok((outcome, malloc_from()?))) {
+        Ok((outcome, malloc_from)) => ChildRecord::Done { outcome: Box::new(outcome), malloc_from },
         Err(error) => ChildRecord::Failed(format!("{error:#}")),
     };
-    let mut line = serde_json::to_vec(&record)?;
+    send(&mut pipe, &record)
+}
+
+fn send(pipe: &mut File, record: &ChildRecord) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(record)?;
     line.push(b'\n');
     pipe.write_all(&line).context("writing the record to the parent")
 }
 
-fn outcome(task: Task) -> anyhow::Result<Outcome> {
-    match task {
-        Task::Bench { name, parameters, planted_ns } => {
-            let parameters: Parameters =
-                serde_json::from_str(&parameters).context("reading the parameters")?;
-            let Entry::Workload(workload) = bench::find(&name)? else {
-                anyhow::bail!("`{name}` brings its own subjects and does not run in a child");
-            };
-            let mut outcome = workload.run(&parameters)?;
-            outcome.ns += outcome.ops * planted_ns;
-            Ok(outcome)
-        }
-        Task::Replay { trace, mode, touch, planted_ns, latency } => {
-            replay::run(&trace, replay::Options { mode, touch, planted_ns, latency })
-        }
+fn bench(name: &str, parameters: &str, planted_ns: u64) -> anyhow::Result<Outcome> {
+    let parameters: Parameters =
+        serde_json::from_str(parameters).context("reading the parameters")?;
+    let Entry::Workload(workload) = bench::find(name)? else {
+        anyhow::bail!("`{name}` brings its own subjects and does not run in a child");
+    };
+    let mut outcome = workload.run(&parameters)?;
+    // The planted control is time really spent, as a slower allocator would spend it.
+    let planted = Instant::now();
+    spin(Duration::from_nanos(outcome.ops * planted_ns / parameters.threads.max(1) as u64));
+    if planted_ns > 0 {
+        outcome.ns += planted.elapsed().as_nanos() as u64;
     }
+    Ok(outcome)
+}
+
+/// Becomes the program; returns only when that fails.
+fn exec(
+    pipe: &mut File,
+    preload: Option<PathBuf>,
+    planted_ns: u64,
+    command: &[OsString],
+) -> anyhow::Result<Outcome> {
+    let (program, arguments) = command.split_first().context("no program is given")?;
+    let mut command = std::process::Command::new(program);
+    command.args(arguments);
+    if let Some(library) = preload {
+        command.env("LD_PRELOAD", library);
+    }
+    // SAFETY: the descriptor is open; the program must not inherit it.
+    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    send(pipe, &ChildRecord::Started { at_ns: monotonic_ns() })?;
+    spin(Duration::from_nanos(planted_ns));
+    let error = command.exec();
+    Err(error).with_context(|| format!("starting {}", program.to_string_lossy()))
+}
+
+/// Keeps the processor busy for `time`.
+fn spin(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// The file that this process's `malloc` comes from.
+fn malloc_from() -> anyhow::Result<PathBuf> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `info` is valid for writing; any address may be asked about.
+    let found = unsafe { libc::dladdr(libc::malloc as *const libc::c_void, info.as_mut_ptr()) };
+    // SAFETY: zeroed above, which is valid for a struct of pointers, and filled when found.
+    let info = unsafe { info.assume_init() };
+    anyhow::ensure!(found != 0 && !info.dli_fname.is_null(), "`malloc` belongs to no known file");
+    // SAFETY: the loader's own null-terminated name, which lives as long as the library.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Ok(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }

@@ -1,10 +1,95 @@
-//! `hectare compare`.
+//! `hectare compare`: every allocator on the bundled traces, or on a program. The main job: it is
+//! what `hectare` does without a verb.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::contesting::ContestArgs;
+use crate::contest::{Case, Work};
+use crate::replay::{Ideal, Mode, Touch};
+use crate::subject::{self, program};
 
 /// What `hectare compare` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    #[command(flatten)]
+    contest: ContestArgs,
+    /// Traces to replay instead of the bundled ones
+    #[arg(long = "trace", value_name = "FILE.hxt")]
+    traces: Vec<PathBuf>,
+    /// Order and pace of the replays
+    #[arg(long, value_enum, default_value = "speed")]
+    mode: Mode,
+    /// What a replay writes into each block
+    #[arg(long, value_enum, default_value = "page")]
+    touch: Touch,
+    /// A program with its arguments, measured instead of traces
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
 
 /// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `compare` is not built yet")
+pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
+    if !args.command.is_empty() {
+        if !args.traces.is_empty() {
+            bail!("a program and --trace are given: one of them is measured at a time");
+        }
+        return args.contest.hold("compare", vec![program_case(&args.command)?], false);
+    }
+    let bundled = args.traces.is_empty();
+    if bundled {
+        args.traces = bundled_traces()?;
+        // The main job leaves its report behind even when no file was asked for.
+        let outputs = &mut args.contest.outputs;
+        outputs.json.get_or_insert_with(|| "hectare-report.json".into());
+        outputs.report.get_or_insert_with(|| "hectare-report.html".into());
+    }
+    let cases = args
+        .traces
+        .iter()
+        .map(|path| trace_case(path, args.mode, args.touch))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    args.contest.hold("compare", cases, true)
+}
+
+/// The case of a user's program.
+///
+/// # Errors
+/// When there is no such program, or when preloading cannot reach it.
+pub(crate) fn program_case(command: &[OsString]) -> anyhow::Result<Case> {
+    let program = command.first().context("no program is given")?;
+    let path = program::resolve(program)?;
+    if let Some(obstacle) = program::obstacle(&path)? {
+        bail!("{}", obstacle.explain(&path));
+    }
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+    Ok(Case { name, work: Work::Program(command.to_vec()), ideal: None })
+}
+
+/// The case of a trace.
+///
+/// # Errors
+/// When the trace cannot be read.
+pub(crate) fn trace_case(path: &Path, mode: Mode, touch: Touch) -> anyhow::Result<Case> {
+    let ideal = Ideal::of(path).with_context(|| path.display().to_string())?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let path = path.canonicalize().with_context(|| path.display().to_string())?;
+    Ok(Case { name, work: Work::Trace { path, mode, touch }, ideal: Some(ideal) })
+}
+
+/// The traces of the repository, by name.
+fn bundled_traces() -> anyhow::Result<Vec<PathBuf>> {
+    let folder = subject::repository_folder("traces")
+        .context("the folder `traces` is not here; run in the repository, or give --trace FILE")?;
+    let mut traces: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .with_context(|| folder.display().to_string())?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "hxt"))
+        .collect();
+    traces.sort();
+    anyhow::ensure!(!traces.is_empty(), "there is no trace (*.hxt) in {}", folder.display());
+    Ok(traces)
 }

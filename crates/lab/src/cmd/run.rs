@@ -1,10 +1,72 @@
-//! `hectare run`.
+//! `hectare run`: one program under one allocator, measured once.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use super::Exit;
+use super::compare::program_case;
+use crate::output::Outputs;
+use crate::report::{Report, Row};
+use crate::runner::{self, Failure, Job};
+use crate::subject::Subject;
 
 /// What `hectare run` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// The allocator: a name, or NAME=/path/lib.so
+    #[arg(short, long, value_name = "A", default_value = "hectare")]
+    allocator: String,
+    #[command(flatten)]
+    outputs: Outputs,
+    /// The program with its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
 
-/// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `run` is not built yet")
+/// Runs the verb; the program's own exit code is passed on.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let subject = Subject::parse(&args.allocator)?;
+    let case = program_case(&args.command)?;
+    let job = Job::Program { command: args.command, planted_ns: 0, show_output: true };
+    let measured = match runner::execute(&subject, &job, Duration::from_millis(2))? {
+        Ok(measured) => measured,
+        Err(Failure::Interrupted) => bail!(Exit { code: 130, message: "interrupted".to_owned() }),
+        Err(Failure::Broken(why)) => bail!("{} under {}: {why}", case.name, subject.name),
+    };
+    if subject.library.is_some() && measured.library_seen == Some(false) {
+        bail!("{}: the library of {} was never mapped into it", case.name, subject.name);
+    }
+    let usage = measured.usage;
+    let mut row = Row::new(&subject.name, &case.name)
+        .with("time_ns", measured.wall_ns)
+        .with("user_ns", usage.user_ns)
+        .with("system_ns", usage.system_ns)
+        .with("peak_bytes", measured.peak_bytes)
+        .with("minor_faults", usage.minor_faults)
+        .with("major_faults", usage.major_faults)
+        .with("voluntary_switches", usage.voluntary_switches)
+        .with("involuntary_switches", usage.involuntary_switches)
+        .with("steal_ns", measured.steal_ns)
+        .with("exit_code", measured.exit_code);
+    let span = measured.samples.first().zip(measured.samples.last());
+    if let Some((first, last)) = span
+        && let Some(mean) = runner::mean_bytes(&measured.samples, first.at_ns, last.at_ns)
+    {
+        row = row.with("mean_bytes", mean);
+    }
+    let mut report = Report::new("run");
+    report.rows.push(row);
+    if subject.library.is_some() && measured.library_seen.is_none() {
+        report.notes.push("too short to see whether the library was mapped".to_owned());
+    }
+    // The program's output is on stdout: the figures go to stderr.
+    eprint!("{}", crate::output::table::text(&report));
+    args.outputs.write(&report)?;
+    if measured.exit_code != 0 {
+        let code = u8::try_from(measured.exit_code).unwrap_or(1);
+        bail!(Exit { code, message: format!("the program ended with {code}") });
+    }
+    Ok(())
 }

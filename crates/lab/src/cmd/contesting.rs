@@ -1,0 +1,119 @@
+//! What `compare`, `bench` and `replay` have in common: which allocators, how many rounds, what is
+//! claimed, where the report goes.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::Exit;
+use crate::contest::analysis::Analysis;
+use crate::contest::assertion::{Claim, Decision};
+use crate::contest::{Case, Contest, Rounds};
+use crate::output::Outputs;
+use crate::report::Report;
+use crate::runner;
+use crate::subject::{self, Subject};
+
+/// Arguments of every verb that holds a contest.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct ContestArgs {
+    /// Allocators, divided by commas: names, or NAME=/path/lib.so [default: all that are found]
+    #[arg(short, long, value_name = "A,B,…")]
+    pub(crate) allocators: Option<String>,
+    /// The allocator that the others are compared with
+    #[arg(long, value_name = "NAME", default_value = "system")]
+    pub(crate) reference: String,
+    /// Complete rounds [default: as many as fit into --seconds, at least 3]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: Option<u16>,
+    /// Time to spend on rounds, s
+    #[arg(long, value_name = "S", default_value_t = 110)]
+    pub(crate) seconds: u64,
+    /// Claim to be decided, like 'rss(hectare) < 0.9*rss(system)'; exit code 3 when it fails, 4
+    /// when the noise is larger than the margin. Can be given several times
+    #[arg(long = "assert", value_name = "EXPR")]
+    pub(crate) claims: Vec<Claim>,
+    /// Seed of the shuffles
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Where to write what was measured.
+    #[command(flatten)]
+    pub(crate) outputs: Outputs,
+}
+
+impl ContestArgs {
+    /// The subjects, the reference, and both in their order for a contest.
+    fn subjects(&self) -> anyhow::Result<(Vec<Subject>, Subject)> {
+        let subjects = match &self.allocators {
+            Some(list) => Subject::parse_list(list)?,
+            None => subject::found(),
+        };
+        let named = subjects.iter().find(|subject| subject.name == self.reference);
+        let reference = match named {
+            Some(reference) => reference.clone(),
+            None => Subject::parse(&self.reference).context("the reference")?,
+        };
+        Ok((subjects, reference))
+    }
+
+    /// Holds the contest over `cases`, prints the table, writes the files, decides the claims.
+    ///
+    /// # Errors
+    /// When nothing could be measured, and with [`Exit`] when claims fail or Ctrl-C came.
+    pub(crate) fn hold(&self, verb: &str, cases: Vec<Case>, latency: bool) -> anyhow::Result<()> {
+        runner::interrupted();
+        let (subjects, reference) = self.subjects()?;
+        if subjects.iter().all(|subject| *subject == reference) {
+            eprintln!("note: {} is compared with nothing but itself", reference.name);
+        }
+        let contest = Contest {
+            cases,
+            contestants: Contest::contestants(&subjects, &reference),
+            rounds: match self.rounds {
+                Some(rounds) => Rounds::Exactly(usize::from(rounds)),
+                None => Rounds::Within(Duration::from_secs(self.seconds)),
+            },
+            seed: self.seed,
+            latency,
+        };
+        for claim in &self.claims {
+            claim.check(&contest)?;
+        }
+        let results = contest.run()?;
+        let mut report = Report::new(verb);
+        let analysis = Analysis::new(&contest, &results);
+        analysis.fill(&mut report);
+        let libraries = contest.contestants.iter().filter_map(|contestant| {
+            let library = contestant.subject.library.as_ref()?;
+            Some((contestant.name.clone(), library.display().to_string().into()))
+        });
+        report
+            .parameters
+            .insert("libraries".to_owned(), serde_json::Value::Object(libraries.collect()));
+        let mut verdicts = Vec::new();
+        for claim in &self.claims {
+            let (decision, ratio) = claim.decide(&contest, &analysis)?;
+            let word = match decision {
+                Decision::Holds => "holds",
+                Decision::Fails => "FAILS",
+                Decision::Undecided => "is UNDECIDED at this noise (raise --rounds)",
+            };
+            report.notes.push(format!(
+                "`{claim}` {word}: left/right {:.3} [{:.3}, {:.3}]",
+                ratio.value, ratio.low, ratio.high
+            ));
+            verdicts.push(decision);
+        }
+        self.outputs.deliver(&report)?;
+        if results.interrupted {
+            bail!(Exit { code: 130, message: "interrupted".to_owned() });
+        }
+        if verdicts.contains(&Decision::Fails) {
+            bail!(Exit { code: 3, message: "an assertion fails".to_owned() });
+        }
+        if verdicts.contains(&Decision::Undecided) {
+            bail!(Exit { code: 4, message: "an assertion is undecided".to_owned() });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,513 @@
+//! A contest: every case run on every contestant, in complete shuffled rounds.
+//!
+//! ```text
+//!  warm-up: each case once on the reference ──► length of a round, size of the planted slowness
+//!  round 1: cases shuffled { contestants shuffled { one fresh process } }
+//!  round 2: …                                      └ Run { case, contestant, round, figures }
+//! ```
+//!
+//! Two contestants are controls. *Again* is the reference under a second name: what it shows
+//! against the reference is noise. *Planted* is the reference with a known slowness: a contest that
+//! does not see it could not have seen a real difference of that size either.
+//!
+//! 1. Ratios pair runs of one round of one case, which lie moments apart.
+//! 2. A contestant that breaks in a case is not run in that case again, and said by name.
+//! 3. Ctrl-C ends the contest after what was measured; nothing measured is lost.
+
+pub(crate) mod analysis;
+pub(crate) mod assertion;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::bench::{LatencyRecord, Parameters};
+use crate::replay::{Ideal, Mode, Touch};
+use crate::runner::{self, Failure, Job, Measured, Sample};
+use crate::subject::Subject;
+
+/// How often resident memory is looked at: 500 looks a second cost a core about 1 %.
+const SAMPLE_EVERY: Duration = Duration::from_millis(2);
+
+/// The planted slowness as a share of the reference's time.
+pub(crate) const PLANTED_SHARE: f64 = 0.10;
+
+/// Fewer rounds cannot show anything (see [`crate::stats`]).
+const LEAST_ROUNDS: usize = 3;
+
+/// More rounds than this gain little beside their time.
+const MOST_ROUNDS: usize = 20;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// A trace is replayed.
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Order and pace.
+        mode: Mode,
+        /// Touching of memory.
+        touch: Touch,
+    },
+    /// A workload of `hectare bench`.
+    Bench {
+        /// Its name.
+        name: String,
+        /// Its parameters.
+        parameters: Parameters,
+    },
+    /// A user's program with its arguments.
+    Program(Vec<std::ffi::OsString>),
+}
+
+/// One thing that every contestant does.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    /// The name in tables.
+    pub(crate) name: String,
+    /// What is run.
+    pub(crate) work: Work,
+    /// Peaks of Ideal, where known.
+    pub(crate) ideal: Option<Ideal>,
+}
+
+/// What a contestant is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The subject that the others are compared with.
+    Reference,
+    /// A subject.
+    Subject,
+    /// The reference once more.
+    Again,
+    /// The reference made slower.
+    Planted,
+}
+
+/// An allocator in its role.
+#[derive(Clone, Debug)]
+pub(crate) struct Contestant {
+    /// The name in tables.
+    pub(crate) name: String,
+    /// The allocator.
+    pub(crate) subject: Subject,
+    /// Its role.
+    pub(crate) role: Role,
+}
+
+/// How many rounds are run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rounds {
+    /// As many as asked for.
+    Exactly(usize),
+    /// As many as fit, but at least three.
+    Within(Duration),
+}
+
+/// Everything that decides what is run.
+#[derive(Clone, Debug)]
+pub(crate) struct Contest {
+    /// What every contestant does.
+    pub(crate) cases: Vec<Case>,
+    /// Who does it; exactly one is the reference.
+    pub(crate) contestants: Vec<Contestant>,
+    /// How often.
+    pub(crate) rounds: Rounds,
+    /// Seed of the shuffles.
+    pub(crate) seed: u64,
+    /// Whether single operations are timed in one more run per case and contestant.
+    pub(crate) latency: bool,
+}
+
+/// The figures of one run.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// Index of the case.
+    pub(crate) case: usize,
+    /// Index of the contestant.
+    pub(crate) contestant: usize,
+    /// Number of the round, from 0.
+    pub(crate) round: usize,
+    /// Operations.
+    pub(crate) ops: u64,
+    /// Time, ns: the timed section, or a program's time from start to end.
+    pub(crate) time_ns: f64,
+    /// Processor time, ns.
+    pub(crate) cpu_ns: f64,
+    /// Peak resident memory (above the harness's own, except for programs), bytes.
+    pub(crate) peak_bytes: f64,
+    /// Time-weighted mean of resident memory, likewise, bytes; `None` when too short to sample.
+    pub(crate) mean_bytes: Option<f64>,
+    /// Page faults, minor and major.
+    pub(crate) faults: u64,
+    /// Context switches, voluntary and not.
+    pub(crate) switches: u64,
+    /// Time stolen by the hypervisor, ns.
+    pub(crate) steal_ns: u64,
+    /// Allocations that failed.
+    pub(crate) failed_allocations: u64,
+    /// Exit code of a program.
+    pub(crate) exit_code: i32,
+    /// Largest live bytes that the workload itself counted; 0 when unknown.
+    pub(crate) live_peak_bytes: u64,
+    /// Hash of what was done; equal for all contestants of a case.
+    pub(crate) checksum: u64,
+    /// Further figures of the workload.
+    pub(crate) more: std::collections::BTreeMap<String, f64>,
+    /// Resident memory over the timed section: (share of the section, bytes).
+    pub(crate) curve: Vec<[f64; 2]>,
+}
+
+/// A contestant that broke in a case.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    /// Index of the case.
+    pub(crate) case: usize,
+    /// Index of the contestant.
+    pub(crate) contestant: usize,
+    /// Why.
+    pub(crate) why: String,
+}
+
+/// Latencies of one contestant in one case.
+#[derive(Clone, Debug)]
+pub(crate) struct Latency {
+    /// Index of the case.
+    pub(crate) case: usize,
+    /// Index of the contestant.
+    pub(crate) contestant: usize,
+    /// By kind of operation.
+    pub(crate) records: Vec<LatencyRecord>,
+}
+
+/// What a contest gave.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Results {
+    /// Every run.
+    pub(crate) runs: Vec<Run>,
+    /// Who broke.
+    pub(crate) broken: Vec<Broken>,
+    /// Latencies, when asked for.
+    pub(crate) latencies: Vec<Latency>,
+    /// Planted slowness per case, as a share of the reference's time.
+    pub(crate) planted_shares: Vec<f64>,
+    /// Complete rounds.
+    pub(crate) rounds: usize,
+    /// Whether the user stopped it.
+    pub(crate) interrupted: bool,
+}
+
+impl Contest {
+    /// The contestants for `subjects`: the reference first, the two controls last.
+    pub(crate) fn contestants(subjects: &[Subject], reference: &Subject) -> Vec<Contestant> {
+        let mut contestants = vec![Contestant {
+            name: reference.name.clone(),
+            subject: reference.clone(),
+            role: Role::Reference,
+        }];
+        for subject in subjects.iter().filter(|&subject| subject != reference) {
+            contestants.push(Contestant {
+                name: subject.name.clone(),
+                subject: subject.clone(),
+                role: Role::Subject,
+            });
+        }
+        contestants.push(Contestant {
+            name: format!("{} again", reference.name),
+            subject: reference.clone(),
+            role: Role::Again,
+        });
+        contestants.push(Contestant {
+            name: format!("{} +{:.0} %", reference.name, PLANTED_SHARE * 100.0),
+            subject: reference.clone(),
+            role: Role::Planted,
+        });
+        contestants
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When no process can be started at all, or the reference breaks in every case.
+    pub(crate) fn run(&self) -> anyhow::Result<Results> {
+        let mut results = Results::default();
+        let bar = progress_bar();
+        let begun = Instant::now();
+        let Some(planted_ns) = self.warm_up(&mut results, &bar)? else {
+            results.interrupted = true;
+            return Ok(results);
+        };
+        anyhow::ensure!(
+            results.broken.len() < self.cases.len(),
+            "the reference {} runs in no case: {}",
+            self.contestants[0].name,
+            results.broken.first().map_or_else(String::new, |broken| broken.why.clone())
+        );
+        let round_estimate = begun.elapsed() * self.contestants.len() as u32;
+        let mut planned = self.planned_rounds(Duration::ZERO, 0, round_estimate);
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        let per_round = (self.cases.len() * self.contestants.len()) as u64;
+        while results.rounds < planned {
+            bar.set_length(planned as u64 * per_round);
+            if !self.round(results.rounds, &planted_ns, &mut random, &mut results, &bar)? {
+                results.interrupted = true;
+                break;
+            }
+            results.rounds += 1;
+            let spent = begun.elapsed();
+            planned = self.planned_rounds(spent, results.rounds, spent / results.rounds as u32);
+        }
+        if self.latency && !results.interrupted {
+            self.latency_runs(&mut results, &bar)?;
+        }
+        bar.finish_and_clear();
+        Ok(results)
+    }
+
+    /// Runs each case once on the reference. Gives the planted slowness of each case in its own
+    /// unit (ns per operation, or ns per program); `None` when interrupted.
+    fn warm_up(
+        &self,
+        results: &mut Results,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<Option<Vec<u64>>> {
+        let mut planted_ns = Vec::new();
+        for (index, case) in self.cases.iter().enumerate() {
+            bar.set_message(format!("warm-up: {}", case.name));
+            match runner::execute(&self.contestants[0].subject, &case.job(0, false), SAMPLE_EVERY)?
+            {
+                Err(Failure::Interrupted) => return Ok(None),
+                Err(Failure::Broken(why)) => {
+                    planted_ns.push(0);
+                    results.planted_shares.push(0.0);
+                    results.broken.push(Broken { case: index, contestant: 0, why });
+                }
+                Ok(measured) => {
+                    let run = case.figures(&measured, 0, 0, index);
+                    let units =
+                        if measured.outcome.is_some() { run.ops.max(1) as f64 } else { 1.0 };
+                    let per_unit = (run.time_ns * PLANTED_SHARE / units).ceil();
+                    planted_ns.push(per_unit as u64);
+                    results.planted_shares.push(per_unit * units / run.time_ns);
+                }
+            }
+        }
+        Ok(Some(planted_ns))
+    }
+
+    /// One complete round; `false` when interrupted.
+    fn round(
+        &self,
+        round: usize,
+        planted_ns: &[u64],
+        random: &mut fastrand::Rng,
+        results: &mut Results,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<bool> {
+        let mut cases: Vec<usize> = (0..self.cases.len()).collect();
+        random.shuffle(&mut cases);
+        for case in cases {
+            let mut order: Vec<usize> = (0..self.contestants.len()).collect();
+            random.shuffle(&mut order);
+            for index in order {
+                bar.inc(1);
+                let contestant = &self.contestants[index];
+                if results.is_out(case, index, &self.contestants) {
+                    continue;
+                }
+                let what = &self.cases[case];
+                bar.set_message(format!("{} on {}", what.name, contestant.name));
+                let planted = if contestant.role == Role::Planted { planted_ns[case] } else { 0 };
+                let job = what.job(planted, false);
+                match runner::execute(&contestant.subject, &job, SAMPLE_EVERY)? {
+                    Err(Failure::Interrupted) => return Ok(false),
+                    Err(Failure::Broken(why)) => {
+                        results.broken.push(Broken { case, contestant: index, why });
+                    }
+                    Ok(measured) => {
+                        if measured.library_seen == Some(false)
+                            && contestant.subject.library.is_some()
+                        {
+                            let why = "its library was never mapped into the program".to_owned();
+                            results.broken.push(Broken { case, contestant: index, why });
+                            continue;
+                        }
+                        results.runs.push(what.figures(&measured, index, round, case));
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// One run per case and subject with every operation timed.
+    fn latency_runs(&self, results: &mut Results, bar: &ProgressBar) -> anyhow::Result<()> {
+        for (index, case) in self.cases.iter().enumerate() {
+            if matches!(case.work, Work::Program(_)) {
+                continue;
+            }
+            for (number, contestant) in self.contestants.iter().enumerate() {
+                let control = matches!(contestant.role, Role::Again | Role::Planted);
+                if control || results.is_out(index, number, &self.contestants) {
+                    continue;
+                }
+                bar.set_message(format!("latencies: {} on {}", case.name, contestant.name));
+                match runner::execute(&contestant.subject, &case.job(0, true), SAMPLE_EVERY)? {
+                    Err(Failure::Interrupted) => {
+                        results.interrupted = true;
+                        return Ok(());
+                    }
+                    Err(Failure::Broken(why)) => {
+                        results.broken.push(Broken { case: index, contestant: number, why });
+                    }
+                    Ok(measured) => {
+                        let records = measured.outcome.map(|o| o.latencies).unwrap_or_default();
+                        results.latencies.push(Latency {
+                            case: index,
+                            contestant: number,
+                            records,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn planned_rounds(&self, spent: Duration, done: usize, per_round: Duration) -> usize {
+        match self.rounds {
+            Rounds::Exactly(rounds) => rounds,
+            Rounds::Within(budget) => {
+                let left = budget.saturating_sub(spent).as_secs_f64();
+                let more = (left / per_round.as_secs_f64().max(1e-3)) as usize;
+                (done + more).clamp(LEAST_ROUNDS, MOST_ROUNDS)
+            }
+        }
+    }
+}
+
+impl Results {
+    /// Whether a contestant broke in a case; the controls share the reference's fate.
+    fn is_out(&self, case: usize, contestant: usize, contestants: &[Contestant]) -> bool {
+        let control = matches!(contestants[contestant].role, Role::Again | Role::Planted);
+        self.broken.iter().any(|broken| {
+            broken.case == case
+                && (broken.contestant == contestant || (control && broken.contestant == 0))
+        })
+    }
+}
+
+impl Case {
+    /// The process that does this case once.
+    fn job(&self, planted_ns: u64, latency: bool) -> Job {
+        let planted = planted_ns.to_string();
+        match &self.work {
+            Work::Trace { path, mode, touch } => {
+                let mut arguments = vec!["replay".into(), path.into()];
+                arguments.extend(["--mode".into(), value_name(*mode)]);
+                arguments.extend(["--touch".into(), value_name(*touch)]);
+                arguments.extend(["--planted-ns".into(), planted.into()]);
+                if latency {
+                    arguments.push("--latency".into());
+                }
+                Job::Child(arguments)
+            }
+            Work::Bench { name, parameters } => {
+                let parameters = serde_json::to_string(parameters).expect("maps of text serialise");
+                Job::Child(vec![
+                    "bench".into(),
+                    name.into(),
+                    parameters.into(),
+                    "--planted-ns".into(),
+                    planted.into(),
+                ])
+            }
+            Work::Program(command) => {
+                Job::Program { command: command.clone(), planted_ns, show_output: false }
+            }
+        }
+    }
+
+    fn figures(&self, measured: &Measured, contestant: usize, round: usize, case: usize) -> Run {
+        let usage = measured.usage;
+        let mut run = Run {
+            case,
+            contestant,
+            round,
+            ops: 0,
+            time_ns: measured.wall_ns as f64,
+            cpu_ns: (usage.user_ns + usage.system_ns) as f64,
+            peak_bytes: measured.peak_bytes as f64,
+            mean_bytes: None,
+            faults: usage.minor_faults + usage.major_faults,
+            switches: usage.voluntary_switches + usage.involuntary_switches,
+            steal_ns: measured.steal_ns,
+            failed_allocations: 0,
+            exit_code: measured.exit_code,
+            live_peak_bytes: 0,
+            checksum: 0,
+            more: std::collections::BTreeMap::new(),
+            curve: Vec::new(),
+        };
+        let Some(outcome) = &measured.outcome else {
+            let (start, end) = span(&measured.samples);
+            run.mean_bytes = runner::mean_bytes(&measured.samples, start, end);
+            run.curve = curve(&measured.samples, start, end, 0);
+            return run;
+        };
+        run.ops = outcome.ops;
+        run.time_ns = outcome.ns as f64;
+        run.failed_allocations = outcome.failed_allocations;
+        run.live_peak_bytes = outcome.live_peak_bytes;
+        run.checksum = outcome.checksum;
+        run.more.clone_from(&outcome.more);
+        if let Some(window) = &outcome.window {
+            run.cpu_ns = (window.user_ns + window.system_ns) as f64;
+            run.peak_bytes = window.peak_bytes as f64;
+            run.mean_bytes = runner::mean_bytes(&measured.samples, window.start_ns, window.end_ns)
+                .map(|mean| (mean - window.baseline_bytes as f64).max(0.0));
+            run.faults = window.minor_faults + window.major_faults;
+            run.switches = window.voluntary_switches + window.involuntary_switches;
+            run.curve =
+                curve(&measured.samples, window.start_ns, window.end_ns, window.baseline_bytes);
+        }
+        run
+    }
+}
+
+/// The name of a value as the command line spells it.
+fn value_name(value: impl clap::ValueEnum) -> std::ffi::OsString {
+    value.to_possible_value().expect("no value is skipped").get_name().into()
+}
+
+fn span(samples: &[Sample]) -> (u64, u64) {
+    (samples.first().map_or(0, |first| first.at_ns), samples.last().map_or(0, |last| last.at_ns))
+}
+
+/// Samples as (share of the section, bytes above the baseline), thinned to what a plot can show.
+fn curve(samples: &[Sample], start_ns: u64, end_ns: u64, baseline_bytes: u64) -> Vec<[f64; 2]> {
+    const POINTS: usize = 160;
+    let within: Vec<&Sample> =
+        samples.iter().filter(|sample| (start_ns..=end_ns).contains(&sample.at_ns)).collect();
+    let step = within.len().div_ceil(POINTS).max(1);
+    let length = (end_ns - start_ns).max(1) as f64;
+    within
+        .chunks(step)
+        .map(|chunk| {
+            // The largest of a chunk: a thinned curve must not lose its peaks.
+            let top = chunk.iter().max_by_key(|sample| sample.bytes).expect("chunks are not empty");
+            let share = (top.at_ns - start_ns) as f64 / length;
+            [share, top.bytes.saturating_sub(baseline_bytes) as f64]
+        })
+        .collect()
+}
+
+fn progress_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {wide_msg}")
+        .expect("a valid template");
+    let bar = ProgressBar::new(0).with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}

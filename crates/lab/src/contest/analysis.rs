@@ -1,0 +1,406 @@
+//! From runs to rows: medians, paired ratios with intervals, and what the controls showed.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{Case, Contest, Results, Role, Run};
+use crate::report::{Report, Row, Series};
+use crate::stats::{self, Ratio, Verdict};
+
+/// The name of the rows over all cases.
+pub(crate) const ALL_CASES: &str = "all";
+
+/// A figure that contestants are compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metric {
+    /// Time, ns.
+    Time,
+    /// Processor time, ns.
+    Cpu,
+    /// Peak resident memory, bytes.
+    Peak,
+    /// Time-weighted mean of resident memory, bytes.
+    Mean,
+    /// Page faults.
+    Faults,
+}
+
+impl Metric {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] = [Self::Time, Self::Cpu, Self::Peak, Self::Mean, Self::Faults];
+
+    /// The word before `_ratio` in a row.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Cpu => "cpu",
+            Self::Peak => "peak",
+            Self::Mean => "mean",
+            Self::Faults => "faults",
+        }
+    }
+
+    /// The figure's name in a row.
+    pub(crate) fn figure(self) -> &'static str {
+        match self {
+            Self::Time => "time_ns",
+            Self::Cpu => "cpu_ns",
+            Self::Peak => "peak_bytes",
+            Self::Mean => "mean_bytes",
+            Self::Faults => "faults",
+        }
+    }
+
+    /// The figure of a run; `None` when it was not measured or cannot stand in a ratio.
+    pub(crate) fn of(self, run: &Run) -> Option<f64> {
+        let value = match self {
+            Self::Time => run.time_ns,
+            Self::Cpu => run.cpu_ns,
+            Self::Peak => run.peak_bytes,
+            Self::Mean => run.mean_bytes?,
+            Self::Faults => run.faults as f64,
+        };
+        (value > 0.0).then_some(value)
+    }
+}
+
+/// Runs with the contest that they belong to.
+pub(crate) struct Analysis<'a> {
+    contest: &'a Contest,
+    results: &'a Results,
+}
+
+impl<'a> Analysis<'a> {
+    /// Of the results of `contest`.
+    pub(crate) fn new(contest: &'a Contest, results: &'a Results) -> Self {
+        Self { contest, results }
+    }
+
+    /// The runs of one contestant in one case, by round.
+    fn runs(&self, case: usize, contestant: usize) -> impl Iterator<Item = &'a Run> {
+        let mine = move |run: &&Run| run.case == case && run.contestant == contestant;
+        self.results.runs.iter().filter(mine)
+    }
+
+    /// Per-round ratios of two contestants; over all cases when `case` is `None`: then the
+    /// geometric mean of a round's cases, for the rounds in which both did every case that either
+    /// did.
+    pub(crate) fn ratios(
+        &self,
+        metric: Metric,
+        case: Option<usize>,
+        above: usize,
+        below: usize,
+    ) -> Vec<f64> {
+        let cases: Vec<usize> = match case {
+            Some(case) => vec![case],
+            None => (0..self.contest.cases.len())
+                .filter(|&case| {
+                    self.runs(case, above).next().is_some()
+                        && self.runs(case, below).next().is_some()
+                })
+                .collect(),
+        };
+        let rounds = self.results.runs.iter().map(|run| run.round + 1).max().unwrap_or(0);
+        (0..rounds)
+            .filter_map(|round| {
+                let of_cases: Option<Vec<f64>> = cases
+                    .iter()
+                    .map(|&case| {
+                        let find = |contestant| {
+                            let run = self.runs(case, contestant).find(|run| run.round == round)?;
+                            metric.of(run)
+                        };
+                        Some(find(above)? / find(below)?)
+                    })
+                    .collect();
+                stats::geometric_mean(&of_cases?)
+            })
+            .collect()
+    }
+
+    /// Per-round values of one contestant; over all cases the geometric mean of each round.
+    pub(crate) fn values(&self, metric: Metric, case: Option<usize>, of: usize) -> Vec<f64> {
+        let cases = match case {
+            Some(case) => case..case + 1,
+            None => 0..self.contest.cases.len(),
+        };
+        (0..self.results.rounds)
+            .filter_map(|round| {
+                let values: Option<Vec<f64>> = cases
+                    .clone()
+                    .map(|case| metric.of(self.runs(case, of).find(|run| run.round == round)?))
+                    .collect();
+                stats::geometric_mean(&values?)
+            })
+            .collect()
+    }
+
+    /// The ratio of a contestant to the reference.
+    pub(crate) fn ratio(&self, metric: Metric, case: Option<usize>, of: usize) -> Option<Ratio> {
+        Ratio::of(&self.ratios(metric, case, of, 0))
+    }
+
+    /// What the reference shows against itself: the bias that no verdict may rest on.
+    fn bias(&self, metric: Metric, case: Option<usize>) -> f64 {
+        self.of_role(Role::Again)
+            .and_then(|again| self.ratio(metric, case, again))
+            .map_or(0.0, |ratio| (ratio.value - 1.0).abs())
+    }
+
+    fn of_role(&self, role: Role) -> Option<usize> {
+        self.contest.contestants.iter().position(|contestant| contestant.role == role)
+    }
+
+    /// Fills `report` with rows, series and notes.
+    pub(crate) fn fill(&self, report: &mut Report) {
+        for (index, case) in self.contest.cases.iter().enumerate() {
+            for contestant in 0..self.contest.contestants.len() {
+                if let Some(row) = self.row(index, case, contestant) {
+                    report.rows.push(row);
+                }
+            }
+            self.curves(index, case, report);
+        }
+        if self.contest.cases.len() > 1 {
+            for (index, contestant) in self.contest.contestants.iter().enumerate() {
+                let mut row =
+                    Row::new(&contestant.name, ALL_CASES).with("role", role_name(contestant.role));
+                self.add_ratios(&mut row, None, index);
+                if let Some(overhead) = self.overhead_of_all(index) {
+                    row = row.with("overhead_ratio", overhead);
+                }
+                report.rows.push(row);
+            }
+        }
+        report.notes.extend(self.notes());
+        report.parameter("rounds", self.results.rounds);
+        report.parameter("seed", self.contest.seed);
+        report.parameter("reference", self.contest.contestants[0].name.clone());
+        report.parameter("confidence", stats::CONFIDENCE);
+    }
+
+    fn row(&self, index: usize, case: &Case, contestant: usize) -> Option<Row> {
+        let who = &self.contest.contestants[contestant];
+        let mut row = Row::new(&who.name, &case.name).with("role", role_name(who.role));
+        let first = self.runs(index, contestant).next();
+        let Some(first) = first else {
+            let broken = self.results.broken.iter();
+            let mut mine = broken.filter(|b| b.case == index && b.contestant == contestant);
+            return Some(row.with("broken", mine.next()?.why.clone()));
+        };
+        let median = |of: &dyn Fn(&Run) -> Option<f64>| {
+            stats::median(&self.runs(index, contestant).filter_map(of).collect::<Vec<_>>())
+        };
+        for metric in Metric::ALL {
+            if let Some(value) = median(&|run| metric.of(run)) {
+                row = row.with(metric.figure(), value);
+            }
+        }
+        let all = |metric: Metric| -> Value {
+            self.runs(index, contestant).filter_map(|run| metric.of(run)).collect::<Vec<_>>().into()
+        };
+        row =
+            row.with("time_ns_runs", all(Metric::Time)).with("peak_bytes_runs", all(Metric::Peak));
+        let switches = median(&|run| Some(run.switches as f64)).unwrap_or(0.0);
+        let steal = median(&|run| Some(run.steal_ns as f64)).unwrap_or(0.0);
+        row = row.with("switches", switches).with("steal_ns", steal);
+        let ideal_bytes = match &case.ideal {
+            Some(ideal) => {
+                row = row
+                    .with("ideal_live_bytes", ideal.live_bytes)
+                    .with("ideal_rounded16_bytes", ideal.rounded16_bytes)
+                    .with("ideal_pages_bytes", ideal.pages_bytes);
+                ideal.live_bytes
+            }
+            None => first.live_peak_bytes,
+        };
+        if ideal_bytes > 0
+            && let Some(peak) = median(&|run| Metric::Peak.of(run))
+        {
+            row = row.with("live_peak_bytes", ideal_bytes);
+            row = row.with("overhead_ratio", peak / ideal_bytes as f64 - 1.0);
+        }
+        if first.ops > 0 {
+            row = row.with("ops", first.ops).with("failed_allocations", first.failed_allocations);
+            let time = median(&|run| Metric::Time.of(run)).unwrap_or(0.0);
+            row = row.with("op_ns", time / first.ops as f64);
+        } else {
+            row = row.with("exit_code", first.exit_code);
+        }
+        for name in first.more.keys() {
+            if let Some(value) = median(&|run| run.more.get(name).copied()) {
+                row = row.with(name, value);
+            }
+        }
+        let latencies = self.results.latencies.iter();
+        for latency in latencies.filter(|l| l.case == index && l.contestant == contestant) {
+            let records = serde_json::to_value(&latency.records).expect("plain numbers serialise");
+            row = row.with("latencies", records);
+        }
+        self.add_ratios(&mut row, Some(index), contestant);
+        Some(row)
+    }
+
+    /// Adds `<metric>_ratio`, its interval and its verdict.
+    fn add_ratios(&self, row: &mut Row, case: Option<usize>, contestant: usize) {
+        for metric in Metric::ALL {
+            let Some(ratio) = self.ratio(metric, case, contestant) else { continue };
+            let name = metric.name();
+            let verdict = match ratio.verdict(self.bias(metric, case)) {
+                _ if contestant == 0 => "reference",
+                Verdict::Less => "less",
+                Verdict::Same => "same",
+                Verdict::More => "more",
+            };
+            let figures: BTreeMap<String, Value> = BTreeMap::from([
+                (format!("{name}_ratio"), ratio.value.into()),
+                (format!("{name}_ratio_low"), ratio.low.into()),
+                (format!("{name}_ratio_high"), ratio.high.into()),
+                (format!("{name}_verdict"), verdict.into()),
+            ]);
+            row.figures.extend(figures);
+        }
+    }
+
+    /// Geometric mean over the cases of peak over live bytes, minus one.
+    fn overhead_of_all(&self, contestant: usize) -> Option<f64> {
+        let mut factors = Vec::new();
+        for (index, case) in self.contest.cases.iter().enumerate() {
+            let peaks: Vec<f64> = self.runs(index, contestant).map(|run| run.peak_bytes).collect();
+            factors.push(stats::median(&peaks)? / case.ideal?.live_bytes as f64);
+        }
+        Some(stats::geometric_mean(&factors)? - 1.0)
+    }
+
+    fn curves(&self, index: usize, case: &Case, report: &mut Report) {
+        for (contestant, who) in self.contest.contestants.iter().enumerate() {
+            if matches!(who.role, Role::Again | Role::Planted) {
+                continue;
+            }
+            let Some(run) = self.runs(index, contestant).last() else { continue };
+            if run.curve.is_empty() {
+                continue;
+            }
+            report.series.push(Series {
+                plot: "resident over time".to_owned(),
+                subject: who.name.clone(),
+                workload: case.name.clone(),
+                x_name: "share of the run".to_owned(),
+                y_name: "resident_bytes".to_owned(),
+                points: run.curve.clone(),
+            });
+        }
+    }
+
+    /// What the controls showed, who broke, and what else a reader must know.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let whole = if self.contest.cases.len() == 1 { Some(0) } else { None };
+        if let Some(again) = self.of_role(Role::Again) {
+            for metric in [Metric::Time, Metric::Peak] {
+                let Some(ratio) = self.ratio(metric, whole, again) else { continue };
+                notes.push(format!(
+                    "noise floor, {}: {} against itself {:.3} [{:.3}, {:.3}], ±{:.1} %",
+                    metric.name(),
+                    self.contest.contestants[0].name,
+                    ratio.value,
+                    ratio.low,
+                    ratio.high,
+                    ratio.reach() * 100.0
+                ));
+            }
+        }
+        notes.extend(self.planted_note(whole));
+        for broken in &self.results.broken {
+            notes.push(format!(
+                "{} broke in {}: {}",
+                self.contest.contestants[broken.contestant].name,
+                self.contest.cases[broken.case].name,
+                broken.why
+            ));
+        }
+        notes.extend(self.disagreements());
+        let steal: u64 = self.results.runs.iter().map(|run| run.steal_ns).sum();
+        let time: f64 = self.results.runs.iter().map(|run| run.time_ns).sum();
+        if time > 0.0 && steal as f64 > 0.01 * time {
+            notes.push(format!(
+                "the hypervisor took {:.1} % of the measured time: repeat on a quieter machine",
+                steal as f64 / time * 100.0
+            ));
+        }
+        if self.results.rounds < 3 {
+            notes.push(format!(
+                "{} complete rounds: at least 3 are needed before a difference is called one",
+                self.results.rounds
+            ));
+        }
+        if self.results.interrupted {
+            notes.push("interrupted: the figures are those of the rounds measured".to_owned());
+        }
+        notes
+    }
+
+    /// Whether the planted slowness was seen.
+    fn planted_note(&self, whole: Option<usize>) -> Option<String> {
+        let planted = self.of_role(Role::Planted)?;
+        let ratio = self.ratio(Metric::Time, whole, planted)?;
+        let seen = ratio.verdict(self.bias(Metric::Time, whole)) == Verdict::More;
+        let shares: Vec<f64> =
+            self.results.planted_shares.iter().map(|share| 1.0 + share).collect();
+        let expected = stats::geometric_mean(&shares)?;
+        Some(format!(
+            "planted slowness {}: {:.3} [{:.3}, {:.3}], {expected:.3} planted on one thread{}",
+            if seen { "seen" } else { "NOT SEEN" },
+            ratio.value,
+            ratio.low,
+            ratio.high,
+            if seen {
+                ""
+            } else {
+                "; differences of this size cannot be told here, raise --rounds"
+            }
+        ))
+    }
+
+    /// Cases in which contestants did not do the same work.
+    fn disagreements(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (index, case) in self.contest.cases.iter().enumerate() {
+            let Some(reference) = self.runs(index, 0).next() else { continue };
+            for (contestant, who) in self.contest.contestants.iter().enumerate() {
+                let differs = |run: &Run| {
+                    run.checksum != reference.checksum || run.exit_code != reference.exit_code
+                };
+                if self.runs(index, contestant).any(differs) {
+                    notes.push(format!(
+                        "{} did other work than {} in {} (checksum or exit code differs): its \
+                         figures there cannot be compared",
+                        who.name, self.contest.contestants[0].name, case.name
+                    ));
+                }
+                let failed = self.runs(index, contestant).map(|r| r.failed_allocations).max();
+                if let Some(failed @ 1..) = failed {
+                    notes.push(format!(
+                        "{}: {failed} allocations failed in {}",
+                        who.name, case.name
+                    ));
+                }
+            }
+        }
+        notes
+    }
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Reference => "reference",
+        Role::Subject => "subject",
+        Role::Again => "again",
+        Role::Planted => "planted",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The analysis on runs whose truth is known.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::contest::{Broken, Rounds, Work};
+use crate::replay::Ideal;
+use crate::subject::Subject;
+
+fn contest(cases: usize) -> Contest {
+    let fast = Subject { name: "fast".to_owned(), library: Some("/x/libfast.so".into()) };
+    let ideal =
+        Ideal { live_bytes: 1000, rounded16_bytes: 1100, pages_bytes: 4096, ..Ideal::default() };
+    Contest {
+        cases: (0..cases)
+            .map(|index| Case {
+                name: format!("case{index}"),
+                work: Work::Program(Vec::new()),
+                ideal: Some(ideal),
+            })
+            .collect(),
+        contestants: Contest::contestants(&[Subject::system(), fast], &Subject::system()),
+        rounds: Rounds::Exactly(8),
+        seed: 1,
+        latency: false,
+    }
+}
+
+fn run(case: usize, contestant: usize, round: usize, time_ns: f64, peak_bytes: f64) -> Run {
+    Run {
+        case,
+        contestant,
+        round,
+        ops: 10,
+        time_ns,
+        cpu_ns: time_ns,
+        peak_bytes,
+        mean_bytes: None,
+        faults: 1,
+        switches: 0,
+        steal_ns: 0,
+        failed_allocations: 0,
+        exit_code: 0,
+        live_peak_bytes: 0,
+        checksum: 7,
+        more: BTreeMap::new(),
+        curve: Vec::new(),
+    }
+}
+
+/// Eight rounds on a machine that slows to half in the middle: the pairs must not care.
+fn results(cases: usize, again: f64, planted: f64) -> Results {
+    let mut results = Results { rounds: 8, planted_shares: vec![0.1; cases], ..Results::default() };
+    for case in 0..cases {
+        for round in 0..8 {
+            let machine = if (3..6).contains(&round) { 2.0 } else { 1.0 };
+            let jitter = 1.0 + 0.002 * round as f64;
+            for (contestant, factor) in
+                [(0, 1.0), (1, 0.5 * jitter), (2, again), (3, planted * jitter)]
+            {
+                results.runs.push(run(case, contestant, round, 100.0 * machine * factor, 2000.0));
+            }
+        }
+    }
+    results
+}
+
+fn report(contest: &Contest, results: &Results) -> Report {
+    let mut report = Report::new("test");
+    Analysis::new(contest, results).fill(&mut report);
+    report
+}
+
+#[test]
+fn paired_ratios_cancel_what_slows_the_machine() {
+    let (contest, results) = (contest(2), results(2, 1.0, 1.1));
+    let report = report(&contest, &results);
+    let all =
+        |name: &str| report.rows.iter().find(|r| r.subject == name && r.workload == "all").unwrap();
+    let ratio = all("fast").number("time_ratio").unwrap();
+    assert!((0.5..0.51).contains(&ratio), "{ratio}");
+    assert_eq!(all("fast").figures["time_verdict"], "less");
+    assert_eq!(all("fast").figures["peak_verdict"], "same");
+    assert!((all("fast").number("overhead_ratio").unwrap() - 1.0).abs() < 1e-9);
+    assert_eq!(all("system").figures["time_verdict"], "reference");
+}
+
+#[test]
+fn the_planted_slowness_is_told_seen_or_not_seen() {
+    let contest = contest(1);
+    let seen = report(&contest, &results(1, 1.0, 1.1));
+    assert!(seen.notes.iter().any(|note| note.starts_with("planted slowness seen")));
+    // No slowness where one was planted: the report must not stay quiet.
+    let unseen = report(&contest, &results(1, 1.0, 0.99));
+    assert!(unseen.notes.iter().any(|note| note.starts_with("planted slowness NOT SEEN")));
+    // A bias of the reference against itself as large as the effect hides it too.
+    let biased = report(&contest, &results(1, 1.2, 1.1));
+    assert!(biased.notes.iter().any(|note| note.starts_with("planted slowness NOT SEEN")));
+}
+
+#[test]
+fn broken_contestants_and_other_work_are_named() {
+    let contest = contest(1);
+    let mut results = results(1, 1.0, 1.1);
+    results.runs.retain(|run| run.contestant != 1);
+    results.broken.push(Broken { case: 0, contestant: 1, why: "killed by SIGSEGV".to_owned() });
+    results.runs.last_mut().unwrap().checksum = 8;
+    let report = report(&contest, &results);
+    assert!(report.notes.iter().any(|note| note == "fast broke in case0: killed by SIGSEGV"));
+    assert!(report.notes.iter().any(|note| note.contains("did other work")));
+    let row = report.rows.iter().find(|row| row.subject == "fast").unwrap();
+    assert_eq!(row.figures["broken"], "killed by SIGSEGV");
+}
+
+#[test]
+fn incomplete_rounds_pair_only_what_was_measured() {
+    let contest = contest(1);
+    let mut results = results(1, 1.0, 1.1);
+    results.runs.retain(|run| run.contestant != 1 || run.round < 4);
+    let analysis = Analysis::new(&contest, &results);
+    assert_eq!(analysis.ratios(Metric::Time, Some(0), 1, 0).len(), 4);
+    assert_eq!(analysis.ratios(Metric::Mean, Some(0), 1, 0), Vec::<f64>::new());
+}
+
+#[test]
+fn claims_are_decided_by_the_interval() {
+    use crate::contest::assertion::{Claim, Decision};
+    let (contest, results) = (contest(2), results(2, 1.0, 1.1));
+    let analysis = Analysis::new(&contest, &results);
+    for (text, expected) in [
+        ("time(fast) < 0.9*time(system)", Decision::Holds),
+        ("time(fast) > 0.9*time(system)", Decision::Fails),
+        ("time(fast, case1) < 0.4*time(system, case1)", Decision::Fails),
+        ("time(fast) < 0.502*time(system)", Decision::Undecided),
+        ("rss(fast) < 3KiB", Decision::Holds),
+        ("1000 > rss(fast)", Decision::Fails),
+    ] {
+        let claim: Claim = text.parse().unwrap();
+        claim.check(&contest).unwrap();
+        assert_eq!(claim.decide(&contest, &analysis).unwrap().0, expected, "{text}");
+    }
+    for unknown in ["time(slow) < 1", "time(fast, nothing) < 1"] {
+        let claim: Claim = unknown.parse().unwrap();
+        assert!(claim.check(&contest).is_err(), "{unknown}");
+    }
+}

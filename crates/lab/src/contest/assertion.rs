@@ -1,0 +1,258 @@
+//! `--assert`: a claim that a script can rely on, decided by the interval and not by luck.
+//!
+//! ```text
+//!  claim  := side ("<" | "<=" | ">" | ">=") side
+//!  side   := [factor "*"] metric "(" subject ["," case] ")"  |  number [unit]
+//!  metric := time | cpu | rss | peak | mean | faults
+//!  unit   := ns us ms s · B KiB MiB GiB
+//! ```
+//!
+//! `rss` is `peak`. Without a case the claim is about all of them (geometric mean of each round).
+//! A claim holds when the whole 95 % interval of its paired quotient lies on its side, fails when
+//! it lies on the other, and is undecided when it spans the limit.
+
+use std::str::FromStr;
+
+use anyhow::{Context, bail, ensure};
+
+use super::Contest;
+use super::analysis::{Analysis, Metric};
+use crate::stats::Ratio;
+
+/// A parsed claim.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Claim {
+    text: String,
+    left: Side,
+    operator: Operator,
+    right: Side,
+}
+
+/// What a contest says to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Shown.
+    Holds,
+    /// The contrary is shown.
+    Fails,
+    /// The noise is larger than the margin.
+    Undecided,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operator {
+    Less,
+    More,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Side {
+    Figure { factor: f64, metric: Metric, subject: String, case: Option<String> },
+    Number(f64),
+}
+
+impl FromStr for Claim {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let at = text.find(['<', '>']).with_context(|| {
+            format!("`{text}` compares nothing: write it like `rss(hectare) < 0.9*rss(system)`")
+        })?;
+        let operator = if text[at..].starts_with('<') { Operator::Less } else { Operator::More };
+        // Figures are continuous: "at most" and "less than" differ by nothing that can be measured.
+        let rest = text[at + 1..].strip_prefix('=').unwrap_or(&text[at + 1..]);
+        ensure!(!rest.contains(['<', '>', '=']), "`{text}` compares more than once");
+        let left = side(&text[..at]).with_context(|| format!("left side of `{text}`"))?;
+        let right = side(rest).with_context(|| format!("right side of `{text}`"))?;
+        match (&left, &right) {
+            (Side::Number(_), Side::Number(_)) => bail!("`{text}` names no allocator"),
+            (Side::Figure { metric: a, .. }, Side::Figure { metric: b, .. }) if a != b => {
+                bail!("`{text}` compares {} with {}", a.name(), b.name())
+            }
+            _ => {}
+        }
+        Ok(Self { text: text.trim().to_owned(), left, operator, right })
+    }
+}
+
+impl std::fmt::Display for Claim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Claim {
+    /// Checks that the contest knows every name in the claim.
+    ///
+    /// # Errors
+    /// When it does not; the message lists the names.
+    pub(crate) fn check(&self, contest: &Contest) -> anyhow::Result<()> {
+        for side in [&self.left, &self.right] {
+            side.indices(contest).with_context(|| format!("--assert `{self}`"))?;
+        }
+        Ok(())
+    }
+
+    /// Decides the claim; the quotient left/right with its interval comes with it.
+    ///
+    /// # Errors
+    /// When a name is unknown or nothing was measured for it.
+    pub(crate) fn decide(
+        &self,
+        contest: &Contest,
+        analysis: &Analysis<'_>,
+    ) -> anyhow::Result<(Decision, Ratio)> {
+        let quotients = self.quotients(contest, analysis)?;
+        let ratio = Ratio::of(&quotients)
+            .with_context(|| format!("--assert `{self}`: nothing was measured for it"))?;
+        let decision = match (self.operator, ratio.rounds) {
+            (_, 0..3) => Decision::Undecided,
+            (Operator::Less, _) if ratio.high < 1.0 => Decision::Holds,
+            (Operator::Less, _) if ratio.low > 1.0 => Decision::Fails,
+            (Operator::More, _) if ratio.low > 1.0 => Decision::Holds,
+            (Operator::More, _) if ratio.high < 1.0 => Decision::Fails,
+            _ => Decision::Undecided,
+        };
+        Ok((decision, ratio))
+    }
+
+    /// Per-round quotients of the two sides.
+    fn quotients(&self, contest: &Contest, analysis: &Analysis<'_>) -> anyhow::Result<Vec<f64>> {
+        let left = self.left.indices(contest)?;
+        let right = self.right.indices(contest)?;
+        Ok(match (&self.left, left, &self.right, right) {
+            (
+                Side::Figure { factor: a, metric, .. },
+                Some((above, case)),
+                Side::Figure { factor: b, .. },
+                Some((below, other)),
+            ) => {
+                ensure!(case == other, "--assert `{self}`: the two sides name different cases");
+                let scale = a / b;
+                analysis.ratios(*metric, case, above, below).iter().map(|r| r * scale).collect()
+            }
+            (Side::Figure { factor, metric, .. }, Some((who, case)), Side::Number(limit), _) => {
+                analysis.values(*metric, case, who).iter().map(|v| v * factor / limit).collect()
+            }
+            (Side::Number(limit), _, Side::Figure { factor, metric, .. }, Some((who, case))) => {
+                analysis.values(*metric, case, who).iter().map(|v| limit / (v * factor)).collect()
+            }
+            _ => bail!("--assert `{self}` names no allocator"),
+        })
+    }
+}
+
+impl Side {
+    /// Indices of the contestant and the case; `None` for a plain number.
+    fn indices(&self, contest: &Contest) -> anyhow::Result<Option<(usize, Option<usize>)>> {
+        let Self::Figure { subject, case, .. } = self else { return Ok(None) };
+        let who = contest.contestants.iter().position(|c| c.name == *subject);
+        let who = who.with_context(|| {
+            let names: Vec<_> = contest.contestants.iter().map(|c| c.name.as_str()).collect();
+            format!("no allocator is called `{subject}` here; there are: {}", names.join(", "))
+        })?;
+        let Some(case) = case else { return Ok(Some((who, None))) };
+        let index = contest.cases.iter().position(|c| c.name == *case);
+        let index = index.with_context(|| {
+            let names: Vec<_> = contest.cases.iter().map(|c| c.name.as_str()).collect();
+            format!("no case is called `{case}` here; there are: {}", names.join(", "))
+        })?;
+        Ok(Some((who, Some(index))))
+    }
+}
+
+fn side(text: &str) -> anyhow::Result<Side> {
+    let text = text.trim();
+    let Some((before, inside)) = text.split_once('(') else { return number(text) };
+    let inside = inside.strip_suffix(')').context("a closing parenthesis is missing")?;
+    let (factor, name) = match before.split_once('*') {
+        None => (1.0, before.trim()),
+        Some((factor, name)) => {
+            let value: f64 = factor
+                .trim()
+                .parse()
+                .map_err(|_| anyhow::anyhow!("`{}` is not a factor", factor.trim()))?;
+            (value, name.trim())
+        }
+    };
+    ensure!(factor.is_finite() && factor > 0.0, "a factor must be above zero, not {factor}");
+    let metric = match name {
+        "rss" => Metric::Peak,
+        _ => Metric::ALL.into_iter().find(|metric| metric.name() == name).with_context(|| {
+            format!("`{name}` is no figure; there are: time, cpu, rss, peak, mean, faults")
+        })?,
+    };
+    let (subject, case) = match inside.split_once(',') {
+        None => (inside.trim(), None),
+        Some((subject, case)) => (subject.trim(), Some(case.trim().to_owned())),
+    };
+    ensure!(!subject.is_empty(), "an allocator is missing in `{text}`");
+    Ok(Side::Figure { factor, metric, subject: subject.to_owned(), case })
+}
+
+fn number(text: &str) -> anyhow::Result<Side> {
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (value, unit) = text.split_at(digits);
+    let value: f64 = value.parse().map_err(|_| {
+        anyhow::anyhow!("`{text}` is neither a number nor a figure like `rss(hectare)`")
+    })?;
+    let scale = match unit.trim() {
+        "" | "ns" | "B" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        "KiB" => 1024.0,
+        "MiB" => 1024.0 * 1024.0,
+        "GiB" => 1024.0 * 1024.0 * 1024.0,
+        other => bail!("`{other}` is no unit; there are: ns us ms s B KiB MiB GiB"),
+    };
+    ensure!(value > 0.0, "a limit must be above zero, not `{text}`");
+    Ok(Side::Number(value * scale))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(factor: f64, metric: Metric, subject: &str, case: Option<&str>) -> Side {
+        let (subject, case) = (subject.to_owned(), case.map(str::to_owned));
+        Side::Figure { factor, metric, subject, case }
+    }
+
+    #[test]
+    fn claims_are_read() {
+        let claim: Claim = "rss(hectare) < 0.9*rss(system)".parse().unwrap();
+        assert_eq!(claim.left, figure(1.0, Metric::Peak, "hectare", None));
+        assert_eq!(claim.right, figure(0.9, Metric::Peak, "system", None));
+        assert_eq!(claim.operator, Operator::Less);
+        let claim: Claim = " 2 * time( a , redis )>=1.5ms".parse().unwrap();
+        assert_eq!(claim.left, figure(2.0, Metric::Time, "a", Some("redis")));
+        assert_eq!(claim.right, Side::Number(1.5e6));
+        assert_eq!(claim.operator, Operator::More);
+        assert_eq!(
+            "64 MiB > mean(x)".parse::<Claim>().unwrap().left,
+            Side::Number(64.0 * 1024.0 * 1024.0)
+        );
+    }
+
+    #[test]
+    fn wrong_claims_are_told_what_is_wrong() {
+        for (text, part) in [
+            ("rss(hectare)", "compares nothing"),
+            ("1 < 2", "names no allocator"),
+            ("time(a) < rss(b)", "compares time with peak"),
+            ("speed(a) < 1", "`speed` is no figure"),
+            ("time(a < 1", "closing parenthesis"),
+            ("time() < 1", "allocator is missing"),
+            ("x*time(a) < 1", "not a factor"),
+            ("0*time(a) < 1", "above zero"),
+            ("time(a) < 3 parsecs", "no unit"),
+            ("time(a) < time(b) < time(c)", "more than once"),
+            ("time(a) < -1", "neither a number"),
+            ("", "compares nothing"),
+        ] {
+            let message = format!("{:#}", text.parse::<Claim>().unwrap_err());
+            assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+}

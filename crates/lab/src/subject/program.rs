@@ -1,0 +1,207 @@
+//! Whether a library can be preloaded into a program, told before anything is measured in vain.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use object::elf;
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol};
+
+/// Why preloading changes nothing for a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// No dynamic loader: `LD_PRELOAD` is never read.
+    Static,
+    /// The program defines `malloc` itself, which comes before any preloaded library.
+    OwnAllocator,
+    /// The loader drops `LD_PRELOAD` for programs that change the user.
+    SetUserId,
+}
+
+impl Obstacle {
+    /// The reason in words, for `program`.
+    pub(crate) fn explain(&self, program: &Path) -> String {
+        let program = program.display();
+        match self {
+            Self::Static => format!(
+                "{program} is statically linked: no library can be preloaded into it, every \
+                 allocator would measure the same. Link it dynamically, or link the allocator in"
+            ),
+            Self::OwnAllocator => format!(
+                "{program} has an allocator of its own linked in (it defines `malloc`): a \
+                 preloaded one would not be used. Build it with the system's allocator"
+            ),
+            Self::SetUserId => format!(
+                "{program} is set-user-id or set-group-id: the loader ignores LD_PRELOAD for it. \
+                 Run a copy without that bit"
+            ),
+        }
+    }
+}
+
+/// The file that runs when `command` is started: found in `PATH`, scripts followed to their
+/// interpreter.
+///
+/// # Errors
+/// When there is no such program.
+pub(crate) fn resolve(command: &OsStr) -> anyhow::Result<PathBuf> {
+    let mut path = find_in_path(command)
+        .with_context(|| format!("there is no program `{}`", command.to_string_lossy()))?;
+    // A script's interpreter may be a script; four steps are more than the kernel follows.
+    for _ in 0..4 {
+        let Some(interpreter) = interpreter_of_script(&path)? else { break };
+        path = interpreter;
+    }
+    Ok(path)
+}
+
+/// What keeps a preloaded allocator from being used by the executable at `path`.
+///
+/// # Errors
+/// When the file cannot be read or is no 64-bit ELF executable.
+pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
+    let mode = fs::metadata(path).with_context(|| path.display().to_string())?.permissions().mode();
+    // SAFETY: reads the caller's own identity.
+    let user = unsafe { libc::geteuid() };
+    if mode & 0o6000 != 0 && user != 0 {
+        return Ok(Some(Obstacle::SetUserId));
+    }
+    let data = fs::read(path).with_context(|| path.display().to_string())?;
+    let file = parse(&data).with_context(|| path.display().to_string())?;
+    let endian = file.endian();
+    let dynamic =
+        file.elf_program_headers().iter().any(|header| header.p_type(endian) == elf::PT_INTERP);
+    if !dynamic {
+        return Ok(Some(Obstacle::Static));
+    }
+    let defines_malloc = file.dynamic_symbols().chain(file.symbols()).any(|symbol| {
+        symbol.is_definition() && symbol.name_bytes().is_ok_and(|name| name == b"malloc")
+    });
+    Ok(defines_malloc.then_some(Obstacle::OwnAllocator))
+}
+
+/// Whether the library at `path` can stand in for `malloc` on this machine.
+///
+/// # Errors
+/// When it cannot; the message says why.
+pub(crate) fn check_library(path: &Path) -> anyhow::Result<()> {
+    let data = fs::read(path).with_context(|| path.display().to_string())?;
+    let file = parse(&data).with_context(|| path.display().to_string())?;
+    let endian = file.endian();
+    let native = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
+    if file.elf_header().e_machine(endian) != native {
+        bail!("{} is a library for another machine", path.display());
+    }
+    let has = |wanted: &[u8]| {
+        file.dynamic_symbols()
+            .any(|symbol| symbol.is_definition() && symbol.name_bytes() == Ok(wanted))
+    };
+    for name in ["malloc", "free"] {
+        if !has(name.as_bytes()) {
+            bail!("{} does not define `{name}`: preloading it changes nothing", path.display());
+        }
+    }
+    Ok(())
+}
+
+fn parse(data: &[u8]) -> anyhow::Result<ElfFile64<'_, Endianness>> {
+    ElfFile64::parse(data).map_err(|error| anyhow::anyhow!("no 64-bit ELF file: {error}"))
+}
+
+fn find_in_path(command: &OsStr) -> Option<PathBuf> {
+    let runnable = |path: &Path| {
+        fs::metadata(path)
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    let path = Path::new(command);
+    if path.components().count() > 1 {
+        return runnable(path).then(|| path.canonicalize().ok())?;
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(command))
+        .find(|candidate| runnable(candidate))
+        .and_then(|candidate| candidate.canonicalize().ok())
+}
+
+/// The program behind `#!`, with `env NAME` looked up.
+fn interpreter_of_script(path: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let mut head = Vec::new();
+    fs::File::open(path)
+        .with_context(|| path.display().to_string())?
+        .take(256)
+        .read_to_end(&mut head)?;
+    let Some(rest) = head.strip_prefix(b"#!") else { return Ok(None) };
+    let line = String::from_utf8_lossy(rest.split(|&byte| byte == b'\n').next().unwrap_or(rest));
+    let mut words = line.split_whitespace();
+    let first = words.next().unwrap_or_default();
+    let name = if first.ends_with("/env") {
+        words.find(|word| !word.starts_with('-') && !word.contains('=')).unwrap_or_default()
+    } else {
+        first
+    };
+    find_in_path(OsStr::new(name))
+        .map(Some)
+        .with_context(|| format!("{} is run by `{name}`, which is not there", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordinary_program_has_no_obstacle() {
+        let cat = resolve(OsStr::new("cat")).unwrap();
+        assert_eq!(obstacle(&cat).unwrap(), None);
+    }
+
+    #[test]
+    fn a_script_is_followed_to_its_interpreter() {
+        let script = std::env::temp_dir().join(format!("hectare-script-{}", std::process::id()));
+        fs::write(&script, "#!/usr/bin/env -S LANG=C sh\necho\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let found = resolve(script.as_os_str());
+        fs::remove_file(&script).unwrap();
+        assert_eq!(found.unwrap(), resolve(OsStr::new("sh")).unwrap());
+    }
+
+    #[test]
+    fn static_programs_and_own_allocators_are_told() {
+        let folder = std::env::temp_dir().join(format!("hectare-elf-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let source = folder.join("own.c");
+        fs::write(
+            &source,
+            "#include <stddef.h>\nvoid *malloc(size_t n) { (void)n; return 0; }\nint main(void) { return malloc(1) != 0; }\n",
+        )
+        .unwrap();
+        let build = |name: &str, flags: &[&str]| {
+            let path = folder.join(name);
+            let done = std::process::Command::new("cc")
+                .args(flags)
+                .arg("-fno-builtin")
+                .arg(&source)
+                .arg("-o")
+                .arg(&path)
+                .output()
+                .unwrap();
+            done.status.success().then_some(path)
+        };
+        let own = build("own", &[]).expect("a C compiler");
+        assert_eq!(obstacle(&own).unwrap(), Some(Obstacle::OwnAllocator));
+        match build("static", &["-static"]) {
+            Some(path) => assert_eq!(obstacle(&path).unwrap(), Some(Obstacle::Static)),
+            None => eprintln!("skipped: no static C library is installed"),
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_missing_program_is_told_by_name() {
+        let message = resolve(OsStr::new("no-such-program")).unwrap_err().to_string();
+        assert!(message.contains("no-such-program"), "{message}");
+    }
+}
