@@ -3,7 +3,7 @@
 pub(crate) mod export;
 pub(crate) mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -41,17 +41,19 @@ impl Outputs {
     /// # Errors
     /// When a file cannot be written; its name is in the message.
     pub(crate) fn write(&self, report: &Report) -> anyhow::Result<()> {
-        let files: [(&Option<PathBuf>, fn(&Report) -> anyhow::Result<String>); 3] = [
-            (&self.json, export::json),
-            (&self.csv, export::csv),
-            (&self.markdown, |report| Ok(table::markdown(report))),
-        ];
-        for (path, export) in files {
-            let Some(path) = path else { continue };
-            std::fs::write(path, export(report)?)
-                .with_context(|| format!("writing {}", path.display()))?;
-            eprintln!("wrote {}", path.display());
-        }
+        write_file(self.json.as_deref(), || export::json(report))?;
+        write_file(self.csv.as_deref(), || Ok(export::csv(report)))?;
+        write_file(self.markdown.as_deref(), || Ok(table::markdown(report)))?;
         Ok(())
     }
+}
+
+fn write_file(
+    path: Option<&Path>,
+    text: impl FnOnce() -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, text()?).with_context(|| format!("writing {}", path.display()))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
 }

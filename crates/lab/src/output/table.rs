@@ -215,7 +215,7 @@ pub(crate) fn figure(name: &str, value: f64) -> String {
 fn ratio(row: &Row, metric: &str) -> String {
     let part = |end: &str| row.number(&format!("{metric}_ratio{end}"));
     match (part(""), part("_low"), part("_high")) {
-        (Some(value), Some(low), Some(high)) if row.subject != "" => {
+        (Some(value), Some(low), Some(high)) => {
             format!("{value:.3} [{low:.3}, {high:.3}]")
         }
         _ => "–".to_owned(),

@@ -9,8 +9,7 @@ use crate::subject::Subject;
 
 fn contest(cases: usize) -> Contest {
     let fast = Subject { name: "fast".to_owned(), library: Some("/x/libfast.so".into()) };
-    let ideal =
-        Ideal { live_bytes: 1000, rounded16_bytes: 1100, pages_bytes: 4096, ..Ideal::default() };
+    let ideal = Ideal { live_bytes: 1000, rounded16_bytes: 1100, pages_bytes: 4096 };
     Contest {
         cases: (0..cases)
             .map(|index| Case {
