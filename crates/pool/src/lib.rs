@@ -1,1 +1,29 @@
-//! To be built.
+//! Pools for compressed data: objects of any size up to a page, named by [`Handle`]s, in memory
+//! that comes from a [`PageSource`](hectare_pages::PageSource).
+//!
+//! | Pool | Layout | Objects move | Lock |
+//! |---|---|---|---|
+//! | [`Dense`] | blocks of exact size in contiguous segments; objects in pieces | yes | one a shard |
+//! | [`Xv`] | variable-size blocks that never straddle a page (xvMalloc) | no | one |
+//!
+//! All of them count everything they take: see [`PoolStats`].
+#![no_std]
+#![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
+
+#[cfg(test)]
+extern crate std;
+
+mod api;
+mod dense;
+mod pin;
+mod span;
+mod stats;
+mod table;
+#[cfg(test)]
+mod testing;
+mod xv;
+
+pub use api::{Handle, Pool, PoolError};
+pub use dense::{Dense, Limits};
+pub use stats::PoolStats;
+pub use xv::Xv;

@@ -1,0 +1,111 @@
+//! What every pool offers, whatever its layout.
+
+use core::fmt;
+use core::num::NonZeroU64;
+
+use crate::PoolStats;
+
+/// The name of an object in one pool. It says nothing about where the object lies: that may
+/// change while the object lives, its handle does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(NonZeroU64);
+
+impl Handle {
+    pub(crate) const fn new(raw: NonZeroU64) -> Self {
+        Self(raw)
+    }
+
+    /// The handle as a number, for keeping in a table; [`from_raw`](Self::from_raw) reverses it.
+    #[must_use]
+    pub const fn to_raw(self) -> NonZeroU64 {
+        self.0
+    }
+
+    /// The handle that [`to_raw`](Self::to_raw) made a number of. Any other number makes a handle
+    /// that must not be used.
+    #[must_use]
+    pub const fn from_raw(raw: NonZeroU64) -> Self {
+        Self(raw)
+    }
+}
+
+/// Why a pool refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolError {
+    /// The size is 0 or above [`Pool::max_size_bytes`].
+    Size,
+    /// The page source has no memory left, nor has the pool room for the object.
+    OutOfMemory,
+    /// The pool names no more objects, or addresses no more memory, than it has now.
+    Full,
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Size => "the object's size is zero or above the pool's limit",
+            Self::OutOfMemory => "the page source has no memory left for the object",
+            Self::Full => "the pool has reached the number of objects that it can name",
+        })
+    }
+}
+
+impl core::error::Error for PoolError {}
+
+/// A pool of objects that are written and read whole.
+///
+/// Every method may be called from several threads at once. A pool that is dropped gives all its
+/// memory back; handles of it must not be used again.
+pub trait Pool: Sync {
+    /// A short name for tables: `xv`, `zs`, `dense`.
+    fn name(&self) -> &'static str;
+
+    /// The largest object, in bytes.
+    fn max_size_bytes(&self) -> usize;
+
+    /// Room for an object of `size_bytes`, 1 … [`max_size_bytes`](Self::max_size_bytes). What is
+    /// in it is undefined until it is [written](Self::write).
+    ///
+    /// # Errors
+    /// [`PoolError`]; the pool is then as it was.
+    fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError>;
+
+    /// Ends the object's life.
+    ///
+    /// # Safety
+    /// `handle` came from this pool's [`alloc`](Self::alloc), was not freed since, and no other
+    /// thread uses it during the call or after.
+    unsafe fn free(&self, handle: Handle);
+
+    /// How many bytes the object has: exactly those asked for, unless the pool says otherwise.
+    ///
+    /// # Safety
+    /// `handle` names a live object of this pool.
+    unsafe fn size_bytes(&self, handle: Handle) -> usize;
+
+    /// Copies `data` into the object, from its first byte.
+    ///
+    /// # Safety
+    /// `handle` names a live object of this pool of at least `data.len()` bytes, which nobody else
+    /// reads or writes during the call.
+    unsafe fn write(&self, handle: Handle, data: &[u8]);
+
+    /// Calls `reader` once with the object's bytes ([`size_bytes`](Self::size_bytes) of them). An
+    /// object that lies in one piece is read where it lies, any other is gathered in `bounce`
+    /// first, which has at least [`max_size_bytes`](Self::max_size_bytes).
+    ///
+    /// The object cannot move meanwhile: `reader` must not free it, nor read it again.
+    ///
+    /// # Safety
+    /// `handle` names a live object of this pool that nobody writes during the call.
+    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8]));
+
+    /// Moves objects together as far as the pool can and gives every page that becomes empty back
+    /// to the source. Returns the number of bytes given back. O(objects).
+    ///
+    /// This is also the pool's shrinker: call it when memory is short.
+    fn compact(&self) -> usize;
+
+    /// What the pool holds and has taken. O(1) or O(size classes).
+    fn stats(&self) -> PoolStats;
+}

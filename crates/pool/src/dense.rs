@@ -1,0 +1,372 @@
+//! The densest pool: blocks of exactly the size that is needed, and objects in pieces where no
+//! block is large enough.
+//!
+//! What makes the other pools larger than their contents, and what is done about it here:
+//!
+//! | | xv | zs | dense |
+//! |---|---|---|---|
+//! | room lost at a page's end | up to half a page | chains of pages | segments of 1 MiB |
+//! | half-filled pages of many classes | none | one zspage a class | none: no classes |
+//! | holes that nothing fits | all of them | none | objects take several holes |
+//! | bytes an object | 4 | 16, and rounding to 16 | 8, and rounding to 4 |
+//! | memory after many frees | stays | compaction in each class | compaction over all |
+//!
+//! ```text
+//!  handle  63│ size, 16 bits │ shard │ cell │0
+//!                                │      ▼
+//!                                │   cell: place, pin            4 bytes
+//!                                ▼      ▼
+//!                             shard: segments of blocks: head, bytes
+//! ```
+//!
+//! A shard has its lock, its segments and its cells; a thread works in the shard that its stack's
+//! address points to, and goes to another while that one is held. An object is freed in the shard
+//! that its handle names. Reading takes no lock but the object's own pin.
+
+use core::num::NonZeroU64;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use hectare_base::sync::{Lock, Park, SpinPark};
+use hectare_pages::PageSource;
+
+use crate::{Handle, Pool, PoolError, PoolStats};
+
+mod bins;
+mod block;
+mod compact;
+mod place;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use block::{HEAD_UNITS, Head, LINKED_HEAD_UNITS};
+use place::{MAX_SEGMENT_PAGES, Place, UNIT};
+use shard::{Locked, MAX_PIECES, Shard};
+
+const MAX_SHARDS: usize = 16;
+const CELL_BITS: u32 = 32;
+const SHARD_BITS: u32 = 8;
+const SIZE_SHIFT: u32 = CELL_BITS + SHARD_BITS;
+
+/// The choices that a [`Dense`] pool leaves to its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Address space that is reserved at a time: a power of two, 2 to 256 pages.
+    pub segment_bytes: usize,
+    /// Into how many pieces an object may be cut, 1 … 16; 1 keeps every object whole.
+    pub max_pieces: usize,
+    /// How many threads find a lock of their own, 1 … 16, a power of two. A shard that no thread
+    /// has come to takes no memory.
+    pub shards: usize,
+}
+
+impl Limits {
+    /// 256 pages, 8 pieces, 8 shards.
+    #[must_use]
+    pub const fn for_page_bytes(page_bytes: usize) -> Self {
+        Self { segment_bytes: MAX_SEGMENT_PAGES * page_bytes, max_pieces: 8, shards: 8 }
+    }
+}
+
+/// A dense pool over `S`; threads wait for a shard's lock as `P` says.
+#[derive(Debug)]
+pub struct Dense<S: PageSource, P = SpinPark> {
+    shards: [AtomicPtr<Shard<P>>; MAX_SHARDS],
+    limits: Limits,
+    page_bytes: usize,
+    /// Held while a shard is made.
+    making: Lock<(), P>,
+    source: S,
+}
+
+impl<S: PageSource, P: Park> Dense<S, P> {
+    /// An empty pool with [`Limits::for_page_bytes`].
+    pub fn new(source: S) -> Self {
+        let limits = Limits::for_page_bytes(source.page_bytes());
+        Self::with_limits(source, limits)
+    }
+
+    /// An empty pool. It takes its first memory with its first object.
+    ///
+    /// # Panics
+    /// If a limit is outside its range, or the source's pages are under 64 bytes or above 64 KiB.
+    pub fn with_limits(source: S, limits: Limits) -> Self {
+        let page_bytes = source.page_bytes();
+        assert!((64..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
+        let segment_pages = limits.segment_bytes / page_bytes;
+        assert!(
+            limits.segment_bytes.is_power_of_two()
+                && (2..=MAX_SEGMENT_PAGES).contains(&segment_pages),
+            "dense: a segment of {} bytes",
+            limits.segment_bytes
+        );
+        assert!(
+            (1..=MAX_PIECES).contains(&limits.max_pieces),
+            "dense: {} pieces",
+            limits.max_pieces
+        );
+        assert!(
+            limits.shards.is_power_of_two() && limits.shards <= MAX_SHARDS,
+            "dense: {} shards",
+            limits.shards
+        );
+        let shards = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SHARDS];
+        Self { shards, limits, page_bytes, making: Lock::new(()), source }
+    }
+
+    /// The source that the memory comes from.
+    pub const fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// The bytes of the source that a shard's own structure takes.
+    fn shard_bytes(&self) -> usize {
+        size_of::<Shard<P>>().next_multiple_of(self.page_bytes)
+    }
+
+    #[inline]
+    fn shard(&self, number: usize) -> Option<&Shard<P>> {
+        let shard = self.shards[number].load(Acquire);
+        // SAFETY: null, or a shard that `make_shard` made and only `drop` ends.
+        unsafe { shard.as_ref() }
+    }
+
+    #[inline]
+    fn shard_or_make(&self, number: usize) -> Result<&Shard<P>, PoolError> {
+        match self.shard(number) {
+            Some(shard) => Ok(shard),
+            None => self.make_shard(number),
+        }
+    }
+
+    #[cold]
+    fn make_shard(&self, number: usize) -> Result<&Shard<P>, PoolError> {
+        let _making = self.making.lock();
+        if let Some(shard) = self.shard(number) {
+            return Ok(shard);
+        }
+        let align = self.page_bytes.max(align_of::<Shard<P>>().next_power_of_two());
+        let room =
+            self.source.get(self.shard_bytes(), align).map_err(|_| PoolError::OutOfMemory)?;
+        let room = room.cast::<Shard<P>>();
+        // SAFETY: fresh memory, large enough and aligned to a page, that is this shard's alone.
+        unsafe { room.write(Shard::new(self.page_bytes, self.limits)) };
+        self.shards[number].store(room.as_ptr(), Release);
+        // SAFETY: written just now.
+        Ok(unsafe { room.as_ref() })
+    }
+
+    /// The shard that this thread tries first: stacks lie megabytes apart.
+    #[inline]
+    fn home(&self) -> usize {
+        let marker = 0u8;
+        let stack = ptr::from_ref(&marker).addr() >> 20;
+        (stack.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) & (self.limits.shards - 1)
+    }
+
+    #[inline]
+    fn handle(&self, shard: usize, cell: u32, size_bytes: usize) -> Result<Handle, PoolError> {
+        // A size is at least 1, so the handle is not 0.
+        let raw = (size_bytes as u64) << SIZE_SHIFT | (shard as u64) << CELL_BITS | u64::from(cell);
+        NonZeroU64::new(raw).map(Handle::new).ok_or(PoolError::Size)
+    }
+
+    /// # Safety
+    /// `handle` names a live object of this pool.
+    #[inline]
+    unsafe fn open(&self, handle: Handle) -> (&Shard<P>, u32, usize) {
+        let raw = handle.to_raw().get();
+        let number = (raw >> CELL_BITS) as usize & (MAX_SHARDS - 1);
+        let shard = self.shard(number).expect("a handle of a shard that does not exist");
+        (shard, raw as u32, (raw >> SIZE_SHIFT) as usize)
+    }
+
+    #[inline]
+    fn alloc_in(&self, number: usize, wait: bool, size_bytes: usize) -> Result<Handle, Refusal> {
+        let shard = self.shard_or_make(number).map_err(Refusal::Pool)?;
+        let mut state = match shard.state.try_lock() {
+            Some(state) => state,
+            None if wait => shard.state.lock(),
+            None => return Err(Refusal::Held),
+        };
+        let mut locked = Locked {
+            segments: &shard.segments,
+            cells: &shard.cells,
+            source: &self.source,
+            state: &mut state,
+        };
+        let cell = locked.alloc(size_bytes).map_err(Refusal::Pool)?;
+        self.handle(number, cell, size_bytes).map_err(Refusal::Pool)
+    }
+
+    /// The home shard was held, or had no room: the others in turn, then home again with patience.
+    #[cold]
+    fn alloc_elsewhere(&self, home: usize, size_bytes: usize) -> Result<Handle, PoolError> {
+        for step in 1..self.limits.shards {
+            let number = (home + step) & (self.limits.shards - 1);
+            if let Ok(handle) = self.alloc_in(number, false, size_bytes) {
+                return Ok(handle);
+            }
+        }
+        match self.alloc_in(home, true, size_bytes) {
+            Ok(handle) => Ok(handle),
+            Err(Refusal::Pool(error)) => Err(error),
+            Err(Refusal::Held) => Err(PoolError::OutOfMemory),
+        }
+    }
+}
+
+enum Refusal {
+    Held,
+    Pool(PoolError),
+}
+
+impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
+    fn name(&self) -> &'static str {
+        "dense"
+    }
+
+    fn max_size_bytes(&self) -> usize {
+        // The size is in the handle, in 16 bits or more.
+        self.page_bytes.min(self.limits.segment_bytes - 4 * UNIT)
+    }
+
+    fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
+        if size_bytes == 0 || size_bytes > self.max_size_bytes() {
+            return Err(PoolError::Size);
+        }
+        let home = self.home();
+        match self.alloc_in(home, false, size_bytes) {
+            Ok(handle) => Ok(handle),
+            Err(_) => self.alloc_elsewhere(home, size_bytes),
+        }
+    }
+
+    unsafe fn free(&self, handle: Handle) {
+        // SAFETY: the caller's promise.
+        let (shard, cell, size_bytes) = unsafe { self.open(handle) };
+        let mut state = shard.state.lock();
+        let mut locked = Locked {
+            segments: &shard.segments,
+            cells: &shard.cells,
+            source: &self.source,
+            state: &mut state,
+        };
+        locked.free(cell, size_bytes);
+    }
+
+    unsafe fn size_bytes(&self, handle: Handle) -> usize {
+        (handle.to_raw().get() >> SIZE_SHIFT) as usize
+    }
+
+    unsafe fn write(&self, handle: Handle, data: &[u8]) {
+        // SAFETY: the caller's promise.
+        let (shard, cell, _) = unsafe { self.open(handle) };
+        let pin = shard.cell(cell);
+        let mut place = Place(pin.pin());
+        let mut left = data;
+        loop {
+            let head = Head(shard.segments.read(place));
+            let skip_units = if head.has_more() { LINKED_HEAD_UNITS } else { HEAD_UNITS };
+            let room_bytes = (head.units() - skip_units) * UNIT;
+            let (now, later) = left.split_at(left.len().min(room_bytes));
+            let (span, offset) = shard.segments.span(place);
+            span.copy_in(offset + skip_units * UNIT, now);
+            left = later;
+            if left.is_empty() {
+                break;
+            }
+            debug_assert!(head.has_more(), "more data than the object has room for");
+            place = Place(shard.segments.read(place.forward(1)));
+        }
+        pin.unpin();
+    }
+
+    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+        // SAFETY: the caller's promise.
+        let (shard, cell, size_bytes) = unsafe { self.open(handle) };
+        let pin = Pinned::new(shard, cell);
+        let mut place = pin.place;
+        let mut head = Head(shard.segments.read(place));
+        if !head.has_more() {
+            let (span, offset) = shard.segments.span(place);
+            // SAFETY: pinned, so the object stays here; the caller lets nobody write it.
+            return reader(unsafe { span.bytes(offset + HEAD_UNITS * UNIT, size_bytes) });
+        }
+        let mut filled = 0;
+        while filled < size_bytes {
+            let skip_units = if head.has_more() { LINKED_HEAD_UNITS } else { HEAD_UNITS };
+            let bytes = ((head.units() - skip_units) * UNIT).min(size_bytes - filled);
+            let (span, offset) = shard.segments.span(place);
+            // SAFETY: as above.
+            let piece = unsafe { span.bytes(offset + skip_units * UNIT, bytes) };
+            bounce[filled..filled + bytes].copy_from_slice(piece);
+            filled += bytes;
+            if head.has_more() {
+                place = Place(shard.segments.read(place.forward(1)));
+                head = Head(shard.segments.read(place));
+            }
+        }
+        reader(&bounce[..size_bytes]);
+    }
+
+    fn compact(&self) -> usize {
+        let shards = (0..self.limits.shards).filter_map(|number| self.shard(number));
+        shards.map(|shard| shard.compact(&self.source)).sum()
+    }
+
+    fn stats(&self) -> PoolStats {
+        let mut stats = PoolStats { descriptor_bytes: size_of::<Self>(), ..PoolStats::default() };
+        for shard in (0..self.limits.shards).filter_map(|number| self.shard(number)) {
+            let state = shard.state.lock();
+            stats.objects += state.objects;
+            stats.stored_bytes += state.stored_bytes;
+            stats.page_bytes += state.pages * self.page_bytes;
+            stats.cell_bytes += shard.cells.bytes(self.page_bytes);
+            stats.descriptor_bytes += self.shard_bytes();
+            stats.descriptor_bytes += shard.segments.table.bytes(self.page_bytes);
+            stats.pages_taken += state.pages_taken;
+            stats.pages_returned += state.pages_returned;
+            stats.objects_moved += state.objects_moved;
+        }
+        stats
+    }
+}
+
+/// A pinned cell; dropped, it is unpinned, a reader's panic included.
+struct Pinned<'a, P: Park> {
+    shard: &'a Shard<P>,
+    cell: u32,
+    place: Place,
+}
+
+impl<'a, P: Park> Pinned<'a, P> {
+    #[inline]
+    fn new(shard: &'a Shard<P>, cell: u32) -> Self {
+        Self { shard, cell, place: Place(shard.cell(cell).pin()) }
+    }
+}
+
+impl<P: Park> Drop for Pinned<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.shard.cell(self.cell).unpin();
+    }
+}
+
+impl<S: PageSource, P> Drop for Dense<S, P> {
+    fn drop(&mut self) {
+        let shard_bytes = size_of::<Shard<P>>().next_multiple_of(self.page_bytes);
+        for slot in &self.shards {
+            let Some(shard) = NonNull::new(slot.load(Relaxed)) else { continue };
+            {
+                // SAFETY: made by `make_shard`; `&mut self` says that nobody uses it any more.
+                let shard = unsafe { shard.as_ref() };
+                shard.release(&self.source);
+            }
+            // SAFETY: the range that `make_shard` took; nothing names it now.
+            unsafe { self.source.release(shard.cast(), shard_bytes) };
+        }
+    }
+}

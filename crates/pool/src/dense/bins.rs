@@ -1,0 +1,107 @@
+//! Which bin a free block of some size is in, and which bin holds one.
+//!
+//! Up to 4 KiB a bin covers 16 bytes; above, each doubling has four bins. A bitmap of one bit a
+//! bin finds the next one that is not empty.
+
+use super::place::Place;
+
+/// Units that a narrow bin covers, as a shift.
+const NARROW_SHIFT: u32 = 2;
+const NARROW: usize = 256;
+/// Sizes from here on (4 KiB) are in wide bins, four to a doubling.
+const WIDE_FROM: usize = NARROW << NARROW_SHIFT;
+const WIDE_PER_DOUBLING_SHIFT: u32 = 2;
+/// Enough for 4 KiB … 64 MiB.
+const WIDE: usize = 14 << WIDE_PER_DOUBLING_SHIFT;
+pub(super) const BINS: usize = NARROW + WIDE;
+const WORDS: usize = BINS.div_ceil(64);
+
+/// The bin of a free block of `units`.
+#[inline]
+pub(super) const fn bin_of(units: usize) -> usize {
+    if units < WIDE_FROM {
+        return units >> NARROW_SHIFT;
+    }
+    let doubling = units.ilog2();
+    let quarter = (units >> (doubling - WIDE_PER_DOUBLING_SHIFT)) & 3;
+    let wide = ((doubling - WIDE_FROM.ilog2()) as usize) << WIDE_PER_DOUBLING_SHIFT;
+    NARROW + wide + quarter
+}
+
+/// The heads of the bins' lists.
+#[derive(Debug)]
+pub(super) struct Bins {
+    heads: [Place; BINS],
+    words: [u64; WORDS],
+}
+
+impl Bins {
+    pub(super) const fn new() -> Self {
+        Self { heads: [Place::END; BINS], words: [0; WORDS] }
+    }
+
+    #[inline]
+    pub(super) fn head(&self, bin: usize) -> Option<Place> {
+        let head = self.heads[bin];
+        (head != Place::END).then_some(head)
+    }
+
+    #[inline]
+    pub(super) fn set_head(&mut self, bin: usize, head: Option<Place>) {
+        self.heads[bin] = head.unwrap_or(Place::END);
+        let bit = 1 << (bin % 64);
+        match head {
+            Some(_) => self.words[bin / 64] |= bit,
+            None => self.words[bin / 64] &= !bit,
+        }
+    }
+
+    /// The first bin from `bin` on that is not empty.
+    #[inline]
+    pub(super) fn first_from(&self, bin: usize) -> Option<usize> {
+        let mut word = bin / 64;
+        let mut bits = self.words.get(word)? & (u64::MAX << (bin % 64));
+        while bits == 0 {
+            word += 1;
+            bits = *self.words.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+
+    /// The last bin that is not empty: the largest free blocks are in it.
+    #[inline]
+    pub(super) fn last(&self) -> Option<usize> {
+        let word = self.words.iter().rposition(|&bits| bits != 0)?;
+        Some(word * 64 + 63 - self.words[word].leading_zeros() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_grow_with_the_size() {
+        let mut last = 0;
+        for units in 4..(1 << 20) {
+            let bin = bin_of(units);
+            assert!(bin == last || bin == last + 1 || units == 4, "{units}");
+            last = bin;
+        }
+        assert!(last < BINS);
+    }
+
+    #[test]
+    fn the_next_and_the_last_bin_are_found() {
+        let mut bins = Bins::new();
+        assert_eq!((bins.first_from(0), bins.last()), (None, None));
+        for bin in [3, 64, 200, BINS - 1] {
+            bins.set_head(bin, Some(Place(bin as u32)));
+        }
+        assert_eq!(bins.first_from(4), Some(64));
+        assert_eq!(bins.first_from(201), Some(BINS - 1));
+        assert_eq!(bins.last(), Some(BINS - 1));
+        bins.set_head(BINS - 1, None);
+        assert_eq!((bins.first_from(201), bins.last()), (None, Some(200)));
+    }
+}

@@ -1,0 +1,170 @@
+//! The handle cell: where an object lies, and a lock that keeps it there.
+//!
+//! ```text
+//!   place | 0 ──pin──▶ place | 1 ──unpin──────────▶ place | 0
+//!                          └───────move_to(new)──▶ new   | 0
+//! ```
+//!
+//! A reader pins the cell, reads the object at its place, and unpins. Compaction pins as well,
+//! copies the object, and unpins with the new place: so a reader either sees the old place, and
+//! the object stays there until it is done, or the new one, and the copy is complete.
+//!
+//! Invariants
+//! 1. The thread that set bit 0 owns the cell until it clears it; only it changes the place.
+//! 2. Nobody moves or frees the object at the place of a pinned cell but the cell's owner.
+//!
+//! Orderings: pinning is `Acquire`, unpinning `Release`: what was copied before a move is seen by
+//! whoever pins after it, and what a reader read is read before anyone moves the object.
+
+use hectare_base::sync::{atomic, hint};
+
+use atomic::Ordering::{Acquire, Relaxed, Release};
+
+const PINNED: u8 = 1;
+
+macro_rules! pin_cell {
+    ($name:ident, $atomic:ident, $word:ident) => {
+        /// A handle cell; see the module. A place has one bit less than the word.
+        #[derive(Debug)]
+        #[repr(transparent)]
+        pub(crate) struct $name(atomic::$atomic);
+
+        impl $name {
+            /// Waits until the cell is not pinned and pins it. Returns the object's place.
+            #[inline]
+            pub(crate) fn pin(&self) -> $word {
+                loop {
+                    if let Some(place) = self.try_pin() {
+                        return place;
+                    }
+                    #[cfg(loom)]
+                    loom::thread::yield_now();
+                    hint::spin_loop();
+                }
+            }
+
+            /// Pins the cell if it is not pinned.
+            #[inline]
+            pub(crate) fn try_pin(&self) -> Option<$word> {
+                let seen = self.0.load(Relaxed);
+                if seen & $word::from(PINNED) != 0 {
+                    return None;
+                }
+                let pinned = seen | $word::from(PINNED);
+                let taken = self.0.compare_exchange(seen, pinned, Acquire, Relaxed);
+                taken.is_ok().then_some(seen >> 1)
+            }
+
+            /// Unpins the cell; the object stays. The caller has pinned it.
+            #[inline]
+            pub(crate) fn unpin(&self) {
+                let pinned = self.0.load(Relaxed);
+                debug_assert!(pinned & $word::from(PINNED) != 0, "a cell that nobody pinned");
+                self.0.store(pinned & !$word::from(PINNED), Release);
+            }
+
+            /// Names the object's place, anew or for the first time, and unpins the cell. The
+            /// caller has pinned it, or it is no object's yet.
+            #[inline]
+            pub(crate) fn move_to(&self, place: $word) {
+                self.0.store(place << 1, Release);
+            }
+
+            /// Keeps `link` in a cell that is no object's; it counts as pinned, so that whoever
+            /// goes through the cells passes it by.
+            #[inline]
+            pub(crate) fn put_aside(&self, link: $word) {
+                self.0.store(link << 1 | $word::from(PINNED), Release);
+            }
+
+            /// The place, or the link of a cell put aside. It may be out of date at once, unless
+            /// the caller keeps others from moving the object.
+            #[inline]
+            pub(crate) fn peek(&self) -> $word {
+                self.0.load(Acquire) >> 1
+            }
+        }
+    };
+}
+
+pin_cell!(PinCell32, AtomicU32, u32);
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use hectare_base::sync::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    /// Two places for one object: a reader must never see the place that compaction has left.
+    struct World {
+        cell: PinCell32,
+        places: [UnsafeCell<u32>; 2],
+    }
+
+    // SAFETY: the places are reached by the cell's owner only; loom checks that they are.
+    unsafe impl Sync for World {}
+    // SAFETY: as above.
+    unsafe impl Send for World {}
+
+    fn world() -> Arc<World> {
+        let cell = PinCell32(atomic::AtomicU32::new(0));
+        Arc::new(World { cell, places: [UnsafeCell::new(42), UnsafeCell::new(0)] })
+    }
+
+    fn read(world: &World) {
+        let place = world.cell.pin() as usize;
+        // SAFETY: pinned, by invariant 2 nobody writes the place.
+        world.places[place].with(|value| assert_eq!(unsafe { *value }, 42));
+        world.cell.unpin();
+    }
+
+    fn migrate(world: &World) {
+        let Some(place) = world.cell.try_pin() else { return };
+        let (from, to) = (place as usize, 1 - place as usize);
+        // SAFETY: pinned: the object and the room for its copy are this thread's.
+        let value = world.places[from].with_mut(|value| unsafe { value.replace(0) });
+        // SAFETY: as above.
+        world.places[to].with_mut(|place| unsafe { *place = value });
+        world.cell.move_to(to as u32);
+    }
+
+    #[test]
+    fn a_reader_never_sees_a_place_that_was_left() {
+        loom::model(|| {
+            let world = world();
+            let mover = Arc::clone(&world);
+            let thread = loom::thread::spawn(move || migrate(&mover));
+            read(&world);
+            thread.join().expect("the mover panicked");
+            read(&world);
+        });
+    }
+
+    #[test]
+    fn two_readers_and_a_mover_agree() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let world = world();
+            let (mover, reader) = (Arc::clone(&world), Arc::clone(&world));
+            let first = loom::thread::spawn(move || migrate(&mover));
+            let second = loom::thread::spawn(move || read(&reader));
+            read(&world);
+            first.join().expect("the mover panicked");
+            second.join().expect("the reader panicked");
+        });
+    }
+
+    #[test]
+    fn a_cell_put_aside_is_passed_by() {
+        loom::model(|| {
+            let world = world();
+            assert_eq!(world.cell.pin(), 0);
+            world.cell.put_aside(7);
+            let mover = Arc::clone(&world);
+            let thread = loom::thread::spawn(move || migrate(&mover));
+            thread.join().expect("the mover panicked");
+            assert_eq!(world.cell.peek(), 7);
+        });
+    }
+}

@@ -1,0 +1,113 @@
+//! Memory of the page source as bytes with bounds.
+//!
+//! The pools keep headers, links and tables inside the memory that they hand out. All of that
+//! goes through [`Span`], which checks each access against the span's end: a wrong header makes a
+//! panic and not a stray write, and the layouts themselves need no `unsafe`.
+//!
+//! Invariants
+//! 1. A span's bytes are committed memory of one source, from `base` on, for as long as any copy
+//!    of the span is used; whoever makes the span promises that.
+//! 2. A pool reads and writes through spans only its own bookkeeping, under the lock that guards
+//!    it, or as atomic words; the bytes of a live object are touched for its owner only.
+
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU32;
+
+/// `len` bytes of committed memory at `base`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a span is an address and a length; by invariant 2 what is behind it is locked or atomic.
+unsafe impl Send for Span {}
+
+impl Span {
+    /// # Safety
+    /// By invariant 1: `len` committed bytes at `base`, while the span or a copy is used.
+    pub(crate) const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    #[inline]
+    pub(crate) const fn base(self) -> NonNull<u8> {
+        self.base
+    }
+
+    #[inline]
+    pub(crate) const fn len(self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn at<T>(self, offset: usize) -> *mut T {
+        let fits = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);
+        assert!(fits, "a pool's page is damaged: offset {offset} of {}", self.len);
+        // SAFETY: within the span, just checked.
+        unsafe { self.base.add(offset) }.as_ptr().cast()
+    }
+
+    #[inline]
+    pub(crate) fn read_u16(self, offset: usize) -> u16 {
+        let place = self.at::<u16>(offset);
+        // SAFETY: `at` checked the bounds; by invariant 1 the memory is committed.
+        unsafe { place.read_unaligned() }
+    }
+
+    #[inline]
+    pub(crate) fn write_u16(self, offset: usize, value: u16) {
+        let place = self.at::<u16>(offset);
+        // SAFETY: as in `read_u16`; by invariant 2 it is ours to write.
+        unsafe { place.write_unaligned(value) };
+    }
+
+    #[inline]
+    pub(crate) fn read_pointer(self, offset: usize) -> Option<NonNull<u8>> {
+        let place = self.at::<Option<NonNull<u8>>>(offset);
+        // SAFETY: as in `read_u16`; a pool reads pointers only where it wrote one.
+        unsafe { place.read_unaligned() }
+    }
+
+    #[inline]
+    pub(crate) fn write_pointer(self, offset: usize, value: Option<NonNull<u8>>) {
+        let place = self.at::<Option<NonNull<u8>>>(offset);
+        // SAFETY: as in `write_u16`.
+        unsafe { place.write_unaligned(value) };
+    }
+
+    /// The word at `offset`, a multiple of 4 from an address that is one.
+    #[inline]
+    pub(crate) fn word(self, offset: usize) -> &'static AtomicU32 {
+        let place = self.at::<u32>(offset);
+        assert!(place.is_aligned(), "a pool's word at offset {offset} is misaligned");
+        // SAFETY: in bounds and aligned; by invariants 1 and 2 the memory outlives every use, and
+        // words that threads share are only ever touched as atomics.
+        unsafe { AtomicU32::from_ptr(place) }
+    }
+
+    /// Copies `data` to `offset`.
+    #[inline]
+    pub(crate) fn copy_in(self, offset: usize, data: &[u8]) {
+        let fits = offset.checked_add(data.len()).is_some_and(|end| end <= self.len);
+        assert!(fits, "{} bytes at offset {offset} of a span of {}", data.len(), self.len);
+        // SAFETY: within the span, just checked.
+        let place = unsafe { self.base.add(offset) };
+        // SAFETY: in bounds; `data` is borrowed, so it does not overlap an object's memory.
+        unsafe { place.copy_from_nonoverlapping(NonNull::from(data).cast(), data.len()) };
+    }
+
+    /// The `len` bytes at `offset`.
+    ///
+    /// # Safety
+    /// They are a live object's and initialised, and nobody writes them while the slice lives.
+    #[inline]
+    pub(crate) unsafe fn bytes<'a>(self, offset: usize, len: usize) -> &'a [u8] {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(fits, "{len} bytes at offset {offset} of a span of {}", self.len);
+        // SAFETY: within the span, just checked.
+        let place = unsafe { self.base.add(offset) };
+        // SAFETY: in bounds, committed; the rest is the caller's promise.
+        unsafe { core::slice::from_raw_parts(place.as_ptr(), len) }
+    }
+}

@@ -1,0 +1,149 @@
+//! The free blocks of an xv pool by size: 512 lists behind a two-level bitmap.
+
+use core::ptr::NonNull;
+
+use super::{Block, HEAD};
+
+/// The least room that is listed: two links fit in it, and some small object.
+pub(super) const MIN_LISTED: usize = 32;
+
+const LISTS: usize = 512;
+const WORD: usize = u64::BITS as usize;
+
+/// Lists of free blocks, one for every 8 bytes of size (for every 1/512 of a page). A block is in
+/// the list of the largest step that it reaches; `words` has a bit for each list that is not
+/// empty, `summary` one for each word that is not 0.
+#[derive(Debug)]
+pub(super) struct Lists {
+    heads: [Option<NonNull<u8>>; LISTS],
+    words: [u64; LISTS / WORD],
+    summary: u64,
+    step_shift: u32,
+}
+
+// SAFETY: the heads name pages of the pool, which are reached under its lock only.
+unsafe impl Send for Lists {}
+
+/// Payload offsets of the two links of a free block.
+const NEXT: usize = HEAD;
+const PREV: usize = HEAD + size_of::<usize>();
+
+impl Lists {
+    pub(super) const fn new(page_bytes: usize) -> Self {
+        let step_bytes = if page_bytes < LISTS { 1 } else { page_bytes / LISTS };
+        Self {
+            heads: [None; LISTS],
+            words: [0; LISTS / WORD],
+            summary: 0,
+            step_shift: step_bytes.trailing_zeros(),
+        }
+    }
+
+    #[inline]
+    fn list_of(&self, room_bytes: usize) -> usize {
+        (room_bytes - MIN_LISTED) >> self.step_shift
+    }
+
+    /// A listed block of at least `room_bytes`, at least [`MIN_LISTED`]: the first of the list
+    /// that `room_bytes` belongs to if that one is large enough, else the first of the next list.
+    #[inline]
+    pub(super) fn find(&self, room_bytes: usize, page_bytes: usize) -> Option<Block> {
+        let list = self.list_of(room_bytes);
+        if let Some(head) = self.heads[list] {
+            // SAFETY: by invariant 3 of the pool the lists hold free blocks of its pages.
+            let block = unsafe { Block::at_payload(head, page_bytes) };
+            if block.size() >= room_bytes {
+                return Some(block);
+            }
+        }
+        let head = self.heads[self.first_from(list + 1)?]?;
+        // SAFETY: as above.
+        Some(unsafe { Block::at_payload(head, page_bytes) })
+    }
+
+    /// The first list from `list` on that is not empty.
+    #[inline]
+    fn first_from(&self, list: usize) -> Option<usize> {
+        let word = list / WORD;
+        let rest = self.words.get(word)? & (u64::MAX << (list % WORD));
+        if rest != 0 {
+            return Some(word * WORD + rest.trailing_zeros() as usize);
+        }
+        let words = self.summary & u64::MAX.checked_shl(word as u32 + 1).unwrap_or(0);
+        if words == 0 {
+            return None;
+        }
+        let word = words.trailing_zeros() as usize;
+        Some(word * WORD + self.words[word].trailing_zeros() as usize)
+    }
+
+    /// Lists a free block, unless it is too small.
+    #[inline]
+    pub(super) fn insert(&mut self, block: Block) {
+        let size = block.size();
+        if size < MIN_LISTED {
+            return;
+        }
+        let list = self.list_of(size);
+        let head = self.heads[list];
+        block.page.write_pointer(block.offset + NEXT, head);
+        block.page.write_pointer(block.offset + PREV, None);
+        if let Some(head) = head {
+            // SAFETY: as in `find`.
+            let head = unsafe { Block::at_payload(head, block.page.len()) };
+            head.page.write_pointer(head.offset + PREV, Some(block.payload()));
+        }
+        self.heads[list] = Some(block.payload());
+        self.words[list / WORD] |= 1 << (list % WORD);
+        self.summary |= 1 << (list / WORD);
+    }
+
+    /// Takes a free block out of its list, if it is large enough to be in one.
+    #[inline]
+    pub(super) fn remove(&mut self, block: Block) {
+        let size = block.size();
+        if size < MIN_LISTED {
+            return;
+        }
+        let next = block.page.read_pointer(block.offset + NEXT);
+        let prev = block.page.read_pointer(block.offset + PREV);
+        if let Some(next) = next {
+            // SAFETY: as in `find`.
+            let next = unsafe { Block::at_payload(next, block.page.len()) };
+            next.page.write_pointer(next.offset + PREV, prev);
+        }
+        if let Some(prev) = prev {
+            // SAFETY: as in `find`.
+            let prev = unsafe { Block::at_payload(prev, block.page.len()) };
+            prev.page.write_pointer(prev.offset + NEXT, next);
+            return;
+        }
+        let list = self.list_of(size);
+        self.heads[list] = next;
+        if next.is_none() {
+            self.words[list / WORD] &= !(1 << (list % WORD));
+            if self.words[list / WORD] == 0 {
+                self.summary &= !(1 << (list / WORD));
+            }
+        }
+    }
+
+    /// Calls `visit` with each listed block and the list that it is in.
+    #[cfg(test)]
+    pub(super) fn for_each(&self, page_bytes: usize, mut visit: impl FnMut(usize, Block)) {
+        for (list, &head) in self.heads.iter().enumerate() {
+            let mut at = head;
+            while let Some(payload) = at {
+                // SAFETY: as in `find`.
+                let block = unsafe { Block::at_payload(payload, page_bytes) };
+                visit(list, block);
+                at = block.page.read_pointer(block.offset + NEXT);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn expected_list(&self, room_bytes: usize) -> usize {
+        self.list_of(room_bytes)
+    }
+}

@@ -1,0 +1,120 @@
+//! The pool against its shadow, and its invariants after every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::vec::Vec;
+
+use hectare_pages::{Counted, Failing, Fixed, Os};
+
+use super::*;
+use crate::testing::{Random, Shadow, churn, soak_operations, survives_failures};
+
+/// Walks every page that `shadow_pages` and the lists lead to and checks invariants 1 to 4.
+fn validate<S: PageSource + Sync>(pool: &Xv<S>) {
+    let inner = pool.inner.lock();
+    let mut listed = BTreeMap::new();
+    inner.lists.for_each(pool.page_bytes, |list, block| {
+        assert!(block.is_free() && block.size() >= MIN_LISTED);
+        assert_eq!(list, inner.lists.expected_list(block.size()));
+        let page = block.page.base().addr().get();
+        assert!(listed.insert((page, block.offset), block).is_none(), "listed twice");
+    });
+    let pages: BTreeSet<_> = listed.keys().map(|&(page, _)| page).collect();
+    assert!(pages.len() <= inner.pages);
+    for page in pages {
+        let (_, some) = listed.range((page, 0)..).next().expect("a listed block of this page");
+        let mut block = Block { page: some.page, offset: 0 };
+        let (mut prev_offset, mut prev_free) = (0, false);
+        loop {
+            assert_eq!(block.prev_offset(), prev_offset);
+            assert_eq!(block.back() & PREV_FREE != 0, prev_free);
+            assert!(!(prev_free && block.is_free()), "two free neighbours");
+            let is_listed = listed.contains_key(&(page, block.offset));
+            assert_eq!(is_listed, block.is_free() && block.size() >= MIN_LISTED);
+            (prev_offset, prev_free) = (block.offset, block.is_free());
+            match block.next() {
+                Some(next) => block = next,
+                None => break,
+            }
+        }
+        assert_eq!(block.end(), pool.page_bytes);
+        assert!(!(block.offset == 0 && block.is_free()), "an empty page was kept");
+    }
+}
+
+#[test]
+fn agrees_with_its_shadow() {
+    for seed in 0..8 {
+        let source = Counted::new(Os);
+        let pool: Xv<_> = Xv::new(&source);
+        let mut shadow = Shadow::new(&pool, seed << 32);
+        churn(&pool, &mut shadow, seed, soak_operations(20_000), 2_000, |shadow| {
+            validate(&pool);
+            let stats = pool.stats();
+            assert_eq!(stats.objects, shadow.len());
+            assert_eq!(stats.stored_bytes, shadow.live_bytes);
+            assert_eq!(stats.page_bytes, source.counts().reserved_bytes);
+        });
+        shadow.drain(&pool);
+        assert_eq!(source.counts().reserved_bytes, 0, "an empty pool holds no page");
+    }
+}
+
+#[test]
+fn sizes_are_exact_and_bounded() {
+    let pool: Xv<_> = Xv::new(Os);
+    assert_eq!(pool.alloc(0), Err(PoolError::Size));
+    assert_eq!(pool.alloc(pool.max_size_bytes() + 1), Err(PoolError::Size));
+    for size in [1, 31, 32, 33, 2048, pool.max_size_bytes()] {
+        let handle = pool.alloc(size).expect("memory");
+        // SAFETY: live until freed below.
+        unsafe {
+            assert_eq!(pool.size_bytes(handle), size);
+            assert_eq!(pool.map(handle).len(), size);
+            pool.free(handle);
+        }
+    }
+}
+
+#[test]
+fn above_half_a_page_nothing_pairs() {
+    let pool: Xv<_> = Xv::new(Os);
+    let handles: Vec<_> = (0..100).map(|_| pool.alloc(2100).expect("memory")).collect();
+    assert_eq!(pool.stats().page_bytes, 100 * 4096);
+    for handle in handles {
+        // SAFETY: allocated above, freed once.
+        unsafe { pool.free(handle) };
+    }
+}
+
+#[test]
+fn runs_in_a_fixed_buffer_with_large_pages() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let pool: Xv<_> = Xv::new(Fixed::new(&mut buffer, 1 << 16));
+    let mut shadow = Shadow::new(&pool, 0);
+    churn(&pool, &mut shadow, 5, 5_000, 200, |_| validate(&pool));
+    assert!(shadow.refused > 0, "a megabyte is not enough");
+    shadow.drain(&pool);
+}
+
+#[test]
+fn refuses_cleanly_at_every_call() {
+    let failing = Failing::new(Os);
+    survives_failures(&failing, |source| Some(Xv::<_, SpinPark>::new(source)), validate, 25);
+}
+
+#[test]
+fn threads_share_it() {
+    let pool: Xv<_> = Xv::new(Os);
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut shadow = Shadow::new(pool, thread << 40);
+                churn(pool, &mut shadow, Random::new(thread).next(), 10_000, 500, |_| ());
+                shadow.drain(pool);
+            });
+        }
+    });
+    validate(&pool);
+    assert_eq!(pool.stats().page_bytes, 0);
+}
