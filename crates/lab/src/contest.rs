@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::bench::{LatencyRecord, Parameters};
+use crate::bench::{self, Entry, LatencyRecord, Memory, Parameters};
 use crate::replay::{Ideal, Mode, Touch};
 use crate::runner::{self, Failure, Job, Measured, Sample};
 use crate::subject::Subject;
@@ -138,6 +138,8 @@ pub(crate) struct Run {
     pub(crate) cpu_ns: f64,
     /// Peak resident memory (above the harness's own, except for programs), bytes.
     pub(crate) peak_bytes: f64,
+    /// The figure by which the case judges memory: the peak, unless its workload names another.
+    pub(crate) memory: f64,
     /// Time-weighted mean of resident memory, likewise, bytes; `None` when too short to sample.
     pub(crate) mean_bytes: Option<f64>,
     /// Page faults, minor and major.
@@ -430,6 +432,17 @@ impl Case {
         }
     }
 
+    /// By which figure the case judges memory.
+    pub(crate) fn memory(&self) -> Memory {
+        match &self.work {
+            Work::Bench { name, .. } => match bench::find(name) {
+                Ok(Entry::Workload(workload)) => workload.memory(),
+                _ => Memory::Peak,
+            },
+            Work::Trace { .. } | Work::Program(_) => Memory::Peak,
+        }
+    }
+
     fn figures(&self, measured: &Measured, contestant: usize, round: usize, case: usize) -> Run {
         let usage = measured.usage;
         let mut run = Run {
@@ -440,6 +453,7 @@ impl Case {
             time_ns: measured.wall_ns as f64,
             cpu_ns: (usage.user_ns + usage.system_ns) as f64,
             peak_bytes: measured.peak_bytes as f64,
+            memory: measured.peak_bytes as f64,
             mean_bytes: None,
             faults: usage.minor_faults + usage.major_faults,
             switches: usage.voluntary_switches + usage.involuntary_switches,
@@ -466,6 +480,7 @@ impl Case {
         if let Some(window) = &outcome.window {
             run.cpu_ns = (window.user_ns + window.system_ns) as f64;
             run.peak_bytes = window.peak_bytes as f64;
+            run.memory = run.peak_bytes;
             run.mean_bytes = runner::mean_bytes(&measured.samples, window.start_ns, window.end_ns)
                 .map(|mean| (mean - window.baseline_bytes as f64).max(0.0));
             run.faults = window.minor_faults + window.major_faults;

@@ -3,13 +3,13 @@
 use anyhow::{Context, bail};
 
 use super::contesting::ContestArgs;
-use crate::bench::{self, Entry};
+use crate::bench::{self, Entry, Parameters};
 use crate::contest::{Case, Work};
 
 /// What `hectare bench` can be given.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workload or study
+    /// The workload or study; `all` is every workload
     name: Option<String>,
     /// Explain every workload and study, with its source and parameters
     #[arg(long)]
@@ -37,6 +37,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         return Ok(());
     }
     let name = args.name.as_deref().context("which one? `hectare bench --list` tells")?;
+    if name == "all" {
+        anyhow::ensure!(
+            args.threads.is_empty() && args.ops.is_none() && args.set.is_empty(),
+            "`bench all` runs every workload with its own parameters; give a name to change them"
+        );
+        return args.contest.hold("bench all", every_row(), false);
+    }
     match bench::find(name)? {
         Entry::Study(study) => args.contest.outputs.deliver(&study.run(&args.study)?),
         Entry::Workload(workload) => {
@@ -72,20 +79,39 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             } else {
                 args.threads.clone()
             };
-            let case = |threads: usize| {
-                let mut parameters = parameters.clone();
-                parameters.threads = threads;
-                let plural = if threads == 1 { "" } else { "s" };
-                Case {
-                    name: format!("{name}, {threads} thread{plural}"),
-                    work: Work::Bench { name: name.to_owned(), parameters },
-                    ideal: None,
-                }
-            };
-            let cases = threads.into_iter().map(case).collect();
+            let cases = threads
+                .into_iter()
+                .map(|threads| case(name, Parameters { threads, ..parameters.clone() }, &[]))
+                .collect();
             args.contest.hold(&format!("bench {name}"), cases, false)
         }
     }
+}
+
+/// The case of a workload; `telling` are the parameters that its name must tell.
+fn case(name: &str, parameters: Parameters, telling: &[String]) -> Case {
+    let plural = if parameters.threads == 1 { "" } else { "s" };
+    let mut title = format!("{name}, {} thread{plural}", parameters.threads);
+    for key in telling {
+        title.push_str(&format!(", {key}={}", parameters.more[key]));
+    }
+    Case { name: title, work: Work::Bench { name: name.to_owned(), parameters }, ideal: None }
+}
+
+/// The rows of `hectare bench all`: those of every workload, told apart by what differs.
+fn every_row() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for entry in bench::ENTRIES {
+        let Entry::Workload(workload) = entry else { continue };
+        let rows = workload.rows();
+        let differs =
+            |key: &&String| rows.iter().any(|row| row.more.get(*key) != rows[0].more.get(*key));
+        for row in &rows {
+            let telling: Vec<String> = row.more.keys().filter(differs).cloned().collect();
+            cases.push(case(workload.name(), row.clone(), &telling));
+        }
+    }
+    cases
 }
 
 fn list() {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::bench::Memory;
+
 use super::{Case, Contest, Results, Role, Run};
 use crate::report::{Report, Row, Series};
 use crate::stats::{self, Ratio, Verdict};
@@ -20,6 +22,8 @@ pub(crate) enum Metric {
     Cpu,
     /// Peak resident memory, bytes.
     Peak,
+    /// The figure by which the case judges memory: the peak, unless its workload names another.
+    Memory,
     /// Time-weighted mean of resident memory, bytes.
     Mean,
     /// Page faults.
@@ -28,7 +32,8 @@ pub(crate) enum Metric {
 
 impl Metric {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] = [Self::Time, Self::Cpu, Self::Peak, Self::Mean, Self::Faults];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Time, Self::Cpu, Self::Peak, Self::Memory, Self::Mean, Self::Faults];
 
     /// The word before `_ratio` in a row.
     pub(crate) fn name(self) -> &'static str {
@@ -36,6 +41,7 @@ impl Metric {
             Self::Time => "time",
             Self::Cpu => "cpu",
             Self::Peak => "peak",
+            Self::Memory => "memory",
             Self::Mean => "mean",
             Self::Faults => "faults",
         }
@@ -47,6 +53,7 @@ impl Metric {
             Self::Time => "time_ns",
             Self::Cpu => "cpu_ns",
             Self::Peak => "peak_bytes",
+            Self::Memory => "memory",
             Self::Mean => "mean_bytes",
             Self::Faults => "faults",
         }
@@ -58,6 +65,7 @@ impl Metric {
             Self::Time => run.time_ns,
             Self::Cpu => run.cpu_ns,
             Self::Peak => run.peak_bytes,
+            Self::Memory => run.memory,
             Self::Mean => run.mean_bytes?,
             Self::Faults => run.faults as f64,
         };
@@ -203,6 +211,9 @@ impl<'a> Analysis<'a> {
         };
         row =
             row.with("time_ns_runs", all(Metric::Time)).with("peak_bytes_runs", all(Metric::Peak));
+        if let Memory::Figure(name) = case.memory() {
+            row = row.with("memory_figure", name);
+        }
         let switches = median(&|run| Some(run.switches as f64)).unwrap_or(0.0);
         let steal = median(&|run| Some(run.steal_ns as f64)).unwrap_or(0.0);
         row = row.with("switches", switches).with("steal_ns", steal);

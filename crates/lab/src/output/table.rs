@@ -129,10 +129,17 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
         head.push("time".to_owned());
     }
     head.extend([format!("time/{reference}"), String::new()]);
+    // The memory column shows the peak unless the workload is judged by another figure.
+    let judged = rows.iter().find_map(|row| row.figures.get("memory_figure")?.as_str());
+    let memory = judged.map_or_else(|| "peak".to_owned(), heading);
     if !all {
-        head.push("peak".to_owned());
+        head.push(memory);
     }
-    head.extend([format!("peak/{reference}"), String::new()]);
+    head.extend([format!(
+        "{}/{reference}",
+        if all || judged.is_some() { "memory" } else { "peak" }
+    )]);
+    head.push(String::new());
     let overhead = any("overhead_ratio");
     if overhead {
         head.push("over Ideal".to_owned());
@@ -157,9 +164,11 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
             }
             cells.extend([ratio(row, "time"), word(row, "time", "faster", "slower")]);
             if !all {
-                cells.push(cell("peak_bytes", bytes));
+                let value = row.number("memory");
+                let show = |value| figure(judged.unwrap_or("peak_bytes"), value);
+                cells.push(value.map_or_else(|| "–".to_owned(), show));
             }
-            cells.extend([ratio(row, "peak"), word(row, "peak", "leaner", "fatter")]);
+            cells.extend([ratio(row, "memory"), word(row, "memory", "leaner", "fatter")]);
             if overhead {
                 cells.push(cell("overhead_ratio", |share| format!("{:+.1} %", share * 100.0)));
             }
