@@ -1,1 +1,45 @@
-//! To be built.
+//! Two-level segregated fit: a heap whose every operation takes constant time, over memory that
+//! the caller owns. No operating system, no other allocator, no thread is needed.
+//!
+//! ```text
+//!   Sharded ─▶ Locked ─▶ Growing ─▶ Tlsf ─▶ table: which list has a block of that size?
+//!   one a CPU  a lock    regions     │ ▲     ─▶ block: headers, neighbours, links
+//!                        from a      │ └── pool: memory added and taken back
+//!                        PageSource  └──── resize: aligned, realloc; stats; validate
+//! ```
+//!
+//! Start with [`Tlsf`]. Its type parameter chooses index width, alignment, and the fineness of
+//! the lists: [`Tlsf`] alone manages pools within 64 GiB with 4 bytes of overhead a block,
+//! [`WideTlsf`] pools anywhere with 8, [`TinyTlsf`] up to 256 KiB with 2.
+#![no_std]
+
+mod block;
+mod error;
+mod heap;
+mod pool;
+mod resize;
+mod stats;
+mod table;
+mod validate;
+mod word;
+
+pub use error::{Corruption, Failure, Misuse, PoolError};
+pub use heap::Tlsf;
+pub use pool::{BlockInfo, Blocks, Pool, Pools};
+pub use stats::Stats;
+pub use table::{Row, Rows, Shape};
+pub use word::Word;
+
+/// A heap whose pools may lie anywhere; 8 bytes of overhead a block.
+pub type WideTlsf = Tlsf<[Row<usize, 32>; 32]>;
+
+/// A heap for pools of up to 256 KiB in a MiB; 2 bytes of overhead a block.
+pub type TinyTlsf = Tlsf<[Row<u16, 4>; 13]>;
+
+#[cfg(test)]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "every test owns its pools, and its shadow knows which blocks are live"
+)]
+mod tests;

@@ -1,0 +1,381 @@
+//! The heap: allocation and freeing in constant time.
+
+use core::ptr::NonNull;
+
+use crate::block::{Block, Header};
+use crate::error::{Failure, Misuse};
+use crate::table::{Bin, Row, Rows, Shape, Table};
+
+/// How many blocks of a list are looked at when the list may hold a block that is large enough,
+/// but need not, and all lists after it are empty.
+pub(crate) const PROBES: usize = 4;
+
+/// A remainder smaller than this many granules, or than 1/32 of what was asked for, stays with its
+/// block: shreds would only be joined again by the free of either neighbour.
+const MIN_REMAINDER_GRANULES: usize = 2;
+const MIN_REMAINDER_SHIFT: u32 = 5;
+
+/// A heap with two-level segregated fit, over pools that the caller adds.
+///
+/// `R` states the parameters: `[Row<index width, second level, granule>; first level]`. The
+/// default has 32-bit indices and 16-byte granules, takes 3.5 KiB itself, and manages pools that
+/// lie within 64 GiB of one another; see [`Word`](crate::Word) for the others.
+///
+/// Every call takes constant time, whatever the heap holds, except where its documentation says
+/// otherwise. The heap writes to its pools only: headers of [`Word::BYTES`](crate::Word::BYTES)
+/// bytes before each block, and links in free blocks.
+///
+/// ```
+/// use core::ptr::NonNull;
+/// let mut memory = [0u128; 4096];
+/// let mut heap: hectare_tlsf::Tlsf = hectare_tlsf::Tlsf::new();
+/// // SAFETY: the memory outlives the heap, and nothing else uses it.
+/// unsafe { heap.add_pool(NonNull::from(&mut memory).cast(), size_of_val(&memory)) }?;
+/// let block = heap.malloc(100).expect("64 KiB have room for 100 bytes");
+/// // SAFETY: `block` came from this heap and is not used any more.
+/// unsafe { heap.free(block) }?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
+    /// The address of index zero.
+    pub(crate) base: usize,
+    /// The payloads of all blocks lie in `low .. low + span_bytes`.
+    pub(crate) low: usize,
+    pub(crate) span_bytes: usize,
+    /// The first block of the newest pool, 0 without one.
+    pub(crate) newest_pool: usize,
+    pub(crate) pool_count: usize,
+    /// Granules in all blocks, in used ones, and the most that were ever used at once.
+    pub(crate) managed_granules: usize,
+    pub(crate) used_granules: usize,
+    pub(crate) peak_used_granules: usize,
+    pub(crate) last_failure: Option<Failure>,
+    pub(crate) table: Table<R>,
+}
+
+impl<S: Shape, const FIRST: usize> Tlsf<[S; FIRST]>
+where
+    [S; FIRST]: Rows<Row = S>,
+{
+    /// A heap without memory.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            base: 0,
+            low: 0,
+            span_bytes: 0,
+            newest_pool: 0,
+            pool_count: 0,
+            managed_granules: 0,
+            used_granules: 0,
+            peak_used_granules: 0,
+            last_failure: None,
+            table: Table::<[S; FIRST]>::EMPTY,
+        }
+    }
+}
+
+impl<S: Shape, const FIRST: usize> Default for Tlsf<[S; FIRST]>
+where
+    [S; FIRST]: Rows<Row = S>,
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<R: ?Sized + Rows> Tlsf<R> {
+    /// Allocates `size` bytes, aligned to the granule; a size of zero has an address of its own.
+    ///
+    /// `None` when no block is large enough; [`last_failure`](Self::last_failure) then tells why.
+    #[inline]
+    pub fn malloc(&mut self, size: usize) -> Option<NonNull<u8>> {
+        let Some(granules) = self.granules_for(size) else { return self.malloc_largest(size) };
+        let (rounded, bin) = Bin::round_up::<R::Row>(granules);
+        let index = self.table.head(bin);
+        if index == 0 {
+            return self.malloc_larger(granules, rounded, bin);
+        }
+        let block = self.block(index);
+        self.unlink_first(block, bin);
+        Some(self.use_whole(block, block.header()))
+    }
+
+    /// Frees a block.
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it; the heap is then unchanged.
+    ///
+    /// # Safety
+    /// Nobody uses the block any more. `ptr` came from this heap: what is caught of the contrary
+    /// is caught by luck.
+    #[inline]
+    pub unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.release(ptr) }.map(|_| ())
+    }
+
+    /// Frees a block; returns the first block of its pool if the pool is now one free block.
+    ///
+    /// # Safety
+    /// As of [`free`](Self::free).
+    #[inline(always)]
+    pub(crate) unsafe fn release(
+        &mut self,
+        ptr: NonNull<u8>,
+    ) -> Result<Option<Block<R::Row>>, Misuse> {
+        let block = self.used_block(ptr)?;
+        let header = block.header();
+        let granules = header.granules();
+        self.used_granules -= granules;
+        let next = block.after(granules);
+        let next_header = next.header();
+        if header.may_merge(next_header) {
+            return Ok(self.merge(block, header));
+        }
+        next.set_header(next_header.with_prev_free());
+        next.set_footer_before(Header::free(granules));
+        block.set_header(header.with_free());
+        self.link(block, granules);
+        Ok(None)
+    }
+
+    /// The used block whose payload `ptr` is, as far as its header tells.
+    #[inline(always)]
+    pub(crate) fn used_block(&self, ptr: NonNull<u8>) -> Result<Block<R::Row>, Misuse> {
+        let payload = ptr.as_ptr().expose_provenance();
+        let offset = payload.wrapping_sub(self.low);
+        if offset >= self.span_bytes || payload & ((1 << R::Row::GRANULE_LOG2) - 1) != 0 {
+            return Err(Misuse::Foreign);
+        }
+        // SAFETY: the callers' promise, or memory between the pools if they lied.
+        let block = unsafe { Block::at(payload) };
+        let header = block.header();
+        if header.is_free() {
+            return Err(Misuse::DoubleFree);
+        }
+        if header.granules().wrapping_sub(1) >= (self.span_bytes - offset) >> R::Row::GRANULE_LOG2 {
+            return Err(Misuse::Corrupt);
+        }
+        Ok(block)
+    }
+
+    /// Makes a used block free, joins it with its free neighbours and files the whole; returns it
+    /// if it is all of its pool.
+    #[inline(never)]
+    fn merge(&mut self, block: Block<R::Row>, header: Header) -> Option<Block<R::Row>> {
+        let mut granules = header.granules();
+        let mut end = block.after(granules);
+        let end_header = end.header();
+        if end_header.is_free() {
+            let next_granules = end_header.granules();
+            self.unlink(end, next_granules);
+            granules += next_granules;
+            end = end.after(next_granules);
+        } else {
+            end.set_header(end_header.with_prev_free());
+        }
+        let mut first = block;
+        let mut first_header = header;
+        if header.is_prev_free() && block.footer_before().is_free() {
+            let prev_granules = block.footer_before().granules();
+            // A second free of the block shall find it free.
+            block.set_header(header.with_free());
+            first = block.before(prev_granules);
+            first_header = first.header();
+            self.unlink(first, prev_granules);
+            granules += prev_granules;
+        }
+        first.set_header(Header::free(granules).with_prev_free_of(first_header));
+        end.set_footer_before(Header::free(granules));
+        self.link(first, granules);
+        // A free block has PREV_FREE only if there is none before it.
+        (first_header.is_prev_free() && first.footer_before().granules() == granules)
+            .then_some(first)
+    }
+
+    /// Allocates where the list of the size's own class is empty: from a larger class, or else
+    /// from the class below, whose blocks may be large enough.
+    #[inline(never)]
+    fn malloc_larger(&mut self, granules: usize, rounded: usize, bin: Bin) -> Option<NonNull<u8>> {
+        let Some(bin) = self.table.find(bin) else { return self.malloc_probing(granules) };
+        let block = self.block(self.table.head(bin));
+        self.unlink_first(block, bin);
+        Some(self.use_part(block, block.header(), rounded))
+    }
+
+    /// Allocates `granules`, all of whose larger classes are empty, from their own class.
+    #[cold]
+    fn malloc_probing(&mut self, granules: usize) -> Option<NonNull<u8>> {
+        let Some(block) = self.probe(granules) else { return self.fail(granules) };
+        let header = block.header();
+        self.unlink(block, header.granules());
+        Some(self.use_part(block, header, granules))
+    }
+
+    /// Allocates a size whose class would lie past the end of the table.
+    #[cold]
+    fn malloc_largest(&mut self, size: usize) -> Option<NonNull<u8>> {
+        let granules = size.div_ceil(1 << R::Row::GRANULE_LOG2).saturating_add(1);
+        if granules > self.table.max_granules() {
+            self.fail(granules)
+        } else {
+            self.malloc_probing(granules)
+        }
+    }
+
+    /// One of the first blocks in the list of `granules`, if one of them is large enough.
+    pub(crate) fn probe(&self, granules: usize) -> Option<Block<R::Row>> {
+        let mut index = self.table.head(Bin::of::<R::Row>(granules));
+        for _ in 0..PROBES {
+            if index == 0 {
+                break;
+            }
+            let block = self.block(index);
+            if block.header().granules() >= granules {
+                return Some(block);
+            }
+            index = block.next();
+        }
+        None
+    }
+
+    #[cold]
+    pub(crate) fn fail(&mut self, granules: usize) -> Option<NonNull<u8>> {
+        self.last_failure = Some(if granules > self.table.max_granules() {
+            Failure::TooLarge
+        } else if granules > self.managed_granules - self.used_granules {
+            Failure::Exhausted
+        } else {
+            Failure::Fragmented
+        });
+        None
+    }
+
+    /// Makes all of a free block that is in no list used.
+    #[inline(always)]
+    pub(crate) fn use_whole(&mut self, block: Block<R::Row>, header: Header) -> NonNull<u8> {
+        let granules = header.granules();
+        let next = block.after(granules);
+        next.set_header(next.header().without_prev_free());
+        block.set_header(header.without_free());
+        self.hand_out(block, granules)
+    }
+
+    /// Makes the first `granules` of a free block that is in no list used, and files the rest.
+    #[inline(always)]
+    pub(crate) fn use_part(
+        &mut self,
+        block: Block<R::Row>,
+        header: Header,
+        granules: usize,
+    ) -> NonNull<u8> {
+        let rest = header.granules() - granules;
+        if Self::stays_whole(rest, granules) {
+            return self.use_whole(block, header);
+        }
+        block.set_header(Header::used(granules).with_prev_free_of(header));
+        self.file(block.after(granules), rest);
+        self.hand_out(block, granules)
+    }
+
+    /// Whether a remainder of `rest` is too small to be split off a block of `granules`.
+    #[inline(always)]
+    pub(crate) fn stays_whole(rest: usize, granules: usize) -> bool {
+        let least = const {
+            let least = Block::<R::Row>::MIN_GRANULES;
+            if least > MIN_REMAINDER_GRANULES { least } else { MIN_REMAINDER_GRANULES }
+        };
+        rest < least + (granules >> MIN_REMAINDER_SHIFT)
+    }
+
+    #[inline(always)]
+    pub(crate) fn hand_out(&mut self, block: Block<R::Row>, granules: usize) -> NonNull<u8> {
+        self.used_granules += granules;
+        self.note_peak();
+        // SAFETY: a block's payload lies behind its header, so not at address zero.
+        unsafe { NonNull::new_unchecked(block.as_ptr()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn note_peak(&mut self) {
+        self.peak_used_granules = self.peak_used_granules.max(self.used_granules);
+    }
+
+    /// Makes `granules` from `block` on a free block after a used one and files it. What follows
+    /// knows already that a free block is before it.
+    #[inline(always)]
+    pub(crate) fn file(&mut self, block: Block<R::Row>, granules: usize) {
+        block.set_header(Header::free(granules));
+        block.after(granules).set_footer_before(Header::free(granules));
+        self.link(block, granules);
+    }
+
+    /// Puts a free block at the head of its list.
+    #[inline(always)]
+    pub(crate) fn link(&mut self, block: Block<R::Row>, granules: usize) {
+        let index = self.index(block);
+        let old = self.table.push(Bin::of::<R::Row>(granules), index);
+        block.set_next(old);
+        block.set_prev(0);
+        if old != 0 {
+            self.block(old).set_prev(index);
+        }
+    }
+
+    /// Takes the first block of `bin` out of its list.
+    #[inline(always)]
+    fn unlink_first(&mut self, block: Block<R::Row>, bin: Bin) {
+        let next = block.next();
+        self.table.pop(bin, next);
+        if next != 0 {
+            self.block(next).set_prev(0);
+        }
+    }
+
+    /// Takes a free block of `granules` out of its list.
+    #[inline(always)]
+    pub(crate) fn unlink(&mut self, block: Block<R::Row>, granules: usize) {
+        let next = block.next();
+        let prev = block.prev();
+        if next != 0 {
+            self.block(next).set_prev(prev);
+        }
+        if prev != 0 {
+            self.block(prev).set_next(next);
+        } else {
+            self.table.pop(Bin::of::<R::Row>(granules), next);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn index(&self, block: Block<R::Row>) -> usize {
+        block.payload().wrapping_sub(self.base) >> R::Row::GRANULE_LOG2
+    }
+
+    #[inline(always)]
+    pub(crate) fn block(&self, index: usize) -> Block<R::Row> {
+        // SAFETY: indices are those of blocks, since `index` alone makes them.
+        unsafe { Block::at(self.base.wrapping_add(index << R::Row::GRANULE_LOG2)) }
+    }
+
+    /// How many granules a block for `size` bytes has, `None` past the last class of the table.
+    #[inline(always)]
+    pub(crate) fn granules_for(&self, size: usize) -> Option<usize> {
+        if size > Block::<R::Row>::payload_bytes(self.table.max_class()) {
+            return None;
+        }
+        Some(Self::granules_unchecked(size))
+    }
+
+    #[inline(always)]
+    fn granules_unchecked(size: usize) -> usize {
+        let header_and_rounding = const { (1 << R::Row::GRANULE_LOG2) - 1 + Self::HEADER_BYTES };
+        let granules = (size + header_and_rounding) >> R::Row::GRANULE_LOG2;
+        granules.max(Block::<R::Row>::MIN_GRANULES)
+    }
+
+    /// What a block costs beside its payload, in bytes.
+    pub const HEADER_BYTES: usize = size_of::<<R::Row as Shape>::Word>();
+}

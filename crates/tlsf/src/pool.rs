@@ -1,0 +1,234 @@
+//! Pools: memory that the caller lends to a heap, as many and as far apart as the index width
+//! allows, added and taken back while the others are in use.
+//!
+//! ```text
+//!   start                        first payload                          end
+//!     │ (pad) │newer│older│size│header│ … blocks … │(footer)│end's header│ (pad)
+//!              chain of   └ of the pool, in place           size 0
+//!              the pools    of a footer
+//! ```
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use crate::block::{Block, Header};
+use crate::error::PoolError;
+use crate::heap::Tlsf;
+use crate::table::{Rows, Shape};
+use crate::word::Word;
+
+/// A pool of a heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pool {
+    pub(crate) first_payload: usize,
+}
+
+impl<R: ?Sized + Rows> Tlsf<R> {
+    /// How many bytes of a pool do not become blocks, if the pool is aligned to the granule.
+    pub const POOL_OVERHEAD_BYTES: usize = {
+        let words = 4 * Self::HEADER_BYTES;
+        let granule = 1 << R::Row::GRANULE_LOG2;
+        words.div_ceil(granule) * granule
+    };
+
+    /// Adds `bytes` of memory from `start` on.
+    ///
+    /// # Errors
+    /// [`PoolError`]; the memory is then untouched.
+    ///
+    /// # Safety
+    /// The memory is valid for reads and writes, and belongs to the heap until the pool is removed
+    /// or the heap is used no more.
+    pub unsafe fn add_pool(&mut self, start: NonNull<u8>, bytes: usize) -> Result<Pool, PoolError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.add(start, bytes, false) }
+    }
+
+    /// Adds a pool, marked as `owned` or not.
+    ///
+    /// # Safety
+    /// As of [`add_pool`](Self::add_pool).
+    pub(crate) unsafe fn add(
+        &mut self,
+        start: NonNull<u8>,
+        bytes: usize,
+        owned: bool,
+    ) -> Result<Pool, PoolError> {
+        let granule = 1usize << R::Row::GRANULE_LOG2;
+        let address = start.as_ptr().expose_provenance();
+        let first = (address.checked_add(4 * Self::HEADER_BYTES))
+            .and_then(|after_head| after_head.checked_next_multiple_of(granule))
+            .ok_or(PoolError::TooSmall)?;
+        let end = address.saturating_add(bytes) & !(granule - 1);
+        let granules = end.saturating_sub(first) >> R::Row::GRANULE_LOG2;
+        if granules < Block::<R::Row>::MIN_GRANULES {
+            return Err(PoolError::TooSmall);
+        }
+        if granules > self.table.max_granules() {
+            return Err(PoolError::TooLarge);
+        }
+        self.reach(first, end)?;
+        // SAFETY: the caller gives the memory to the heap, and it is exposed; the words around
+        // `first` lie in it by the arithmetic above.
+        let block = unsafe { Block::<R::Row>::at(first) };
+        block.set_footer_before(Header::pool(granules, owned));
+        block.set_header(Header::free(granules).with_prev_free());
+        block.after(granules).set_header(Header::END.with_prev_free());
+        block.after(granules).set_footer_before(Header::free(granules));
+        block.set_newer_pool(0);
+        block.set_older_pool(self.newest_pool);
+        if self.newest_pool != 0 {
+            self.block(self.newest_pool).set_newer_pool(self.index(block));
+        }
+        self.newest_pool = self.index(block);
+        self.pool_count += 1;
+        self.managed_granules += granules;
+        self.link(block, granules);
+        Ok(Pool { first_payload: first })
+    }
+
+    /// Takes a pool back, whose blocks must all be free.
+    ///
+    /// # Errors
+    /// [`PoolError::InUse`].
+    ///
+    /// # Safety
+    /// The pool is one of this heap and was not removed before.
+    pub unsafe fn remove_pool(&mut self, pool: Pool) -> Result<(), PoolError> {
+        // SAFETY: a pool of this heap begins with a block.
+        let block = unsafe { Block::<R::Row>::at(pool.first_payload) };
+        let header = block.header();
+        let granules = header.granules();
+        if !header.is_free() || block.footer_before().granules() != granules {
+            return Err(PoolError::InUse);
+        }
+        self.unlink(block, granules);
+        let (older, newer) = (block.older_pool(), block.newer_pool());
+        if older != 0 {
+            self.block(older).set_newer_pool(newer);
+        }
+        if newer != 0 {
+            self.block(newer).set_older_pool(older);
+        } else {
+            self.newest_pool = older;
+        }
+        self.pool_count -= 1;
+        self.managed_granules -= granules;
+        if self.pool_count == 0 {
+            (self.base, self.low, self.span_bytes) = (0, 0, 0);
+        }
+        Ok(())
+    }
+
+    /// The pools, the newest first. The heap must not change meanwhile.
+    pub fn pools(&self) -> Pools<'_, R> {
+        Pools { heap: self, index: self.newest_pool, left: self.pool_count }
+    }
+
+    /// Whether `payload` lies in a pool. O(pools).
+    pub(crate) fn in_pool(&self, payload: usize) -> bool {
+        self.pools().any(|pool| {
+            // SAFETY: a pool of this heap begins with a block.
+            let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
+            let bytes = first.footer_before().granules() << R::Row::GRANULE_LOG2;
+            payload.wrapping_sub(pool.first_payload) < bytes
+        })
+    }
+
+    /// Extends the span of addresses to `first..end`, if indices reach so far.
+    fn reach(&mut self, first: usize, end: usize) -> Result<(), PoolError> {
+        let (base, low, high) = if self.pool_count == 0 {
+            (Self::base_for(first, end), first, end)
+        } else {
+            (self.base, self.low.min(first), end.max(self.low + self.span_bytes))
+        };
+        let index = |payload: usize| payload.wrapping_sub(base) >> R::Row::GRANULE_LOG2;
+        let reach = 1..=<R::Row as Shape>::Word::MAX;
+        if !reach.contains(&index(first)) || !reach.contains(&index(end)) {
+            return Err(PoolError::OutOfReach);
+        }
+        (self.base, self.low, self.span_bytes) = (base, low, high - low);
+        Ok(())
+    }
+
+    /// The address of index zero that puts the first pool into the middle of what can be reached.
+    fn base_for(first: usize, end: usize) -> usize {
+        if <R::Row as Shape>::Word::BITS == usize::BITS {
+            return 0;
+        }
+        let reach_bytes = <R::Row as Shape>::Word::MAX << R::Row::GRANULE_LOG2;
+        let room = reach_bytes.saturating_sub(end - first) >> (R::Row::GRANULE_LOG2 + 1);
+        first.wrapping_sub(room.max(1) << R::Row::GRANULE_LOG2)
+    }
+}
+
+/// An iterator over the pools of a heap.
+#[derive(Debug)]
+pub struct Pools<'a, R: ?Sized + Rows> {
+    heap: &'a Tlsf<R>,
+    index: usize,
+    left: usize,
+}
+
+impl<R: ?Sized + Rows> Iterator for Pools<'_, R> {
+    type Item = Pool;
+
+    fn next(&mut self) -> Option<Pool> {
+        // A broken chain must not make this a loop without end.
+        if self.index == 0 || self.left == 0 {
+            return None;
+        }
+        let block = self.heap.block(self.index);
+        self.index = block.older_pool();
+        self.left -= 1;
+        Some(Pool { first_payload: block.payload() })
+    }
+}
+
+/// A block as a walk over a pool sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockInfo {
+    /// Where its payload begins.
+    pub payload: NonNull<u8>,
+    /// How many bytes its payload has.
+    pub payload_bytes: usize,
+    /// Whether it is allocated.
+    pub used: bool,
+}
+
+/// An iterator over the blocks of a pool, in the order of their addresses.
+#[derive(Debug)]
+pub struct Blocks<'a, R: ?Sized + Rows> {
+    block: Block<R::Row>,
+    heap: PhantomData<&'a Tlsf<R>>,
+}
+
+impl<R: ?Sized + Rows> Tlsf<R> {
+    /// The blocks of a pool. Each step takes constant time.
+    ///
+    /// # Safety
+    /// The pool is one of this heap and was not removed; no header was overwritten
+    /// ([`validate`](Self::validate) tells).
+    pub unsafe fn blocks(&self, pool: Pool) -> Blocks<'_, R> {
+        // SAFETY: a pool of this heap begins with a block.
+        Blocks { block: unsafe { Block::at(pool.first_payload) }, heap: PhantomData }
+    }
+}
+
+impl<R: ?Sized + Rows> Iterator for Blocks<'_, R> {
+    type Item = BlockInfo;
+
+    fn next(&mut self) -> Option<BlockInfo> {
+        let block = self.block;
+        let header = block.header();
+        if header.is_end() {
+            return None;
+        }
+        self.block = block.after(header.granules());
+        Some(BlockInfo {
+            payload: NonNull::new(block.as_ptr())?,
+            payload_bytes: Block::<R::Row>::payload_bytes(header.granules()),
+            used: !header.is_free(),
+        })
+    }
+}

@@ -1,0 +1,186 @@
+//! Aligned allocation, and resizing in place where the neighbours allow it.
+
+use core::ptr::NonNull;
+
+use crate::block::{Block, Header};
+use crate::error::Misuse;
+use crate::heap::Tlsf;
+use crate::table::{Bin, Rows, Shape};
+
+impl<R: ?Sized + Rows> Tlsf<R> {
+    /// Allocates `size` bytes at a multiple of `align`, a power of two.
+    ///
+    /// What lies before the aligned address goes back to the free lists: an aligned block costs no
+    /// more memory than another.
+    #[inline]
+    pub fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
+        debug_assert!(align.is_power_of_two(), "align: {align}");
+        if align <= 1 << R::Row::GRANULE_LOG2 {
+            return self.malloc(size);
+        }
+        self.memalign_larger(align, size)
+    }
+
+    #[inline(never)]
+    fn memalign_larger(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
+        let align_granules = align >> R::Row::GRANULE_LOG2;
+        let Some(granules) = self.granules_for(size) else { return self.fail(usize::MAX) };
+        let rounded = Bin::round_up::<R::Row>(granules).0;
+        // The gap before an aligned payload is a block, or empty.
+        let room = rounded + align_granules + Block::<R::Row>::MIN_GRANULES - 1;
+        if room > self.table.max_class() {
+            return self.fail(usize::MAX);
+        }
+        let Some(block) = self.take(room) else { return self.fail(room) };
+        let header = block.header();
+        let gap = Self::gap(block, align);
+        if gap == 0 {
+            return Some(self.use_part(block, header, rounded));
+        }
+        let aligned = block.after(gap);
+        block.set_header(Header::free(gap).with_prev_free_of(header));
+        aligned.set_footer_before(Header::free(gap));
+        self.link(block, gap);
+        let rest = Header::free(header.granules() - gap).with_prev_free();
+        aligned.set_header(rest);
+        Some(self.use_part(aligned, rest, rounded))
+    }
+
+    /// Takes a free block of at least `granules` out of its list.
+    fn take(&mut self, granules: usize) -> Option<Block<R::Row>> {
+        let block = match self.table.find(Bin::round_up::<R::Row>(granules).1) {
+            Some(bin) => self.block(self.table.head(bin)),
+            None => self.probe(granules)?,
+        };
+        self.unlink(block, block.header().granules());
+        Some(block)
+    }
+
+    /// How many granules lie between the payload of `block` and the first one at a multiple of
+    /// `align` that leaves room for a block between, or none.
+    fn gap(block: Block<R::Row>, align: usize) -> usize {
+        let to_aligned = block.payload().wrapping_neg() & (align - 1);
+        let mut gap = to_aligned >> R::Row::GRANULE_LOG2;
+        while gap != 0 && gap < Block::<R::Row>::MIN_GRANULES {
+            gap += align >> R::Row::GRANULE_LOG2;
+        }
+        gap
+    }
+
+    /// How many bytes of the block at `ptr` may be used: what was asked for, rounded up.
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// `ptr` came from this heap.
+    #[inline]
+    pub unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
+        Ok(Block::<R::Row>::payload_bytes(self.used_block(ptr)?.header().granules()))
+    }
+
+    /// Resizes the block at `ptr` to `size` bytes and keeps it at a multiple of `align`, a power
+    /// of two. Grows forward where the next block is free, backward (the contents move) where the
+    /// block before is, or over both; moves to another block only if neither is enough.
+    /// Constant time but for what is copied.
+    ///
+    /// `Ok(None)` when there is no room: the block is then as it was.
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it; the heap is then unchanged.
+    ///
+    /// # Safety
+    /// As of [`free`](Self::free), unless the result is `Ok(None)`.
+    pub unsafe fn realloc(
+        &mut self,
+        ptr: NonNull<u8>,
+        align: usize,
+        size: usize,
+    ) -> Result<Option<NonNull<u8>>, Misuse> {
+        let block = self.used_block(ptr)?;
+        let Some(granules) = self.granules_for(size) else { return Ok(self.fail(usize::MAX)) };
+        let granules = Bin::round_up::<R::Row>(granules).0;
+        let header = block.header();
+        let have = header.granules();
+        let next = block.after(have);
+        let next_header = next.header();
+        let with_next = have + if next_header.is_free() { next_header.granules() } else { 0 };
+        if granules <= with_next {
+            self.resize_in_place(block, granules);
+            return Ok(Some(ptr));
+        }
+        let old_bytes = Block::<R::Row>::payload_bytes(have);
+        if let Some(first) = self.room_before(block, header, align, granules, with_next) {
+            // SAFETY: both lie in the run of `first`, whose links were taken out of their lists.
+            unsafe { core::ptr::copy(block.as_ptr(), first.as_ptr(), old_bytes) };
+            self.used_granules += first.header().granules() - have;
+            self.resize_in_place(first, granules);
+            self.note_peak();
+            return Ok(NonNull::new(first.as_ptr()));
+        }
+        let Some(new) = self.memalign(align, size) else { return Ok(None) };
+        // SAFETY: the old block has so many bytes, the new one has more, and they are distinct.
+        unsafe { core::ptr::copy_nonoverlapping(ptr.as_ptr(), new.as_ptr(), old_bytes) };
+        // SAFETY: the caller's promise; the block was found sound above.
+        unsafe { self.free(ptr) }?;
+        Ok(Some(new))
+    }
+
+    /// Joins a used block with the free one before it, and the free one after it, to one used
+    /// block of at least `granules` whose payload is aligned, if they are enough for that.
+    #[inline(always)]
+    fn room_before(
+        &mut self,
+        block: Block<R::Row>,
+        header: Header,
+        align: usize,
+        granules: usize,
+        with_next: usize,
+    ) -> Option<Block<R::Row>> {
+        if !header.is_prev_free() {
+            return None;
+        }
+        let footer = block.footer_before();
+        if !footer.is_free() {
+            return None;
+        }
+        let prev_granules = footer.granules();
+        let first = block.before(prev_granules);
+        if prev_granules + with_next < granules || first.payload() & (align - 1) != 0 {
+            return None;
+        }
+        self.unlink(first, prev_granules);
+        let first_header = first.header();
+        first.set_header(
+            Header::used(prev_granules + header.granules()).with_prev_free_of(first_header),
+        );
+        Some(first)
+    }
+
+    /// Resizes a used block to `granules`, which it has itself or together with its free next one.
+    #[inline(always)]
+    fn resize_in_place(&mut self, block: Block<R::Row>, granules: usize) {
+        let header = block.header();
+        let have = header.granules();
+        let next = block.after(have);
+        let next_header = next.header();
+        let mut whole = have;
+        if next_header.is_free() {
+            whole += next_header.granules();
+            self.unlink(next, next_header.granules());
+        } else if have <= granules || Self::stays_whole(have - granules, granules) {
+            return;
+        }
+        let kept = if Self::stays_whole(whole - granules, granules) { whole } else { granules };
+        let end = block.after(whole);
+        block.set_header(Header::used(kept).with_prev_free_of(header));
+        if kept == whole {
+            end.set_header(end.header().without_prev_free());
+        } else {
+            end.set_header(end.header().with_prev_free());
+            self.file(block.after(kept), whole - kept);
+        }
+        self.used_granules = self.used_granules - have + kept;
+        self.note_peak();
+    }
+}

@@ -1,0 +1,183 @@
+//! Single cases: what the random runs reach only by luck.
+
+use super::*;
+
+fn heap_over(arena: &mut Arena, bytes: usize) -> (Tlsf, Pool) {
+    let mut heap = Tlsf::new();
+    let pool = unsafe { heap.add_pool(arena.start(), bytes) }.expect("a pool that fits");
+    (heap, pool)
+}
+
+#[test]
+fn an_empty_heap_refuses_and_says_why() {
+    let mut heap: Tlsf = Tlsf::new();
+    assert_eq!(heap.malloc(1), None);
+    assert_eq!(heap.last_failure(), Some(Failure::Exhausted));
+    assert_eq!(heap.malloc(usize::MAX), None);
+    assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
+    assert_eq!(heap.memalign(1 << 40, 1), None);
+    assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
+    assert_eq!(heap.stats().largest_allocatable_bytes, 0);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn every_pool_size_is_usable_to_its_last_granule() {
+    let mut arena = Arena::new(8192);
+    for bytes in 0..8192 {
+        let mut heap: Tlsf = Tlsf::new();
+        match unsafe { heap.add_pool(arena.start(), bytes) } {
+            Err(error) => assert!(bytes < 32 && error == PoolError::TooSmall, "{bytes}: {error}"),
+            Ok(_) => {
+                let largest = heap.stats().largest_allocatable_bytes;
+                assert_eq!(largest, (bytes & !15) - 16 - 4);
+                assert!(heap.malloc(largest + 1).is_none());
+                assert!(heap.malloc(largest).is_some(), "pool of {bytes} bytes");
+                assert_eq!(heap.stats().free_bytes, 0);
+                assert_eq!(heap.validate(), Ok(()));
+            }
+        }
+    }
+}
+
+#[test]
+fn fragmentation_is_told_from_exhaustion() {
+    let mut arena = Arena::new(4096);
+    let (mut heap, _) = heap_over(&mut arena, 4096);
+    let blocks: Vec<_> = core::iter::from_fn(|| heap.malloc(60)).collect();
+    assert_eq!(heap.last_failure(), Some(Failure::Exhausted));
+    for block in blocks.iter().step_by(2) {
+        assert_eq!(unsafe { heap.free(*block) }, Ok(()));
+    }
+    assert_eq!(heap.malloc(200), None);
+    assert_eq!(heap.last_failure(), Some(Failure::Fragmented));
+}
+
+#[test]
+fn misuse_is_refused_without_a_change() {
+    let mut arena = Arena::new(4096);
+    let (mut heap, _) = heap_over(&mut arena, 4096);
+    let block = heap.malloc(100).expect("4 KiB have room");
+    let before = heap.stats();
+    let mut foreign = [0u128; 4];
+    assert_eq!(unsafe { heap.free(NonNull::from(&mut foreign).cast()) }, Err(Misuse::Foreign));
+    assert_eq!(unsafe { heap.free(block.add(8)) }, Err(Misuse::Foreign));
+    unsafe { block.write_bytes(0xff, 100) };
+    assert_eq!(unsafe { heap.free(block.add(32)) }, Err(Misuse::DoubleFree));
+    unsafe { block.write_bytes(0xf8, 100) };
+    assert_eq!(unsafe { heap.free(block.add(32)) }, Err(Misuse::Corrupt));
+    assert_eq!(heap.stats(), before);
+    assert_eq!(unsafe { heap.free(block) }, Ok(()));
+    assert_eq!(unsafe { heap.free(block) }, Err(Misuse::DoubleFree));
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn validate_finds_every_overwritten_word_of_the_heap() {
+    let mut arena = Arena::new(2048);
+    let (mut heap, _) = heap_over(&mut arena, 2048);
+    let blocks: Vec<_> = (0..8).map(|i| heap.malloc(40 * (i % 3) + 12).expect("room")).collect();
+    for block in blocks.iter().step_by(3) {
+        assert_eq!(unsafe { heap.free(*block) }, Ok(()));
+    }
+    assert_eq!(heap.validate(), Ok(()));
+    let pools: Vec<_> = heap.pools().collect();
+    let walked: Vec<_> = unsafe { heap.blocks(pools[0]) }.collect();
+    let mut words = Vec::new();
+    for block in &walked {
+        let word = block.payload.cast::<u32>();
+        words.push(unsafe { word.sub(1) });
+        if !block.used {
+            words.push(word);
+            words.push(unsafe { word.add(1) });
+            words.push(unsafe { word.byte_add(block.payload_bytes).sub(1) });
+        }
+    }
+    for word in words {
+        let good = unsafe { word.read() };
+        for bad in [!good, good ^ 1, good ^ 2, good ^ 4, good.wrapping_add(64), 0, u32::MAX] {
+            if bad != good {
+                unsafe { word.write(bad) };
+                assert!(heap.validate().is_err(), "{good:#x} overwritten by {bad:#x}");
+            }
+        }
+        unsafe { word.write(good) };
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn realloc_grows_forward_backward_and_both_ways() {
+    let mut arena = Arena::new(8192);
+    let (mut heap, _) = heap_over(&mut arena, 8192);
+    let [before, block, after, fence] =
+        [(); 4].map(|()| heap.malloc(496).expect("8 KiB have room for four"));
+    unsafe { block.write_bytes(7, 496) };
+    unsafe { heap.free(after) }.expect("allocated above");
+    let forward = unsafe { heap.realloc(block, 16, 900) };
+    assert_eq!(forward, Ok(Some(block)), "forward, in place");
+    assert_eq!(unsafe { heap.realloc(block, 16, 496) }, Ok(Some(block)), "shrunk in place");
+    unsafe { heap.free(before) }.expect("allocated above");
+    let both = unsafe { heap.realloc(block, 16, 1400) };
+    assert_eq!(both, Ok(Some(before)), "over both neighbours");
+    assert_eq!(unsafe { core::slice::from_raw_parts(before.as_ptr(), 496) }, [7; 496]);
+    assert_eq!(heap.validate(), Ok(()));
+    let moved = unsafe { heap.realloc(before, 256, 3000) }.expect("sound").expect("room");
+    assert_ne!(moved, before);
+    assert_eq!(moved.addr().get() % 256, 0, "realloc keeps the alignment");
+    assert_eq!(unsafe { core::slice::from_raw_parts(moved.as_ptr(), 496) }, [7; 496]);
+    for block in [moved, fence] {
+        unsafe { heap.free(block) }.expect("allocated above");
+    }
+    assert_eq!(heap.stats().used_bytes, 0);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn pools_come_and_go_while_others_are_in_use() {
+    let mut arenas = [(); 3].map(|()| Arena::new(4096));
+    let mut heap: WideTlsf = Tlsf::new();
+    let pools: Vec<_> = arenas
+        .iter_mut()
+        .map(|arena| unsafe { heap.add_pool(arena.start(), 4096) }.expect("fits"))
+        .collect();
+    assert_eq!(heap.pools().collect::<Vec<_>>(), [pools[2], pools[1], pools[0]]);
+    let blocks: Vec<_> = core::iter::from_fn(|| heap.malloc(1000)).collect();
+    assert_eq!(unsafe { heap.remove_pool(pools[1]) }, Err(PoolError::InUse));
+    let low = arenas[1].start().addr().get();
+    let (inside, outside): (Vec<_>, Vec<_>) =
+        blocks.into_iter().partition(|block| (low..low + 4096).contains(&block.addr().get()));
+    for block in inside {
+        unsafe { heap.free(block) }.expect("allocated above");
+    }
+    assert_eq!(unsafe { heap.remove_pool(pools[1]) }, Ok(()));
+    assert_eq!(heap.validate(), Ok(()));
+    for block in outside {
+        unsafe { heap.free(block) }.expect("allocated above");
+    }
+    assert_eq!(unsafe { heap.remove_pool(pools[0]) }, Ok(()));
+    assert_eq!(unsafe { heap.remove_pool(pools[2]) }, Ok(()));
+    assert_eq!(heap.stats().managed_bytes, 0);
+    assert_eq!(heap.malloc(1), None);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn a_pool_out_of_reach_or_too_large_is_refused() {
+    let mut arena = Arena::new(8 << 20);
+    let start = arena.start();
+    let mut heap: TinyTlsf = Tlsf::new();
+    assert_eq!(unsafe { heap.add_pool(start, 1 << 20) }, Err(PoolError::TooLarge));
+    unsafe { heap.add_pool(start, 256 << 10) }.expect("the largest pool");
+    let near = unsafe { heap.add_pool(start.add(256 << 10), 128 << 10) };
+    assert!(near.is_ok());
+    let far = unsafe { heap.add_pool(start.add(4 << 20), 128 << 10) };
+    assert_eq!(far, Err(PoolError::OutOfReach));
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn the_control_structure_fits_its_pool() {
+    assert!(size_of::<Tlsf>() <= 3584, "{}", size_of::<Tlsf>());
+    assert!(size_of::<TinyTlsf>() <= 256, "{}", size_of::<TinyTlsf>());
+}

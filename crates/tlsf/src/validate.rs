@@ -1,0 +1,108 @@
+//! Checks the whole heap against its invariants.
+
+use crate::block::{Block, Header};
+use crate::error::Corruption;
+use crate::heap::Tlsf;
+use crate::table::{Bin, Rows, Shape};
+
+/// What a walk over the pools counts.
+#[derive(Default)]
+struct Totals {
+    managed: usize,
+    used: usize,
+    free_blocks: usize,
+}
+
+impl<R: ?Sized + Rows> Tlsf<R> {
+    /// Checks every block, list, bitmap and counter. O(blocks × pools).
+    ///
+    /// # Errors
+    /// The first [`Corruption`] found.
+    pub fn validate(&self) -> Result<(), Corruption> {
+        let mut totals = Totals::default();
+        let mut pools = 0;
+        for pool in self.pools() {
+            // SAFETY: a pool of this heap begins with a block.
+            self.validate_pool(unsafe { Block::at(pool.first_payload) }, &mut totals)?;
+            pools += 1;
+        }
+        if pools != self.pool_count {
+            return Err(Corruption::Pools);
+        }
+        if totals.managed != self.managed_granules
+            || totals.used != self.used_granules
+            || self.peak_used_granules < self.used_granules
+        {
+            return Err(Corruption::Count);
+        }
+        if !self.table.bitmaps_agree() {
+            return Err(Corruption::Bitmap);
+        }
+        self.validate_lists(totals.free_blocks)
+    }
+
+    fn validate_pool(&self, first: Block<R::Row>, totals: &mut Totals) -> Result<(), Corruption> {
+        let mut block = first;
+        let mut prev_free = true;
+        let mut footer = first.footer_before();
+        let end = first.after(footer.granules()).payload();
+        if end > self.low + self.span_bytes {
+            return Err(Corruption::Size(first.payload()));
+        }
+        loop {
+            let header = block.header();
+            let at = block.payload();
+            if header.is_prev_free() != prev_free
+                || (block != first && prev_free && block.footer_before() != footer)
+            {
+                return Err(Corruption::PrevFree(at));
+            }
+            let granules = header.granules();
+            if at == end && granules == 0 && !header.is_free() {
+                return Ok(());
+            }
+            if granules > (end - at) >> R::Row::GRANULE_LOG2
+                || granules < Block::<R::Row>::MIN_GRANULES
+            {
+                return Err(Corruption::Size(at));
+            }
+            if header.is_free() && prev_free && block != first {
+                return Err(Corruption::Unmerged(at));
+            }
+            totals.managed += granules;
+            totals.used += if header.is_free() { 0 } else { granules };
+            totals.free_blocks += usize::from(header.is_free());
+            prev_free = header.is_free();
+            footer = Header::free(granules);
+            block = block.after(granules);
+        }
+    }
+
+    /// Checks that the lists hold `free_blocks` blocks, each of the list's size and with a `prev`
+    /// that names the one before it, so that none is listed twice.
+    fn validate_lists(&self, free_blocks: usize) -> Result<(), Corruption> {
+        let mut listed = 0;
+        for bin in self.table.bins() {
+            let mut prev = 0;
+            let mut index = self.table.head(bin);
+            while index != 0 {
+                let block = self.block(index);
+                let at = block.payload();
+                listed += 1;
+                if listed > free_blocks || !self.in_pool(at) {
+                    return Err(Corruption::List(at));
+                }
+                let header = block.header();
+                if !header.is_free()
+                    || Bin::of::<R::Row>(header.granules()) != bin
+                    || block.prev() != prev
+                {
+                    return Err(Corruption::List(at));
+                }
+                prev = index;
+                index = block.next();
+            }
+        }
+        if listed == free_blocks { Ok(()) } else { Err(Corruption::Unlisted) }
+    }
+}

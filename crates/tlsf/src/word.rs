@@ -1,0 +1,53 @@
+//! The word in which block headers, links and list heads are stored: the index width.
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u16 {}
+    impl Sealed for u32 {}
+    impl Sealed for usize {}
+}
+
+/// An unsigned integer that holds a block's size and flags, or the place of a block counted in
+/// granules from the heap's base.
+///
+/// | word | overhead a block | smallest block | largest block, pools lie within (granule of 16) |
+/// |---|---|---|---|
+/// | `u16` | 2 bytes | 16 bytes | 256 KiB, 1 MiB |
+/// | `u32` | 4 bytes | 16 bytes | 16 GiB, 64 GiB |
+/// | `usize` | 8 bytes | 32 bytes | the address space |
+pub trait Word: Copy + Eq + Default + core::fmt::Debug + sealed::Sealed + 'static {
+    /// Size in bytes.
+    const BYTES: usize = size_of::<Self>();
+    /// Size in bits.
+    const BITS: u32 = Self::BYTES as u32 * 8;
+    /// The largest value.
+    const MAX: usize;
+    /// Zero: no block.
+    const ZERO: Self;
+
+    /// The low bits of `value`.
+    fn truncate(value: usize) -> Self;
+    /// The value.
+    fn get(self) -> usize;
+}
+
+macro_rules! word {
+    ($($ty:ty)*) => {$(
+        impl Word for $ty {
+            const MAX: usize = <$ty>::MAX as usize;
+            const ZERO: Self = 0;
+
+            #[inline(always)]
+            fn truncate(value: usize) -> Self {
+                value as $ty
+            }
+
+            #[inline(always)]
+            fn get(self) -> usize {
+                self as usize
+            }
+        }
+    )*};
+}
+
+word!(u16 u32 usize);
