@@ -27,7 +27,7 @@ pub struct FileHeader {
     /// Threads with a lower number belong to the process that this one was forked from: their
     /// objects were inherited, and the rows that made them are in the parent's file.
     pub first_thread: u32,
-    /// Ticks a second of every time in the file.
+    /// *Live.* Ticks a second of every time in the file.
     pub ticks_per_second: u64,
     /// When recording began, ns since 1970.
     pub start_unix_ns: u64,
@@ -48,6 +48,8 @@ pub struct FileHeader {
 
 /// Offsets of the fields that a recorder updates in place.
 pub mod live {
+    /// [`FileHeader::ticks_per_second`](super::FileHeader::ticks_per_second).
+    pub const TICKS_PER_SECOND_AT: usize = 32;
     /// [`FileHeader::unknown_frees`](super::FileHeader::unknown_frees).
     pub const UNKNOWN_FREES_AT: usize = 56;
     /// [`FileHeader::lost_events`](super::FileHeader::lost_events).
@@ -131,7 +133,7 @@ impl FileHeader {
             pid: u32_at(20),
             parent_pid: u32_at(24),
             first_thread: u32_at(28),
-            ticks_per_second: u64_at(32),
+            ticks_per_second: u64_at(live::TICKS_PER_SECOND_AT),
             start_unix_ns: u64_at(40),
             event_cost_ps: u64_at(48),
             unknown_frees: u64_at(live::UNKNOWN_FREES_AT),

@@ -19,8 +19,12 @@ pub const MAX_BYTES: usize = 9;
 /// Number of bytes that `value` takes.
 #[inline(always)]
 pub const fn len(value: u64) -> usize {
+    if value >> 56 != 0 {
+        return 9;
+    }
     let bits = 64 - (value | 1).leading_zeros() as usize;
-    if bits > 56 { 9 } else { bits.div_ceil(7) }
+    // ⌈bits / 7⌉ for 1 ≤ bits ≤ 56, without a division.
+    (bits * 9 + 64) >> 6
 }
 
 /// Writes `value` at `out[at..]` and returns the place after it.

@@ -1,0 +1,454 @@
+//! What the recorder has once per process: the file, the tapes, and what becomes of them when a
+//! thread ends or the process forks. Everything here is off the hot path.
+//!
+//! ```text
+//!  MODE   undecided ──environment there──▶ deciding ──▶ on ──no room on the disk──▶ off
+//!                                              └─────▶ off (HECTARE_TRACE not set)
+//!
+//!  arena  ┌─────────┬──────┬──────┬─ ─     mapped with MADV_WIPEONFORK: a child finds it zeroed
+//!         │ Process │ Tape │ Tape │
+//!         └─────────┴──────┴──────┴─ ─
+//! ```
+//!
+//! 1. `Process` is used only between [`Process::lock`] and the drop of its guard; zero is the
+//!    valid state of a process that has no file yet.
+//! 2. A tape is used by one thread only, from [`tape_for`] to [`thread_end`].
+//! 3. No descriptor is kept open: programs close descriptors they do not know, and hand out the
+//!    same numbers again. The file is opened by name for every new chunk.
+
+use core::ffi::{CStr, c_void};
+use core::ops::{Deref, DerefMut};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use hectare_trace::header::{live, write_command};
+use hectare_trace::{Event, FileHeader, HEADER_BYTES, RowState, ThreadId};
+
+use crate::chunk::Chunk;
+use crate::clock;
+use crate::shadow;
+use crate::sys::{self, File, KeepErrno};
+use crate::tape::{self, Tape};
+use crate::tls::{self, Local};
+
+const UNDECIDED: u8 = 0;
+const DECIDING: u8 = 1;
+const ON: u8 = 2;
+const OFF: u8 = 3;
+
+static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
+
+/// Number of the next thread. Not wiped: a child's threads go on counting, so the objects that it
+/// inherited cannot be taken for its own.
+static NEXT_THREAD: AtomicU32 = AtomicU32::new(1);
+
+/// The arena; null before recording is on. Not wiped: a child has it at the same address.
+static ARENA: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+
+/// Key whose destructor tells that a thread ends.
+static END_KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Value of `HECTARE_TRACE`; lives as long as the environment of the process, that is for ever.
+static BASE_NAME: AtomicPtr<libc::c_char> = AtomicPtr::new(null_mut());
+
+/// Address space for tapes: 400 000 threads at a time.
+const ARENA_BYTES: usize = 1 << 26;
+
+/// glibc and musl call destructors in this many rounds; the last of ours comes late in the last.
+const DESTRUCTOR_ROUNDS: usize = 4;
+
+const NAME_BYTES: usize = 4096;
+
+/// The process's part of the arena.
+#[repr(C)]
+struct Process {
+    /// First, since it is reached without a reference to the rest.
+    locked: AtomicBool,
+    /// The mapped header of the file; null while there is none.
+    header: *mut [u8; HEADER_BYTES],
+    epoch_ticks: u64,
+    epoch_ns: u64,
+    /// Tapes taken from the arena so far.
+    tapes: usize,
+    /// Tapes given back, linked through their first word.
+    free: *mut FreeTape,
+    /// Name of the file, null-terminated.
+    name: [u8; NAME_BYTES],
+}
+
+struct FreeTape {
+    next: *mut FreeTape,
+}
+
+/// The process under its lock.
+struct Guard(NonNull<Process>);
+
+impl Process {
+    fn lock() -> Option<Guard> {
+        let process = NonNull::new(ARENA.load(Ordering::Acquire))?;
+        // SAFETY: the arena is never unmapped, zero is an unlocked flag.
+        let locked = unsafe { AtomicBool::from_ptr(process.cast().as_ptr()) };
+        while locked.swap(true, Ordering::Acquire) {
+            // SAFETY: has no precondition.
+            unsafe { libc::sched_yield() };
+        }
+        Some(Guard(process))
+    }
+}
+
+impl Deref for Guard {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        // SAFETY: by invariant 1 the lock is held; zero is a valid process.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for Guard {
+    fn deref_mut(&mut self) -> &mut Process {
+        // SAFETY: as above, and the guard is borrowed mutably.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.locked.store(false, Ordering::Release);
+    }
+}
+
+/// Whether events are recorded; decides it on the first call that can.
+fn recording() -> bool {
+    match MODE.load(Ordering::Acquire) {
+        ON => true,
+        UNDECIDED => decide(),
+        _ => false,
+    }
+}
+
+/// The dynamic linker allocates before the environment is known: such calls are passed on, and
+/// their frees counted as unknown.
+fn decide() -> bool {
+    // SAFETY: the C library's variable; written at start-up only.
+    let environment = unsafe { libc_environ() };
+    if environment.is_null() {
+        return false;
+    }
+    if MODE.compare_exchange(UNDECIDED, DECIDING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return false;
+    }
+    let on = match variable(environment, b"HECTARE_TRACE=") {
+        None => false,
+        Some(base) => {
+            BASE_NAME.store(base, Ordering::Release);
+            let on = prepare();
+            if !on {
+                sys::say(&[b"hectare recorder: no address space or key left: not recording\n"]);
+            }
+            on
+        }
+    };
+    MODE.store(if on { ON } else { OFF }, Ordering::Release);
+    on
+}
+
+/// Gives the C library's `environ`.
+unsafe fn libc_environ() -> *const *mut libc::c_char {
+    unsafe extern "C" {
+        static environ: *const *mut libc::c_char;
+    }
+    // SAFETY: the C library defines it.
+    unsafe { environ }
+}
+
+/// The value of the variable whose name and equals sign are `prefix`.
+fn variable(environment: *const *mut libc::c_char, prefix: &[u8]) -> Option<*mut libc::c_char> {
+    let mut entry = environment;
+    loop {
+        // SAFETY: the environment is an array that ends with null.
+        let text = NonNull::new(unsafe { entry.read() })?;
+        // SAFETY: its entries are null-terminated strings.
+        let bytes = unsafe { CStr::from_ptr(text.as_ptr()) }.to_bytes();
+        if bytes.starts_with(prefix) {
+            // SAFETY: the prefix is part of the string.
+            return Some(unsafe { text.as_ptr().add(prefix.len()) });
+        }
+        // SAFETY: this entry was not the last.
+        entry = unsafe { entry.add(1) };
+    }
+}
+
+fn prepare() -> bool {
+    let Some(arena) = sys::reserve(ARENA_BYTES) else { return false };
+    let mut key = 0;
+    // SAFETY: `key` is valid for writing; the destructor fits the signature.
+    let keyed = unsafe { libc::pthread_key_create(&mut key, Some(thread_end)) } == 0;
+    if !keyed || !sys::wipe_on_fork(arena, ARENA_BYTES) || !shadow::prepare() {
+        return false;
+    }
+    END_KEY.store(key, Ordering::Release);
+    ARENA.store(arena.as_ptr().cast(), Ordering::Release);
+    true
+}
+
+/// The slow path of every event: a tape with room for this thread, or nothing when the event is
+/// not to be recorded.
+pub(crate) fn tape_for(here: &Local) -> Option<&'static mut Tape> {
+    if here.busy.get() || !recording() {
+        return None;
+    }
+    let _errno = KeepErrno::new();
+    here.busy.set(true);
+    let tape = ready_tape(here);
+    here.busy.set(false);
+    tape
+}
+
+fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
+    // SAFETY: null, or this thread's tape (invariant 2).
+    let known = unsafe { here.tape.get().as_mut() };
+    // Without a thread: wiped, this is a forked child.
+    let known = known.filter(|tape| tape.thread().0 != 0);
+    let begins = known.is_none() && !here.ended.get();
+    let tape = match known {
+        Some(tape) => {
+            tape.finish_chunk();
+            tape
+        }
+        None => {
+            if begins {
+                // May allocate, which is then ours and not recorded: `busy` is set.
+                watch_for_end(1);
+            }
+            new_tape(here)?
+        }
+    };
+    if !tape.begin_chunk(map_chunk) {
+        give_up();
+        return None;
+    }
+    if begins {
+        tape.event(&Event::ThreadStart);
+    }
+    Some(tape)
+}
+
+/// A tape for a thread that begins, or that goes on after its end.
+fn new_tape(here: &Local) -> Option<&'static mut Tape> {
+    let mut process = Process::lock()?;
+    if process.header.is_null() && !open_file(&mut process) {
+        drop(process);
+        give_up();
+        return None;
+    }
+    let state = if here.ended.get() {
+        here.last.get()
+    } else {
+        RowState::new(ThreadId(NEXT_THREAD.fetch_add(1, Ordering::Relaxed)))
+    };
+    let place = process.take_tape()?;
+    // SAFETY: the place is in the arena, aligned, and nobody else's.
+    unsafe { place.write(Tape::new(process.epoch_ticks, state)) };
+    here.tape.set(place.as_ptr());
+    // SAFETY: written just now.
+    Some(unsafe { &mut *place.as_ptr() })
+}
+
+impl Process {
+    fn take_tape(&mut self) -> Option<NonNull<Tape>> {
+        if let Some(free) = NonNull::new(self.free) {
+            // SAFETY: linked by `give_tape` under the lock.
+            self.free = unsafe { free.as_ref() }.next;
+            return Some(free.cast());
+        }
+        let first = size_of::<Self>().next_multiple_of(128);
+        let offset = first + self.tapes * size_of::<Tape>().next_multiple_of(128);
+        if offset + size_of::<Tape>() > ARENA_BYTES {
+            return None;
+        }
+        self.tapes += 1;
+        let arena = NonNull::new(ARENA.load(Ordering::Acquire))?.cast::<u8>();
+        // SAFETY: inside the arena by the check above.
+        Some(unsafe { arena.add(offset) }.cast())
+    }
+
+    fn give_tape(&mut self, tape: NonNull<Tape>) {
+        let free = tape.cast::<FreeTape>();
+        // SAFETY: a tape is larger, and its thread has given it up.
+        unsafe { free.write(FreeTape { next: self.free }) };
+        self.free = free.as_ptr();
+    }
+
+    fn name(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
+    }
+
+    /// A field of the mapped header that is updated while recording.
+    fn live(&self, at: usize) -> Option<&AtomicU64> {
+        let header = NonNull::new(self.header)?.cast::<u8>();
+        // SAFETY: the fields lie inside the header at multiples of eight.
+        let field = unsafe { header.add(at) }.cast::<AtomicU64>();
+        // SAFETY: mapped until the process ends; accessed as an atomic only.
+        Some(unsafe { field.as_ref() })
+    }
+}
+
+/// Makes `BASE.<pid>.<n>` with the first free `n`: programs run after one another in one process
+/// (`exec`) each have a file.
+fn open_file(process: &mut Process) -> bool {
+    let base = BASE_NAME.load(Ordering::Acquire);
+    // SAFETY: a null-terminated string of the environment, see `BASE_NAME`.
+    let base = unsafe { CStr::from_ptr(base) }.to_bytes();
+    // SAFETY: has no precondition.
+    let pid = unsafe { libc::getpid() } as u32;
+    // SAFETY: has no precondition.
+    let parent_pid = unsafe { libc::getppid() } as u32;
+    if base.len() + 24 > NAME_BYTES {
+        return false;
+    }
+    for nth in 0..u32::MAX {
+        process.name[..base.len()].copy_from_slice(base);
+        let at = put_number(&mut process.name, base.len(), pid);
+        let at = put_number(&mut process.name, at, nth);
+        process.name[at] = 0;
+        if let Some(file) = File::create_new(process.name()) {
+            return begin_file(process, &file, pid, parent_pid);
+        }
+        // SAFETY: gives a valid pointer to this thread's errno.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        if unsafe { errno.read() } != libc::EEXIST {
+            return false;
+        }
+    }
+    false
+}
+
+fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> bool {
+    if !file.allocate(0, HEADER_BYTES) {
+        return false;
+    }
+    let Some(header) = file.map(0, HEADER_BYTES) else { return false };
+    let page = header.cast::<[u8; HEADER_BYTES]>().as_ptr();
+    // SAFETY: mapped just now and nobody else's.
+    let out = unsafe { &mut *page };
+    let fields = FileHeader {
+        pid,
+        parent_pid,
+        first_thread: NEXT_THREAD.load(Ordering::Relaxed),
+        start_unix_ns: clock::unix_ns(),
+        ..FileHeader::new()
+    };
+    fields.write_fields(out);
+    let mut command = [0; 2048];
+    if let Some(cmdline) = File::open_to_read(c"/proc/self/cmdline") {
+        let length = cmdline.read(&mut command);
+        let command = &mut command[..length];
+        command.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
+        write_command(out, command.trim_ascii_end());
+    }
+    process.header = page;
+    process.epoch_ticks = clock::ticks();
+    process.epoch_ns = clock::monotonic_ns();
+    true
+}
+
+/// Writes `.number` at `at` and gives the place after it.
+fn put_number(out: &mut [u8], at: usize, number: u32) -> usize {
+    let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    out[at] = b'.';
+    let mut rest = number;
+    for place in (at + 1..=at + digits).rev() {
+        out[place] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    at + 1 + digits
+}
+
+/// Takes room at the end of the file and maps it.
+fn map_chunk(bytes: usize, state: RowState) -> Option<Chunk> {
+    let process = Process::lock()?;
+    let file = File::open(process.name())?;
+    let end = process.live(live::END_OFFSET_AT)?;
+    let offset = end.load(Ordering::Relaxed);
+    if !file.allocate(offset, bytes) {
+        return None;
+    }
+    let start = file.map(offset, bytes)?;
+    // SAFETY: a fresh range of the file (the lock is held), zero as files begin.
+    let chunk = unsafe { Chunk::begin(start, bytes, state) };
+    end.store(offset + bytes as u64, Ordering::Relaxed);
+    measure_clock(&process);
+    Some(chunk)
+}
+
+/// Notes how fast the clock has been so far.
+fn measure_clock(process: &Process) {
+    let elapsed_ns = clock::monotonic_ns() - process.epoch_ns;
+    let elapsed_ticks = clock::ticks().saturating_sub(process.epoch_ticks);
+    let Some(field) = process.live(live::TICKS_PER_SECOND_AT) else { return };
+    if let Some(rate) = (u128::from(elapsed_ticks) * 1_000_000_000).checked_div(elapsed_ns.into())
+        && rate > 0
+    {
+        field.store(rate as u64, Ordering::Relaxed);
+    }
+}
+
+/// The file cannot be written: what has been recorded stays, the program goes on unrecorded.
+#[cold]
+fn give_up() {
+    if MODE.swap(OFF, Ordering::AcqRel) == OFF {
+        return;
+    }
+    if let Some(process) = Process::lock() {
+        if let Some(lost) = process.live(live::LOST_EVENTS_AT) {
+            lost.fetch_add(1, Ordering::Relaxed);
+        }
+        let name = process.name().to_bytes();
+        sys::say(&[b"hectare recorder: no room in ", name, b": recording stops here\n"]);
+    }
+}
+
+/// Counts a free of a pointer that was not seen allocated.
+#[cold]
+pub(crate) fn unknown_free() {
+    let here = tls::local();
+    if here.busy.get() || MODE.load(Ordering::Acquire) != ON {
+        return;
+    }
+    if let Some(process) = Process::lock()
+        && let Some(unknown) = process.live(live::UNKNOWN_FREES_AT)
+    {
+        unknown.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Has [`thread_end`] called when this thread ends.
+fn watch_for_end(round: usize) {
+    let key = END_KEY.load(Ordering::Acquire);
+    // SAFETY: the key exists; the value is a number, not used as a pointer.
+    unsafe { libc::pthread_setspecific(key, core::ptr::without_provenance(round)) };
+}
+
+/// Destructor of the key: asks to be called again until the last round, when the other
+/// destructors of the program have run, then closes the tape.
+extern "C" fn thread_end(round: *mut c_void) {
+    let _errno = KeepErrno::new();
+    let here = tls::local();
+    if round.addr() < DESTRUCTOR_ROUNDS {
+        here.busy.set(true);
+        watch_for_end(round.addr() + 1);
+        here.busy.set(false);
+        return;
+    }
+    tape::other(&Event::ThreadEnd);
+    let Some(place) = NonNull::new(here.tape.replace(null_mut())) else { return };
+    // SAFETY: this thread's tape (invariant 2), just taken out of its hands.
+    let last = unsafe { &mut *place.as_ptr() }.finish_chunk();
+    here.last.set(last);
+    here.ended.set(true);
+    if let Some(mut process) = Process::lock() {
+        process.give_tape(place);
+    }
+}

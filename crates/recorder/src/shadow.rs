@@ -1,0 +1,100 @@
+//! Which object lives at an address.
+//!
+//! ```text
+//!  address   │ 47 … 26 │ 25 … 3 │ 2 … 0 │
+//!                 │         └── entry in a leaf: the object's number, 0 for none
+//!                 └── slot in the root: the leaf for 64 MiB of addresses, made when first needed
+//! ```
+//!
+//! Two dependent loads. Both tables are address space that costs memory only where objects begin,
+//! at most as much as the heap itself. Entries are relaxed: by invariant 3 of the crate the
+//! recorded allocator orders accesses to the same one. In a forked child the tables are copied
+//! with everything else, so objects that it inherited keep their numbers.
+
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use hectare_trace::ObjectId;
+
+use crate::sys;
+
+const ADDRESS_BITS: u32 = 47;
+const LEAF_BITS: u32 = 26;
+const GRAIN_BITS: u32 = 3;
+const ROOT_SLOTS: usize = 1 << (ADDRESS_BITS - LEAF_BITS);
+const LEAF_ENTRIES: usize = 1 << (LEAF_BITS - GRAIN_BITS);
+
+type Root = [AtomicPtr<Leaf>; ROOT_SLOTS];
+type Leaf = [AtomicU64; LEAF_ENTRIES];
+
+static ROOT: AtomicPtr<Root> = AtomicPtr::new(null_mut());
+
+/// Makes the root table; false when there is no address space for it.
+pub(crate) fn prepare() -> bool {
+    let Some(root) = sys::reserve(size_of::<Root>()) else { return false };
+    ROOT.store(root.as_ptr().cast(), Ordering::Release);
+    true
+}
+
+/// Notes that `object` lives at `address`.
+#[inline(always)]
+pub(crate) fn set(address: *mut u8, object: ObjectId) {
+    let leaf = match leaf(address) {
+        Some(leaf) => leaf,
+        None => match make_leaf(address) {
+            Some(leaf) => leaf,
+            None => return,
+        },
+    };
+    leaf[entry(address)].store(object.bits(), Ordering::Relaxed);
+}
+
+/// The object at `address`.
+#[inline(always)]
+pub(crate) fn get(address: *mut u8) -> Option<ObjectId> {
+    ObjectId::from_bits(leaf(address)?[entry(address)].load(Ordering::Relaxed))
+}
+
+/// The object at `address`, which lives there no longer.
+#[inline(always)]
+pub(crate) fn take(address: *mut u8) -> Option<ObjectId> {
+    let entry = &leaf(address)?[entry(address)];
+    let object = entry.load(Ordering::Relaxed);
+    entry.store(0, Ordering::Relaxed);
+    ObjectId::from_bits(object)
+}
+
+#[inline(always)]
+fn entry(address: *mut u8) -> usize {
+    address.addr() >> GRAIN_BITS & (LEAF_ENTRIES - 1)
+}
+
+/// The slot of the leaf for `address`; nothing before [`prepare`] and for addresses that need more
+/// than 47 bits, which a program gets only if it asks for them.
+#[inline(always)]
+fn slot(address: *mut u8) -> Option<&'static AtomicPtr<Leaf>> {
+    let root = ROOT.load(Ordering::Acquire);
+    // SAFETY: null, or the table of `prepare`, which is never unmapped and zero is a valid slot.
+    let root = unsafe { root.as_ref() }?;
+    root.get(address.addr() >> LEAF_BITS)
+}
+
+#[inline(always)]
+fn leaf(address: *mut u8) -> Option<&'static Leaf> {
+    let leaf = slot(address)?.load(Ordering::Acquire);
+    // SAFETY: null, or a table of `make_leaf`, which is never unmapped once in its slot.
+    unsafe { leaf.as_ref() }
+}
+
+#[cold]
+fn make_leaf(address: *mut u8) -> Option<&'static Leaf> {
+    let _errno = sys::KeepErrno::new();
+    let slot = slot(address)?;
+    let made = sys::reserve(size_of::<Leaf>())?;
+    let fresh = made.as_ptr().cast();
+    if slot.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: another thread was first; this mapping was never shown to anyone.
+        unsafe { sys::unmap(NonNull::cast(made), size_of::<Leaf>()) };
+    }
+    leaf(address)
+}

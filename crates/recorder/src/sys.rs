@@ -1,0 +1,136 @@
+//! System calls, without the standard library (which would allocate) and with `errno` kept.
+
+use core::ffi::CStr;
+use core::ptr::{NonNull, null_mut};
+
+/// Keeps `errno` over what happens while it lives: recording must not be seen by the program.
+pub(crate) struct KeepErrno(i32);
+
+impl KeepErrno {
+    pub(crate) fn new() -> Self {
+        // SAFETY: gives a valid pointer to this thread's errno.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        Self(unsafe { errno.read() })
+    }
+}
+
+impl Drop for KeepErrno {
+    fn drop(&mut self) {
+        // SAFETY: gives a valid pointer to this thread's errno.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        unsafe { errno.write(self.0) };
+    }
+}
+
+/// Address space that costs memory only where it is written. Zero at first.
+pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let mapped = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return None;
+    }
+    // Sparse tables in huge pages would cost more memory than the program itself.
+    // SAFETY: the mapping was made above with this length; the advice changes no content.
+    unsafe { libc::madvise(mapped, bytes, libc::MADV_NOHUGEPAGE) };
+    NonNull::new(mapped.cast())
+}
+
+/// Lets the kernel zero a mapping of [`reserve`] in every forked child.
+pub(crate) fn wipe_on_fork(start: NonNull<u8>, bytes: usize) -> bool {
+    // SAFETY: the caller's own anonymous mapping; the advice changes no content of this process.
+    unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_WIPEONFORK) == 0 }
+}
+
+/// Ends a mapping.
+///
+/// # Safety
+/// `start` and `bytes` are a whole mapping to which no pointer is used afterwards.
+pub(crate) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
+}
+
+/// A descriptor that is closed when dropped.
+pub(crate) struct File(i32);
+
+impl File {
+    /// Makes a new file for reading and writing; `None` with `errno` set when that fails, also
+    /// when it exists.
+    pub(crate) fn create_new(name: &CStr) -> Option<Self> {
+        Self::open_with(name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC)
+    }
+
+    /// Opens a file that exists.
+    pub(crate) fn open(name: &CStr) -> Option<Self> {
+        Self::open_with(name, libc::O_RDWR | libc::O_CLOEXEC)
+    }
+
+    /// Opens a file that cannot be written.
+    pub(crate) fn open_to_read(name: &CStr) -> Option<Self> {
+        Self::open_with(name, libc::O_RDONLY | libc::O_CLOEXEC)
+    }
+
+    fn open_with(name: &CStr, flags: i32) -> Option<Self> {
+        // SAFETY: `name` is a null-terminated string.
+        let fd = unsafe { libc::open(name.as_ptr(), flags, 0o644) };
+        (fd >= 0).then(|| Self(fd))
+    }
+
+    /// Gives the range to the file: a write to its mapping cannot fail for want of room then.
+    pub(crate) fn allocate(&self, offset: u64, bytes: usize) -> bool {
+        // SAFETY: works on the descriptor alone.
+        let done = unsafe { libc::fallocate(self.0, 0, offset as i64, bytes as i64) };
+        if done == 0 {
+            return true;
+        }
+        // SAFETY: gives a valid pointer to this thread's errno.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        let unsupported = unsafe { errno.read() } == libc::EOPNOTSUPP;
+        // A file system without allocation: extending the file is all that can be done.
+        // SAFETY: works on the descriptor alone; the file only grows, under the caller's lock.
+        unsupported && unsafe { libc::ftruncate(self.0, (offset as i64) + bytes as i64) } == 0
+    }
+
+    /// Maps a range of the file, shared, for reading and writing.
+    pub(crate) fn map(&self, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let mapped = unsafe {
+            libc::mmap(null_mut(), bytes, protection, libc::MAP_SHARED, self.0, offset as i64)
+        };
+        if mapped == libc::MAP_FAILED {
+            return None;
+        }
+        // One call for all page faults; a kernel before 5.14 refuses, and they come one by one.
+        // SAFETY: the mapping was made above with this length; the advice changes no content.
+        unsafe { libc::madvise(mapped, bytes, libc::MADV_POPULATE_WRITE) };
+        NonNull::new(mapped.cast())
+    }
+
+    /// Reads from the current position; 0 at the end or on an error.
+    pub(crate) fn read(&self, out: &mut [u8]) -> usize {
+        // SAFETY: `out` is valid for writing its length.
+        let got = unsafe { libc::read(self.0, out.as_mut_ptr().cast(), out.len()) };
+        usize::try_from(got).unwrap_or(0)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is owned.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// Writes a message to the error output.
+pub(crate) fn say(parts: &[&[u8]]) {
+    for part in parts {
+        // SAFETY: `part` is valid for reading its length.
+        unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
+    }
+}
