@@ -92,6 +92,14 @@ pub(crate) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// What of this process is resident now, bytes.
+///
+/// # Errors
+/// When `/proc/self/status` cannot be read.
+pub(crate) fn resident_bytes() -> anyhow::Result<u64> {
+    status_bytes("VmRSS:")
+}
+
 /// One line of `/proc/self/status`, bytes.
 fn status_bytes(field: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;

@@ -1,9 +1,7 @@
 //! The clock of the rows: the processor's own counter, cut to ticks of some nanoseconds.
 
-/// The counter is divided by two to this power: at 2 to 4 GHz a tick is 4 to 8 ns, well below
-/// what recording costs, and most time deltas fit one byte.
 #[cfg(target_arch = "x86_64")]
-const SHIFT: u32 = 4;
+const SHIFT: u32 = hectare_trace::RECORDER_CLOCK_SHIFT;
 #[cfg(not(target_arch = "x86_64"))]
 const SHIFT: u32 = 0;
 

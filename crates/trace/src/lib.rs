@@ -34,6 +34,7 @@ mod chunk;
 mod error;
 mod event;
 pub mod header;
+mod histogram;
 mod order;
 mod reader;
 mod row;
@@ -45,11 +46,12 @@ mod writer;
 pub use chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState};
 pub use error::{Damage, Error};
 pub use event::{Event, ObjectId, Record, ThreadId};
-pub use header::{FileHeader, HEADER_BYTES, VERSION};
+pub use header::{FileHeader, HEADER_BYTES, RECORDER_CLOCK_SHIFT, VERSION};
+pub use histogram::Histogram;
 pub use order::{Ordered, Step};
 pub use reader::{ChunkPlace, ThreadRows, Trace};
 pub use row::{AllocKind, MAX_ROW_BYTES, ROW_WINDOW_BYTES, RowState, RowWindow};
-pub use summary::{Histogram, Summary, ThreadSummary};
+pub use summary::{Summary, ThreadSummary};
 pub use writer::Writer;
 
 #[cfg(test)]

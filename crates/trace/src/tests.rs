@@ -341,8 +341,11 @@ fn summary_agrees_with_a_naive_count() {
     let mut live: BTreeMap<ObjectId, u64> = BTreeMap::new();
     let (mut peak, mut crossing) = (0, 0);
     for Step { thread, record } in &order {
-        let ends = !matches!(record.event, Event::UsableSize { .. })
-            && !(matches!(record.event, Event::Realloc { .. }) && record.made.is_none());
+        let ends = match record.event {
+            Event::UsableSize { .. } => false,
+            Event::Realloc { .. } => record.made.is_some(),
+            _ => true,
+        };
         if let Some(object) = record.event.object()
             && ends
         {
@@ -368,7 +371,7 @@ fn histogram_buckets_hold_what_they_say() {
     let mut random = fastrand::Rng::with_seed(40);
     for _ in 0..10_000 {
         let value = random.u64(..) >> random.u32(0..64);
-        let mut histogram = Histogram::new();
+        let mut histogram: Histogram = Histogram::new();
         histogram.add(value);
         let (lower, count) = histogram.buckets().next().unwrap();
         assert_eq!(count, 1);

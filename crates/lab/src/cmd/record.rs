@@ -1,10 +1,332 @@
-//! `hectare record`.
+//! `hectare record`: runs a program under the recorder and seals what it left.
+//!
+//! ```text
+//!  hectare record -o F.hxt -- CMD
+//!     │ LD_PRELOAD=libhectare_recorder.so HECTARE_TRACE=F.hxt.raw
+//!     ├──▶ CMD ──▶ F.hxt.raw.<pid>.<n>   one for every program image of every process
+//!     └── seal the largest ──▶ F.hxt     the others with --all ──▶ F.<pid>.<n>.hxt
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use hectare_trace::seal::{SealOptions, Sealed, seal};
+use hectare_trace::{FileHeader, RECORDER_CLOCK_SHIFT, Trace};
+
+use crate::replay::clock;
 
 /// What `hectare record` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// The trace to write.
+    #[arg(short, long, value_name = "F.hxt", required_unless_present = "cost_loop")]
+    output: Option<PathBuf>,
+    /// Keep the traces of all processes that the program starts, not only the largest.
+    #[arg(long)]
+    all: bool,
+    /// Resolution of the times kept, ns; coarser times make smaller files.
+    #[arg(long, value_name = "NS", default_value_t = 100)]
+    tick_ns: u64,
+    /// Run the loop by which the recorder's cost is measured, and print its ns per event.
+    #[arg(long, hide = true)]
+    cost_loop: bool,
+    /// The program and its arguments.
+    #[arg(last = true, value_name = "CMD", required_unless_present = "cost_loop")]
+    command: Vec<String>,
+}
 
 /// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `record` is not built yet")
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    if args.cost_loop {
+        println!("{}", cost_loop_ns());
+        return Ok(());
+    }
+    let output = args.output.context("no output given: `-o F.hxt`")?;
+    let options = Options { all: args.all, tick_ns: args.tick_ns };
+    let recorded = record(&output, &args.command, options)?;
+    recorded.tell(&args.command);
+    Ok(())
+}
+
+/// How to record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Keep every process.
+    pub(crate) all: bool,
+    /// Resolution of the times kept, ns.
+    pub(crate) tick_ns: u64,
+}
+
+/// One sealed trace.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// What it says of itself.
+    pub(crate) header: FileHeader,
+    /// What sealing found.
+    pub(crate) sealed: Sealed,
+}
+
+/// What a recording gave.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    /// The largest trace first; the others only if asked for.
+    pub(crate) kept: Vec<Kept>,
+    /// Command lines of the processes whose traces were not kept.
+    pub(crate) dropped: Vec<String>,
+    /// How the program ended.
+    pub(crate) status: ExitStatus,
+    /// How long it ran.
+    pub(crate) elapsed: Duration,
+    /// Measured cost of recording, ns an event.
+    pub(crate) event_cost_ns: f64,
+}
+
+impl Recorded {
+    /// Says on the error output what was kept.
+    fn tell(&self, command: &[String]) {
+        if !self.status.success() {
+            eprintln!("hectare: `{}` ended with {}", command.join(" "), self.status);
+        }
+        for kept in &self.kept {
+            eprintln!(
+                "{}: {} events of `{}`, {} bytes",
+                kept.path.display(),
+                kept.sealed.rows,
+                kept.header.command,
+                kept.sealed.file_bytes,
+            );
+            if kept.header.lost_events > 0 {
+                eprintln!("hectare: the file system had no room: the recording is cut short");
+            }
+            if kept.sealed.damage.any() {
+                eprintln!("hectare: {}", kept.sealed.damage);
+            }
+        }
+        eprintln!(
+            "the program ran {:.2} s; recording costs {:.1} ns an event on this machine",
+            self.elapsed.as_secs_f64(),
+            self.event_cost_ns,
+        );
+        if !self.dropped.is_empty() {
+            let count = self.dropped.len();
+            eprintln!("{count} more recorded, smaller, not kept (--all keeps them):");
+            for command in self.dropped.iter().take(5) {
+                eprintln!("  {command}");
+            }
+        }
+    }
+}
+
+/// Records `command` into `output`.
+///
+/// # Errors
+/// When the recorder is missing, the program cannot be started, nothing could be recorded, or the
+/// trace cannot be written.
+pub(crate) fn record(
+    output: &Path,
+    command: &[String],
+    options: Options,
+) -> anyhow::Result<Recorded> {
+    let (program, arguments) = command.split_first().context("no program given after `--`")?;
+    let recorder = recorder_library()?;
+    let output = std::path::absolute(output).context("the output's path")?;
+    let folder = output.parent().context("the output has no folder")?;
+    ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());
+    let raw = output.with_extension("hxt.raw");
+    remove_raw(&raw)?;
+    let event_cost_ns = event_cost_ns(&recorder, folder)?;
+
+    // The program gets the terminal's Ctrl-C; what it recorded until then is kept.
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let hook = signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted)?;
+    let clock = ClockRate::start();
+    let start = Instant::now();
+    let status = preloaded(Command::new(program).args(arguments), &recorder, &raw)
+        .status()
+        .with_context(|| format!("cannot start `{program}`"))?;
+    let elapsed = start.elapsed();
+    signal_hook::low_level::unregister(hook);
+
+    let mut files = raw_files(&raw)?;
+    if files.is_empty() {
+        bail!(
+            "`{program}` ({status}) recorded nothing: it allocates nothing through malloc, is \
+             linked statically, or runs with other rights (setuid), where preloading is ignored"
+        );
+    }
+    files.sort_by_key(|file| std::cmp::Reverse(file.rows));
+    let sealing = SealOptions {
+        source_ticks_per_second: clock.ticks_per_second(),
+        tick_ns: options.tick_ns,
+        event_cost_ps: (event_cost_ns * 1000.0) as u64,
+    };
+    let mut kept = Vec::new();
+    let mut dropped = Vec::new();
+    for (nth, file) in files.iter().enumerate() {
+        if nth > 0 && !options.all {
+            dropped.push(file.command.clone());
+            continue;
+        }
+        let path = if nth == 0 {
+            output.clone()
+        } else {
+            output.with_extension(format!("{}.hxt", file.suffix))
+        };
+        let sealed = seal(&file.path, &path, sealing).with_context(|| {
+            format!("sealing {} into {} (the first is kept)", file.path.display(), path.display())
+        })?;
+        let header = Trace::open(&path)?.header().clone();
+        kept.push(Kept { path, header, sealed });
+    }
+    remove_raw(&raw)?;
+    Ok(Recorded { kept, dropped, status, elapsed, event_cost_ns })
+}
+
+/// The recorder's library: beside this command, or where `HECTARE_RECORDER` says.
+fn recorder_library() -> anyhow::Result<PathBuf> {
+    const NAME: &str = "libhectare_recorder.so";
+    if let Some(path) = std::env::var_os("HECTARE_RECORDER") {
+        let path = std::path::absolute(path)?;
+        ensure!(path.is_file(), "HECTARE_RECORDER={} is no file", path.display());
+        return Ok(path);
+    }
+    let command = std::env::current_exe().context("where this command is")?;
+    let places = command.ancestors().skip(1).take(2).map(|folder| folder.join(NAME));
+    places.into_iter().find(|path| path.is_file()).with_context(|| {
+        format!(
+            "{NAME} is not beside {}; `cargo build --release` makes it, or name it by \
+             HECTARE_RECORDER",
+            command.display()
+        )
+    })
+}
+
+fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a mut Command {
+    let mut preload = recorder.as_os_str().to_owned();
+    // An allocator that is preloaded already is what the program would use: it comes next.
+    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
+        preload.push(":");
+        preload.push(before);
+    }
+    command.env("LD_PRELOAD", preload).env("HECTARE_TRACE", raw)
+}
+
+/// A file that a recorder left.
+struct RawFile {
+    path: PathBuf,
+    /// `<pid>.<n>`.
+    suffix: String,
+    rows: u64,
+    command: String,
+}
+
+fn raw_paths(raw: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
+    let folder = raw.parent().context("the output has no folder")?;
+    let prefix = format!("{}.", raw.file_name().unwrap_or_default().to_string_lossy());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if let Some(suffix) = name.to_string_lossy().strip_prefix(&prefix) {
+            found.push((entry.path(), suffix.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+fn raw_files(raw: &Path) -> anyhow::Result<Vec<RawFile>> {
+    let mut files = Vec::new();
+    for (path, suffix) in raw_paths(raw)? {
+        // A process that died while it made its file leaves one without header.
+        if let Ok(trace) = Trace::open(&path) {
+            let rows = trace.count_rows()?;
+            files.push(RawFile { path, suffix, rows, command: trace.header().command.clone() });
+        }
+    }
+    Ok(files)
+}
+
+fn remove_raw(raw: &Path) -> anyhow::Result<()> {
+    for (path, _) in raw_paths(raw)? {
+        fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// How fast the recorder's clock runs, measured here over the time of the recording.
+struct ClockRate {
+    ticks: u64,
+    at: Instant,
+}
+
+impl ClockRate {
+    fn start() -> Self {
+        Self { ticks: clock::ticks(), at: Instant::now() }
+    }
+
+    /// Ticks a second; 0 (the recorder's own estimate) where the clock is not the processor's.
+    fn ticks_per_second(&self) -> u64 {
+        if !clock::IS_COUNTER {
+            return 0;
+        }
+        let least = Duration::from_millis(20);
+        std::thread::sleep(least.saturating_sub(self.at.elapsed()));
+        let ticks = (clock::ticks() - self.ticks) >> RECORDER_CLOCK_SHIFT;
+        (ticks as f64 / self.at.elapsed().as_secs_f64()) as u64
+    }
+}
+
+/// What recording costs each event on this machine, ns: the difference of the same loop with and
+/// without the recorder, each in processes of its own, the best of three.
+fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<f64> {
+    let raw = folder.join(format!(".hectare-cost-{}", std::process::id()));
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..3 {
+        for (recorded, best) in best.iter_mut().enumerate() {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["record", "--cost-loop"]).stderr(Stdio::inherit());
+            if recorded == 1 {
+                preloaded(&mut command, recorder, &raw);
+            }
+            let output = command.output().context("measuring the recorder's cost")?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            let ns: f64 = text.trim().parse().context("the cost loop printed no number")?;
+            *best = best.min(ns);
+            remove_raw(&raw)?;
+        }
+    }
+    Ok((best[1] - best[0]).max(0.0))
+}
+
+/// The loop: a thousand slots, sizes up to 512 bytes, each step a free and a malloc. Gives ns an
+/// event, the best of several rounds.
+fn cost_loop_ns() -> f64 {
+    const STEPS: usize = 50_000;
+    let mut random = fastrand::Rng::with_seed(1);
+    let steps: Vec<(usize, usize)> =
+        (0..STEPS).map(|_| (random.usize(0..1000), random.usize(1..=512))).collect();
+    let mut slots = vec![std::ptr::null_mut::<libc::c_void>(); 1000];
+    let mut best = f64::INFINITY;
+    for _ in 0..12 {
+        let start = Instant::now();
+        for &(slot, size) in &steps {
+            // SAFETY: a slot holds null or a block that is freed only here and below.
+            unsafe { libc::free(slots[slot]) };
+            // SAFETY: any size may be asked for; `black_box` keeps the pair from being elided.
+            slots[slot] = std::hint::black_box(unsafe { libc::malloc(size) });
+        }
+        best = best.min(start.elapsed().as_nanos() as f64 / (2 * STEPS) as f64);
+    }
+    for slot in slots {
+        // SAFETY: as above; each slot is freed once.
+        unsafe { libc::free(slot) };
+    }
+    best
 }

@@ -1,11 +1,35 @@
 //! The replay engine: a trace's operations on this process's `malloc`.
 //!
-//! To be filled by the trace work. `hectare child replay` calls [`run`] in a fresh process with the
-//! subject preloaded; `compare` calls [`Ideal::of`] once per trace in the parent.
+//! ```text
+//!  trace ──▶ plan: operations in arrays ──▶ engine: the calls, one thread a lane ──▶ Outcome
+//!              (no clock runs)                 (nothing but the calls)
+//!              └────────────── again for every segment of 4 M operations ──────┘
+//! ```
+//!
+//! `hectare child replay` calls [`run`] in a fresh process with the subject preloaded. The calls go
+//! through the dynamic linker, so the preloaded library decides; what the harness itself needs
+//! comes from its own allocator (see `main.rs`) and is resident before a window opens.
+//!
+//! A trace of any length is replayed in the memory of one segment. A longer one than a segment has
+//! its threads begun anew in each, which the record tells (`segments`).
+
+pub(crate) mod clock;
+mod engine;
+mod latency;
+mod plan;
 
 use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use hectare_trace::{Summary, Trace};
 
 use crate::bench::Outcome;
+use crate::measure::{Window, WindowRecord};
+use clock::Rate;
+use engine::{Counts, Run, Table};
+use latency::Latencies;
+use plan::{Planner, SEGMENT_OPS, Wanted};
 
 /// How a trace is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -59,16 +83,138 @@ impl Ideal {
     /// Reads the whole trace once.
     ///
     /// # Errors
-    /// When the trace cannot be read.
-    pub(crate) fn of(_path: &Path) -> anyhow::Result<Self> {
-        anyhow::bail!("replaying is not built yet")
+    /// When the trace cannot be read, or part of it is damaged.
+    pub(crate) fn of(path: &Path) -> anyhow::Result<Self> {
+        let trace = open(path)?;
+        let summary = Summary::of(&trace)?;
+        trace.check().with_context(|| path.display().to_string())?;
+        let page = crate::machine::page_bytes();
+        Ok(Self {
+            live_bytes: summary.peak_bytes,
+            rounded16_bytes: summary.peak_rounded_bytes,
+            pages_bytes: summary.peak_bytes.next_multiple_of(page),
+        })
     }
+}
+
+/// Opens a trace for replaying.
+fn open(path: &Path) -> anyhow::Result<Trace> {
+    Trace::open(path).with_context(|| path.display().to_string())
 }
 
 /// Replays the trace once in this process.
 ///
 /// # Errors
-/// When the trace cannot be read or memory lost its content.
-pub(crate) fn run(_path: &Path, _options: Options) -> anyhow::Result<Outcome> {
-    anyhow::bail!("replaying is not built yet")
+/// When the trace cannot be read or is damaged, or memory lost its content.
+pub(crate) fn run(path: &Path, options: Options) -> anyhow::Result<Outcome> {
+    run_in_segments(path, options, SEGMENT_OPS)
 }
+
+fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Result<Outcome> {
+    let trace = open(path)?;
+    let paced = options.mode == Mode::Paced;
+    let wanted = Wanted { serial: options.mode == Mode::Serial, starts: paced };
+    let mut planner = Planner::new(&trace, wanted);
+    let rate = Rate::measure();
+    let mut table = Table::default();
+    let mut latencies = Latencies::new(rate);
+    let mut counts = Counts::default();
+    let mut outcome = Outcome::default();
+    let mut memory = Memory::default();
+    let (mut segments, mut lanes) = (0_u64, 0);
+
+    while let Some(segment) = planner.segment(most_ops)? {
+        if segments == 0 && segment.ops < most_ops {
+            // The whole trace has been read: refuse a damaged one before anything is measured.
+            trace.check().with_context(|| path.display().to_string())?;
+        }
+        table.grow(segment.slots);
+        let timed = options.latency || paced;
+        let run = Run::new(&segment, &table, options, timed, rate);
+        let window = memory.open()?;
+        let start = Instant::now();
+        let segment_counts = run.execute()?;
+        outcome.ns += start.elapsed().as_nanos() as u64;
+        memory.close(window)?;
+        ensure!(segment_counts.ops == segment.ops, "not every operation was executed");
+        counts.add(segment_counts);
+        let ticks = run.into_latencies();
+        latencies.add(&segment, &ticks);
+        segments += 1;
+        lanes = lanes.max(segment.lanes.len());
+    }
+    trace.check().with_context(|| path.display().to_string())?;
+    ensure!(counts.corrupt == 0, "{} blocks lost their content", counts.corrupt);
+
+    let totals = planner.totals();
+    let ns = |ticks: u64| (ticks as f64 * rate.ns_per_tick).round();
+    outcome.ops = totals.ops;
+    outcome.checksum = totals.hash;
+    outcome.failed_allocations = counts.failed;
+    outcome.live_peak_bytes = totals.live_peak_bytes;
+    outcome.window = memory.record;
+    outcome.latencies = latencies.records();
+    let figures = [
+        ("threads_count", lanes as f64),
+        ("segments_count", segments as f64),
+        ("skipped_ops_count", totals.skipped_ops as f64),
+        ("live_mean_bytes", totals.live_mean_bytes().round()),
+        // Summed over the threads: what they did themselves, and how long they waited for others.
+        ("busy_ns", ns(counts.elapsed_ticks.saturating_sub(counts.waiting_ticks))),
+        ("waiting_ns", ns(counts.waiting_ticks)),
+        ("clock_ns", rate.cost_ns),
+    ];
+    outcome.more.extend(figures.map(|(name, value)| (name.to_owned(), value)));
+    Ok(outcome)
+}
+
+/// The windows of all segments as one. What is resident when a later one opens includes what the
+/// subject held before, and what decoding added to the harness: the latter moves the baseline.
+#[derive(Default)]
+struct Memory {
+    record: Option<WindowRecord>,
+    /// Resident when the last window closed, bytes.
+    closed_bytes: u64,
+    /// What of the resident memory is the harness's, bytes.
+    baseline_bytes: u64,
+}
+
+impl Memory {
+    fn open(&mut self) -> anyhow::Result<Window> {
+        let resident = crate::measure::resident_bytes()?;
+        if self.record.is_none() {
+            self.baseline_bytes = resident;
+        } else {
+            self.baseline_bytes =
+                (self.baseline_bytes + resident).saturating_sub(self.closed_bytes);
+        }
+        Window::open()
+    }
+
+    fn close(&mut self, window: Window) -> anyhow::Result<()> {
+        let mut now = window.close()?;
+        self.closed_bytes = crate::measure::resident_bytes()?;
+        let above = now.baseline_bytes.saturating_sub(self.baseline_bytes);
+        now.peak_bytes += above;
+        now.end_bytes = self.closed_bytes.saturating_sub(self.baseline_bytes);
+        match &mut self.record {
+            None => self.record = Some(now),
+            Some(record) => {
+                record.end_ns = now.end_ns;
+                record.peak_bytes = record.peak_bytes.max(now.peak_bytes);
+                record.end_bytes = now.end_bytes;
+                record.peak_was_reset &= now.peak_was_reset;
+                record.user_ns += now.user_ns;
+                record.system_ns += now.system_ns;
+                record.minor_faults += now.minor_faults;
+                record.major_faults += now.major_faults;
+                record.voluntary_switches += now.voluntary_switches;
+                record.involuntary_switches += now.involuntary_switches;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

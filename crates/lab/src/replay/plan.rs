@@ -1,0 +1,331 @@
+//! Decoding: a stretch of the trace becomes arrays of operations, before any clock runs.
+//!
+//! ```text
+//!  trace, merged:  g = 0 1 2 3 4 5 …          one number for every operation
+//!  thread 1:       [0 1 4][7 9 …]             cut into batches of at most 64 operations
+//!  thread 2:           [2 3 5 6][8 …]         that span at most a quarter of the window
+//! ```
+//!
+//! 1. Objects become slots of one table. A slot is used again only for an operation at least
+//!    [`WINDOW`] after the one that emptied it, so with invariant 2 of [`engine`](super::engine)
+//!    no thread can meet the wrong object in it.
+//! 2. The plan depends on the trace and the mode alone: every subject executes the same one, and
+//!    its hash goes into the record.
+//! 3. Memory: the operations of one segment, and what is live.
+
+use std::collections::VecDeque;
+
+use hectare_trace::{Event, ObjectId, Ordered, Record, Step, ThreadId, Trace};
+use rustc_hash::FxHashMap;
+
+/// How many operations of the merged order a thread may be ahead of the slowest. The order is
+/// exact where an object changes hands; this keeps the rest close to the recorded interleaving,
+/// so that a producer cannot fill the memory while its consumer sleeps.
+pub(crate) const WINDOW: u64 = 4096;
+
+/// Operations after which a thread tells the others how far it is.
+const BATCH_OPS: usize = 64;
+
+/// Operations decoded at a time: 24 bytes each.
+pub(crate) const SEGMENT_OPS: u64 = 1 << 22;
+
+/// What an operation calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Call {
+    Malloc,
+    Calloc,
+    Memalign,
+    Realloc,
+    Free,
+    UsableSize,
+}
+
+impl Call {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Malloc, Self::Calloc, Self::Memalign, Self::Realloc, Self::Free, Self::UsableSize];
+
+    /// The C name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Malloc => "malloc",
+            Self::Calloc => "calloc",
+            Self::Memalign => "posix_memalign",
+            Self::Realloc => "realloc",
+            Self::Free => "free",
+            Self::UsableSize => "malloc_usable_size",
+        }
+    }
+}
+
+/// A slot of the table of objects.
+pub(crate) type Slot = u32;
+
+/// No object: a null pointer given, or a call that returned null when it was recorded.
+pub(crate) const NO_SLOT: Slot = Slot::MAX;
+
+/// One call, ready to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    /// Bytes asked for; for a free those of the object.
+    pub(crate) size_bytes: u64,
+    /// Low 56 bits: size of the object before, bytes; high 8: the call, and its alignment.
+    packed: u64,
+    /// Where the object made goes.
+    pub(crate) made: Slot,
+    /// The object given.
+    pub(crate) given: Slot,
+}
+
+const OLD_BITS: u32 = 48;
+
+impl Op {
+    fn new(call: Call, size_bytes: u64, old_bytes: u64, align_log2: u8) -> Self {
+        let packed = old_bytes.min((1 << OLD_BITS) - 1)
+            | u64::from(align_log2) << OLD_BITS
+            | (call as u64) << 56;
+        Self { size_bytes, packed, made: NO_SLOT, given: NO_SLOT }
+    }
+
+    /// What to call.
+    #[inline(always)]
+    pub(crate) fn call(&self) -> Call {
+        match self.packed >> 56 {
+            0 => Call::Malloc,
+            1 => Call::Calloc,
+            2 => Call::Memalign,
+            3 => Call::Realloc,
+            4 => Call::Free,
+            _ => Call::UsableSize,
+        }
+    }
+
+    /// Size of the object given, bytes.
+    #[inline(always)]
+    pub(crate) fn old_bytes(&self) -> u64 {
+        self.packed & ((1 << OLD_BITS) - 1)
+    }
+
+    /// Alignment asked for, bytes.
+    #[inline(always)]
+    pub(crate) fn align_bytes(&self) -> usize {
+        1 << (self.packed >> OLD_BITS & 63)
+    }
+}
+
+/// Consecutive operations of one thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    /// Number of the first operation in the merged order.
+    pub(crate) first: u64,
+    /// Number of the last.
+    pub(crate) last: u64,
+    /// End of the batch in the thread's operations.
+    pub(crate) end: usize,
+}
+
+/// What one thread does in a segment.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    pub(crate) ops: Vec<Op>,
+    pub(crate) batches: Vec<Batch>,
+    /// Intended start of each operation, ns from the segment's beginning; empty unless asked for.
+    pub(crate) start_ns: Vec<u64>,
+}
+
+/// A stretch of the trace, decoded.
+#[derive(Debug, Default)]
+pub(crate) struct Segment {
+    /// The threads with operations in it, by their first one.
+    pub(crate) lanes: Vec<Lane>,
+    /// Slots needed so far.
+    pub(crate) slots: usize,
+    /// Operations in all lanes.
+    pub(crate) ops: u64,
+}
+
+/// What the whole plan came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    /// Operations planned.
+    pub(crate) ops: u64,
+    /// Operations left out: their object was inherited from a parent process, or lost to damage.
+    pub(crate) skipped_ops: u64,
+    /// Most live bytes at a time.
+    pub(crate) live_peak_bytes: u64,
+    /// Sum over all operations of the live bytes then.
+    live_sum_bytes: f64,
+    /// Hash over all operations.
+    pub(crate) hash: u64,
+}
+
+impl Totals {
+    /// Mean over the operations of the bytes live.
+    pub(crate) fn live_mean_bytes(&self) -> f64 {
+        self.live_sum_bytes / self.ops.max(1) as f64
+    }
+
+    fn mix(&mut self, word: u64) {
+        self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95);
+    }
+}
+
+/// Which arrays are wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// All threads in one lane.
+    pub(crate) serial: bool,
+    /// The intended starts.
+    pub(crate) starts: bool,
+}
+
+/// Decodes a trace segment by segment.
+pub(crate) struct Planner<'a> {
+    ordered: Ordered<'a>,
+    wanted: Wanted,
+    ns_per_tick: f64,
+    live: FxHashMap<ObjectId, (Slot, u64)>,
+    live_bytes: u64,
+    /// Emptied slots and when.
+    emptied: VecDeque<(u64, Slot)>,
+    slots: Slot,
+    totals: Totals,
+}
+
+impl<'a> Planner<'a> {
+    pub(crate) fn new(trace: &'a Trace, wanted: Wanted) -> Self {
+        Self {
+            ordered: Ordered::new(trace),
+            wanted,
+            ns_per_tick: 1e9 / trace.header().ticks_per_second as f64,
+            live: FxHashMap::default(),
+            live_bytes: 0,
+            emptied: VecDeque::new(),
+            slots: 0,
+            totals: Totals::default(),
+        }
+    }
+
+    /// What has been planned so far.
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// The next stretch; nothing at the end.
+    ///
+    /// # Errors
+    /// When the trace cannot be read.
+    pub(crate) fn segment(&mut self, most_ops: u64) -> anyhow::Result<Option<Segment>> {
+        let mut segment = Segment::default();
+        let mut lane_of: FxHashMap<ThreadId, usize> = FxHashMap::default();
+        let mut beginning = None;
+        while segment.ops < most_ops {
+            let Some(Step { thread, record }) = self.ordered.next_step()? else { break };
+            let Some(op) = self.op(&record) else { continue };
+            let thread = if self.wanted.serial { ThreadId(0) } else { thread };
+            let lane = *lane_of.entry(thread).or_insert_with(|| {
+                segment.lanes.push(Lane::default());
+                segment.lanes.len() - 1
+            });
+            let number = self.totals.ops;
+            self.count(thread, &op);
+            let lane = &mut segment.lanes[lane];
+            if self.wanted.starts {
+                let beginning = *beginning.get_or_insert(record.time_ticks);
+                let ticks = record.time_ticks.saturating_sub(beginning);
+                lane.start_ns.push((ticks as f64 * self.ns_per_tick) as u64);
+            }
+            lane.push(op, number);
+            segment.ops += 1;
+        }
+        segment.slots = self.slots as usize;
+        Ok((segment.ops > 0).then_some(segment))
+    }
+
+    fn count(&mut self, thread: ThreadId, op: &Op) {
+        let totals = &mut self.totals;
+        totals.ops += 1;
+        totals.live_peak_bytes = totals.live_peak_bytes.max(self.live_bytes);
+        totals.live_sum_bytes += self.live_bytes as f64;
+        totals.mix(op.size_bytes);
+        totals.mix(op.packed);
+        totals.mix(u64::from(op.made) << 32 | u64::from(op.given));
+        totals.mix(u64::from(thread.0));
+    }
+
+    /// The operation of a record; nothing for records that call nothing or name an object that is
+    /// not known.
+    fn op(&mut self, record: &Record) -> Option<Op> {
+        let given = match record.event.object() {
+            None => None,
+            Some(object) => match self.live.get(&object) {
+                Some(&known) => Some((object, known)),
+                None => {
+                    self.totals.skipped_ops += 1;
+                    // A reallocation still makes an object that others will name.
+                    record.made?;
+                    None
+                }
+            },
+        };
+        let (given_slot, old_bytes) = given.map_or((NO_SLOT, 0), |(_, known)| known);
+        let mut op = match record.event {
+            Event::Malloc { size_bytes } => Op::new(Call::Malloc, size_bytes, 0, 0),
+            Event::Calloc { size_bytes } => Op::new(Call::Calloc, size_bytes, 0, 0),
+            Event::Memalign { size_bytes, align_log2 } => {
+                Op::new(Call::Memalign, size_bytes, 0, align_log2)
+            }
+            Event::Realloc { size_bytes, .. } => Op::new(Call::Realloc, size_bytes, old_bytes, 0),
+            Event::Free { .. } | Event::SizedFree { .. } => {
+                Op::new(Call::Free, old_bytes, old_bytes, 0)
+            }
+            Event::UsableSize { .. } => Op::new(Call::UsableSize, old_bytes, old_bytes, 0),
+            Event::ThreadStart | Event::ThreadEnd | Event::Fork { .. } | Event::Marker { .. } => {
+                return None;
+            }
+        };
+        op.given = given_slot;
+        let fails = record.event.asked_bytes().is_some() && record.made.is_none();
+        let ends = matches!(op.call(), Call::Free | Call::Realloc) && !fails;
+        if let Some(made) = record.made {
+            op.made = self.take_slot();
+            self.live.insert(made, (op.made, op.size_bytes));
+            self.live_bytes += op.size_bytes;
+        }
+        if let Some((object, (slot, bytes))) = given
+            && ends
+        {
+            self.live.remove(&object);
+            self.live_bytes -= bytes;
+            self.emptied.push_back((self.totals.ops, slot));
+        }
+        Some(op)
+    }
+
+    fn take_slot(&mut self) -> Slot {
+        if let Some(&(since, slot)) = self.emptied.front()
+            && since + WINDOW < self.totals.ops
+        {
+            self.emptied.pop_front();
+            return slot;
+        }
+        self.slots += 1;
+        self.slots - 1
+    }
+}
+
+impl Lane {
+    fn push(&mut self, op: Op, number: u64) {
+        self.ops.push(op);
+        let end = self.ops.len();
+        if let Some(batch) = self.batches.last_mut()
+            && number - batch.first < WINDOW / 4
+            && (end - 1) % BATCH_OPS != 0
+        {
+            batch.last = number;
+            batch.end = end;
+        } else {
+            self.batches.push(Batch { first: number, last: number, end });
+        }
+    }
+}
