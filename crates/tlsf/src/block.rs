@@ -105,7 +105,6 @@ impl Header {
     }
 
     /// Whether this, which stands before the first block of a pool, says that it is owned.
-    #[expect(dead_code, reason = "growth comes with the next change")]
     pub(crate) fn is_owned(self) -> bool {
         self.0 & Self::PREV_FREE != 0
     }

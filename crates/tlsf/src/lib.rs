@@ -15,17 +15,23 @@
 
 mod block;
 mod error;
+mod growing;
 mod heap;
+mod locked;
 mod pool;
 mod resize;
+mod sharded;
 mod stats;
 mod table;
 mod validate;
 mod word;
 
 pub use error::{Corruption, Failure, Misuse, PoolError};
+pub use growing::{Growing, GrowthCounts, GrowthPolicy};
 pub use heap::Tlsf;
+pub use locked::{Heap, Locked};
 pub use pool::{BlockInfo, Blocks, Pool, Pools};
+pub use sharded::{ChunkSet, Sharded};
 pub use stats::Stats;
 pub use table::{Row, Rows, Shape};
 pub use word::Word;

@@ -11,6 +11,7 @@ use std::vec::Vec;
 use crate::*;
 
 mod cases;
+mod growth;
 
 /// The environment variable that makes the soak tests as long as wanted.
 const SOAK_OPS: &str = "HECTARE_SOAK_OPS";

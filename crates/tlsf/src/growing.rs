@@ -1,0 +1,246 @@
+//! Growth on demand: regions from a page source, given back as soon as they are wholly free.
+//!
+//! ```text
+//!   malloc ─▶ heap ─ no block ─▶ get_mem: one region more ─▶ heap
+//!   free ──▶ heap ─ the region is one free block ─▶ put_mem, if enough stays free elsewhere
+//! ```
+
+use core::ptr::NonNull;
+
+use hectare_base::align::{align_down, checked_align_up};
+use hectare_pages::PageSource;
+
+use crate::block::Block;
+use crate::error::{Failure, Misuse};
+use crate::heap::Tlsf;
+use crate::pool::Pool;
+use crate::table::{Row, Rows, Shape};
+
+/// How a [`Growing`] heap takes and gives back memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrowthPolicy {
+    /// The size of a region in bytes, rounded up to whole pages; a request too large for it gets a
+    /// region of its own size.
+    pub region_bytes: usize,
+    /// A free region is given back only if at least so many bytes stay free without it: at zero
+    /// every free region goes back at once.
+    pub keep_free_bytes: usize,
+}
+
+impl GrowthPolicy {
+    /// Regions of 64 KiB, one of which may stay free.
+    pub const DEFAULT: Self = Self { region_bytes: 64 << 10, keep_free_bytes: 64 << 10 };
+}
+
+/// What has passed between a [`Growing`] heap and its source.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct GrowthCounts {
+    /// Regions taken from the source.
+    pub get_mem_calls: u64,
+    /// Regions given back to it.
+    pub put_mem_calls: u64,
+    /// Bytes of the regions held now.
+    pub region_bytes: usize,
+    /// The most bytes ever held at once.
+    pub peak_region_bytes: usize,
+}
+
+/// A [`Tlsf`] heap that takes regions from a page source as it needs them.
+///
+/// Pools that the caller adds to the heap inside are used first come first served and never given
+/// to the source.
+#[derive(Debug)]
+pub struct Growing<S: PageSource, R: Rows = [Row<u32, 32>; 26]> {
+    heap: Tlsf<R>,
+    source: S,
+    policy: GrowthPolicy,
+    counts: GrowthCounts,
+}
+
+impl<S: PageSource, T: Shape, const FIRST: usize> Growing<S, [T; FIRST]>
+where
+    [T; FIRST]: Rows<Row = T>,
+{
+    /// A heap that holds nothing yet.
+    pub const fn new(source: S, policy: GrowthPolicy) -> Self {
+        let counts = GrowthCounts {
+            get_mem_calls: 0,
+            put_mem_calls: 0,
+            region_bytes: 0,
+            peak_region_bytes: 0,
+        };
+        Self { heap: Tlsf::<[T; FIRST]>::new(), source, policy, counts }
+    }
+}
+
+impl<S: PageSource, R: Rows> Growing<S, R> {
+    /// As [`Tlsf::malloc`]; takes a region if no block is large enough.
+    #[inline]
+    pub fn malloc(&mut self, size: usize) -> Option<NonNull<u8>> {
+        match self.heap.malloc(size) {
+            Some(ptr) => Some(ptr),
+            None => self.grow(size, 1).and_then(|()| self.heap.malloc(size)),
+        }
+    }
+
+    /// As [`Tlsf::memalign`]; takes a region if no block is large enough.
+    #[inline]
+    pub fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
+        match self.heap.memalign(align, size) {
+            Some(ptr) => Some(ptr),
+            None => self.grow(size, align).and_then(|()| self.heap.memalign(align, size)),
+        }
+    }
+
+    /// As [`Tlsf::free`]; gives the block's region back if it is free now.
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As of [`Tlsf::free`].
+    #[inline]
+    pub unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        let free_pool = unsafe { self.heap.release(ptr) }?;
+        if let Some(block) = free_pool {
+            self.shrink(block, self.policy.keep_free_bytes);
+        }
+        Ok(())
+    }
+
+    /// As [`Tlsf::realloc`]; takes a region if no block is large enough.
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As of [`Tlsf::realloc`].
+    pub unsafe fn realloc(
+        &mut self,
+        ptr: NonNull<u8>,
+        align: usize,
+        size: usize,
+    ) -> Result<Option<NonNull<u8>>, Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        if let Some(new) = unsafe { self.heap.realloc(ptr, align, size) }? {
+            return Ok(Some(new));
+        }
+        if self.grow(size, align).is_none() {
+            return Ok(None);
+        }
+        // SAFETY: as above; the refused call left the block as it was.
+        unsafe { self.heap.realloc(ptr, align, size) }
+    }
+
+    /// Gives every region back that is wholly free. O(regions).
+    pub fn trim(&mut self) {
+        let mut index = self.heap.newest_pool;
+        while index != 0 {
+            let block = self.heap.block(index);
+            index = block.older_pool();
+            let header = block.header();
+            if header.is_free() && header.granules() == block.footer_before().granules() {
+                self.shrink(block, 0);
+            }
+        }
+    }
+
+    /// What has passed between this heap and its source.
+    pub fn counts(&self) -> GrowthCounts {
+        self.counts
+    }
+
+    /// The heap inside: its figures, and pools beside the regions.
+    ///
+    /// Removing a region from it by hand loses its memory.
+    pub fn heap(&mut self) -> &mut Tlsf<R> {
+        &mut self.heap
+    }
+
+    /// The page source.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// Takes a region that has room for `size` bytes at `align`.
+    #[cold]
+    fn grow(&mut self, size: usize, align: usize) -> Option<()> {
+        if self.heap.last_failure == Some(Failure::TooLarge) {
+            return None;
+        }
+        let unit_bytes = self.unit_bytes();
+        // Rounding to a class adds up to half of the size (with the fewest lists a row).
+        let class_bytes = size / (1 << R::Row::SECOND_LOG2) + (1 << R::Row::GRANULE_LOG2);
+        let needed = size
+            .checked_add(class_bytes)?
+            .checked_add(align)?
+            .checked_add(2 * Tlsf::<R>::POOL_OVERHEAD_BYTES)?;
+        let bytes = checked_align_up(needed.max(self.policy.region_bytes), unit_bytes)?;
+        let Ok(start) = self.source.get(bytes, unit_bytes) else {
+            self.heap.last_failure = Some(Failure::Source);
+            return None;
+        };
+        // SAFETY: the region is fresh from the source, and nobody else's until it is given back.
+        if unsafe { self.heap.add(start, bytes, true) }.is_err() {
+            // SAFETY: all of a reservation that the heap refused to use.
+            unsafe { self.source.release(start, bytes) };
+            self.heap.last_failure = Some(Failure::Source);
+            return None;
+        }
+        self.counts.get_mem_calls += 1;
+        self.counts.region_bytes += bytes;
+        self.counts.peak_region_bytes = self.counts.peak_region_bytes.max(self.counts.region_bytes);
+        Some(())
+    }
+
+    /// Gives the region that begins with `block`, which is wholly free, back to the source, if it
+    /// came from there and `keep_free_bytes` stay free.
+    #[cold]
+    fn shrink(&mut self, block: Block<R::Row>, keep_free_bytes: usize) {
+        let granules = block.header().granules();
+        let free_granules = self.heap.managed_granules - self.heap.used_granules;
+        let left_bytes = (free_granules - granules) << R::Row::GRANULE_LOG2;
+        if !block.footer_before().is_owned() || left_bytes < keep_free_bytes {
+            return;
+        }
+        let (start, bytes) = self.region(block);
+        // SAFETY: the pool is one of the heap, and wholly free.
+        if unsafe { self.heap.remove_pool(Pool { first_payload: block.payload() }) }.is_err() {
+            return;
+        }
+        self.counts.put_mem_calls += 1;
+        self.counts.region_bytes -= bytes;
+        // SAFETY: exactly what `grow` took, and no longer a pool.
+        unsafe { self.source.release(start, bytes) };
+    }
+
+    /// What regions are multiples of, in size and place.
+    fn unit_bytes(&self) -> usize {
+        self.source.page_bytes().max(1 << R::Row::GRANULE_LOG2)
+    }
+
+    /// The region that begins with `block`, the first of an owned pool.
+    fn region(&self, block: Block<R::Row>) -> (NonNull<u8>, usize) {
+        let end = block.after(block.footer_before().granules()).payload();
+        let start = align_down(block.payload() - 1, self.unit_bytes());
+        let ptr = core::ptr::with_exposed_provenance_mut(start);
+        (NonNull::new(ptr).expect("a region of the page source"), end - start)
+    }
+}
+
+impl<S: PageSource, R: Rows> Drop for Growing<S, R> {
+    /// Gives all regions back, whatever is in them.
+    fn drop(&mut self) {
+        let mut index = self.heap.newest_pool;
+        while index != 0 {
+            let block = self.heap.block(index);
+            index = block.older_pool();
+            if block.footer_before().is_owned() {
+                let (start, bytes) = self.region(block);
+                // SAFETY: exactly what `grow` took; the heap dies, and its blocks with it.
+                unsafe { self.source.release(start, bytes) };
+            }
+        }
+    }
+}

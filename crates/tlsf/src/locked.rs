@@ -1,0 +1,155 @@
+//! A heap behind a lock: for several threads, and as the global allocator.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::{NonNull, null_mut};
+
+use hectare_base::sync::{Lock, LockGuard, Park, SpinPark};
+use hectare_pages::PageSource;
+
+use crate::error::Misuse;
+use crate::growing::Growing;
+use crate::heap::Tlsf;
+use crate::table::Rows;
+
+/// What [`Locked`] needs of a heap; [`Tlsf`] and [`Growing`] have it.
+///
+/// # Safety
+/// `memalign` gives exclusive memory of the size and alignment asked for, and `realloc` keeps
+/// alignment and contents.
+pub unsafe trait Heap {
+    /// See [`Tlsf::memalign`].
+    fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>>;
+
+    /// See [`Tlsf::free`].
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As of [`Tlsf::free`].
+    unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse>;
+
+    /// See [`Tlsf::realloc`].
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As of [`Tlsf::realloc`].
+    unsafe fn realloc(
+        &mut self,
+        ptr: NonNull<u8>,
+        align: usize,
+        size: usize,
+    ) -> Result<Option<NonNull<u8>>, Misuse>;
+}
+
+macro_rules! heap {
+    ($($generics:ident: $bound:path),* => $ty:ty) => {
+        // SAFETY: the methods of the same names promise it.
+        unsafe impl<$($generics: $bound),*> Heap for $ty {
+            #[inline]
+            fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
+                self.memalign(align, size)
+            }
+
+            #[inline]
+            unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.free(ptr) }
+            }
+
+            unsafe fn realloc(
+                &mut self,
+                ptr: NonNull<u8>,
+                align: usize,
+                size: usize,
+            ) -> Result<Option<NonNull<u8>>, Misuse> {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.realloc(ptr, align, size) }
+            }
+        }
+    };
+}
+
+heap!(R: Rows => Tlsf<R>);
+heap!(S: PageSource, R: Rows => Growing<S, R>);
+
+/// A heap that threads share, one at a time. `P` is how a thread waits for its turn.
+///
+/// ```
+/// use hectare_tlsf::{Locked, Tlsf};
+/// static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
+/// ```
+/// With memory in it, such a `static` serves as `#[global_allocator]`.
+#[derive(Debug)]
+pub struct Locked<H, P: Park = SpinPark> {
+    lock: Lock<H, P>,
+}
+
+impl<H, P: Park> Locked<H, P> {
+    /// Puts `heap` behind a lock.
+    pub const fn new(heap: H) -> Self {
+        Self { lock: Lock::new(heap) }
+    }
+
+    /// Waits for the heap.
+    #[inline]
+    pub fn lock(&self) -> LockGuard<'_, H, P> {
+        self.lock.lock()
+    }
+}
+
+impl<H: Heap, P: Park> Locked<H, P> {
+    /// As [`Tlsf::memalign`].
+    #[inline]
+    pub fn memalign(&self, align: usize, size: usize) -> Option<NonNull<u8>> {
+        self.lock.lock().memalign(align, size)
+    }
+
+    /// As [`Tlsf::free`].
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As of [`Tlsf::free`].
+    #[inline]
+    pub unsafe fn free(&self, ptr: NonNull<u8>) -> Result<(), Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.lock.lock().free(ptr) }
+    }
+}
+
+/// A misuse is a bug of the program that would corrupt the heap: it panics.
+#[cold]
+#[track_caller]
+fn misused(call: &str, ptr: *mut u8, misuse: Misuse) -> ! {
+    panic!("{call}({ptr:p}): {misuse}");
+}
+
+// SAFETY: `Heap` promises exclusive memory of the layout, and the lock makes the calls take turns.
+unsafe impl<H: Heap, P: Park> GlobalAlloc for Locked<H, P> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.memalign(layout.align(), layout.size()).map_or(null_mut(), NonNull::as_ptr)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, ptr: *mut u8, _layout: Layout) {
+        let Some(block) = NonNull::new(ptr) else { return };
+        // SAFETY: the caller's promise, passed on.
+        if let Err(misuse) = unsafe { self.free(block) } {
+            misused("dealloc", ptr, misuse);
+        }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let Some(block) = NonNull::new(ptr) else { return null_mut() };
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { self.lock.lock().realloc(block, layout.align(), new_size) } {
+            Ok(new) => new.map_or(null_mut(), NonNull::as_ptr),
+            Err(misuse) => misused("realloc", ptr, misuse),
+        }
+    }
+}

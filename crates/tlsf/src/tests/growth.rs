@@ -1,0 +1,184 @@
+//! Growth, sources that fail, threads.
+
+use core::alloc::{GlobalAlloc, Layout};
+
+use hectare_pages::{Counted, Failing, Fixed};
+
+use super::*;
+
+/// Random operations on a heap that grows from `source`; every block's contents are checked.
+fn churn<S: hectare_pages::PageSource>(heap: &mut Growing<S>, seed: u64, ops: u64) -> u64 {
+    let mut random = Random::new(seed);
+    let mut shadow = Shadow::default();
+    let mut refused = 0;
+    for _ in 0..ops {
+        if random.below(2) == 0 {
+            let (bytes, align) = (random.size(13), 1 << random.below(9));
+            match heap.memalign(align, bytes) {
+                Some(ptr) => shadow.insert(ptr, bytes, align),
+                None => refused += 1,
+            }
+        } else if let Some((ptr, live)) = shadow.pick(&mut random) {
+            Shadow::check(ptr, live.bytes, live.fill);
+            shadow.remove(ptr);
+            assert_eq!(unsafe { heap.free(ptr) }, Ok(()));
+        }
+    }
+    assert_eq!(heap.heap().validate(), Ok(()));
+    while let Some((ptr, live)) = shadow.pick(&mut random) {
+        Shadow::check(ptr, live.bytes, live.fill);
+        shadow.remove(ptr);
+        assert_eq!(unsafe { heap.free(ptr) }, Ok(()));
+    }
+    assert_eq!(heap.heap().validate(), Ok(()));
+    refused
+}
+
+#[test]
+fn a_growing_heap_gives_everything_back() {
+    let mut buffer = std::vec![0u8; 4 << 20];
+    for region_bytes in [4096, 8192, 65536] {
+        let source = Counted::new(Fixed::new(&mut buffer, 4096));
+        let policy = GrowthPolicy { region_bytes, keep_free_bytes: 0 };
+        let mut heap: Growing<_> = Growing::new(&source, policy);
+        assert_eq!(churn(&mut heap, region_bytes as u64, 20_000), 0);
+        let counts = heap.counts();
+        assert!(counts.get_mem_calls > 0);
+        assert_eq!(counts.get_mem_calls, counts.put_mem_calls, "all regions went back");
+        assert_eq!(counts.region_bytes, 0);
+        assert_eq!(source.counts().peak_reserved_bytes, counts.peak_region_bytes);
+        assert_eq!(source.inner().free_pages(), source.inner().page_count());
+    }
+}
+
+#[test]
+fn dropping_or_trimming_gives_kept_regions_back() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Fixed::new(&mut buffer, 4096);
+    let policy = GrowthPolicy { region_bytes: 8192, keep_free_bytes: usize::MAX };
+    let mut heap: Growing<_> = Growing::new(&source, policy);
+    churn(&mut heap, 5, 2_000);
+    assert_eq!(heap.counts().put_mem_calls, 0);
+    heap.trim();
+    assert_eq!(source.free_pages(), source.page_count());
+    let live = heap.malloc(100_000);
+    assert!(live.is_some() && source.free_pages() < source.page_count());
+    drop(heap);
+    assert_eq!(source.free_pages(), source.page_count());
+}
+
+#[test]
+fn a_source_that_fails_at_any_call_costs_only_that_request() {
+    let mut buffer = std::vec![0u8; 4 << 20];
+    let policy = GrowthPolicy { region_bytes: 8192, keep_free_bytes: 0 };
+    let calls = {
+        let source = Failing::new(Fixed::new(&mut buffer, 4096));
+        churn(&mut Growing::<_>::new(&source, policy), 9, 500);
+        source.calls()
+    };
+    for call in 0..calls {
+        let source = Failing::new(Fixed::new(&mut buffer, 4096));
+        source.refuse(call..call + 1);
+        let mut heap: Growing<_> = Growing::new(&source, policy);
+        assert!(churn(&mut heap, 9, 500) <= 1, "call {call}");
+        drop(heap);
+        assert_eq!(source.inner().free_pages(), source.inner().page_count(), "call {call}");
+    }
+}
+
+#[test]
+fn the_callers_pool_is_used_first_and_never_given_to_the_source() {
+    let mut arena = Arena::new(8192);
+    let mut buffer = std::vec![0u8; 64 << 10];
+    let source = Fixed::new(&mut buffer, 4096);
+    let policy = GrowthPolicy { region_bytes: 4096, keep_free_bytes: 0 };
+    let mut heap: Growing<_> = Growing::new(&source, policy);
+    unsafe { heap.heap().add_pool(arena.start(), 8192) }.expect("fits");
+    let own = heap.malloc(7000).expect("the pool has room");
+    assert_eq!(heap.counts().get_mem_calls, 0);
+    let grown = heap.malloc(7000).expect("the source has room");
+    assert_eq!(heap.counts().get_mem_calls, 1);
+    for block in [own, grown] {
+        assert_eq!(unsafe { heap.free(block) }, Ok(()));
+    }
+    assert_eq!(heap.counts().put_mem_calls, 1);
+    assert_eq!(heap.heap().stats().pools, 1);
+}
+
+#[test]
+fn threads_share_a_locked_heap() {
+    static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
+    let mut arena = Arena::new(1 << 20);
+    unsafe { HEAP.lock().add_pool(arena.start(), 1 << 20) }.expect("fits");
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            scope.spawn(move || {
+                for round in 1..2_000usize {
+                    let layout = Layout::from_size_align(round % 700 + 1, 1 << (round % 7))
+                        .expect("a valid layout");
+                    let ptr = unsafe { HEAP.alloc(layout) };
+                    assert!(!ptr.is_null());
+                    unsafe { ptr.write_bytes(thread, layout.size()) };
+                    let ptr = unsafe { HEAP.realloc(ptr, layout, 2 * layout.size()) };
+                    assert!(!ptr.is_null() && ptr.addr() % layout.align() == 0);
+                    let bytes = unsafe { core::slice::from_raw_parts(ptr, layout.size()) };
+                    assert!(bytes.iter().all(|&byte| byte == thread));
+                    unsafe { HEAP.dealloc(ptr, layout) };
+                }
+            });
+        }
+    });
+    assert_eq!(HEAP.lock().validate(), Ok(()));
+    assert_eq!(HEAP.lock().stats().used_bytes, 0);
+}
+
+#[test]
+fn shards_share_one_set_and_free_each_others_blocks() {
+    let mut buffer = std::vec![0u8; 5 << 20];
+    let source = Fixed::new(&mut buffer, 4096);
+    let set = ChunkSet::<_, 64>::new(&source, 64 << 10).expect("4 MiB fit");
+    let heaps: Sharded<'_, _, 4, 64> = Sharded::new(&set, 0);
+    let (send, receive) = std::sync::mpsc::channel::<usize>();
+    std::thread::scope(|scope| {
+        for cpu in 0..3usize {
+            let (heaps, send) = (&heaps, send.clone());
+            scope.spawn(move || {
+                let mut random = Random::new(cpu as u64 + 1);
+                for _ in 0..3_000 {
+                    let bytes = random.size(11) + 1;
+                    let Some(ptr) = heaps.memalign(cpu, 16, bytes) else { continue };
+                    unsafe { ptr.write_bytes(cpu as u8, bytes) };
+                    if random.below(3) == 0 {
+                        send.send(ptr.addr().get()).expect("the receiver lives");
+                    } else {
+                        assert_eq!(unsafe { heaps.free(ptr) }, Ok(()));
+                    }
+                }
+            });
+        }
+        drop(send);
+        for address in receive {
+            let ptr = NonNull::new(core::ptr::with_exposed_provenance_mut(address));
+            assert_eq!(unsafe { heaps.free(ptr.expect("sent by a thread")) }, Ok(()));
+        }
+    });
+    heaps.for_each(|heap| assert_eq!(heap.validate(), Ok(())));
+    heaps.for_each(|heap| assert_eq!(heap.stats().used_bytes, 0));
+    assert_eq!(set.free_chunks(), 64, "every chunk went back to the set");
+    let mut foreign = 0u128;
+    assert_eq!(unsafe { heaps.free(NonNull::from(&mut foreign).cast()) }, Err(Misuse::Foreign));
+}
+
+#[test]
+fn a_shard_borrows_from_another_when_the_set_is_spent() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Fixed::new(&mut buffer, 4096);
+    let set = ChunkSet::<_, 2>::new(&source, 64 << 10).expect("128 KiB fit");
+    let heaps: Sharded<'_, _, 2, 2> = Sharded::new(&set, 0);
+    let blocks: Vec<_> = core::iter::from_fn(|| heaps.memalign(0, 16, 10_000)).collect();
+    assert!(blocks.len() >= 12, "{} blocks", blocks.len());
+    assert!(heaps.memalign(1, 16, 100).is_some(), "what is left belongs to shard 0");
+    for block in blocks {
+        assert_eq!(unsafe { heaps.free(block) }, Ok(()));
+    }
+}
