@@ -85,13 +85,11 @@ impl<'m> Levels<'m> {
 
     #[inline]
     fn read(&self, at: usize) -> u64 {
-        debug_assert!(at < self.meta.len());
         self.meta.get(at).copied().unwrap_or(0)
     }
 
     #[inline]
     fn write(&mut self, at: usize, value: u64) {
-        debug_assert!(at < self.meta.len());
         if let Some(word) = self.meta.get_mut(at) {
             *word = value;
         }
@@ -112,6 +110,18 @@ impl<'m> Levels<'m> {
         self.write(self.geometry.levels[level].start + word, value);
     }
 
+    /// A word of level 0, which stands at the front of the metadata.
+    #[inline]
+    pub(super) fn leaf(&self, word: usize) -> u64 {
+        self.read(word)
+    }
+
+    /// As [`leaf`](Self::leaf), to change it.
+    #[inline]
+    pub(super) fn leaf_mut(&mut self, word: usize) -> Option<&mut u64> {
+        self.meta.get_mut(word)
+    }
+
     /// Whether the summary of `order` names `word`.
     #[inline]
     pub(super) fn is_listed(&self, level: usize, word: usize, order: usize) -> bool {
@@ -121,7 +131,7 @@ impl<'m> Levels<'m> {
 
     /// Lists `word` in the summaries of all orders up to `largest`. The lists are nested: who is
     /// listed in one is listed in all below, so this stops at the first that has it.
-    #[inline]
+    #[inline(never)]
     pub(super) fn list(&mut self, level: usize, word: usize, largest: u32) {
         for order in (0..=largest as usize).rev() {
             if self.is_listed(level, word, order) {

@@ -51,6 +51,19 @@ impl Bitset<'_> {
         self.free_frames -= end - start;
     }
 
+    /// Takes the lowest free frames that follow each other, as many as `out` has room for, and
+    /// writes them down; returns how many.
+    pub(super) fn alloc_run(&mut self, out: &mut [FrameId]) -> usize {
+        let Some(start) = self.next_free(0) else { return 0 };
+        let frames = (self.run_end(start) - start).min(out.len());
+        self.take(start, start + frames);
+        for (frame, slot) in (start..).zip(out.iter_mut().take(frames)) {
+            *slot = FrameId(frame);
+        }
+        self.raise_floor();
+        frames
+    }
+
     /// The place for `alloc_range`: first the lowest block that is large and aligned enough by
     /// itself; only if there is none, the runs that are long enough without being one block.
     fn find_range(&mut self, frames: usize, align: usize, limit: usize) -> Option<usize> {

@@ -140,3 +140,45 @@ fn one_by_one_and_back() {
     assert_eq!(bitset.free(FrameId(7), Order::ZERO), Err(Error::NotAllocated));
     assert_eq!(bitset.alloc(Order::new(18).unwrap()), Ok(FrameId(0)));
 }
+
+#[test]
+fn batches_do_what_single_calls_do() {
+    let frames = 5000;
+    let (mut words_a, mut words_b) =
+        (vec![0; Bitset::metadata_words(frames)], vec![0; Bitset::metadata_words(frames)]);
+    let mut batched = Bitset::new(frames, &mut words_a).unwrap();
+    let mut single = Bitset::new(frames, &mut words_b).unwrap();
+    let mut random = Random(9);
+    batched.add_region(FrameId(3), frames - 3).unwrap();
+    single.add_region(FrameId(3), frames - 3).unwrap();
+    let mut held: Vec<FrameId> = Vec::new();
+    for _ in 0..2_000 {
+        let order = Order::new([0, 0, 0, 2][random.below(4)]).unwrap();
+        let mut out = vec![FrameId(usize::MAX); 1 + random.below(200)];
+        if random.below(2) == 0 {
+            let taken = batched.alloc_many(order, &mut out);
+            for &frame in &out[..taken] {
+                assert_eq!(single.alloc(order), Ok(frame));
+                held.extend((0..order.frames()).map(|part| FrameId(frame.0 + part)));
+            }
+            if taken < out.len() {
+                assert_eq!(single.alloc(order), Err(Error::Exhausted));
+            }
+        } else {
+            let at = random.below(held.len() + 1);
+            let end = held.len().min(at + random.below(200));
+            let mut part: Vec<FrameId> = held.drain(at..end).collect();
+            if random.below(10) == 0 && !part.is_empty() {
+                // One of them twice: the rest must come back unharmed.
+                let twice = random.below(part.len());
+                part.push(part[twice]);
+            }
+            let expected = part.iter().enumerate().find_map(|(index, &frame)| {
+                single.free(frame, Order::ZERO).err().map(|error| (index, error))
+            });
+            assert_eq!(batched.free_many(Order::ZERO, &part).err(), expected);
+        }
+        batched.validate().unwrap();
+        assert_eq!(batched.stats(), single.stats());
+    }
+}
