@@ -1,4 +1,4 @@
-//! The heap of the process, and each thread's way to its cache.
+//! The heap of a process, and each thread's way to its cache.
 //!
 //! A thread's cache is found through one word of initial-exec thread-local storage, which begins
 //! as the address of [`Cache::ABSENT`]: so the fast paths need no test whether the thread is
@@ -8,13 +8,17 @@
 //! ```text
 //!   ABSENT ──first slow path──▶ its cache ──the key's destructor──▶ DEPARTED
 //! ```
+//! There is one [`Process`] in a program, in a static of whichever crate gives it its names: so the
+//! fast paths are inlined there and reach its fields without a detour through the global offset
+//! table.
+//!
 //! A departed thread still allocates and frees (other destructors run after ours): object by
 //! object, through the bins.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use hectare_base::sync::Lock;
 use hectare_pages::{FutexPark, Os};
@@ -22,7 +26,6 @@ use hectare_pages::{FutexPark, Os};
 use crate::cache::Cache;
 use crate::class::MIN_ALIGN;
 use crate::heap::Heap;
-use crate::misuse::Misuse;
 use crate::stats::Stats;
 use crate::tls;
 
@@ -30,14 +33,20 @@ use crate::tls;
 /// of it costs anything. Halved until the system agrees.
 const REGION_BYTES: usize = 256 << 30;
 
-static HEAP: Heap<Os> = Heap::new(Os, REGION_BYTES);
-
 /// What a thread's word names when its cache is gone again.
 static DEPARTED: Cache = Cache::ABSENT;
 
-/// The thread key whose destructor takes a dying thread's cache back, plus one; 0 before.
-static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
-static EXIT_KEY_LOCK: Lock<(), FutexPark> = Lock::new(());
+/// The heap of a process. Only one may be used in a program, since each thread has one word.
+#[derive(Debug)]
+pub struct Process {
+    heap: Heap<Os>,
+    /// The thread key whose destructor takes a dying thread's cache back, plus one; 0 before.
+    exit_key: AtomicU32,
+    exit_key_lock: Lock<(), FutexPark>,
+}
+
+/// The [`Process`] that has handed out a cache, for the destructor of dying threads.
+static IN_USE: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
 
 #[inline(always)]
 fn cache_word() -> NonNull<Cache> {
@@ -45,161 +54,185 @@ fn cache_word() -> NonNull<Cache> {
     unsafe { NonNull::new_unchecked(tls::get().cast()) }
 }
 
-/// This thread's cache, made if it has none yet; `None` for a departed thread, or when memory is
-/// out.
-#[cold]
-fn cache() -> Option<NonNull<Cache>> {
-    let word = cache_word();
-    if word == NonNull::from(&DEPARTED) {
-        return None;
-    }
-    if word != NonNull::from(&tls::ABSENT) {
-        return Some(word);
-    }
-    let cache = HEAP.new_cache()?;
-    // From here on this thread has a cache: what follows may allocate.
-    tls::set(cache.as_ptr().cast());
-    let key = exit_key()?;
-    // SAFETY: a key made by `exit_key`.
-    unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
-    Some(cache)
-}
-
-fn exit_key() -> Option<libc::pthread_key_t> {
-    if EXIT_KEY.load(Ordering::Acquire) == 0 {
-        let _guard = EXIT_KEY_LOCK.lock();
-        if EXIT_KEY.load(Ordering::Relaxed) == 0 {
-            let mut key = 0;
-            // SAFETY: `key` is a valid place; the destructor may be called on any thread.
-            if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exits)) } != 0 {
-                return None;
-            }
-            EXIT_KEY.store(key + 1, Ordering::Release);
-        }
-    }
-    Some(EXIT_KEY.load(Ordering::Acquire) - 1)
-}
-
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     tls::set((&raw const DEPARTED).cast_mut().cast());
-    if let Some(cache) = NonNull::new(cache.cast()) {
+    // SAFETY: set before the first cache was made, to a static.
+    let process = unsafe { IN_USE.load(Ordering::Acquire).as_ref() };
+    if let (Some(process), Some(cache)) = (process, NonNull::new(cache.cast())) {
         // SAFETY: the key's value is the cache this thread had, and no longer uses.
-        unsafe { HEAP.drop_cache(cache) };
+        unsafe { process.heap.drop_cache(cache) };
     }
 }
 
-/// An object for `bytes`; null when memory is out.
-#[inline(always)]
-pub fn malloc(bytes: usize) -> *mut u8 {
-    malloc_or(bytes, malloc_slow)
-}
+impl Process {
+    /// A heap that has nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            heap: Heap::new(Os, REGION_BYTES),
+            exit_key: AtomicU32::new(0),
+            exit_key_lock: Lock::new(()),
+        }
+    }
 
-/// As [`malloc`], with what to do when the thread's cache has none: [`malloc_slow`], and what the
-/// caller's contract asks for besides. A function that cannot unwind, so that it is a tail call
-/// and the hit path needs no frame.
-#[inline(always)]
-pub fn malloc_or(bytes: usize, slow: extern "C" fn(usize) -> *mut u8) -> *mut u8 {
-    // SAFETY: the word names this thread's cache, or an absent one.
-    let object = unsafe { HEAP.malloc_fast(cache_word(), bytes) };
-    if object.is_null() { slow(bytes) } else { object }
-}
+    /// This thread's cache, made if it has none yet; `None` for a departed thread, or when memory
+    /// is out.
+    #[cold]
+    fn cache(&'static self) -> Option<NonNull<Cache>> {
+        let word = cache_word();
+        if word == NonNull::from(&DEPARTED) {
+            return None;
+        }
+        if word != NonNull::from(&tls::ABSENT) {
+            return Some(word);
+        }
+        let key = self.exit_key()?;
+        let cache = self.heap.new_cache()?;
+        // From here on this thread has a cache: what follows may allocate.
+        tls::set(cache.as_ptr().cast());
+        // SAFETY: a key made by `exit_key`.
+        unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
+        Some(cache)
+    }
 
-/// As [`malloc_or`], for callers that may throw.
-#[inline(always)]
-pub fn malloc_or_unwind(bytes: usize, slow: extern "C-unwind" fn(usize) -> *mut u8) -> *mut u8 {
-    // SAFETY: the word names this thread's cache, or an absent one.
-    let object = unsafe { HEAP.malloc_fast(cache_word(), bytes) };
-    if object.is_null() { slow(bytes) } else { object }
-}
+    fn exit_key(&'static self) -> Option<libc::pthread_key_t> {
+        if self.exit_key.load(Ordering::Acquire) == 0 {
+            let _guard = self.exit_key_lock.lock();
+            if self.exit_key.load(Ordering::Relaxed) == 0 {
+                let mut key = 0;
+                // SAFETY: `key` is a valid place; the destructor may be called on any thread.
+                if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exits)) } != 0 {
+                    return None;
+                }
+                IN_USE.store((&raw const *self).cast_mut(), Ordering::Release);
+                self.exit_key.store(key + 1, Ordering::Release);
+            }
+        }
+        Some(self.exit_key.load(Ordering::Acquire) - 1)
+    }
 
-/// An object for `bytes` by the slow path; null when memory is out.
-#[cold]
-#[inline(never)]
-pub extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
-    // SAFETY: `cache` gives this thread's cache or none.
-    unsafe { HEAP.malloc_slow(cache(), bytes) }
-}
+    /// An object for `bytes`; null when memory is out.
+    #[inline(always)]
+    pub fn malloc(&'static self, bytes: usize) -> *mut u8 {
+        let object = self.malloc_fast(bytes);
+        if object.is_null() { self.malloc_slow(bytes) } else { object }
+    }
 
-/// Frees an object; null is none.
-///
-/// # Safety
-/// `object` is null or an object of this heap that is not used again. What can be seen of other
-/// pointers ends the process with a line that says so.
-#[inline(always)]
-pub unsafe fn free(object: *mut u8) {
-    // SAFETY: the word names this thread's cache, or an absent one; the caller's promise.
-    if !unsafe { HEAP.free_fast(cache_word(), object) } {
+    /// An object for `bytes` from the thread's cache; null when [`malloc_slow`](Self::malloc_slow)
+    /// must be asked. For a caller whose slow path does more, and is a tail call.
+    #[inline(always)]
+    pub fn malloc_fast(&'static self, bytes: usize) -> *mut u8 {
+        // SAFETY: the word names this thread's cache, or an absent one.
+        unsafe { self.heap.malloc_fast(cache_word(), bytes) }
+    }
+
+    /// An object for `bytes` by the slow path; null when memory is out.
+    #[cold]
+    #[inline(never)]
+    pub fn malloc_slow(&'static self, bytes: usize) -> *mut u8 {
+        // SAFETY: `cache` gives this thread's cache or none.
+        unsafe { self.heap.malloc_slow(self.cache(), bytes) }
+    }
+
+    /// Frees an object; null is none.
+    ///
+    /// # Safety
+    /// `object` is null or an object of this heap that is not used again. What can be seen of
+    /// other pointers ends the process with a line that says so.
+    #[inline(always)]
+    pub unsafe fn free(&'static self, object: *mut u8) {
         // SAFETY: the caller's promise, passed on.
-        unsafe { free_slow(object) };
+        if !unsafe { self.free_fast(object) } {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.free_slow(object) };
+        }
+    }
+
+    /// Frees an object into the thread's cache; `false`, and nothing has changed, when
+    /// [`free_slow`](Self::free_slow) must be asked.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_fast(&'static self, object: *mut u8) -> bool {
+        // SAFETY: the word names this thread's cache, or an absent one; the caller's promise.
+        unsafe { self.heap.free_fast(cache_word(), object) }
+    }
+
+    /// Frees an object by the slow path.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_slow(&'static self, object: *mut u8) {
+        // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
+        unsafe { self.heap.free_slow(self.cache(), object) };
+    }
+
+    /// An object of `bytes` zeros; null when memory is out.
+    pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
+        // SAFETY: `cache` gives this thread's cache or none.
+        unsafe { self.heap.malloc_zeroed(self.cache(), bytes) }
+    }
+
+    /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
+    pub fn malloc_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
+        // SAFETY: `cache` gives this thread's cache or none.
+        unsafe { self.heap.malloc_aligned(self.cache(), bytes, align.max(MIN_ALIGN)) }
+    }
+
+    /// Makes an object hold `bytes`; null, and nothing has changed, when memory is out.
+    ///
+    /// # Safety
+    /// `object` is an object of this heap, not used again unless the answer is null.
+    pub unsafe fn realloc(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
+        unsafe { self.heap.realloc(self.cache(), object, bytes) }
+    }
+
+    /// How many bytes the object at `object` has. A pointer that is none ends the process.
+    pub fn usable_bytes(&'static self, object: NonNull<u8>) -> usize {
+        match self.heap.usable_bytes(object) {
+            Ok(bytes) => bytes,
+            Err(cause) => cause.abort(&Os, "malloc_usable_size", object.as_ptr()),
+        }
+    }
+
+    /// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes
+    /// went.
+    pub fn trim(&'static self, keep_bytes: usize) -> usize {
+        self.heap.trim(keep_bytes)
+    }
+
+    /// What the heap holds.
+    pub fn stats(&'static self) -> Stats {
+        self.heap.stats()
+    }
+
+    /// Holds the heap still; to be called before a fork, by the thread that forks.
+    pub fn before_fork(&'static self) {
+        self.exit_key_lock.lock_for_fork();
+        self.heap.before_fork();
+    }
+
+    /// Lets the heap go on; to be called after a fork, in the parent and in the child.
+    ///
+    /// # Safety
+    /// This thread, or the one that it is the forked copy of, called
+    /// [`before_fork`](Self::before_fork).
+    pub unsafe fn after_fork(&'static self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.heap.after_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.exit_key_lock.unlock() };
     }
 }
 
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn free_slow(object: *mut u8) {
-    // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
-    unsafe { HEAP.free_slow(cache(), object) };
-}
-
-/// An object of `bytes` zeros; null when memory is out.
-pub fn malloc_zeroed(bytes: usize) -> *mut u8 {
-    // SAFETY: `cache` gives this thread's cache or none.
-    unsafe { HEAP.malloc_zeroed(cache(), bytes) }
-}
-
-/// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
-pub fn malloc_aligned(bytes: usize, align: usize) -> *mut u8 {
-    // SAFETY: `cache` gives this thread's cache or none.
-    unsafe { HEAP.malloc_aligned(cache(), bytes, align.max(MIN_ALIGN)) }
-}
-
-/// Makes an object hold `bytes`; null, and nothing has changed, when memory is out.
-///
-/// # Safety
-/// `object` is an object of this heap, not used again unless the answer is null.
-pub unsafe fn realloc(object: NonNull<u8>, bytes: usize) -> *mut u8 {
-    // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
-    unsafe { HEAP.realloc(cache(), object, bytes) }
-}
-
-/// How many bytes the object at `object` has. A pointer that is none ends the process.
-pub fn usable_bytes(object: NonNull<u8>) -> usize {
-    match HEAP.usable_bytes(object) {
-        Ok(bytes) => bytes,
-        Err(cause) => misuse("malloc_usable_size", object.as_ptr(), cause),
+impl Default for Process {
+    fn default() -> Self {
+        Self::new()
     }
-}
-
-/// Ends the process with a line about `cause`.
-pub fn misuse(call: &str, object: *mut u8, cause: Misuse) -> ! {
-    cause.abort(&Os, call, object)
-}
-
-/// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes went.
-pub fn trim(keep_bytes: usize) -> usize {
-    HEAP.trim(keep_bytes)
-}
-
-/// What the heap holds.
-pub fn stats() -> Stats {
-    HEAP.stats()
-}
-
-/// Holds the heap still; to be called before a fork, by the thread that forks.
-pub fn before_fork() {
-    EXIT_KEY_LOCK.lock_for_fork();
-    HEAP.before_fork();
-}
-
-/// Lets the heap go on; to be called after a fork, in the parent and in the child.
-///
-/// # Safety
-/// This thread, or the one that it is the forked copy of, called [`before_fork`].
-pub unsafe fn after_fork() {
-    // SAFETY: the caller's promise.
-    unsafe { HEAP.after_fork() };
-    // SAFETY: the caller's promise.
-    unsafe { EXIT_KEY_LOCK.unlock() };
 }
 
 /// The heap as a Rust program's global allocator.
@@ -211,29 +244,31 @@ pub unsafe fn after_fork() {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Malloc;
 
+static PROCESS: Process = Process::new();
+
 // SAFETY: objects are disjoint, of at least the size and the alignment asked for, and stay where
 // they are until they are freed; no method unwinds.
 unsafe impl GlobalAlloc for Malloc {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= MIN_ALIGN {
-            malloc(layout.size())
+            PROCESS.malloc(layout.size())
         } else {
-            malloc_aligned(layout.size(), layout.align())
+            PROCESS.malloc_aligned(layout.size(), layout.align())
         }
     }
 
     #[inline]
     unsafe fn dealloc(&self, object: *mut u8, _layout: Layout) {
         // SAFETY: the caller's promise, passed on.
-        unsafe { free(object) };
+        unsafe { PROCESS.free(object) };
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= MIN_ALIGN {
-            return malloc_zeroed(layout.size());
+            return PROCESS.malloc_zeroed(layout.size());
         }
-        let object = malloc_aligned(layout.size(), layout.align());
+        let object = PROCESS.malloc_aligned(layout.size(), layout.align());
         if !object.is_null() {
             // SAFETY: an object just taken, of at least as many bytes.
             unsafe { object.write_bytes(0, layout.size()) };
@@ -246,14 +281,14 @@ unsafe impl GlobalAlloc for Malloc {
             && let Some(object) = NonNull::new(object)
         {
             // SAFETY: the caller's promise, passed on.
-            return unsafe { realloc(object, bytes) };
+            return unsafe { PROCESS.realloc(object, bytes) };
         }
-        let moved = malloc_aligned(bytes, layout.align());
+        let moved = PROCESS.malloc_aligned(bytes, layout.align());
         if !moved.is_null() {
             // SAFETY: both have as many bytes; one was just taken, so they are disjoint.
             unsafe { moved.copy_from_nonoverlapping(object, layout.size().min(bytes)) };
             // SAFETY: the caller's promise, passed on.
-            unsafe { free(object) };
+            unsafe { PROCESS.free(object) };
         }
         moved
     }

@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 
-use hectare::process as heap;
+use crate::HEAP;
 
 /// Larger requests than this are refused: differences of pointers must fit.
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -31,25 +31,37 @@ fn out_of_memory() -> *mut u8 {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc(bytes: usize) -> *mut u8 {
-    heap::malloc_or(bytes, malloc_slow)
+    let object = HEAP.malloc_fast(bytes);
+    if object.is_null() { malloc_slow(bytes) } else { object }
 }
 
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
-    or_enomem(heap::malloc_slow(bytes))
+    or_enomem(HEAP.malloc_slow(bytes))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn free(object: *mut u8) {
+pub(crate) unsafe extern "C" fn free(object: *mut u8) {
     // SAFETY: the C caller's promise.
-    unsafe { heap::free(object) };
+    if !unsafe { HEAP.free_fast(object) } {
+        // SAFETY: the C caller's promise.
+        unsafe { free_slow(object) };
+    }
+}
+
+/// Cannot unwind, so that it is a tail call and the hit path of `free` needs no frame.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_slow(object: *mut u8) {
+    // SAFETY: the C caller's promise.
+    unsafe { HEAP.free_slow(object) };
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, bytes: usize) -> *mut u8 {
     match count.checked_mul(bytes) {
-        Some(bytes) if bytes <= MAX_BYTES => or_enomem(heap::malloc_zeroed(bytes)),
+        Some(bytes) if bytes <= MAX_BYTES => or_enomem(HEAP.malloc_zeroed(bytes)),
         _ => out_of_memory(),
     }
 }
@@ -62,14 +74,14 @@ unsafe extern "C" fn realloc(object: *mut u8, bytes: usize) -> *mut u8 {
     if bytes == 0 {
         // As glibc does: the object is freed, and null is no error.
         // SAFETY: the C caller's promise.
-        unsafe { heap::free(object) };
+        unsafe { free(object) };
         return ptr::null_mut();
     }
     if bytes > MAX_BYTES {
         return out_of_memory();
     }
     // SAFETY: the C caller's promise.
-    or_enomem(unsafe { heap::realloc(start, bytes) })
+    or_enomem(unsafe { HEAP.realloc(start, bytes) })
 }
 
 #[unsafe(no_mangle)]
@@ -86,7 +98,7 @@ pub(crate) fn aligned(align: usize, bytes: usize) -> *mut u8 {
     if bytes > MAX_BYTES || align > MAX_BYTES / 2 {
         return ptr::null_mut();
     }
-    heap::malloc_aligned(bytes, align)
+    HEAP.malloc_aligned(bytes, align)
 }
 
 #[unsafe(no_mangle)]
@@ -146,25 +158,25 @@ extern "C" fn pvalloc(bytes: usize) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc_usable_size(object: *mut u8) -> usize {
-    NonNull::new(object).map_or(0, heap::usable_bytes)
+    NonNull::new(object).map_or(0, |object| HEAP.usable_bytes(object))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free_sized(object: *mut u8, _bytes: usize) {
     // SAFETY: the C caller's promise.
-    unsafe { heap::free(object) };
+    unsafe { free(object) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free_aligned_sized(object: *mut u8, _align: usize, _bytes: usize) {
     // SAFETY: the C caller's promise.
-    unsafe { heap::free(object) };
+    unsafe { free(object) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cfree(object: *mut u8) {
     // SAFETY: the C caller's promise.
-    unsafe { heap::free(object) };
+    unsafe { free(object) };
 }
 
 /// The names that glibc gives its own functions, for programs that call those.

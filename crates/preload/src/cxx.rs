@@ -6,9 +6,8 @@
 
 use core::ffi::CStr;
 
-use hectare::process as heap;
-
-use crate::abi::aligned;
+use crate::HEAP;
+use crate::abi::{aligned, free};
 
 type Handler = Option<unsafe extern "C-unwind" fn()>;
 
@@ -49,14 +48,15 @@ fn new_failed(allocate: impl Fn() -> *mut u8) -> *mut u8 {
 
 #[inline(always)]
 fn new(bytes: usize) -> *mut u8 {
-    heap::malloc_or_unwind(bytes, new_slow)
+    let object = HEAP.malloc_fast(bytes);
+    if object.is_null() { new_slow(bytes) } else { object }
 }
 
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_slow(bytes: usize) -> *mut u8 {
-    let object = heap::malloc_slow(bytes);
-    if object.is_null() { new_failed(|| heap::malloc(bytes)) } else { object }
+    let object = HEAP.malloc_slow(bytes);
+    if object.is_null() { new_failed(|| HEAP.malloc(bytes)) } else { object }
 }
 
 #[inline(always)]
@@ -68,7 +68,7 @@ fn new_aligned(bytes: usize, align: usize) -> *mut u8 {
 /// A `new` that does not throw does not call the handler either, since that may throw.
 #[inline(always)]
 fn new_nothrow(bytes: usize) -> *mut u8 {
-    heap::malloc(bytes)
+    HEAP.malloc(bytes)
 }
 
 macro_rules! operators {
@@ -95,7 +95,7 @@ macro_rules! operators {
         $(#[unsafe(no_mangle)]
         unsafe extern "C" fn $delete(object: *mut u8) {
             // SAFETY: the C++ caller's promise.
-            unsafe { heap::free(object) };
+            unsafe { free(object) };
         })*
     };
 }

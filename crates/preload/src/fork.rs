@@ -4,15 +4,15 @@
 //! The handlers are entered in the library's constructor: ahead of the program's own, so that
 //! `prepare` runs after all others, which may still allocate.
 
-use hectare::process as heap;
+use crate::HEAP;
 
 extern "C" fn prepare() {
-    heap::before_fork();
+    HEAP.before_fork();
 }
 
 extern "C" fn release() {
     // SAFETY: the C library calls this after `prepare`, on the same thread or on its copy.
-    unsafe { heap::after_fork() };
+    unsafe { HEAP.after_fork() };
 }
 
 extern "C" fn at_load() {

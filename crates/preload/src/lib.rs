@@ -3,6 +3,11 @@
 //! Preloaded or linked it serves a whole program. This crate gives the names, their contracts
 //! (errno, null, alignment) and the handling of fork; the heap is [`hectare`].
 
+use hectare::Process;
+
+/// The heap of this process.
+static HEAP: Process = Process::new();
+
 mod abi;
 mod cxx;
 mod fork;

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::fmt::{self, Write};
 
-use hectare::process as heap;
+use crate::HEAP;
 use hectare::{STATES, Stats};
 
 /// glibc's `struct mallinfo2`: sizes in bytes.
@@ -51,12 +51,12 @@ fn mallinfo_of(stats: &Stats) -> Mallinfo2 {
 
 #[unsafe(no_mangle)]
 extern "C" fn mallinfo2() -> Mallinfo2 {
-    mallinfo_of(&heap::stats())
+    mallinfo_of(&HEAP.stats())
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn mallinfo() -> Mallinfo {
-    let info = mallinfo_of(&heap::stats());
+    let info = mallinfo_of(&HEAP.stats());
     let cut = |value: usize| c_int::try_from(value).unwrap_or(c_int::MAX);
     Mallinfo([
         cut(info.arena),
@@ -74,7 +74,7 @@ extern "C" fn mallinfo() -> Mallinfo {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc_trim(pad: usize) -> c_int {
-    c_int::from(heap::trim(pad) > 0)
+    c_int::from(HEAP.trim(pad) > 0)
 }
 
 /// Accepts glibc's parameters, none of which this heap has: 1, as for a parameter that was set.
@@ -113,7 +113,7 @@ unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_i
     if options != 0 || stream.is_null() {
         return libc::EINVAL;
     }
-    let stats = heap::stats();
+    let stats = HEAP.stats();
     if write_xml(&mut Stream(stream), &stats).is_ok() { 0 } else { -1 }
 }
 
@@ -146,7 +146,7 @@ fn used_classes(
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc_stats() {
-    let stats = heap::stats();
+    let stats = HEAP.stats();
     // A standard error that is closed is nobody's to report to.
     let _ = write_text(&mut StandardError, &stats);
 }
