@@ -1,10 +1,202 @@
-//! `hectare info`.
+//! `hectare info`: what a trace holds.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use hectare_trace::seal::{SealOptions, seal};
+use hectare_trace::{Histogram, Summary, Trace};
+use serde_json::Value;
+
+use crate::output::Outputs;
+use crate::report::{Report, Row};
 
 /// What `hectare info` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// The trace
+    #[arg(value_name = "FILE.hxt")]
+    trace: PathBuf,
+    /// Write the good part of a damaged or unsealed trace as a new one
+    #[arg(long, value_name = "FILE.hxt")]
+    salvage: Option<PathBuf>,
+    /// Write the figures as JSON (schema 1)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
 
-/// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `info` is not built yet")
+/// Bars of the histograms, characters.
+const BAR: usize = 40;
+
+/// Threads shown.
+const THREADS: usize = 12;
+
+/// Runs the verb. A damaged trace is told in full, and then as an error.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let name = args.trace.display().to_string();
+    let trace = Trace::open(&args.trace).with_context(|| name.clone())?;
+    let summary = Summary::of(&trace).with_context(|| name.clone())?;
+    print!("{}", describe(&name, &trace, &summary));
+    let outputs = Outputs { json: args.json, ..Outputs::default() };
+    outputs.write(&report(&name, &trace, &summary))?;
+    if let Some(target) = &args.salvage {
+        let sealed = seal(&args.trace, target, SealOptions::default())
+            .with_context(|| format!("writing {}", target.display()))?;
+        println!("wrote {} events to {}", sealed.rows, target.display());
+        return Ok(());
+    }
+    trace.check().with_context(|| format!("{name} (--salvage FILE.hxt writes the good part)"))
+}
+
+/// Length of the recording, s.
+fn seconds(trace: &Trace, summary: &Summary) -> f64 {
+    summary.end_ticks as f64 / trace.header().ticks_per_second as f64
+}
+
+fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
+    let header = trace.header();
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let mut line = |key: &str, value: String| {
+        let _ = writeln!(text, "{key:<22} {value}");
+    };
+    line("trace", name.to_owned());
+    line("command", header.command.clone());
+    let kind = if header.sealed { "sealed" } else { "as its recorder left it" };
+    line("file", format!("{} ({kind}), process {}", bytes(trace.file_bytes()), header.pid));
+    let per_event = trace.file_bytes() as f64 / summary.rows().max(1) as f64;
+    line("events", format!("{} ({per_event:.2} bytes each)", summary.rows()));
+    line("recorded for", format!("{:.3} s", seconds(trace, summary)));
+    let cost = match header.event_cost_ps {
+        0 => "not measured".to_owned(),
+        cost => format!("{:.1} ns an event", cost as f64 / 1000.0),
+    };
+    line("cost of recording", cost);
+    line("threads", summary.threads.len().to_string());
+    line("objects", format!("{} ({} asked for)", summary.objects, bytes(summary.asked_bytes)));
+    let share = 100.0 * summary.crossing as f64 / summary.objects.max(1) as f64;
+    line(
+        "change hands",
+        format!("{} ({share:.1} % are freed by another thread)", summary.crossing),
+    );
+    let rounded = summary.peak_rounded_bytes;
+    let of_16 = 100.0 * (rounded as f64 / summary.peak_bytes.max(1) as f64 - 1.0);
+    line(
+        "Ideal (live peak)",
+        format!("{} in {} objects", bytes(summary.peak_bytes), summary.peak_objects),
+    );
+    line("  in steps of 16", format!("{} (+{of_16:.1} %)", bytes(rounded)));
+    line(
+        "live at the end",
+        format!("{} in {} objects", bytes(summary.end_bytes), summary.end_objects),
+    );
+    for (key, count) in [
+        ("failed when recorded", summary.failed),
+        ("unknown objects", summary.unknown_objects),
+        ("unknown pointers freed", header.unknown_frees),
+        ("events lost", header.lost_events),
+    ] {
+        if count > 0 {
+            line(key, count.to_string());
+        }
+    }
+    let _ = writeln!(text, "\ncalls");
+    for (call, count) in &summary.calls {
+        let _ = writeln!(text, "  {call:<20} {count:>12}");
+    }
+    let _ = writeln!(text, "\nsizes, bytes");
+    histogram(&mut text, &summary.sizes);
+    let _ = writeln!(text, "\nlifetimes, ns");
+    histogram(&mut text, &summary.lifetimes_ns);
+    threads(&mut text, summary);
+    text
+}
+
+/// One line for each power of two that holds anything, and the quantiles.
+fn histogram(text: &mut String, histogram: &Histogram) {
+    let mut powers: Vec<(u64, u64)> = Vec::new();
+    for (lower, count) in histogram.buckets() {
+        let power = if lower == 0 { 0 } else { 1 << lower.ilog2() };
+        match powers.last_mut() {
+            Some(last) if last.0 == power => last.1 += count,
+            _ => powers.push((power, count)),
+        }
+    }
+    let most = powers.iter().map(|&(_, count)| count).max().unwrap_or(1);
+    for (power, count) in powers {
+        let length = (count as f64 / most as f64 * BAR as f64).ceil() as usize;
+        let _ = writeln!(text, "  ≥ {power:<18} {count:>12}  {}", "█".repeat(length));
+    }
+    if histogram.total() > 0 {
+        let of = |share| histogram.quantile(share);
+        let (p50, p90, p99) = (of(0.5), of(0.9), of(0.99));
+        let _ = writeln!(text, "  half ≤ {p50}, 90 % ≤ {p90}, 99 % ≤ {p99}");
+    }
+}
+
+fn threads(text: &mut String, summary: &Summary) {
+    if summary.threads.len() < 2 {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n{:>8} {:>12} {:>12} {:>12} {:>14}",
+        "thread", "events", "made", "freed", "of others'"
+    );
+    for (id, thread) in summary.threads.iter().take(THREADS) {
+        let _ = writeln!(
+            text,
+            "{:>8} {:>12} {:>12} {:>12} {:>14}",
+            id.0, thread.rows, thread.made, thread.ended, thread.ended_foreign
+        );
+    }
+    if summary.threads.len() > THREADS {
+        let _ = writeln!(text, "{:>8} and {} more", "", summary.threads.len() - THREADS);
+    }
+}
+
+/// Bytes as a person reads them.
+fn bytes(count: u64) -> String {
+    let mut value = count as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1024.0 || unit == "GiB" {
+            return if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1024.0;
+    }
+    unreachable!("the last unit takes every value")
+}
+
+fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
+    let mut report = Report::new("info");
+    report.parameter("trace", name);
+    report.parameter("recorded_command", trace.header().command.clone());
+    let pairs = |histogram: &Histogram| -> Value {
+        histogram.buckets().map(|(lower, count)| Value::from(vec![lower, count])).collect()
+    };
+    let calls: serde_json::Map<String, Value> =
+        summary.calls.iter().map(|(&call, &count)| (call.to_owned(), count.into())).collect();
+    let row = Row::new("ideal", name)
+        .with("events_count", summary.rows())
+        .with("calls_count", calls)
+        .with("threads_count", summary.threads.len())
+        .with("duration_s", seconds(trace, summary))
+        .with("event_cost_ns", trace.header().event_cost_ps as f64 / 1000.0)
+        .with("objects_count", summary.objects)
+        .with("crossing_objects_count", summary.crossing)
+        .with("asked_bytes", summary.asked_bytes)
+        .with("peak_bytes", summary.peak_bytes)
+        .with("peak_rounded16_bytes", summary.peak_rounded_bytes)
+        .with("peak_objects_count", summary.peak_objects)
+        .with("end_bytes", summary.end_bytes)
+        .with("end_objects_count", summary.end_objects)
+        .with("failed_count", summary.failed)
+        .with("unknown_objects_count", summary.unknown_objects)
+        .with("sizes_bytes", pairs(&summary.sizes))
+        .with("lifetimes_ns", pairs(&summary.lifetimes_ns));
+    report.rows.push(row);
+    if trace.damage().any() {
+        report.notes.push(trace.damage().to_string());
+    }
+    report
 }

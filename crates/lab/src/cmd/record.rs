@@ -19,6 +19,7 @@ use hectare_trace::seal::{SealOptions, Sealed, seal};
 use hectare_trace::{FileHeader, RECORDER_CLOCK_SHIFT, Trace};
 
 use crate::replay::clock;
+use crate::subject;
 
 /// What `hectare record` can be given.
 #[derive(clap::Args)]
@@ -135,7 +136,7 @@ pub(crate) fn record(
     options: Options,
 ) -> anyhow::Result<Recorded> {
     let (program, arguments) = command.split_first().context("no program given after `--`")?;
-    let recorder = recorder_library()?;
+    let recorder = subject::recorder_library()?;
     let output = std::path::absolute(output).context("the output's path")?;
     let folder = output.parent().context("the output has no folder")?;
     ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());
@@ -187,25 +188,6 @@ pub(crate) fn record(
     }
     remove_raw(&raw)?;
     Ok(Recorded { kept, dropped, status, elapsed, event_cost_ns })
-}
-
-/// The recorder's library: beside this command, or where `HECTARE_RECORDER` says.
-fn recorder_library() -> anyhow::Result<PathBuf> {
-    const NAME: &str = "libhectare_recorder.so";
-    if let Some(path) = std::env::var_os("HECTARE_RECORDER") {
-        let path = std::path::absolute(path)?;
-        ensure!(path.is_file(), "HECTARE_RECORDER={} is no file", path.display());
-        return Ok(path);
-    }
-    let command = std::env::current_exe().context("where this command is")?;
-    let places = command.ancestors().skip(1).take(2).map(|folder| folder.join(NAME));
-    places.into_iter().find(|path| path.is_file()).with_context(|| {
-        format!(
-            "{NAME} is not beside {}; `cargo build --release` makes it, or name it by \
-             HECTARE_RECORDER",
-            command.display()
-        )
-    })
 }
 
 fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a mut Command {

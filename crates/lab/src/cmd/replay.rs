@@ -1,10 +1,33 @@
-//! `hectare replay`.
+//! `hectare replay`: traces on every allocator, with the latencies of single operations.
+
+use std::path::PathBuf;
+
+use super::compare::trace_case;
+use super::contesting::ContestArgs;
+use crate::replay::{Mode, Touch};
 
 /// What `hectare replay` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// The traces
+    #[arg(required = true, value_name = "FILE.hxt")]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    contest: ContestArgs,
+    /// Order and pace
+    #[arg(long, value_enum, default_value = "speed")]
+    mode: Mode,
+    /// What is written into each block
+    #[arg(long, value_enum, default_value = "page")]
+    touch: Touch,
+}
 
 /// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `replay` is not built yet")
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let cases = args
+        .traces
+        .iter()
+        .map(|path| trace_case(path, args.mode, args.touch))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    args.contest.hold("replay", cases, true)
 }

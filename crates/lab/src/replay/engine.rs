@@ -399,7 +399,9 @@ impl<'a> Run<'a> {
         let mut at = (kept as usize).next_multiple_of(step);
         while at < size {
             // SAFETY: `at` lies inside the block.
-            unsafe { block.add(at).write_volatile(1) };
+            let place = unsafe { block.add(at) };
+            // SAFETY: as above.
+            unsafe { place.write_volatile(1) };
             at += step;
         }
         mark(op, block);

@@ -320,7 +320,7 @@ impl Lane {
         let end = self.ops.len();
         if let Some(batch) = self.batches.last_mut()
             && number - batch.first < WINDOW / 4
-            && (end - 1) % BATCH_OPS != 0
+            && !(end - 1).is_multiple_of(BATCH_OPS)
         {
             batch.last = number;
             batch.end = end;
