@@ -37,6 +37,7 @@ const MIN_REMAINDER_SHIFT: u32 = 5;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[repr(C)]
 pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
     /// The address of index zero.
     pub(crate) base: usize,
@@ -217,12 +218,10 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Allocates a size whose class would lie past the end of the table.
     #[cold]
     fn malloc_largest(&mut self, size: usize) -> Option<NonNull<u8>> {
-        let granules = size.div_ceil(1 << R::Row::GRANULE_LOG2).saturating_add(1);
-        if granules > self.table.max_granules() {
-            self.fail(granules)
-        } else {
-            self.malloc_probing(granules)
+        if size > Block::<R::Row>::payload_bytes(self.table.max_granules()) {
+            return self.fail(usize::MAX);
         }
+        self.malloc_probing(Self::granules_unchecked(size))
     }
 
     /// One of the first blocks in the list of `granules`, if one of them is large enough.
@@ -378,4 +377,12 @@ impl<R: ?Sized + Rows> Tlsf<R> {
 
     /// What a block costs beside its payload, in bytes.
     pub const HEADER_BYTES: usize = size_of::<<R::Row as Shape>::Word>();
+
+    /// The size of the smallest block with its header, in bytes.
+    pub const MIN_BLOCK_BYTES: usize = Block::<R::Row>::MIN_GRANULES << R::Row::GRANULE_LOG2;
+
+    /// The size of the largest block with its header, in bytes; a pool's, too.
+    pub fn max_block_bytes(&self) -> usize {
+        self.table.max_granules() << R::Row::GRANULE_LOG2
+    }
 }

@@ -17,6 +17,7 @@ mod block;
 mod error;
 mod growing;
 mod heap;
+mod in_place;
 mod locked;
 mod pool;
 mod resize;

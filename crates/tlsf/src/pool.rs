@@ -87,6 +87,15 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(Pool { first_payload: first })
     }
 
+    /// The pool that was added at `start`.
+    ///
+    /// # Safety
+    /// A heap with these parameters had it added at `start` and not removed.
+    pub unsafe fn pool_at(start: NonNull<u8>) -> Pool {
+        let after_head = start.as_ptr().expose_provenance() + 4 * Self::HEADER_BYTES;
+        Pool { first_payload: after_head.next_multiple_of(1 << R::Row::GRANULE_LOG2) }
+    }
+
     /// Takes a pool back, whose blocks must all be free.
     ///
     /// # Errors
@@ -210,7 +219,16 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// The pool is one of this heap and was not removed; no header was overwritten
     /// ([`validate`](Self::validate) tells).
     pub unsafe fn blocks(&self, pool: Pool) -> Blocks<'_, R> {
-        // SAFETY: a pool of this heap begins with a block.
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Self::blocks_of(pool) }
+    }
+
+    /// The blocks of a pool of any heap with these parameters; it must not change meanwhile.
+    ///
+    /// # Safety
+    /// As of [`blocks`](Self::blocks).
+    pub unsafe fn blocks_of<'a>(pool: Pool) -> Blocks<'a, R> {
+        // SAFETY: a pool of a heap begins with a block.
         Blocks { block: unsafe { Block::at(pool.first_payload) }, heap: PhantomData }
     }
 }

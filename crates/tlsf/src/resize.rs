@@ -79,6 +79,17 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(Block::<R::Row>::payload_bytes(self.used_block(ptr)?.header().granules()))
     }
 
+    /// As [`usable_size`](Self::usable_size), for a block of any heap with these parameters.
+    ///
+    /// # Safety
+    /// `ptr` is an allocated block of such a heap.
+    #[inline]
+    pub unsafe fn usable_size_of(ptr: NonNull<u8>) -> usize {
+        // SAFETY: the caller's promise.
+        let block = unsafe { Block::<R::Row>::at(ptr.as_ptr().expose_provenance()) };
+        Block::<R::Row>::payload_bytes(block.header().granules())
+    }
+
     /// Resizes the block at `ptr` to `size` bytes and keeps it at a multiple of `align`, a power
     /// of two. Grows forward where the next block is free, backward (the contents move) where the
     /// block before is, or over both; moves to another block only if neither is enough.

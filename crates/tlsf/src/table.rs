@@ -156,9 +156,10 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize, const FIRST: usize> Row
 
 /// The table itself: the rows and the bitmap of those that hold blocks.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Table<R: ?Sized> {
-    occupied: u64,
-    rows: R,
+    pub(crate) occupied: u64,
+    pub(crate) rows: R,
 }
 
 /// The index width of a heap with rows `R`.

@@ -3,6 +3,7 @@
 use crate::block::{Block, Header};
 use crate::error::Corruption;
 use crate::heap::Tlsf;
+use crate::pool::Pool;
 use crate::table::{Bin, Rows, Shape};
 
 /// What a walk over the pools counts.
@@ -23,7 +24,12 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let mut pools = 0;
         for pool in self.pools() {
             // SAFETY: a pool of this heap begins with a block.
-            self.validate_pool(unsafe { Block::at(pool.first_payload) }, &mut totals)?;
+            let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
+            let end = first.after(first.footer_before().granules()).payload();
+            if end > self.low + self.span_bytes {
+                return Err(Corruption::Size(first.payload()));
+            }
+            Self::validate_pool(first, &mut totals)?;
             pools += 1;
         }
         if pools != self.pool_count {
@@ -41,14 +47,23 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         self.validate_lists(totals.free_blocks)
     }
 
-    fn validate_pool(&self, first: Block<R::Row>, totals: &mut Totals) -> Result<(), Corruption> {
+    /// Checks the blocks of one pool of any heap with these parameters. O(blocks).
+    ///
+    /// # Errors
+    /// The first [`Corruption`] found.
+    ///
+    /// # Safety
+    /// The pool is one of such a heap and was not removed.
+    pub unsafe fn validate_one(pool: Pool) -> Result<(), Corruption> {
+        // SAFETY: a pool begins with a block.
+        Self::validate_pool(unsafe { Block::at(pool.first_payload) }, &mut Totals::default())
+    }
+
+    fn validate_pool(first: Block<R::Row>, totals: &mut Totals) -> Result<(), Corruption> {
         let mut block = first;
         let mut prev_free = true;
         let mut footer = first.footer_before();
         let end = first.after(footer.granules()).payload();
-        if end > self.low + self.span_bytes {
-            return Err(Corruption::Size(first.payload()));
-        }
         loop {
             let header = block.header();
             let at = block.payload();

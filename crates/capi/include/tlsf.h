@@ -1,0 +1,65 @@
+/* hectare-tlsf: two-level segregated fit, under the names of Matthew Conte's TLSF 3.1.
+ *
+ * A control structure (tlsf_t) lives in memory of tlsf_size() bytes that the caller gives;
+ * pools are memory of the caller's, anywhere in the address space.
+ *
+ * Differences, all towards more: blocks are aligned to 16 bytes, not 8; tlsf_realloc grows into
+ * free neighbours on both sides and keeps the alignment of what tlsf_memalign gave (up to 4096);
+ * the largest free block can be allocated; tlsf_free of what is no used block aborts with a
+ * message where the header shows it.
+ */
+#ifndef HECTARE_TLSF_H
+#define HECTARE_TLSF_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef void* tlsf_t;
+typedef void* pool_t;
+
+/* A heap in `mem` of tlsf_size() bytes, without memory or with the rest of `bytes` as its pool.
+ * NULL if the memory is not aligned to tlsf_align_size() or too small. */
+tlsf_t tlsf_create(void* mem);
+tlsf_t tlsf_create_with_pool(void* mem, size_t bytes);
+void tlsf_destroy(tlsf_t tlsf);
+/* The pool that tlsf_create_with_pool made. */
+pool_t tlsf_get_pool(tlsf_t tlsf);
+
+/* NULL if the memory is too small, too large, or not aligned to tlsf_align_size(). */
+pool_t tlsf_add_pool(tlsf_t tlsf, void* mem, size_t bytes);
+/* Every block of the pool must be free; otherwise the pool stays. */
+void tlsf_remove_pool(tlsf_t tlsf, pool_t pool);
+
+/* Constant time. NULL when there is no block; tlsf_malloc(0) gives NULL, as TLSF 3.1 does. */
+void* tlsf_malloc(tlsf_t tlsf, size_t bytes);
+void* tlsf_memalign(tlsf_t tlsf, size_t align, size_t bytes);
+/* realloc(NULL, n) is malloc, realloc(p, 0) is free; NULL leaves the block as it was. */
+void* tlsf_realloc(tlsf_t tlsf, void* ptr, size_t size);
+void tlsf_free(tlsf_t tlsf, void* ptr);
+
+/* Bytes usable in the block of ptr; 0 for NULL. */
+size_t tlsf_block_size(void* ptr);
+
+/* What this library costs and allows. */
+size_t tlsf_size(void);
+size_t tlsf_align_size(void);
+size_t tlsf_block_size_min(void);
+size_t tlsf_block_size_max(void);
+size_t tlsf_pool_overhead(void);
+size_t tlsf_alloc_overhead(void);
+
+/* Calls `walker` for each block of the pool; without one, prints them to standard output. */
+typedef void (*tlsf_walker)(void* ptr, size_t size, int used, void* user);
+void tlsf_walk_pool(pool_t pool, tlsf_walker walker, void* user);
+/* 0 if sound, negative if not. */
+int tlsf_check(tlsf_t tlsf);
+int tlsf_check_pool(pool_t pool);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,91 @@
+//! Compiles C programs against the headers and the libraries, and runs them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Where cargo puts the libraries of this package: beside this test.
+fn library(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().expect("the path of this test");
+    let deps = exe.parent().expect("the folder of this test");
+    [deps, deps.parent().expect("the profile's folder")]
+        .iter()
+        .map(|folder| folder.join(name))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("{name} is not in {}", deps.display()))
+}
+
+/// Compiles `tests/NAME.c` with a library to a program of the test `test`; the C compiler is `$CC`
+/// or `cc`.
+fn compile(test: &str, name: &str, library: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let kind = library.extension().and_then(|extension| extension.to_str()).unwrap_or("none");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{kind}"));
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let output = Command::new(&compiler)
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"])
+        .arg(root.join("include"))
+        .arg("-o")
+        .arg(&program)
+        .arg(root.join("tests").join(format!("{name}.c")))
+        .arg(library)
+        .args(["-lpthread", "-ldl", "-lm"])
+        .output()
+        .unwrap_or_else(|error| panic!("{compiler} (needed to test the C interface): {error}"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+fn run(program: &Path, library: &Path, argument: Option<&str>) -> Output {
+    Command::new(program)
+        .args(argument)
+        .env("LD_LIBRARY_PATH", library.parent().expect("the library's folder"))
+        .output()
+        .expect("the program just compiled")
+}
+
+#[test]
+fn a_c_program_uses_every_name_of_tlsf_h() {
+    for name in ["libhectare_capi.a", "libhectare_capi.so"] {
+        let library = library(name);
+        let program = compile("every-name", "tlsf", &library);
+        let output = run(&program, &library, None);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {stderr}");
+        let walk = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(walk.lines().filter(|line| line.contains(" used size: ")).count(), 2, "{walk}");
+        let overrun = run(&program, &library, Some("overrun"));
+        let stderr = String::from_utf8_lossy(&overrun.stderr);
+        assert!(overrun.status.success(), "{name}: {stderr}");
+    }
+}
+
+#[test]
+fn a_double_free_aborts_with_one_clear_line() {
+    let library = library("libhectare_capi.a");
+    let output = run(&compile("double-free", "tlsf", &library), &library, Some("double-free"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("tlsf_free(0x") && stderr.contains("free already"), "{stderr}");
+}
+
+#[test]
+fn the_header_and_the_c_test_name_all_that_the_library_has() {
+    let header = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("include").join("tlsf.h"),
+    )
+    .expect("the header");
+    let source = include_str!("../src/tlsf.rs");
+    let program = include_str!("tlsf.c");
+    let names: Vec<&str> = source
+        .split("pub unsafe extern \"C\" fn ")
+        .skip(1)
+        .chain(source.split("pub extern \"C\" fn ").skip(1))
+        .filter_map(|rest| rest.split('(').next())
+        .collect();
+    assert_eq!(names.len(), 20);
+    for name in names {
+        assert!(header.contains(&format!("{name}(")), "{name} is not in the header");
+        assert!(program.contains(name), "{name} is not in the C test");
+    }
+}

@@ -1,0 +1,112 @@
+/* Uses every name of tlsf.h. Exits with the number of the line whose check fails. */
+#include "tlsf.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                              \
+    do {                                                              \
+        if (!(condition)) {                                           \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);   \
+            exit(1);                                                  \
+        }                                                             \
+    } while (0)
+
+static _Alignas(64) char memory[128 * 1024];
+static _Alignas(64) char more[32 * 1024];
+
+struct sums {
+    size_t used_blocks, free_blocks, bytes;
+};
+
+static void count(void* ptr, size_t size, int used, void* user)
+{
+    struct sums* sums = user;
+    CHECK((uintptr_t)ptr % tlsf_align_size() == 0);
+    sums->bytes += size;
+    if (used)
+        sums->used_blocks++;
+    else
+        sums->free_blocks++;
+}
+
+int main(int argc, char** argv)
+{
+    CHECK(tlsf_create(memory + 1) == NULL);
+    CHECK(tlsf_create_with_pool(memory, tlsf_size()) == NULL);
+    tlsf_t tlsf = tlsf_create_with_pool(memory, sizeof memory);
+    CHECK(tlsf != NULL);
+    pool_t pool = tlsf_get_pool(tlsf);
+    CHECK((char*)pool == memory + tlsf_size());
+    CHECK(tlsf_check(tlsf) == 0 && tlsf_check_pool(pool) == 0);
+
+    CHECK(tlsf_align_size() == 16 && tlsf_alloc_overhead() <= 8);
+    CHECK(tlsf_block_size_min() <= 24 && tlsf_block_size_max() >= (size_t)64 << 30);
+
+    CHECK(tlsf_malloc(tlsf, 0) == NULL);
+    char* a = tlsf_malloc(tlsf, 1000);
+    char* b = tlsf_memalign(tlsf, 1024, 2000);
+    CHECK(a && b && (uintptr_t)a % 16 == 0 && (uintptr_t)b % 1024 == 0);
+    CHECK(tlsf_block_size(a) >= 1000 && tlsf_block_size(b) >= 2000 && tlsf_block_size(NULL) == 0);
+    memset(a, 'a', 1000);
+    memset(b, 'b', 2000);
+
+    char* c = tlsf_realloc(tlsf, NULL, 300);
+    CHECK(c != NULL);
+    b = tlsf_realloc(tlsf, b, 9000);
+    CHECK(b && (uintptr_t)b % 1024 == 0 && b[0] == 'b' && b[1999] == 'b');
+    CHECK(tlsf_realloc(tlsf, b, sizeof memory) == NULL && b[1999] == 'b');
+    CHECK(tlsf_realloc(tlsf, c, 0) == NULL);
+
+    struct sums sums = {0};
+    tlsf_walk_pool(pool, count, &sums);
+    CHECK(sums.used_blocks == 2);
+    CHECK(sums.bytes + (sums.used_blocks + sums.free_blocks) * tlsf_alloc_overhead()
+          == sizeof memory - tlsf_size() - tlsf_pool_overhead());
+    tlsf_walk_pool(pool, NULL, NULL);
+
+    CHECK(tlsf_malloc(tlsf, 120 * 1024) == NULL);
+    void* fill[256];
+    size_t filled = 0;
+    while (filled < 256 && (fill[filled] = tlsf_malloc(tlsf, 500)) != NULL)
+        filled++;
+    CHECK(filled > 100 && filled < 256);
+    CHECK(tlsf_add_pool(tlsf, more + 8, 1000) == NULL);
+    pool_t second = tlsf_add_pool(tlsf, more, sizeof more);
+    CHECK(second == more && tlsf_check_pool(second) == 0);
+    char* whole = tlsf_malloc(tlsf, sizeof more - tlsf_pool_overhead() - tlsf_alloc_overhead());
+    CHECK(whole >= more && whole < more + sizeof more);
+    tlsf_remove_pool(tlsf, second); /* in use: stays */
+    CHECK(tlsf_check(tlsf) == 0);
+    tlsf_free(tlsf, whole);
+    tlsf_remove_pool(tlsf, second);
+    memset(more, 0xff, sizeof more);
+    CHECK(tlsf_check(tlsf) == 0);
+
+    if (argc > 1 && strcmp(argv[1], "double-free") == 0) {
+        tlsf_free(tlsf, a);
+        tlsf_free(tlsf, a);
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "overrun") == 0) {
+        memset(a, 0xee, tlsf_block_size(a) + 8);
+        CHECK(tlsf_check(tlsf) < 0 && tlsf_check_pool(pool) < 0);
+        return 0;
+    }
+    while (filled > 0)
+        tlsf_free(tlsf, fill[--filled]);
+    tlsf_free(tlsf, a);
+    tlsf_free(tlsf, b);
+    tlsf_free(tlsf, NULL);
+    memset(&sums, 0, sizeof sums);
+    tlsf_walk_pool(pool, count, &sums);
+    CHECK(sums.used_blocks == 0 && sums.free_blocks == 1);
+    tlsf_destroy(tlsf);
+
+    tlsf = tlsf_create(memory);
+    CHECK(tlsf != NULL && tlsf_malloc(tlsf, 1) == NULL);
+    tlsf_destroy(tlsf);
+    return 0;
+}

@@ -1,0 +1,85 @@
+//! A heap whose control structure lies in the caller's memory, with as many rows as its pools
+//! need: a table for 64 KiB takes a few hundred bytes instead of kilobytes.
+
+use core::mem::MaybeUninit;
+
+use crate::heap::Tlsf;
+use crate::table::Row;
+use crate::word::Word;
+
+impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GRANULE>]> {
+    /// How many bytes, aligned to 8, the control structure takes for pools of at most
+    /// `pool_bytes` each.
+    #[must_use]
+    pub const fn control_bytes(pool_bytes: usize) -> usize {
+        let rows = Self::rows_for(pool_bytes) * size_of::<Row<W, SECOND, GRANULE>>();
+        (size_of::<Tlsf<[Row<W, SECOND, GRANULE>; 0]>>() + rows).next_multiple_of(8)
+    }
+
+    /// Makes a heap without pools at the start of `memory`, for pools of at most `pool_bytes`
+    /// each. Returns it with what is left of the memory, which may become its first pool.
+    ///
+    /// `None` if the memory is not aligned to 8 bytes or too small.
+    pub fn new_in(
+        memory: &mut [MaybeUninit<u8>],
+        pool_bytes: usize,
+    ) -> Option<(&mut Self, &mut [MaybeUninit<u8>])> {
+        let rows = Self::rows_for(pool_bytes);
+        let (control, rest) = memory.split_at_mut_checked(Self::control_bytes(pool_bytes))?;
+        if control.as_ptr().addr() % 8 != 0 {
+            return None;
+        }
+        // All zeroes is an empty table and no memory; the fields that may not be are set below.
+        control.fill(MaybeUninit::zeroed());
+        let heap = core::ptr::slice_from_raw_parts_mut(control.as_mut_ptr(), rows) as *mut Self;
+        // SAFETY: the memory is aligned and has room for the structure with so many rows, by
+        // `control_bytes` and `repr(C)`.
+        let last_failure = unsafe { &raw mut (*heap).last_failure };
+        // SAFETY: as above; nothing is dropped by writing.
+        unsafe { last_failure.write(None) };
+        // SAFETY: every field is initialised: integers by zeroes, the rest just now.
+        Some((unsafe { &mut *heap }, rest))
+    }
+
+    /// How many rows file blocks of up to `pool_bytes`.
+    const fn rows_for(pool_bytes: usize) -> usize {
+        let granules = pool_bytes / GRANULE;
+        let second_log2 = SECOND.trailing_zeros();
+        if granules < SECOND { 1 } else { (granules.ilog2() - second_log2 + 2) as usize }
+    }
+}
+
+const _: () = {
+    // `new_in` zeroes: a heap must need no larger alignment than it checks.
+    assert!(align_of::<Tlsf<[Row<usize, 2>; 1]>>() <= 8);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::NonNull;
+
+    #[repr(align(8))]
+    struct Memory([MaybeUninit<u8>; 72 << 10]);
+
+    #[test]
+    fn a_small_heap_has_a_small_table_and_uses_all_the_rest() {
+        let mut memory = Memory([MaybeUninit::uninit(); 72 << 10]);
+        for pool_bytes in [64usize, 1000, 4096, 65536, 70_000] {
+            let control = Tlsf::<[Row<u16, 4>]>::control_bytes(pool_bytes);
+            let memory = &mut memory.0[..control + pool_bytes];
+            let (heap, rest) = Tlsf::<[Row<u16, 4>]>::new_in(memory, pool_bytes).expect("fits");
+            assert_eq!(rest.len(), pool_bytes);
+            let start = NonNull::from(rest).cast();
+            // SAFETY: the memory outlives the heap.
+            unsafe { heap.add_pool(start, pool_bytes) }.expect("the size it was made for");
+            let largest = heap.stats().largest_allocatable_bytes;
+            assert!(largest + 48 >= pool_bytes, "{largest} of {pool_bytes}");
+            assert!(heap.malloc(largest).is_some());
+            assert_eq!(heap.validate(), Ok(()));
+        }
+        assert!(Tlsf::<[Row<u16, 4>]>::control_bytes(64 << 10) <= 256);
+        assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[1..], 64).is_none());
+        assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[..100], 65536).is_none());
+    }
+}
