@@ -17,7 +17,7 @@ impl Workload for IdleThreads {
     }
 
     fn about(&self) -> &'static str {
-        "`threads` threads allocate `ops` objects of 16 to 1024 bytes each (about 100 KB), free \
+        "`threads` threads allocate `ops` objects of 16 to 256 bytes each (about 100 KB), free \
          them all and sleep; resident memory after `sleep_ms` is the figure of interest; an \
          operation is one malloc and its free"
     }
@@ -27,7 +27,7 @@ impl Workload for IdleThreads {
     }
 
     fn defaults(&self) -> Parameters {
-        Parameters::new(1000, 200).with("sleep_ms", 100)
+        Parameters::new(1000, 750).with("sleep_ms", 100)
     }
 
     fn memory(&self) -> Memory {
@@ -40,7 +40,7 @@ impl Workload for IdleThreads {
             .seeds()
             .map(|mut random| {
                 let count = parameters.ops as usize;
-                let sizes: Vec<u32> = (0..count).map(|_| random.u32(16..=1024)).collect();
+                let sizes: Vec<u32> = (0..count).map(|_| random.u32(16..=256)).collect();
                 (sizes, empty_slots(count))
             })
             .collect();

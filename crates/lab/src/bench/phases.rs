@@ -10,6 +10,9 @@ use crate::measure::Window;
 /// Resident memory is read once in so many operations.
 const SAMPLE_EVERY: usize = 4096;
 
+/// Objects of a session.
+const SESSION: usize = 50;
+
 /// What the objects of a phase are like: smallest and largest size, bytes.
 const MIXES: [(u32, u32); 4] = [(16, 128), (200, 1200), (48, 300), (1000, 6000)];
 
@@ -22,9 +25,10 @@ impl Workload for Phases {
     }
 
     fn about(&self) -> &'static str {
-        "`phases` times: live memory grows to `mib` MiB with objects of one mix of sizes, churns, \
-         and shrinks to a fifth; the next phase has another mix; the figure of interest is \
-         resident over live memory, mean over all samples; an operation is one malloc or free, \
+        "`phases` times: sessions of 50 objects open until live memory is `mib` MiB, `ops` objects \
+         come and go with their sessions, and sessions close until a fifth is left; each leaves \
+         one object until the end of the next phase, which has another mix of sizes; the figure of \
+         interest is mean resident over mean live memory; an operation is one malloc or free, \
          reading resident memory is not timed"
     }
 
@@ -49,7 +53,7 @@ impl Workload for Phases {
         let mut slots = empty_slots(slots);
         let mut tally = Tally::default();
         let (mut live, mut ns) = (0_u64, 0_u64);
-        let (mut ratios, mut samples) = (0.0, 0_u32);
+        let (mut resident_sum, mut live_sum) = (0_u64, 0_u64);
         let window = Window::open()?;
         let baseline_bytes = resident_bytes()?;
         for (chunk, steps) in steps.chunks(SAMPLE_EVERY).enumerate() {
@@ -67,66 +71,105 @@ impl Workload for Phases {
                 }
             }
             ns += start.elapsed().as_nanos() as u64;
-            // The first climb starts from nothing: a ratio to almost nothing says nothing.
-            if live > top_bytes / 8 {
-                let resident = resident_bytes()?.saturating_sub(baseline_bytes);
-                ratios += resident as f64 / live as f64;
-                samples += 1;
-            }
+            resident_sum += resident_bytes()?.saturating_sub(baseline_bytes);
+            live_sum += live;
         }
         let mut outcome = team::finish(steps.len() as u64, ns, window.close()?, tally)?;
         drain(&mut slots, &mut tally);
         outcome.live_peak_bytes = live_bytes;
-        outcome
-            .more
-            .insert("resident_over_live_ratio".to_owned(), ratios / f64::from(samples.max(1)));
+        let ratio = resident_sum as f64 / live_sum.max(1) as f64;
+        outcome.more.insert("resident_over_live_ratio".to_owned(), ratio);
         Ok(outcome)
     }
 }
 
 /// The operations, how many slots they need, and the largest sum of sizes.
 fn script(parameters: &Parameters, top_bytes: u64, phases: usize) -> (Vec<Step>, usize, u64) {
-    let mut random = fastrand::Rng::with_seed(parameters.seed);
-    let mut steps = Vec::new();
-    let mut sizes: Vec<u32> = Vec::new();
-    // Full slots in no order, so that one at random can be taken; the rest is free for reuse.
-    let (mut full, mut empty): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
-    let (mut live, mut peak) = (0_u64, 0_u64);
+    let mut server = Server::new(fastrand::Rng::with_seed(parameters.seed));
+    let mut peak = 0;
     for phase in 0..phases {
-        let (smallest, largest) = MIXES[phase % MIXES.len()];
-        let mut put = |random: &mut fastrand::Rng,
-                       full: &mut Vec<u32>,
-                       empty: &mut Vec<u32>,
-                       live: &mut u64,
-                       sizes: &mut Vec<u32>| {
-            let size_bytes = random.u32(smallest..=largest);
-            let slot = empty.pop().unwrap_or_else(|| {
-                sizes.push(0);
-                sizes.len() as u32 - 1
-            });
-            sizes[slot as usize] = size_bytes;
-            *live += u64::from(size_bytes);
-            full.push(slot);
-            steps.push(Step { slot, size_bytes });
-        };
-        while live < top_bytes {
-            put(&mut random, &mut full, &mut empty, &mut live, &mut sizes);
+        server.mix = MIXES[phase % MIXES.len()];
+        while server.live < top_bytes {
+            server.open_session();
         }
-        peak = peak.max(live);
-        for _ in 0..parameters.ops {
-            let at = random.usize(0..full.len());
-            let slot = full.swap_remove(at);
-            live -= u64::from(sizes[slot as usize]);
-            empty.push(slot);
-            put(&mut random, &mut full, &mut empty, &mut live, &mut sizes);
+        for _ in 0..parameters.ops as usize / SESSION {
+            server.close_session();
+            server.open_session();
         }
-        while live > top_bytes / 5 {
-            let at = random.usize(0..full.len());
-            let slot = full.swap_remove(at);
-            live -= u64::from(sizes[slot as usize]);
-            empty.push(slot);
-            steps.push(Step { slot, size_bytes: 0 });
+        peak = peak.max(server.live);
+        while server.live > top_bytes / 5 && !server.sessions.is_empty() {
+            server.close_session();
+        }
+        server.forget();
+    }
+    (server.steps, server.sizes.len(), peak)
+}
+
+/// Writes the script of a server whose objects belong to sessions.
+struct Server {
+    random: fastrand::Rng,
+    mix: (u32, u32),
+    steps: Vec<Step>,
+    /// Size of what each slot holds, 0 when empty.
+    sizes: Vec<u32>,
+    empty: Vec<u32>,
+    /// Slots of each open session.
+    sessions: Vec<Vec<u32>>,
+    /// Slots of what closed sessions left: of this phase, and of the one before.
+    left: [Vec<u32>; 2],
+    live: u64,
+}
+
+impl Server {
+    fn new(random: fastrand::Rng) -> Self {
+        Self {
+            random,
+            mix: MIXES[0],
+            steps: Vec::new(),
+            sizes: Vec::new(),
+            empty: Vec::new(),
+            sessions: Vec::new(),
+            left: [Vec::new(), Vec::new()],
+            live: 0,
         }
     }
-    (steps, sizes.len(), peak)
+
+    fn open_session(&mut self) {
+        let mut session = Vec::with_capacity(SESSION);
+        for _ in 0..SESSION {
+            let size_bytes = self.random.u32(self.mix.0..=self.mix.1);
+            let slot = self.empty.pop().unwrap_or_else(|| {
+                self.sizes.push(0);
+                self.sizes.len() as u32 - 1
+            });
+            self.sizes[slot as usize] = size_bytes;
+            self.live += u64::from(size_bytes);
+            self.steps.push(Step { slot, size_bytes });
+            session.push(slot);
+        }
+        self.sessions.push(session);
+    }
+
+    /// Closes a random session; one of its objects stays (a cache entry, a statistic).
+    fn close_session(&mut self) {
+        let at = self.random.usize(0..self.sessions.len());
+        let mut session = self.sessions.swap_remove(at);
+        let stays = session.swap_remove(self.random.usize(0..session.len()));
+        self.left[0].push(stays);
+        session.into_iter().for_each(|slot| self.free(slot));
+    }
+
+    /// At the end of a phase, what sessions of the phase before left goes.
+    fn forget(&mut self) {
+        for slot in std::mem::take(&mut self.left[1]) {
+            self.free(slot);
+        }
+        self.left.swap(0, 1);
+    }
+
+    fn free(&mut self, slot: u32) {
+        self.live -= u64::from(std::mem::take(&mut self.sizes[slot as usize]));
+        self.empty.push(slot);
+        self.steps.push(Step { slot, size_bytes: 0 });
+    }
 }

@@ -13,7 +13,8 @@ impl Workload for Trees {
 
     fn about(&self) -> &'static str {
         "each thread `ops` times: builds a binary tree of `depth` levels in depth-first order, \
-         nodes of 24 to 88 bytes, and frees it in the same order; an operation is one tree"
+         nodes of 24 to 88 bytes, and frees it in the same order; an operation is the malloc and \
+         free of one node"
     }
 
     fn source(&self) -> &'static str {
@@ -21,7 +22,7 @@ impl Workload for Trees {
     }
 
     fn defaults(&self) -> Parameters {
-        Parameters::new(1, 160).with("depth", 14)
+        Parameters::new(1, 300).with("depth", 14)
     }
 
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
@@ -48,7 +49,7 @@ impl Workload for Trees {
             }
             tally
         })?;
-        let ops = parameters.ops * parameters.threads as u64;
+        let ops = parameters.ops * (parameters.threads * count) as u64;
         Ok(Outcome { live_peak_bytes: live_bytes, ..team::outcome(ops, timed)? })
     }
 }
