@@ -93,8 +93,10 @@ fn script(parameters: &Parameters, top_bytes: u64, phases: usize) -> (Vec<Step>,
             server.open_session();
         }
         for _ in 0..parameters.ops as usize / SESSION {
-            server.close_session();
             server.open_session();
+            while server.live > top_bytes {
+                server.close_session();
+            }
         }
         peak = peak.max(server.live);
         while server.live > top_bytes / 5 && !server.sessions.is_empty() {
