@@ -39,6 +39,11 @@ const LEAST_ROUNDS: usize = 3;
 /// More rounds than this gain little beside their time.
 const MOST_ROUNDS: usize = 20;
 
+/// What any program has resident before it allocates (code, stack, C library), bytes: part of every
+/// ratio by which memory is judged, as it is of every program, so that a heap of no size at all does
+/// not make all others infinitely large. `hectare run -- true` shows about this.
+const PROCESS_BYTES: f64 = 2_097_152.0;
+
 /// What is run.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
@@ -136,6 +141,9 @@ pub(crate) struct Run {
     pub(crate) time_ns: f64,
     /// Processor time, ns.
     pub(crate) cpu_ns: f64,
+    /// Resident before the work began: the harness, and what the subject brought with it, bytes;
+    /// 0 for programs.
+    pub(crate) baseline_bytes: f64,
     /// Peak resident memory (above the harness's own, except for programs), bytes.
     pub(crate) peak_bytes: f64,
     /// The figure by which the case judges memory: the peak, unless its workload names another.
@@ -264,6 +272,7 @@ impl Contest {
         if self.latency && !results.interrupted {
             self.latency_runs(&mut results, &bar)?;
         }
+        results.level_baselines(&self.cases);
         bar.finish_and_clear();
         Ok(results)
     }
@@ -391,6 +400,36 @@ impl Contest {
 }
 
 impl Results {
+    /// Counts what a subject holds before the work begins (its library, a first chunk taken in
+    /// advance) as its memory: the harness's own is what the leanest start of a case had.
+    fn level_baselines(&mut self, cases: &[Case]) {
+        for (index, case) in cases.iter().enumerate() {
+            let least = self
+                .runs
+                .iter()
+                .filter(|run| run.case == index)
+                .map(|run| run.baseline_bytes)
+                .fold(f64::INFINITY, f64::min);
+            let is_ratio =
+                matches!(case.memory(), Memory::Figure(name) if !name.ends_with("bytes"));
+            for run in self.runs.iter_mut().filter(|run| run.case == index) {
+                let brought = run.baseline_bytes - least;
+                run.peak_bytes += brought;
+                run.mean_bytes = run.mean_bytes.map(|mean| mean + brought);
+                for point in &mut run.curve {
+                    point[1] += brought;
+                }
+                if !is_ratio {
+                    run.memory += brought;
+                }
+                // Programs and ratios contain the process already.
+                if run.baseline_bytes > 0.0 && !is_ratio {
+                    run.memory += PROCESS_BYTES;
+                }
+            }
+        }
+    }
+
     /// Whether a contestant broke in a case; the controls share the reference's fate.
     fn is_out(&self, case: usize, contestant: usize, contestants: &[Contestant]) -> bool {
         let control = matches!(contestants[contestant].role, Role::Again | Role::Planted);
@@ -451,6 +490,7 @@ impl Case {
             round,
             ops: 0,
             time_ns: measured.wall_ns as f64,
+            baseline_bytes: 0.0,
             cpu_ns: (usage.user_ns + usage.system_ns) as f64,
             peak_bytes: measured.peak_bytes as f64,
             memory: measured.peak_bytes as f64,
@@ -479,8 +519,9 @@ impl Case {
         run.more.clone_from(&outcome.more);
         if let Some(window) = &outcome.window {
             run.cpu_ns = (window.user_ns + window.system_ns) as f64;
+            run.baseline_bytes = window.baseline_bytes as f64;
             run.peak_bytes = window.peak_bytes as f64;
-            run.memory = run.peak_bytes;
+            run.memory = self.memory().of(outcome).unwrap_or(run.peak_bytes);
             run.mean_bytes = runner::mean_bytes(&measured.samples, window.start_ns, window.end_ns)
                 .map(|mean| (mean - window.baseline_bytes as f64).max(0.0));
             run.faults = window.minor_faults + window.major_faults;

@@ -62,6 +62,17 @@ impl Subject {
         Some(Self { name: "hectare".to_owned(), library: Some(library) })
     }
 
+    /// Environment that its processes need: the `KEY=VALUE` lines of the `.env` file beside its
+    /// library.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        let file = self.library.as_ref().map(|library| library.with_extension("env"));
+        let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+            .collect()
+    }
+
     /// The subject that `text` names.
     ///
     /// # Errors

@@ -207,6 +207,7 @@ impl Entry {
     }
 }
 
+pub(crate) mod best_peer;
 mod churn;
 mod drain;
 mod false_sharing;

@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 
 use super::contesting::ContestArgs;
-use crate::bench::{self, Entry, Parameters};
+use crate::bench::{self, Entry, Parameters, best_peer};
 use crate::contest::{Case, Work};
 
 /// What `hectare bench` can be given.
@@ -19,9 +19,15 @@ pub(crate) struct Args {
     /// Numbers of threads, divided by commas: one case each
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Operations in all
+    /// Operations of each thread
     #[arg(long, value_name = "N")]
     ops: Option<u64>,
+    /// Of `all`: only the rows of these workloads, divided by commas
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Of `all`: nothing is measured, the rows come from these records of `bench all --json`
+    #[arg(long, value_name = "F.json,…", value_delimiter = ',')]
+    from: Vec<std::path::PathBuf>,
     /// Another parameter of the workload, as NAME=VALUE
     #[arg(short, long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
@@ -42,7 +48,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             args.threads.is_empty() && args.ops.is_none() && args.set.is_empty(),
             "`bench all` runs every workload with its own parameters; give a name to change them"
         );
-        return args.contest.hold("bench all", every_row(), false);
+        return all(&args);
     }
     match bench::find(name)? {
         Entry::Study(study) => args.contest.outputs.deliver(&study.run(&args.study)?),
@@ -86,6 +92,34 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             args.contest.hold(&format!("bench {name}"), cases, false)
         }
     }
+}
+
+/// Every workload's rows, and the tables against the best peer of each.
+fn all(args: &Args) -> anyhow::Result<()> {
+    if !args.from.is_empty() {
+        let mut report = best_peer::merged(&args.from)?;
+        best_peer::judge(&mut report);
+        print!("{}", best_peer::tables(&report));
+        return args.contest.outputs.write(&report);
+    }
+    for name in &args.only {
+        bench::find(name)?;
+    }
+    let cases: Vec<Case> = every_row()
+        .into_iter()
+        .filter(|case| {
+            let Work::Bench { name, .. } = &case.work else { return false };
+            args.only.is_empty() || args.only.contains(name)
+        })
+        .collect();
+    anyhow::ensure!(!cases.is_empty(), "none of {} has rows in the table", args.only.join(", "));
+    let mut tables = String::new();
+    let done = args.contest.hold_and("bench all", cases, false, |report| {
+        best_peer::judge(report);
+        tables = best_peer::tables(report);
+    });
+    print!("{tables}");
+    done
 }
 
 /// The case of a workload; `telling` are the parameters that its name must tell.

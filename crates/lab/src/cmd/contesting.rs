@@ -61,6 +61,20 @@ impl ContestArgs {
     /// # Errors
     /// When nothing could be measured, and with [`Exit`] when claims fail or Ctrl-C came.
     pub(crate) fn hold(&self, verb: &str, cases: Vec<Case>, latency: bool) -> anyhow::Result<()> {
+        self.hold_and(verb, cases, latency, |_| ())
+    }
+
+    /// As [`ContestArgs::hold`], with a last word on the report before it is printed.
+    ///
+    /// # Errors
+    /// As [`ContestArgs::hold`].
+    pub(crate) fn hold_and(
+        &self,
+        verb: &str,
+        cases: Vec<Case>,
+        latency: bool,
+        finish: impl FnOnce(&mut Report),
+    ) -> anyhow::Result<()> {
         runner::interrupted();
         let (subjects, reference) = self.subjects()?;
         if subjects.iter().all(|subject| *subject == reference) {
@@ -104,6 +118,7 @@ impl ContestArgs {
             ));
             verdicts.push(decision);
         }
+        finish(&mut report);
         self.outputs.deliver(&report)?;
         if results.interrupted {
             bail!(Exit { code: 130, message: "interrupted".to_owned() });

@@ -209,8 +209,10 @@ impl<'a> Analysis<'a> {
         let all = |metric: Metric| -> Value {
             self.runs(index, contestant).filter_map(|run| metric.of(run)).collect::<Vec<_>>().into()
         };
-        row =
-            row.with("time_ns_runs", all(Metric::Time)).with("peak_bytes_runs", all(Metric::Peak));
+        row = row
+            .with("time_ns_runs", all(Metric::Time))
+            .with("peak_bytes_runs", all(Metric::Peak))
+            .with("memory_runs", all(Metric::Memory));
         if let Memory::Figure(name) = case.memory() {
             row = row.with("memory_figure", name);
         }

@@ -1,0 +1,311 @@
+//! Every subject against the best peer of each row.
+//!
+//! The table that `hectare bench all` ends with: for each workload the peer with the least time and
+//! the peer with the least memory, and every subject's ratio to them; then the geometric means over
+//! the rows. Ours (`hectare` and what begins with it) are measured against the best of the others;
+//! a peer is measured against the best of the peers, itself among them, so its ratio is at least 1.
+//!
+//! The ratio is the median over rounds of the paired ratio to the peer whose median is least.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use crate::report::{Report, Row};
+use crate::stats;
+
+/// The workload name of the summary rows.
+const MEANS: &str = "geometric mean over best peer";
+
+/// What is compared: the figure of a row, its per-round values where kept, and the name of the
+/// ratio that is added.
+struct Judged {
+    title: &'static str,
+    figure: &'static str,
+    runs: &'static str,
+    ratio: &'static str,
+}
+
+const JUDGED: [Judged; 2] = [
+    Judged {
+        title: "time",
+        figure: "time_ns",
+        runs: "time_ns_runs",
+        ratio: "time_to_best_peer_ratio",
+    },
+    Judged {
+        title: "memory",
+        figure: "memory",
+        runs: "memory_runs",
+        ratio: "memory_to_best_peer_ratio",
+    },
+];
+
+/// Whether a subject is one of ours.
+fn is_ours(subject: &str) -> bool {
+    subject.starts_with("hectare")
+}
+
+/// Whether a row is a measured subject on one workload: no control, no summary.
+fn is_measured(row: &Row) -> bool {
+    let role = row.figures.get("role").and_then(|role| role.as_str());
+    row.figures.contains_key("time_ns")
+        && row.workload != MEANS
+        && row.workload != crate::contest::analysis::ALL_CASES
+        && role.is_some_and(|role| role == "subject" || role == "reference")
+}
+
+/// One report with the rows of several, in the order given; a later row replaces an earlier one of
+/// the same subject and workload.
+///
+/// # Errors
+/// When a file is no record of `bench all`.
+pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
+    let mut report = Report::new("bench all");
+    for file in files {
+        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let part: Report = serde_json::from_str(&text)
+            .with_context(|| format!("{} is no record of hectare", file.display()))?;
+        anyhow::ensure!(
+            part.verb.starts_with("bench"),
+            "{} is a record of `{}`, not of `bench all`",
+            file.display(),
+            part.verb
+        );
+        for row in part.rows.into_iter().filter(is_measured) {
+            report
+                .rows
+                .retain(|known| (&known.subject, &known.workload) != (&row.subject, &row.workload));
+            report.rows.push(row);
+        }
+        report.machine = part.machine;
+        report.notes.push(format!("from `{}`", part.command));
+        report.notes.extend(part.notes);
+    }
+    Ok(report)
+}
+
+/// Adds to each measured row its ratios to the best peer, and one row of geometric means per
+/// subject.
+pub(crate) fn judge(report: &mut Report) {
+    let mut means: BTreeMap<(String, &'static str), Vec<f64>> = BTreeMap::new();
+    for judged in &JUDGED {
+        let mut ratios = Vec::new();
+        for workload in workloads(report) {
+            let rows: Vec<&Row> = measured(report, &workload).collect();
+            let peers = rows.iter().filter(|row| !is_ours(&row.subject));
+            let value = |row: &Row| row.number(judged.figure).filter(|value| *value > 0.0);
+            let best = peers
+                .filter(|row| value(row).is_some())
+                .min_by(|a, b| value(a).partial_cmp(&value(b)).expect("positive numbers"));
+            let Some(best) = best else { continue };
+            for &row in &rows {
+                if let Some(ratio) = paired(row, best, judged) {
+                    let best = best.subject.clone();
+                    ratios.push((row.subject.clone(), workload.clone(), ratio, best));
+                }
+            }
+        }
+        for (subject, workload, ratio, best) in ratios {
+            means.entry((subject.clone(), judged.ratio)).or_default().push(ratio);
+            let row = report
+                .rows
+                .iter_mut()
+                .find(|row| row.subject == subject && row.workload == workload && is_measured(row));
+            let row = row.expect("the ratio was made from this row");
+            row.figures.insert(judged.ratio.to_owned(), ratio.into());
+            row.figures.insert(format!("{}_best_peer", judged.title), best.into());
+        }
+    }
+    let rows = workloads(report).len();
+    let mut summary: BTreeMap<String, Row> = BTreeMap::new();
+    for ((subject, name), ratios) in means {
+        // A subject that broke somewhere has no mean over all rows.
+        let Some(mean) = stats::geometric_mean(&ratios).filter(|_| ratios.len() == rows) else {
+            report.notes.push(format!(
+                "{subject} has {} of {rows} rows: no geometric mean of {name}",
+                ratios.len()
+            ));
+            continue;
+        };
+        let row = summary.entry(subject.clone()).or_insert_with(|| Row::new(subject, MEANS));
+        row.figures.insert(name.to_owned(), mean.into());
+        let worst = ratios.iter().fold(0.0_f64, |worst, &ratio| worst.max(ratio));
+        row.figures.insert(format!("worst_{name}"), worst.into());
+    }
+    report.rows.extend(summary.into_values());
+}
+
+/// Median over rounds of the paired ratio; of the medians where the rounds are not kept or differ.
+fn paired(row: &Row, best: &Row, judged: &Judged) -> Option<f64> {
+    let runs = |row: &Row| -> Option<Vec<f64>> {
+        row.figures.get(judged.runs)?.as_array()?.iter().map(serde_json::Value::as_f64).collect()
+    };
+    if let (Some(above), Some(below)) = (runs(row), runs(best))
+        && above.len() == below.len()
+    {
+        let ratios: Vec<f64> = above.iter().zip(&below).map(|(a, b)| a / b).collect();
+        return stats::median(&ratios).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
+    }
+    let ratio = row.number(judged.figure)? / best.number(judged.figure)?;
+    (ratio.is_finite() && ratio > 0.0).then_some(ratio)
+}
+
+fn measured<'a>(report: &'a Report, workload: &str) -> impl Iterator<Item = &'a Row> {
+    report.rows.iter().filter(move |row| row.workload == workload && is_measured(row))
+}
+
+/// Workloads in the order of the rows.
+fn workloads(report: &Report) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for row in report.rows.iter().filter(|row| is_measured(row)) {
+        if !names.contains(&row.workload) {
+            names.push(row.workload.clone());
+        }
+    }
+    names
+}
+
+/// Subjects in the order of the rows, ours first.
+fn subjects(report: &Report) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for row in report.rows.iter().filter(|row| is_measured(row)) {
+        if !names.contains(&row.subject) {
+            names.push(row.subject.clone());
+        }
+    }
+    names.sort_by_key(|name| !is_ours(name));
+    names
+}
+
+/// Both tables as Markdown: ratios to the best peer, the best in words, the means last.
+pub(crate) fn tables(report: &Report) -> String {
+    let mut text = String::new();
+    let (subjects, workloads) = (subjects(report), workloads(report));
+    for judged in &JUDGED {
+        let mut lines = vec![vec![format!("{} / best peer", judged.title), "best peer".to_owned()]];
+        lines[0].extend(subjects.iter().cloned());
+        for workload in &workloads {
+            let find =
+                |subject: &str| measured(report, workload).find(|row| row.subject == subject);
+            let best = measured(report, workload).find_map(|row| {
+                let name = row.figures.get(&format!("{}_best_peer", judged.title))?.as_str()?;
+                Some(absolute(find(name)?, judged))
+            });
+            let mut line = vec![workload.clone(), best.unwrap_or_default()];
+            line.extend(subjects.iter().map(|subject| {
+                let ratio = find(subject).and_then(|row| row.number(judged.ratio));
+                ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"))
+            }));
+            lines.push(line);
+        }
+        for (title, prefix) in [("**geometric mean**", ""), ("worst row", "worst_")] {
+            let mut line = vec![title.to_owned(), String::new()];
+            line.extend(subjects.iter().map(|subject| {
+                let row =
+                    report.rows.iter().find(|row| row.workload == MEANS && row.subject == *subject);
+                let mean = row.and_then(|row| row.number(&format!("{prefix}{}", judged.ratio)));
+                mean.map_or_else(|| "–".to_owned(), |mean| format!("{mean:.2}"))
+            }));
+            lines.push(line);
+        }
+        text.push('\n');
+        text.push_str(&aligned(&lines));
+    }
+    text
+}
+
+/// The best peer's figure in a unit that reads well.
+fn absolute(row: &Row, judged: &Judged) -> String {
+    let value = row.number(judged.figure).unwrap_or(0.0);
+    let figure = row.figures.get("memory_figure").and_then(|name| name.as_str());
+    match (judged.figure, figure) {
+        ("time_ns", _) => format!("{:.1} ms", value / 1e6),
+        (_, Some(name)) if !name.ends_with("bytes") => format!("{value:.2}×"),
+        _ => format!("{:.1} MiB", value / f64::from(1 << 20)),
+    }
+}
+
+/// A Markdown table whose columns line up in plain text too.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines[0].len();
+    let width = |column: usize| {
+        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0).max(3)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        for (column, cell) in line.iter().enumerate() {
+            let pad = widths[column] - cell.chars().count();
+            let (left, right) = if column == 0 { (0, pad) } else { (pad, 0) };
+            let _ = write!(text, "| {}{cell}{} ", " ".repeat(left), " ".repeat(right));
+        }
+        text.push_str("|\n");
+        if number == 0 {
+            for (column, width) in widths.iter().enumerate() {
+                let dashes = "-".repeat(width - usize::from(column > 0));
+                let _ = write!(text, "| {dashes}{} ", if column > 0 { ":" } else { "" });
+            }
+            text.push_str("|\n");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(subject: &str, workload: &str, time_ns: &[f64], memory: f64) -> Row {
+        Row::new(subject, workload)
+            .with("role", if subject == "system" { "reference" } else { "subject" })
+            .with("time_ns", stats::median(time_ns).unwrap())
+            .with("time_ns_runs", time_ns.to_vec())
+            .with("memory", memory)
+    }
+
+    fn example() -> Report {
+        let mut report = Report::new("bench all");
+        report.rows = vec![
+            row("system", "a", &[200.0, 220.0, 240.0], 10.0),
+            row("fast", "a", &[100.0, 110.0, 120.0], 20.0),
+            row("hectare", "a", &[50.0, 55.0, 60.0], 5.0),
+            row("system", "b", &[100.0, 100.0, 100.0], 10.0),
+            row("fast", "b", &[400.0, 400.0, 400.0], 10.0),
+            row("hectare", "b", &[200.0, 200.0, 200.0], 20.0),
+        ];
+        let control = row("system again", "a", &[1.0], 1.0).with("role", "again");
+        report.rows.push(control);
+        report
+    }
+
+    fn mean(report: &Report, subject: &str, name: &str) -> f64 {
+        let mut rows = report.rows.iter().filter(|row| row.workload == MEANS);
+        rows.find(|row| row.subject == subject).and_then(|row| row.number(name)).unwrap()
+    }
+
+    #[test]
+    fn ours_is_measured_against_the_best_of_the_others() {
+        let mut report = example();
+        judge(&mut report);
+        // a: 0.5 of fast; b: 2.0 of system.
+        assert!((mean(&report, "hectare", "time_to_best_peer_ratio") - 1.0).abs() < 1e-9);
+        assert!((mean(&report, "fast", "time_to_best_peer_ratio") - 2.0).abs() < 1e-9);
+        assert!((mean(&report, "hectare", "worst_time_to_best_peer_ratio") - 2.0).abs() < 1e-9);
+        // a: 0.5 of system; b: 2.0 of both.
+        assert!((mean(&report, "hectare", "memory_to_best_peer_ratio") - 1.0).abs() < 1e-9);
+        let text = tables(&report);
+        assert!(text.contains("| a ") && !text.contains("again"), "{text}");
+    }
+
+    #[test]
+    fn a_subject_that_broke_has_no_mean() {
+        let mut report = example();
+        report.rows.retain(|row| (row.subject.as_str(), row.workload.as_str()) != ("fast", "b"));
+        judge(&mut report);
+        assert!(!report.rows.iter().any(|row| row.workload == MEANS && row.subject == "fast"));
+        assert!(report.notes.iter().any(|note| note.contains("fast has 1 of 2 rows")));
+    }
+}
