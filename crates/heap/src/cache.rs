@@ -2,17 +2,18 @@
 //! gives to without any atomic operation.
 //!
 //! ```text
-//!   bin:  head ─▶ object ─▶ object ─▶ …   at most `limit` (room = limit − length)
+//!   bin:  head ─▶ object ─▶ object ─▶ …   at most `top` (room = top − length)
 //!         spare ─▶ a full batch, or none
 //! ```
-//! Objects have no owner: a free puts the object on the list of the thread that frees it. A list
-//! that is full becomes the spare and the next one begins empty; a second full list goes to the
-//! pool of the CPU as it is, in O(1): never is a list walked. The limit begins small and doubles
-//! each time the list proves too short, up to the class's batch: a thread that does little holds
-//! little. (The two lists: Bonwick and Adams, "Magazines and Vmem", 2001.)
+//! Objects have no owner: a free puts the object on the list of the thread that frees it. A full
+//! list goes to the pool of the CPU as it is, in O(1): never is a list walked. Its limit begins
+//! small and grows by a quarter each time it proves too short, so that a thread that does little
+//! holds little. When it has reached the class's batch, a full list becomes the spare first, and
+//! the spare before it goes: then only each batch-th call at worst leaves the cache, wherever the
+//! number of live objects goes up and down. (Bonwick and Adams, "Magazines and Vmem", 2001.)
 //!
 //! Invariants
-//! 1. `head` lists `limit − room` objects, `spare` lists `spare_count`; all bear their mark.
+//! 1. `head` lists `top − room` objects, `spare` lists `spare_count`; all bear their mark.
 //! 2. A cache is used by one thread at a time.
 //! 3. In [`Cache::ABSENT`] every list is empty and every reciprocal 0, so that the fast paths of
 //!    a thread without a cache fail their ordinary tests and never write to it.
@@ -32,8 +33,11 @@ pub(crate) struct CacheBin {
     pub(crate) reciprocal: u32,
     pub(crate) spare: Option<FreeObject>,
     spare_count: u16,
+    /// How long the list may become before `room` is used up.
+    top: u16,
+    /// How long it may become when it begins empty.
     limit: u16,
-    most: u16,
+    next_ask: u16,
 }
 
 /// A thread's cache.
@@ -58,8 +62,9 @@ impl Cache {
                 reciprocal: 0,
                 spare: None,
                 spare_count: 0,
+                top: 0,
                 limit: 0,
-                most: 0,
+                next_ask: 0,
             }
         }; STATES],
         next_unused: None,
@@ -69,16 +74,16 @@ impl Cache {
     pub(crate) fn open(&mut self) {
         for class in ClassId::all() {
             let bin = &mut self.bins[class.index()];
-            let most = class.batch() as u16;
-            let limit = most.min(FIRST_LIMIT);
+            let limit = (FIRST_LIMIT_BYTES / class.object_bytes()).clamp(1, FIRST_LIMIT) as u16;
             *bin = CacheBin {
                 head: None,
                 room: u32::from(limit),
                 reciprocal: class.reciprocal(),
                 spare: None,
                 spare_count: 0,
+                top: limit,
                 limit,
-                most,
+                next_ask: limit,
             };
         }
         self.next_unused = None;
@@ -91,54 +96,64 @@ impl Cache {
     }
 }
 
-/// How long a new cache lets a list become at first.
-const FIRST_LIMIT: u16 = 4;
+/// How many bytes a new cache keeps of a class, and how many objects at the most.
+const FIRST_LIMIT_BYTES: usize = 256;
+const FIRST_LIMIT: usize = 8;
 
 impl CacheBin {
     fn count(&self) -> usize {
-        usize::from(self.limit) - self.room as usize
+        usize::from(self.top) - self.room as usize
+    }
+
+    fn set_list(&mut self, list: Option<Batch>) {
+        let count = list.map_or(0, |list| list.count as u16);
+        self.head = list.map(|list| list.head);
+        self.top = self.limit.max(count);
+        self.room = u32::from(self.top - count);
+    }
+
+    fn take_spare(&mut self) -> Option<Batch> {
+        let head = self.spare.take()?;
+        Some(Batch { head, count: core::mem::take(&mut self.spare_count).into() })
     }
 
     /// Makes the spare the list, if there is one. The list must be empty.
     pub(crate) fn use_spare(&mut self) -> bool {
         debug_assert!(self.head.is_none());
-        self.head = self.spare.take();
-        self.room = u32::from(self.limit - self.spare_count);
-        self.spare_count = 0;
+        let spare = self.take_spare();
+        self.set_list(spare);
         self.head.is_some()
     }
 
-    /// How many objects to ask for when all are gone: more than the last time.
-    pub(crate) fn grow(&mut self) -> usize {
-        debug_assert!(self.head.is_none() && self.spare.is_none());
-        self.limit = (self.limit * 2).min(self.most);
-        self.room = u32::from(self.limit);
-        usize::from(self.limit)
+    /// How many objects to ask for when all are gone: twice as many as the last time, up to
+    /// `most`.
+    pub(crate) fn ask(&mut self, most: usize) -> usize {
+        let ask = usize::from(self.next_ask);
+        self.next_ask = (ask * 2).min(most) as u16;
+        ask
     }
 
     /// Makes `batch` the list, which must be empty.
     pub(crate) fn fill(&mut self, batch: Batch) {
         debug_assert!(self.head.is_none());
-        self.limit = self.limit.max(batch.count as u16);
-        self.head = Some(batch.head);
-        self.room = u32::from(self.limit) - batch.count as u32;
+        self.set_list(Some(batch));
     }
 
     /// Makes room for one more at least. The batch that comes back must go to a pool.
-    pub(crate) fn make_room(&mut self) -> Option<Batch> {
+    pub(crate) fn make_room(&mut self, most: usize) -> Option<Batch> {
         if self.room > 0 {
             return None;
         }
-        if self.limit < self.most {
-            let growth = self.limit.min(self.most - self.limit);
-            self.limit += growth;
-            self.room = u32::from(growth);
-            return None;
+        let list = self.head.take().map(|head| Batch { head, count: self.top.into() });
+        if usize::from(self.limit) < most {
+            self.limit = (self.limit + 1 + self.limit / 4).min(most as u16);
+            self.set_list(None);
+            return list;
         }
-        let full = self.spare.take().map(|head| Batch { head, count: self.spare_count.into() });
-        self.spare = self.head.take();
-        self.spare_count = self.limit;
-        self.room = u32::from(self.limit);
+        let full = self.take_spare();
+        self.spare = list.map(|list| list.head);
+        self.spare_count = self.top;
+        self.set_list(None);
         full
     }
 
@@ -154,11 +169,9 @@ impl CacheBin {
     pub(crate) fn drain(&mut self) -> Option<Batch> {
         if let Some(head) = self.head {
             let count = self.count();
-            self.head = None;
-            self.room = u32::from(self.limit);
+            self.set_list(None);
             return Some(Batch { head, count });
         }
-        let head = self.spare.take()?;
-        Some(Batch { head, count: core::mem::take(&mut self.spare_count).into() })
+        self.take_spare()
     }
 }

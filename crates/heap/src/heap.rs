@@ -149,7 +149,7 @@ impl<S: System> Heap<S> {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.take_slow(cache, ClassId::for_bytes(bytes)) }
         } else {
-            self.get_large(bytes, 1).0
+            self.get_large(bytes, 1, false).0
         }
     }
 
@@ -164,7 +164,7 @@ impl<S: System> Heap<S> {
             self.misuse("malloc", damaged.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
         }
         if !bin.use_spare() {
-            let Some(batch) = self.get_batch(class, bin.grow()) else {
+            let Some(batch) = self.get_batch(class, bin.ask(class.batch())) else {
                 return core::ptr::null_mut();
             };
             bin.fill(batch);
@@ -223,12 +223,12 @@ impl<S: System> Heap<S> {
     }
 
     /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
-    /// when memory is out.
-    fn get_large(&self, bytes: usize, align: usize) -> (*mut u8, bool) {
+    /// when memory is out. `zeroed` says that the caller wants it so.
+    fn get_large(&self, bytes: usize, align: usize, zeroed: bool) -> (*mut u8, bool) {
         self.ensure_key();
         let null = (core::ptr::null_mut(), false);
         if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {
-            let start = self.backend.huge.lock().get(bytes, align, self.source());
+            let start = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
             return start.map_or(null, |start| (start.as_ptr(), true));
         }
         let frames = self.frames_for(bytes);
@@ -264,7 +264,7 @@ impl<S: System> Heap<S> {
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.take_slow(cache, class) }
             }
-            None => self.get_large(bytes, align).0,
+            None => self.get_large(bytes, align, false).0,
         }
     }
 
@@ -274,7 +274,7 @@ impl<S: System> Heap<S> {
     /// As [`malloc_slow`](Self::malloc_slow).
     pub unsafe fn malloc_zeroed(&self, cache: Option<NonNull<Cache>>, bytes: usize) -> *mut u8 {
         let (object, zeroed) = if bytes > MAX_SMALL_BYTES {
-            self.get_large(bytes, 1)
+            self.get_large(bytes, 1, true)
         } else {
             // SAFETY: the caller's promise, passed on.
             (unsafe { self.malloc_aligned(cache, bytes, MIN_ALIGN) }, false)
@@ -363,7 +363,7 @@ impl<S: System> Heap<S> {
         };
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
-        if let Some(batch) = bin.make_room() {
+        if let Some(batch) = bin.make_room(class.batch()) {
             self.put_batch(class, batch);
         }
         bin.push(object, key);

@@ -14,6 +14,8 @@ use core::ptr::NonNull;
 use hectare_base::align::checked_align_up;
 use hectare_pages::PageSource;
 
+use crate::region::HUGE_PAGE_BYTES;
+
 /// Requests of at least so many bytes are huge.
 pub(crate) const MIN_HUGE_BYTES: usize = 32 << 20;
 
@@ -64,17 +66,23 @@ impl Huge {
         self.blocks().binary_search_by_key(&start.addr(), |block| block.start.addr()).ok()
     }
 
-    /// Takes a zeroed block of at least `bytes`, aligned to `align`.
+    /// Takes a zeroed block of at least `bytes`, aligned to `align`. A caller that asked for zeros
+    /// may leave most of them untouched; any other will write, and gets huge pages.
     pub(crate) fn get(
         &mut self,
         bytes: usize,
         align: usize,
+        wants_zeros: bool,
         source: &impl PageSource,
     ) -> Option<NonNull<u8>> {
         self.make_room(source)?;
         let page = source.page_bytes();
         let bytes = whole_pages(bytes, page)?;
-        let start = source.get(bytes, align.max(page)).ok()?;
+        let start = source.get(bytes, align.max(page).max(HUGE_PAGE_BYTES)).ok()?;
+        if !wants_zeros {
+            // SAFETY: the whole of the block just taken.
+            unsafe { source.advise_huge(start, bytes, true) };
+        }
         self.insert(Block { start, committed_bytes: bytes, reserved_bytes: bytes });
         Some(start)
     }
@@ -188,7 +196,9 @@ impl Huge {
         let page = source.page_bytes();
         let sizes = [bytes.saturating_mul(2), bytes];
         sizes.into_iter().find_map(|reserved_bytes| {
-            let start = source.reserve(reserved_bytes, page).ok()?;
+            let start = source.reserve(reserved_bytes, page.max(HUGE_PAGE_BYTES)).ok()?;
+            // SAFETY: the whole of the reservation just made.
+            unsafe { source.advise_huge(start, reserved_bytes, true) };
             Some(Block { start, committed_bytes: 0, reserved_bytes })
         })
     }

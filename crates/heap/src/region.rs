@@ -27,6 +27,8 @@ use crate::slab::{Slab, SlabRef};
 /// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
 /// whole pages of the system.
 pub(crate) const FRAME_BYTES: usize = 4096;
+/// The size of a huge page of the processor, as x86-64 and AArch64 with 4 KiB pages have it.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(crate) const SLAB_FRAMES: usize = SLAB_BYTES / FRAME_BYTES;
 
 /// What a thread must know of a region to tell where an address belongs, readable without a lock.
@@ -163,7 +165,7 @@ impl Region {
         let bit_sets = part(page_map + run_lengths + slabs);
         // SAFETY: the last part of the reservation.
         let opened = unsafe { source.commit(bit_sets, 2 * bit_set) }
-            .and_then(|()| source.reserve(bytes, SLAB_BYTES.max(page)));
+            .and_then(|()| source.reserve(bytes, HUGE_PAGE_BYTES.max(page)));
         let start = match opened {
             Ok(start) => start,
             Err(error) => {
@@ -315,7 +317,8 @@ impl Region {
         // Steps that grow with the heap keep the calls few, and what a system without overcommit
         // charges close to what is used; when a step is refused, the least that will do.
         let step = (self.frontier / 8).clamp(MIN_STEP_BYTES, MAX_STEP_BYTES);
-        let generous = align_up(needed, step).min(self.bytes);
+        let step = align_up(step, MIN_STEP_BYTES);
+        let generous = needed.next_multiple_of(step).min(self.bytes);
         let exact = align_up(needed, source.page_bytes().max(SLAB_BYTES)).min(self.bytes);
         self.commit(generous, source).or_else(|_| self.commit(exact, source))?;
         view.bytes.store(self.frontier, Relaxed);
@@ -331,6 +334,10 @@ impl Region {
         let start = unsafe { self.start.add(self.frontier) };
         // SAFETY: the part of the reservation behind the old frontier.
         unsafe { source.commit(start, frontier - self.frontier) }?;
+        if self.frontier >= HUGE_PAGES_FROM_BYTES {
+            // SAFETY: as above.
+            unsafe { source.advise_huge(start, frontier - self.frontier, true) };
+        }
         self.frontier = frontier;
         Ok(())
     }
@@ -393,5 +400,9 @@ fn take_range(from: &mut Bitset<'_>, frames: usize, align: usize) -> Result<Fram
     }
 }
 
-const MIN_STEP_BYTES: usize = 1 << 20;
+/// From which size on a region asks for huge pages: what is untouched of the last one is then a
+/// few per cent of the whole at most, and a small program does not grow.
+const HUGE_PAGES_FROM_BYTES: usize = 32 << 20;
+
+const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
 const MAX_STEP_BYTES: usize = 64 << 20;
