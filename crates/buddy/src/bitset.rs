@@ -44,7 +44,7 @@ mod levels;
 mod range;
 mod walk;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use levels::{Geometry, LEVELS, Levels, MAX_FRAMES, TOP};

@@ -9,25 +9,28 @@
 //! | `tree-vec`, `tree-linked` | [`Tree`] | logarithmic to take, linear at worst to merge | on the heap (feature `alloc`) |
 //! | `bitmap-tree` | [`BitmapTree`] | logarithmic | 512 KiB a GiB, the caller's |
 //! | `bitset` | [`Bitset`] | constant, amortised | 36 KiB a GiB, the caller's |
+//! | `atomic` | [`Atomic`] | constant mostly, linear in the metadata at worst; lock-free | 36 KiB a GiB, the caller's |
 //!
-//! [`Bitset`] is the one for a single owner, and the one to use; the others show why.
+//! [`Bitset`] is the one for a single owner, [`Atomic`] the one for many; the others show why.
 #![no_std]
 
 #[cfg(any(test, feature = "alloc"))]
 extern crate alloc;
 
+mod atomic;
 mod bitmap_tree;
 mod bits;
 mod bitset;
 mod frame;
 #[cfg(any(test, feature = "alloc"))]
 mod list;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod shadow;
 mod stats;
 #[cfg(any(test, feature = "alloc"))]
 mod tree;
 
+pub use atomic::{Atomic, Local};
 pub use bitmap_tree::BitmapTree;
 pub use bitset::Bitset;
 pub use frame::{Error, FrameAllocator, FrameId, Invalid, MAX_ORDER, Order, RangeAllocator};

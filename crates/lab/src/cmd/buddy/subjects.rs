@@ -6,9 +6,11 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 use hectare_buddy::{
-    BitmapTree, Bitset, FrameAllocator, FrameId, ListLinked, ListVec, Order, TreeLinked, TreeVec,
+    Atomic, BitmapTree, Bitset, FrameAllocator, FrameId, ListLinked, ListVec, Order, TreeLinked,
+    TreeVec,
 };
 
 /// Bytes of a frame.
@@ -80,6 +82,7 @@ enum Kind {
     TreeLinked,
     BitmapTree,
     Bitset,
+    Atomic,
     SystemFrames,
     SystemHeap,
     BuddyAlloc,
@@ -102,7 +105,7 @@ const fn peer(name: &'static str, kind: Kind, about: &'static str) -> Listed {
 }
 
 /// All allocators, the naive ones first.
-pub(super) const ALL: [Listed; 9] = [
+pub(super) const ALL: [Listed; 10] = [
     Listed {
         default_blocks: 20_000,
         fragment_frames: 2048,
@@ -125,16 +128,21 @@ pub(super) const ALL: [Listed; 9] = [
     },
     ours("bitmap-tree", Kind::BitmapTree, "flattened tree of the largest free orders"),
     ours("bitset", Kind::Bitset, "64 frames a word, summarised"),
+    ours("atomic", Kind::Atomic, "lock-free, a reserved subtree for each thread"),
     peer(
         "buddy_system_allocator-frames",
         Kind::SystemFrames,
         "buddy_system_allocator 0.13, FrameAllocator: B-tree sets",
     ),
-    peer(
-        "buddy_system_allocator-heap",
-        Kind::SystemHeap,
-        "buddy_system_allocator 0.13, Heap: lists inside the free memory",
-    ),
+    Listed {
+        // Looks for the buddy by walking the free list.
+        fragment_frames: 16_384,
+        ..peer(
+            "buddy_system_allocator-heap",
+            Kind::SystemHeap,
+            "buddy_system_allocator 0.13, Heap: lists inside the free memory",
+        )
+    },
     peer("buddy-alloc", Kind::BuddyAlloc, "buddy-alloc 0.6: lists inside the free memory"),
 ];
 
@@ -175,6 +183,22 @@ impl Listed {
                 let bitset = Bitset::new(frames, &mut metadata);
                 give(bitset.expect("the metadata has the size asked for"), threads, job)
             }
+            Kind::Atomic => {
+                // A thread may keep the rest of a word that it took: enough for all the same.
+                let frames = if threads == 1 { frames } else { frames + 64 * threads };
+                let words = Atomic::metadata_words(frames) + WORDS_IN_LINE;
+                let words: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
+                let skip = words.as_ptr().align_offset(WORDS_IN_LINE * size_of::<u64>());
+                let shared = Atomic::new(frames, &words[skip..]);
+                let shared = shared.expect("the metadata has the size asked for");
+                let given = shared.local().add_region(FrameId(0), frames);
+                given.expect("a new allocator has no free frames");
+                let mut handles = (0..threads).map(|_| Ours(shared.local()));
+                match handles.next() {
+                    Some(only) if threads == 1 => job.run(only),
+                    first => job.run_shared(first.into_iter().chain(handles).collect()),
+                }
+            }
             Kind::SystemFrames => {
                 let mut allocator = buddy_system_allocator::FrameAllocator::<33>::new();
                 allocator.add_frame(0, frames);
@@ -201,6 +225,9 @@ impl Listed {
         }
     }
 }
+
+/// Words of a cache line, to which the metadata of `Atomic` is aligned.
+const WORDS_IN_LINE: usize = 8;
 
 /// Frees all frames of one of ours and does the job.
 fn give<A: FrameAllocator, J: Job>(mut allocator: A, threads: usize, job: J) -> J::Output {

@@ -1,0 +1,496 @@
+//! The buddy allocator for many threads: lock-free, one atomic instruction a free, none in most
+//! allocations.
+//!
+//! ```text
+//!   tree: 4096 frames, 16 MiB, nine cache lines
+//!   ┌──────────────────────────────────────┬─────────────────────────────────┐
+//!   │ 64 words: bit set = frame free       │ two sector states │ held block  │
+//!   │ (8 words, one cache line = 2 MiB)    │ 32 words each     │ of the owner│
+//!   └──────────────────────────────────────┴─────────────────────────────────┘
+//!   sector state   low half: words that are not empty   high half: words that are full
+//!   top            a bit a sector: has frames outside whole huge frames   (`partial`)
+//!                  a bit a sector: has a whole huge frame                 (`whole`)
+//!                  a bit a tree: some `Local` has reserved it             (`reserved`)
+//!
+//!   Local (a thread's or a CPU's)  ──reserves──▶ tree ──takes a word──▶ held: up to 64 frames
+//! ```
+//!
+//! Like LLFree (Wrenger and others, USENIX ATC 2023) it keeps bit fields of 2 MiB, summaries of
+//! them, and a subtree reserved for each CPU so that CPUs stay off each other's cache lines. Unlike
+//! it, it has no counters: who takes frames clears their bits, and a whole word at a time, which
+//! then serves 64 allocations by plain loads and stores; a free is one compare-and-swap, and the
+//! summaries are written only when a word becomes empty, full, or stops being that.
+//!
+//! Rules
+//! 1. A frame belongs to whoever cleared its bit, until they set it again. Every other word in the
+//!    metadata is a hint to find bits, except the two of the held block.
+//! 2. Only the `Local` whose reservation is noted writes a tree's held block. The frames in it are
+//!    free, for that `Local` alone.
+//! 3. Whoever changes a word's class (empty, between, full) writes the class into the sector
+//!    state *by a read-modify-write* and then looks at the word again, until both agree. Whoever
+//!    thereby changes the summary of a sector does the same with the bits of `top`.
+//! 4. So when no call is under way, all summaries are exact: the last write of a hint was followed
+//!    by a look that saw the last change below it. (Were it not so, that change's own write of the
+//!    hint, a read-modify-write, would come later still.) During a call they may be behind.
+//!
+//! Orderings: taking bits is `Acquire`, giving `Release`, so the next owner of a frame sees what
+//! the last did with it; the summaries are `AcqRel` for rule 4. The held block's word is changed as
+//! mask 0, new word, new mask, all `Release`, and read as word, mask, word with `Acquire`: a mask
+//! that belongs to another word is noticed, as the word's number carries a count.
+//!
+//! What it does not promise: frames in another `Local`'s held block (64 at most) and in blocks that
+//! another thread is just taking are not seen by a search, so `Exhausted` can come that much early.
+
+mod local;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use hectare_base::sync::atomic::{AtomicU64, Ordering};
+pub use local::Local;
+use state::{Class, SECTOR_WORDS, SectorState};
+
+use crate::bits::{WORD, blocks, span};
+use crate::{Error, FrameId, Invalid};
+
+/// Words of bits in a tree.
+const TREE_WORDS: usize = 64;
+/// Words of metadata of a tree: the bits, and a cache line for the rest.
+const TREE_STRIDE: usize = TREE_WORDS + 8;
+/// Where the sector states, and the held block, stand in a tree.
+const STATES: usize = TREE_WORDS;
+const HELD_WORD: usize = TREE_WORDS + 2;
+const HELD_MASK: usize = TREE_WORDS + 3;
+const SECTORS_IN_TREE: usize = TREE_WORDS / SECTOR_WORDS;
+
+/// A bit field of `top`.
+#[derive(Clone, Copy)]
+enum Top {
+    Partial,
+    Whole,
+    Reserved,
+}
+
+/// The frames that several threads share; each works through a [`Local`]. See the module's page.
+#[derive(Debug)]
+pub struct Atomic<'m> {
+    metadata: &'m [AtomicU64],
+    frames: usize,
+}
+
+impl<'m> Atomic<'m> {
+    /// Words of metadata that `frames` frames need; 64-byte alignment makes the most of them.
+    #[must_use]
+    pub const fn metadata_words(frames: usize) -> usize {
+        let trees = frames.div_ceil(TREE_WORDS * WORD);
+        let sector_bits = (trees * SECTORS_IN_TREE).div_ceil(WORD);
+        trees * TREE_STRIDE + 2 * sector_bits + trees.div_ceil(WORD)
+    }
+
+    /// Bytes of metadata that `frames` frames need: about 36 KiB a GiB of 4 KiB frames.
+    #[must_use]
+    pub const fn metadata_bytes(frames: usize) -> usize {
+        Self::metadata_words(frames) * size_of::<u64>()
+    }
+
+    /// An allocator of `frames` frames of which none is free. Clears the metadata.
+    ///
+    /// # Errors
+    /// [`Error::MetadataTooSmall`].
+    pub fn new(frames: usize, metadata: &'m [AtomicU64]) -> Result<Self, Error> {
+        for word in metadata {
+            word.store(0, Ordering::Relaxed);
+        }
+        Self::over_zeroed(frames, metadata)
+    }
+
+    /// As [`new`](Self::new), over metadata that is all zeros already.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub const fn over_zeroed(frames: usize, metadata: &'m [AtomicU64]) -> Result<Self, Error> {
+        if metadata.len() < Self::metadata_words(frames) {
+            return Err(Error::MetadataTooSmall);
+        }
+        Ok(Self { metadata, frames })
+    }
+
+    /// A handle for one thread (or CPU).
+    #[must_use]
+    pub const fn local(&self) -> Local<'_> {
+        Local::new(self)
+    }
+
+    /// How many frames it manages, free or not.
+    #[must_use]
+    pub const fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// How many frames are free, those held by a [`Local`] included. Linear in the metadata, and a
+    /// snapshot if other threads are at work.
+    #[must_use]
+    pub fn free_frames(&self) -> usize {
+        let words = (0..self.words()).map(|word| self.bits(word).load(Ordering::Relaxed));
+        let held = (0..self.trees()).map(|tree| self.held_mask(tree).load(Ordering::Relaxed));
+        words.chain(held).map(|bits| bits.count_ones() as usize).sum()
+    }
+
+    /// Whether `frame` is free, held by a [`Local`] or not.
+    #[must_use]
+    pub fn is_free(&self, frame: FrameId) -> bool {
+        let (word, bit) = (frame.0 / WORD, frame.0 % WORD);
+        frame.0 < self.frames
+            && (self.bits(word).load(Ordering::Acquire) >> bit & 1 != 0
+                || self.held_in(word) >> bit & 1 != 0)
+    }
+
+    const fn words(&self) -> usize {
+        self.frames.div_ceil(WORD)
+    }
+
+    const fn trees(&self) -> usize {
+        self.frames.div_ceil(TREE_WORDS * WORD)
+    }
+
+    const fn sectors(&self) -> usize {
+        self.trees() * SECTORS_IN_TREE
+    }
+
+    #[inline]
+    fn bits(&self, word: usize) -> &AtomicU64 {
+        &self.metadata[word / TREE_WORDS * TREE_STRIDE + word % TREE_WORDS]
+    }
+
+    #[inline]
+    fn held_word(&self, tree: usize) -> &AtomicU64 {
+        &self.metadata[tree * TREE_STRIDE + HELD_WORD]
+    }
+
+    #[inline]
+    fn held_mask(&self, tree: usize) -> &AtomicU64 {
+        &self.metadata[tree * TREE_STRIDE + HELD_MASK]
+    }
+
+    #[inline]
+    fn sector(&self, sector: usize) -> &AtomicU64 {
+        let (tree, within) = (sector / SECTORS_IN_TREE, sector % SECTORS_IN_TREE);
+        &self.metadata[tree * TREE_STRIDE + STATES + within]
+    }
+
+    fn sector_state(&self, sector: usize) -> SectorState {
+        SectorState::new(self.sector(sector).load(Ordering::Acquire))
+    }
+
+    fn top(&self, field: Top, at: usize) -> &AtomicU64 {
+        let sector_bits = self.sectors().div_ceil(WORD);
+        let start = self.trees() * TREE_STRIDE
+            + match field {
+                Top::Partial => 0,
+                Top::Whole => sector_bits,
+                Top::Reserved => 2 * sector_bits,
+            };
+        &self.metadata[start + at / WORD]
+    }
+
+    fn top_bit(&self, field: Top, at: usize) -> bool {
+        self.top(field, at).load(Ordering::Acquire) >> (at % WORD) & 1 != 0
+    }
+
+    /// Sets or clears a bit of `top`; tells what it was.
+    fn set_top(&self, field: Top, at: usize, value: bool) -> bool {
+        let bit = 1 << (at % WORD);
+        let word = self.top(field, at);
+        let old = if value {
+            word.fetch_or(bit, Ordering::AcqRel)
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel)
+        };
+        old & bit != 0
+    }
+
+    /// The first sector from `from` on that `field` names.
+    fn next_sector(&self, field: Top, from: usize) -> Option<usize> {
+        let mut at = from;
+        while at < self.sectors() {
+            let named = self.top(field, at).load(Ordering::Acquire) & (!0 << (at % WORD));
+            if named != 0 {
+                return Some(at / WORD * WORD + named.trailing_zeros() as usize);
+            }
+            at = (at / WORD + 1) * WORD;
+        }
+        None
+    }
+
+    /// The free frames of `word` that the owner of its tree holds.
+    #[inline]
+    fn held_in(&self, word: usize) -> u64 {
+        let (tree, within) = (word / TREE_WORDS, word % TREE_WORDS);
+        let before = self.held_word(tree).load(Ordering::Acquire);
+        if before as usize % TREE_WORDS != within {
+            return 0;
+        }
+        let mask = self.held_mask(tree).load(Ordering::Acquire);
+        let after = self.held_word(tree).load(Ordering::Acquire);
+        // A change in between: what is held now was free in `bits` a moment ago.
+        if before == after { mask } else { 0 }
+    }
+
+    /// Takes all free frames of a word.
+    fn take_word(&self, word: usize) -> u64 {
+        let old = self.bits(word).swap(0, Ordering::AcqRel);
+        self.note(word, old, 0);
+        old
+    }
+
+    /// Takes the lowest block of 2^order frames in a word; its first bit.
+    fn take_block(&self, word: usize, order: u32) -> Option<usize> {
+        let mut old = self.bits(word).load(Ordering::Relaxed);
+        loop {
+            let starts = blocks(old, order);
+            if starts == 0 {
+                return None;
+            }
+            let bit = starts.trailing_zeros() as usize;
+            let new = old & !(span(0, 1 << order) << bit);
+            match self.exchange(word, old, new) {
+                Ok(()) => return Some(bit),
+                Err(seen) => old = seen,
+            }
+        }
+    }
+
+    /// Takes exactly the frames of `mask`, if all of them are free.
+    fn take_bits(&self, word: usize, mask: u64) -> bool {
+        let mut old = self.bits(word).load(Ordering::Relaxed);
+        while old & mask == mask {
+            match self.exchange(word, old, old & !mask) {
+                Ok(()) => return true,
+                Err(seen) => old = seen,
+            }
+        }
+        false
+    }
+
+    /// Gives back the frames of `mask`, if none of them is free.
+    #[inline]
+    fn give_bits(&self, word: usize, mask: u64) -> Result<(), Error> {
+        let mut old = self.bits(word).load(Ordering::Relaxed);
+        while old & mask == 0 {
+            match self.exchange(word, old, old | mask) {
+                Ok(()) => return Ok(()),
+                Err(seen) => old = seen,
+            }
+        }
+        Err(Error::NotAllocated)
+    }
+
+    #[inline]
+    fn exchange(&self, word: usize, old: u64, new: u64) -> Result<(), u64> {
+        self.bits(word).compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed)?;
+        self.note(word, old, new);
+        Ok(())
+    }
+
+    /// Rule 3, after this thread has changed a word from `old` to `new`.
+    #[inline]
+    fn note(&self, word: usize, old: u64, new: u64) {
+        if Class::of(old) != Class::of(new) {
+            self.publish(word / SECTOR_WORDS, 1 << (word % SECTOR_WORDS));
+        }
+    }
+
+    /// Writes the classes of the words in `which` of a sector into its state.
+    #[inline(never)]
+    fn publish(&self, sector: usize, which: u32) {
+        let classes = || {
+            state::each(which).fold(SectorState::default(), |state, at| {
+                let bits = self.bits(sector * SECTOR_WORDS + at).load(Ordering::Acquire);
+                state.with(at, Class::of(bits))
+            })
+        };
+        let mut seen = classes();
+        loop {
+            let mut state = self.sector(sector).load(Ordering::Relaxed);
+            let (old, new) = loop {
+                let new = SectorState::new(state).replace(which, seen);
+                let done = self.sector(sector).compare_exchange_weak(
+                    state,
+                    new.get(),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+                match done {
+                    Ok(_) => break (SectorState::new(state), new),
+                    Err(other) => state = other,
+                }
+            };
+            if old.summary() != new.summary() {
+                self.publish_summary(sector);
+            }
+            let now = classes();
+            if now == seen {
+                return;
+            }
+            seen = now;
+        }
+    }
+
+    /// Writes the summary of a sector into `top`.
+    #[cold]
+    fn publish_summary(&self, sector: usize) {
+        let mut seen = self.sector_state(sector).summary();
+        loop {
+            self.set_top(Top::Partial, sector, seen.has_partial);
+            self.set_top(Top::Whole, sector, seen.has_whole);
+            let now = self.sector_state(sector).summary();
+            if now == seen {
+                return;
+            }
+            seen = now;
+        }
+    }
+
+    /// Takes `count` whole words from `first`, all of them or none.
+    fn take_words(&self, first: usize, count: usize) -> bool {
+        let took = (first..first + count)
+            .take_while(|&word| {
+                let swapped =
+                    self.bits(word).compare_exchange(!0, 0, Ordering::AcqRel, Ordering::Relaxed);
+                swapped.is_ok()
+            })
+            .count();
+        if took < count {
+            for word in first..first + took {
+                // Rule 1: they are this thread's, so no one else has set a bit there.
+                self.bits(word).fetch_or(!0, Ordering::AcqRel);
+            }
+        }
+        self.publish_words(first, took);
+        took == count
+    }
+
+    /// Rule 3 for `count` words from `first` whose class this thread has changed.
+    fn publish_words(&self, first: usize, count: usize) {
+        let end = first + count;
+        let mut word = first;
+        while word < end {
+            let sector = word / SECTOR_WORDS;
+            let to = end.min((sector + 1) * SECTOR_WORDS);
+            let which = span(word % SECTOR_WORDS, to - sector * SECTOR_WORDS);
+            self.publish(sector, which as u32);
+            word = to;
+        }
+    }
+
+    /// Calls `each` with the words of `start .. end` and the bits of them, until one refuses;
+    /// returns that word.
+    fn for_words(
+        start: usize,
+        end: usize,
+        mut each: impl FnMut(usize, u64) -> bool,
+    ) -> Option<usize> {
+        let mut words = if start < end { start / WORD..end.div_ceil(WORD) } else { 0..0 };
+        words.find(|&word| {
+            let from = start.max(word * WORD) - word * WORD;
+            let to = end.min((word + 1) * WORD) - word * WORD;
+            !each(word, span(from, to))
+        })
+    }
+
+    /// Whether a frame of `start .. end` is free, held or not.
+    fn has_free(&self, start: usize, end: usize) -> bool {
+        let is_clear = |word: usize, mask: u64| {
+            (self.bits(word).load(Ordering::Acquire) | self.held_in(word)) & mask == 0
+        };
+        Self::for_words(start, end, is_clear).is_some()
+    }
+
+    /// Gives back all of `start .. end`.
+    fn give_range(&self, start: usize, end: usize) -> Result<(), Error> {
+        if self.has_free(start, end) {
+            return Err(Error::NotAllocated);
+        }
+        match Self::for_words(start, end, |word, mask| self.give_bits(word, mask).is_ok()) {
+            None => Ok(()),
+            Some(refused) => {
+                // Someone freed a part of it meanwhile: take back what has been given.
+                let given = (refused * WORD).max(start);
+                Self::for_words(start, given, |word, mask| {
+                    // False if even that has been allocated meanwhile: it was freed twice.
+                    self.take_bits(word, mask);
+                    true
+                });
+                Err(Error::NotAllocated)
+            }
+        }
+    }
+
+    /// Takes all of `start .. end`, or nothing.
+    fn take_range(&self, start: usize, end: usize) -> Result<(), Error> {
+        match Self::for_words(start, end, |word, mask| self.take_bits(word, mask)) {
+            None => Ok(()),
+            Some(refused) => {
+                let taken = (refused * WORD).max(start);
+                Self::for_words(start, taken, |word, mask| self.give_bits(word, mask).is_ok());
+                Err(Error::Exhausted)
+            }
+        }
+    }
+
+    /// The first run of free frames from `from` on, as it was when looked at.
+    fn next_run(&self, from: usize) -> Option<(usize, usize)> {
+        let seek = |from: usize, invert: u64| {
+            let mut word = from / WORD;
+            let mut found = (self.load(word)? ^ invert) & (!0 << (from % WORD));
+            while found == 0 {
+                word += 1;
+                found = self.load(word)? ^ invert;
+            }
+            Some(word * WORD + found.trailing_zeros() as usize)
+        };
+        let start = seek(from, 0)?;
+        Some((start, seek(start, !0).unwrap_or(self.frames).min(self.frames)))
+    }
+
+    fn load(&self, word: usize) -> Option<u64> {
+        (word < self.words()).then(|| self.bits(word).load(Ordering::Acquire))
+    }
+
+    /// Checks that the summaries are exact, which they are when no call is under way (rule 4).
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        for word in 0..self.trees() * TREE_WORDS {
+            let bits = self.bits(word).load(Ordering::Acquire);
+            let end = self.frames.saturating_sub(word * WORD);
+            if end < WORD && bits >> end != 0 {
+                return Err(Invalid("a frame past the end is free"));
+            }
+            if bits & self.held_in(word) != 0 {
+                return Err(Invalid("a frame is free for all and held by one (1)"));
+            }
+            let state = self.sector_state(word / SECTOR_WORDS);
+            if state.class(word % SECTOR_WORDS) != Class::of(bits) {
+                return Err(Invalid("a sector state disagrees with a word (4)"));
+            }
+        }
+        for sector in 0..self.sectors() {
+            let summary = self.sector_state(sector).summary();
+            if self.top_bit(Top::Partial, sector) != summary.has_partial
+                || self.top_bit(Top::Whole, sector) != summary.has_whole
+            {
+                return Err(Invalid("a bit of top disagrees with its sector (4)"));
+            }
+        }
+        let unowned = |tree: &usize| !self.top_bit(Top::Reserved, *tree);
+        if (0..self.trees())
+            .filter(unowned)
+            .any(|tree| self.held_mask(tree).load(Ordering::Acquire) != 0)
+        {
+            return Err(Invalid("a tree that no one has reserved holds frames (2)"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,336 @@
+//! One thread's way to the shared frames: its reserved tree and its held block.
+
+use hectare_base::sync::atomic::Ordering;
+
+use super::state::{self, SECTOR_WORDS};
+use super::{Atomic, SECTORS_IN_TREE, TREE_WORDS, Top};
+use crate::bits::{WORD, WORD_SHIFT, blocks, span};
+use crate::frame::{check_block, range_end};
+use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator};
+
+/// A handle to an [`Atomic`] for one thread or CPU. What it holds goes back when it is dropped.
+#[derive(Debug)]
+pub struct Local<'a> {
+    shared: &'a Atomic<'a>,
+    /// The reserved tree.
+    tree: Option<usize>,
+    /// The word of the held block, meaningful while a tree is reserved.
+    word: usize,
+}
+
+/// Which words of a tree serve a small allocation.
+#[derive(Clone, Copy)]
+enum From {
+    /// Those outside whole huge frames.
+    Partial,
+    /// Those of whole huge frames.
+    Whole,
+}
+
+impl<'a> Local<'a> {
+    pub(super) const fn new(shared: &'a Atomic<'a>) -> Self {
+        Self { shared, tree: None, word: 0 }
+    }
+
+    /// Gives the held frames back, so that other threads see them and blocks merge; keeps the
+    /// tree. Tells whether there were any.
+    pub fn drain(&mut self) -> bool {
+        let Some(tree) = self.tree else { return false };
+        // Rule 2: this handle alone writes the held block.
+        let mask = self.shared.held_mask(tree).load(Ordering::Relaxed);
+        self.shared.held_mask(tree).store(0, Ordering::Release);
+        // Nobody else can have freed what is held: it is free already.
+        mask != 0 && self.shared.give_bits(self.word, mask).is_ok()
+    }
+
+    fn release_tree(&mut self) {
+        self.drain();
+        if let Some(tree) = self.tree.take() {
+            self.shared.set_top(Top::Reserved, tree, false);
+        }
+    }
+
+    /// Reserves a tree in place of the present one, if nobody has it.
+    fn reserve_tree(&mut self, tree: usize) -> bool {
+        if self.shared.top_bit(Top::Reserved, tree)
+            || self.shared.set_top(Top::Reserved, tree, true)
+        {
+            return false;
+        }
+        self.release_tree();
+        self.tree = Some(tree);
+        self.word = tree * TREE_WORDS
+            + self.shared.held_word(tree).load(Ordering::Relaxed) as usize % TREE_WORDS;
+        true
+    }
+
+    /// Makes `mask` of `word`, which this thread has taken, the held block.
+    fn hold(&mut self, tree: usize, word: usize, mask: u64) {
+        let count = self.shared.held_word(tree).load(Ordering::Relaxed) / TREE_WORDS as u64;
+        let next = count.wrapping_add(1) * TREE_WORDS as u64 + (word % TREE_WORDS) as u64;
+        self.shared.held_mask(tree).store(0, Ordering::Release);
+        self.shared.held_word(tree).store(next, Ordering::Release);
+        self.shared.held_mask(tree).store(mask, Ordering::Release);
+        self.word = word;
+    }
+
+    /// `alloc` below order 6 when the held block has nothing that fits at once.
+    #[inline(never)]
+    fn alloc_slow(&mut self, order: u32) -> Option<usize> {
+        if let Some(frame) = self.alloc_held(order).or_else(|| self.alloc_own(order, From::Partial))
+        {
+            return Some(frame);
+        }
+        // Pieces anywhere before a huge frame is broken, and one's own before another's.
+        for (top, from) in [(Top::Partial, From::Partial), (Top::Whole, From::Whole)] {
+            if let From::Whole = from
+                && let Some(frame) = self.alloc_own(order, from)
+            {
+                return Some(frame);
+            }
+            let mut next = 0;
+            while let Some(sector) = self.shared.next_sector(top, next) {
+                let tree = sector / SECTORS_IN_TREE;
+                if self.reserve_tree(tree)
+                    && let Some(frame) = self.alloc_own(order, from)
+                {
+                    return Some(frame);
+                }
+                next = (tree + 1) * SECTORS_IN_TREE;
+            }
+        }
+        if let Some(frame) = self.alloc_anywhere(order) {
+            return Some(frame);
+        }
+        // What is held may complete a block.
+        if order > 0 && self.drain() { self.alloc_anywhere(order) } else { None }
+    }
+
+    /// Takes a block from the held one.
+    fn alloc_held(&mut self, order: u32) -> Option<usize> {
+        let held = self.shared.held_mask(self.tree?);
+        let mask = held.load(Ordering::Relaxed);
+        let starts = blocks(mask, order);
+        if starts == 0 {
+            return None;
+        }
+        let bit = starts.trailing_zeros() as usize;
+        held.store(mask & !(span(0, 1 << order) << bit), Ordering::Release);
+        Some(self.word * WORD + bit)
+    }
+
+    /// Takes a block from the reserved tree: by holding a whole word if nothing is held.
+    fn alloc_own(&mut self, order: u32, from: From) -> Option<usize> {
+        let tree = self.tree?;
+        for sector in tree * SECTORS_IN_TREE..(tree + 1) * SECTORS_IN_TREE {
+            let state = self.shared.sector_state(sector);
+            let choices = match from {
+                From::Partial => state.partial(),
+                From::Whole => [state.in_whole(), 0],
+            };
+            for word in choices.into_iter().flat_map(state::each) {
+                let word = sector * SECTOR_WORDS + word;
+                if let Some(frame) = self.alloc_word(tree, word, order) {
+                    return Some(frame);
+                }
+            }
+        }
+        None
+    }
+
+    fn alloc_word(&mut self, tree: usize, word: usize, order: u32) -> Option<usize> {
+        if self.shared.held_mask(tree).load(Ordering::Relaxed) != 0 {
+            return self.shared.take_block(word, order).map(|bit| word * WORD + bit);
+        }
+        if blocks(self.shared.bits(word).load(Ordering::Relaxed), order) == 0 {
+            return None;
+        }
+        let mask = self.shared.take_word(word);
+        if mask == 0 {
+            return None;
+        }
+        self.hold(tree, word, mask);
+        self.alloc_held(order)
+    }
+
+    /// Takes a block from any tree, whoever has reserved it.
+    fn alloc_anywhere(&self, order: u32) -> Option<usize> {
+        for top in [Top::Partial, Top::Whole] {
+            let mut next = 0;
+            while let Some(sector) = self.shared.next_sector(top, next) {
+                let state = self.shared.sector_state(sector);
+                let [between, full] = state.partial();
+                for word in [between, full, state.in_whole()].into_iter().flat_map(state::each) {
+                    let word = sector * SECTOR_WORDS + word;
+                    if let Some(bit) = self.shared.take_block(word, order) {
+                        return Some(word * WORD + bit);
+                    }
+                }
+                next = sector + 1;
+            }
+        }
+        None
+    }
+
+    /// `alloc` from order 6 on: whole words.
+    fn alloc_large(&mut self, order: u32) -> Option<usize> {
+        let word_order = order - WORD_SHIFT;
+        let in_sector = SECTOR_WORDS.ilog2();
+        let take = || {
+            if word_order <= in_sector {
+                self.take_in_sector(word_order)
+            } else {
+                self.take_sectors(1 << (word_order - in_sector))
+            }
+        };
+        take().or_else(|| if self.drain() { self.alloc_large(order) } else { None })
+    }
+
+    /// Takes 2^order full words of one sector, pieces before huge frames.
+    fn take_in_sector(&self, order: u32) -> Option<usize> {
+        for (choice, top) in [Top::Partial, Top::Whole].into_iter().enumerate() {
+            let mut next = 0;
+            while let Some(sector) = self.shared.next_sector(top, next) {
+                let runs = self.shared.sector_state(sector).runs(order)[choice];
+                for word in state::each(runs) {
+                    let word = sector * SECTOR_WORDS + word;
+                    if self.shared.take_words(word, 1 << order) {
+                        return Some(word * WORD);
+                    }
+                }
+                next = sector + 1;
+            }
+        }
+        None
+    }
+
+    /// Takes `count` sectors, aligned to their number.
+    fn take_sectors(&self, count: usize) -> Option<usize> {
+        (0..self.shared.sectors()).step_by(count).find_map(|first| {
+            let mut sectors = first..(first + count).min(self.shared.sectors());
+            let are_full = sectors.len() == count
+                && sectors.all(|sector| self.shared.sector_state(sector).is_full());
+            let word = first * SECTOR_WORDS;
+            (are_full && self.shared.take_words(word, count * SECTOR_WORDS)).then_some(word * WORD)
+        })
+    }
+
+    /// `free` below order 6.
+    #[inline]
+    fn free_in_word(&mut self, frame: usize, order: u32) -> Result<(), Error> {
+        let (word, bit) = (frame / WORD, frame % WORD);
+        let mask = span(0, 1 << order) << bit;
+        let tree = word / TREE_WORDS;
+        if self.tree == Some(tree) {
+            if word == self.word {
+                return self.free_to_held(tree, mask);
+            }
+        } else if self.shared.held_in(word) & mask != 0 {
+            return Err(Error::NotAllocated);
+        }
+        self.shared.give_bits(word, mask)
+    }
+
+    /// Adds frames of the held word to the held block: no one else needs to see them.
+    #[inline]
+    fn free_to_held(&mut self, tree: usize, mask: u64) -> Result<(), Error> {
+        let held = self.shared.held_mask(tree);
+        let old = held.load(Ordering::Relaxed);
+        let given = self.shared.bits(self.word).load(Ordering::Relaxed);
+        if (old | given) & mask != 0 {
+            return Err(Error::NotAllocated);
+        }
+        held.store(old | mask, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Drop for Local<'_> {
+    fn drop(&mut self) {
+        self.release_tree();
+    }
+}
+
+impl FrameAllocator for Local<'_> {
+    #[inline]
+    fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
+        let inner = u32::from(order.get());
+        if inner == 0
+            && let Some(tree) = self.tree
+        {
+            let held = self.shared.held_mask(tree);
+            let mask = held.load(Ordering::Relaxed);
+            if mask != 0 {
+                held.store(mask & (mask - 1), Ordering::Release);
+                return Ok(FrameId(self.word * WORD + mask.trailing_zeros() as usize));
+            }
+        }
+        let frame =
+            if inner < WORD_SHIFT { self.alloc_slow(inner) } else { self.alloc_large(inner) };
+        frame.map(FrameId).ok_or(Error::Exhausted)
+    }
+
+    #[inline]
+    fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
+        check_block(frame, order, self.shared.frames)?;
+        let inner = u32::from(order.get());
+        if inner < WORD_SHIFT {
+            self.free_in_word(frame.0, inner)
+        } else {
+            self.shared.give_range(frame.0, frame.0 + order.frames())
+        }
+    }
+
+    fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
+        self.free_range(start, frames)
+    }
+
+    fn frames(&self) -> usize {
+        self.shared.frames
+    }
+
+    fn free_frames(&self) -> usize {
+        self.shared.free_frames()
+    }
+
+    fn is_free(&self, frame: FrameId) -> bool {
+        self.shared.is_free(frame)
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        self.shared.validate()
+    }
+}
+
+impl RangeAllocator for Local<'_> {
+    fn alloc_range(&mut self, frames: usize, align: usize, limit: usize) -> Result<FrameId, Error> {
+        if frames == 0 || !align.is_power_of_two() {
+            return Err(Error::InvalidRequest);
+        }
+        self.drain();
+        let mut from = 0;
+        while let Some((start, end)) = self.shared.next_run(from) {
+            let place = start.checked_next_multiple_of(align).ok_or(Error::Exhausted)?;
+            let place_end = place.checked_add(frames).ok_or(Error::Exhausted)?;
+            if place_end > limit {
+                break;
+            }
+            if place_end <= end && self.shared.take_range(place, place_end).is_ok() {
+                return Ok(FrameId(place));
+            }
+            from = end;
+        }
+        Err(Error::Exhausted)
+    }
+
+    fn reserve(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
+        let end = range_end(start, frames, self.shared.frames)?;
+        self.drain();
+        self.shared.take_range(start.0, end)
+    }
+
+    fn free_range(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
+        let end = range_end(start, frames, self.shared.frames)?;
+        self.shared.give_range(start.0, end)
+    }
+}

@@ -1,0 +1,297 @@
+extern crate std;
+use std::vec::Vec;
+
+use super::*;
+use crate::{FrameAllocator, Order};
+
+fn metadata(frames: usize) -> Vec<AtomicU64> {
+    (0..Atomic::metadata_words(frames)).map(|_| AtomicU64::new(0)).collect()
+}
+
+#[cfg(not(loom))]
+mod plain {
+    use std::collections::HashSet;
+    use std::vec;
+
+    use super::*;
+    use crate::RangeAllocator;
+    use crate::shadow::{Random, Shadow, many_lives};
+
+    #[test]
+    fn one_thread_lives_as_the_shadow_says() {
+        many_lives(1500, |frames, live| {
+            let words = metadata(frames);
+            let shared = Atomic::new(frames, &words).unwrap();
+            live(&mut shared.local());
+            shared.validate().unwrap();
+        });
+    }
+
+    #[test]
+    fn metadata_is_within_40_kib_a_gib() {
+        assert!(Atomic::metadata_bytes(1 << 18) <= 40 << 10);
+    }
+
+    #[test]
+    fn a_gib_is_one_block_again() {
+        let frames = 1 << 18;
+        let words = metadata(frames);
+        let shared = Atomic::over_zeroed(frames, &words).unwrap();
+        let mut local = shared.local();
+        local.add_region(FrameId(0), frames).unwrap();
+        let taken: Vec<FrameId> = (0..frames).map(|_| local.alloc(Order::ZERO).unwrap()).collect();
+        assert_eq!(taken.iter().collect::<HashSet<_>>().len(), frames);
+        assert_eq!(local.alloc(Order::ZERO), Err(Error::Exhausted));
+        for &frame in &taken {
+            local.free(frame, Order::ZERO).unwrap();
+        }
+        assert_eq!(local.free(FrameId(77), Order::ZERO), Err(Error::NotAllocated));
+        assert_eq!(local.alloc(Order::new(18).unwrap()), Ok(FrameId(0)));
+        shared.validate().unwrap();
+    }
+
+    #[test]
+    fn ranges_agree_with_the_shadow() {
+        for (seed, frames) in [(1, 65), (2, 4096), (3, 9000)] {
+            let words = metadata(frames);
+            let shared = Atomic::new(frames, &words).unwrap();
+            let (mut local, mut random) = (shared.local(), Random(seed));
+            let mut shadow = Shadow::new(frames);
+            for _ in 0..3_000 {
+                let length = 1 + random.below(frames / 4);
+                let start = random.below(frames);
+                match random.below(4) {
+                    0 => {
+                        let align = 1 << random.below(8);
+                        let limit = if random.below(2) == 0 { usize::MAX } else { start };
+                        let fits = |at: usize| at + length <= limit && shadow.is_free(at, length);
+                        let lowest = (0..frames).step_by(align).find(|&at| fits(at));
+                        let got = local.alloc_range(length, align, limit);
+                        assert_eq!(got.map(|frame| frame.0), lowest.ok_or(Error::Exhausted));
+                        if let Some(at) = lowest {
+                            shadow.take(at, length);
+                        }
+                    }
+                    1 => {
+                        let expected = if start + length > frames {
+                            Err(Error::OutOfRange)
+                        } else if shadow.is_free(start, length) {
+                            shadow.take(start, length);
+                            Ok(())
+                        } else {
+                            Err(Error::Exhausted)
+                        };
+                        assert_eq!(local.reserve(FrameId(start), length), expected);
+                    }
+                    2 => {
+                        let expected = shadow.give(start, length);
+                        assert_eq!(local.free_range(FrameId(start), length), expected);
+                    }
+                    _ => {
+                        if let Ok(FrameId(frame)) = local.alloc(Order::ZERO) {
+                            shadow.take(frame, 1);
+                        }
+                    }
+                }
+                shared.validate().unwrap();
+                assert_eq!(local.stats(), shadow.stats());
+            }
+        }
+    }
+
+    #[test]
+    fn what_one_handle_holds_another_cannot_free() {
+        let words = metadata(4096);
+        let shared = Atomic::new(4096, &words).unwrap();
+        let (mut one, mut two) = (shared.local(), shared.local());
+        one.add_region(FrameId(0), 4096).unwrap();
+        let frame = one.alloc(Order::ZERO).unwrap();
+        one.free(frame, Order::ZERO).unwrap();
+        assert_eq!(two.free(frame, Order::ZERO), Err(Error::NotAllocated));
+        assert_eq!(two.free(FrameId(63), Order::ZERO), Err(Error::NotAllocated));
+        // Two handles, one tree: the second takes block by block.
+        let other = two.alloc(Order::ZERO).unwrap();
+        assert_ne!(other.0 / WORD, frame.0 / WORD);
+        two.free(other, Order::ZERO).unwrap();
+        drop((one, two));
+        assert_eq!(shared.free_frames(), 4096);
+        assert_eq!(shared.local().alloc(Order::new(12).unwrap()), Ok(FrameId(0)));
+        shared.validate().unwrap();
+    }
+
+    /// Many threads; each marks what it got in a map that all share.
+    fn soak(threads: usize, frames: usize, operations: usize) {
+        let words = metadata(frames);
+        let shared = Atomic::new(frames, &words).unwrap();
+        shared.local().add_region(FrameId(0), frames).unwrap();
+        let owners: Vec<AtomicU64> = (0..frames).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 1..=threads as u64 {
+                let (shared, owners) = (&shared, &owners);
+                scope.spawn(move || {
+                    let mut random = Random(thread);
+                    let mut local = shared.local();
+                    let mut held: Vec<(usize, Order)> = Vec::new();
+                    let mut own = 0;
+                    let share = frames * 9 / 10 / threads;
+                    let change = |frame: usize, order: Order, from: u64, to: u64| {
+                        for owner in &owners[frame..frame + order.frames()] {
+                            let old = owner.swap(to, Ordering::Relaxed);
+                            assert_eq!(old, from, "frame {frame} of {order:?} had another owner");
+                        }
+                    };
+                    for _ in 0..operations {
+                        let is_full = own > share;
+                        if !is_full && random.below(5) < 3 || held.is_empty() {
+                            let largest = if random.below(50) == 0 { 10 } else { 3 };
+                            let order = random.order(largest);
+                            if let Ok(FrameId(frame)) = local.alloc(order) {
+                                assert_eq!(frame % order.frames(), 0);
+                                change(frame, order, 0, thread);
+                                own += order.frames();
+                                held.push((frame, order));
+                            } else if order == Order::ZERO {
+                                panic!("a tenth is free, but a single frame cannot be had");
+                            }
+                        } else {
+                            let (frame, order) = held.swap_remove(random.below(held.len()));
+                            change(frame, order, thread, 0);
+                            own -= order.frames();
+                            local.free(FrameId(frame), order).unwrap();
+                        }
+                    }
+                    for (frame, order) in held {
+                        change(frame, order, thread, 0);
+                        local.free(FrameId(frame), order).unwrap();
+                    }
+                });
+            }
+        });
+        shared.validate().unwrap();
+        assert_eq!(shared.free_frames(), frames);
+        let whole = Order::largest_at(0, frames);
+        assert_eq!(shared.local().alloc(whole), Ok(FrameId(0)));
+    }
+
+    #[test]
+    fn threads_never_share_a_frame() {
+        for threads in [1, 2, 8] {
+            soak(threads, 3 * 4096 + 100, 100_000);
+        }
+    }
+
+    /// `HECTARE_SOAK_OPS=100000000 cargo test --release -p hectare-buddy -- --ignored soak`
+    #[test]
+    #[ignore = "long: HECTARE_SOAK_OPS operations on 1, 2 and 8 threads"]
+    fn soak_of_many_operations() {
+        let operations = std::env::var("HECTARE_SOAK_OPS").ok().and_then(|text| text.parse().ok());
+        let operations: usize = operations.unwrap_or(10_000_000);
+        for threads in [1, 2, 8] {
+            soak(threads, 1 << 16, operations / threads);
+        }
+    }
+
+    #[test]
+    fn too_little_metadata_is_refused() {
+        let words = vec![];
+        assert_eq!(Atomic::new(1, &words).unwrap_err(), Error::MetadataTooSmall);
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test --release -p hectare-buddy --lib loom_models`
+#[cfg(loom)]
+mod loom_models {
+    use loom::sync::Arc;
+
+    use super::*;
+
+    /// Runs two closures beside each other on fresh frames of which those of `free` are free, in
+    /// every order of their steps with at most three preemptions, then checks the summaries.
+    fn race(
+        frames: usize,
+        free: &'static [(usize, usize)],
+        one: fn(&mut Local<'_>) -> usize,
+        two: fn(&mut Local<'_>) -> usize,
+        check: fn(&Atomic<'_>, usize, usize),
+    ) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.max_branches = 100_000;
+        model.check(move || {
+            let words: &'static [AtomicU64] = metadata(frames).leak();
+            let shared = Arc::new(Atomic::over_zeroed(frames, words).unwrap());
+            for &(start, length) in free {
+                shared.local().add_region(FrameId(start), length).unwrap();
+            }
+            let other = Arc::clone(&shared);
+            let thread = loom::thread::spawn(move || one(&mut other.local()));
+            let two = two(&mut shared.local());
+            let one = thread.join().unwrap();
+            shared.validate().unwrap();
+            check(&shared, one, two);
+        });
+    }
+
+    fn taken(local: &mut Local<'_>, order: u8) -> usize {
+        local.alloc(Order::new(order).unwrap()).map_or(usize::MAX, |frame| frame.0)
+    }
+
+    #[test]
+    fn a_free_into_a_word_that_another_takes_is_not_lost() {
+        race(
+            64,
+            &[(0, 1)],
+            |local| local.free(FrameId(5), Order::ZERO).map_or(1, |()| 0),
+            |local| taken(local, 0),
+            |shared, one, two| {
+                assert_eq!(one, 0);
+                assert!(two == 0 || two == 5);
+                assert_eq!(shared.free_frames(), 1);
+            },
+        );
+    }
+
+    #[test]
+    fn two_frees_fill_a_word() {
+        race(
+            64,
+            &[(2, 62)],
+            |local| local.free(FrameId(0), Order::ZERO).map_or(1, |()| 0),
+            |local| local.free(FrameId(1), Order::ZERO).map_or(1, |()| 0),
+            |shared, _, _| {
+                assert_eq!(shared.local().alloc(Order::new(6).unwrap()), Ok(FrameId(0)));
+            },
+        );
+    }
+
+    #[test]
+    fn one_frame_has_one_taker() {
+        race(
+            64,
+            &[(7, 1)],
+            |local| taken(local, 0),
+            |local| taken(local, 0),
+            |shared, one, two| {
+                // One got it, or it was in the other's hand; never both.
+                assert!(one == 7 || two == 7 || shared.free_frames() == 1);
+                assert!(one != two || one == usize::MAX);
+            },
+        );
+    }
+
+    #[test]
+    fn a_large_block_and_a_single_frame_do_not_overlap() {
+        race(
+            128,
+            &[(0, 128)],
+            |local| taken(local, 7),
+            |local| taken(local, 0),
+            |shared, one, two| {
+                assert!(one == usize::MAX || two == usize::MAX);
+                let left = if one == usize::MAX { 128 } else { 0 };
+                let left = left - usize::from(two != usize::MAX && one == usize::MAX);
+                assert_eq!(shared.free_frames(), left);
+            },
+        );
+    }
+}
