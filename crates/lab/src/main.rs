@@ -21,6 +21,7 @@ mod contest;
 mod machine;
 mod measure;
 mod output;
+mod pools;
 mod replay;
 mod report;
 mod runner;

@@ -1,0 +1,71 @@
+//! The pools for compressed data as subjects: by name, over the operating system's pages.
+
+mod grown;
+
+use anyhow::{Context, bail};
+use hectare_pages::{FutexPark, Os};
+use hectare_pool::{Dense, Limits, Pool, Xv};
+
+pub(crate) use grown::{PageGranular, PowersOfTwo};
+
+/// What `--pools` understands, for help texts.
+pub(crate) const SPECS: &str = "xv, dense, dense:pieces=N,segment-kib=N, page-granular, powers-of-two";
+
+/// A pool of that description, empty.
+///
+/// # Errors
+/// When the name or a parameter is unknown; the message lists what there is.
+pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
+    let (name, parameters) = spec.split_once(':').unwrap_or((spec, ""));
+    let mut parameters = Parameters::parse(spec, parameters)?;
+    let pool: Box<dyn Pool + Send> = match name {
+        "xv" => Box::new(Xv::<Os, FutexPark>::new(Os)),
+        "dense" => {
+            let mut limits = Limits::for_page_bytes(crate::machine::page_bytes() as usize);
+            limits.max_pieces = parameters.take("pieces")?.unwrap_or(limits.max_pieces);
+            limits.shards = parameters.take("shards")?.unwrap_or(limits.shards);
+            if let Some(kib) = parameters.take("segment-kib")? {
+                limits.segment_bytes = kib << 10;
+            }
+            Box::new(Dense::<Os, FutexPark>::with_limits(Os, limits))
+        }
+        "page-granular" => Box::new(PageGranular::new()),
+        "powers-of-two" => Box::new(PowersOfTwo::new()),
+        _ => bail!("there is no pool `{name}`; there are: {SPECS}"),
+    };
+    parameters.done()?;
+    Ok(pool)
+}
+
+/// `key=value,…` after the name of a pool.
+struct Parameters<'a> {
+    spec: &'a str,
+    pairs: Vec<(&'a str, usize)>,
+}
+
+impl<'a> Parameters<'a> {
+    fn parse(spec: &'a str, text: &'a str) -> anyhow::Result<Self> {
+        let words = text.split(',').filter(|word| !word.is_empty());
+        let pairs = words.map(|word| {
+            let (key, value) = word.split_once('=').with_context(|| {
+                format!("`{word}` in the pool `{spec}` is no parameter: key=number")
+            })?;
+            let value = value.parse();
+            let value = value.with_context(|| format!("`{word}` in the pool `{spec}`"))?;
+            Ok((key, value))
+        });
+        Ok(Self { spec, pairs: pairs.collect::<anyhow::Result<_>>()? })
+    }
+
+    fn take(&mut self, key: &str) -> anyhow::Result<Option<usize>> {
+        let at = self.pairs.iter().position(|&(name, _)| name == key);
+        Ok(at.map(|at| self.pairs.remove(at).1))
+    }
+
+    fn done(self) -> anyhow::Result<()> {
+        if let Some((key, _)) = self.pairs.first() {
+            bail!("the pool `{}` has no parameter `{key}`; there are: {SPECS}", self.spec);
+        }
+        Ok(())
+    }
+}
