@@ -4,6 +4,7 @@
 //! | Pool | Layout | Objects move | Lock |
 //! |---|---|---|---|
 //! | [`Dense`] | blocks of exact size in contiguous segments; objects in pieces | yes | one a shard |
+//! | [`Zs`] | size classes over chains of pages (zsmalloc) | yes | one a class |
 //! | [`Xv`] | variable-size blocks that never straddle a page (xvMalloc) | no | one |
 //!
 //! All of them count everything they take: see [`PoolStats`].
@@ -22,8 +23,10 @@ mod table;
 #[cfg(test)]
 mod testing;
 mod xv;
+mod zs;
 
 pub use api::{Handle, Pool, PoolError};
 pub use dense::{Dense, Limits};
 pub use stats::PoolStats;
 pub use xv::Xv;
+pub use zs::{ClassStats, ClassTable, Zs, ZsConfig};

@@ -88,6 +88,7 @@ macro_rules! pin_cell {
 }
 
 pin_cell!(PinCell32, AtomicU32, u32);
+pin_cell!(PinCell64, AtomicU64, u64);
 
 #[cfg(all(test, loom))]
 mod loom_tests {

@@ -11,7 +11,7 @@
 //!    it, or as atomic words; the bytes of a live object are touched for its owner only.
 
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// `len` bytes of committed memory at `base`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,28 @@ impl Span {
         // SAFETY: in bounds and aligned; by invariants 1 and 2 the memory outlives every use, and
         // words that threads share are only ever touched as atomics.
         unsafe { AtomicU32::from_ptr(place) }
+    }
+
+    #[inline]
+    pub(crate) fn read_u32(self, offset: usize) -> u32 {
+        self.word(offset).load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn write_u32(self, offset: usize, value: u32) {
+        self.word(offset).store(value, Relaxed);
+    }
+
+    /// Copies `len` bytes at `from_offset` of `from` to `offset`. The two ranges are apart.
+    pub(crate) fn copy_from(self, offset: usize, from: Self, from_offset: usize, len: usize) {
+        let fits = offset + len <= self.len && from_offset + len <= from.len;
+        assert!(fits, "{len} bytes from {from_offset} to {offset}");
+        // SAFETY: within the span, just checked.
+        let to = unsafe { self.base.add(offset) };
+        // SAFETY: within the other span, just checked.
+        let from = unsafe { from.base.add(from_offset) };
+        // SAFETY: both in bounds and committed; by invariant 2 the caller owns both ranges.
+        unsafe { to.copy_from_nonoverlapping(from, len) };
     }
 
     /// Copies `data` to `offset`.

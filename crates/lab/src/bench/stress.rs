@@ -20,7 +20,7 @@ pub(crate) struct Stress;
 #[command(name = "hectare bench stress", no_binary_name = true)]
 struct Args {
     /// Pools to measure
-    #[arg(long, value_delimiter = ' ', num_args = 1.., default_values_t = ["xv".to_owned(), "dense".to_owned()])]
+    #[arg(long, value_delimiter = ' ', num_args = 1.., default_values_t = ["xv".to_owned(), "zs".to_owned(), "dense".to_owned()])]
     pools: Vec<String>,
     /// Coin flips
     #[arg(long, default_value_t = 1_000_000)]
@@ -224,7 +224,8 @@ impl Study for Stress {
             for seed in args.seed..args.seed + args.runs {
                 let flips = sizes.flips(args.ops, args.max_live, seed);
                 let workload = format!("{}, seed {seed}", sizes.name);
-                for (first, spec) in args.pools.iter().enumerate().map(|(at, spec)| (at == 0, spec)) {
+                for (first, spec) in args.pools.iter().enumerate().map(|(at, spec)| (at == 0, spec))
+                {
                     let run = run(spec, &flips)?;
                     report.rows.push(row(spec, &workload, args.ops, &run));
                     if seed == args.seed {

@@ -4,12 +4,13 @@ mod grown;
 
 use anyhow::{Context, bail};
 use hectare_pages::{FutexPark, Os};
-use hectare_pool::{Dense, Limits, Pool, Xv};
+use hectare_pool::{Dense, Limits, Pool, Xv, Zs, ZsConfig};
 
 pub(crate) use grown::{PageGranular, PowersOfTwo};
 
 /// What `--pools` understands, for help texts.
-pub(crate) const SPECS: &str = "xv, dense, dense:pieces=N,segment-kib=N, page-granular, powers-of-two";
+pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, dense:pieces=N,shards=N,segment-kib=N, page-granular, \
+     powers-of-two";
 
 /// A pool of that description, empty.
 ///
@@ -20,6 +21,12 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
     let mut parameters = Parameters::parse(spec, parameters)?;
     let pool: Box<dyn Pool + Send> = match name {
         "xv" => Box::new(Xv::<Os, FutexPark>::new(Os)),
+        "zs" => {
+            let mut config = ZsConfig::for_page_bytes(crate::machine::page_bytes() as usize);
+            config.chain_pages = parameters.take("chain")?.unwrap_or(config.chain_pages);
+            config.class_step_bytes = parameters.take("step")?.unwrap_or(config.class_step_bytes);
+            Box::new(Zs::<Os, FutexPark>::with_config(Os, config)?)
+        }
         "dense" => {
             let mut limits = Limits::for_page_bytes(crate::machine::page_bytes() as usize);
             limits.max_pieces = parameters.take("pieces")?.unwrap_or(limits.max_pieces);

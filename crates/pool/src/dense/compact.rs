@@ -177,10 +177,9 @@ impl<S: PageSource> Locked<'_, S> {
         let mut left_units = bytes / UNIT;
         while left_units > 0 {
             let units = left_units.min(from.left_units).min(to.left_units);
-            for unit in 0..units {
-                let word = self.segments.read(from.place.forward(unit));
-                self.segments.write(to.place.forward(unit), word);
-            }
+            let (from_span, from_offset) = self.segments.span(from.place);
+            let (to_span, to_offset) = self.segments.span(to.place);
+            to_span.copy_from(to_offset, from_span, from_offset, units * UNIT);
             from.advance(self, units);
             to.advance(self, units);
             left_units -= units;
