@@ -42,6 +42,10 @@ pub(crate) struct Backend<S: System> {
     /// How many views are in use.
     count: AtomicUsize,
     region_bytes: usize,
+    /// Frames taken that held no memory, since the last [`begin_scavenge`](Self::begin_scavenge).
+    grown_frames: AtomicUsize,
+    /// How many there may be before the next.
+    growth_limit_frames: AtomicUsize,
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,
 }
@@ -78,6 +82,8 @@ impl<S: System> Backend<S> {
             views: [const { RegionView::new() }; REGIONS],
             count: AtomicUsize::new(0),
             region_bytes,
+            grown_frames: AtomicUsize::new(0),
+            growth_limit_frames: AtomicUsize::new(MIN_ALLOWANCE_BYTES / FRAME_BYTES),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,
@@ -121,6 +127,9 @@ impl<S: System> Backend<S> {
         };
         if run.refaults {
             state.regret_frames += frames;
+        }
+        if run.clean {
+            self.grown_frames.fetch_add(frames, Ordering::Relaxed);
         }
         state.used_frames += frames;
         let region = state.regions[index].as_mut()?;
@@ -196,7 +205,7 @@ impl<S: System> Backend<S> {
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
         // SAFETY: the run was free until now, so nobody else reaches its descriptor.
-        unsafe { name.get() }.open(run.start, class);
+        unsafe { name.get() }.open(run.start, class, run.clean);
         Some(name)
     }
 
@@ -208,6 +217,20 @@ impl<S: System> Backend<S> {
         region.mark(start, SLAB_FRAMES, ClassId::NONE);
         region.give(start, SLAB_FRAMES);
         self.gave(&mut state, SLAB_FRAMES);
+    }
+
+    /// Whether the heap has grown so much that it should look for idle memory in the slabs first.
+    #[inline]
+    pub(crate) fn should_scavenge(&self) -> bool {
+        self.grown_frames.load(Ordering::Relaxed) > self.growth_limit_frames.load(Ordering::Relaxed)
+    }
+
+    /// Begins to count anew: the next time is when the heap has grown by an eighth.
+    pub(crate) fn begin_scavenge(&self) {
+        let used = self.state.lock().used_frames;
+        let limit = (used / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
+        self.growth_limit_frames.store(limit, Ordering::Relaxed);
+        self.grown_frames.store(0, Ordering::Relaxed);
     }
 
     /// What follows when `frames` frames have become dirty.

@@ -119,6 +119,25 @@ impl Bin {
         }
     }
 
+    /// Gives back the idle frames of the emptier half of the groups; those of the fuller half will
+    /// be used first. Returns how many bytes went.
+    pub(crate) fn scavenge(
+        &mut self,
+        decommit: &mut impl FnMut(NonNull<u8>, usize) -> bool,
+    ) -> usize {
+        let mut gone = 0;
+        for first in &self.groups[GROUPS / 2..] {
+            let mut next = *first;
+            while let Some(name) = next {
+                // SAFETY: a listed slab is this bin's, and its lock is held.
+                let slab = unsafe { name.get() };
+                gone += slab.scavenge(decommit);
+                next = slab.next;
+            }
+        }
+        gone
+    }
+
     fn fullest(&self) -> Option<SlabRef> {
         self.groups.iter().find_map(|&first| first)
     }

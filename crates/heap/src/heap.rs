@@ -231,6 +231,9 @@ impl<S: System> Heap<S> {
             let start = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
             return start.map_or(null, |start| (start.as_ptr(), true));
         }
+        if self.backend.should_scavenge() {
+            self.scavenge();
+        }
         let frames = self.frames_for(bytes);
         let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
         let run = self.backend.get_run(frames, align, ClassId::RUN);
@@ -517,11 +520,27 @@ impl<S: System> Heap<S> {
         None
     }
 
+    /// Gives idle frames inside the slabs back to the system, before the heap takes more of it.
+    /// Passes by the bins whose lock is held: the caller may hold one itself. Returns how many
+    /// bytes went.
+    #[cold]
+    fn scavenge(&self) -> usize {
+        self.backend.begin_scavenge();
+        if self.source().page_bytes() > FRAME_BYTES {
+            return 0;
+        }
+        let mut decommit = |start, bytes| {
+            // SAFETY: a bin says that the frames are part of its slab and hold no object in use.
+            unsafe { self.source().decommit(start, bytes) }.is_ok()
+        };
+        self.bins.iter().filter_map(Lock::try_lock).map(|mut bin| bin.scavenge(&mut decommit)).sum()
+    }
+
     /// Gives what the heap does not need back to the system: the pools' objects and all dirty
     /// memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         self.release_pools();
-        self.backend.trim(keep_bytes)
+        self.scavenge() + self.backend.trim(keep_bytes)
     }
 
     /// What the heap holds now. Other threads' caches count as in use. O(classes × CPUs).
@@ -600,6 +619,9 @@ impl<S: System> Heap<S> {
 
 impl<S: System> SlabSource for Heap<S> {
     fn get_slab(&self, class: ClassId) -> Option<SlabRef> {
+        if self.backend.should_scavenge() {
+            self.scavenge();
+        }
         self.backend.get_slab(class)
     }
 

@@ -20,9 +20,18 @@ use core::ptr::NonNull;
 
 use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
 use crate::object::{Batch, FreeObject, Key};
+use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 const WORDS: usize = SLAB_BYTES / MIN_ALIGN / 64;
 const _: () = assert!(WORDS <= 64, "one summary word has to do");
+
+const _: () = assert!(SLAB_FRAMES == 16, "one bit a frame in a u16");
+const ALL_FRAMES: u16 = u16::MAX;
+
+/// The bits of the frames `first` to `last`.
+fn frames(first: usize, last: usize) -> u16 {
+    (ALL_FRAMES >> (SLAB_FRAMES - 1 - last)) & (ALL_FRAMES << first)
+}
 
 /// A slab's descriptor. Zeroed memory is a valid one that is not in use.
 #[derive(Debug)]
@@ -35,6 +44,8 @@ pub(crate) struct Slab {
     object_bytes: u32,
     free: u16,
     objects: u16,
+    /// One bit a frame: it reads as zero and holds no memory.
+    clean: u16,
     pub(crate) group: u8,
     class: u8,
     summary: u64,
@@ -51,7 +62,7 @@ pub(crate) enum Returned {
 
 impl Slab {
     /// Makes it the descriptor of an empty slab at `start`.
-    pub(crate) fn open(&mut self, start: NonNull<u8>, class: ClassId) {
+    pub(crate) fn open(&mut self, start: NonNull<u8>, class: ClassId, clean: bool) {
         let objects = class.objects();
         self.next = None;
         self.previous = None;
@@ -62,6 +73,7 @@ impl Slab {
         self.objects = objects as u16;
         self.class = class.byte();
         self.group = 0;
+        self.clean = if clean { ALL_FRAMES } else { 0 };
         let whole = objects / 64;
         self.words[..whole].fill(u64::MAX);
         if objects % 64 != 0 {
@@ -105,6 +117,8 @@ impl Slab {
                 *bits &= *bits - 1;
                 left -= 1;
                 let offset = (word * 64 + bit) * self.object_bytes as usize;
+                let last = offset + self.object_bytes as usize - 1;
+                self.clean &= !frames(offset / FRAME_BYTES, last / FRAME_BYTES);
                 // SAFETY: by invariant 1 the object is free; offset < objects × object bytes.
                 let object = unsafe { start.add(offset) };
                 // SAFETY: as above, and clearing its bit made it the caller's.
@@ -134,6 +148,40 @@ impl Slab {
         self.summary |= 1 << word;
         self.free += 1;
         Returned::Ok
+    }
+
+    /// Calls `decommit` for each stretch of frames that hold memory but no object in use, and
+    /// notes those for which it says that the memory is gone. Returns how many bytes went.
+    pub(crate) fn scavenge(
+        &mut self,
+        decommit: &mut impl FnMut(NonNull<u8>, usize) -> bool,
+    ) -> usize {
+        let mut gone = 0;
+        let mut frame = 0;
+        while frame < SLAB_FRAMES {
+            let length = (frame..SLAB_FRAMES).take_while(|&f| self.is_idle(f)).count();
+            if length > 0 {
+                // SAFETY: the slab has SLAB_FRAMES frames.
+                let start = unsafe { self.start().add(frame * FRAME_BYTES) };
+                if decommit(start, length * FRAME_BYTES) {
+                    self.clean |= frames(frame, frame + length - 1);
+                    gone += length * FRAME_BYTES;
+                }
+            }
+            frame += length + 1;
+        }
+        gone
+    }
+
+    /// Whether a frame holds memory, but no part of an object that is not free.
+    fn is_idle(&self, frame: usize) -> bool {
+        if self.clean & frames(frame, frame) != 0 {
+            return false;
+        }
+        let first = frame * FRAME_BYTES / self.object_bytes as usize;
+        let last = (frame * FRAME_BYTES + FRAME_BYTES - 1) / self.object_bytes as usize;
+        (first..=last.min(self.objects() - 1))
+            .all(|index| self.words[index / 64 % WORDS] >> (index % 64) & 1 == 1)
     }
 
     /// Panics unless invariants 1 and 2 hold. For tests.
