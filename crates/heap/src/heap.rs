@@ -375,7 +375,7 @@ impl<S: System> Heap<S> {
     /// What `start` is the start of.
     fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
         let address = start.addr().get();
-        if address % MIN_ALIGN != 0 {
+        if !address.is_multiple_of(MIN_ALIGN) {
             return Err(Misuse::Misaligned);
         }
         let Some((view, offset)) = self.backend.find(address) else {
@@ -389,7 +389,7 @@ impl<S: System> Heap<S> {
         // SAFETY: `find` says that the address lies in the region.
         let class = unsafe { view.class_of(address) };
         if class.is_small() {
-            if address % SLAB_BYTES % class.object_bytes() != 0 {
+            if !(address % SLAB_BYTES).is_multiple_of(class.object_bytes()) {
                 return Err(Misuse::Interior);
             }
             // SAFETY: the start of an object of a size class, which is only looked at.
@@ -399,10 +399,10 @@ impl<S: System> Heap<S> {
             }
             return Ok(Place::Small(class));
         }
-        if offset % FRAME_BYTES == 0 {
-            if let Some(frames) = self.backend.run_length(start) {
-                return Ok(Place::Run { frames });
-            }
+        if offset % FRAME_BYTES == 0
+            && let Some(frames) = self.backend.run_length(start)
+        {
+            return Ok(Place::Run { frames });
         }
         Err(if class == ClassId::RUN || self.lies_in_run(view.offset_of(address), address) {
             Misuse::Interior

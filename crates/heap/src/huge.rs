@@ -232,8 +232,10 @@ impl Huge {
         let Some(table) = self.table else { return };
         // SAFETY: at ≤ len, and `make_room` committed room for len + 1 entries.
         let place = unsafe { table.add(at) };
+        // SAFETY: as above: at + 1 ≤ the entries that there is room for.
+        let behind = unsafe { place.add(1) };
         // SAFETY: as above; the entries behind `at` move up by one.
-        unsafe { place.copy_to(place.add(1), self.len - at) };
+        unsafe { place.copy_to(behind, self.len - at) };
         // SAFETY: as above.
         unsafe { place.write(block) };
         self.bytes += block.committed_bytes;

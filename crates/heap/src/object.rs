@@ -73,9 +73,11 @@ impl FreeObject {
     /// Whether it bears its mark, by invariant 2.
     #[inline(always)]
     pub(crate) fn is_marked(self, key: Key) -> bool {
-        // SAFETY: the words are committed memory of the heap, whoever owns the object; a racing
-        // write by a program that misuses it can only change the answer.
-        let mark = unsafe { (&raw const (*self.0.as_ptr()).mark).read_volatile() };
+        // SAFETY: within the object's two words.
+        let mark = unsafe { &raw const (*self.0.as_ptr()).mark };
+        // SAFETY: committed memory of the heap, whoever owns the object; a racing write by a
+        // program that misuses it can only change the answer.
+        let mark = unsafe { mark.read_volatile() };
         mark == key.mark(self.0)
     }
 

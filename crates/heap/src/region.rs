@@ -221,10 +221,10 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Run> {
-        if frames <= self.dirty.free_frames() {
-            if let Ok(first) = take_range(&mut self.dirty, frames, align) {
-                return Some(Run { start: self.at(first), clean: false, refaults: false });
-            }
+        if frames <= self.dirty.free_frames()
+            && let Ok(first) = take_range(&mut self.dirty, frames, align)
+        {
+            return Some(Run { start: self.at(first), clean: false, refaults: false });
         }
         let first = take_range(&mut self.clean, frames, align).ok()?;
         if self.reach(first.0 + frames, source, view).is_err() {

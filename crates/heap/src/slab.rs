@@ -76,7 +76,7 @@ impl Slab {
         self.clean = if clean { ALL_FRAMES } else { 0 };
         let whole = objects / 64;
         self.words[..whole].fill(u64::MAX);
-        if objects % 64 != 0 {
+        if !objects.is_multiple_of(64) {
             self.words[whole] = (1 << (objects % 64)) - 1;
         }
         self.summary = u64::MAX >> (64 - objects.div_ceil(64));
