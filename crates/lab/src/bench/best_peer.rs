@@ -16,8 +16,8 @@ use anyhow::Context;
 use crate::report::{Report, Row};
 use crate::stats;
 
-/// The workload name of the summary rows.
-const MEANS: &str = "geometric mean over best peer";
+/// The parameter of the report that holds the summary: subject → name of the mean → value.
+const MEANS: &str = "geometric_means_to_best_peer";
 
 /// What is compared: the figure of a row, its per-round values where kept, and the name of the
 /// ratio that is added.
@@ -52,7 +52,6 @@ fn is_ours(subject: &str) -> bool {
 fn is_measured(row: &Row) -> bool {
     let role = row.figures.get("role").and_then(|role| role.as_str());
     row.figures.contains_key("time_ns")
-        && row.workload != MEANS
         && row.workload != crate::contest::analysis::ALL_CASES
         && role.is_some_and(|role| role == "subject" || role == "reference")
 }
@@ -87,8 +86,8 @@ pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Adds to each measured row its ratios to the best peer, and one row of geometric means per
-/// subject.
+/// Adds to each measured row its ratios to the best peer, and to the report the geometric means of
+/// each subject.
 pub(crate) fn judge(report: &mut Report) {
     let mut means: BTreeMap<(String, &'static str), Vec<f64>> = BTreeMap::new();
     for judged in &JUDGED {
@@ -120,7 +119,7 @@ pub(crate) fn judge(report: &mut Report) {
         }
     }
     let rows = workloads(report).len();
-    let mut summary: BTreeMap<String, Row> = BTreeMap::new();
+    let mut summary = serde_json::Map::new();
     for ((subject, name), ratios) in means {
         // A subject that broke somewhere has no mean over all rows.
         let Some(mean) = stats::geometric_mean(&ratios).filter(|_| ratios.len() == rows) else {
@@ -130,12 +129,18 @@ pub(crate) fn judge(report: &mut Report) {
             ));
             continue;
         };
-        let row = summary.entry(subject.clone()).or_insert_with(|| Row::new(subject, MEANS));
-        row.figures.insert(name.to_owned(), mean.into());
         let worst = ratios.iter().fold(0.0_f64, |worst, &ratio| worst.max(ratio));
-        row.figures.insert(format!("worst_{name}"), worst.into());
+        let of_subject =
+            summary.entry(subject).or_insert_with(|| serde_json::Value::Object(Default::default()));
+        of_subject[name] = mean.into();
+        of_subject[format!("worst_{name}")] = worst.into();
     }
-    report.rows.extend(summary.into_values());
+    report.parameter(MEANS, serde_json::Value::Object(summary));
+}
+
+/// A geometric mean (or with `worst_` before its name the worst row) of a subject.
+fn mean(report: &Report, subject: &str, name: &str) -> Option<f64> {
+    report.parameters.get(MEANS)?.get(subject)?.get(name)?.as_f64()
 }
 
 /// Median over rounds of the paired ratio; of the medians where the rounds are not kept or differ.
@@ -204,9 +209,7 @@ pub(crate) fn tables(report: &Report) -> String {
         for (title, prefix) in [("**geometric mean**", ""), ("worst row", "worst_")] {
             let mut line = vec![title.to_owned(), String::new()];
             line.extend(subjects.iter().map(|subject| {
-                let row =
-                    report.rows.iter().find(|row| row.workload == MEANS && row.subject == *subject);
-                let mean = row.and_then(|row| row.number(&format!("{prefix}{}", judged.ratio)));
+                let mean = mean(report, subject, &format!("{prefix}{}", judged.ratio));
                 mean.map_or_else(|| "–".to_owned(), |mean| format!("{mean:.2}"))
             }));
             lines.push(line);
@@ -281,9 +284,8 @@ mod tests {
         report
     }
 
-    fn mean(report: &Report, subject: &str, name: &str) -> f64 {
-        let mut rows = report.rows.iter().filter(|row| row.workload == MEANS);
-        rows.find(|row| row.subject == subject).and_then(|row| row.number(name)).unwrap()
+    fn close(value: Option<f64>, expected: f64) -> bool {
+        value.is_some_and(|value| (value - expected).abs() < 1e-9)
     }
 
     #[test]
@@ -291,11 +293,11 @@ mod tests {
         let mut report = example();
         judge(&mut report);
         // a: 0.5 of fast; b: 2.0 of system.
-        assert!((mean(&report, "hectare", "time_to_best_peer_ratio") - 1.0).abs() < 1e-9);
-        assert!((mean(&report, "fast", "time_to_best_peer_ratio") - 2.0).abs() < 1e-9);
-        assert!((mean(&report, "hectare", "worst_time_to_best_peer_ratio") - 2.0).abs() < 1e-9);
+        assert!(close(mean(&report, "hectare", "time_to_best_peer_ratio"), 1.0));
+        assert!(close(mean(&report, "fast", "time_to_best_peer_ratio"), 2.0));
+        assert!(close(mean(&report, "hectare", "worst_time_to_best_peer_ratio"), 2.0));
         // a: 0.5 of system; b: 2.0 of both.
-        assert!((mean(&report, "hectare", "memory_to_best_peer_ratio") - 1.0).abs() < 1e-9);
+        assert!(close(mean(&report, "hectare", "memory_to_best_peer_ratio"), 1.0));
         let text = tables(&report);
         assert!(text.contains("| a ") && !text.contains("again"), "{text}");
     }
@@ -305,7 +307,7 @@ mod tests {
         let mut report = example();
         report.rows.retain(|row| (row.subject.as_str(), row.workload.as_str()) != ("fast", "b"));
         judge(&mut report);
-        assert!(!report.rows.iter().any(|row| row.workload == MEANS && row.subject == "fast"));
+        assert_eq!(mean(&report, "fast", "time_to_best_peer_ratio"), None);
         assert!(report.notes.iter().any(|note| note.contains("fast has 1 of 2 rows")));
     }
 }

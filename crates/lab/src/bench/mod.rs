@@ -208,6 +208,7 @@ impl Entry {
 }
 
 pub(crate) mod best_peer;
+pub(crate) mod callgrind;
 mod churn;
 mod drain;
 mod false_sharing;

@@ -3,8 +3,9 @@
 use anyhow::{Context, bail};
 
 use super::contesting::ContestArgs;
-use crate::bench::{self, Entry, Parameters, best_peer};
+use crate::bench::{self, Entry, Parameters, best_peer, callgrind};
 use crate::contest::{Case, Work};
+use crate::subject::{self, Subject};
 
 /// What `hectare bench` can be given.
 #[derive(clap::Args)]
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// Of `all`: nothing is measured, the rows come from these records of `bench all --json`
     #[arg(long, value_name = "F.json,…", value_delimiter = ',')]
     from: Vec<std::path::PathBuf>,
+    /// Count instructions and simulated cache misses by valgrind instead of measuring time
+    #[arg(long)]
+    callgrind: bool,
     /// Another parameter of the workload, as NAME=VALUE
     #[arg(short, long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
@@ -80,6 +84,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     }
                 }
             }
+            if args.callgrind {
+                return count(&args, name, &parameters);
+            }
             let threads = if args.threads.is_empty() {
                 vec![parameters.threads]
             } else {
@@ -92,6 +99,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             args.contest.hold(&format!("bench {name}"), cases, false)
         }
     }
+}
+
+/// Instructions of one workload on every subject.
+fn count(args: &Args, name: &str, parameters: &Parameters) -> anyhow::Result<()> {
+    if !callgrind::is_here() {
+        println!("skipped: --callgrind needs valgrind, which is not installed");
+        return Ok(());
+    }
+    let mut parameters = parameters.clone();
+    if let [threads] = args.threads[..] {
+        parameters.threads = threads;
+    }
+    let subjects = match &args.contest.allocators {
+        Some(list) => Subject::parse_list(list)?,
+        None => subject::found(),
+    };
+    args.contest.outputs.deliver(&callgrind::count(name, &parameters, &subjects)?)
 }
 
 /// Every workload's rows, and the tables against the best peer of each.

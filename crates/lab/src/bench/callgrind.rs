@@ -1,0 +1,191 @@
+//! Instructions and simulated cache misses per operation, counted by callgrind.
+//!
+//! Counts do not depend on what else the machine does, so they tell small differences of fast paths
+//! that time cannot. Each subject runs twice, the second time with twice the operations; what the
+//! second run counted more belongs to the additional operations alone, and starting the process and
+//! the heap drops out.
+//!
+//! 1. *In the library*: what was executed in the subject's own code (for `system` in the C library).
+//! 2. *In all*: with the harness, which writes and checks the stamps and makes the list of
+//!    operations; the same for every subject.
+//! 3. Cache misses are those of valgrind's model of this machine's first and last level, in all.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use super::{Outcome, Parameters};
+use crate::cmd::child::ChildRecord;
+use crate::report::{Report, Row};
+use crate::subject::Subject;
+
+/// Under callgrind a program takes some fifty times as long: of the operations so many less.
+const FEWER: u64 = 50;
+
+/// Whether valgrind can be started.
+pub(crate) fn is_here() -> bool {
+    Command::new("valgrind")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Counts one workload on every subject; `ops` are those of a timed run.
+///
+/// # Errors
+/// When a run breaks, or callgrind's output cannot be read.
+pub(crate) fn count(
+    name: &str,
+    parameters: &Parameters,
+    subjects: &[Subject],
+) -> anyhow::Result<Report> {
+    let mut report = Report::new(&format!("bench {name} --callgrind"));
+    let once = Parameters { ops: (parameters.ops / FEWER).max(1), ..parameters.clone() };
+    let twice = Parameters { ops: once.ops * 2, ..once.clone() };
+    report.parameter("ops", once.ops);
+    report.parameter("threads", once.threads);
+    for subject in subjects {
+        let (less, few) = run(name, &once, subject)?;
+        let (more, many) = run(name, &twice, subject)?;
+        let ops = (many.ops - few.ops) as f64;
+        anyhow::ensure!(ops > 0.0, "`{name}` does not do more when it is asked for more");
+        let per_op = |count: fn(&Counts) -> u64| (count(&more) as f64 - count(&less) as f64) / ops;
+        report.rows.push(
+            Row::new(&subject.name, name)
+                .with("library_instructions", per_op(|counts| counts.library))
+                .with("all_instructions", per_op(|counts| counts.instructions))
+                .with("first_level_misses", per_op(|counts| counts.first_level_misses))
+                .with("last_level_misses", per_op(|counts| counts.last_level_misses)),
+        );
+    }
+    report.notes.push(
+        "per operation, by valgrind's callgrind: the difference of a run and one twice as long; \
+         cache misses are simulated"
+            .to_owned(),
+    );
+    Ok(report)
+}
+
+/// What one run counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counts {
+    instructions: u64,
+    library: u64,
+    first_level_misses: u64,
+    last_level_misses: u64,
+}
+
+fn run(
+    name: &str,
+    parameters: &Parameters,
+    subject: &Subject,
+) -> anyhow::Result<(Counts, Outcome)> {
+    let file = OutFile(std::env::temp_dir().join(format!(
+        "hectare-callgrind-{}-{}",
+        std::process::id(),
+        subject.name
+    )));
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--cache-sim=yes", "--compress-strings=no"])
+        .args(["--compress-pos=no", "--quiet"])
+        .arg(format!("--callgrind-out-file={}", file.0.display()))
+        .arg(std::env::current_exe().context("finding this executable")?)
+        .args(["child", "--fd", "1", "bench", name])
+        .arg(serde_json::to_string(parameters)?)
+        .env_remove("LD_PRELOAD")
+        .envs(subject.environment());
+    if let Some(library) = &subject.library {
+        command.env("LD_PRELOAD", library);
+    }
+    let output = command.stdin(Stdio::null()).output().context("starting valgrind")?;
+    let line = String::from_utf8_lossy(&output.stdout);
+    let outcome = match serde_json::from_str(line.trim()) {
+        Ok(ChildRecord::Done { outcome, .. }) => *outcome,
+        Ok(ChildRecord::Failed(why)) => bail!("{} in {name}: {why}", subject.name),
+        Ok(ChildRecord::Started { .. }) | Err(_) => bail!(
+            "{} in {name} under valgrind ended with {}: {}",
+            subject.name,
+            output.status,
+            String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no word")
+        ),
+    };
+    let text = std::fs::read_to_string(&file.0).context("reading callgrind's output")?;
+    let object = match &subject.library {
+        Some(library) => library.clone(),
+        None => PathBuf::from("libc.so.6"),
+    };
+    Ok((parse(&text, &object)?, outcome))
+}
+
+/// Callgrind's output, removed when it was read.
+struct OutFile(PathBuf);
+
+impl Drop for OutFile {
+    fn drop(&mut self) {
+        // There is none when valgrind did not start.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Sums of a callgrind profile with uncompressed names and positions; `object` is the library whose
+/// share is told (by its file name).
+///
+/// A cost line is `LINE COUNT…` in the order of the `events:` header; the one after `calls=` is what
+/// the callee cost and is counted there.
+fn parse(text: &str, object: &Path) -> anyhow::Result<Counts> {
+    let file = object.file_name().context("a library has a name")?.to_string_lossy();
+    let mut events: Vec<&str> = Vec::new();
+    let mut counts = Counts::default();
+    let (mut inside, mut is_call) = (false, false);
+    for line in text.lines() {
+        if let Some(names) = line.strip_prefix("events:") {
+            events = names.split_whitespace().collect();
+        } else if let Some(path) = line.strip_prefix("ob=") {
+            inside = Path::new(path).file_name().is_some_and(|name| *name == *file);
+        } else if line.starts_with("calls=") {
+            is_call = true;
+        } else if line.starts_with(|first: char| first.is_ascii_digit()) {
+            if std::mem::take(&mut is_call) {
+                continue;
+            }
+            for (event, number) in events.iter().zip(line.split_whitespace().skip(1)) {
+                let number: u64 =
+                    number.parse().with_context(|| format!("the cost line `{line}`"))?;
+                match *event {
+                    "Ir" => {
+                        counts.instructions += number;
+                        counts.library += if inside { number } else { 0 };
+                    }
+                    "I1mr" | "D1mr" | "D1mw" => counts.first_level_misses += number,
+                    "ILmr" | "DLmr" | "DLmw" => counts.last_level_misses += number,
+                    _ => {}
+                }
+            }
+        }
+    }
+    anyhow::ensure!(events.contains(&"Ir"), "callgrind's output names no events");
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_summed_without_the_cost_of_callees() {
+        let text = "events: Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\n\
+                    ob=/usr/bin/hectare\nfl=a.rs\nfn=main\n10 5 1 0 1\n\
+                    cob=/x/libpeer_a.so\ncfn=malloc\ncalls=2 0\n11 100 9 9 9 9 9 9 9 9\n\
+                    12 7\nob=/x/libpeer_a.so\nfn=malloc\n0 100 0 0 0 3 4 0 1 2\n";
+        let counts = parse(text, Path::new("/x/libpeer_a.so")).unwrap();
+        assert_eq!(
+            counts,
+            Counts { instructions: 112, library: 100, first_level_misses: 8, last_level_misses: 3 }
+        );
+        assert!(parse("no profile", Path::new("/x/a.so")).is_err());
+    }
+}
