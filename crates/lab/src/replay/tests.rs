@@ -1,1 +1,229 @@
+//! Traces made here, replayed on this process's own `malloc`.
 
+use std::fs::File;
+use std::path::PathBuf;
+
+use hectare_trace::{Event, FileHeader, ObjectId, ThreadId, Writer};
+
+use super::plan::WINDOW;
+use super::*;
+
+/// A file that goes away with the test.
+struct Temp(PathBuf);
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+const PLAIN: Options =
+    Options { mode: Mode::Speed, touch: Touch::Full, planted_ns: 0, latency: false };
+
+/// Random events of `threads` threads; a third of the objects change hands. Gives the file, the
+/// number of calls, and the peak of live bytes.
+fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-{name}.hxt", std::process::id()));
+    let mut random = fastrand::Rng::with_seed(events + u64::from(threads));
+    let header = FileHeader { ticks_per_second: 1_000_000, ..FileHeader::new() };
+    let mut writer = Writer::new(File::create(&path).unwrap(), header).unwrap();
+    let mut live: Vec<(ObjectId, u64)> = Vec::new();
+    let (mut live_bytes, mut peak_bytes, mut calls) = (0, 0, 0);
+    for now in 0..events {
+        let mut thread = ThreadId(random.u32(1..=threads));
+        let size_bytes = random.u64(0..1 << random.u32(4..14));
+        let given = match live.len() {
+            0 => None,
+            length => Some(random.usize(0..length)),
+        };
+        if let Some(at) = given
+            && random.u8(0..3) > 0
+        {
+            thread = live[at].0.thread();
+        }
+        let mut take = |at| {
+            let (object, size) = live.swap_remove(at);
+            live_bytes -= size;
+            object
+        };
+        let event = match (random.u8(0..16), given) {
+            (0..=3, _) | (_, None) => Event::Malloc { size_bytes },
+            (4, _) => Event::Calloc { size_bytes },
+            (5, _) => Event::Memalign { size_bytes, align_log2: random.u8(0..13) },
+            (6, Some(at)) => Event::Realloc { old: Some(take(at)), size_bytes },
+            (7, _) => Event::Realloc { old: None, size_bytes },
+            (8, Some(at)) => Event::UsableSize { object: live[at].0 },
+            (9, _) => Event::Free { object: None },
+            (10, Some(at)) => Event::SizedFree { object: Some(take(at)) },
+            (11, _) => Event::Marker { value: now },
+            (_, Some(at)) => Event::Free { object: Some(take(at)) },
+        };
+        calls += u64::from(!matches!(event, Event::Marker { .. }));
+        if let Some(made) = writer.event(thread, now, &event, false).unwrap() {
+            live.push((made, size_bytes));
+            live_bytes += size_bytes;
+            peak_bytes = peak_bytes.max(live_bytes);
+        }
+    }
+    writer.finish().unwrap();
+    (Temp(path), calls, peak_bytes)
+}
+
+#[test]
+fn every_mode_and_touch_executes_every_operation() {
+    let (file, calls, peak_bytes) = trace("modes", 5, 60_000);
+    for touch in [Touch::None, Touch::Line, Touch::Page, Touch::Full] {
+        for mode in [Mode::Speed, Mode::Serial, Mode::Paced] {
+            let outcome = run(&file.0, Options { mode, touch, ..PLAIN }).unwrap();
+            assert_eq!(outcome.ops, calls, "{mode:?} {touch:?}");
+            assert_eq!(outcome.live_peak_bytes, peak_bytes);
+            assert_eq!(outcome.failed_allocations, 0);
+            assert!(outcome.ns > 0);
+            assert_eq!(outcome.more["skipped_ops_count"], 0.0);
+            assert_eq!(outcome.latencies.is_empty(), mode != Mode::Paced);
+        }
+    }
+}
+
+#[test]
+fn the_checksum_belongs_to_the_operations() {
+    let (file, ..) = trace("checksum", 3, 20_000);
+    let (other, ..) = trace("checksum-other", 3, 20_001);
+    let first = run(&file.0, PLAIN).unwrap().checksum;
+    assert_eq!(run(&file.0, Options { touch: Touch::None, ..PLAIN }).unwrap().checksum, first);
+    assert_ne!(run(&other.0, PLAIN).unwrap().checksum, first);
+}
+
+#[test]
+fn a_trace_in_many_segments_is_the_same_trace() {
+    let (file, calls, peak_bytes) = trace("segments", 6, 50_000);
+    let whole = run(&file.0, PLAIN).unwrap();
+    for most_ops in [999, 5000, 20_000] {
+        let parts = run_in_segments(&file.0, PLAIN, most_ops).unwrap();
+        assert_eq!((parts.ops, parts.checksum), (calls, whole.checksum));
+        assert_eq!(parts.live_peak_bytes, peak_bytes);
+        assert_eq!(parts.more["segments_count"], calls.div_ceil(most_ops) as f64);
+    }
+}
+
+#[test]
+fn many_threads_that_come_and_go_in_order() {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-go.hxt", std::process::id()));
+    let file = Temp(path);
+    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let mut before = None;
+    let mut now = 0;
+    for thread in (1..=200).map(ThreadId) {
+        // Each thread frees what the one before it left behind.
+        let mut event = |event| {
+            now += 10;
+            writer.event(thread, now, &event, false).unwrap()
+        };
+        event(Event::ThreadStart);
+        event(Event::Free { object: before });
+        for _ in 0..100 {
+            let object = event(Event::Malloc { size_bytes: 100 });
+            event(Event::Free { object });
+        }
+        before = event(Event::Malloc { size_bytes: 3000 });
+        event(Event::ThreadEnd);
+    }
+    writer.finish().unwrap();
+    let outcome = run(&file.0, PLAIN).unwrap();
+    assert_eq!(outcome.ops, 200 * 202);
+    assert_eq!(outcome.more["threads_count"], 200.0);
+    assert_eq!(outcome.live_peak_bytes, 3100);
+}
+
+/// A producer that is never slowed by its consumer in the trace must not run away in the replay.
+#[test]
+fn a_producer_stays_within_the_window_of_its_consumer() {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-ahead.hxt", std::process::id()));
+    let file = Temp(path);
+    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let (producer, consumer) = (ThreadId(1), ThreadId(2));
+    const OBJECTS: u64 = 60_000;
+    const SIZE: u64 = 8000;
+    for now in 0..OBJECTS {
+        let event = Event::Malloc { size_bytes: SIZE };
+        let object = writer.event(producer, 2 * now, &event, false).unwrap();
+        writer.event(consumer, 2 * now + 1, &Event::Free { object }, false).unwrap();
+    }
+    writer.finish().unwrap();
+    let outcome = run(&file.0, Options { touch: Touch::Page, ..PLAIN }).unwrap();
+    assert_eq!(outcome.live_peak_bytes, SIZE);
+    let peak = outcome.window.unwrap().peak_bytes;
+    let ahead = WINDOW * SIZE;
+    assert!(peak < 2 * ahead, "{peak} bytes resident; all objects would be {}", OBJECTS * SIZE);
+}
+
+#[test]
+fn failed_calls_of_the_recording_are_made_and_left_out() {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-failed.hxt", std::process::id()));
+    let file = Temp(path);
+    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let thread = ThreadId(1);
+    let mut event = |event, failed| writer.event(thread, 0, &event, failed).unwrap();
+    let huge = i64::MAX as u64;
+    let kept = event(Event::Malloc { size_bytes: 50 }, false);
+    assert_eq!(event(Event::Malloc { size_bytes: huge }, true), None);
+    // Succeeds here although it failed when recorded: belongs to nobody.
+    event(Event::Calloc { size_bytes: 10 }, true);
+    event(Event::Realloc { old: kept, size_bytes: huge }, true);
+    event(Event::Realloc { old: kept, size_bytes: 60 }, true);
+    event(Event::Free { object: kept }, false);
+    // And one that fails here although it did not then; its free finds nothing.
+    let lost = event(Event::Malloc { size_bytes: huge }, false);
+    let lost = event(Event::Realloc { old: lost, size_bytes: 10 }, false);
+    event(Event::Free { object: lost }, false);
+    writer.finish().unwrap();
+    let outcome = run(&file.0, PLAIN).unwrap();
+    assert_eq!(outcome.ops, 9);
+    assert_eq!(outcome.failed_allocations, 1);
+}
+
+#[test]
+fn a_damaged_trace_is_refused_before_anything_is_measured() {
+    let (file, ..) = trace("damaged", 2, 20_000);
+    let whole = std::fs::read(&file.0).unwrap();
+    std::fs::write(&file.0, &whole[..whole.len() / 2]).unwrap();
+    let error = format!("{:#}", run(&file.0, PLAIN).unwrap_err());
+    assert!(error.contains("damaged") && error.contains("good:"), "{error}");
+    assert!(Ideal::of(&file.0).is_err());
+}
+
+#[test]
+fn a_planted_slowness_is_there() {
+    let (file, calls, _) = trace("planted", 1, 20_000);
+    let plain = run(&file.0, PLAIN).unwrap().ns;
+    let slow = run(&file.0, Options { planted_ns: 2000, ..PLAIN }).unwrap().ns;
+    assert!(slow > plain / 2 + calls * 1900, "{plain} ns became {slow} ns");
+}
+
+#[test]
+fn latencies_count_every_call_and_grow_with_rank() {
+    let (file, calls, _) = trace("latency", 4, 30_000);
+    let outcome = run(&file.0, Options { latency: true, ..PLAIN }).unwrap();
+    assert_eq!(outcome.latencies.iter().map(|record| record.count).sum::<u64>(), calls);
+    for record in &outcome.latencies {
+        let ranks = [
+            record.p50_ns,
+            record.p90_ns,
+            record.p99_ns,
+            record.p999_ns,
+            record.p9999_ns,
+            record.worst_ns,
+        ];
+        assert!(ranks.is_sorted(), "{}: {ranks:?}", record.operation);
+        assert!(record.p50_ns > 0.0 && record.clock_ns > 0.0);
+    }
+}
+
+#[test]
+fn ideal_agrees_with_the_plan() {
+    let (file, _, peak_bytes) = trace("ideal", 3, 30_000);
+    let ideal = Ideal::of(&file.0).unwrap();
+    assert_eq!(ideal.live_bytes, peak_bytes);
+    assert!(ideal.rounded16_bytes > peak_bytes);
+    assert_eq!(ideal.pages_bytes % crate::machine::page_bytes(), 0);
+}

@@ -1,0 +1,162 @@
+/* The program that the recorder's tests record: one case for each argument. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(9); } } while (0)
+
+void hectare_trace_marker(uint64_t) __attribute__((weak));
+static void mark(uint64_t value) { if (hectare_trace_marker) hectare_trace_marker(value); }
+
+/* Keeps the compiler from pairing malloc and free away. */
+static __thread void *volatile sink;
+static void *kept(void *p) { sink = p; return sink; }
+
+/* Early and late calls: before main, after exit has begun. */
+static void *early;
+__attribute__((constructor)) static void before_main(void) { early = malloc(70001); }
+__attribute__((destructor)) static void after_main(void) { free(kept(malloc(70003))); }
+static void at_exit(void) { free(kept(malloc(70002))); }
+
+static void family(void) {
+    mark(1);
+    void *a = kept(malloc(101));
+    void *b = kept(calloc(3, 34));
+    a = kept(realloc(a, 103));
+    a = kept(realloc(a, 40004));
+    void *c = kept(realloc(NULL, 105));
+    void *d = kept(reallocarray(NULL, 2, 53));
+    void *e = kept(aligned_alloc(64, 128));
+    void *f = kept(memalign(256, 109));
+    void *g; CHECK(posix_memalign(&g, 4096, 110) == 0); kept(g);
+    void *h = kept(valloc(111));
+    void *i = kept(pvalloc(112));
+    CHECK(malloc_usable_size(a) >= 40004);
+    CHECK(malloc_usable_size(NULL) == 0);
+    CHECK((uintptr_t)f % 256 == 0 && (uintptr_t)g % 4096 == 0 && (uintptr_t)h % 4096 == 0);
+    free(NULL);
+    errno = 77;
+    void *big = malloc(PTRDIFF_MAX); CHECK(big == NULL && errno == ENOMEM);
+    CHECK(reallocarray(a, SIZE_MAX, 2) == NULL);
+    CHECK(kept(realloc(a, PTRDIFF_MAX)) == NULL);
+    CHECK(realloc(c, 0) == NULL);
+    errno = 77;
+    free(a); free(b); free(d); free(e); free(f); free(g); free(h); free(i);
+    CHECK(errno == 77);
+    mark(2);
+}
+
+/* Producers hand objects over; consumers free them, so the addresses are handed out again at once
+   to whoever asks next. The size tells who made an object, and for whom. */
+enum { PAIRS = 4, HANDED = 10000 };
+static void *volatile box[PAIRS];
+static void *produce(void *pair) {
+    intptr_t p = (intptr_t)pair;
+    for (int i = 0; i < HANDED; i++) {
+        void *object = malloc(1000 + p);
+        while (__atomic_load_n(&box[p], __ATOMIC_ACQUIRE)) sched_yield();
+        __atomic_store_n(&box[p], object, __ATOMIC_RELEASE);
+        free(kept(malloc(2000 + p)));
+    }
+    return NULL;
+}
+static void *consume(void *pair) {
+    intptr_t p = (intptr_t)pair;
+    for (int i = 0; i < HANDED; i++) {
+        void *object;
+        while (!(object = __atomic_exchange_n(&box[p], NULL, __ATOMIC_ACQ_REL))) sched_yield();
+        free(object);
+        free(kept(malloc(3000 + p)));
+    }
+    return NULL;
+}
+static void hand_over(void) {
+    pthread_t threads[2 * PAIRS];
+    for (intptr_t p = 0; p < PAIRS; p++) {
+        CHECK(!pthread_create(&threads[2 * p], NULL, produce, (void *)p));
+        CHECK(!pthread_create(&threads[2 * p + 1], NULL, consume, (void *)p));
+    }
+    for (int t = 0; t < 2 * PAIRS; t++) pthread_join(threads[t], NULL);
+}
+
+static volatile int stop;
+static void *churn(void *unused) {
+    while (!stop) free(kept(malloc(500)));
+    return unused;
+}
+static int child_of(int raw) {
+    if (!raw) return fork();
+    return (int)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+}
+static void fork_in_threads(int raw) {
+    pthread_t threads[3];
+    for (int t = 0; t < 3; t++) CHECK(!pthread_create(&threads[t], NULL, churn, NULL));
+    for (int round = 0; round < 20; round++) {
+        void *inherited = kept(malloc(4001));
+        int child = child_of(raw);
+        CHECK(child >= 0);
+        if (child == 0) {
+            free(inherited);
+            for (int i = 0; i < 10; i++) free(kept(malloc(4002)));
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        free(inherited);
+    }
+    stop = 1;
+    for (int t = 0; t < 3; t++) pthread_join(threads[t], NULL);
+}
+
+static pthread_key_t key;
+static void on_end(void *value) { free(value); }
+static void *short_life(void *unused) {
+    pthread_setspecific(key, malloc(5001));
+    free(kept(malloc(5002)));
+    return unused;
+}
+static void short_threads(void) {
+    pthread_key_create(&key, on_end);
+    for (int t = 0; t < 300; t++) {
+        pthread_t thread;
+        CHECK(!pthread_create(&thread, NULL, short_life, NULL));
+        pthread_join(thread, NULL);
+    }
+}
+
+/* A daemon closes every descriptor it does not know, and gets the same numbers again. */
+static void close_descriptors(const char *file) {
+    free(kept(malloc(6001)));
+    for (int fd = 3; fd < 1024; fd++) close(fd);
+    int fds[8];
+    for (int i = 0; i < 8; i++) CHECK((fds[i] = open(file, O_RDONLY)) >= 0);
+    for (int i = 0; i < 200000; i++) free(kept(malloc(6002)));
+    for (int i = 0; i < 8; i++) CHECK(close(fds[i]) == 0);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 2 && early);
+    atexit(at_exit);
+    if (!strcmp(argv[1], "family")) family();
+    else if (!strcmp(argv[1], "hand-over")) hand_over();
+    else if (!strcmp(argv[1], "fork")) fork_in_threads(0);
+    else if (!strcmp(argv[1], "raw-fork")) fork_in_threads(1);
+    else if (!strcmp(argv[1], "short-threads")) short_threads();
+    else if (!strcmp(argv[1], "close")) close_descriptors(argv[0]);
+    else if (!strcmp(argv[1], "exec")) { free(kept(malloc(7001))); execl(argv[0], argv[0], "family", NULL); exit(8); }
+    else if (!strcmp(argv[1], "killed")) { for (int i = 0; i < 50000; i++) free(kept(malloc(8001))); raise(SIGKILL); }
+    else if (!strcmp(argv[1], "aborts")) { for (int i = 0; i < 500; i++) kept(malloc(8002)); abort(); }
+    else exit(7);
+    free(early);
+    return 0;
+}

@@ -1,0 +1,288 @@
+//! Records a C program that does what is hard to record, and reads what came of it.
+//!
+//! The program is `program.c`; each test is one of its cases.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::OnceLock;
+
+use hectare_trace::{Event, FileHeader, ObjectId, Ordered, Record, Step, Summary, ThreadId, Trace};
+
+/// The recorder. Cargo builds a library that nothing links only when told so.
+fn recorder() -> &'static Path {
+    static RECORDER: OnceLock<PathBuf> = OnceLock::new();
+    RECORDER.get_or_init(|| {
+        let target = folder().parent().expect("the folder is one of the target's").to_owned();
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "hectare-recorder", "--target-dir"])
+            .arg(&target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .expect("cargo is needed");
+        assert!(status.success());
+        target.join("debug/libhectare_recorder.so")
+    })
+}
+
+/// The compiled program.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program.c");
+        let target = folder().join(format!("recorded-program-{}", std::process::id()));
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+        let status = Command::new(compiler)
+            .args(["-O1", "-w", "-pthread", "-fno-builtin", "-o"])
+            .args([&target, &source])
+            .status()
+            .expect("a C compiler is needed");
+        assert!(status.success());
+        target
+    })
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// What one program image left.
+struct Image {
+    header: FileHeader,
+    steps: Vec<Step>,
+    summary: Summary,
+}
+
+impl Image {
+    fn sizes(&self) -> BTreeMap<u64, usize> {
+        let mut sizes = BTreeMap::new();
+        for step in &self.steps {
+            if let Some(size) = step.record.event.asked_bytes() {
+                *sizes.entry(size).or_default() += 1;
+            }
+        }
+        sizes
+    }
+
+    fn made(&self) -> BTreeMap<ObjectId, u64> {
+        let made = self.steps.iter().filter_map(|s| Some((s.record.made?, &s.record.event)));
+        made.map(|(object, event)| (object, event.asked_bytes().unwrap_or(0))).collect()
+    }
+}
+
+/// Records a case; gives the images by pid and number.
+fn record(case: &str) -> (ExitStatus, BTreeMap<(u32, u32), Image>) {
+    let base = folder().join(format!("{case}-{}", std::process::id()));
+    let prefix = format!("{}.", base.file_name().unwrap().to_string_lossy());
+    let status = Command::new(program())
+        .arg(case)
+        .env("LD_PRELOAD", recorder())
+        .env("HECTARE_TRACE", &base)
+        .status()
+        .expect("the program starts");
+    let mut images = BTreeMap::new();
+    for entry in std::fs::read_dir(folder()).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(suffix) = name.strip_prefix(&prefix) else { continue };
+        let (pid, nth) = suffix.split_once('.').expect("PID.N");
+        let trace = Trace::open(&entry.path()).expect("a readable trace");
+        let summary = Summary::of(&trace).unwrap();
+        trace.check().expect("an undamaged trace");
+        let mut steps = Vec::new();
+        let mut ordered = Ordered::new(&trace);
+        while let Some(step) = ordered.next_step().unwrap() {
+            steps.push(step);
+        }
+        let image = Image { header: trace.header().clone(), steps, summary };
+        images.insert((pid.parse().unwrap(), nth.parse().unwrap()), image);
+        std::fs::remove_file(entry.path()).unwrap();
+    }
+    (status, images)
+}
+
+fn only(images: BTreeMap<(u32, u32), Image>) -> Image {
+    assert_eq!(images.len(), 1, "{:?}", images.keys());
+    images.into_values().next().unwrap()
+}
+
+#[test]
+fn every_call_of_the_family_is_recorded_as_it_was_made() {
+    let (status, images) = record("family");
+    assert!(status.success());
+    let image = only(images);
+    let events: Vec<Record> = image.steps.iter().map(|step| step.record).collect();
+    let at = |value| {
+        let marker = Event::Marker { value };
+        events.iter().position(|record| record.event == marker).expect("a marker")
+    };
+    let calls = &events[at(1) + 1..at(2)];
+    let memalign = |size_bytes, align_log2| Event::Memalign { size_bytes, align_log2 };
+    let made = |nth: usize| calls[nth].made;
+    let realloc = |old, size_bytes| Event::Realloc { old, size_bytes };
+    let free = |object| Event::Free { object };
+    let expected = [
+        Event::Malloc { size_bytes: 101 },
+        Event::Calloc { size_bytes: 102 },
+        realloc(made(0), 103),
+        realloc(made(2), 40004),
+        realloc(None, 105),
+        realloc(None, 106),
+        memalign(128, 6),
+        memalign(109, 8),
+        memalign(110, 12),
+        memalign(111, 12),
+        memalign(4096, 12),
+        Event::UsableSize { object: made(3).unwrap() },
+        free(None),
+        Event::Malloc { size_bytes: i64::MAX as u64 },
+        realloc(made(3), i64::MAX as u64),
+        free(made(4)),
+        free(made(3)),
+        free(made(1)),
+        free(made(5)),
+        free(made(6)),
+        free(made(7)),
+        free(made(8)),
+        free(made(9)),
+        free(made(10)),
+    ];
+    for (nth, (call, expected)) in calls.iter().zip(&expected).enumerate() {
+        assert_eq!(call.event, *expected, "call {nth}");
+        assert_eq!(call.failed(), expected.asked_bytes() == Some(i64::MAX as u64), "call {nth}");
+    }
+    assert_eq!(calls.len(), expected.len());
+    assert!(image.header.command.ends_with("family"), "{}", image.header.command);
+}
+
+#[test]
+fn calls_before_main_and_after_exit_are_recorded() {
+    let (_, images) = record("family");
+    let sizes = only(images).sizes();
+    for size in [70001, 70002, 70003] {
+        assert_eq!(sizes.get(&size), Some(&1), "the block of {size} bytes");
+    }
+}
+
+/// The sizes tell who must have made what each thread frees. An object taken for another, because
+/// its address had been handed out again, would show here.
+#[test]
+fn objects_that_change_hands_keep_their_identity() {
+    let (status, images) = record("hand-over");
+    assert!(status.success());
+    let image = only(images);
+    let made = image.made();
+    let mut handed: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    let mut partner: BTreeMap<ThreadId, u64> = BTreeMap::new();
+    for Step { thread, record } in &image.steps {
+        if let Some(object) = record.event.object() {
+            assert!(seen.contains(&object), "{object} is freed before it is made");
+            let size = made[&object];
+            if (1000..1004).contains(&size) {
+                assert_ne!(object.thread(), *thread, "{object} was to change hands");
+                assert_eq!(*partner.entry(*thread).or_insert(size), size, "a stranger's object");
+                *handed.entry(size).or_default() += 1;
+            } else if (2000..4000).contains(&size) {
+                assert_eq!(object.thread(), *thread, "{object} of {size} bytes is private");
+            }
+        }
+        seen.extend(record.made);
+    }
+    assert_eq!(handed, (1000..1004).map(|size| (size, 10_000)).collect());
+    assert_eq!(image.summary.crossing, 40_000);
+    assert_eq!(image.summary.unknown_objects, 0);
+}
+
+fn check_forks(case: &str) {
+    let (status, mut images) = record(case);
+    assert!(status.success());
+    let parent_key = *images
+        .iter()
+        .max_by_key(|(_, image)| image.steps.len())
+        .expect("the parent recorded something")
+        .0;
+    let parent = images.remove(&parent_key).unwrap();
+    assert_eq!(images.len(), 20, "one file for each child");
+    assert_eq!(parent.header.first_thread, 1);
+    assert_eq!(parent.sizes()[&4001], 20);
+    assert!(!parent.sizes().contains_key(&4002), "the children's events are their own");
+    assert_eq!(parent.summary.unknown_objects, 0);
+    for ((pid, _), child) in &images {
+        assert_eq!(child.header.parent_pid, parent_key.0);
+        assert_eq!(child.sizes()[&4002], 10);
+        let inherited: Vec<_> =
+            child.steps.iter().filter_map(|s| s.record.event.object()).collect();
+        let first = child.header.first_thread;
+        assert_eq!(inherited.iter().filter(|object| object.thread().0 < first).count(), 1);
+        assert_eq!(child.summary.unknown_objects, 1, "the inherited object");
+        let forked = Event::Fork { child_pid: *pid };
+        let told = parent.steps.iter().any(|step| step.record.event == forked);
+        assert_eq!(told, case == "fork", "the parent's row for process {pid}");
+    }
+}
+
+#[test]
+fn a_fork_in_the_midst_of_threads_gives_each_process_its_own_file() {
+    check_forks("fork");
+}
+
+#[test]
+fn a_fork_behind_the_c_librarys_back_does_too() {
+    check_forks("raw-fork");
+}
+
+#[test]
+fn exec_begins_another_file_of_the_same_process() {
+    let (status, images) = record("exec");
+    assert!(status.success());
+    let keys: Vec<_> = images.keys().copied().collect();
+    assert_eq!(keys.len(), 2);
+    assert_eq!(keys[0].0, keys[1].0, "the same process");
+    assert_eq!(images[&keys[0]].sizes()[&7001], 1);
+    assert!(!images[&keys[1]].sizes().contains_key(&7001));
+    assert_eq!(images[&keys[1]].sizes()[&40004], 1);
+}
+
+#[test]
+fn threads_end_after_their_destructors() {
+    let (status, images) = record("short-threads");
+    assert!(status.success());
+    let image = only(images);
+    assert_eq!(image.summary.calls["thread start"], 301);
+    assert_eq!(image.summary.calls["thread end"], 300);
+    let made = image.made();
+    let freed: BTreeSet<_> = image.steps.iter().filter_map(|s| s.record.event.object()).collect();
+    let left = made.iter().filter(|(object, size)| **size == 5001 && !freed.contains(object));
+    assert_eq!(left.count(), 0, "what destructors free is recorded");
+    for (thread, summary) in &image.summary.threads {
+        assert!(thread.0 == 1 || summary.made == 2, "{thread} made {}", summary.made);
+    }
+}
+
+#[test]
+fn descriptors_that_the_program_closes_do_not_matter() {
+    let (status, images) = record("close");
+    assert!(status.success(), "{status}");
+    assert_eq!(only(images).sizes()[&6002], 200_000);
+}
+
+#[test]
+fn what_was_recorded_survives_a_kill() {
+    let (status, images) = record("killed");
+    assert!(!status.success());
+    assert_eq!(only(images).sizes()[&8001], 50_000);
+    let (status, images) = record("aborts");
+    assert!(!status.success());
+    assert_eq!(only(images).sizes()[&8002], 500);
+}
+
+#[test]
+fn without_a_name_nothing_is_recorded_and_the_program_runs() {
+    let status = Command::new(program())
+        .arg("hand-over")
+        .env("LD_PRELOAD", recorder())
+        .env_remove("HECTARE_TRACE")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
