@@ -18,8 +18,9 @@
 //! Like LLFree (Wrenger and others, USENIX ATC 2023) it keeps bit fields of 2 MiB, summaries of
 //! them, and a subtree reserved for each CPU so that CPUs stay off each other's cache lines. Unlike
 //! it, it has no counters: who takes frames clears their bits, and a whole word at a time, which
-//! then serves 64 allocations by plain loads and stores; a free is one compare-and-swap, and the
-//! summaries are written only when a word becomes empty, full, or stops being that.
+//! then serves 64 allocations by plain loads and stores; a free is one compare-and-swap, or a plain
+//! store too if it follows others into the same word, and the summaries are written only when a
+//! word becomes empty, full, or stops being that.
 //!
 //! Rules
 //! 1. A frame belongs to whoever cleared its bit, until they set it again. Every other word in the

@@ -16,6 +16,8 @@ pub struct Local<'a> {
     tree: Option<usize>,
     /// The word of the held block, meaningful while a tree is reserved.
     word: usize,
+    /// The word of the last free that was not into the held block.
+    last_freed: usize,
 }
 
 /// Which words of a tree serve a small allocation.
@@ -29,7 +31,7 @@ enum From {
 
 impl<'a> Local<'a> {
     pub(super) const fn new(shared: &'a Atomic<'a>) -> Self {
-        Self { shared, tree: None, word: 0 }
+        Self { shared, tree: None, word: 0, last_freed: usize::MAX }
     }
 
     /// Gives the held frames back, so that other threads see them and blocks merge; keeps the
@@ -228,7 +230,26 @@ impl<'a> Local<'a> {
         } else if self.shared.held_in(word) & mask != 0 {
             return Err(Error::NotAllocated);
         }
-        self.shared.give_bits(word, mask)
+        self.shared.give_bits(word, mask)?;
+        if word == self.last_freed {
+            self.follow(word);
+        }
+        self.last_freed = word;
+        Ok(())
+    }
+
+    /// Holds a word into which this thread frees again and again, so that the rest of it goes by
+    /// plain stores; reserves its tree for that, if nobody has.
+    #[cold]
+    fn follow(&mut self, word: usize) {
+        let tree = word / TREE_WORDS;
+        if self.tree == Some(tree) {
+            self.drain();
+        } else if !self.reserve_tree(tree) {
+            return;
+        }
+        let mask = self.shared.take_word(word);
+        self.hold(tree, word, mask);
     }
 
     /// Adds frames of the held word to the held block: no one else needs to see them.

@@ -206,7 +206,7 @@ mod loom_models {
     use super::*;
 
     /// Runs two closures beside each other on fresh frames of which those of `free` are free, in
-    /// every order of their steps with at most three preemptions, then checks the summaries.
+    /// every order of their steps with at most five preemptions, then checks the summaries.
     fn race(
         frames: usize,
         free: &'static [(usize, usize)],
@@ -215,7 +215,7 @@ mod loom_models {
         check: fn(&Atomic<'_>, usize, usize),
     ) {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
+        model.preemption_bound = Some(5);
         model.max_branches = 100_000;
         model.check(move || {
             let words: &'static [AtomicU64] = metadata(frames).leak();

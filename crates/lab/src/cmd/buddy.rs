@@ -48,7 +48,7 @@ struct Common {
     /// Write the record as JSON (`-` is standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write an HTML page with the plots
+    /// Write an HTML page with the plots, or the first plot alone if the name ends in `.svg`
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -67,7 +67,7 @@ impl Common {
     }
 
     /// Writes the record where it was asked for.
-    fn finish(&self, report: &Report, picture: impl FnOnce() -> String) -> anyhow::Result<()> {
+    fn finish(&self, report: &Report, pictures: &[picture::Occupancy]) -> anyhow::Result<()> {
         if let Some(path) = &self.json {
             let text = serde_json::to_string_pretty(report)? + "\n";
             if path.as_os_str() == "-" {
@@ -79,7 +79,9 @@ impl Common {
             }
         }
         if let Some(path) = &self.report {
-            std::fs::write(path, picture())
+            let is_svg = path.extension().is_some_and(|extension| extension == "svg");
+            let page = if is_svg { picture::svg(report) } else { picture::page(report, pictures) };
+            std::fs::write(path, page)
                 .with_context(|| format!("the page cannot be written to {}", path.display()))?;
             eprintln!("hectare: wrote {}", path.display());
         }

@@ -284,7 +284,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.common.prints_table() {
         print(&report, frees);
     }
-    args.common.finish(&report, || super::picture::page(&report, &[]))
+    args.common.finish(&report, &[])
 }
 
 fn print(report: &Report, frees: bool) {

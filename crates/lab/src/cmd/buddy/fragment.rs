@@ -8,6 +8,7 @@ use anyhow::ensure;
 use hectare_buddy::{HUGE_ORDER, Order};
 
 use super::Common;
+use super::picture::Occupancy;
 use super::subjects::{Job, Subject};
 use crate::report::{Report, Row, Series};
 
@@ -39,11 +40,11 @@ struct Life {
 }
 
 /// What a life left behind.
-pub(super) struct Outcome {
+struct Outcome {
     /// The share of the free frames that lie in whole huge frames, after each round.
     huge_ratio: Vec<f64>,
     /// Allocated frames in each 2 MiB at the end, for the picture.
-    pub(super) occupancy: Vec<u16>,
+    occupancy: Vec<u16>,
 }
 
 impl Job for Life {
@@ -146,9 +147,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 y_name: "huge_ratio".to_owned(),
                 points: points.map(|(round, &ratio)| [round as f64 + 1.0, ratio]).collect(),
             });
-            pictures.push((format!("{}, load {load_percent} %", subject.name), outcome.occupancy));
+            pictures.push(Occupancy {
+                name: format!("{}, load {load_percent} %", subject.name),
+                used_frames: outcome.occupancy,
+            });
             report.rows.push(row);
         }
     }
-    args.common.finish(&report, || super::picture::page(&report, &pictures))
+    args.common.finish(&report, &pictures)
 }

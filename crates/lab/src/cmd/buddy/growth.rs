@@ -92,5 +92,5 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             points,
         });
     }
-    args.common.finish(&report, || super::picture::page(&report, &[]))
+    args.common.finish(&report, &[])
 }

@@ -10,8 +10,15 @@ const COLOURS: [&str; 10] = [
     "#b8a800", "#6a3d9a",
 ];
 
-/// The page of a report; `pictures` are names with the used frames of each 2 MiB.
-pub(super) fn page(report: &Report, pictures: &[(String, Vec<u16>)]) -> String {
+/// How full each 2 MiB of an allocator's frames is.
+pub(super) struct Occupancy {
+    pub(super) name: String,
+    /// Allocated frames of each 512.
+    pub(super) used_frames: Vec<u16>,
+}
+
+/// The page of a report.
+pub(super) fn page(report: &Report, pictures: &[Occupancy]) -> String {
     let mut html = String::new();
     html.push_str(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
@@ -44,8 +51,8 @@ pub(super) fn page(report: &Report, pictures: &[(String, Vec<u16>)]) -> String {
              frames, the darker the more of its 512 frames are in use. Frame 0 is at the top \
              left.</p><div class=\"maps\">",
         );
-        for (name, used) in pictures {
-            occupancy(&mut html, name, used);
+        for picture in pictures {
+            map(&mut html, &picture.name, &picture.used_frames);
         }
         html.push_str("</div>");
     }
@@ -54,6 +61,16 @@ pub(super) fn page(report: &Report, pictures: &[(String, Vec<u16>)]) -> String {
     }
     html.push_str("</html>\n");
     html
+}
+
+/// The first plot alone, for a page that is not HTML.
+pub(super) fn svg(report: &Report) -> String {
+    let plot = report.series.first().map(|series| series.plot.as_str());
+    let of_plot = |line: &&Series| Some(line.plot.as_str()) == plot;
+    let lines: Vec<&Series> = report.series.iter().filter(of_plot).collect();
+    let mut svg = String::new();
+    chart(&mut svg, &lines);
+    svg + "\n"
 }
 
 fn escape(text: &str) -> String {
@@ -147,13 +164,17 @@ fn chart(html: &mut String, lines: &[&Series]) {
     let y = Axis::over(points().map(|point| point[1]), is_log);
     let px = |value: f64| LEFT + x.place(value) * (WIDTH - LEFT - RIGHT);
     let py = |value: f64| 10.0 + (1.0 - y.place(value)) * (HEIGHT - BOTTOM - 10.0);
-    let _ = write!(html, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">");
+    let _ = write!(
+        html,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+         font-family=\"sans-serif\" font-size=\"11\">"
+    );
     for (value, name) in x.ticks() {
         let at = px(value);
         let (top, bottom) = (10.0, HEIGHT - BOTTOM);
         let _ = write!(
             html,
-            "<path d=\"M{at:.1} {top}V{bottom}\" stroke=\"var(--grid)\"/>\
+            "<path d=\"M{at:.1} {top}V{bottom}\" stroke=\"var(--grid,#ccc)\"/>\
              <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
             bottom + 14.0
         );
@@ -162,7 +183,7 @@ fn chart(html: &mut String, lines: &[&Series]) {
         let at = py(value);
         let _ = write!(
             html,
-            "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"var(--grid)\"/>\
+            "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"var(--grid,#ccc)\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
             WIDTH - RIGHT,
             LEFT - 6.0,
@@ -213,14 +234,14 @@ fn chart(html: &mut String, lines: &[&Series]) {
 }
 
 /// The frames of one allocator: a square for each 2 MiB.
-fn occupancy(html: &mut String, name: &str, used: &[u16]) {
+fn map(html: &mut String, name: &str, used: &[u16]) {
     let columns = (used.len() as f64).sqrt().ceil().max(1.0) as usize;
     let rows = used.len().div_ceil(columns);
     let whole = used.iter().filter(|&&used| used == 0).count();
     let _ = write!(
         html,
         "<figure><svg viewBox=\"0 0 {columns} {rows}\" role=\"img\">\
-         <rect width=\"{columns}\" height=\"{rows}\" fill=\"var(--grid)\" fill-opacity=\".4\"/>"
+         <rect width=\"{columns}\" height=\"{rows}\" fill=\"var(--grid,#ccc)\" fill-opacity=\".4\"/>"
     );
     for (at, &used) in used.iter().enumerate().filter(|&(_, &used)| used > 0) {
         let _ = write!(
