@@ -90,7 +90,7 @@ for _ in range(100):
     try: get(); break
     except OSError: time.sleep(0.05)
 def many():
-    for _ in range(12): get()
+    for _ in range(5): get()
 threads = [threading.Thread(target=many) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
@@ -119,7 +119,7 @@ symbols() { # a debugger reads the symbols of a program of 5 MB: a large heap of
 
 large-blocks() { # large blocks: contexts and windows of megabytes, made and freed level by level
     head -c 2000000 "$hectare" >"$work/input"
-    record zstd zstd -b1 -e13 -i0 "$work/input"
+    record zstd zstd -b1 -e9 -i0 "$work/input"
 }
 
 all=(python-ast compiler key-value database linker python-http javascript symbols large-blocks)
