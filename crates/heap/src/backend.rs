@@ -2,11 +2,13 @@
 //! back to the system.
 //!
 //! Dirty frames are reused before clean ones, so what is kept costs resident memory only as far
-//! as it is not needed. How much may stay is `allowance`: an eighth of what is in use and at
-//! least [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot. A program that takes
-//! again what was just given back would fault for nothing, so each frame that faults anew raises
-//! the allowance by as much (*regret*), which halves each [`REGRET_HALF_LIFE_MS`]: a burst pays
-//! once, an idle program keeps little.
+//! as it is not needed. How much may stay, when memory is freed: an eighth of what is in use and at
+//! least [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot. A program that takes again
+//! what was just given back would fault for nothing, so each frame that faults anew raises the
+//! allowance by as much (*regret*), as far as no more is resident than was lately in use at once.
+//! Regret and that peak halve each [`HALF_LIFE_MS`]: a burst pays once, an idle program keeps
+//! little. When clean frames must be taken although dirty ones are there (too small, or in the
+//! wrong place), as many dirty ones go back, but for an eighth: a heap does not grow by its holes.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +27,13 @@ use crate::slab::SlabRef;
 pub(crate) const REGIONS: usize = 32;
 
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
-const REGRET_HALF_LIFE_MS: u64 = 1000;
+const HALF_LIFE_MS: u64 = 1000;
+
+/// What may stay dirty at least while clean frames are taken.
+const MIN_GROWING_ALLOWANCE_BYTES: usize = 4 << 20;
+
+/// By how much the heap may grow, or its slabs empty, before they are looked through.
+const MIN_SLACK_BYTES: usize = 4 << 20;
 
 /// How much is given back at once at least, to keep the calls few.
 const DECOMMIT_STEP_BYTES: usize = 1 << 20;
@@ -55,7 +63,10 @@ struct State {
     regions: [Option<Region>; REGIONS],
     used_frames: usize,
     regret_frames: usize,
-    regret_ms: u64,
+    /// The most that was lately in use at once.
+    peak_used_frames: usize,
+    /// When regret and peak were last halved.
+    halved_ms: u64,
     unused_caches: Option<NonNull<Cache>>,
     metadata: Option<NonNull<u8>>,
     metadata_left_bytes: usize,
@@ -83,12 +94,13 @@ impl<S: System> Backend<S> {
             count: AtomicUsize::new(0),
             region_bytes,
             grown_frames: AtomicUsize::new(0),
-            growth_limit_frames: AtomicUsize::new(MIN_ALLOWANCE_BYTES / FRAME_BYTES),
+            growth_limit_frames: AtomicUsize::new(MIN_SLACK_BYTES / FRAME_BYTES),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,
                 regret_frames: 0,
-                regret_ms: 0,
+                peak_used_frames: 0,
+                halved_ms: 0,
                 unused_caches: None,
                 metadata: None,
                 metadata_left_bytes: 0,
@@ -128,10 +140,13 @@ impl<S: System> Backend<S> {
         if run.refaults {
             state.regret_frames += frames;
         }
+        state.used_frames += frames;
+        state.peak_used_frames = state.peak_used_frames.max(state.used_frames);
         if run.clean {
             self.grown_frames.fetch_add(frames, Ordering::Relaxed);
+            let keep = state.used_frames / 8 + MIN_GROWING_ALLOWANCE_BYTES / FRAME_BYTES;
+            self.decommit(&mut state, keep);
         }
-        state.used_frames += frames;
         let region = state.regions[index].as_mut()?;
         if class == ClassId::RUN {
             region.set_run_length(run.start, frames);
@@ -190,6 +205,7 @@ impl<S: System> Backend<S> {
             }
             region.set_run_length(start, wanted);
             state.used_frames += wanted - frames;
+            state.peak_used_frames = state.peak_used_frames.max(state.used_frames);
         } else if wanted < frames {
             region.set_run_length(start, wanted);
             // SAFETY: wanted < frames: within the run.
@@ -225,10 +241,17 @@ impl<S: System> Backend<S> {
         self.grown_frames.load(Ordering::Relaxed) > self.growth_limit_frames.load(Ordering::Relaxed)
     }
 
-    /// Begins to count anew: the next time is when the heap has grown by an eighth.
-    pub(crate) fn begin_scavenge(&self) {
-        let used = self.state.lock().used_frames;
-        let limit = (used / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
+    /// By how many bytes the heap may grow, or the slabs empty, before the next scavenge.
+    #[inline]
+    pub(crate) fn slack_bytes(&self) -> usize {
+        self.growth_limit_frames.load(Ordering::Relaxed) * FRAME_BYTES
+    }
+
+    /// Begins to count anew: the next time is when the heap has grown by an eighth of what is in
+    /// use, of which `idle_bytes` lie free in the slabs.
+    pub(crate) fn begin_scavenge(&self, idle_bytes: usize) {
+        let used = self.state.lock().used_frames.saturating_sub(idle_bytes / FRAME_BYTES);
+        let limit = (used / 8).max(MIN_SLACK_BYTES / FRAME_BYTES);
         self.growth_limit_frames.store(limit, Ordering::Relaxed);
         self.grown_frames.store(0, Ordering::Relaxed);
     }
@@ -244,20 +267,26 @@ impl<S: System> Backend<S> {
 
     /// How many dirty frames may stay.
     fn allowance(&self, state: &mut State) -> usize {
+        let idle_peak = state.peak_used_frames - state.used_frames;
         if state.regret_frames > 0 {
             let now = self.source.now_ms();
-            let half_lives = now.saturating_sub(state.regret_ms) / REGRET_HALF_LIFE_MS;
+            let half_lives = now.saturating_sub(state.halved_ms) / HALF_LIFE_MS;
             if half_lives > 0 {
-                state.regret_frames =
-                    state.regret_frames.checked_shr(half_lives as u32).unwrap_or(0);
-                state.regret_ms = now;
+                let halve = |frames: usize| frames.checked_shr(half_lives as u32).unwrap_or(0);
+                state.regret_frames = halve(state.regret_frames);
+                state.peak_used_frames = state.used_frames + halve(idle_peak);
+                state.halved_ms = now;
             }
         }
-        (state.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES) + state.regret_frames
+        let least = (state.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
+        least + state.regret_frames.min(state.peak_used_frames - state.used_frames)
     }
 
     fn decommit(&self, state: &mut State, keep: usize) -> usize {
         let mut over = state.dirty_frames().saturating_sub(keep);
+        if over == 0 {
+            return 0;
+        }
         let mut given_back = 0;
         for region in state.regions.iter_mut().rev().flatten() {
             let keep_here = region.dirty_frames().saturating_sub(over);

@@ -39,6 +39,11 @@ pub struct Heap<S: System> {
     pub(crate) backend: Backend<S>,
     bins: [Lock<Bin, S::Park>; STATES],
     pools: Pools<S::Park>,
+    /// Bytes of the slabs' free objects, and the least there were since the last scavenge.
+    free_bytes: AtomicUsize,
+    least_free_bytes: AtomicUsize,
+    /// How many pools' locks are held while a fork is under way.
+    pools_held: AtomicUsize,
 }
 
 /// Where an address that is to be freed, resized or measured leads.
@@ -57,6 +62,9 @@ impl<S: System> Heap<S> {
             backend: Backend::new(source, region_bytes),
             bins: [const { Lock::new(Bin::new()) }; STATES],
             pools: Pools::new(),
+            free_bytes: AtomicUsize::new(0),
+            least_free_bytes: AtomicUsize::new(0),
+            pools_held: AtomicUsize::new(0),
         }
     }
 
@@ -176,8 +184,7 @@ impl<S: System> Heap<S> {
     #[cold]
     fn take_uncached(&self, class: ClassId) -> *mut u8 {
         self.ensure_key();
-        let key = self.key();
-        let Some(batch) = self.bins[class.index()].lock().take(class, 1, key, self) else {
+        let Some(batch) = self.take_from_bin(class, 1) else {
             return core::ptr::null_mut();
         };
         batch.head.unmark();
@@ -192,11 +199,30 @@ impl<S: System> Heap<S> {
             }
             return Some(batch);
         }
-        self.bins[class.index()].lock().take(class, count, self.key(), self).or_else(|| {
-            // Memory is out: what lies unused in the caches of other classes' slabs may do.
+        self.take_from_bin(class, count).or_else(|| {
+            // Memory is out: what lies unused in the pools may make slabs empty.
             self.release_pools();
-            self.bins[class.index()].lock().take(class, count, self.key(), self)
+            self.take_from_bin(class, count)
         })
+    }
+
+    fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
+        let mut bin = self.bins[class.index()].lock();
+        let (_, before) = bin.counts();
+        let batch = bin.take(class, count, self.key(), self);
+        let (_, after) = bin.counts();
+        drop(bin);
+        self.note_free(class, before, after);
+        batch
+    }
+
+    /// Keeps count of the slabs' free bytes when a bin's free objects have become `after`.
+    fn note_free(&self, class: ClassId, before: usize, after: usize) {
+        let change = after.wrapping_sub(before).wrapping_mul(class.object_bytes());
+        let free = self.free_bytes.fetch_add(change, Relaxed).wrapping_add(change);
+        if free < self.least_free_bytes.load(Relaxed) {
+            self.least_free_bytes.store(free, Relaxed);
+        }
     }
 
     /// Gives a batch to this CPU's pool, and what that has too much of to the bin.
@@ -206,18 +232,34 @@ impl<S: System> Heap<S> {
         }
     }
 
+    /// Gives a batch to its slabs. When the slabs have become much emptier, looks for memory to
+    /// give back: what the pools hold would keep pages in use, so they are emptied first.
     fn give_to_bin(&self, class: ClassId, batch: Batch) {
+        self.give_to_slabs(class, batch);
+        let least = self.least_free_bytes.load(Relaxed);
+        if self.free_bytes.load(Relaxed).saturating_sub(least) > self.backend.slack_bytes() {
+            self.release_pools();
+            self.scavenge();
+        }
+    }
+
+    fn give_to_slabs(&self, class: ClassId, batch: Batch) {
         let corrupt = |object: FreeObject| {
             self.misuse("free", object.as_ptr().as_ptr(), Misuse::DoubleFree);
         };
-        self.bins[class.index()].lock().give(batch, self, corrupt);
+        let mut bin = self.bins[class.index()].lock();
+        let (_, before) = bin.counts();
+        bin.give(batch, self, corrupt);
+        let (_, after) = bin.counts();
+        drop(bin);
+        self.note_free(class, before, after);
     }
 
     /// Empties the pools into the slabs.
     pub fn release_pools(&self) {
         for class in ClassId::all() {
             while let Some(batch) = self.pools.drain(class) {
-                self.give_to_bin(class, batch);
+                self.give_to_slabs(class, batch);
             }
         }
     }
@@ -520,12 +562,15 @@ impl<S: System> Heap<S> {
         None
     }
 
-    /// Gives idle frames inside the slabs back to the system, before the heap takes more of it.
+    /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
+    /// has become free in slabs that a few objects, used or cached, keep from being empty.
     /// Passes by the bins whose lock is held: the caller may hold one itself. Returns how many
     /// bytes went.
     #[cold]
     fn scavenge(&self) -> usize {
-        self.backend.begin_scavenge();
+        let free_bytes = self.free_bytes.load(Relaxed);
+        self.backend.begin_scavenge(free_bytes);
+        self.least_free_bytes.store(free_bytes, Relaxed);
         if self.source().page_bytes() > FRAME_BYTES {
             return 0;
         }
@@ -577,7 +622,7 @@ impl<S: System> Heap<S> {
 
     /// Holds every lock, so that a fork copies a heap at rest.
     pub fn before_fork(&self) {
-        self.pools.each_lock(|lock| lock.hold());
+        self.pools_held.store(self.pools.before_fork(), Relaxed);
         for bin in &self.bins {
             bin.lock_for_fork();
         }
@@ -597,7 +642,7 @@ impl<S: System> Heap<S> {
             unsafe { bin.unlock() };
         }
         // SAFETY: the caller's promise.
-        self.pools.each_lock(|lock| unsafe { lock.let_go() });
+        unsafe { self.pools.after_fork(self.pools_held.load(Relaxed)) };
     }
 
     /// Tells of a misuse and ends the process.

@@ -119,32 +119,24 @@ impl<P: Park> Pools<P> {
         self.cpus[..used].iter().map(held).sum()
     }
 
-    /// Calls `f` with every lock of the pools in use, in one order: for a fork.
-    pub(crate) fn each_lock(&self, f: impl Fn(&dyn ForkLock)) {
-        for cpu in &self.cpus[..self.used.load(Relaxed)] {
-            for bin in &cpu.bins {
-                f(bin);
-            }
-        }
+    /// Holds the locks of the pools in use across a fork. Returns how many pools those are: the
+    /// number may rise meanwhile, in a thread that uses one for the first time.
+    pub(crate) fn before_fork(&self) -> usize {
+        let used = self.used.load(Relaxed);
+        self.cpus[..used].iter().flat_map(|cpu| &cpu.bins).for_each(Lock::lock_for_fork);
+        used
     }
-}
 
-/// A lock that is held across a fork.
-pub(crate) trait ForkLock {
-    fn hold(&self);
+    /// Frees the locks of the first `held` pools.
+    ///
     /// # Safety
-    /// As [`Lock::unlock`].
-    unsafe fn let_go(&self);
-}
-
-impl<T, P: Park> ForkLock for Lock<T, P> {
-    fn hold(&self) {
-        self.lock_for_fork();
-    }
-
-    unsafe fn let_go(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.unlock() };
+    /// This thread, or the one it is the copy of, got `held` from
+    /// [`before_fork`](Self::before_fork).
+    pub(crate) unsafe fn after_fork(&self, held: usize) {
+        for bin in self.cpus[..held].iter().flat_map(|cpu| &cpu.bins) {
+            // SAFETY: the caller's promise.
+            unsafe { bin.unlock() };
+        }
     }
 }
 

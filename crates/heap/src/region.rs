@@ -221,9 +221,7 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Run> {
-        if frames <= self.dirty.free_frames()
-            && let Ok(first) = take_range(&mut self.dirty, frames, align)
-        {
+        if let Some(first) = self.take_dirty(frames, align, source, view) {
             return Some(Run { start: self.at(first), clean: false, refaults: false });
         }
         let first = take_range(&mut self.clean, frames, align).ok()?;
@@ -234,6 +232,53 @@ impl Region {
         let refaults = first.0 < self.touched;
         self.touched = self.touched.max(first.0 + frames);
         Some(Run { start: self.at(first), clean: true, refaults })
+    }
+
+    /// Takes dirty frames: a block for what is one, the best fit for other runs; and if no dirty
+    /// run is long enough, a large part of one with the clean frames behind it.
+    fn take_dirty(
+        &mut self,
+        frames: usize,
+        align: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<FrameId> {
+        if self.dirty.free_frames() == 0 {
+            return None;
+        }
+        if align > 1 {
+            return take_range(&mut self.dirty, frames, align).ok();
+        }
+        let mut best: Option<(FrameId, usize)> = None;
+        let mut longest: Option<(FrameId, usize)> = None;
+        let mut from = FrameId(0);
+        for _ in 0..RUNS_TRIED {
+            let Some((start, length)) = self.dirty.next_free_run(from) else { break };
+            if length >= frames && best.is_none_or(|(_, least)| length < least) {
+                best = Some((start, length));
+            }
+            if longest.is_none_or(|(_, most)| length > most) {
+                longest = Some((start, length));
+            }
+            from = FrameId(start.0 + length);
+        }
+        if let Some((start, _)) = best {
+            return self.dirty.reserve(start, frames).ok().map(|()| start);
+        }
+        let (start, length) = longest.filter(|&(_, length)| length >= frames / 2)?;
+        if length >= frames {
+            return take_range(&mut self.dirty, frames, align).ok();
+        }
+        let (behind, more) = (FrameId(start.0 + length), frames - length);
+        if behind.0 + more > self.bytes / FRAME_BYTES || self.clean.reserve(behind, more).is_err() {
+            return None;
+        }
+        if self.reach(behind.0 + more, source, view).is_err() {
+            self.give_clean(behind, more);
+            return None;
+        }
+        self.touched = self.touched.max(behind.0 + more);
+        self.dirty.reserve(start, length).ok().map(|()| start)
     }
 
     /// Lengthens a run in place, if the frames behind it are free.
@@ -390,6 +435,9 @@ impl Region {
         }
     }
 }
+
+/// How many dirty runs are looked at for the best fit.
+const RUNS_TRIED: usize = 64;
 
 /// Takes `frames` frames at a multiple of `align`; a slab, which is both by far the most frequent
 /// and a block of the buddy system, by the shorter way.
