@@ -150,10 +150,10 @@ impl<S: System> Backend<S> {
         let region = state.regions[index].as_mut()?;
         if class == ClassId::RUN {
             region.set_run_length(run.start, frames);
-            region.mark(run.start, 1, class);
-        } else {
-            region.mark(run.start, frames, class);
         }
+        let marked = if class == ClassId::RUN { 1 } else { frames };
+        // SAFETY: the run was just taken from this region.
+        unsafe { self.views[index].mark(run.start.addr().get(), marked, class) };
         Some(run)
     }
 
@@ -187,7 +187,8 @@ impl<S: System> Backend<S> {
         }
         let region = state.regions[index].as_mut()?;
         let frames = region.run_length(start);
-        region.mark(start, 1, ClassId::NONE);
+        // SAFETY: the run begins in this region, and is being given back.
+        unsafe { self.views[index].mark(start.addr().get(), 1, ClassId::NONE) };
         region.give(start, frames);
         self.gave(&mut state, frames);
         Some(())
@@ -230,7 +231,8 @@ impl<S: System> Backend<S> {
         let Some(index) = self.index_of(start.addr().get()) else { return };
         let mut state = self.state.lock();
         let Some(region) = state.regions[index].as_mut() else { return };
-        region.mark(start, SLAB_FRAMES, ClassId::NONE);
+        // SAFETY: the slab lies in this region, and is being given back.
+        unsafe { self.views[index].mark(start.addr().get(), SLAB_FRAMES, ClassId::NONE) };
         region.give(start, SLAB_FRAMES);
         self.gave(&mut state, SLAB_FRAMES);
     }

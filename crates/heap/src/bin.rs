@@ -27,6 +27,8 @@ pub(crate) trait SlabSource {
     fn get_slab(&self, class: ClassId) -> Option<SlabRef>;
     /// Takes back the slab at `start`, which is empty.
     fn put_slab(&self, start: NonNull<u8>);
+    /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map again.
+    fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
     /// The slab that an object of a size class lies in.
     fn slab_of(&self, object: FreeObject) -> Option<SlabRef>;
 }
@@ -73,6 +75,10 @@ impl Bin {
             let slab = unsafe { name.get() };
             self.remove(name, slab);
             batch = slab.take(count - have, batch, key);
+            match slab.reappeared() {
+                0 => {}
+                frames => source.show(slab.start(), frames, class),
+            }
             self.free_objects -= batch.map_or(0, |b| b.count) - have;
             if slab.free() > 0 {
                 self.insert(name, slab);

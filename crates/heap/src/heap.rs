@@ -19,7 +19,7 @@ use crate::huge::MIN_HUGE_BYTES;
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Key};
 use crate::pool::Pools;
-use crate::region::FRAME_BYTES;
+use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 use crate::slab::SlabRef;
 use crate::stats::{ClassStats, Stats};
 
@@ -574,9 +574,14 @@ impl<S: System> Heap<S> {
         if self.source().page_bytes() > FRAME_BYTES {
             return 0;
         }
-        let mut decommit = |start, bytes| {
+        let mut decommit = |start: NonNull<u8>, bytes| {
             // SAFETY: a bin says that the frames are part of its slab and hold no object in use.
-            unsafe { self.source().decommit(start, bytes) }.is_ok()
+            let gone = unsafe { self.source().decommit(start, bytes) }.is_ok();
+            if gone && let Some((view, _)) = self.backend.find(start.addr().get()) {
+                // SAFETY: as above; the bin's lock is held.
+                unsafe { view.mark(start.addr().get(), bytes / FRAME_BYTES, ClassId::NONE) };
+            }
+            gone
         };
         self.bins.iter().filter_map(Lock::try_lock).map(|mut bin| bin.scavenge(&mut decommit)).sum()
     }
@@ -672,6 +677,14 @@ impl<S: System> SlabSource for Heap<S> {
 
     fn put_slab(&self, start: NonNull<u8>) {
         self.backend.put_slab(start);
+    }
+
+    fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId) {
+        let Some((view, _)) = self.backend.find(start.addr().get()) else { return };
+        for frame in (0..SLAB_FRAMES).filter(|frame| frames >> frame & 1 == 1) {
+            // SAFETY: a frame of a slab whose bin's lock the caller holds.
+            unsafe { view.mark(start.addr().get() + frame * FRAME_BYTES, 1, class) };
+        }
     }
 
     fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {

@@ -76,6 +76,19 @@ impl RegionView {
         unsafe { ClassId::from_byte(byte) }
     }
 
+    /// Writes `class` into the page map for `frames` frames from `address`.
+    ///
+    /// # Safety
+    /// The frames lie in the region and are the caller's.
+    pub(crate) unsafe fn mark(&self, address: usize, frames: usize, class: ClassId) {
+        let first = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
+        for frame in 0..frames {
+            // SAFETY: by invariant 2 the page map is committed as far as the region; its entries
+            // are only ever reached as atomics.
+            unsafe { &*first.wrapping_add(frame) }.store(class.byte(), Relaxed);
+        }
+    }
+
     /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
     pub(crate) fn slab_at(&self, offset: usize) -> Option<SlabRef> {
         let slabs = NonNull::new(self.slabs.load(Relaxed))?;
@@ -224,7 +237,7 @@ impl Region {
         if let Some(first) = self.take_dirty(frames, align, source, view) {
             return Some(Run { start: self.at(first), clean: false, refaults: false });
         }
-        let first = take_range(&mut self.clean, frames, align).ok()?;
+        let first = self.take_clean(frames, align)?;
         if self.reach(first.0 + frames, source, view).is_err() {
             self.give_clean(first, frames);
             return None;
@@ -232,6 +245,20 @@ impl Region {
         let refaults = first.0 < self.touched;
         self.touched = self.touched.max(first.0 + frames);
         Some(Run { start: self.at(first), clean: true, refaults })
+    }
+
+    /// Takes clean frames, the lowest that fit: not at a block's start where the run is none, or
+    /// the frontier would run ahead of what is used.
+    fn take_clean(&mut self, frames: usize, align: usize) -> Option<FrameId> {
+        let mut from = FrameId(0);
+        for _ in 0..if align == 1 { RUNS_TRIED } else { 0 } {
+            let Some((start, length)) = self.clean.next_free_run(from) else { break };
+            if length >= frames {
+                return self.clean.reserve(start, frames).ok().map(|()| start);
+            }
+            from = FrameId(start.0 + length);
+        }
+        take_range(&mut self.clean, frames, align).ok()
     }
 
     /// Takes dirty frames: a block for what is one, the best fit for other runs; and if no dirty
@@ -387,17 +414,6 @@ impl Region {
         Ok(())
     }
 
-    /// Writes `class` into the page map for `frames` frames from `start`.
-    pub(crate) fn mark(&mut self, start: NonNull<u8>, frames: usize, class: ClassId) {
-        let first = self.frame_of(start);
-        for frame in first..first + frames {
-            // SAFETY: a frame in use lies below the frontier, and the page map reaches as far.
-            let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
-            // SAFETY: as above.
-            unsafe { entry.as_ref() }.store(class.byte(), Relaxed);
-        }
-    }
-
     /// The length in frames that [`set_run_length`](Self::set_run_length) noted.
     pub(crate) fn run_length(&self, start: NonNull<u8>) -> usize {
         // SAFETY: by `length_entry`, the entry is committed.
@@ -436,7 +452,7 @@ impl Region {
     }
 }
 
-/// How many dirty runs are looked at for the best fit.
+/// How many free runs are looked at for one that fits well.
 const RUNS_TRIED: usize = 64;
 
 /// Takes `frames` frames at a multiple of `align`; a slab, which is both by far the most frequent

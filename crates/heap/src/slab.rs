@@ -46,6 +46,8 @@ pub(crate) struct Slab {
     objects: u16,
     /// One bit a frame: it reads as zero and holds no memory.
     clean: u16,
+    /// One bit a frame: it was scavenged, and the page map says that nothing is allocated there.
+    hidden: u16,
     pub(crate) group: u8,
     class: u8,
     summary: u64,
@@ -74,6 +76,7 @@ impl Slab {
         self.class = class.byte();
         self.group = 0;
         self.clean = if clean { ALL_FRAMES } else { 0 };
+        self.hidden = 0;
         let whole = objects / 64;
         self.words[..whole].fill(u64::MAX);
         if !objects.is_multiple_of(64) {
@@ -150,8 +153,18 @@ impl Slab {
         Returned::Ok
     }
 
+    /// The frames that hold objects again since they were scavenged, a bit each: they must be
+    /// entered into the page map.
+    pub(crate) fn reappeared(&mut self) -> u16 {
+        let reappeared = self.hidden & !self.clean;
+        self.hidden &= self.clean;
+        reappeared
+    }
+
     /// Calls `decommit` for each stretch of frames that hold memory but no object in use, and
-    /// notes those for which it says that the memory is gone. Returns how many bytes went.
+    /// notes those for which it says that the memory is gone, and that it has taken them off the
+    /// page map: the marks of their free objects are gone too, so a double free is seen by that.
+    /// Returns how many bytes went.
     pub(crate) fn scavenge(
         &mut self,
         decommit: &mut impl FnMut(NonNull<u8>, usize) -> bool,
@@ -165,6 +178,7 @@ impl Slab {
                 let start = unsafe { self.start().add(frame * FRAME_BYTES) };
                 if decommit(start, length * FRAME_BYTES) {
                     self.clean |= frames(frame, frame + length - 1);
+                    self.hidden |= frames(frame, frame + length - 1);
                     gone += length * FRAME_BYTES;
                 }
             }
