@@ -8,7 +8,8 @@
 //! allowance by as much (*regret*), as far as no more is resident than was lately in use at once.
 //! Regret and that peak halve each [`HALF_LIFE_MS`]: a burst pays once, an idle program keeps
 //! little. When clean frames must be taken although dirty ones are there (too small, or in the
-//! wrong place), as many dirty ones go back, but for an eighth: a heap does not grow by its holes.
+//! wrong place), as many dirty ones go back, but for a
+//! quarter of the peak: a heap does not grow far by its holes.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -144,7 +145,7 @@ impl<S: System> Backend<S> {
         state.peak_used_frames = state.peak_used_frames.max(state.used_frames);
         if run.clean {
             self.grown_frames.fetch_add(frames, Ordering::Relaxed);
-            let keep = state.used_frames / 8 + MIN_GROWING_ALLOWANCE_BYTES / FRAME_BYTES;
+            let keep = state.peak_used_frames / 4 + MIN_GROWING_ALLOWANCE_BYTES / FRAME_BYTES;
             self.decommit(&mut state, keep);
         }
         let region = state.regions[index].as_mut()?;
