@@ -55,7 +55,9 @@ pub(crate) fn count(
             Ok(both) => both,
             // Some heaps do not start under valgrind; the others are counted all the same.
             Err(error) => {
-                report.rows.push(Row::new(&subject.name, name).with("broken", format!("{error:#}")));
+                report
+                    .rows
+                    .push(Row::new(&subject.name, name).with("broken", format!("{error:#}")));
                 report.notes.push(format!("skipped: {error:#}"));
                 continue;
             }
