@@ -19,7 +19,7 @@ const MIN_REMAINDER_SHIFT: u32 = 5;
 ///
 /// `R` states the parameters: `[Row<index width, second level, granule>; first level]`. The
 /// default has 32-bit indices and 16-byte granules, takes 3.5 KiB itself, and manages pools that
-/// lie within 64 GiB of one another; see [`Word`](crate::Word) for the others.
+/// lie within 32 GiB of the first; see [`Word`](crate::Word) for the others.
 ///
 /// Every call takes constant time, whatever the heap holds, except where its documentation says
 /// otherwise. The heap writes to its pools only: headers of [`Word::BYTES`](crate::Word::BYTES)

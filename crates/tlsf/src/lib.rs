@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Start with [`Tlsf`]. Its type parameter chooses index width, alignment, and the fineness of
-//! the lists: [`Tlsf`] alone manages pools within 64 GiB with 4 bytes of overhead a block,
+//! the lists: [`Tlsf`] alone manages pools within 32 GiB of the first with 4 bytes of overhead a block,
 //! [`WideTlsf`] pools anywhere with 8, [`TinyTlsf`] up to 256 KiB with 2.
 #![no_std]
 

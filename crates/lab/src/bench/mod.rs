@@ -227,7 +227,7 @@ mod stress;
 mod survivors;
 mod sweep;
 mod team;
-mod tlsf;
+pub(crate) mod tlsf;
 mod trees;
 
 use heap::Tally;

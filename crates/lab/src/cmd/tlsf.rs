@@ -1,10 +1,41 @@
-//! `hectare tlsf`.
+//! `hectare tlsf`: what can be measured of the two-level segregated fit heap beside its speed.
+//!
+//! | File | What |
+//! |---|---|
+//! | `step` | counts the instructions of single calls exactly, by stepping a child |
+//! | `worst` | the states that make each call take its longest way |
+//! | `wcet` | the bound of each call, over sizes of heap and numbers of pools, and latencies |
+//! | `regions` | overhead and regions taken and given back, for several region sizes |
+//! | `space` | peak footprint over Ideal on random and biased work, beside peers |
+
+mod regions;
+mod space;
+mod step;
+mod wcet;
+mod worst;
 
 /// What `hectare tlsf` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Instructions of each call in its worst states, for several sizes of heap
+    Wcet(wcet::Args),
+    /// Overhead and get_mem/put_mem counts of a growing heap, for several region sizes
+    Regions(regions::Args),
+    /// Peak footprint over Ideal, beside rlsf, talc and others
+    Space(space::Args),
+}
 
 /// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `tlsf` is not built yet")
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match args.what {
+        What::Wcet(args) => wcet::run(&args),
+        What::Regions(args) => regions::run(&args),
+        What::Space(args) => space::run(&args),
+    }
 }

@@ -1,0 +1,156 @@
+//! `hectare tlsf regions`: which region size suits a heap that grows by regions?
+//!
+//! The study that the compcache project made of its TLSF: objects are compressed pages of a swap
+//! device; writing a page replaces its object. All of every region counts, with the free space
+//! inside.
+
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use anyhow::Context;
+use hectare_pages::{Counted, Os};
+use hectare_tlsf::{Growing, GrowthPolicy};
+
+use crate::output::Outputs;
+use crate::report::{Report, Row, Series};
+
+/// What `hectare tlsf regions` can be given.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    outputs: Outputs,
+    /// Region sizes in KiB
+    #[arg(long, value_name = "KIB,…", value_delimiter = ',', default_values_t = [4, 8, 16, 32, 64, 128])]
+    regions: Vec<usize>,
+    /// Pages of the swap device
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    pages: usize,
+    /// Writes
+    #[arg(long, value_name = "N", default_value_t = 400_000)]
+    writes: usize,
+    /// Seed of the sizes and of the order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Bytes that must stay free elsewhere before a free region goes back
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    keep_free_bytes: usize,
+}
+
+/// How often the footprint is noted.
+const SAMPLES: usize = 200;
+
+/// One event: the page, and the length of its new contents; zero drops the page.
+type Write = (usize, usize);
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    anyhow::ensure!(args.pages > 0 && args.writes > 0, "there must be pages and writes");
+    let writes = writes(args);
+    let mut report = Report::new("tlsf regions");
+    report.parameter("pages", args.pages as u64);
+    report.parameter("writes", args.writes as u64);
+    report.parameter("seed", args.seed);
+    report.parameter("keep_free_bytes", args.keep_free_bytes as u64);
+    for &region_kib in &args.regions {
+        let policy =
+            GrowthPolicy { region_bytes: region_kib << 10, keep_free_bytes: args.keep_free_bytes };
+        replay(&mut report, &writes, args.pages, policy)?;
+    }
+    report.notes.push(
+        "overhead is the size of all regions held over the live bytes, in the mean over time and \
+         of the two peaks; after the writes half of the pages are dropped at random"
+            .to_owned(),
+    );
+    args.outputs.deliver(&report)
+}
+
+/// Pages written as a machine under memory pressure does: some hot, most cold; lengths as LZ
+/// compression of mixed pages gives them.
+fn writes(args: &Args) -> Vec<Write> {
+    let mut random = fastrand::Rng::with_seed(args.seed);
+    let mut writes: Vec<Write> = (0..args.writes)
+        .map(|_| {
+            // The square of a uniform number favours low pages.
+            let hot = random.f64() * random.f64();
+            let page = ((hot * args.pages as f64) as usize).min(args.pages - 1);
+            let length = match random.u32(0..100) {
+                0..10 => random.usize(40..300),
+                10..75 => (300.0 + 1500.0 * (random.f64() + random.f64()) / 1.2) as usize,
+                75..92 => random.usize(1800..3300),
+                _ => random.usize(3300..=4096),
+            };
+            (page, length)
+        })
+        .collect();
+    let mut dropped: Vec<usize> = (0..args.pages).collect();
+    random.shuffle(&mut dropped);
+    writes.extend(dropped.into_iter().take(args.pages / 2).map(|page| (page, 0)));
+    writes
+}
+
+fn replay(
+    report: &mut Report,
+    writes: &[Write],
+    pages: usize,
+    policy: GrowthPolicy,
+) -> anyhow::Result<()> {
+    let source = Counted::new(Os);
+    let mut heap: Growing<_> = Growing::new(&source, policy);
+    let mut objects: Vec<Option<(NonNull<u8>, usize)>> = vec![None; pages];
+    let (mut live_bytes, mut peak_live_bytes) = (0usize, 0usize);
+    let (mut overhead_sum, mut samples) = (0.0, 0u32);
+    let mut points = Vec::new();
+    let drops = pages / 2;
+    let mut before_drop_overhead = 0.0;
+    let start = Instant::now();
+    for (number, &(page, length)) in writes.iter().enumerate() {
+        if let Some((object, old)) = objects[page].take() {
+            live_bytes -= old;
+            // SAFETY: the page's object, taken out of the table.
+            unsafe { heap.free(object) }?;
+        }
+        if length > 0 {
+            let object = heap.malloc(length).context("the system gave no memory")?;
+            objects[page] = Some((object, length));
+            live_bytes += length;
+            peak_live_bytes = peak_live_bytes.max(live_bytes);
+        }
+        let overhead = || heap.counts().region_bytes as f64 / live_bytes.max(1) as f64 - 1.0;
+        if number % (writes.len() / SAMPLES).max(1) == 0 && number > 0 {
+            overhead_sum += overhead();
+            samples += 1;
+            points.push([number as f64, heap.counts().region_bytes as f64]);
+        }
+        if number + drops + 1 == writes.len() {
+            before_drop_overhead = overhead();
+        }
+    }
+    let ns = start.elapsed().as_nanos() as f64;
+    let counts = heap.counts();
+    let workload = format!("regions of {} KiB", policy.region_bytes >> 10);
+    report.rows.push(
+        Row::new("hectare-tlsf", &workload)
+            .with("mean_overhead_ratio", overhead_sum / f64::from(samples.max(1)))
+            .with(
+                "peak_overhead_ratio",
+                counts.peak_region_bytes as f64 / peak_live_bytes as f64 - 1.0,
+            )
+            .with("full_overhead_ratio", before_drop_overhead)
+            .with(
+                "half_dropped_overhead_ratio",
+                counts.region_bytes as f64 / live_bytes.max(1) as f64 - 1.0,
+            )
+            .with("get_mem_calls", counts.get_mem_calls)
+            .with("put_mem_calls", counts.put_mem_calls)
+            .with("write_ns", ns / writes.len() as f64),
+    );
+    report.series.push(Series {
+        plot: "regions held over writes".to_owned(),
+        subject: "hectare-tlsf".to_owned(),
+        workload,
+        x_name: "writes".to_owned(),
+        y_name: "region_bytes".to_owned(),
+        points,
+    });
+    Ok(())
+}

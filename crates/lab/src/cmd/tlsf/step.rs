@@ -1,0 +1,183 @@
+//! Counts instructions exactly: a child marks the calls with breakpoints, the parent executes it
+//! instruction by instruction in between. Needs no counter of the processor and no simulator.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, bail, ensure};
+
+/// What the child is doing, as an index of the caller's; read from the child's memory.
+static LABEL: AtomicUsize = AtomicUsize::new(0);
+
+/// The instruction of a mark.
+const BREAKPOINT: u8 = 0xcc;
+
+/// No call of a constant-time allocator comes near: more is a loop.
+const MAX_STEPS: u64 = 1_000_000;
+
+/// Marks the calls to be counted; exists in the child only.
+pub(super) struct Marker(());
+
+impl Marker {
+    /// Does `call`, whose instructions are counted under `label`.
+    #[inline(always)]
+    pub(super) fn count<T>(&self, label: usize, call: impl FnOnce() -> T) -> T {
+        LABEL.store(label, Ordering::SeqCst);
+        breakpoint();
+        let result = call();
+        breakpoint();
+        result
+    }
+}
+
+#[inline(always)]
+fn breakpoint() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the parent traces this process and continues it.
+    unsafe {
+        std::arch::asm!("int3");
+    }
+}
+
+/// The most instructions of any call, and how many calls there were.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    pub(super) most: u64,
+    pub(super) calls: u64,
+}
+
+/// Runs `work` in a child and counts the calls that it marks, by label.
+///
+/// # Errors
+/// When the machine does not let a process trace its child, or the child fails.
+pub(super) fn count(work: impl FnOnce(&Marker)) -> anyhow::Result<BTreeMap<usize, Count>> {
+    ensure!(cfg!(target_arch = "x86_64"), "counting by single steps needs an x86-64 processor");
+    // SAFETY: this process has one thread, so the child may do whatever its parent could.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: asks to be traced by the parent, which expects it.
+        let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME) };
+        let done = traced == 0
+            && std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&Marker(())))).is_ok();
+        // SAFETY: ends the child without running the parent's destructors.
+        unsafe { libc::_exit(if done { 0 } else { 1 }) };
+    }
+    ensure!(child > 0, "fork: {}", std::io::Error::last_os_error());
+    let counts = Tracee { pid: child }.follow();
+    if counts.is_err() {
+        // SAFETY: our own child.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
+    counts
+}
+
+/// The child as its tracer sees it.
+struct Tracee {
+    pid: libc::pid_t,
+}
+
+impl Tracee {
+    fn follow(&self) -> anyhow::Result<BTreeMap<usize, Count>> {
+        let mut counts: BTreeMap<usize, Count> = BTreeMap::new();
+        while self.wait()? {
+            let label = self.peek((&raw const LABEL).addr())?;
+            let mut steps = 0;
+            while self.peek(self.instruction_pointer()?)? as u8 != BREAKPOINT {
+                self.resume(libc::PTRACE_SINGLESTEP)?;
+                ensure!(self.wait()?, "the traced child ended within a call");
+                steps += 1;
+                ensure!(steps < MAX_STEPS, "the traced call does not end");
+            }
+            let count = counts.entry(label).or_default();
+            count.most = count.most.max(steps);
+            count.calls += 1;
+            self.resume(libc::PTRACE_CONT)?;
+            ensure!(self.wait()?, "the traced child ended within a call");
+            self.resume(libc::PTRACE_CONT)?;
+        }
+        Ok(counts)
+    }
+
+    /// Waits for the child: `true` if it stopped at a mark or after a step, `false` if it is done.
+    fn wait(&self) -> anyhow::Result<bool> {
+        let mut status = 0;
+        // SAFETY: `status` is valid for writing.
+        let waited = unsafe { libc::waitpid(self.pid, &mut status, 0) };
+        ensure!(waited == self.pid, "waitpid: {}", std::io::Error::last_os_error());
+        if libc::WIFEXITED(status) {
+            let code = libc::WEXITSTATUS(status);
+            ensure!(code == 0, "the traced child failed (is ptrace allowed here?)");
+            return Ok(false);
+        }
+        if libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGTRAP {
+            return Ok(true);
+        }
+        bail!("the traced child got signal {}", libc::WSTOPSIG(status));
+    }
+
+    fn resume(&self, how: libc::c_uint) -> anyhow::Result<()> {
+        let nothing = std::ptr::null_mut::<c_void>();
+        // SAFETY: the child is stopped, and gets no signal.
+        let done = unsafe { libc::ptrace(how, self.pid, nothing, nothing) };
+        ensure!(done == 0, "ptrace: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// The word at `address` of the child's memory.
+    fn peek(&self, address: usize) -> anyhow::Result<usize> {
+        let address = std::ptr::without_provenance_mut::<c_void>(address);
+        // SAFETY: reads the stopped child's memory; an address that is not mapped gives an error.
+        let word = unsafe {
+            libc::ptrace(libc::PTRACE_PEEKDATA, self.pid, address, std::ptr::null_mut::<c_void>())
+        };
+        usize::try_from(word as u64).context("a word of the child")
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn instruction_pointer(&self) -> anyhow::Result<usize> {
+        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
+        // SAFETY: the child is stopped; the structure is valid for writing.
+        let done = unsafe {
+            libc::ptrace(
+                libc::PTRACE_GETREGS,
+                self.pid,
+                std::ptr::null_mut::<c_void>(),
+                registers.as_mut_ptr(),
+            )
+        };
+        ensure!(done == 0, "ptrace: {}", std::io::Error::last_os_error());
+        // SAFETY: the call filled it.
+        Ok(unsafe { registers.assume_init() }.rip as usize)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn instruction_pointer(&self) -> anyhow::Result<usize> {
+        bail!("counting by single steps needs an x86-64 processor")
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_takes_its_instructions_and_nothing_takes_none() {
+        let looped = |rounds: u64| {
+            // SAFETY: counts a register down.
+            unsafe {
+                std::arch::asm!("2: dec {0}", "jnz 2b", inout(reg) rounds => _, options(nomem));
+            }
+        };
+        let counts = count(|marker| {
+            marker.count(0, || ());
+            marker.count(1, || looped(100));
+            marker.count(1, || looped(10));
+        })
+        .expect("a child that may be traced");
+        assert_eq!((counts[&0].most, counts[&0].calls), (0, 1));
+        // One instruction may load the number of rounds.
+        assert!((200..=201).contains(&counts[&1].most), "{counts:?}");
+        assert_eq!(counts[&1].calls, 2);
+    }
+}
