@@ -37,6 +37,9 @@ const FREE_SHRINKING: usize = 8;
 /// What the marks themselves cost.
 const NOTHING: usize = 9;
 
+/// Blocks larger than this are not resized.
+const MOST_COPIED_BYTES: usize = 100;
+
 /// A heap under test with its marked calls.
 struct Subject<'a, R: Rows> {
     heap: &'a mut Tlsf<R>,
@@ -137,16 +140,15 @@ fn neighbours<R: Rows>(subject: &mut Subject<'_, R>, size: usize, neighbour: usi
                 for (freed, _) in &others {
                     subject.free(*freed);
                 }
-                let grown = size + neighbour;
-                let block = match subject.realloc(
-                    block,
-                    grown,
-                    if free_after || free_before { REALLOC_IN_PLACE } else { REALLOC_MOVING },
-                ) {
-                    Some(block) => block,
-                    None => block,
+                // What is moved is copied, and only little shall be: the copy is not the subject.
+                let block = if size <= MOST_COPIED_BYTES {
+                    let may_move =
+                        if free_before || free_after { REALLOC_IN_PLACE } else { REALLOC_MOVING };
+                    let grown = subject.realloc(block, size + neighbour, may_move).unwrap_or(block);
+                    subject.realloc(grown, size, REALLOC_IN_PLACE).unwrap_or(grown)
+                } else {
+                    block
                 };
-                let block = subject.realloc(block, size, REALLOC_IN_PLACE).unwrap_or(block);
                 subject.free(block);
                 if !free_before {
                     subject.free(before);
