@@ -193,7 +193,7 @@ fn chart(html: &mut String, lines: &[&Series]) {
     if let Some(line) = lines.first() {
         let _ = write!(
             html,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><text x=\"4\" y=\"10\">{}</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><text x=\"66\" y=\"24\">{}</text>",
             WIDTH - RIGHT,
             HEIGHT - 8.0,
             escape(&line.x_name),
