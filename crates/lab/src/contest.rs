@@ -55,6 +55,8 @@ pub(crate) enum Work {
         mode: Mode,
         /// Touching of memory.
         touch: Touch,
+        /// Single operations to tell of each latency run.
+        points: usize,
     },
     /// A workload of `hectare bench`.
     Bench {
@@ -190,6 +192,8 @@ pub(crate) struct Latency {
     pub(crate) contestant: usize,
     /// By kind of operation.
     pub(crate) records: Vec<LatencyRecord>,
+    /// Single operations ([`crate::bench::Outcome::points`]).
+    pub(crate) points: Vec<[f64; 3]>,
 }
 
 /// What a contest gave.
@@ -374,11 +378,12 @@ impl Contest {
                         results.broken.push(Broken { case: index, contestant: number, why });
                     }
                     Ok(measured) => {
-                        let records = measured.outcome.map(|o| o.latencies).unwrap_or_default();
+                        let outcome = measured.outcome.unwrap_or_default();
                         results.latencies.push(Latency {
                             case: index,
                             contestant: number,
-                            records,
+                            records: outcome.latencies,
+                            points: outcome.points,
                         });
                     }
                 }
@@ -445,13 +450,14 @@ impl Case {
     fn job(&self, planted_ns: u64, latency: bool) -> Job {
         let planted = planted_ns.to_string();
         match &self.work {
-            Work::Trace { path, mode, touch } => {
+            Work::Trace { path, mode, touch, points } => {
                 let mut arguments = vec!["replay".into(), path.into()];
                 arguments.extend(["--mode".into(), value_name(*mode)]);
                 arguments.extend(["--touch".into(), value_name(*touch)]);
                 arguments.extend(["--planted-ns".into(), planted.into()]);
                 if latency {
                     arguments.push("--latency".into());
+                    arguments.extend(["--points".into(), points.to_string().into()]);
                 }
                 Job::Child(arguments)
             }

@@ -99,6 +99,10 @@ pub(crate) struct Outcome {
     /// Latency of single operations, where they were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) latencies: Vec<LatencyRecord>,
+    /// Single operations, where asked for: the slowest and an even sample of the others, each as
+    /// time in the recording (ms), latency (ns), size (bytes).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) points: Vec<[f64; 3]>,
     /// Further figures, the unit the last word of the name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) more: BTreeMap<String, f64>,

@@ -58,6 +58,9 @@ enum Task {
         /// Time every operation.
         #[arg(long)]
         latency: bool,
+        /// How many single operations to tell.
+        #[arg(long, default_value_t = 0)]
+        points: usize,
     },
     /// A user's program takes this process's place.
     Exec {
@@ -104,8 +107,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             exec(&mut pipe, preload, planted_ns, &command)
         }
         Task::Bench { name, parameters, planted_ns } => bench(&name, &parameters, planted_ns),
-        Task::Replay { trace, mode, touch, planted_ns, latency } => {
-            replay::run(&trace, replay::Options { mode, touch, planted_ns, latency })
+        Task::Replay { trace, mode, touch, planted_ns, latency, points } => {
+            replay::run(&trace, replay::Options { mode, touch, planted_ns, latency, points })
         }
     };
     let record = match measured.and_then(|outcome| Ok((outcome, malloc_from()?))) {

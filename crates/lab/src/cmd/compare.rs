@@ -76,7 +76,7 @@ pub(crate) fn trace_case(path: &Path, mode: Mode, touch: Touch) -> anyhow::Resul
     let ideal = Ideal::of(path).with_context(|| path.display().to_string())?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let path = path.canonicalize().with_context(|| path.display().to_string())?;
-    Ok(Case { name, work: Work::Trace { path, mode, touch }, ideal: Some(ideal) })
+    Ok(Case { name, work: Work::Trace { path, mode, touch, points: 0 }, ideal: Some(ideal) })
 }
 
 /// The traces of the repository, by name.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::compare::trace_case;
 use super::contesting::ContestArgs;
+use crate::contest::Work;
 use crate::replay::{Mode, Touch};
 
 /// What `hectare replay` can be given.
@@ -20,14 +21,23 @@ pub(crate) struct Args {
     /// What is written into each block
     #[arg(long, value_enum, default_value = "page")]
     touch: Touch,
+    /// Single operations told in the record, for a plot of latency over time: the slowest and an
+    /// even sample of the others
+    #[arg(long, value_name = "N", default_value_t = 1500)]
+    points: usize,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let cases = args
+    let mut cases = args
         .traces
         .iter()
         .map(|path| trace_case(path, args.mode, args.touch))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    for case in &mut cases {
+        if let Work::Trace { points, .. } = &mut case.work {
+            *points = args.points;
+        }
+    }
     args.contest.hold("replay", cases, true)
 }

@@ -288,6 +288,10 @@ impl<'a> Analysis<'a> {
     }
 
     fn curves(&self, index: usize, case: &Case, report: &mut Report) {
+        for latency in self.results.latencies.iter().filter(|latency| latency.case == index) {
+            let subject = &self.contest.contestants[latency.contestant].name;
+            report.series.extend(latency_over_time(subject, &case.name, &latency.points));
+        }
         for (contestant, who) in self.contest.contestants.iter().enumerate() {
             if matches!(who.role, Role::Again | Role::Planted) {
                 continue;
@@ -413,6 +417,40 @@ fn role_name(role: Role) -> &'static str {
         Role::Again => "again",
         Role::Planted => "planted",
     }
+}
+
+/// The plot of the Doom 3 allocator study: a point for each operation, right its time in the
+/// recording, upwards its latency, one line of the legend for each band of sizes.
+fn latency_over_time(subject: &str, workload: &str, points: &[[f64; 3]]) -> Vec<Series> {
+    const BANDS: [(&str, f64); 5] = [
+        ("up to 64 B", 64.0),
+        ("up to 1 KiB", 1024.0),
+        ("up to 32 KiB", 32_768.0),
+        ("up to 1 MiB", 1_048_576.0),
+        ("above 1 MiB", f64::INFINITY),
+    ];
+    let mut lower = -1.0;
+    let mut series = Vec::new();
+    for (name, upper) in BANDS {
+        let inside = |size: f64| size > lower && size <= upper;
+        let points: Vec<[f64; 2]> = points
+            .iter()
+            .filter(|p| inside(p[2]))
+            .map(|&[time, latency, _]| [time, latency])
+            .collect();
+        lower = upper;
+        if !points.is_empty() {
+            series.push(Series {
+                plot: format!("latency over time, {subject}"),
+                subject: name.to_owned(),
+                workload: workload.to_owned(),
+                x_name: "time_ms".to_owned(),
+                y_name: "latency_ns".to_owned(),
+                points,
+            });
+        }
+    }
+    series
 }
 
 #[cfg(test)]

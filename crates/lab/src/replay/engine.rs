@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::clock::{Rate, ticks};
 use super::plan::{Call, Lane, NO_SLOT, Op, Segment, Slot, WINDOW};
-use super::{Options, Touch};
+use super::{Mode, Options, Touch};
 
 /// What stands in a slot whose allocation failed: not null, never given to the allocator.
 const FAILED: *mut c_void = std::ptr::without_provenance_mut(1);
@@ -42,12 +42,11 @@ pub(crate) struct Table {
 impl Table {
     /// Makes room, and touches it, so that it is resident before a window opens.
     pub(crate) fn grow(&mut self, slots: usize) {
-        if slots > self.slots.len() {
-            self.slots.resize_with(slots, || AtomicPtr::new(FAILED));
-            for slot in &self.slots {
-                if slot.load(Ordering::Relaxed) == FAILED {
-                    slot.store(null_mut(), Ordering::Relaxed);
-                }
+        let known = self.slots.len();
+        if slots > known {
+            self.slots.resize_with(slots, AtomicPtr::default);
+            for slot in &self.slots[known..] {
+                slot.store(null_mut(), Ordering::Relaxed);
             }
         }
     }
@@ -196,6 +195,9 @@ impl<'a> Run<'a> {
 
     /// Paced: waits until operation `at` is due and gives that moment, ticks.
     fn due(&self, lane: &Lane, at: usize, start: u64) -> Option<u64> {
+        if self.options.mode != Mode::Paced {
+            return None;
+        }
         let start_ns = *lane.start_ns.get(at)?;
         let due = start + (start_ns as f64 / self.rate.ns_per_tick) as u64;
         loop {

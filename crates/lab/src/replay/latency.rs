@@ -1,5 +1,7 @@
 //! Latencies of single operations, put together after each segment.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hectare_trace::Histogram;
@@ -12,6 +14,45 @@ use crate::bench::LatencyRecord;
 pub(crate) struct Latencies {
     rate: Rate,
     calls: Vec<(Call, Distribution)>,
+    points: Points,
+}
+
+/// Single operations for a plot of latency over time.
+#[derive(Default)]
+struct Points {
+    /// Room for the slowest, and as many again for the sample.
+    most: usize,
+    /// The slowest: ticks, time in ns, size in bytes.
+    slowest: BinaryHeap<Reverse<(u32, u64, u64)>>,
+    /// Every `stride`th of the others.
+    sample: Vec<(u32, u64, u64)>,
+    stride: u64,
+    seen: u64,
+}
+
+impl Points {
+    fn add(&mut self, point: (u32, u64, u64)) {
+        if self.most == 0 {
+            return;
+        }
+        self.slowest.push(Reverse(point));
+        if self.slowest.len() <= self.most {
+            return;
+        }
+        let Some(Reverse(other)) = self.slowest.pop() else { return };
+        self.seen += 1;
+        if self.seen.is_multiple_of(self.stride) {
+            self.sample.push(other);
+        }
+        if self.sample.len() > self.most {
+            let mut nth = 0;
+            self.sample.retain(|_| {
+                nth += 1;
+                nth % 2 == 0
+            });
+            self.stride *= 2;
+        }
+    }
 }
 
 #[derive(Default)]
@@ -24,23 +65,39 @@ struct Distribution {
 }
 
 impl Latencies {
-    pub(crate) fn new(rate: Rate) -> Self {
+    /// With at most `points` single operations.
+    pub(crate) fn new(rate: Rate, points: usize) -> Self {
         let calls = Call::ALL.map(|call| (call, Distribution::default())).into();
-        Self { rate, calls }
+        let points = Points { most: points / 2, stride: 1, ..Points::default() };
+        Self { rate, calls, points }
     }
 
     /// Counts a segment's; `ticks` is empty when operations were not timed.
     pub(crate) fn add(&mut self, segment: &Segment, ticks: &[Vec<AtomicU32>]) {
         for (lane, ticks) in segment.lanes.iter().zip(ticks) {
-            for (op, ticks) in lane.ops.iter().zip(ticks) {
+            for (nth, (op, ticks)) in lane.ops.iter().zip(ticks).enumerate() {
                 let ticks = ticks.load(Ordering::Relaxed);
                 let (_, distribution) = &mut self.calls[op.call() as usize];
                 distribution.histogram.add(u64::from(ticks));
                 distribution.sum_ticks += u64::from(ticks);
                 distribution.worst_ticks = distribution.worst_ticks.max(ticks);
                 distribution.count += 1;
+                let since_ns = lane.start_ns.get(nth).copied().unwrap_or(0);
+                self.points.add((ticks, segment.beginning_ns + since_ns, op.size_bytes));
             }
         }
+    }
+
+    /// Single operations by time: ms, ns, bytes.
+    pub(crate) fn points(&self) -> Vec<[f64; 3]> {
+        let slowest = self.points.slowest.iter().map(|Reverse(point)| point);
+        let mut points: Vec<_> = slowest.chain(&self.points.sample).collect();
+        points.sort_unstable_by_key(|point| point.1);
+        let ns = |ticks: u32| (f64::from(ticks) * self.rate.ns_per_tick).round();
+        let plain = |&&(ticks, time_ns, size): &&(u32, u64, u64)| {
+            [time_ns as f64 / 1e6, ns(ticks), size as f64]
+        };
+        points.iter().map(plain).collect()
     }
 
     /// One record for each call that was timed.

@@ -66,6 +66,8 @@ pub(crate) struct Options {
     pub(crate) planted_ns: u64,
     /// Whether every operation is timed (percentiles); costs two clock reads each.
     pub(crate) latency: bool,
+    /// How many single operations are told ([`Outcome::points`]); only with `latency`.
+    pub(crate) points: usize,
 }
 
 /// The three lines of Ideal over a trace: peaks, bytes.
@@ -113,11 +115,11 @@ pub(crate) fn run(path: &Path, options: Options) -> anyhow::Result<Outcome> {
 fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Result<Outcome> {
     let trace = open(path)?;
     let paced = options.mode == Mode::Paced;
-    let wanted = Wanted { serial: options.mode == Mode::Serial, starts: paced };
+    let wanted = Wanted { serial: options.mode == Mode::Serial, starts: paced || options.latency };
     let mut planner = Planner::new(&trace, wanted);
     let rate = Rate::measure();
     let mut table = Table::default();
-    let mut latencies = Latencies::new(rate);
+    let mut latencies = Latencies::new(rate, options.points);
     let mut counts = Counts::default();
     let mut outcome = Outcome::default();
     let mut memory = Memory::default();
@@ -154,6 +156,7 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
     outcome.live_peak_bytes = totals.live_peak_bytes;
     outcome.window = memory.record;
     outcome.latencies = latencies.records();
+    outcome.points = latencies.points();
     let figures = [
         ("threads_count", lanes as f64),
         ("segments_count", segments as f64),

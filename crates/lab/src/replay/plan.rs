@@ -11,7 +11,8 @@
 //!    no thread can meet the wrong object in it.
 //! 2. The plan depends on the trace and the mode alone: every subject executes the same one, and
 //!    its hash goes into the record.
-//! 3. Memory: the operations of one segment, and what is live.
+//! 3. No operation of one thread uses an object that another thread ends.
+//! 4. Memory: the operations of one segment, and what is live.
 
 use std::collections::VecDeque;
 
@@ -129,7 +130,7 @@ pub(crate) struct Batch {
 pub(crate) struct Lane {
     pub(crate) ops: Vec<Op>,
     pub(crate) batches: Vec<Batch>,
-    /// Intended start of each operation, ns from the segment's beginning; empty unless asked for.
+    /// Recorded time of each operation, ns from the segment's beginning; empty unless asked for.
     pub(crate) start_ns: Vec<u64>,
 }
 
@@ -138,6 +139,8 @@ pub(crate) struct Lane {
 pub(crate) struct Segment {
     /// The threads with operations in it, by their first one.
     pub(crate) lanes: Vec<Lane>,
+    /// Recorded time of its first operation, ns from the trace's beginning, if asked for.
+    pub(crate) beginning_ns: u64,
     /// Slots needed so far.
     pub(crate) slots: usize,
     /// Operations in all lanes.
@@ -175,7 +178,7 @@ impl Totals {
 pub(crate) struct Wanted {
     /// All threads in one lane.
     pub(crate) serial: bool,
-    /// The intended starts.
+    /// The recorded times.
     pub(crate) starts: bool,
 }
 
@@ -186,6 +189,8 @@ pub(crate) struct Planner<'a> {
     ns_per_tick: f64,
     live: FxHashMap<ObjectId, (Slot, u64)>,
     live_bytes: u64,
+    /// Where in the segment an object is used without ending: lane and operation.
+    uses: FxHashMap<Slot, Vec<(usize, usize)>>,
     /// Emptied slots and when.
     emptied: VecDeque<(u64, Slot)>,
     slots: Slot,
@@ -200,6 +205,7 @@ impl<'a> Planner<'a> {
             ns_per_tick: 1e9 / trace.header().ticks_per_second as f64,
             live: FxHashMap::default(),
             live_bytes: 0,
+            uses: FxHashMap::default(),
             emptied: VecDeque::new(),
             slots: 0,
             totals: Totals::default(),
@@ -219,27 +225,53 @@ impl<'a> Planner<'a> {
         let mut segment = Segment::default();
         let mut lane_of: FxHashMap<ThreadId, usize> = FxHashMap::default();
         let mut beginning = None;
+        // What earlier segments used has been used: they end before this one begins.
+        self.uses.clear();
         while segment.ops < most_ops {
             let Some(Step { thread, record }) = self.ordered.next_step()? else { break };
             let Some(op) = self.op(&record) else { continue };
             let thread = if self.wanted.serial { ThreadId(0) } else { thread };
-            let lane = *lane_of.entry(thread).or_insert_with(|| {
+            let lane_nth = *lane_of.entry(thread).or_insert_with(|| {
                 segment.lanes.push(Lane::default());
                 segment.lanes.len() - 1
             });
             let number = self.totals.ops;
             self.count(thread, &op);
-            let lane = &mut segment.lanes[lane];
+            let lane = &mut segment.lanes[lane_nth];
             if self.wanted.starts {
                 let beginning = *beginning.get_or_insert(record.time_ticks);
                 let ticks = record.time_ticks.saturating_sub(beginning);
                 lane.start_ns.push((ticks as f64 * self.ns_per_tick) as u64);
             }
             lane.push(op, number);
+            self.order_uses(&mut segment, lane_nth, &op);
             segment.ops += 1;
         }
+        let beginning = beginning.unwrap_or(0);
+        segment.beginning_ns = (beginning as f64 * self.ns_per_tick) as u64;
         segment.slots = self.slots as usize;
         Ok((segment.ops > 0).then_some(segment))
+    }
+
+    /// A thread may ask about a block that another frees later. Nothing in the replay orders the
+    /// two, and to wait for it could make threads wait for each other; so the question is put
+    /// about no block instead, and counted as left out.
+    fn order_uses(&mut self, segment: &mut Segment, lane: usize, op: &Op) {
+        if self.wanted.serial || op.given == NO_SLOT {
+            return;
+        }
+        let ends = op.call() == Call::Free || op.call() == Call::Realloc && op.made != NO_SLOT;
+        if !ends {
+            let last = segment.lanes[lane].ops.len() - 1;
+            self.uses.entry(op.given).or_default().push((lane, last));
+            return;
+        }
+        for (user, nth) in self.uses.remove(&op.given).unwrap_or_default() {
+            if user != lane {
+                segment.lanes[user].ops[nth].given = NO_SLOT;
+                self.totals.skipped_ops += 1;
+            }
+        }
     }
 
     fn count(&mut self, thread: ThreadId, op: &Op) {

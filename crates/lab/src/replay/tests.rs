@@ -18,7 +18,7 @@ impl Drop for Temp {
 }
 
 const PLAIN: Options =
-    Options { mode: Mode::Speed, touch: Touch::Full, planted_ns: 0, latency: false };
+    Options { mode: Mode::Speed, touch: Touch::Full, planted_ns: 0, latency: false, points: 0 };
 
 /// Random events of `threads` threads; a third of the objects change hands. Gives the file, the
 /// number of calls, and the peak of live bytes.
@@ -31,7 +31,8 @@ fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
     let (mut live_bytes, mut peak_bytes, mut calls) = (0, 0, 0);
     for now in 0..events {
         let mut thread = ThreadId(random.u32(1..=threads));
-        let size_bytes = random.u64(0..1 << random.u32(4..14));
+        let magnitude = random.u32(4..14);
+        let size_bytes = random.u64(0..1 << magnitude);
         let given = match live.len() {
             0 => None,
             length => Some(random.usize(0..length)),
@@ -50,7 +51,7 @@ fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
             (0..=3, _) | (_, None) => Event::Malloc { size_bytes },
             (4, _) => Event::Calloc { size_bytes },
             (5, _) => Event::Memalign { size_bytes, align_log2: random.u8(0..13) },
-            (6, Some(at)) => Event::Realloc { old: Some(take(at)), size_bytes },
+            (6, Some(at)) => Event::Realloc { old: Some(take(at)), size_bytes: size_bytes.max(1) },
             (7, _) => Event::Realloc { old: None, size_bytes },
             (8, Some(at)) => Event::UsableSize { object: live[at].0 },
             (9, _) => Event::Free { object: None },
@@ -60,6 +61,7 @@ fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
         };
         calls += u64::from(!matches!(event, Event::Marker { .. }));
         if let Some(made) = writer.event(thread, now, &event, false).unwrap() {
+            let size_bytes = event.asked_bytes().unwrap_or(0);
             live.push((made, size_bytes));
             live_bytes += size_bytes;
             peak_bytes = peak_bytes.max(live_bytes);
@@ -71,7 +73,7 @@ fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
 
 #[test]
 fn every_mode_and_touch_executes_every_operation() {
-    let (file, calls, peak_bytes) = trace("modes", 5, 60_000);
+    let (file, calls, peak_bytes) = trace("modes", 3, 5000);
     for touch in [Touch::None, Touch::Line, Touch::Page, Touch::Full] {
         for mode in [Mode::Speed, Mode::Serial, Mode::Paced] {
             let outcome = run(&file.0, Options { mode, touch, ..PLAIN }).unwrap();
@@ -79,7 +81,9 @@ fn every_mode_and_touch_executes_every_operation() {
             assert_eq!(outcome.live_peak_bytes, peak_bytes);
             assert_eq!(outcome.failed_allocations, 0);
             assert!(outcome.ns > 0);
-            assert_eq!(outcome.more["skipped_ops_count"], 0.0);
+            // Questions about blocks that another thread frees.
+            let skipped = outcome.more["skipped_ops_count"];
+            assert!(skipped < calls as f64 / 20.0 && (mode != Mode::Serial || skipped == 0.0));
             assert_eq!(outcome.latencies.is_empty(), mode != Mode::Paced);
         }
     }
@@ -87,8 +91,8 @@ fn every_mode_and_touch_executes_every_operation() {
 
 #[test]
 fn the_checksum_belongs_to_the_operations() {
-    let (file, ..) = trace("checksum", 3, 20_000);
-    let (other, ..) = trace("checksum-other", 3, 20_001);
+    let (file, ..) = trace("checksum", 3, 4000);
+    let (other, ..) = trace("checksum-other", 3, 4001);
     let first = run(&file.0, PLAIN).unwrap().checksum;
     assert_eq!(run(&file.0, Options { touch: Touch::None, ..PLAIN }).unwrap().checksum, first);
     assert_ne!(run(&other.0, PLAIN).unwrap().checksum, first);
@@ -96,9 +100,9 @@ fn the_checksum_belongs_to_the_operations() {
 
 #[test]
 fn a_trace_in_many_segments_is_the_same_trace() {
-    let (file, calls, peak_bytes) = trace("segments", 6, 50_000);
+    let (file, calls, peak_bytes) = trace("segments", 4, 9000);
     let whole = run(&file.0, PLAIN).unwrap();
-    for most_ops in [999, 5000, 20_000] {
+    for most_ops in [99, 1000, 4000] {
         let parts = run_in_segments(&file.0, PLAIN, most_ops).unwrap();
         assert_eq!((parts.ops, parts.checksum), (calls, whole.checksum));
         assert_eq!(parts.live_peak_bytes, peak_bytes);
@@ -113,7 +117,7 @@ fn many_threads_that_come_and_go_in_order() {
     let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
     let mut before = None;
     let mut now = 0;
-    for thread in (1..=200).map(ThreadId) {
+    for thread in (1..=60).map(ThreadId) {
         // Each thread frees what the one before it left behind.
         let mut event = |event| {
             now += 10;
@@ -130,9 +134,9 @@ fn many_threads_that_come_and_go_in_order() {
     }
     writer.finish().unwrap();
     let outcome = run(&file.0, PLAIN).unwrap();
-    assert_eq!(outcome.ops, 200 * 202);
-    assert_eq!(outcome.more["threads_count"], 200.0);
-    assert_eq!(outcome.live_peak_bytes, 3100);
+    assert_eq!(outcome.ops, 60 * 202);
+    assert_eq!(outcome.more["threads_count"], 60.0);
+    assert_eq!(outcome.live_peak_bytes, 3000);
 }
 
 /// A producer that is never slowed by its consumer in the trace must not run away in the replay.
@@ -142,7 +146,7 @@ fn a_producer_stays_within_the_window_of_its_consumer() {
     let file = Temp(path);
     let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
     let (producer, consumer) = (ThreadId(1), ThreadId(2));
-    const OBJECTS: u64 = 60_000;
+    const OBJECTS: u64 = 20_000;
     const SIZE: u64 = 8000;
     for now in 0..OBJECTS {
         let event = Event::Malloc { size_bytes: SIZE };
@@ -202,8 +206,15 @@ fn a_planted_slowness_is_there() {
 
 #[test]
 fn latencies_count_every_call_and_grow_with_rank() {
-    let (file, calls, _) = trace("latency", 4, 30_000);
-    let outcome = run(&file.0, Options { latency: true, ..PLAIN }).unwrap();
+    let (file, calls, _) = trace("latency", 3, 6000);
+    let options = Options { latency: true, points: 300, ..PLAIN };
+    let outcome = run(&file.0, options).unwrap();
+    let worst = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+    let of_points = worst(&mut outcome.points.iter().map(|point| point[1]));
+    let of_records = worst(&mut outcome.latencies.iter().map(|record| record.worst_ns));
+    assert!((of_points - of_records).abs() <= 1.0, "{of_points} {of_records}");
+    assert!((220..=301).contains(&outcome.points.len()), "{} points", outcome.points.len());
+    assert!(outcome.points.is_sorted_by_key(|point| point[0]));
     assert_eq!(outcome.latencies.iter().map(|record| record.count).sum::<u64>(), calls);
     for record in &outcome.latencies {
         let ranks = [
