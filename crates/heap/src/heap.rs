@@ -425,6 +425,7 @@ impl<S: System> Heap<S> {
             return match huge.usable_bytes(start) {
                 Some(bytes) => Ok(Place::Huge { bytes }),
                 None if huge.contains(address) => Err(Misuse::Interior),
+                None if huge.was_freed(address) => Err(Misuse::DoubleFree),
                 None => Err(Misuse::Foreign),
             };
         };
@@ -621,7 +622,9 @@ impl<S: System> Heap<S> {
         }
         stats.slab_bytes = slab_bytes;
         stats.run_bytes = backend.used_bytes.saturating_sub(slab_bytes);
-        stats.huge_bytes = self.backend.huge.lock().bytes;
+        let huge = self.backend.huge.lock();
+        stats.huge_bytes = huge.bytes;
+        stats.huge_objects = huge.count();
         stats
     }
 

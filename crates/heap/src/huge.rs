@@ -22,6 +22,9 @@ pub(crate) const MIN_HUGE_BYTES: usize = 32 << 20;
 /// How many huge blocks there can be at once.
 const MAX_BLOCKS: usize = 1 << 16;
 
+/// How many blocks that are gone the table remembers.
+const REMEMBERED: usize = 32;
+
 #[derive(Debug, Clone, Copy)]
 struct Block {
     start: NonNull<u8>,
@@ -36,6 +39,10 @@ pub(crate) struct Huge {
     table_bytes: usize,
     len: usize,
     pub(crate) bytes: usize,
+    /// Where the last blocks began that were given back, in a ring: to tell a double free from a
+    /// foreign pointer.
+    gone: [usize; REMEMBERED],
+    next_gone: usize,
 }
 
 // SAFETY: the table is metadata of the heap that is reached only through this value.
@@ -43,7 +50,7 @@ unsafe impl Send for Huge {}
 
 impl Huge {
     pub(crate) const fn new() -> Self {
-        Self { table: None, table_bytes: 0, len: 0, bytes: 0 }
+        Self { table: None, table_bytes: 0, len: 0, bytes: 0, gone: [0; REMEMBERED], next_gone: 0 }
     }
 
     fn blocks(&self) -> &[Block] {
@@ -92,6 +99,16 @@ impl Huge {
         Some(self.blocks()[self.index_of(start)?].committed_bytes)
     }
 
+    /// Whether a block that began at `address` was given back lately.
+    pub(crate) fn was_freed(&self, address: usize) -> bool {
+        self.gone.contains(&address)
+    }
+
+    /// How many blocks there are.
+    pub(crate) fn count(&self) -> usize {
+        self.len
+    }
+
     /// Whether `address` lies in a huge block.
     pub(crate) fn contains(&self, address: usize) -> bool {
         let after = self.blocks().partition_point(|block| block.start.addr().get() <= address);
@@ -104,6 +121,8 @@ impl Huge {
     /// Takes back the block that begins at `start`; `None` if none does.
     pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl PageSource) -> Option<()> {
         let block = self.remove(self.index_of(start)?);
+        self.gone[self.next_gone % REMEMBERED] = start.addr().get();
+        self.next_gone = self.next_gone.wrapping_add(1);
         // SAFETY: the block is off the table, and its owner has given it up.
         unsafe { source.release(block.start, block.reserved_bytes) };
         Some(())

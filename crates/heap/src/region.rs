@@ -22,6 +22,7 @@ use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocato
 use hectare_pages::{PageSource, SourceError};
 
 use crate::class::{ClassId, SLAB_BYTES};
+use crate::huge::MIN_HUGE_BYTES;
 use crate::slab::{Slab, SlabRef};
 
 /// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
@@ -178,7 +179,7 @@ impl Region {
         let bit_sets = part(page_map + run_lengths + slabs);
         // SAFETY: the last part of the reservation.
         let opened = unsafe { source.commit(bit_sets, 2 * bit_set) }
-            .and_then(|()| source.reserve(bytes, HUGE_PAGE_BYTES.max(page)));
+            .and_then(|()| reserve_region(bytes, page, source));
         let start = match opened {
             Ok(start) => start,
             Err(error) => {
@@ -234,6 +235,10 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Run> {
+        // Frames are aligned from the region's start: that must be aligned as far.
+        if !self.start.addr().get().is_multiple_of(align * FRAME_BYTES) {
+            return None;
+        }
         if let Some(first) = self.take_dirty(frames, align, source, view) {
             return Some(Run { start: self.at(first), clean: false, refaults: false });
         }
@@ -467,6 +472,19 @@ fn take_range(from: &mut Bitset<'_>, frames: usize, align: usize) -> Result<Fram
 /// From which size on a region asks for huge pages: what is untouched of the last one is then a
 /// few per cent of the whole at most, and a small program does not grow.
 const HUGE_PAGES_FROM_BYTES: usize = 32 << 20;
+
+/// Address space for a region, aligned as far as any run can ask; a source that cannot align so
+/// far gives one aligned to huge pages.
+fn reserve_region(
+    bytes: usize,
+    page: usize,
+    source: &impl PageSource,
+) -> Result<NonNull<u8>, SourceError> {
+    let widest = MIN_HUGE_BYTES / 2;
+    source
+        .reserve(bytes, widest.max(page))
+        .or_else(|_| source.reserve(bytes, HUGE_PAGE_BYTES.max(page)))
+}
 
 const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
 const MAX_STEP_BYTES: usize = 64 << 20;

@@ -15,6 +15,8 @@ pub struct Stats {
     pub run_bytes: usize,
     /// Huge objects, in whole pages.
     pub huge_bytes: usize,
+    /// Huge objects.
+    pub huge_objects: usize,
     /// Free memory of the regions that has not been given back.
     pub dirty_bytes: usize,
     /// Memory of the regions that could be touched.
@@ -48,6 +50,7 @@ impl Default for Stats {
             slab_bytes: 0,
             run_bytes: 0,
             huge_bytes: 0,
+            huge_objects: 0,
             dirty_bytes: 0,
             committed_bytes: 0,
             metadata_bytes: 0,
