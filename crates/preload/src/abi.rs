@@ -12,8 +12,10 @@ use crate::HEAP;
 const MAX_BYTES: usize = isize::MAX as usize;
 
 fn set_errno(value: c_int) {
+    // SAFETY: no preconditions.
+    let errno = unsafe { libc::__errno_location() };
     // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
-    unsafe { *libc::__errno_location() = value };
+    unsafe { *errno = value };
 }
 
 /// Passes an object on, or null with `ENOMEM`.
@@ -124,7 +126,7 @@ extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes: usize) -> c_int {
-    if !align.is_power_of_two() || align % size_of::<usize>() != 0 {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
     let object = aligned(align, bytes);

@@ -5,6 +5,7 @@
 //! that moment, so that a C program needs none.
 
 use core::ffi::CStr;
+use core::ptr;
 
 use crate::HEAP;
 use crate::abi::{aligned, free};
@@ -65,10 +66,42 @@ fn new_aligned(bytes: usize, align: usize) -> *mut u8 {
     if object.is_null() { new_failed(|| aligned(align, bytes)) } else { object }
 }
 
-/// A `new` that does not throw does not call the handler either, since that may throw.
-#[inline(always)]
-fn new_nothrow(bytes: usize) -> *mut u8 {
-    HEAP.malloc(bytes)
+/// What a `new` that does not throw does when there is no memory: what the C++ standard says,
+/// which is to call the one that throws, and to catch. Only C++ can catch: so this asks the
+/// program's C++ library for its own operator of this name, which calls our throwing one. Without
+/// a C++ library there is no handler to call.
+#[cold]
+#[inline(never)]
+fn nothrow_failed(name: &CStr, bytes: usize, nothrow: *const u8) -> *mut u8 {
+    // SAFETY: a C string; the answer is null when nobody behind this library has the symbol.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if next.is_null() {
+        return ptr::null_mut();
+    }
+    type Operator = extern "C" fn(usize, *const u8) -> *mut u8;
+    // SAFETY: the C++ library's operator of this name has this type.
+    let next = unsafe { core::mem::transmute::<*mut libc::c_void, Operator>(next) };
+    next(bytes, nothrow)
+}
+
+/// As [`nothrow_failed`], for an alignment.
+#[cold]
+#[inline(never)]
+fn aligned_nothrow_failed(name: &CStr, bytes: usize, align: usize, nothrow: *const u8) -> *mut u8 {
+    // SAFETY: a C string; the answer is null when nobody behind this library has the symbol.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if next.is_null() {
+        return ptr::null_mut();
+    }
+    type Operator = extern "C" fn(usize, usize, *const u8) -> *mut u8;
+    // SAFETY: the C++ library's operator of this name has this type.
+    let next = unsafe { core::mem::transmute::<*mut libc::c_void, Operator>(next) };
+    next(bytes, align, nothrow)
+}
+
+/// The name of a function, as the dynamic linker wants it.
+fn symbol_name(name: &'static str) -> &'static CStr {
+    CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"")
 }
 
 macro_rules! operators {
@@ -79,16 +112,25 @@ macro_rules! operators {
             new(bytes)
         })*
         $(#[unsafe(no_mangle)]
-        extern "C" fn $nothrow(bytes: usize, _nothrow: *const u8) -> *mut u8 {
-            new_nothrow(bytes)
+        extern "C" fn $nothrow(bytes: usize, nothrow: *const u8) -> *mut u8 {
+            let object = HEAP.malloc(bytes);
+            if !object.is_null() {
+                return object;
+            }
+            nothrow_failed(symbol_name(concat!(stringify!($nothrow), "\0")), bytes, nothrow)
         })*
         $(#[unsafe(no_mangle)]
         extern "C-unwind" fn $aligned(bytes: usize, align: usize) -> *mut u8 {
             new_aligned(bytes, align)
         })*
         $(#[unsafe(no_mangle)]
-        extern "C" fn $aligned_nothrow(bytes: usize, align: usize, _nothrow: *const u8) -> *mut u8 {
-            aligned(align, bytes)
+        extern "C" fn $aligned_nothrow(bytes: usize, align: usize, nothrow: *const u8) -> *mut u8 {
+            let object = aligned(align, bytes);
+            if !object.is_null() {
+                return object;
+            }
+            let name = symbol_name(concat!(stringify!($aligned_nothrow), "\0"));
+            aligned_nothrow_failed(name, bytes, align, nothrow)
         })*
         // The sizes and alignments that some forms get come behind the pointer, in registers
         // that this one function may leave alone.

@@ -1,7 +1,7 @@
 //! `libhectare.so`: the malloc family of names, in C and C++, over the hectare heap.
 //!
 //! Preloaded or linked it serves a whole program. This crate gives the names, their contracts
-//! (errno, null, alignment) and the handling of fork; the heap is [`hectare`].
+//! (errno, null, alignment), the configuration and the handling of fork; the heap is [`hectare`].
 
 use hectare::Process;
 
@@ -9,6 +9,8 @@ use hectare::Process;
 static HEAP: Process = Process::new();
 
 mod abi;
+mod config;
 mod cxx;
-mod fork;
+mod life;
+mod line;
 mod report;

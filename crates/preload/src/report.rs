@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use core::fmt::{self, Write};
 
 use crate::HEAP;
+use crate::line::Line;
 use hectare::{STATES, Stats};
 
 /// glibc's `struct mallinfo2`: sizes in bytes.
@@ -32,14 +33,14 @@ fn free_bytes(stats: &Stats) -> usize {
 
 fn mallinfo_of(stats: &Stats) -> Mallinfo2 {
     let free_objects = |class: &hectare::ClassStats| {
-        let objects = if class.object_bytes == 0 { 0 } else { (64 << 10) / class.object_bytes };
+        let objects = (64usize << 10).checked_div(class.object_bytes).unwrap_or(0);
         (class.slabs * objects).saturating_sub(class.used_objects)
     };
     Mallinfo2 {
         arena: stats.slab_bytes + stats.run_bytes + stats.dirty_bytes,
         ordblks: stats.classes.iter().map(free_objects).sum(),
         smblks: stats.classes.iter().map(|class| class.pooled_objects).sum(),
-        hblks: usize::from(stats.huge_bytes > 0),
+        hblks: stats.huge_objects,
         hblkhd: stats.huge_bytes,
         usmblks: 0,
         fsmblks: stats.pooled_bytes,
@@ -94,13 +95,21 @@ impl Write for Stream {
     }
 }
 
-struct StandardError;
+/// Text on its way to an open file, without a heap.
+struct Descriptor(c_int);
 
-impl Write for StandardError {
+impl Write for Descriptor {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: the text is readable for its length.
-        let written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
-        if usize::try_from(written) == Ok(text.len()) { Ok(()) } else { Err(fmt::Error) }
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            // SAFETY: the text is readable for its length.
+            let written = unsafe { libc::write(self.0, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(written) {
+                Ok(written) if written > 0 => rest = &rest[written..],
+                _ => return Err(fmt::Error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -146,9 +155,104 @@ fn used_classes(
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc_stats() {
-    let stats = HEAP.stats();
+    print_stats();
+}
+
+/// Writes the statistics as text to standard error.
+pub(crate) fn print_stats() {
     // A standard error that is closed is nobody's to report to.
-    let _ = write_text(&mut StandardError, &stats);
+    let _ = write_text(&mut Descriptor(libc::STDERR_FILENO), &HEAP.stats());
+}
+
+/// Writes the statistics as JSON to the file `path`, in which `%p` stands for the process number
+/// so that forked processes do not overwrite each other's. A failure is told on standard error.
+pub(crate) fn export_json(path: &[u8]) {
+    let mut full = [0; libc::PATH_MAX as usize];
+    let told = expand(path, &mut full).and_then(|()| {
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+        // SAFETY: `full` ends in a null byte: `expand` leaves the last one alone.
+        let file = unsafe { libc::open(full.as_ptr().cast(), flags, 0o644) };
+        if file < 0 {
+            return None;
+        }
+        let told = write_json(&mut Descriptor(file), &HEAP.stats()).ok();
+        // SAFETY: opened above, and used no more.
+        let closed = unsafe { libc::close(file) } == 0;
+        told.filter(|()| closed)
+    });
+    if told.is_none() {
+        let mut line = Line::new();
+        line.push(b"hectare: cannot write the statistics to '").push(path).push(b"'");
+        line.write_to_standard_error();
+    }
+}
+
+/// Copies `path` with the process number for each `%p`; `None` if it is too long.
+fn expand(path: &[u8], full: &mut [u8]) -> Option<()> {
+    let (mut at, mut rest) = (0, path);
+    let mut append = |text: &[u8]| {
+        let end = at + text.len();
+        full.get_mut(at..end).filter(|_| end < libc::PATH_MAX as usize)?.copy_from_slice(text);
+        at = end;
+        Some(())
+    };
+    while let Some((&byte, tail)) = rest.split_first() {
+        if rest.starts_with(b"%p") {
+            let mut digits = [0; 10];
+            let mut first = digits.len();
+            // SAFETY: no preconditions.
+            let mut number = unsafe { libc::getpid() }.unsigned_abs();
+            while number > 0 && first > 0 {
+                first -= 1;
+                digits[first] = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+            append(&digits[first..])?;
+            rest = &rest[2..];
+        } else {
+            append(&[byte])?;
+            rest = tail;
+        }
+    }
+    Some(())
+}
+
+/// The version of what [`write_json`] writes.
+const JSON_SCHEMA: u32 = 1;
+
+fn write_json(out: &mut impl Write, stats: &Stats) -> fmt::Result {
+    writeln!(
+        out,
+        "{{\"schema\": {JSON_SCHEMA}, \"allocator\": \"hectare\", \"front\": \"thread\","
+    )?;
+    for (name, value) in [
+        ("used_bytes", stats.used_bytes()),
+        ("small_bytes", stats.small_bytes),
+        ("large_bytes", stats.run_bytes),
+        ("huge_bytes", stats.huge_bytes),
+        ("huge_objects", stats.huge_objects),
+        ("pooled_bytes", stats.pooled_bytes),
+        ("slab_bytes", stats.slab_bytes),
+        ("dirty_bytes", stats.dirty_bytes),
+        ("committed_bytes", stats.committed_bytes),
+        ("metadata_bytes", stats.metadata_bytes),
+        ("regions", stats.regions),
+    ] {
+        writeln!(out, " \"{name}\": {value},")?;
+    }
+    writeln!(out, " \"classes\": [")?;
+    for (i, class) in used_classes(&stats.classes).enumerate() {
+        write!(
+            out,
+            "{}  {{\"object_bytes\": {}, \"slabs\": {}, \"used\": {}, \"pooled\": {}}}",
+            if i == 0 { "" } else { ",\n" },
+            class.object_bytes,
+            class.slabs,
+            class.used_objects,
+            class.pooled_objects
+        )?;
+    }
+    writeln!(out, "\n]}}")
 }
 
 fn write_text(out: &mut impl Write, stats: &Stats) -> fmt::Result {

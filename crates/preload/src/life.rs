@@ -1,0 +1,74 @@
+//! The library's life in a process: its start before everybody else's, forks, and the end.
+//!
+//! ```text
+//!   loaded ──at_load──▶ configured, fork handlers entered ──…──at_exit──▶ statistics written
+//! ```
+//! The library is linked `-z initfirst`: `at_load` runs ahead of every other constructor. So its
+//! fork handlers are the first to be entered, and `prepare` runs after all others, which may
+//! still allocate; from then on the heap's locks are held while the process is copied, so that
+//! the child gets a heap at rest. The C library's own constructor may not have run by then:
+//! `at_load` uses nothing that needs it, and takes the environment from its arguments.
+
+use core::ffi::{c_char, c_int};
+use core::fmt::Write;
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+
+use crate::HEAP;
+use crate::config::{self, Config};
+use crate::line::Line;
+use crate::report;
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+extern "C" fn prepare() {
+    HEAP.before_fork();
+}
+
+extern "C" fn release() {
+    // SAFETY: the C library calls this after `prepare`, on the same thread or on its copy.
+    unsafe { HEAP.after_fork() };
+}
+
+/// A panic is a bug of this library, perhaps under a lock of the heap: the usual hook would
+/// allocate, and wait for that lock for ever.
+fn abort_on_panic(info: &PanicHookInfo<'_>) {
+    let mut line = Line::new();
+    // A line takes all text, or as much as it has room for.
+    let _ = write!(line, "hectare: a bug in the allocator: {info}");
+    line.write_to_standard_error();
+    // SAFETY: no preconditions.
+    unsafe { libc::abort() };
+}
+
+extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environment: Environment) {
+    // SAFETY: three functions that stay as long as this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release)) };
+    // A function has no captures: boxing it takes no memory.
+    std::panic::set_hook(Box::new(abort_on_panic));
+    // SAFETY: glibc passes the process's environment to constructors.
+    let config = unsafe { config::read(environment) };
+    // Set once: constructors run once.
+    let _ = CONFIG.set(config);
+}
+
+/// Runs after the program's `atexit` functions and destructors, unless it ends by `_exit`.
+extern "C" fn at_exit() {
+    let Some(config) = CONFIG.get() else { return };
+    if config.stats {
+        report::print_stats();
+    }
+    if let Some(path) = config.stats_json {
+        report::export_json(path);
+    }
+}
+
+type Environment = *const *const c_char;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn(c_int, *const *const c_char, Environment) = at_load;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;

@@ -1,0 +1,42 @@
+//! A line of text on the stack, for messages of code that may not allocate.
+
+use core::fmt::{self, Write};
+
+const MAX_BYTES: usize = 480;
+
+/// What does not fit is cut off.
+pub(crate) struct Line {
+    bytes: [u8; MAX_BYTES],
+    len: usize,
+}
+
+impl Line {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; MAX_BYTES], len: 0 }
+    }
+
+    /// Appends `text`; what would end the line early becomes a blank.
+    pub(crate) fn push(&mut self, text: &[u8]) -> &mut Self {
+        for (to, &from) in self.bytes[self.len..].iter_mut().zip(text) {
+            *to = if from == b'\n' { b' ' } else { from };
+            self.len += 1;
+        }
+        self
+    }
+
+    /// Writes it, with its line end, by one call.
+    pub(crate) fn write_to_standard_error(mut self) {
+        let end = self.len.min(MAX_BYTES - 1);
+        self.bytes[end] = b'\n';
+        // A standard error that is closed is nobody's to report to.
+        // SAFETY: the first `end + 1` bytes are readable.
+        unsafe { libc::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), end + 1) };
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}

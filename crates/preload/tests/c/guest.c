@@ -1,0 +1,39 @@
+/* A library that allocates whenever it can: in its constructor, its destructor, its fork handlers
+   and its thread-local storage. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *kept[100];
+static __thread char thread_local_bytes[20000];
+
+static void churn(void) {
+    void *all[64];
+    for (int i = 0; i < 64; i++) {
+        all[i] = malloc((size_t)i * 997);
+        if (!all[i]) abort();
+        memset(all[i], i, (size_t)i * 997);
+    }
+    for (int i = 0; i < 64; i++) free(all[i]);
+}
+
+void guest_work(void) {
+    memset(thread_local_bytes, 1, sizeof thread_local_bytes);
+    churn();
+}
+
+#ifndef GUEST_WITHOUT_HANDLERS
+__attribute__((constructor)) static void enter_handlers(void) {
+    pthread_atfork(churn, churn, churn);
+}
+#endif
+
+__attribute__((constructor)) static void start(void) {
+    for (int i = 0; i < 100; i++) kept[i] = malloc(1000);
+    churn();
+}
+
+__attribute__((destructor)) static void end(void) {
+    for (int i = 0; i < 100; i++) free(kept[i]);
+    churn();
+}

@@ -1,0 +1,334 @@
+/* Allocation before main, after main, in forked children, under signals. */
+#include "check.h"
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+extern char **environ;
+
+/* Objects of all kinds of sizes come and go; each is checked to be still what it was. */
+static void churn(uint64_t seed, int count) {
+    enum { SLOTS = 64 };
+    unsigned char *slots[SLOTS] = {0};
+    size_t sizes[SLOTS] = {0};
+    uint64_t random = seed * 0x9e3779b97f4a7c15ull + 1;
+    for (int i = 0; i < count; i++) {
+        int slot = next_random(&random) % SLOTS;
+        if (slots[slot]) {
+            CHECK(slots[slot][0] == slot && slots[slot][sizes[slot] - 1] == slot);
+            free(slots[slot]);
+        }
+        sizes[slot] = random_size(&random) % 400000 + 1;
+        slots[slot] = malloc(sizes[slot]);
+        CHECK(slots[slot]);
+        slots[slot][0] = slots[slot][sizes[slot] - 1] = slot;
+    }
+    for (int i = 0; i < SLOTS; i++) free(slots[i]);
+}
+
+/* Waits for a child, which has found nothing wrong. A deadlock is found by the alarm. */
+static void reap(pid_t child) {
+    int status = 0;
+    CHECK(child > 0);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %#x", status);
+}
+
+static void *early;
+
+static void before_all(void) {
+    early = malloc(1000);
+    if (early) memset(early, 7, 1000);
+    free(malloc(100000));
+}
+
+/* Runs before every constructor of every library. */
+__attribute__((section(".preinit_array"), used)) static void (*preinit)(void) = before_all;
+
+static void preinit_allocates(void) {
+    CHECK(early && ((char *)early)[999] == 7);
+    free(early);
+}
+
+static void *constructed;
+
+__attribute__((constructor)) static void construct(void) {
+    constructed = calloc(1000, 10);
+    churn(1, 200);
+}
+
+__attribute__((destructor)) static void destruct(void) {
+    free(constructed);
+    churn(2, 200);
+}
+
+static void constructors_and_destructors(void) {
+    CHECK(constructed && ((char *)constructed)[5000] == 0);
+}
+
+static void at_exit(void) {
+    free(constructed);
+    constructed = malloc(50);
+    churn(3, 200);
+}
+
+static void atexit_allocates(void) {
+    for (int i = 0; i < 40; i++) CHECK(atexit(at_exit) == 0);
+}
+
+static void quick_exit_allocates(void) {
+    CHECK(at_quick_exit(at_exit) == 0);
+    quick_exit(0);
+}
+
+static pthread_key_t first_key, last_key;
+
+/* Comes back in every round of destructors that the C library makes. */
+static void destroy(void *value) {
+    int left = *(int *)value;
+    free(value);
+    churn(left, 100);
+    int *again = malloc(sizeof *again);
+    *again = left - 1;
+    pthread_setspecific(left % 2 ? first_key : last_key, left > 1 ? again : NULL);
+    if (left <= 1) free(again);
+}
+
+static void *with_keys(void *seed) {
+    int *one = malloc(sizeof *one), *two = malloc(sizeof *two);
+    *one = *two = 4;
+    pthread_setspecific(first_key, one);
+    churn((uintptr_t)seed, 300);
+    pthread_setspecific(last_key, two);
+    return NULL;
+}
+
+static void thread_destructors_after_ours(void) {
+    pthread_key_create(&first_key, destroy);
+    /* Keys beyond the first 32 live in memory that the C library allocates. */
+    pthread_key_t filler;
+    for (int i = 0; i < 60; i++) pthread_key_create(&filler, NULL);
+    pthread_key_create(&last_key, destroy);
+    for (int round = 0; round < 50; round++) {
+        pthread_t threads[8];
+        for (uintptr_t i = 0; i < 8; i++)
+            CHECK(pthread_create(&threads[i], NULL, with_keys, (void *)i) == 0);
+        for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+    }
+}
+
+static void *brief(void *seed) {
+    churn((uintptr_t)seed, 50);
+    return malloc(10);
+}
+
+static void threads_do_not_leak(void) {
+    size_t middle = 0;
+    for (uintptr_t i = 0; i < 4000; i++) {
+        if (i == 1000) middle = resident_bytes();
+        pthread_t thread;
+        void *left = NULL;
+        CHECK(pthread_create(&thread, NULL, brief, (void *)(i % 10)) == 0);
+        pthread_join(thread, &left);
+        free(left);
+    }
+    size_t end = resident_bytes();
+    CHECK(end < middle + 3000000, "%zu bytes after 1000 threads, %zu after 4000", middle, end);
+}
+
+static volatile int stop;
+
+static void *allocate_until_stopped(void *seed) {
+    for (uint64_t i = 0; !stop; i++) churn((uintptr_t)seed * 1000 + i, 500);
+    return NULL;
+}
+
+static pthread_t workers[6];
+
+static void start_workers(void) {
+    for (uintptr_t i = 0; i < 6; i++)
+        CHECK(pthread_create(&workers[i], NULL, allocate_until_stopped, (void *)i) == 0);
+}
+
+static void stop_workers(void) {
+    stop = 1;
+    for (int i = 0; i < 6; i++) pthread_join(workers[i], NULL);
+}
+
+static void *one_thread(void *seed) {
+    churn((uintptr_t)seed, 100);
+    return NULL;
+}
+
+static void child_work(uint64_t seed) {
+    alarm(20);
+    churn(seed, 300);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, one_thread, NULL) == 0);
+    pthread_join(thread, NULL);
+    free(malloc((size_t)100 << 20));
+    _exit(0);
+}
+
+static void fork_while_threads_allocate(void) {
+    start_workers();
+    for (int i = 0; i < 150; i++) {
+        pid_t child = fork();
+        if (child == 0) child_work(i);
+        reap(child);
+    }
+    stop_workers();
+}
+
+static int handled;
+
+static void handle(void) {
+    churn(++handled, 100);
+}
+
+static void fork_handlers_allocate(void) {
+    for (int i = 0; i < 20; i++) CHECK(pthread_atfork(handle, handle, handle) == 0);
+    start_workers();
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        if (child == 0) child_work(i);
+        reap(child);
+    }
+    stop_workers();
+    CHECK(handled == 20 * 20 * 2, "%d", handled);
+}
+
+static void fork_of_fork(void) {
+    start_workers();
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            churn(i, 100);
+            pid_t grandchild = fork();
+            if (grandchild == 0) child_work(i + 1);
+            reap(grandchild);
+            _exit(0);
+        }
+        reap(child);
+    }
+    stop_workers();
+}
+
+#if __GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 34)
+pid_t _Fork(void);
+#else
+#include <sys/syscall.h>
+static pid_t _Fork(void) { return (pid_t)syscall(SYS_fork); }
+#endif
+
+/* _Fork calls no handlers: a child of a process whose other threads are at rest may allocate; one
+   whose other threads allocate may do what POSIX allows, which is to exec. */
+static void raw_fork(void) {
+    for (int i = 0; i < 50; i++) {
+        churn(i, 50);
+        pid_t child = _Fork();
+        if (child == 0) child_work(i);
+        reap(child);
+    }
+    start_workers();
+    for (int i = 0; i < 50; i++) {
+        pid_t child = _Fork();
+        if (child == 0) {
+            execl("/bin/true", "true", NULL);
+            _exit(9);
+        }
+        reap(child);
+    }
+    stop_workers();
+}
+
+static void vfork_and_spawn(void) {
+    start_workers();
+    for (int i = 0; i < 50; i++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            execl("/bin/true", "true", NULL);
+            _exit(9);
+        }
+        reap(child);
+        char *const arguments[] = {"true", NULL};
+        CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ) == 0);
+        reap(child);
+    }
+    CHECK(system("exit 3") == 3 << 8);
+    FILE *stream = popen("echo heard", "r");
+    char line[20];
+    CHECK(stream && fgets(line, sizeof line, stream) && strcmp(line, "heard\n") == 0);
+    CHECK(pclose(stream) == 0);
+    stop_workers();
+}
+
+static volatile sig_atomic_t signals;
+
+static void on_signal(int number) {
+    (void)number;
+    signals++;
+    errno = 1;
+}
+
+static void signals_during_malloc(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    struct itimerval timer = {{0, 500}, {0, 500}};
+    setitimer(ITIMER_REAL, &timer, NULL);
+    start_workers();
+    /* Signals that find one pending are lost: so count those that arrive. */
+    for (int i = 0; signals < 1000; i++) {
+        pthread_kill(workers[i % 6], SIGUSR1);
+        churn(i, 20);
+    }
+    stop_workers();
+}
+
+/* What one thread allocates another frees, round and round. */
+enum { HANDS = 4, OBJECTS = 20000 };
+static void *objects[HANDS][OBJECTS];
+static pthread_barrier_t barrier;
+
+static void *hand_over(void *number) {
+    uintptr_t own = (uintptr_t)number;
+    for (int round = 0; round < 12; round++) {
+        for (int i = 0; i < OBJECTS; i++) {
+            unsigned char *p = malloc(16 + i % 200);
+            p[0] = p[15] = own;
+            objects[own][i] = p;
+        }
+        pthread_barrier_wait(&barrier);
+        uintptr_t other = (own + 1) % HANDS;
+        for (int i = 0; i < OBJECTS; i++) {
+            unsigned char *p = objects[other][i];
+            CHECK(p[0] == other && p[15] == other);
+            free(p);
+        }
+        pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
+static void objects_change_hands(void) {
+    pthread_barrier_init(&barrier, NULL, HANDS);
+    pthread_t threads[HANDS];
+    for (uintptr_t i = 0; i < HANDS; i++) pthread_create(&threads[i], NULL, hand_over, (void *)i);
+    for (int i = 0; i < HANDS; i++) pthread_join(threads[i], NULL);
+    CHECK(resident_bytes() < 60000000, "%zu", resident_bytes());
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        CASE(preinit_allocates), CASE(constructors_and_destructors), CASE(atexit_allocates),
+        CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak),
+        CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
+        CASE(raw_fork), CASE(vfork_and_spawn), CASE(signals_during_malloc),
+        CASE(objects_change_hands),
+    };
+    return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
+}

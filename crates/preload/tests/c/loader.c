@@ -1,0 +1,68 @@
+/* Programs that load libraries while they run. */
+#include "check.h"
+#include <dlfcn.h>
+#include <pthread.h>
+
+static const char *path;
+
+static void *use_library(void *argument) {
+    (void)argument;
+    for (int i = 0; i < 50; i++) {
+        void *library = dlopen(path, RTLD_NOW);
+        CHECK(library, "%s", dlerror());
+        void (*work)(void) = (void (*)(void))dlsym(library, "guest_work");
+        CHECK(work);
+        work();
+        dlclose(library);
+        CHECK(!dlopen("/no/such/library.so", RTLD_NOW));
+        CHECK(strlen(dlerror()) > 0);
+    }
+    return NULL;
+}
+
+/* Loads and unloads a library that allocates, on one thread, then on several at once. */
+static void cycle(void) {
+    use_library(NULL);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, use_library, NULL);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+}
+
+static void *(*borrowed_malloc)(size_t);
+static void (*borrowed_free)(void *);
+
+static void *use_borrowed(void *argument) {
+    for (size_t n = 1; n < 50000000; n = n * 2 + 1) {
+        char *p = borrowed_malloc(n);
+        CHECK(p);
+        p[0] = p[n - 1] = 1;
+        borrowed_free(p);
+    }
+    return argument;
+}
+
+/* Uses an allocator loaded into a running program, beside the program's own. */
+static void borrow(void) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    CHECK(library, "%s", dlerror());
+    borrowed_malloc = (void *(*)(size_t))dlsym(library, "malloc");
+    borrowed_free = (void (*)(void *))dlsym(library, "free");
+    CHECK(borrowed_malloc && borrowed_malloc != malloc);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, use_borrowed, NULL);
+    use_borrowed(NULL);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    char *p = borrowed_malloc(100);
+    strcpy(p, "kept");
+    dlclose(library);
+    /* Never unloaded: its objects are still in use, and so is its thread key. */
+    CHECK(strcmp(p, "kept") == 0);
+    borrowed_free(p);
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {CASE(cycle), CASE(borrow)};
+    CHECK(argc > 2);
+    path = argv[2];
+    return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
+}

@@ -1,0 +1,17 @@
+/* A program that says whether it is a secure one, and allocates a little. */
+#include "check.h"
+#include <sys/auxv.h>
+#include <sys/wait.h>
+
+int main(int argc, char **argv) {
+    void *p = malloc(1000);
+    free(p);
+    opaque(malloc(54321));
+    printf("secure %lu\n", getauxval(AT_SECURE));
+    if (argc > 1 && strcmp(argv[1], "fork") == 0) {
+        fflush(stdout);
+        if (fork() == 0) return 0;
+        wait(NULL);
+    }
+    return 0;
+}

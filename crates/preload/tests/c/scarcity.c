@@ -1,0 +1,196 @@
+/* Memory that runs out and comes back; system calls that are refused. */
+#include "check.h"
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+static char **arguments;
+
+/* Runs this program anew, so that the limits hold from its start. */
+static int again(const char *marker) {
+    if (getenv("TEST_AGAIN")) return 1;
+    setenv("TEST_AGAIN", marker, 1);
+    execv("/proc/self/exe", arguments);
+    CHECK(0, "%s", strerror(errno));
+    return 0;
+}
+
+static void limit_address_space(size_t bytes) {
+    struct rlimit limit = {bytes, bytes};
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+}
+
+/* Objects of one size until there are no more; linked through their first word. */
+static size_t take_all(size_t bytes, void **list) {
+    size_t count = 0;
+    for (;;) {
+        errno = 0;
+        void **object = malloc(bytes);
+        if (!object) {
+            CHECK(errno == ENOMEM, "errno %d", errno);
+            return count;
+        }
+        *object = *list;
+        *list = object;
+        count++;
+    }
+}
+
+static void give_all(void **list) {
+    while (*list) {
+        void **object = *list;
+        *list = *object;
+        free(object);
+    }
+}
+
+static void address_space_limit(void) {
+    limit_address_space((size_t)400 << 20);
+    if (!again("limited")) return;
+    size_t sizes[] = {1000, 40000, 1000000, 16, 40000000, 1000, 3000000};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *list = NULL;
+        size_t first = take_all(sizes[i], &list);
+        CHECK(first * (sizes[i] < 32 ? 32 : sizes[i]) > (size_t)60 << 20,
+              "only %zu objects of %zu bytes", first, sizes[i]);
+        errno = 0;
+        CHECK(!calloc(1, (size_t)350 << 20) && errno == ENOMEM);
+        void *place = NULL;
+        CHECK(posix_memalign(&place, 64, (size_t)350 << 20) == ENOMEM);
+        /* What is there is whole: a realloc that is refused leaves its object alone. */
+        errno = 0;
+        CHECK(!realloc(list, (size_t)350 << 20) && errno == ENOMEM);
+        give_all(&list);
+        malloc_trim(0);
+        size_t second = take_all(sizes[i], &list);
+        CHECK(second >= first - first / 8, "%zu objects of %zu bytes, then %zu", first, sizes[i], second);
+        give_all(&list);
+    }
+}
+
+static void *touch_some(void *argument) {
+    char *p = malloc(100000);
+    CHECK(p);
+    memset(p, 1, 100000);
+    free(p);
+    return argument;
+}
+
+/* Reserving address space for the heap must leave some for stacks and mappings. */
+static void limit_leaves_room_for_others(void) {
+    limit_address_space((size_t)1 << 30);
+    if (!again("limited")) return;
+    void *p = malloc(100);
+    void *map = mmap(NULL, 128 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(map != MAP_FAILED);
+    pthread_t threads[24];
+    for (int i = 0; i < 24; i++) CHECK(pthread_create(&threads[i], NULL, touch_some, NULL) == 0);
+    for (int i = 0; i < 24; i++) pthread_join(threads[i], NULL);
+    free(p);
+}
+
+/* Makes the kernel answer `error` to the system call `number`. */
+static void refuse(int number, int error) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "%s", strerror(errno));
+}
+
+static void *work(void *seed) {
+    uint64_t random = (uintptr_t)seed + 5;
+    unsigned char *slots[200] = {0};
+    size_t sizes[200] = {0};
+    for (int i = 0; i < 20000; i++) {
+        int slot = next_random(&random) % 200;
+        size_t bytes = random_size(&random) + 1;
+        if (slots[slot]) CHECK(slots[slot][0] == slot && slots[slot][sizes[slot] - 1] == slot);
+        if (i % 3) {
+            slots[slot] = realloc(slots[slot], bytes);
+        } else {
+            free(slots[slot]);
+            slots[slot] = calloc(1, bytes);
+            CHECK(slots[slot] && slots[slot][0] == 0 && slots[slot][bytes - 1] == 0);
+        }
+        CHECK(slots[slot]);
+        slots[slot][0] = slots[slot][bytes - 1] = slot;
+        sizes[slot] = bytes;
+    }
+    for (int i = 0; i < 200; i++) free(slots[i]);
+    malloc_trim(0);
+    return NULL;
+}
+
+static void work_on_threads(void) {
+    pthread_t threads[3];
+    for (uintptr_t i = 0; i < 3; i++) pthread_create(&threads[i], NULL, work, (void *)i);
+    work((void *)9);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+}
+
+static void no_madvise(void) {
+    if (!getenv("TEST_AGAIN")) refuse(SYS_madvise, EPERM);
+    if (!again("refused")) return;
+    CHECK(madvise(NULL, 0, MADV_DONTNEED) == -1 && errno == EPERM);
+    work_on_threads();
+}
+
+static void no_rseq(void) {
+    if (!getenv("TEST_AGAIN")) refuse(SYS_rseq, ENOSYS);
+    if (!again("refused")) return;
+    work_on_threads();
+}
+
+static void no_mremap(void) {
+    if (!getenv("TEST_AGAIN")) refuse(SYS_mremap, EPERM);
+    if (!again("refused")) return;
+    unsigned char *p = malloc(1);
+    for (size_t n = 1; n < (size_t)150 << 20; n *= 3) {
+        p[0] = 1, p[n - 1] = 2;
+        CHECK((p = realloc(p, n * 3)));
+        CHECK(p[n - 1] == 2 && (n == 1 || p[0] == 1));
+    }
+    free(p);
+    work_on_threads();
+}
+
+static size_t mappings(void) {
+    FILE *file = fopen("/proc/self/maps", "r");
+    size_t lines = 0;
+    for (int c; (c = fgetc(file)) != EOF;) lines += c == '\n';
+    fclose(file);
+    return lines;
+}
+
+/* The kernel limits the number of mappings: a heap that makes many starves the program. */
+static void few_mappings(void) {
+    static void *all[20000];
+    size_t start = mappings();
+    for (int i = 0; i < 20000; i++) all[i] = malloc(i % 10 ? 5000 : 500000);
+    for (int i = 0; i < 20000; i += 2) free(all[i]);
+    malloc_trim(0);
+    size_t end = mappings();
+    CHECK(end < start + 100, "%zu mappings, %zu at the start", end, start);
+    for (int i = 1; i < 20000; i += 2) free(all[i]);
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        CASE(address_space_limit), CASE(limit_leaves_room_for_others), CASE(no_madvise),
+        CASE(no_rseq), CASE(no_mremap), CASE(few_mappings),
+    };
+    arguments = argv;
+    return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
+}

@@ -1,0 +1,113 @@
+//! `HECTARE_CONF`: what docs/malloc-configuration.md promises.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use serde_json::Value;
+
+use crate::harness::{
+    Ended, Outcome, Suite, compile, ensure, library, plain, preloaded, program, run, scratch,
+};
+
+/// Somebody who is not root: a program that is set-uid to them is a secure one when root runs it.
+const NOBODY: u32 = 65534;
+
+pub(crate) fn add(suite: &mut Suite) {
+    suite.test_with("configuration::quiet_by_default", &["cc"], || {
+        let ended = configured("", &[])?;
+        ensure(ended.stderr.is_empty(), || ended.describe("not quiet"))
+    });
+    for (text, warning) in [
+        (
+            "statz:true",
+            "hectare: HECTARE_CONF: unknown key 'statz' is ignored; the keys are stats,",
+        ),
+        ("stats:maybe", "hectare: HECTARE_CONF: 'stats:maybe' is ignored; stats must be true or"),
+        ("stats", "hectare: HECTARE_CONF: 'stats:' is ignored; stats must be true or false"),
+        ("stats_json:", "hectare: HECTARE_CONF: 'stats_json:' is ignored; stats_json must be"),
+        (",,:x,", "hectare: HECTARE_CONF: unknown key '' is ignored"),
+    ] {
+        suite.test_with(format!("configuration::warns[{text}]"), &["cc"], move || {
+            let ended = configured(text, &[])?;
+            let one_line = ended.stderr.matches('\n').count() == 1;
+            ensure(one_line && ended.stderr.starts_with(warning), || {
+                ended.describe(&format!("not one line `{warning}…`"))
+            })
+        });
+    }
+    suite.test_with("configuration::stats", &["cc"], || {
+        let ended = configured("stats:true", &[])?;
+        let told = ended.stderr.lines().all(|line| line.starts_with("hectare: "));
+        let told = told && ended.stderr.contains("bytes in large objects");
+        ensure(told, || ended.describe("no statistics"))
+    });
+    suite.test_with("configuration::stats_json", &["cc"], stats_json);
+    suite.test_with("configuration::stats_json_of_forked_processes", &["cc"], json_of_forks);
+    suite.test_with("configuration::stats_json_unwritable", &["cc"], || {
+        let ended = configured("stats_json:/no/such/directory/x", &[])?;
+        let line = "hectare: cannot write the statistics to '/no/such/directory/x'\n";
+        ensure(ended.stderr == line, || ended.describe("not told"))
+    });
+    let name = "configuration::ignored_in_secure_programs";
+    // SAFETY: no preconditions.
+    match unsafe { libc::geteuid() } {
+        0 => suite.test_with(name, &["cc"], ignored_when_secure),
+        _ => suite.skip(name, "only root can make a program set-uid to another user"),
+    }
+}
+
+fn configured(text: &str, arguments: &[&str]) -> Result<Ended, String> {
+    let mut command = preloaded(program("plain.c")?);
+    run(command.env("HECTARE_CONF", text).args(arguments))?.well()
+}
+
+fn read_json(path: &std::path::Path) -> Result<Value, String> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{error} in\n{text}"))
+}
+
+fn stats_json() -> Outcome {
+    let directory = scratch("stats_json");
+    let path = directory.join("stats.json");
+    let ended = configured(&format!("stats_json:{}", path.display()), &[])?;
+    ensure(ended.stderr.is_empty(), || ended.describe("not quiet"))?;
+    let stats = read_json(&path)?;
+    let number = |key: &str| stats[key].as_u64().ok_or(format!("no {key} in {stats}"));
+    ensure(number("schema")? == 1, || format!("another schema: {stats}"))?;
+    // The program ends with one object of 54321 bytes.
+    ensure((54_321..400_000).contains(&number("large_bytes")?), || format!("{stats}"))?;
+    let sum = number("small_bytes")? + number("large_bytes")? + number("huge_bytes")?;
+    ensure(number("used_bytes")? == sum, || format!("the parts do not add up: {stats}"))?;
+    let classes = stats["classes"].as_array().ok_or("no classes")?;
+    ensure(!classes.is_empty(), || format!("{stats}"))?;
+    fs::remove_dir_all(directory).map_err(|error| error.to_string())
+}
+
+fn json_of_forks() -> Outcome {
+    let directory = scratch("stats_json_forks");
+    let text = format!("stats_json:{}/stats-%p.json", directory.display());
+    configured(&text, &["fork"])?;
+    let files: Vec<_> = fs::read_dir(&directory).map_err(|e| e.to_string())?.collect();
+    ensure(files.len() == 2, || format!("{} files of two processes", files.len()))?;
+    for file in files {
+        read_json(&file.map_err(|error| error.to_string())?.path())?;
+    }
+    fs::remove_dir_all(directory).map_err(|error| error.to_string())
+}
+
+/// Linked, not preloaded: the dynamic linker itself drops `LD_PRELOAD` from a secure program.
+fn ignored_when_secure() -> Outcome {
+    let library = library();
+    let directory = library.parent().ok_or("the library lies in no directory")?;
+    let (search, path) = (format!("-L{}", directory.display()), format!("{}", directory.display()));
+    let rpath = format!("-Wl,-rpath,{path}");
+    let linked =
+        compile("plain.c", &[&search, "-Wl,--no-as-needed", "-lhectare", &rpath], "-linked")?;
+    let told = run(plain(&linked).env("HECTARE_CONF", "stats:true"))?.well()?;
+    ensure(told.stderr.contains("hectare: "), || told.describe("it is not linked"))?;
+    chown(&linked, Some(NOBODY), None).map_err(|error| error.to_string())?;
+    fs::set_permissions(&linked, Permissions::from_mode(0o4755)).map_err(|e| e.to_string())?;
+    let ended = run(plain(&linked).env("HECTARE_CONF", "stats:true,nonsense:1"))?.well()?;
+    ensure(ended.stdout == "secure 1\n", || ended.describe("not a secure program"))?;
+    ensure(ended.stderr.is_empty(), || ended.describe("the environment was listened to"))
+}

@@ -1,0 +1,85 @@
+//! What the library asks of the dynamic linker.
+
+use std::fs;
+
+use crate::harness::{Outcome, Suite, ensure, library};
+
+/// glibc keeps 144 bytes of static TLS for all libraries loaded by `dlopen` together; beyond that
+/// it is "cannot allocate memory in static TLS block". Ours is 8 bytes, the word that names a
+/// thread's cache; Rust's standard library adds 80 for its panics where no link-time optimisation
+/// drops them. The aim is 64.
+const MAX_TLS_BYTES: u64 = 88;
+
+const PT_DYNAMIC: u32 = 2;
+const PT_TLS: u32 = 7;
+const DT_TEXTREL: u64 = 22;
+const DT_FLAGS_1: u64 = 0x6fff_fffb;
+const DF_1_NODELETE: u64 = 0x8;
+const DF_1_INITFIRST: u64 = 0x20;
+
+pub(crate) fn add(suite: &mut Suite) {
+    suite.test("elf::static_tls_is_small", static_tls_is_small);
+    suite.test("elf::initialised_first_and_never_unloaded", dynamic_flags);
+}
+
+fn static_tls_is_small() -> Outcome {
+    let image = Image::read()?;
+    let bytes: u64 = image.segments(PT_TLS).map(|segment| segment.memory_bytes).sum();
+    ensure(bytes > 0, || "no PT_TLS segment: where is a thread's cache kept?".into())?;
+    ensure(bytes <= MAX_TLS_BYTES, || format!("static TLS of {bytes} bytes: > {MAX_TLS_BYTES}"))
+}
+
+fn dynamic_flags() -> Outcome {
+    let image = Image::read()?;
+    let segment = image.segments(PT_DYNAMIC).next().ok_or("no dynamic segment")?;
+    let entries = (0..segment.file_bytes / 16).map(|i| segment.file_offset + 16 * i);
+    let entries: Vec<_> = entries.map(|at| (image.word(at), image.word(at + 8))).collect();
+    let flags = entries.iter().find(|(tag, _)| *tag == DT_FLAGS_1).map_or(0, |(_, value)| *value);
+    ensure(flags & DF_1_INITFIRST != 0, || "not linked with -z initfirst".into())?;
+    ensure(flags & DF_1_NODELETE != 0, || "not linked with -z nodelete".into())?;
+    ensure(entries.iter().all(|(tag, _)| *tag != DT_TEXTREL), || "text relocations".into())
+}
+
+/// A 64-bit little-endian ELF file, as much of it as these tests read.
+struct Image(Vec<u8>);
+
+struct Segment {
+    kind: u32,
+    file_offset: u64,
+    file_bytes: u64,
+    memory_bytes: u64,
+}
+
+impl Image {
+    fn read() -> Result<Self, String> {
+        let bytes = fs::read(library()).map_err(|error| error.to_string())?;
+        let known = bytes.starts_with(b"\x7fELF\x02\x01");
+        ensure(known, || "not a 64-bit little-endian ELF file".into())?;
+        Ok(Self(bytes))
+    }
+
+    fn word(&self, at: u64) -> u64 {
+        let at = usize::try_from(at).expect("offsets of a file in memory fit");
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn half(&self, at: u64) -> u32 {
+        let at = usize::try_from(at).expect("offsets of a file in memory fit");
+        u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    /// The program headers of a kind.
+    fn segments(&self, kind: u32) -> impl Iterator<Item = Segment> {
+        let table = self.word(32);
+        let (entry_bytes, count) = (self.half(54) & 0xffff, self.half(56) & 0xffff);
+        (0..count)
+            .map(move |i| table + u64::from(i * entry_bytes))
+            .map(|at| Segment {
+                kind: self.half(at),
+                file_offset: self.word(at + 8),
+                file_bytes: self.word(at + 32),
+                memory_bytes: self.word(at + 40),
+            })
+            .filter(move |segment| segment.kind == kind)
+    }
+}

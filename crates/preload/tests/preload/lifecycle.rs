@@ -1,0 +1,56 @@
+//! Early and late calls, forks, signals, libraries that come and go.
+
+use std::env;
+
+use crate::harness::{
+    Outcome, Suite, add_cases, compile, ensure, library, plain, preloaded, program, run,
+};
+
+const CASES: &[&str] = &[
+    "preinit_allocates",
+    "constructors_and_destructors",
+    "atexit_allocates",
+    "quick_exit_allocates",
+    "thread_destructors_after_ours",
+    "threads_do_not_leak",
+    "fork_while_threads_allocate",
+    "fork_handlers_allocate",
+    "fork_of_fork",
+    "raw_fork",
+    "vfork_and_spawn",
+    "signals_during_malloc",
+    "objects_change_hands",
+];
+
+pub(crate) fn add(suite: &mut Suite) {
+    add_cases(suite, "lifecycle", "lifecycle.c", CASES);
+    suite.test_with("lifecycle::constructor_before_ours", &["cc"], || guest_preloaded(true));
+    suite.test_with("lifecycle::constructor_after_ours", &["cc"], || guest_preloaded(false));
+    suite.test_with("lifecycle::dlopen_dlclose", &["cc"], dlopen_dlclose);
+    suite.test_with("lifecycle::loaded_by_dlopen", &["cc"], loaded_by_dlopen);
+}
+
+fn guest() -> Result<std::path::PathBuf, String> {
+    compile("guest.c", &["-shared", "-fPIC"], "-shared")
+}
+
+/// A library whose constructor allocates and enters fork handlers that do, before or behind ours.
+fn guest_preloaded(first: bool) -> Outcome {
+    let guest = guest()?;
+    let (guest, ours) = (guest.display(), library().display());
+    let list = if first { format!("{guest}:{ours}") } else { format!("{ours}:{guest}") };
+    let mut command = plain(program("lifecycle.c")?);
+    run(command.env("LD_PRELOAD", list).arg("fork_while_threads_allocate"))?.well().map(drop)
+}
+
+fn dlopen_dlclose() -> Outcome {
+    let mut command = preloaded(program("loader.c")?);
+    run(command.arg("cycle").arg(guest()?))?.well().map(drop)
+}
+
+/// Not preloaded: the library itself is opened by a program that runs, and used by its names.
+fn loaded_by_dlopen() -> Outcome {
+    let mut command = plain(program("loader.c")?);
+    let ended = run(command.arg("borrow").arg(library()))?.well()?;
+    ensure(env::var_os("LD_PRELOAD").is_none(), || ended.describe("preloaded after all"))
+}
