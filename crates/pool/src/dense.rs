@@ -37,7 +37,7 @@ mod block;
 mod compact;
 mod place;
 mod shard;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use block::{HEAD_UNITS, Head, LINKED_HEAD_UNITS};

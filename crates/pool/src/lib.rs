@@ -20,7 +20,7 @@ mod pin;
 mod span;
 mod stats;
 mod table;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod testing;
 mod xv;
 mod zs;

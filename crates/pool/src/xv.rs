@@ -36,7 +36,7 @@ use crate::span::Span;
 use crate::{Handle, Pool, PoolError, PoolStats};
 
 mod lists;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use lists::{Lists, MIN_LISTED};

@@ -36,7 +36,7 @@ mod cells;
 mod class;
 mod compact;
 mod geometry;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use cells::Cells;

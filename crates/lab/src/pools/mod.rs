@@ -1,6 +1,7 @@
 //! The pools for compressed data as subjects: by name, over the operating system's pages.
 
 mod grown;
+pub(crate) mod process;
 
 use anyhow::{Context, bail};
 use hectare_pages::{FutexPark, Os};

@@ -1,0 +1,105 @@
+//! `hectare swap record`: what swapping a running process would store.
+//!
+//! The process's private pages are read at intervals; a page whose content has changed since it
+//! was last seen is an event, with the length that LZ4 makes of it; a page that is gone, or filled
+//! with one word, is an event of length 0.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use super::{Event, MAGIC};
+use crate::machine::page_bytes;
+use crate::pools::process;
+
+/// What `hectare swap record` can be given.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The process to watch
+    #[arg(long)]
+    pid: u32,
+    /// Where to write the events
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// How often to look
+    #[arg(long, default_value_t = 10)]
+    samples: u32,
+    /// Milliseconds between two looks
+    #[arg(long, default_value_t = 500)]
+    every_ms: u64,
+}
+
+/// Runs the verb. A process that ends early leaves the events until then.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let mut seen = HashMap::new();
+    let mut events = Vec::new();
+    let mut looks = 0;
+    for sample in 0..args.samples {
+        if sample > 0 {
+            std::thread::sleep(Duration::from_millis(args.every_ms));
+        }
+        match look(args.pid, &mut seen, sample, &mut events) {
+            Ok(()) => looks += 1,
+            Err(error) if sample == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    ensure!(!events.is_empty(), "process {} has no private pages", args.pid);
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", args.pid)).unwrap_or_default();
+    let mut text = format!(
+        "{MAGIC}\n# private pages of `{}`, {looks} looks {} ms apart, {} bytes a page, LZ4\n",
+        name.trim(),
+        args.every_ms,
+        page_bytes()
+    );
+    for event in &events {
+        writeln!(text, "{} {}", event.page, event.length_bytes).context("formatting")?;
+    }
+    std::fs::write(&args.output, text)
+        .with_context(|| format!("writing {}", args.output.display()))?;
+    eprintln!("wrote {} events to {}", events.len(), args.output.display());
+    Ok(())
+}
+
+/// Reads the process once and adds what has changed. `seen` has each page's number as written
+/// (counted from the first ever seen), its hash, and the look that saw it last.
+fn look(
+    pid: u32,
+    seen: &mut HashMap<u64, (u64, u64, u32)>,
+    sample: u32,
+    events: &mut Vec<Event>,
+) -> anyhow::Result<()> {
+    process::for_each_page(pid, |address, page| {
+        let mut hasher = DefaultHasher::new();
+        page.hash(&mut hasher);
+        let hash = hasher.finish();
+        let next = seen.len() as u64;
+        let known = seen.get(&address).copied();
+        let number = known.map_or(next, |(number, ..)| number);
+        seen.insert(address, (number, hash, sample));
+        if known.is_none_or(|(_, old, _)| old != hash) {
+            events.push(Event { page: number, length_bytes: compressed_bytes(page) });
+        }
+        Ok(())
+    })?;
+    for (number, hash, last) in seen.values_mut() {
+        if *last != sample && *hash != 0 {
+            *hash = 0;
+            events.push(Event { page: *number, length_bytes: 0 });
+        }
+    }
+    Ok(())
+}
+
+/// What storing the page takes: nothing if one word fills it, a whole page if it does not get
+/// smaller.
+fn compressed_bytes(page: &[u8]) -> u32 {
+    if process::is_same_filled(page) {
+        return 0;
+    }
+    lz4_flex::block::compress(page).len().min(page.len()) as u32
+}
