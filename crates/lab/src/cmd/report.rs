@@ -1,10 +1,41 @@
-//! `hectare report`.
+//! `hectare report`: an HTML page (and the other forms) from stored records.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+use crate::output::html;
+use crate::report::{Report, SCHEMA};
 
 /// What `hectare report` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Where to write the page
+    #[arg(short, long, value_name = "FILE.html", default_value = "hectare-report.html")]
+    output: PathBuf,
+    /// Records written by --json
+    #[arg(required = true, value_name = "FILE.json")]
+    records: Vec<PathBuf>,
+}
 
 /// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("the verb `report` is not built yet")
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let reports = args.records.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    std::fs::write(&args.output, html::page(&reports)?)
+        .with_context(|| format!("writing {}", args.output.display()))?;
+    eprintln!("wrote {}", args.output.display());
+    Ok(())
+}
+
+fn read(path: &PathBuf) -> anyhow::Result<Report> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| name.to_string())?;
+    let value: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{name} is not JSON"))?;
+    match value.get("schema").and_then(serde_json::Value::as_u64) {
+        Some(schema) if schema == u64::from(SCHEMA) => {}
+        Some(schema) => bail!("{name} has schema {schema}; this command reads schema {SCHEMA}"),
+        None => bail!("{name} is no record of hectare: it has no `schema`"),
+    }
+    serde_json::from_value(value).with_context(|| format!("{name} is not a whole record"))
 }

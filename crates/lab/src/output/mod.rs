@@ -1,6 +1,7 @@
 //! How a report leaves the command: table, JSON, CSV, Markdown, HTML.
 
 pub(crate) mod export;
+pub(crate) mod html;
 pub(crate) mod table;
 
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ impl Outputs {
         write_file(self.json.as_deref(), || export::json(report))?;
         write_file(self.csv.as_deref(), || Ok(export::csv(report)))?;
         write_file(self.markdown.as_deref(), || Ok(table::markdown(report)))?;
-        Ok(())
+        write_file(self.report.as_deref(), || html::page(std::slice::from_ref(report)))
     }
 }
 

@@ -12,10 +12,10 @@ use crate::contest::analysis::ALL_CASES;
 use crate::report::{Report, Row};
 
 /// One table: a title, a head, lines of cells.
-struct Table {
-    title: String,
-    head: Vec<String>,
-    lines: Vec<Vec<String>>,
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) head: Vec<String>,
+    pub(crate) lines: Vec<Vec<String>>,
 }
 
 /// The report for a terminal.
@@ -90,7 +90,8 @@ fn is_figure_column(table: &Table, column: usize) -> bool {
     table.lines.iter().any(|line| is_figure(&line[column]))
 }
 
-fn tables(report: &Report) -> Vec<Table> {
+/// The tables of a report: one per workload.
+pub(crate) fn tables(report: &Report) -> Vec<Table> {
     let mut workloads: Vec<&str> = Vec::new();
     for row in &report.rows {
         if !workloads.contains(&row.workload.as_str()) {

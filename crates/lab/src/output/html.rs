@@ -1,0 +1,139 @@
+//! The HTML report: one file that works offline, drawn as inline SVG, light and dark.
+//!
+//! Charts are chosen by what the rows and series of a report hold; a report without the data for a
+//! chart has no such chart. Each chart carries the command that makes it again.
+
+mod charts;
+mod plot;
+
+use anyhow::Context;
+use minijinja::{Environment, Value, context};
+
+use crate::output::table;
+use crate::report::Report;
+
+const TEMPLATE: &str = include_str!("html/report.html.j2");
+
+/// One page of all `reports`.
+///
+/// # Errors
+/// When the template is wrong, which its test would show.
+pub(crate) fn page(reports: &[Report]) -> anyhow::Result<String> {
+    let mut environment = Environment::new();
+    environment.add_template("report.html", TEMPLATE).context("the report's template")?;
+    let sections: Vec<Value> = reports.iter().map(section).collect();
+    let machine = reports.first().map(|report| {
+        let machine = report.machine.clone();
+        context! {
+            cpu => machine.cpu,
+            cpus => machine.cpus,
+            virtualised => machine.virtualised,
+            kernel => machine.kernel,
+            libc => machine.libc,
+            governor => machine.governor,
+            thp => machine.thp,
+            aslr => machine.aslr,
+        }
+    });
+    environment
+        .get_template("report.html")?
+        .render(context! {
+            sections,
+            machine,
+            memory => reports.first().map(|r| table::bytes(r.machine.memory_bytes as f64)),
+            version => env!("CARGO_PKG_VERSION"),
+        })
+        .context("rendering the report")
+}
+
+fn section(report: &Report) -> Value {
+    let charts: Vec<Value> = charts::of(report)
+        .into_iter()
+        .map(|chart| {
+            context! {
+                title => chart.title,
+                about => chart.about,
+                wide => chart.wide,
+                svg => Value::from_safe_string(chart.svg),
+            }
+        })
+        .collect();
+    let tables: Vec<Value> = table::tables(report)
+        .into_iter()
+        .map(|table| context! { title => table.title, head => table.head, lines => table.lines })
+        .collect();
+    let names = charts::subjects(report);
+    let legend: Vec<Value> = names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| context! { name => *name, class => plot::class(index) })
+        .collect();
+    context! {
+        verb => report.verb.clone(),
+        command => report.command.clone(),
+        charts,
+        tables,
+        legend,
+        notes => report.notes.clone(),
+        parameters => report
+            .parameters
+            .iter()
+            .filter(|(_, value)| !value.is_object() && !value.is_array())
+            .map(|(name, value)| {
+                context! { name, value => value.as_str().map_or_else(|| value.to_string(), str::to_owned) }
+            })
+            .collect::<Vec<_>>(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Row, Series};
+
+    fn report() -> Report {
+        let mut report = Report::new("compare");
+        report.parameter("reference", "system");
+        for workload in ["redis", "all"] {
+            for (name, factor) in [("hectare", 0.8), ("system", 1.0), ("je<malloc>", 0.9)] {
+                let mut row = Row::new(name, workload)
+                    .with("role", "subject")
+                    .with("time_ns", 1e6 * factor)
+                    .with("memory", 1e6 * factor);
+                for metric in ["time", "memory", "peak"] {
+                    row = row
+                        .with(&format!("{metric}_ratio"), factor)
+                        .with(&format!("{metric}_ratio_low"), factor * 0.98)
+                        .with(&format!("{metric}_ratio_high"), factor * 1.02);
+                }
+                report.rows.push(row);
+            }
+        }
+        report.series.push(Series {
+            plot: "resident over time".to_owned(),
+            subject: "hectare".to_owned(),
+            workload: "redis".to_owned(),
+            x_name: "share of the run".to_owned(),
+            y_name: "resident_bytes".to_owned(),
+            points: vec![[0.0, 1000.0], [0.5, 3000.0], [1.0, 2000.0]],
+        });
+        report
+    }
+
+    #[test]
+    fn a_page_is_whole_escaped_and_needs_nothing_from_outside() {
+        let page = page(&[report()]).unwrap();
+        assert!(page.trim_end().ends_with("</html>"));
+        assert!(page.contains("je&lt;malloc&gt;") && !page.contains("je<malloc>"));
+        assert!(page.contains("<svg") && page.len() < 2_000_000);
+        for outside in ["http://", "https://", "<script src", "<link", "@import", "NaN"] {
+            let at = page.replace("http://www.w3.org/2000/svg", "");
+            assert!(!at.contains(outside), "the page holds {outside}");
+        }
+    }
+
+    #[test]
+    fn an_empty_report_still_makes_a_page() {
+        assert!(page(&[Report::new("compare")]).unwrap().contains("</html>"));
+    }
+}

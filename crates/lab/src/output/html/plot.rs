@@ -1,0 +1,309 @@
+//! Drawing: scales, axes, lines, dots, as SVG text. Colours are classes, so that the page's style
+//! decides them for light and dark.
+
+use std::fmt::Write;
+
+/// Colours that the style knows; more subjects than this share them, told apart by dashes.
+const COLOURS: usize = 10;
+
+/// The class of the `index`-th subject.
+pub(crate) fn class(index: usize) -> String {
+    let dash = match index / COLOURS {
+        0 => "",
+        1 => " d1",
+        _ => " d2",
+    };
+    format!("c{}{dash}", index % COLOURS)
+}
+
+/// Text that may stand in SVG.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Maps values to pixels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    low: f64,
+    high: f64,
+    log: bool,
+}
+
+impl Scale {
+    /// Around `values`, from zero when `zero`; logarithmic when `log` and all are positive.
+    pub(crate) fn around(values: impl IntoIterator<Item = f64>, log: bool, zero: bool) -> Self {
+        let finite: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        let low = finite.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if finite.is_empty() {
+            return Self { low: 0.0, high: 1.0, log: false };
+        }
+        if log && low > 0.0 {
+            let margin = ((high / low).ln() * 0.06).max(0.02).exp();
+            return Self { low: low / margin, high: high * margin, log: true };
+        }
+        let low = if zero { low.min(0.0) } else { low };
+        let margin = ((high - low) * 0.06).max(high.abs() * 0.01).max(f64::MIN_POSITIVE);
+        Self {
+            low: if zero && low == 0.0 { 0.0 } else { low - margin },
+            high: high + margin,
+            log: false,
+        }
+    }
+
+    /// Where `value` lies, 0 to 1.
+    pub(crate) fn share(&self, value: f64) -> f64 {
+        let share = if self.log {
+            (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        share.clamp(0.0, 1.0)
+    }
+
+    /// Round values to be marked, about `count` of them.
+    fn ticks(&self, count: usize) -> Vec<f64> {
+        if self.log && self.high / self.low > 30.0 {
+            let first = self.low.log10().ceil() as i32;
+            let last = self.high.log10().floor() as i32;
+            let step = ((last - first) as usize / count.max(1) + 1) as i32;
+            return (first..=last).step_by(step as usize).map(|power| 10_f64.powi(power)).collect();
+        }
+        let raw = (self.high - self.low) / count as f64;
+        let magnitude = 10_f64.powf(raw.log10().floor());
+        let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+            .into_iter()
+            .map(|factor| factor * magnitude)
+            .find(|&step| step >= raw)
+            .unwrap_or(10.0 * magnitude);
+        let first = (self.low / step).ceil() as i64;
+        (first..)
+            .map(|index| index as f64 * step)
+            .take_while(|&value| value <= self.high * (1.0 + 1e-9))
+            .take(4 * count)
+            .collect()
+    }
+}
+
+/// How values of an axis are written.
+pub(crate) type Format = fn(f64) -> String;
+
+/// One axis.
+#[derive(Clone, Copy)]
+pub(crate) struct Axis<'a> {
+    /// What it is.
+    pub(crate) name: &'a str,
+    /// Its scale.
+    pub(crate) scale: Scale,
+    /// How its values are written.
+    pub(crate) format: Format,
+}
+
+/// A drawing with two axes.
+pub(crate) struct Plot<'a> {
+    width: f64,
+    height: f64,
+    left: f64,
+    x: Axis<'a>,
+    y: Axis<'a>,
+    body: String,
+}
+
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 42.0;
+
+impl<'a> Plot<'a> {
+    /// An empty plot.
+    pub(crate) fn new(width: f64, height: f64, x: Axis<'a>, y: Axis<'a>) -> Self {
+        let mut plot = Self { width, height, left: 66.0, x, y, body: String::new() };
+        plot.axes();
+        plot
+    }
+
+    /// Horizontal place of a value.
+    pub(crate) fn at_x(&self, value: f64) -> f64 {
+        self.left + self.x.scale.share(value) * (self.width - self.left - RIGHT)
+    }
+
+    /// Vertical place of a value.
+    pub(crate) fn at_y(&self, value: f64) -> f64 {
+        self.height - BOTTOM - self.y.scale.share(value) * (self.height - TOP - BOTTOM)
+    }
+
+    fn axes(&mut self) {
+        let (bottom, right) = (self.height - BOTTOM, self.width - RIGHT);
+        for value in self.y.scale.ticks(5) {
+            let y = self.at_y(value);
+            let left = self.left;
+            let _ = write!(
+                self.body,
+                r#"<line class="grid" x1="{left}" x2="{right}" y1="{y:.1}" y2="{y:.1}"/><text class="tick" text-anchor="end" x="{:.1}" y="{:.1}">{}</text>"#,
+                left - 6.0,
+                y + 4.0,
+                (self.y.format)(value)
+            );
+        }
+        for value in self.x.scale.ticks(5) {
+            let x = self.at_x(value);
+            let _ = write!(
+                self.body,
+                r#"<line class="grid" x1="{x:.1}" x2="{x:.1}" y1="{TOP}" y2="{bottom}"/><text class="tick" text-anchor="middle" x="{x:.1}" y="{:.1}">{}</text>"#,
+                bottom + 16.0,
+                (self.x.format)(value)
+            );
+        }
+        let _ = write!(
+            self.body,
+            r#"<text class="axis" text-anchor="middle" x="{:.1}" y="{:.1}">{}</text><text class="axis" text-anchor="middle" transform="translate(13 {:.1}) rotate(-90)">{}</text>"#,
+            (self.left + right) / 2.0,
+            self.height - 8.0,
+            escape(self.x.name),
+            (TOP + bottom) / 2.0,
+            escape(self.y.name)
+        );
+    }
+
+    /// A line through `points`.
+    pub(crate) fn line(&mut self, class: &str, title: &str, points: &[[f64; 2]]) {
+        let path: Vec<String> = points
+            .iter()
+            .map(|&[x, y]| format!("{:.1},{:.1}", self.at_x(x), self.at_y(y)))
+            .collect();
+        let _ = write!(
+            self.body,
+            r#"<polyline class="line {class}" points="{}"><title>{}</title></polyline>"#,
+            path.join(" "),
+            escape(title)
+        );
+    }
+
+    /// A stepped line, as a front is.
+    pub(crate) fn steps(&mut self, class: &str, title: &str, points: &[[f64; 2]]) {
+        let mut stepped = Vec::new();
+        for pair in points.windows(2) {
+            stepped.extend([pair[0], [pair[1][0], pair[0][1]]]);
+        }
+        stepped.extend(points.last());
+        self.line(class, title, &stepped);
+    }
+
+    /// A dot with an optional label.
+    pub(crate) fn dot(&mut self, class: &str, title: &str, [x, y]: [f64; 2]) {
+        let _ = write!(
+            self.body,
+            r#"<circle class="dot {class}" cx="{:.1}" cy="{:.1}" r="4.5"><title>{}</title></circle>"#,
+            self.at_x(x),
+            self.at_y(y),
+            escape(title)
+        );
+    }
+
+    /// Bars of a histogram: (from, to, height).
+    pub(crate) fn bars(&mut self, class: &str, bars: &[(f64, f64, f64)], format: Format) {
+        let bottom = self.height - BOTTOM;
+        for &(from, to, height) in bars {
+            let (left, top) = (self.at_x(from), self.at_y(height));
+            let _ = write!(
+                self.body,
+                r#"<rect class="bar {class}" x="{left:.1}" y="{top:.1}" width="{:.1}" height="{:.1}"><title>{} to {}: {height:.0}</title></rect>"#,
+                (self.at_x(to) - left - 0.5).max(0.8),
+                (bottom - top).max(0.0),
+                format(from),
+                format(to)
+            );
+        }
+    }
+
+    /// A vertical and a horizontal line through one.
+    pub(crate) fn unit_cross(&mut self) {
+        let (x, y) = (self.at_x(1.0), self.at_y(1.0));
+        let _ = write!(
+            self.body,
+            r#"<line class="unit" x1="{x:.1}" x2="{x:.1}" y1="{TOP}" y2="{:.1}"/><line class="unit" x1="{}" x2="{:.1}" y1="{y:.1}" y2="{y:.1}"/>"#,
+            self.height - BOTTOM,
+            self.left,
+            self.width - RIGHT
+        );
+    }
+
+    /// Labels beside points, moved apart until none covers another.
+    pub(crate) fn labels(&mut self, labels: &[(String, [f64; 2])]) {
+        let right = self.width - RIGHT;
+        let mut places: Vec<(f64, f64, f64, bool, &str)> = labels
+            .iter()
+            .map(|(text, [x, y])| {
+                let width = 6.6 * text.chars().count() as f64;
+                let (x, y) = (self.at_x(*x), self.at_y(*y));
+                let leftward = x + 10.0 + width > right;
+                let start = if leftward { x - 9.0 - width } else { x + 9.0 };
+                (start, y + 4.0, width, leftward, text.as_str())
+            })
+            .collect();
+        places.sort_by(|a, b| a.1.total_cmp(&b.1));
+        for index in 1..places.len() {
+            for before in 0..index {
+                let (a, b) = (places[before], places[index]);
+                let beside = a.0 < b.0 + b.2 && b.0 < a.0 + a.2;
+                if beside && (b.1 - a.1).abs() < 13.0 {
+                    places[index].1 = a.1 + 13.0;
+                }
+            }
+        }
+        for (x, y, _, _, text) in places {
+            let _ = write!(
+                self.body,
+                r#"<text class="label" x="{x:.1}" y="{y:.1}">{}</text>"#,
+                escape(text)
+            );
+        }
+    }
+
+    /// The finished drawing.
+    pub(crate) fn finish(self, title: &str) -> String {
+        svg(self.width, self.height, title, &self.body)
+    }
+}
+
+/// A whole SVG element.
+pub(crate) fn svg(width: f64, height: f64, title: &str, body: &str) -> String {
+    format!(
+        r#"<svg viewBox="0 0 {width} {height}" role="img" aria-label="{}" xmlns="http://www.w3.org/2000/svg">{body}</svg>"#,
+        escape(title)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_map_their_ends_inside() {
+        let linear = Scale::around([2.0, 4.0], false, true);
+        assert_eq!(linear.share(0.0), 0.0);
+        assert!(linear.share(4.0) < 1.0 && linear.share(4.0) > 0.9);
+        let log = Scale::around([1.0, 1e6], true, false);
+        assert!((log.share(1e3) - 0.5).abs() < 1e-9);
+        // Zero cannot stand on a logarithmic axis: the scale falls back to a linear one.
+        assert!(!Scale::around([0.0, 5.0], true, false).log);
+        let one = Scale::around([3.0], false, false);
+        assert!(one.share(3.0) > 0.0 && one.share(3.0) < 1.0);
+    }
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        assert_eq!(Scale::around([0.0, 10.0], false, true).ticks(5), [0.0, 2.5, 5.0, 7.5, 10.0]);
+        let log = Scale::around([1.0, 1e6], true, false).ticks(5);
+        assert!(log.contains(&1e3) || log.contains(&1e4), "{log:?}");
+        for scale in [Scale::around([], true, true), Scale::around([0.0], false, true)] {
+            assert!(scale.ticks(5).len() <= 20);
+        }
+    }
+
+    #[test]
+    fn subjects_beyond_the_palette_are_dashed() {
+        assert_eq!(class(0), "c0");
+        assert_eq!(class(10), "c0 d1");
+        assert_eq!(class(25), "c5 d2");
+    }
+}
