@@ -119,7 +119,7 @@ symbols() { # a debugger reads the symbols of a program of 5 MB: a large heap of
 
 large-blocks() { # large blocks: contexts and windows of megabytes, made and freed level by level
     head -c 2000000 "$hectare" >"$work/input"
-    record zstd zstd -b1 -e13 -i0 "$work/input"
+    record zstd zstd -b1 -e9 -i0 "$work/input"
 }
 
 all=(python-ast compiler key-value database linker python-http javascript symbols large-blocks)
