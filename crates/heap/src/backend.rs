@@ -190,7 +190,7 @@ impl<S: System> Backend<S> {
         let frames = region.run_length(start);
         // SAFETY: the run begins in this region, and is being given back.
         unsafe { self.views[index].mark(start.addr().get(), 1, ClassId::NONE) };
-        region.give(start, frames);
+        region.give_run(start, frames);
         self.gave(&mut state, frames);
         Some(())
     }
@@ -408,6 +408,6 @@ const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
 impl State {
     fn dirty_frames(&self) -> usize {
-        self.regions.iter().flatten().map(Region::dirty_frames).sum()
+        self.regions.iter().map_while(Option::as_ref).map(Region::dirty_frames).sum()
     }
 }

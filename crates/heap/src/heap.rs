@@ -23,6 +23,9 @@ use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 use crate::slab::SlabRef;
 use crate::stats::{ClassStats, Stats};
 
+/// Runs of up to so many frames come in steps: 1 MiB.
+const MAX_STEPPED_FRAMES: usize = 256;
+
 /// From how many bytes on growing a run moves its pages to a huge block instead of copying.
 const MOVE_BYTES: usize = 1 << 20;
 
@@ -42,8 +45,6 @@ pub struct Heap<S: System> {
     /// Bytes of the slabs' free objects, and the least there were since the last scavenge.
     free_bytes: AtomicUsize,
     least_free_bytes: AtomicUsize,
-    /// How many pools' locks are held while a fork is under way.
-    pools_held: AtomicUsize,
 }
 
 /// Where an address that is to be freed, resized or measured leads.
@@ -64,7 +65,6 @@ impl<S: System> Heap<S> {
             pools: Pools::new(),
             free_bytes: AtomicUsize::new(0),
             least_free_bytes: AtomicUsize::new(0),
-            pools_held: AtomicUsize::new(0),
         }
     }
 
@@ -282,9 +282,16 @@ impl<S: System> Heap<S> {
         run.map_or(null, |run| (run.start.as_ptr(), run.clean))
     }
 
-    /// How many frames a run for `bytes` has: whole pages of the system.
+    /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
+    /// of eight lengths to a doubling, so that a run that was freed fits the next request.
     fn frames_for(&self, bytes: usize) -> usize {
-        align_up(bytes.max(1), self.source().page_bytes().max(FRAME_BYTES)) / FRAME_BYTES
+        let page = self.source().page_bytes().max(FRAME_BYTES);
+        let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
+        if frames > MAX_STEPPED_FRAMES {
+            return frames;
+        }
+        let step = (frames.next_power_of_two() / 16).max(page / FRAME_BYTES);
+        frames.next_multiple_of(step)
     }
 
     /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
@@ -630,7 +637,7 @@ impl<S: System> Heap<S> {
 
     /// Holds every lock, so that a fork copies a heap at rest.
     pub fn before_fork(&self) {
-        self.pools_held.store(self.pools.before_fork(), Relaxed);
+        self.pools.before_fork();
         for bin in &self.bins {
             bin.lock_for_fork();
         }
@@ -650,7 +657,7 @@ impl<S: System> Heap<S> {
             unsafe { bin.unlock() };
         }
         // SAFETY: the caller's promise.
-        unsafe { self.pools.after_fork(self.pools_held.load(Relaxed)) };
+        unsafe { self.pools.after_fork() };
     }
 
     /// Tells of a misuse and ends the process.

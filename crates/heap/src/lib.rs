@@ -26,6 +26,7 @@ mod object;
 mod pool;
 mod process;
 mod region;
+mod run_cache;
 mod slab;
 mod stats;
 mod tls;

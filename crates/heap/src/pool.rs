@@ -40,6 +40,9 @@ pub(crate) struct Pools<P> {
     cpus: [Padded<CpuPool<P>>; CPUS],
     /// One more than the highest pool in use: how far borrowing looks.
     used: AtomicUsize,
+    /// Held while `used` grows, and across a fork: the child must not get a pool whose locks its
+    /// parent's other threads hold.
+    growth: Lock<(), P>,
 }
 
 impl Slots {
@@ -75,6 +78,7 @@ impl<P: Park> Pools<P> {
             cpus: [const { Padded::new(CpuPool { bins: [const { Lock::new(Slots::EMPTY) }; STATES] }) };
                 CPUS],
             used: AtomicUsize::new(0),
+            growth: Lock::new(()),
         }
     }
 
@@ -83,7 +87,7 @@ impl<P: Park> Pools<P> {
     pub(crate) fn put(&self, cpu: usize, class: ClassId, batch: Batch) -> Option<Batch> {
         let cpu = cpu % CPUS;
         if cpu >= self.used.load(Relaxed) {
-            self.used.fetch_max(cpu + 1, Relaxed);
+            self.begin_to_use(cpu);
         }
         let Some(mut slots) = self.cpus[cpu].bins[class.index()].try_lock() else {
             return Some(batch);
@@ -94,11 +98,18 @@ impl<P: Park> Pools<P> {
         overflow
     }
 
+    #[cold]
+    fn begin_to_use(&self, cpu: usize) {
+        let _growth = self.growth.lock();
+        self.used.fetch_max(cpu + 1, Relaxed);
+    }
+
     /// Takes a batch from the pool of `cpu`, or borrows one from another.
     pub(crate) fn take(&self, cpu: usize, class: ClassId) -> Option<Batch> {
-        let used = self.used.load(Relaxed).max(1);
+        let used = self.used.load(Relaxed);
         let first = cpu % CPUS;
-        core::iter::once(first).chain((0..used).filter(|&other| other != first)).find_map(|cpu| {
+        let own = (first < used).then_some(first);
+        own.into_iter().chain((0..used).filter(|&other| other != first)).find_map(|cpu| {
             self.cpus[cpu].bins[class.index()].try_lock().and_then(|mut slots| slots.pop())
         })
     }
@@ -119,24 +130,27 @@ impl<P: Park> Pools<P> {
         self.cpus[..used].iter().map(held).sum()
     }
 
-    /// Holds the locks of the pools in use across a fork. Returns how many pools those are: the
-    /// number may rise meanwhile, in a thread that uses one for the first time.
-    pub(crate) fn before_fork(&self) -> usize {
-        let used = self.used.load(Relaxed);
-        self.cpus[..used].iter().flat_map(|cpu| &cpu.bins).for_each(Lock::lock_for_fork);
-        used
+    /// Holds the locks of the pools in use across a fork.
+    pub(crate) fn before_fork(&self) {
+        self.growth.lock_for_fork();
+        self.used_bins().for_each(Lock::lock_for_fork);
     }
 
-    /// Frees the locks of the first `held` pools.
+    /// Frees them in the parent and in the child.
     ///
     /// # Safety
-    /// This thread, or the one it is the copy of, got `held` from
-    /// [`before_fork`](Self::before_fork).
-    pub(crate) unsafe fn after_fork(&self, held: usize) {
-        for bin in self.cpus[..held].iter().flat_map(|cpu| &cpu.bins) {
-            // SAFETY: the caller's promise.
+    /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
+    pub(crate) unsafe fn after_fork(&self) {
+        for bin in self.used_bins() {
+            // SAFETY: the caller's promise; `used` is what it was, since `growth` is held.
             unsafe { bin.unlock() };
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.growth.unlock() };
+    }
+
+    fn used_bins(&self) -> impl Iterator<Item = &Lock<Slots, P>> {
+        self.cpus[..self.used.load(Relaxed)].iter().flat_map(|cpu| &cpu.bins)
     }
 }
 

@@ -9,7 +9,8 @@
 //!              dirty      frames that are free and still hold memory     ┘ buddy allocators
 //! ```
 //! Invariants
-//! 1. A frame is free in `clean`, or free in `dirty`, or in use: never two of these.
+//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in use: never two of
+//!    these.
 //! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
 //!    run table and the slabs that describe them.
 //! 3. What lies below `touched` may have been used; the clean frames above never were.
@@ -23,6 +24,7 @@ use hectare_pages::{PageSource, SourceError};
 
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
+use crate::run_cache::RunCache;
 use crate::slab::{Slab, SlabRef};
 
 /// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
@@ -133,6 +135,7 @@ pub(crate) struct Region {
     touched: usize,
     clean: Bitset<'static>,
     dirty: Bitset<'static>,
+    cached: RunCache,
     page_map: Table,
     run_lengths: Table,
     slabs: Table,
@@ -210,6 +213,7 @@ impl Region {
             touched: 0,
             clean,
             dirty,
+            cached: RunCache::new(),
             page_map: Table { start: part(0), committed_bytes: 0 },
             run_lengths: Table { start: part(page_map), committed_bytes: 0 },
             slabs: Table { start: part(page_map + run_lengths), committed_bytes: 0 },
@@ -218,7 +222,7 @@ impl Region {
 
     /// Frames that are free and still hold memory.
     pub(crate) fn dirty_frames(&self) -> usize {
-        self.dirty.free_frames()
+        self.dirty.free_frames() + self.cached.frames()
     }
 
     /// Committed bytes.
@@ -239,7 +243,11 @@ impl Region {
         if !self.start.addr().get().is_multiple_of(align * FRAME_BYTES) {
             return None;
         }
-        if let Some(first) = self.take_dirty(frames, align, source, view) {
+        let cached = if align == 1 { self.cached.pop(frames).map(FrameId) } else { None };
+        let dirty = cached
+            .or_else(|| self.take_dirty(frames, align, source, view))
+            .or_else(|| self.uncache().then(|| self.take_dirty(frames, align, source, view))?);
+        if let Some(first) = dirty {
             return Some(Run { start: self.at(first), clean: false, refaults: false });
         }
         let first = self.take_clean(frames, align)?;
@@ -284,8 +292,12 @@ impl Region {
         let mut best: Option<(FrameId, usize)> = None;
         let mut longest: Option<(FrameId, usize)> = None;
         let mut from = FrameId(0);
-        for _ in 0..RUNS_TRIED {
-            let Some((start, length)) = self.dirty.next_free_run(from) else { break };
+        let mut tried = 0;
+        while let Some((start, length)) = self.dirty.next_free_run(from) {
+            if tried == RUNS_TRIED {
+                break;
+            }
+            tried += 1;
             if length >= frames && best.is_none_or(|(_, least)| length < least) {
                 best = Some((start, length));
             }
@@ -297,10 +309,12 @@ impl Region {
         if let Some((start, _)) = best {
             return self.dirty.reserve(start, frames).ok().map(|()| start);
         }
-        let (start, length) = longest.filter(|&(_, length)| length >= frames / 2)?;
-        if length >= frames {
-            return take_range(&mut self.dirty, frames, align).ok();
+        if tried == RUNS_TRIED
+            && let Ok(start) = take_range(&mut self.dirty, frames, align)
+        {
+            return Some(start);
         }
+        let (start, length) = longest.filter(|&(_, length)| length >= frames / 2)?;
         let (behind, more) = (FrameId(start.0 + length), frames - length);
         if behind.0 + more > self.bytes / FRAME_BYTES || self.clean.reserve(behind, more).is_err() {
             return None;
@@ -341,6 +355,26 @@ impl Region {
         true
     }
 
+    /// Takes back a large object's run; the next of the same length is likely to be this one.
+    pub(crate) fn give_run(&mut self, start: NonNull<u8>, frames: usize) {
+        let first = self.frame_of(start);
+        if !self.cached.push(first, frames) {
+            self.uncache();
+            if !self.cached.push(first, frames) {
+                self.give(start, frames);
+            }
+        }
+    }
+
+    /// Lets all cached runs coalesce. Whether there were any.
+    fn uncache(&mut self) -> bool {
+        let any = self.cached.frames() > 0;
+        while let Some((first, frames)) = self.cached.pop_any() {
+            self.give(self.at(FrameId(first)), frames);
+        }
+        any
+    }
+
     /// Takes back frames that hold memory.
     pub(crate) fn give(&mut self, start: NonNull<u8>, frames: usize) {
         let first = FrameId(self.frame_of(start));
@@ -357,6 +391,7 @@ impl Region {
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
     /// first, since the lowest are used next. Returns how many frames it gave back.
     pub(crate) fn decommit(&mut self, keep: usize, source: &impl PageSource) -> usize {
+        self.uncache();
         let before = self.dirty.free_frames();
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         let mut end = FrameId(self.touched);
