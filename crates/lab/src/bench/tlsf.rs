@@ -234,7 +234,9 @@ impl Sweep<'_> {
             let mut row = Row::new(who.name(), "all windows");
             if let Some(mean) = geometric_mean(&ratios) {
                 let worst = ratios.iter().copied().fold(0.0, f64::max);
-                row = row.with("time_ratio", mean).with("worst_time_ratio", worst);
+                row = row
+                    .with("over_best_peer_ratio", mean)
+                    .with("worst_over_best_peer_ratio", worst);
             }
             report.rows.push(row);
             report.series.push(Series {
@@ -321,7 +323,7 @@ fn note(report: &mut Report, whos: &[Who], workload: &str, outcomes: &[Vec<Outco
             .with("worst_op_ns", times[times.len() - 1])
             .with("failed_allocations", outcomes.iter().map(|o| o.failed_allocations).sum::<u64>());
         if let Some(ratio) = ratio_to_best_peer(whos, &best, number) {
-            row = row.with("time_ratio", ratio);
+            row = row.with("over_best_peer_ratio", ratio);
         }
         report.rows.push(row);
     }
