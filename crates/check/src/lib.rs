@@ -1,1 +1,35 @@
-//! To be built.
+//! What the tests of every general allocator here share. A dev-dependency only.
+//!
+//! ```text
+//!   Seed ─▶ Random ─▶ Swarm ──draws──▶ Operation ──▶ Driver ──calls──▶ Subject (under test)
+//!                                                      │ after each      │
+//!                                                      ▼                 ▼
+//!                                                   Shadow ◀──compares── memory
+//! ```
+//! A [`Driver`] draws an [`Operation`] from the weights of a [`Swarm`], has the [`Subject`] carry
+//! it out and compares with its [`Shadow`]: each live object's place, size and contents. The
+//! model is naive on purpose: an interval map and one pattern of bytes an object.
+//!
+//! What it finds: objects that overlap (on one thread at once; across threads by
+//! [`assert_disjoint`] and by the contents, which no two objects share), misaligned objects,
+//! `calloc` that is not zero, `realloc` that loses bytes, a refused call that changed something,
+//! contents that change without the program.
+//!
+//! A failing run names its seed and step; `HECTARE_SEED` runs it again.
+#![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
+
+mod driver;
+mod operation;
+mod payload;
+mod random;
+mod shadow;
+mod subject;
+mod swarm;
+
+pub use driver::{Driver, Tally};
+pub use operation::Operation;
+pub use payload::Payload;
+pub use random::{Random, seed, soak_operations};
+pub use shadow::{Object, Shadow, assert_disjoint};
+pub use subject::Subject;
+pub use swarm::{Limits, Swarm};
