@@ -21,7 +21,7 @@ use hectare_pages::System;
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::huge::Huge;
-use crate::region::{FRAME_BYTES, Region, RegionView, Run, SLAB_FRAMES};
+use crate::region::{FRAME_BYTES, Refusal, Region, RegionView, Run, SLAB_FRAMES};
 use crate::slab::SlabRef;
 
 /// How many regions a heap can have.
@@ -132,11 +132,8 @@ impl<S: System> Backend<S> {
     pub(crate) fn get_run(&self, frames: usize, align: usize, class: ClassId) -> Option<Run> {
         let mut state = self.state.lock();
         let (index, run) = match self.take(&mut state, frames, align) {
-            Some(taken) => taken,
-            None => {
-                self.open_region(&mut state, (frames + align) * FRAME_BYTES)?;
-                self.take(&mut state, frames, align)?
-            }
+            Ok(taken) => taken,
+            Err(refusal) => self.take_hard(&mut state, frames, align, refusal)?,
         };
         if run.refaults {
             state.regret_frames += frames;
@@ -158,11 +155,45 @@ impl<S: System> Backend<S> {
         Some(run)
     }
 
-    fn take(&self, state: &mut State, frames: usize, align: usize) -> Option<(usize, Run)> {
-        let regions = state.regions.iter_mut().zip(&self.views).enumerate();
-        regions.map_while(|(i, (region, view))| Some((i, region.as_mut()?, view))).find_map(
-            |(i, region, view)| Some((i, region.take(frames, align, &self.source, view)?)),
-        )
+    /// Takes a run when no region had one for the reason of `refusal`.
+    #[cold]
+    fn take_hard(
+        &self,
+        state: &mut State,
+        frames: usize,
+        align: usize,
+        refusal: Refusal,
+    ) -> Option<(usize, Run)> {
+        // A range that is half dirty and half clean is a run only once both are one kind.
+        if self.decommit(state, 0) > 0
+            && let Ok(taken) = self.take(state, frames, align)
+        {
+            return Some(taken);
+        }
+        if refusal == Refusal::NoMemory {
+            return None;
+        }
+        self.open_region(state, (frames + align) * FRAME_BYTES)?;
+        self.take(state, frames, align).ok()
+    }
+
+    /// Takes a run from the first region that has one.
+    fn take(
+        &self,
+        state: &mut State,
+        frames: usize,
+        align: usize,
+    ) -> Result<(usize, Run), Refusal> {
+        let mut refusal = Refusal::NoRange;
+        for (index, (region, view)) in state.regions.iter_mut().zip(&self.views).enumerate() {
+            let Some(region) = region else { break };
+            match region.take(frames, align, &self.source, view) {
+                Ok(run) => return Ok((index, run)),
+                Err(Refusal::NoMemory) => refusal = Refusal::NoMemory,
+                Err(Refusal::NoRange) => {}
+            }
+        }
+        Err(refusal)
     }
 
     /// The length in frames of the run that begins at `start`, if one does.
@@ -400,7 +431,8 @@ impl<S: System> Backend<S> {
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&self) {
         let state = self.state.lock();
-        state.regions.iter().flatten().for_each(Region::validate);
+        let in_use: usize = state.regions.iter().flatten().map(Region::validate).sum();
+        assert_eq!(in_use, state.used_frames, "frames in use");
     }
 }
 

@@ -84,7 +84,7 @@ impl Huge {
     ) -> Option<NonNull<u8>> {
         self.make_room(source)?;
         let page = source.page_bytes();
-        let bytes = whole_pages(bytes, page)?;
+        let bytes = whole_pages(bytes.max(1), page)?;
         let start = source.get(bytes, align.max(page).max(HUGE_PAGE_BYTES)).ok()?;
         if !wants_zeros {
             // SAFETY: the whole of the block just taken.

@@ -151,6 +151,15 @@ pub(crate) struct Run {
     pub(crate) refaults: bool,
 }
 
+/// Why a region had no run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No range of free frames is long enough: another region may have one.
+    NoRange,
+    /// There is a range, but the source has no memory for it: another region is no help.
+    NoMemory,
+}
+
 impl Region {
     /// The size of the metadata's parts for `bytes` of region: page map, run table, slabs, and
     /// one bit set.
@@ -238,26 +247,26 @@ impl Region {
         align: usize,
         source: &impl PageSource,
         view: &RegionView,
-    ) -> Option<Run> {
+    ) -> Result<Run, Refusal> {
         // Frames are aligned from the region's start: that must be aligned as far.
         if !self.start.addr().get().is_multiple_of(align * FRAME_BYTES) {
-            return None;
+            return Err(Refusal::NoRange);
         }
         let cached = if align == 1 { self.cached.pop(frames).map(FrameId) } else { None };
         let dirty = cached
             .or_else(|| self.take_dirty(frames, align, source, view))
             .or_else(|| self.uncache().then(|| self.take_dirty(frames, align, source, view))?);
         if let Some(first) = dirty {
-            return Some(Run { start: self.at(first), clean: false, refaults: false });
+            return Ok(Run { start: self.at(first), clean: false, refaults: false });
         }
-        let first = self.take_clean(frames, align)?;
+        let first = self.take_clean(frames, align).ok_or(Refusal::NoRange)?;
         if self.reach(first.0 + frames, source, view).is_err() {
             self.give_clean(first, frames);
-            return None;
+            return Err(Refusal::NoMemory);
         }
         let refaults = first.0 < self.touched;
         self.touched = self.touched.max(first.0 + frames);
-        Some(Run { start: self.at(first), clean: true, refaults })
+        Ok(Run { start: self.at(first), clean: true, refaults })
     }
 
     /// Takes clean frames, the lowest that fit: not at a block's start where the run is none, or
@@ -480,15 +489,52 @@ impl Region {
         (start.addr().get() - self.start.addr().get()) / FRAME_BYTES
     }
 
-    /// Panics unless invariant 1 holds. For tests.
+    /// Whether a slab begins at `frame`: of its frames, those that were given back are not in the
+    /// page map.
     #[cfg(any(test, feature = "validate"))]
-    pub(crate) fn validate(&self) {
+    fn has_slab(&self, frame: usize) -> bool {
+        let end = (frame + SLAB_FRAMES).min(self.frontier / FRAME_BYTES);
+        (frame..end).any(|frame| {
+            // SAFETY: below the frontier, as far as the page map reaches.
+            let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
+            // SAFETY: as above.
+            let byte = unsafe { entry.as_ref() }.load(Relaxed);
+            byte != ClassId::NONE.byte() && byte != ClassId::RUN.byte()
+        })
+    }
+
+    /// Panics unless invariants 1 and 2 hold and the page map agrees with the bit sets. Returns
+    /// how many frames are in use. For tests. O(frames below the frontier).
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn validate(&self) -> usize {
         self.clean.validate().expect("the clean frames");
         self.dirty.validate().expect("the dirty frames");
-        for frame in 0..self.touched {
-            let frame = FrameId(frame);
-            assert!(!(self.clean.is_free(frame) && self.dirty.is_free(frame)), "{frame:?}");
+        let mut mapped_frames = 0;
+        let mut run_end = 0;
+        for frame in 0..self.frontier / FRAME_BYTES {
+            let (clean, dirty) =
+                (self.clean.is_free(FrameId(frame)), self.dirty.is_free(FrameId(frame)));
+            assert!(!(clean && dirty), "frame {frame} is both clean and dirty");
+            assert!(!dirty || frame < self.touched, "frame {frame} is dirty, but never touched");
+            // SAFETY: below the frontier, as far as the page map reaches.
+            let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
+            // SAFETY: as above.
+            let byte = unsafe { entry.as_ref() }.load(Relaxed);
+            if byte == ClassId::RUN.byte() {
+                assert!(frame >= run_end, "the run at frame {frame} begins within another");
+                run_end = frame + self.run_length(self.at(FrameId(frame)));
+            }
+            if frame % SLAB_FRAMES == 0 && self.has_slab(frame) {
+                run_end = frame + SLAB_FRAMES;
+            }
+            let mapped = byte != ClassId::NONE.byte() || frame < run_end;
+            assert!(!mapped || !clean && !dirty, "frame {frame} is free, but of class {byte}");
+            mapped_frames += usize::from(mapped);
         }
+        // What is neither free nor mapped must be in a cached run: the sum says so.
+        let free_frames = self.clean.free_frames() + self.dirty_frames();
+        assert_eq!(free_frames + mapped_frames, self.bytes / FRAME_BYTES, "frames are lost");
+        mapped_frames
     }
 }
 

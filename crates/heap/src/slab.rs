@@ -10,7 +10,8 @@
 //!
 //! Invariants
 //! 1. A bit is set exactly while its object is free and on no list; `free` counts the bits.
-//! 2. A summary bit is set exactly while its word is not 0.
+//! 2. A summary bit is set exactly while its word is not 0. Words behind the last object's may
+//!    hold anything: what an earlier class of the slab left there.
 //! 3. All fields are guarded by the lock of the class's bin while the slab is in use, by the
 //!    backend's lock otherwise.
 //!
@@ -201,11 +202,13 @@ impl Slab {
     /// Panics unless invariants 1 and 2 hold. For tests.
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&self) {
-        let bits: u32 = self.words.iter().map(|w| w.count_ones()).sum();
+        let words = &self.words[..self.objects().div_ceil(64)];
+        let bits: u32 = words.iter().map(|w| w.count_ones()).sum();
         assert_eq!(bits as usize, self.free(), "free bits of a slab of class {}", self.class);
-        for (i, word) in self.words.iter().enumerate() {
+        for (i, word) in words.iter().enumerate() {
             assert_eq!(self.summary >> i & 1 == 1, *word != 0, "summary bit {i}");
         }
+        assert!(self.summary.checked_shr(words.len() as u32).unwrap_or(0) == 0, "summary's end");
         assert!(self.free <= self.objects);
     }
 }
