@@ -205,7 +205,9 @@ mod tests {
         for align in (0..=15).map(|shift| 1usize << shift) {
             for bytes in (0..MAX_SMALL_BYTES).step_by(37) {
                 let class = ClassId::for_aligned(bytes, align).expect("a class");
-                assert!(class.object_bytes() >= bytes && class.object_bytes() % align == 0);
+                assert!(
+                    class.object_bytes() >= bytes && class.object_bytes().is_multiple_of(align)
+                );
             }
         }
         assert_eq!(ClassId::for_aligned(16, 65536), None);

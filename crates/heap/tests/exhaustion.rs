@@ -1,0 +1,202 @@
+//! Memory that runs out and comes back.
+//!
+//! Every call of the page source is refused once, alone and with all that follow, and commits are
+//! bounded as on a system without overcommit. A refused request returns null and changes nothing;
+//! when memory is back, requests succeed again and nothing is lost.
+
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
+
+mod support;
+
+use hectare_check::{Driver, Limits, Operation, Random, Subject};
+use support::{Front, check_heap, check_released, new_heap, strict};
+
+/// Small enough that a heap soon needs more regions, steps and slabs: many calls of the source.
+const REGION_BYTES: usize = 2 << 20;
+const LIMITS: Limits =
+    Limits { objects: 200, live_bytes: 16 << 20, max_bytes: 40 << 20, max_align: 1 << 20 };
+const OPERATIONS: usize = 400;
+
+/// Runs a random program whose source refuses calls `from..until`, counted from the heap's first.
+/// Returns how many calls were made and how many requests were refused.
+fn run(seed: u64, from: u64, until: u64) -> (u64, u64) {
+    let heap = new_heap(REGION_BYTES);
+    heap.source().refuse(from..until);
+    let mut front = Front::new(&heap);
+    let mut driver = Driver::new(seed, LIMITS, &[]);
+    for _ in 0..OPERATIONS {
+        driver.step(&mut front);
+    }
+    check_heap(&heap, driver.shadow().objects(), &[&front]);
+    driver.verify_all();
+    heap.source().refuse_all(false);
+    for bytes in [1, 1000, 30_000, 100_000, 40 << 20] {
+        let refused = driver.tally().refused;
+        driver.perform(&mut front, Operation::Calloc { bytes });
+        assert_eq!(driver.tally().refused, refused, "{bytes} bytes, though memory is back");
+    }
+    check_heap(&heap, driver.shadow().objects(), &[&front]);
+    let refused = driver.tally().refused;
+    driver.free_all(&mut front);
+    drop(front);
+    check_released(&heap);
+    (heap.source().calls(), refused)
+}
+
+#[test]
+fn every_call_of_the_source_may_be_refused() {
+    let seeds = hectare_check::soak_operations(1).min(200);
+    let mut refused = 0;
+    for seed in 0..seeds {
+        let seed = hectare_check::seed(500) + seed;
+        let (calls, none) = run(seed, u64::MAX, u64::MAX);
+        assert_eq!(none, 0);
+        assert!(calls > 10, "the program makes too few calls to be worth it: {calls}");
+        for call in 0..calls.min(60) {
+            refused += run(seed, call, call + 1).1;
+            refused += run(seed, call, u64::MAX).1;
+        }
+    }
+    assert!(refused > 0, "nothing was ever refused");
+}
+
+/// Fills a heap whose source commits no more than `bound_bytes` until it refuses `bytes`, sees
+/// that a refusal changes nothing, frees, and fills again: as many objects must fit as before.
+fn fill_twice(bound_bytes: usize, bytes: usize) {
+    let heap = new_heap(1 << 30);
+    strict(&heap).bound(bound_bytes);
+    let mut front = Front::new(&heap);
+    let mut counts = [0; 3];
+    for count in &mut counts {
+        let limits = Limits { objects: usize::MAX, live_bytes: usize::MAX, ..LIMITS };
+        let mut driver = Driver::new(1, limits, &[]);
+        while driver.perform(&mut front, Operation::Malloc { bytes }) {}
+        *count = driver.shadow().len();
+        let before = check_heap(&heap, driver.shadow().objects(), &[&front]);
+        for _ in 0..100 {
+            assert!(
+                !driver.perform(&mut front, Operation::Malloc { bytes }),
+                "memory from nowhere"
+            );
+            let largest = Operation::Realloc { index: 0, bytes: 2 * bound_bytes };
+            assert!(!driver.perform(&mut front, largest), "memory from nowhere");
+        }
+        let after = check_heap(&heap, driver.shadow().objects(), &[&front]);
+        assert_eq!(before.regions, after.regions, "a refused request opened a region");
+        assert_eq!(before.used_bytes(), after.used_bytes());
+        driver.verify_all();
+        driver.free_all(&mut front);
+    }
+    // A run lies at a multiple of its size rounded up to a power of two; the holes between two
+    // serve smaller requests only, so that up to half of the bound stays unused here.
+    assert!(counts[0] * bytes * 2 >= bound_bytes - (4 << 20), "{} of {bytes} bytes", counts[0]);
+    // Where a run lies depends on what lay there before, so the last few may not fit again.
+    for again in &counts[1..] {
+        assert!(again * 100 >= counts[0] * 99, "{counts:?} objects of {bytes} bytes");
+    }
+    drop(front);
+    check_released(&heap);
+}
+
+#[test]
+fn a_bounded_source_gives_the_same_memory_again() {
+    for bytes in [16, 100, 1000, 5000, 32 << 10, 40_000, 1 << 20] {
+        fill_twice(24 << 20, bytes);
+    }
+}
+
+/// What one size has taken must serve another when it is free: memory is not lost to a class.
+#[test]
+fn a_bounded_source_serves_one_class_after_another() {
+    let heap = new_heap(1 << 30);
+    strict(&heap).bound(24 << 20);
+    let mut front = Front::new(&heap);
+    let mut random = Random::new(hectare_check::seed(3));
+    for _ in 0..40 {
+        let bytes = random.log_between(16, 200_000);
+        let limits = Limits { objects: usize::MAX, live_bytes: usize::MAX, ..LIMITS };
+        let mut driver = Driver::new(random.bits() >> 40, limits, &[]);
+        while driver.perform(&mut front, Operation::Malloc { bytes }) {}
+        let got_bytes = driver.shadow().live_bytes();
+        assert!(got_bytes >= 10 << 20, "{got_bytes} bytes in objects of {bytes}");
+        check_heap(&heap, driver.shadow().objects(), &[&front]);
+        driver.free_all(&mut front);
+    }
+    drop(front);
+    check_released(&heap);
+}
+
+/// Memory that is scarce for several threads: they lose nothing and deadlock nowhere.
+#[test]
+fn threads_share_a_bounded_source() {
+    let heap = new_heap(1 << 30);
+    strict(&heap).bound(24 << 20);
+    let operations = hectare_check::soak_operations(40_000).min(4_000_000);
+    let limits = Limits { objects: 3000, live_bytes: 12 << 20, ..LIMITS };
+    let mut team: Vec<_> =
+        (0..4).map(|i| (Driver::new(700 + i, limits, &[]), Front::new(&heap))).collect();
+    std::thread::scope(|scope| {
+        for (driver, front) in &mut team {
+            scope.spawn(move || {
+                for _ in 0..operations {
+                    driver.step(front);
+                }
+            });
+        }
+    });
+    let fronts: Vec<_> = team.iter().map(|(_, front)| front).collect();
+    let objects = || team.iter().flat_map(|(driver, _)| driver.shadow().objects());
+    hectare_check::assert_disjoint(objects());
+    check_heap(&heap, objects(), &fronts);
+    let refused: u64 = team.iter().map(|(driver, _)| driver.tally().refused).sum();
+    assert!(refused > 0, "memory was never scarce");
+    for (driver, front) in &mut team {
+        driver.verify_all();
+        driver.free_all(front);
+    }
+    drop(team);
+    check_released(&heap);
+}
+
+#[test]
+fn a_heap_grows_past_its_first_region() {
+    let heap = new_heap(1 << 20);
+    let mut front = Front::new(&heap);
+    let limits = Limits { objects: 1_000_000, live_bytes: usize::MAX, ..LIMITS };
+    let mut driver = Driver::new(11, limits, &[]);
+    let mut random = Random::new(hectare_check::seed(4));
+    while driver.shadow().live_bytes() < 20 << 20 {
+        let bytes = random.log_between(16, 300_000);
+        assert!(driver.perform(&mut front, Operation::Malloc { bytes }), "a new region");
+    }
+    let stats = check_heap(&heap, driver.shadow().objects(), &[&front]);
+    assert!(stats.regions > 10, "{} regions", stats.regions);
+    for _ in 0..20_000 {
+        driver.step(&mut front);
+    }
+    check_heap(&heap, driver.shadow().objects(), &[&front]);
+    driver.free_all(&mut front);
+    drop(front);
+    check_released(&heap);
+}
+
+#[test]
+fn requests_that_no_memory_can_serve_are_refused() {
+    let heap = new_heap(64 << 20);
+    let mut front = Front::new(&heap);
+    for bytes in [usize::MAX, usize::MAX - 4095, isize::MAX as usize, isize::MAX as usize + 1] {
+        assert!(front.malloc(bytes).is_null());
+        assert!(front.calloc(bytes).is_null());
+        assert!(front.aligned(bytes, 1 << 30).is_null());
+    }
+    assert!(front.aligned(1, 1 << 62).is_null());
+    let object = front.aligned(0, 64 << 20);
+    assert!(
+        !object.is_null() && object.addr().is_multiple_of(64 << 20),
+        "no bytes, widely aligned"
+    );
+    // SAFETY: an object just taken.
+    unsafe { front.free(std::ptr::NonNull::new(object).expect("not null")) };
+    drop(front);
+    check_released(&heap);
+}

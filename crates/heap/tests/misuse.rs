@@ -1,0 +1,200 @@
+//! What a program does wrong with a pointer ends it with one line that says what.
+//!
+//! Each case runs in a forked child, whose standard error comes back through a pipe.
+
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
+
+mod support;
+
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use hectare_check::Subject;
+use support::{Front, Source, new_heap};
+
+/// Runs `misuse` in a child over a fresh heap. Returns what it wrote to standard error. Panics
+/// unless it was ended by SIGABRT.
+fn aborts(misuse: impl FnOnce(&mut Front<'_, Source>)) -> String {
+    let mut ends = [0; 2];
+    // SAFETY: two places for two descriptors.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    // SAFETY: two descriptors just made, nobody else's.
+    let [from, to] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+    // SAFETY: the child calls the heap and a few system calls, then ends.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no child");
+    if child == 0 {
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: valid arguments; this process is the test's own.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+            libc::dup2(to.as_raw_fd(), libc::STDERR_FILENO);
+        }
+        let heap = new_heap(16 << 20);
+        misuse(&mut Front::new(&heap));
+        // SAFETY: ends this process without the harness's exit handlers.
+        unsafe { libc::_exit(0) };
+    }
+    drop(to);
+    let mut line = String::new();
+    std::fs::File::from(from).read_to_string(&mut line).expect("the child's line");
+    let mut status = 0;
+    // SAFETY: the child just made, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    let aborted = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT;
+    assert!(aborted, "status {status:#x}, not SIGABRT; it wrote: {line:?}");
+    line
+}
+
+fn assert_line(line: &str, call: &str, cause: &str) {
+    assert!(line.starts_with(&format!("hectare: {call}(0x")), "{line:?}");
+    assert!(line.contains(cause), "{line:?} instead of {cause:?}");
+    assert!(line.ends_with('\n') && line.lines().count() == 1, "one line: {line:?}");
+}
+
+/// Small, run and huge objects.
+const SIZES: [usize; 5] = [16, 1000, 32 << 10, 100_000, 40 << 20];
+
+fn object(front: &mut Front<'_, Source>, bytes: usize) -> NonNull<u8> {
+    NonNull::new(front.malloc(bytes)).expect("memory")
+}
+
+#[test]
+fn double_frees() {
+    for bytes in SIZES {
+        // Others live beside it, so that its slab or run stays.
+        let line = aborts(|front| {
+            let beside = object(front, bytes);
+            let twice = object(front, bytes);
+            // SAFETY: none for the second: that is the test.
+            unsafe {
+                front.free(twice);
+                front.free(twice);
+                front.free(beside);
+            }
+        });
+        let cause = match bytes {
+            ..=0x8000 => "double free",
+            0x8001..0x200_0000 => "nothing is allocated there: a double free",
+            _ => "double free",
+        };
+        assert_line(&line, "free", cause);
+    }
+}
+
+#[test]
+fn a_double_free_with_others_between() {
+    for others in [1, 100, 5000] {
+        let line = aborts(|front| {
+            let objects: Vec<_> = (0..others + 2).map(|_| object(front, 64)).collect();
+            // SAFETY: none for the last: that is the test.
+            unsafe {
+                front.free(objects[0]);
+                objects[1..=others].iter().for_each(|&other| front.free(other));
+                front.free(objects[0]);
+            }
+        });
+        assert_line(&line, "free", "double free");
+    }
+}
+
+#[test]
+fn a_double_free_by_another_thread() {
+    let line = aborts(|front| {
+        let (beside, twice) = (object(front, 64), object(front, 64));
+        let mut other = Front::new(front.heap);
+        // SAFETY: none for the second: that is the test.
+        unsafe {
+            other.free(twice);
+            front.free(twice);
+            front.free(beside);
+        }
+    });
+    assert_line(&line, "free", "double free");
+}
+
+#[test]
+fn foreign_pointers() {
+    for bytes in SIZES {
+        let line = aborts(|front| {
+            object(front, bytes);
+            let foreign = Box::leak(Box::new([0u128; 4]));
+            // SAFETY: none: that is the test.
+            unsafe { front.free(NonNull::from(foreign).cast()) };
+        });
+        assert_line(&line, "free", "foreign pointer");
+    }
+}
+
+#[test]
+fn misaligned_pointers() {
+    for bytes in SIZES {
+        for by in [1, 8, 15] {
+            let line = aborts(|front| {
+                let object = object(front, bytes);
+                // SAFETY: within the object; none for the free: that is the test.
+                unsafe { front.free(object.add(by)) };
+            });
+            assert_line(&line, "free", "misaligned pointer");
+        }
+    }
+}
+
+#[test]
+fn interior_pointers() {
+    // Objects of 16 bytes have no aligned address inside.
+    for bytes in &SIZES[1..] {
+        for at in [16, bytes / 2 / 16 * 16, bytes / 16 * 16 - 16] {
+            let line = aborts(|front| {
+                let object = object(front, *bytes);
+                // SAFETY: within the object; none for the free: that is the test.
+                unsafe { front.free(object.add(at)) };
+            });
+            assert_line(&line, "free", "interior pointer");
+        }
+    }
+}
+
+#[test]
+fn realloc_of_a_freed_object() {
+    for bytes in [16, 1000, 100_000] {
+        let line = aborts(|front| {
+            let (beside, freed) = (object(front, bytes), object(front, bytes));
+            // SAFETY: none for the realloc: that is the test.
+            unsafe {
+                front.free(freed);
+                front.realloc(freed, 2 * bytes);
+                front.free(beside);
+            }
+        });
+        assert_line(&line, "realloc", "double free");
+    }
+}
+
+#[test]
+fn a_freed_object_that_was_written_to() {
+    let line = aborts(|front| {
+        let (beside, freed) = (object(front, 64), object(front, 64));
+        // SAFETY: none for the write: that is the test.
+        unsafe {
+            front.free(freed);
+            freed.write_bytes(0x5a, 64);
+            object(front, 64);
+            front.free(beside);
+        }
+    });
+    assert_line(&line, "malloc", "corrupted free list");
+}
+
+#[test]
+fn a_sound_program_ends_in_peace() {
+    let failed = std::panic::catch_unwind(|| {
+        aborts(|front| {
+            let object = object(front, 64);
+            // SAFETY: live until now.
+            unsafe { front.free(object) };
+        })
+    });
+    assert!(failed.is_err(), "the canary: this harness must see that nothing was aborted");
+}

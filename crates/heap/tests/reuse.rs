@@ -1,0 +1,176 @@
+//! Who frees is not who allocated, threads end, sizes change: memory is used again all the same.
+//!
+//! A thread pretends to run on the CPU that a test names, so that the ways between the pools are
+//! the same on every machine.
+
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
+
+mod support;
+
+use std::ptr::NonNull;
+use std::sync::mpsc;
+
+use hectare::Heap;
+use hectare_check::Subject;
+use support::system::pretend_cpu;
+use support::{Front, Source, check_heap, check_released, new_heap};
+
+fn take(front: &mut Front<'_, Source>, bytes: usize) -> NonNull<u8> {
+    let object = NonNull::new(front.malloc(bytes)).expect("memory");
+    // SAFETY: an object of `bytes` bytes, just taken.
+    unsafe { object.write_bytes(1, bytes) };
+    object
+}
+
+fn give(front: &mut Front<'_, Source>, objects: impl IntoIterator<Item = NonNull<u8>>) {
+    for object in objects {
+        // SAFETY: each caller gives up live objects.
+        unsafe { front.free(object) };
+    }
+}
+
+/// What the heap holds of memory: in use, in pools and slabs, and dirty.
+fn held_bytes(heap: &Heap<Source>) -> usize {
+    let stats = heap.stats();
+    stats.slab_bytes + stats.run_bytes + stats.huge_bytes + stats.dirty_bytes
+}
+
+/// Addresses that pass from thread to thread.
+struct Parcel(Vec<NonNull<u8>>);
+
+// SAFETY: the objects belong to whoever has the parcel.
+unsafe impl Send for Parcel {}
+
+/// One thread allocates, another frees, on another CPU: the footprint must stay where the first
+/// parcels put it.
+#[test]
+fn a_one_way_flow_keeps_the_footprint_flat() {
+    const PARCEL: usize = 1000;
+    for bytes in [16, 100, 1000, 8192, 30_000, 100_000] {
+        let heap = new_heap(256 << 20);
+        let parcels = if bytes > 4096 { 60 } else { 300 };
+        let (send, receive) = mpsc::sync_channel::<Parcel>(0);
+        let (done, wait) = mpsc::sync_channel::<()>(0);
+        let mut held = Vec::new();
+        std::thread::scope(|scope| {
+            let heap = &*heap;
+            scope.spawn(move || {
+                pretend_cpu(Some(3));
+                let mut front = Front::new(heap);
+                for parcel in receive {
+                    give(&mut front, parcel.0);
+                    done.send(()).expect("the producer waits");
+                }
+            });
+            pretend_cpu(Some(0));
+            let mut front = Front::new(heap);
+            for _ in 0..parcels {
+                let parcel = (0..PARCEL).map(|_| take(&mut front, bytes)).collect();
+                send.send(Parcel(parcel)).expect("the consumer waits");
+                wait.recv().expect("the consumer lives");
+                held.push(held_bytes(heap));
+            }
+            drop(send);
+            pretend_cpu(None);
+        });
+        let (early, late) = (held[parcels / 10], held[parcels - 1]);
+        assert!(late <= early + (256 << 10), "{bytes}: {early} bytes grew to {late}");
+        let live = PARCEL * bytes;
+        let peak = held.iter().max().expect("parcels");
+        let most = live + live / 4 + (9 << 20) + (1 << 20);
+        assert!(*peak <= most, "{bytes}: {peak} bytes held for {live} live");
+        check_heap(&heap, [], &[]);
+        check_released(&heap);
+    }
+}
+
+/// A consumer that never allocates: what it frees reaches the producer without a new slab.
+#[test]
+fn a_pool_borrows_from_another() {
+    let heap = new_heap(64 << 20);
+    let mut producer = Front::new(&heap);
+    let mut consumer = Front::new(&heap);
+    let mut slabs = Vec::new();
+    for _ in 0..200 {
+        pretend_cpu(Some(1));
+        let parcel: Vec<_> = (0..500).map(|_| take(&mut producer, 64)).collect();
+        pretend_cpu(Some(7));
+        give(&mut consumer, parcel);
+        slabs.push(heap.stats().slab_bytes);
+    }
+    pretend_cpu(None);
+    assert_eq!(slabs[20..].iter().max(), slabs[10..20].iter().max(), "{slabs:?}");
+    check_heap(&heap, [], &[&producer, &consumer]);
+    drop((producer, consumer));
+    check_released(&heap);
+}
+
+/// Memory of one class is used by another when the first no longer needs it.
+#[test]
+fn a_starved_class_gets_what_another_has_left() {
+    let heap = new_heap(256 << 20);
+    let mut front = Front::new(&heap);
+    let live = 16 << 20;
+    let mut peaks = Vec::new();
+    for bytes in [16, 48, 256, 1024, 5000, 12_000, 32 << 10, 16] {
+        let objects: Vec<_> = (0..live / bytes).map(|_| take(&mut front, bytes)).collect();
+        peaks.push(heap.stats().committed_bytes);
+        give(&mut front, objects);
+    }
+    let (first, last) = (peaks[0], peaks[peaks.len() - 1]);
+    // A class wastes what lies behind the last object of a slab, at worst an eighth.
+    assert!(last <= first + first / 4 + (4 << 20), "committed bytes grew: {peaks:?}");
+    drop(front);
+    check_released(&heap);
+}
+
+/// What a thread's cache and its objects hold is used again when the thread is gone.
+#[test]
+fn a_dead_threads_memory_is_used_again() {
+    let heap = new_heap(256 << 20);
+    let mut held = Vec::new();
+    for generation in 0..50 {
+        let left = std::thread::scope(|scope| {
+            let heap = &*heap;
+            let dying = scope.spawn(move || {
+                pretend_cpu(Some(generation));
+                let mut front = Front::new(heap);
+                let objects: Vec<_> =
+                    (0..20_000).map(|i| take(&mut front, 16 << (i % 5))).collect();
+                Parcel(objects)
+            });
+            dying.join().expect("the thread")
+        });
+        // Its objects outlive it, and another thread frees them.
+        pretend_cpu(Some(generation + 1));
+        let mut heir = Front::new(&heap);
+        give(&mut heir, left.0);
+        drop(heir);
+        held.push(held_bytes(&heap));
+    }
+    pretend_cpu(None);
+    assert!(held[49] <= held[5] + (2 << 20), "{held:?}");
+    let metadata = heap.stats().metadata_bytes;
+    assert!(metadata <= 64 << 10, "{metadata} bytes for caches: dead threads' are not reused");
+    check_heap(&heap, [], &[]);
+    check_released(&heap);
+}
+
+/// After a peak most of the memory goes back at once, and an idle heap keeps little.
+#[test]
+fn a_peak_goes_back_to_the_system() {
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    for bytes in [100, 3000, 50_000, 2 << 20] {
+        let objects: Vec<_> = (0..(128 << 20) / bytes).map(|_| take(&mut front, bytes)).collect();
+        assert!(heap.stats().used_bytes() >= 127 << 20);
+        give(&mut front, objects);
+        support::strict(&heap).pass_ms(60_000);
+        let one_more = take(&mut front, 100_000);
+        give(&mut front, [one_more]);
+        let dirty = heap.stats().dirty_bytes;
+        assert!(dirty <= 12 << 20, "{dirty} bytes kept after a peak of {bytes}-byte objects");
+    }
+    drop(front);
+    check_released(&heap);
+}

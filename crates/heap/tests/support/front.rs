@@ -1,0 +1,162 @@
+//! A front over a heap as `process.rs` is one: a cache for each thread, the fast path first.
+
+use std::ptr::NonNull;
+
+use hectare::{Cache, ClassId, Heap, MIN_ALIGN, Stats};
+use hectare_check::{Object, Subject};
+use hectare_pages::System;
+
+/// A thread's way to `heap`. Its cache goes back when it is dropped.
+pub struct Front<'a, S: System> {
+    pub heap: &'a Heap<S>,
+    cache: Option<NonNull<Cache>>,
+}
+
+// SAFETY: a cache is used by whoever has the front.
+unsafe impl<S: System> Send for Front<'_, S> where Heap<S>: Sync {}
+
+static ABSENT: Cache = Cache::ABSENT;
+
+impl<'a, S: System> Front<'a, S> {
+    /// A front without a cache yet; the first slow path makes one.
+    pub fn new(heap: &'a Heap<S>) -> Self {
+        Self { heap, cache: None }
+    }
+
+    fn fast(&self) -> NonNull<Cache> {
+        self.cache.unwrap_or(NonNull::from(&ABSENT))
+    }
+
+    fn slow(&mut self) -> Option<NonNull<Cache>> {
+        if self.cache.is_none() {
+            self.cache = self.heap.new_cache();
+        }
+        self.cache
+    }
+
+    /// The usable bytes of the objects that its cache holds.
+    pub fn cached_bytes(&self) -> usize {
+        let Some(cache) = self.cache else { return 0 };
+        // SAFETY: this front's own cache.
+        let cache = unsafe { cache.as_ref() };
+        ClassId::all().map(|class| cache.objects(class) * class.object_bytes()).sum()
+    }
+
+    /// How many objects of `class` its cache holds.
+    pub fn cached_objects(&self, class: ClassId) -> usize {
+        // SAFETY: this front's own cache.
+        self.cache.map_or(0, |cache| unsafe { cache.as_ref() }.objects(class))
+    }
+}
+
+impl<S: System> Subject for Front<'_, S> {
+    fn malloc(&mut self, bytes: usize) -> *mut u8 {
+        // SAFETY: this front's cache, or the absent one.
+        let object = unsafe { self.heap.malloc_fast(self.fast(), bytes) };
+        if !object.is_null() {
+            return object;
+        }
+        let cache = self.slow();
+        // SAFETY: as above.
+        unsafe { self.heap.malloc_slow(cache, bytes) }
+    }
+
+    fn calloc(&mut self, bytes: usize) -> *mut u8 {
+        let cache = self.slow();
+        // SAFETY: this front's cache.
+        unsafe { self.heap.malloc_zeroed(cache, bytes) }
+    }
+
+    fn aligned(&mut self, bytes: usize, align: usize) -> *mut u8 {
+        let cache = self.slow();
+        // SAFETY: this front's cache.
+        unsafe { self.heap.malloc_aligned(cache, bytes, align.max(MIN_ALIGN)) }
+    }
+
+    unsafe fn realloc(&mut self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        let cache = self.slow();
+        // SAFETY: this front's cache; the caller's promise.
+        unsafe { self.heap.realloc(cache, object, bytes) }
+    }
+
+    unsafe fn free(&mut self, object: NonNull<u8>) {
+        // SAFETY: this front's cache, or the absent one; the caller's promise.
+        if unsafe { self.heap.free_fast(self.fast(), object.as_ptr()) } {
+            return;
+        }
+        let cache = self.slow();
+        // SAFETY: as above.
+        unsafe { self.heap.free_slow(cache, object.as_ptr()) };
+    }
+
+    fn usable_bytes(&self, object: NonNull<u8>) -> usize {
+        self.heap.usable_bytes(object).unwrap_or_else(|cause| panic!("{object:p}: {cause}"))
+    }
+
+    fn trim(&mut self) {
+        self.heap.trim(0);
+    }
+
+    fn min_align(&self) -> usize {
+        MIN_ALIGN
+    }
+}
+
+impl<S: System> Drop for Front<'_, S> {
+    fn drop(&mut self) {
+        if let Some(cache) = self.cache.take() {
+            // SAFETY: this front's own cache, which nobody uses from here on.
+            unsafe { self.heap.drop_cache(cache) };
+        }
+    }
+}
+
+/// Panics unless the heap's own invariants hold and it counts as used exactly what `objects` and
+/// the caches of `fronts` have, class by class. Nobody else may use the heap meanwhile.
+pub fn check_heap<'a, 'h: 'a, S: System + 'h>(
+    heap: &'h Heap<S>,
+    objects: impl IntoIterator<Item = &'a Object>,
+    fronts: &[&Front<'h, S>],
+) -> Stats {
+    heap.validate();
+    let stats = heap.stats();
+    let mut used_objects = [0; hectare::STATES];
+    let mut large_bytes = 0;
+    for object in objects {
+        let usable_bytes = heap.usable_bytes(object.start).expect("a live object");
+        assert_eq!(usable_bytes, object.usable_bytes, "{:p}", object.start);
+        // No size class is aligned to more: such objects have whole pages, however small.
+        if usable_bytes > hectare::MAX_SMALL_BYTES || object.align > hectare::MAX_SMALL_BYTES {
+            large_bytes += usable_bytes;
+        } else {
+            used_objects[ClassId::for_bytes(usable_bytes).index()] += 1;
+        }
+    }
+    for class in ClassId::all() {
+        let cached: usize = fronts.iter().map(|front| front.cached_objects(class)).sum();
+        let entry = stats.classes[class.index()];
+        assert_eq!(entry.object_bytes, class.object_bytes());
+        assert_eq!(
+            entry.used_objects,
+            used_objects[class.index()] + cached,
+            "used objects of {} bytes; {cached} of them in caches",
+            entry.object_bytes
+        );
+    }
+    assert_eq!(stats.run_bytes + stats.huge_bytes, large_bytes, "large objects");
+    stats
+}
+
+/// Panics unless a heap without live objects and without caches gives everything back.
+pub fn check_released<S: System>(heap: &Heap<S>) {
+    heap.release_pools();
+    heap.validate();
+    let stats = heap.stats();
+    assert_eq!(stats.used_bytes(), 0, "used after everything was freed");
+    assert_eq!(stats.slab_bytes, 0, "slabs after everything was freed");
+    assert_eq!(stats.pooled_bytes, 0, "pooled after everything was released");
+    let dirty_bytes = stats.dirty_bytes;
+    assert_eq!(heap.trim(0), dirty_bytes, "trim gave back something else than what was dirty");
+    assert_eq!(heap.stats().dirty_bytes, 0, "dirty after a trim");
+    heap.validate();
+}

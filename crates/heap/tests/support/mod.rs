@@ -1,0 +1,29 @@
+//! What the heap's tests share: a front, and a system that watches the heap's calls.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(unreachable_pub, reason = "each test file is a crate of its own")]
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
+
+pub mod front;
+pub mod system;
+
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub use front::{Front, check_heap, check_released};
+pub use system::Strict;
+
+use hectare::Heap;
+use hectare_pages::{Counted, Failing};
+
+/// The source of a test's heap: it can refuse, counts, and holds the heap to its contract.
+pub type Source = Failing<Counted<Strict>>;
+
+/// A heap over such a source, in regions of `region_bytes` at first. The memory that it takes is
+/// given back when the heap is dropped, by the source.
+pub fn new_heap(region_bytes: usize) -> Box<Heap<Source>> {
+    Box::new(Heap::new(Failing::new(Counted::new(Strict::new())), region_bytes))
+}
+
+/// The [`Strict`] of a heap.
+pub fn strict(heap: &Heap<Source>) -> &Strict {
+    heap.source().inner().inner()
+}
