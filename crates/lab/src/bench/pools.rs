@@ -120,7 +120,11 @@ fn run(pool: &dyn Pool, plans: &[Plan]) -> anyhow::Result<Timed> {
             .iter()
             .map(|plan| {
                 let barrier = &barrier;
-                scope.spawn(move || work(pool, plan, || drop(barrier.wait())))
+                scope.spawn(move || {
+                    work(pool, plan, || {
+                        barrier.wait();
+                    })
+                })
             })
             .collect();
         threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
