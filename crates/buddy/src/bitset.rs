@@ -295,7 +295,7 @@ fn consecutive(blocks: &[FrameId]) -> usize {
 }
 
 impl FrameAllocator for Bitset<'_> {
-    // The first path serves 62 of 64 calls in a row (instructions: docs/buddy.md).
+    // The first path serves 62 of 64 calls in a row.
     #[inline]
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
         // By invariant 8, the lowest bit of the word `floor` is the lowest free frame. One that is
