@@ -146,6 +146,8 @@ pub(crate) struct Run {
     /// Resident before the work began: the harness, and what the subject brought with it, bytes;
     /// 0 for programs.
     pub(crate) baseline_bytes: f64,
+    /// Resident as the process began, bytes.
+    pub(crate) start_bytes: f64,
     /// Peak resident memory (above the harness's own, except for programs), bytes.
     pub(crate) peak_bytes: f64,
     /// The figure by which the case judges memory: the peak, unless its workload names another.
@@ -405,20 +407,21 @@ impl Contest {
 }
 
 impl Results {
-    /// Counts what a subject holds before the work begins (its library, a first chunk taken in
-    /// advance) as its memory: the harness's own is what the leanest start of a case had.
+    /// Counts what a subject holds as its process begins (its library, a first chunk taken in
+    /// advance) as its memory, beyond what the leanest start of a case had. What the harness takes
+    /// between then and the work is no part of it: it differs from run to run.
     fn level_baselines(&mut self, cases: &[Case]) {
         for (index, case) in cases.iter().enumerate() {
             let least = self
                 .runs
                 .iter()
                 .filter(|run| run.case == index)
-                .map(|run| run.baseline_bytes)
+                .map(|run| run.start_bytes)
                 .fold(f64::INFINITY, f64::min);
             let is_ratio =
                 matches!(case.memory(), Memory::Figure(name) if !name.ends_with("bytes"));
             for run in self.runs.iter_mut().filter(|run| run.case == index) {
-                let brought = run.baseline_bytes - least;
+                let brought = run.start_bytes - least;
                 run.peak_bytes += brought;
                 run.mean_bytes = run.mean_bytes.map(|mean| mean + brought);
                 for point in &mut run.curve {
@@ -497,6 +500,7 @@ impl Case {
             ops: 0,
             time_ns: measured.wall_ns as f64,
             baseline_bytes: 0.0,
+            start_bytes: 0.0,
             cpu_ns: (usage.user_ns + usage.system_ns) as f64,
             peak_bytes: measured.peak_bytes as f64,
             memory: measured.peak_bytes as f64,
@@ -526,6 +530,7 @@ impl Case {
         if let Some(window) = &outcome.window {
             run.cpu_ns = (window.user_ns + window.system_ns) as f64;
             run.baseline_bytes = window.baseline_bytes as f64;
+            run.start_bytes = window.start_bytes as f64;
             run.peak_bytes = window.peak_bytes as f64;
             run.memory = self.memory().of(outcome).unwrap_or(run.peak_bytes);
             run.mean_bytes = runner::mean_bytes(&measured.samples, window.start_ns, window.end_ns)

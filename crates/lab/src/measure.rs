@@ -5,6 +5,7 @@
 //! peak belongs to the workload alone.
 
 use std::fs;
+use std::sync::OnceLock;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,10 @@ pub(crate) struct WindowRecord {
     pub(crate) end_ns: u64,
     /// Resident before the workload began (harness, loaded libraries), bytes.
     pub(crate) baseline_bytes: u64,
+    /// Resident when the process began and the subject had served one object, bytes: the subject's
+    /// own start, before the harness took anything.
+    #[serde(default)]
+    pub(crate) start_bytes: u64,
     /// Peak of resident memory above the baseline, bytes.
     pub(crate) peak_bytes: u64,
     /// Resident above the baseline at closing, bytes.
@@ -44,6 +49,23 @@ pub(crate) struct WindowRecord {
     pub(crate) voluntary_switches: u64,
     /// Involuntary context switches.
     pub(crate) involuntary_switches: u64,
+}
+
+static START_BYTES: OnceLock<u64> = OnceLock::new();
+
+/// Notes what is resident as the process begins. To be called before the harness takes memory.
+///
+/// # Errors
+/// When `/proc/self/status` cannot be read.
+pub(crate) fn note_start() -> anyhow::Result<()> {
+    // A first object lets the subject take what it takes in advance.
+    // SAFETY: any size may be asked for.
+    let object = std::hint::black_box(unsafe { libc::malloc(64) });
+    // SAFETY: null, or the object just taken.
+    unsafe { libc::free(object) };
+    let bytes = resident_bytes()?;
+    START_BYTES.get_or_init(|| bytes);
+    Ok(())
 }
 
 impl Window {
@@ -71,6 +93,7 @@ impl Window {
             start_ns: self.start_ns,
             end_ns,
             baseline_bytes: self.baseline_bytes,
+            start_bytes: START_BYTES.get().copied().unwrap_or(self.baseline_bytes),
             peak_bytes: peak.saturating_sub(self.baseline_bytes),
             end_bytes: end.saturating_sub(self.baseline_bytes),
             peak_was_reset: self.peak_was_reset,

@@ -100,6 +100,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // A measured process ends with its harness, even when that was killed.
     // SAFETY: takes a signal number and changes nothing but this process's own setting.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    crate::measure::note_start()?;
     // SAFETY: the runner passes a descriptor that this process alone owns from here on.
     let mut pipe = unsafe { File::from_raw_fd(args.fd) };
     let measured = match args.task {
