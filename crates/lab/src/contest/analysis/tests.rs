@@ -35,6 +35,7 @@ fn run(case: usize, contestant: usize, round: usize, time_ns: f64, peak_bytes: f
         cpu_ns: time_ns,
         peak_bytes,
         baseline_bytes: 0.0,
+        start_bytes: 0.0,
         memory: peak_bytes,
         mean_bytes: None,
         faults: 1,
