@@ -109,28 +109,31 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         size: usize,
     ) -> Result<Option<NonNull<u8>>, Misuse> {
         let block = self.used_block(ptr)?;
-        let Some(granules) = self.granules_for(size) else { return Ok(self.fail(usize::MAX)) };
-        let granules = Bin::round_up::<R::Row>(granules).0;
+        let Some(needed) = self.granules_for(size) else { return Ok(self.fail(usize::MAX)) };
+        // What is wanted; but what is there is taken if it is enough, and only then left.
+        let rounded = Bin::round_up::<R::Row>(needed).0;
         let header = block.header();
         let have = header.granules();
         let next = block.after(have);
         let next_header = next.header();
         let with_next = have + if next_header.is_free() { next_header.granules() } else { 0 };
-        if granules <= with_next {
-            self.resize_in_place(block, granules);
+        if needed <= with_next {
+            self.resize_in_place(block, rounded.min(with_next));
             return Ok(Some(ptr));
         }
         let old_bytes = Block::<R::Row>::payload_bytes(have);
-        if let Some(first) = self.room_before(block, header, align, granules, with_next) {
+        if let Some(first) = self.room_before(block, header, align, needed, with_next) {
             // SAFETY: both lie in the run of `first`, whose links were taken out of their lists.
             unsafe { core::ptr::copy(block.as_ptr(), first.as_ptr(), old_bytes) };
-            self.used_granules += first.header().granules() - have;
-            self.resize_in_place(first, granules);
+            let joined = first.header().granules();
+            self.used_granules += joined - have;
+            self.resize_in_place(first, rounded.min(joined - have + with_next));
             self.note_peak();
             return Ok(NonNull::new(first.as_ptr()));
         }
         let Some(new) = self.memalign(align, size) else { return Ok(None) };
-        // SAFETY: the old block has so many bytes, the new one has more, and they are distinct.
+        // SAFETY: the old block has so many bytes, the new one has more, since `needed` exceeds
+        // `with_next`, and they are distinct.
         unsafe { core::ptr::copy_nonoverlapping(ptr.as_ptr(), new.as_ptr(), old_bytes) };
         // SAFETY: the caller's promise; the block was found sound above.
         unsafe { self.free(ptr) }?;
@@ -138,14 +141,14 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     /// Joins a used block with the free one before it, and the free one after it, to one used
-    /// block of at least `granules` whose payload is aligned, if they are enough for that.
+    /// block whose payload is aligned, if they have `needed` granules.
     #[inline(always)]
     fn room_before(
         &mut self,
         block: Block<R::Row>,
         header: Header,
         align: usize,
-        granules: usize,
+        needed: usize,
         with_next: usize,
     ) -> Option<Block<R::Row>> {
         if !header.is_prev_free() {
@@ -157,7 +160,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
         let prev_granules = footer.granules();
         let first = block.before(prev_granules);
-        if prev_granules + with_next < granules || first.payload() & (align - 1) != 0 {
+        if prev_granules + with_next < needed || first.payload() & (align - 1) != 0 {
             return None;
         }
         self.unlink(first, prev_granules);

@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::format;
@@ -49,16 +50,61 @@ impl Random {
     }
 }
 
-/// Memory for pools, aligned to 64 bytes.
-pub(crate) struct Arena(Vec<[u128; 4]>);
+/// Memory for pools, aligned to 16 bytes.
+pub(crate) struct Arena(Vec<u128>);
 
 impl Arena {
     pub(crate) fn new(bytes: usize) -> Self {
-        Self(std::vec![[0; 4]; bytes.div_ceil(64)])
+        Self(std::vec![0; bytes.div_ceil(16)])
     }
 
     pub(crate) fn start(&mut self) -> NonNull<u8> {
         NonNull::new(self.0.as_mut_ptr().cast()).expect("a vector's buffer")
+    }
+}
+
+/// How much memory the pools of one run may lie in: several times what they take, and within reach
+/// of every index width but the narrowest at its finest granule.
+const RESERVATION_BYTES: usize = 8 << 20;
+
+/// Memory in which pools are placed at random. It is aligned to its size, so that a seed alone
+/// determines a run, and not where the system put the memory.
+struct Reservation {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Reservation {
+    fn new(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, bytes).expect("a power of two");
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        Self { start: NonNull::new(start).expect("memory for a test"), layout }
+    }
+
+    /// Three places for pools of `pool_bytes`, in any order, at any multiple of 16 bytes; every
+    /// other time they touch.
+    fn places(&mut self, random: &mut Random, pool_bytes: usize) -> [NonNull<u8>; 3] {
+        let touching = random.below(2) == 0;
+        let gaps = [(); 3].map(|()| if touching { 0 } else { 16 * random.below(1 << 13) });
+        let mut end = 16 * random.below(1 << 13);
+        let mut places = gaps.map(|gap| {
+            let start = end + gap;
+            end = start + pool_bytes;
+            start
+        });
+        assert!(end <= self.layout.size(), "places for three pools of {pool_bytes} bytes");
+        let turn = random.below(3);
+        places.rotate_left(turn);
+        if random.below(2) == 0 {
+            places.reverse();
+        }
+        places.map(|offset| unsafe { self.start.add(offset) })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
@@ -145,7 +191,8 @@ where
 {
     let mut random = Random::new(seed);
     let mut heap = Tlsf::<[S; FIRST]>::new();
-    let mut arenas = [(); 3].map(|()| (Arena::new(pool_bytes), None::<Pool>));
+    let mut memory = Reservation::new(RESERVATION_BYTES);
+    let mut arenas = memory.places(&mut random, pool_bytes).map(|start| (start, None::<Pool>));
     let mut shadow = Shadow::default();
     let granule = 1usize << S::GRANULE_LOG2;
     let max_log2 = pool_bytes.ilog2() as usize;
@@ -208,18 +255,18 @@ where
             }
             _ => {
                 let which = random.below(3);
-                let (arena, pool) = &mut arenas[which];
+                let (start, pool) = &mut arenas[which];
                 match *pool {
                     None => {
-                        let bytes = pool_bytes - random.below(64);
-                        let start = unsafe { arena.start().add(random.below(40)) };
-                        match unsafe { heap.add_pool(start, bytes - 40) } {
+                        let (head, tail) = (random.below(40), random.below(64));
+                        let bytes = pool_bytes - head - tail;
+                        match unsafe { heap.add_pool(start.add(head), bytes) } {
                             Ok(added) => *pool = Some(added),
                             Err(error) => assert_eq!(error, PoolError::OutOfReach),
                         }
                     }
                     Some(added) => {
-                        let low = arena.start().addr().get();
+                        let low = start.addr().get();
                         let in_use = shadow.live.range(low..low + pool_bytes).next().is_some();
                         match unsafe { heap.remove_pool(added) } {
                             Ok(()) => *pool = None,
@@ -267,4 +314,11 @@ soaks! {
     soak_tiny_granule_16: u16, 4, 16, 13, 16384;
     soak_tiny_granule_4: u16, 8, 4, 12, 8192;
     soak_tiny_granule_2: u16, 16, 2, 11, 4096;
+}
+
+/// A run that once wrote past a block's end: `realloc` to a size whose class the block does not
+/// reach, though the size itself it does.
+#[test]
+fn soak_that_found_the_overlong_copy() {
+    soak::<Row<u32, 2, 8>, 20>(300, 4_000, 8192);
 }

@@ -134,6 +134,36 @@ fn realloc_grows_forward_backward_and_both_ways() {
 }
 
 #[test]
+fn realloc_stays_where_the_size_fits_though_its_class_does_not() {
+    // Classes are 256 granules wide there: 942 granules are rounded to 1024.
+    let mut arenas = [(); 3].map(|()| Arena::new(8192));
+    let mut heap: Tlsf<[Row<u32, 2, 8>; 20]> = Tlsf::new();
+    let pool = |arena: &mut Arena, granules: usize| (arena.start(), 8 * granules + 16);
+    let (start, bytes) = pool(&mut arenas[0], 1016);
+    unsafe { heap.add_pool(start, bytes) }.expect("fits");
+    let block = heap.malloc(8 * 1016 - 4).expect("the whole pool");
+    unsafe { block.write_bytes(7, 8 * 1016 - 4) };
+    // This pool, found by a look into the list below, serves 942 granules, but has not 1016.
+    let (start, bytes) = pool(&mut arenas[1], 985);
+    unsafe { heap.add_pool(start, bytes) }.expect("fits");
+    assert_eq!(unsafe { heap.realloc(block, 8, 942 * 8 - 4) }, Ok(Some(block)));
+    assert_eq!(unsafe { heap.realloc(block, 8, 1016 * 8 - 4) }, Ok(Some(block)));
+    assert_eq!(heap.validate(), Ok(()));
+    assert_eq!(unsafe { core::slice::from_raw_parts(block.as_ptr(), 8124) }, [7; 8124]);
+    // A move to a block that has the granules, but not those of the class.
+    let (start, bytes) = pool(&mut arenas[2], 900);
+    unsafe { heap.add_pool(start, bytes) }.expect("fits");
+    let [small, fence] = [7000, 1].map(|bytes| heap.malloc(bytes).expect("room in the third"));
+    let moved = unsafe { heap.realloc(small, 8, 980 * 8) }.expect("sound").expect("room");
+    assert_ne!(moved, small);
+    assert_eq!(heap.validate(), Ok(()));
+    for block in [block, moved, fence] {
+        assert_eq!(unsafe { heap.free(block) }, Ok(()));
+    }
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn pools_come_and_go_while_others_are_in_use() {
     let mut arenas = [(); 3].map(|()| Arena::new(4096));
     let mut heap: WideTlsf = Tlsf::new();

@@ -1,6 +1,6 @@
 //! Growth, sources that fail, threads.
 
-use core::alloc::{GlobalAlloc, Layout};
+use core::alloc::GlobalAlloc;
 
 use hectare_pages::{Counted, Failing, Fixed};
 
