@@ -5,7 +5,7 @@
 //! the front and touch the cache, the page map and the object, nothing else.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hectare_base::align::align_up;
 use hectare_base::sync::Lock;
@@ -39,6 +39,10 @@ const MOVE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Heap<S: System> {
     key: AtomicUsize,
+    /// By what [`malloc_fast`](Self::malloc_fast) knows a sound list: `key`; or where a front
+    /// wants to see every request, a key that no mark is made with, so that it always says no.
+    fast_key: AtomicUsize,
+    diverted: AtomicBool,
     pub(crate) backend: Backend<S>,
     bins: [Lock<Bin, S::Park>; STATES],
     pools: Pools<S::Park>,
@@ -60,6 +64,8 @@ impl<S: System> Heap<S> {
     pub const fn new(source: S, region_bytes: usize) -> Self {
         Self {
             key: AtomicUsize::new(0),
+            fast_key: AtomicUsize::new(0),
+            diverted: AtomicBool::new(false),
             backend: Backend::new(source, region_bytes),
             bins: [const { Lock::new(Bin::new()) }; STATES],
             pools: Pools::new(),
@@ -103,8 +109,18 @@ impl<S: System> Heap<S> {
     /// The key is drawn before the first object is linked; a second thread draws the same.
     fn ensure_key(&self) {
         if self.key.load(Relaxed) == 0 {
-            self.key.store(self.source().secret() | 1, Relaxed);
+            let key = self.source().secret() | 1;
+            self.key.store(key, Relaxed);
+            self.fast_key.store(if self.diverted.load(Relaxed) { !key } else { key }, Relaxed);
         }
+    }
+
+    /// From now on every [`malloc_fast`](Self::malloc_fast) says no, so that a front sees all
+    /// requests; [`malloc_undiverted`](Self::malloc_undiverted) serves them as before. To be
+    /// called while there is one thread.
+    pub fn divert_malloc(&self) {
+        self.diverted.store(true, Relaxed);
+        self.fast_key.store(!self.key.load(Relaxed), Relaxed);
     }
 
     // ---- malloc ----
@@ -118,23 +134,24 @@ impl<S: System> Heap<S> {
         if bytes > MAX_SMALL_BYTES {
             return core::ptr::null_mut();
         }
+        let key = Key(self.fast_key.load(Relaxed));
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.take_fast(cache, ClassId::for_bytes(bytes)) }
+        unsafe { self.take_fast(cache, ClassId::for_bytes(bytes), key) }
     }
 
-    /// An object of `class` from the thread's cache, or null.
+    /// An object of `class` from the thread's cache, or null: also if its mark is not of `key`.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast).
     #[inline(always)]
-    unsafe fn take_fast(&self, cache: NonNull<Cache>, class: ClassId) -> *mut u8 {
+    unsafe fn take_fast(&self, cache: NonNull<Cache>, class: ClassId, key: Key) -> *mut u8 {
         // SAFETY: the caller's promise: this thread's, or one that is only read.
         let bin = unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
         // SAFETY: as above.
         let Some(object) = (unsafe { (*bin).head }) else {
             return core::ptr::null_mut();
         };
-        if !object.is_marked(self.key()) {
+        if !object.is_marked(key) {
             return core::ptr::null_mut();
         }
         // SAFETY: the list is not empty, so the cache is not the absent one.
@@ -161,6 +178,27 @@ impl<S: System> Heap<S> {
         }
     }
 
+    /// An object for `bytes`, whether or not requests are diverted; null when memory is out.
+    ///
+    /// # Safety
+    /// As [`malloc_slow`](Self::malloc_slow).
+    pub unsafe fn malloc_undiverted(
+        &self,
+        cache: Option<NonNull<Cache>>,
+        bytes: usize,
+    ) -> *mut u8 {
+        if let (Some(cache), true) = (cache, bytes <= MAX_SMALL_BYTES) {
+            let class = ClassId::for_bytes(bytes);
+            // SAFETY: the caller's promise, passed on.
+            let object = unsafe { self.take_fast(cache, class, self.key()) };
+            if !object.is_null() {
+                return object;
+            }
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.malloc_slow(cache, bytes) }
+    }
+
     /// As [`malloc_slow`](Self::malloc_slow), for an object of `class`.
     unsafe fn take_slow(&self, cache: Option<NonNull<Cache>>, class: ClassId) -> *mut u8 {
         let Some(cache) = cache else {
@@ -178,7 +216,7 @@ impl<S: System> Heap<S> {
             bin.fill(batch);
         }
         // SAFETY: the caller's promise, and the list has an object now.
-        unsafe { self.take_fast(cache, class) }
+        unsafe { self.take_fast(cache, class, self.key()) }
     }
 
     #[cold]
@@ -308,7 +346,7 @@ impl<S: System> Heap<S> {
             Some(class) => {
                 if let Some(cache) = cache {
                     // SAFETY: the caller's promise, passed on.
-                    let object = unsafe { self.take_fast(cache, class) };
+                    let object = unsafe { self.take_fast(cache, class, self.key()) };
                     if !object.is_null() {
                         return object;
                     }
