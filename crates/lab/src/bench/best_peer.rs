@@ -5,7 +5,9 @@
 //! the rows. Ours (`hectare` and what begins with it) are measured against the best of the others;
 //! a peer is measured against the best of the peers, itself among them, so its ratio is at least 1.
 //!
-//! The ratio is the median over rounds of the paired ratio to the peer whose median is least.
+//! The ratio is the median over rounds of the paired ratio to the peer whose median is least. Beside
+//! it stands what the reference showed against itself in that row: a difference that is no larger
+//! is none.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,7 +16,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use crate::report::{Report, Row};
-use crate::stats;
+use crate::stats::{self, Ratio};
 
 /// The parameter of the report that holds the summary: subject → name of the mean → value.
 const MEANS: &str = "geometric_means_to_best_peer";
@@ -26,6 +28,8 @@ struct Judged {
     figure: &'static str,
     runs: &'static str,
     ratio: &'static str,
+    /// The reference against itself, without the ends of its interval.
+    noise: &'static str,
 }
 
 const JUDGED: [Judged; 2] = [
@@ -34,12 +38,14 @@ const JUDGED: [Judged; 2] = [
         figure: "time_ns",
         runs: "time_ns_runs",
         ratio: "time_to_best_peer_ratio",
+        noise: "time_ratio",
     },
     Judged {
         title: "memory",
         figure: "memory",
         runs: "memory_runs",
         ratio: "memory_to_best_peer_ratio",
+        noise: "memory_ratio",
     },
 ];
 
@@ -50,10 +56,18 @@ fn is_ours(subject: &str) -> bool {
 
 /// Whether a row is a measured subject on one workload: no control, no summary.
 fn is_measured(row: &Row) -> bool {
-    let role = row.figures.get("role").and_then(|role| role.as_str());
     row.figures.contains_key("time_ns")
         && row.workload != crate::contest::analysis::ALL_CASES
-        && role.is_some_and(|role| role == "subject" || role == "reference")
+        && (has_role(row, "subject") || has_role(row, "reference"))
+}
+
+/// Whether a row is the reference against itself on one workload.
+fn is_again(row: &Row) -> bool {
+    row.workload != crate::contest::analysis::ALL_CASES && has_role(row, "again")
+}
+
+fn has_role(row: &Row, role: &str) -> bool {
+    row.figures.get("role").and_then(|value| value.as_str()) == Some(role)
 }
 
 /// One report with the rows of several, in the order given; a later row replaces an earlier one of
@@ -73,7 +87,7 @@ pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
             file.display(),
             part.verb
         );
-        for row in part.rows.into_iter().filter(is_measured) {
+        for row in part.rows.into_iter().filter(|row| is_measured(row) || is_again(row)) {
             report
                 .rows
                 .retain(|known| (&known.subject, &known.workload) != (&row.subject, &row.workload));
@@ -101,13 +115,13 @@ pub(crate) fn judge(report: &mut Report) {
                 .min_by(|a, b| value(a).partial_cmp(&value(b)).expect("positive numbers"));
             let Some(best) = best else { continue };
             for &row in &rows {
-                if let Some(ratio) = paired(row, best, judged) {
+                if let Some((ratio, ends)) = paired(row, best, judged) {
                     let best = best.subject.clone();
-                    ratios.push((row.subject.clone(), workload.clone(), ratio, best));
+                    ratios.push((row.subject.clone(), workload.clone(), ratio, ends, best));
                 }
             }
         }
-        for (subject, workload, ratio, best) in ratios {
+        for (subject, workload, ratio, ends, best) in ratios {
             means.entry((subject.clone(), judged.ratio)).or_default().push(ratio);
             let row = report
                 .rows
@@ -115,6 +129,10 @@ pub(crate) fn judge(report: &mut Report) {
                 .find(|row| row.subject == subject && row.workload == workload && is_measured(row));
             let row = row.expect("the ratio was made from this row");
             row.figures.insert(judged.ratio.to_owned(), ratio.into());
+            if let Some([low, high]) = ends {
+                row.figures.insert(format!("{}_low", judged.ratio), low.into());
+                row.figures.insert(format!("{}_high", judged.ratio), high.into());
+            }
             row.figures.insert(format!("{}_best_peer", judged.title), best.into());
         }
     }
@@ -143,19 +161,22 @@ fn mean(report: &Report, subject: &str, name: &str) -> Option<f64> {
     report.parameters.get(MEANS)?.get(subject)?.get(name)?.as_f64()
 }
 
-/// Median over rounds of the paired ratio; of the medians where the rounds are not kept or differ.
-fn paired(row: &Row, best: &Row, judged: &Judged) -> Option<f64> {
+/// Median over rounds of the paired ratio with the ends of its interval; where the rounds are not
+/// kept or differ, the ratio of the medians alone.
+fn paired(row: &Row, best: &Row, judged: &Judged) -> Option<(f64, Option<[f64; 2]>)> {
     let runs = |row: &Row| -> Option<Vec<f64>> {
         row.figures.get(judged.runs)?.as_array()?.iter().map(serde_json::Value::as_f64).collect()
     };
+    let sound = |ratio: f64| ratio.is_finite() && ratio > 0.0;
     if let (Some(above), Some(below)) = (runs(row), runs(best))
         && above.len() == below.len()
     {
         let ratios: Vec<f64> = above.iter().zip(&below).map(|(a, b)| a / b).collect();
-        return stats::median(&ratios).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
+        let ratio = Ratio::of(&ratios).filter(|ratio| sound(ratio.value))?;
+        return Some((ratio.value, Some([ratio.low, ratio.high])));
     }
     let ratio = row.number(judged.figure)? / best.number(judged.figure)?;
-    (ratio.is_finite() && ratio > 0.0).then_some(ratio)
+    sound(ratio).then_some((ratio, None))
 }
 
 fn measured<'a>(report: &'a Report, workload: &str) -> impl Iterator<Item = &'a Row> {
@@ -185,21 +206,24 @@ fn subjects(report: &Report) -> Vec<String> {
     names
 }
 
-/// Both tables as Markdown: ratios to the best peer, the best in words, the means last.
+/// Both tables as Markdown: ratios to the best peer, the best in words, the means last, and below
+/// them the worst row of each of ours by name.
 pub(crate) fn tables(report: &Report) -> String {
     let mut text = String::new();
     let (subjects, workloads) = (subjects(report), workloads(report));
     for judged in &JUDGED {
-        let mut lines = vec![vec![format!("{} / best peer", judged.title), "best peer".to_owned()]];
+        let head = [format!("{} / best peer", judged.title), "best peer".into(), "noise".into()];
+        let mut lines = vec![Vec::from(head)];
         lines[0].extend(subjects.iter().cloned());
         for workload in &workloads {
             let find =
                 |subject: &str| measured(report, workload).find(|row| row.subject == subject);
             let best = measured(report, workload).find_map(|row| {
                 let name = row.figures.get(&format!("{}_best_peer", judged.title))?.as_str()?;
-                Some(absolute(find(name)?, judged))
+                Some(format!("{name} {}", absolute(find(name)?, judged)))
             });
             let mut line = vec![workload.clone(), best.unwrap_or_default()];
+            line.push(noise(report, workload, judged));
             line.extend(subjects.iter().map(|subject| {
                 let ratio = find(subject).and_then(|row| row.number(judged.ratio));
                 ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"))
@@ -207,7 +231,7 @@ pub(crate) fn tables(report: &Report) -> String {
             lines.push(line);
         }
         for (title, prefix) in [("**geometric mean**", ""), ("worst row", "worst_")] {
-            let mut line = vec![title.to_owned(), String::new()];
+            let mut line = vec![title.to_owned(), String::new(), String::new()];
             line.extend(subjects.iter().map(|subject| {
                 let mean = mean(report, subject, &format!("{prefix}{}", judged.ratio));
                 mean.map_or_else(|| "–".to_owned(), |mean| format!("{mean:.2}"))
@@ -216,8 +240,32 @@ pub(crate) fn tables(report: &Report) -> String {
         }
         text.push('\n');
         text.push_str(&aligned(&lines));
+        for subject in subjects.iter().filter(|subject| is_ours(subject)) {
+            let rows = report.rows.iter().filter(|row| is_measured(row) && row.subject == *subject);
+            let ratio = |row: &Row| row.number(judged.ratio);
+            let worst = rows
+                .filter_map(|row| Some((ratio(row)?, &row.workload)))
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            if let Some((ratio, workload)) = worst {
+                let _ = writeln!(
+                    text,
+                    "\n{subject}, {}: worst in {workload}, {ratio:.2}",
+                    judged.title
+                );
+            }
+        }
     }
     text
+}
+
+/// How far from one the interval of the reference against itself reaches in a row.
+fn noise(report: &Report, workload: &str, judged: &Judged) -> String {
+    let again = report.rows.iter().find(|row| row.workload == workload && is_again(row));
+    let end = |which: &str| again.and_then(|row| row.number(&format!("{}_{which}", judged.noise)));
+    match (end("low"), end("high")) {
+        (Some(low), Some(high)) => format!("±{:.1} %", (1.0 - low).max(high - 1.0) * 100.0),
+        _ => "–".to_owned(),
+    }
 }
 
 /// The best peer's figure in a unit that reads well.
@@ -279,7 +327,10 @@ mod tests {
             row("fast", "b", &[400.0, 400.0, 400.0], 10.0),
             row("hectare", "b", &[200.0, 200.0, 200.0], 20.0),
         ];
-        let control = row("system again", "a", &[1.0], 1.0).with("role", "again");
+        let control = row("system again", "a", &[1.0], 1.0)
+            .with("role", "again")
+            .with("time_ratio_low", 0.98)
+            .with("time_ratio_high", 1.03);
         report.rows.push(control);
         report
     }
@@ -300,6 +351,11 @@ mod tests {
         assert!(close(mean(&report, "hectare", "memory_to_best_peer_ratio"), 1.0));
         let text = tables(&report);
         assert!(text.contains("| a ") && !text.contains("again"), "{text}");
+        assert!(text.contains("fast 0.0 ms") && text.contains("±3.0 %"), "{text}");
+        assert!(text.contains("hectare, time: worst in b, 2.00"), "{text}");
+        // The interval of three rounds is their range.
+        let a = report.rows.iter().find(|row| row.subject == "hectare" && row.workload == "a");
+        assert!(close(a.unwrap().number("time_to_best_peer_ratio_low"), 0.5));
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! `hectare bench`: a named workload on every allocator, or a study with subjects of its own.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, bail};
 
+use super::compare::{bundled_traces, trace_case};
 use super::contesting::ContestArgs;
 use crate::bench::{self, Entry, Parameters, best_peer, callgrind};
 use crate::contest::{Case, Work};
+use crate::replay::{Mode, Touch};
 use crate::subject::{self, Subject};
 
 /// What `hectare bench` can be given.
@@ -23,12 +27,15 @@ pub(crate) struct Args {
     /// Operations of each thread
     #[arg(long, value_name = "N")]
     ops: Option<u64>,
-    /// Of `all`: only the rows of these workloads, divided by commas
+    /// Of `all`: only the rows of these workloads and bundled traces, divided by commas
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
+    /// Of `all`: the bundled traces are rows of the same run
+    #[arg(long)]
+    with_traces: bool,
     /// Of `all`: nothing is measured, the rows come from these records of `bench all --json`
     #[arg(long, value_name = "F.json,…", value_delimiter = ',')]
-    from: Vec<std::path::PathBuf>,
+    from: Vec<PathBuf>,
     /// Count instructions and simulated cache misses by valgrind instead of measuring time
     #[arg(long)]
     callgrind: bool,
@@ -126,17 +133,24 @@ fn all(args: &Args) -> anyhow::Result<()> {
         print!("{}", best_peer::tables(&report));
         return args.contest.outputs.write(&report);
     }
-    for name in &args.only {
-        bench::find(name)?;
+    let mut cases = every_row();
+    if args.with_traces {
+        cases.extend(every_trace()?);
     }
-    let cases: Vec<Case> = every_row()
-        .into_iter()
-        .filter(|case| {
-            let Work::Bench { name, .. } = &case.work else { return false };
-            args.only.is_empty() || args.only.contains(name)
-        })
-        .collect();
-    anyhow::ensure!(!cases.is_empty(), "none of {} has rows in the table", args.only.join(", "));
+    let group = |case: &Case| match &case.work {
+        Work::Bench { name, .. } => name.clone(),
+        Work::Trace { path, .. } => path.file_stem().unwrap_or_default().display().to_string(),
+        Work::Program(_) => case.name.clone(),
+    };
+    for name in &args.only {
+        if !cases.iter().any(|case| group(case) == *name) {
+            let traces = if args.with_traces { "" } else { " (--with-traces adds the traces)" };
+            bail!(
+                "`{name}` has no rows in the table{traces}; `hectare bench --list` tells the names"
+            );
+        }
+    }
+    cases.retain(|case| args.only.is_empty() || args.only.contains(&group(case)));
     let mut tables = String::new();
     let done = args.contest.hold_and("bench all", cases, false, |report| {
         best_peer::judge(report);
@@ -170,6 +184,15 @@ fn every_row() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// The bundled traces, replayed as `hectare compare` does.
+fn every_trace() -> anyhow::Result<Vec<Case>> {
+    let trace = |path: &PathBuf| {
+        let case = trace_case(path, Mode::Speed, Touch::Page)?;
+        Ok(Case { name: format!("trace {}", case.name), ..case })
+    };
+    bundled_traces()?.iter().map(trace).collect()
 }
 
 fn list() {

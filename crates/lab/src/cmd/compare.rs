@@ -80,7 +80,10 @@ pub(crate) fn trace_case(path: &Path, mode: Mode, touch: Touch) -> anyhow::Resul
 }
 
 /// The traces of the repository, by name.
-fn bundled_traces() -> anyhow::Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// When the repository's folder is not here.
+pub(crate) fn bundled_traces() -> anyhow::Result<Vec<PathBuf>> {
     let folder = subject::repository_folder("traces")
         .context("the folder `traces` is not here; run in the repository, or give --trace FILE")?;
     let mut traces: Vec<PathBuf> = std::fs::read_dir(&folder)
