@@ -72,10 +72,14 @@ enum Top {
     Reserved,
 }
 
+/// The metadata of a tree.
+type Tree = [AtomicU64; TREE_STRIDE];
+
 /// The frames that several threads share; each works through a [`Local`]. See the module's page.
 #[derive(Debug)]
 pub struct Atomic<'m> {
-    metadata: &'m [AtomicU64],
+    trees: &'m [Tree],
+    top: &'m [AtomicU64],
     frames: usize,
 }
 
@@ -113,7 +117,8 @@ impl<'m> Atomic<'m> {
         if metadata.len() < Self::metadata_words(frames) {
             return Err(Error::MetadataTooSmall);
         }
-        Ok(Self { metadata, frames })
+        let (trees, top) = metadata.split_at(frames.div_ceil(TREE_WORDS * WORD) * TREE_STRIDE);
+        Ok(Self { trees: trees.as_chunks().0, top, frames })
     }
 
     /// A handle for one thread (or CPU).
@@ -151,7 +156,7 @@ impl<'m> Atomic<'m> {
     }
 
     const fn trees(&self) -> usize {
-        self.frames.div_ceil(TREE_WORDS * WORD)
+        self.trees.len()
     }
 
     const fn sectors(&self) -> usize {
@@ -159,24 +164,23 @@ impl<'m> Atomic<'m> {
     }
 
     #[inline]
-    fn bits(&self, word: usize) -> &AtomicU64 {
-        &self.metadata[word / TREE_WORDS * TREE_STRIDE + word % TREE_WORDS]
+    const fn bits(&self, word: usize) -> &'m AtomicU64 {
+        &self.trees[word / TREE_WORDS][word % TREE_WORDS]
     }
 
     #[inline]
-    fn held_word(&self, tree: usize) -> &AtomicU64 {
-        &self.metadata[tree * TREE_STRIDE + HELD_WORD]
+    const fn held_word(&self, tree: usize) -> &'m AtomicU64 {
+        &self.trees[tree][HELD_WORD]
     }
 
     #[inline]
-    fn held_mask(&self, tree: usize) -> &AtomicU64 {
-        &self.metadata[tree * TREE_STRIDE + HELD_MASK]
+    const fn held_mask(&self, tree: usize) -> &'m AtomicU64 {
+        &self.trees[tree][HELD_MASK]
     }
 
     #[inline]
-    fn sector(&self, sector: usize) -> &AtomicU64 {
-        let (tree, within) = (sector / SECTORS_IN_TREE, sector % SECTORS_IN_TREE);
-        &self.metadata[tree * TREE_STRIDE + STATES + within]
+    const fn sector(&self, sector: usize) -> &'m AtomicU64 {
+        &self.trees[sector / SECTORS_IN_TREE][STATES + sector % SECTORS_IN_TREE]
     }
 
     fn sector_state(&self, sector: usize) -> SectorState {
@@ -185,13 +189,12 @@ impl<'m> Atomic<'m> {
 
     fn top(&self, field: Top, at: usize) -> &AtomicU64 {
         let sector_bits = self.sectors().div_ceil(WORD);
-        let start = self.trees() * TREE_STRIDE
-            + match field {
-                Top::Partial => 0,
-                Top::Whole => sector_bits,
-                Top::Reserved => 2 * sector_bits,
-            };
-        &self.metadata[start + at / WORD]
+        let start = match field {
+            Top::Partial => 0,
+            Top::Whole => sector_bits,
+            Top::Reserved => 2 * sector_bits,
+        };
+        &self.top[start + at / WORD]
     }
 
     fn top_bit(&self, field: Top, at: usize) -> bool {
@@ -296,7 +299,8 @@ impl<'m> Atomic<'m> {
     /// Rule 3, after this thread has changed a word from `old` to `new`.
     #[inline]
     fn note(&self, word: usize, old: u64, new: u64) {
-        if Class::of(old) != Class::of(new) {
+        // Not 0 and not full, before and after: the class is the same.
+        if [old, new].iter().any(|bits| bits.wrapping_add(1) <= 1) {
             self.publish(word / SECTOR_WORDS, 1 << (word % SECTOR_WORDS));
         }
     }
@@ -439,19 +443,43 @@ impl<'m> Atomic<'m> {
         }
     }
 
-    /// The first run of free frames from `from` on, as it was when looked at.
-    fn next_run(&self, from: usize) -> Option<(usize, usize)> {
-        let seek = |from: usize, invert: u64| {
-            let mut word = from / WORD;
-            let mut found = (self.load(word)? ^ invert) & (!0 << (from % WORD));
-            while found == 0 {
-                word += 1;
-                found = self.load(word)? ^ invert;
+    /// The first run of free frames from `from` on, as it was when looked at; cut off somewhere
+    /// behind its first `enough` frames.
+    fn next_run(&self, from: usize, enough: usize) -> Option<(usize, usize)> {
+        let mut word = from / WORD;
+        let mut found = self.load(word)? & (!0 << (from % WORD));
+        while found == 0 {
+            word = self.next_nonempty(word + 1)?;
+            found = self.load(word)?;
+        }
+        let start = word * WORD + found.trailing_zeros() as usize;
+        found = !self.load(word)? & (!0 << (start % WORD));
+        while found == 0 {
+            word += 1;
+            if word * WORD - start >= enough {
+                return Some((start, word * WORD));
             }
-            Some(word * WORD + found.trailing_zeros() as usize)
-        };
-        let start = seek(from, 0)?;
-        Some((start, seek(start, !0).unwrap_or(self.frames).min(self.frames)))
+            let Some(bits) = self.load(word) else { return Some((start, self.frames)) };
+            found = !bits;
+        }
+        Some((start, (word * WORD + found.trailing_zeros() as usize).min(self.frames)))
+    }
+
+    /// The first word from `word` on that the summaries say has a free frame.
+    fn next_nonempty(&self, word: usize) -> Option<usize> {
+        let mut sector = word / SECTOR_WORDS;
+        let mut past = u32::MAX << (word % SECTOR_WORDS);
+        while sector < self.sectors() {
+            let words = self.sector_state(sector).nonempty() & past;
+            if words != 0 {
+                return Some(sector * SECTOR_WORDS + words.trailing_zeros() as usize);
+            }
+            let partial = self.next_sector(Top::Partial, sector + 1);
+            let whole = self.next_sector(Top::Whole, sector + 1);
+            sector = partial.into_iter().chain(whole).min()?;
+            past = u32::MAX;
+        }
+        None
     }
 
     fn load(&self, word: usize) -> Option<u64> {

@@ -47,23 +47,6 @@ pub(crate) const fn largest_block(word: u64) -> u32 {
     order
 }
 
-/// The order of the largest aligned block of set bits around bit `bit` of `word`, which is set;
-/// 6 if the word is full.
-///
-/// An aligned block of order k around `bit` holds the position p exactly if p and `bit` differ in
-/// no bit from the k-th up. So the nearest clear positions on both sides bound it: no loop, and no
-/// branch that a processor could guess wrongly.
-#[inline]
-pub(crate) const fn merged_block(word: u64, bit: usize) -> u32 {
-    debug_assert!(word >> bit & 1 != 0);
-    // Past the ends of the word: 64, and -1, differ from every bit in the sixth bit or above.
-    let above = (!word & (!0 << bit)).trailing_zeros() as usize;
-    let below = 63_usize.wrapping_sub((!word & !(!0 << bit)).leading_zeros() as usize);
-    let differs_above = 63 - ((above ^ bit) as u64).leading_zeros();
-    let differs_below = 63 - ((below ^ bit) as u64).leading_zeros();
-    if differs_above < differs_below { differs_above } else { differs_below }
-}
-
 /// A word whose bits `from .. to` are set; `from < to <= 64`.
 #[inline]
 pub(crate) const fn span(from: usize, to: usize) -> u64 {
@@ -95,18 +78,5 @@ mod tests {
         assert_eq!(largest_block(!0), 5);
         assert_eq!(largest_block(0b110), 0);
         assert_eq!(largest_block(0b1100), 1);
-    }
-
-    #[test]
-    fn a_merged_block_is_the_largest_around_its_bit() {
-        let words = [1, !0, !1, 0xff00, !0 >> 1, 0x0ff0_1234_ffff_fff1, !0 << 32, 0b1_1101];
-        for word in words {
-            for bit in (0..WORD).filter(|bit| word >> bit & 1 != 0) {
-                let expected = (0..=6u32)
-                    .rev()
-                    .find(|&order| blocks(word, order) >> (bit >> order << order) & 1 != 0);
-                assert_eq!(Some(merged_block(word, bit)), expected, "{word:#x}, bit {bit}");
-            }
-        }
     }
 }

@@ -30,8 +30,9 @@
 //! 3. Bits past the last frame are never set.
 //! 4. A word is in the summary of order 0 exactly if it is not 0.
 //! 5. A word that has a block of order j is in the summary of j. It may be there without one, a
-//!    *stale* entry, which the search that meets it removes: each entry that is removed was made
-//!    by one call to free, so searches are constant time amortised.
+//!    *stale* entry, which the search that meets it removes. A word is entered in all summaries
+//!    when it gets its first free frame, so a free makes five stale entries at most, and searches
+//!    are constant time amortised.
 //! 6. A word in the summary of order j + 1 is in the summary of j.
 //! 7. A bit of a higher summary tier is set exactly if the word below it is not 0.
 //! 8. No free frame lies below the word `floor` of level 0.
@@ -49,7 +50,7 @@ mod tests;
 
 use levels::{Geometry, LEVELS, Levels, MAX_FRAMES, TOP};
 
-use crate::bits::{WORD, WORD_SHIFT, blocks, largest_block, merged_block, span};
+use crate::bits::{WORD, WORD_SHIFT, blocks, largest_block, span};
 use crate::frame::check_block;
 use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator, Stats};
 
@@ -62,6 +63,9 @@ pub struct Bitset<'m> {
     /// Invariant 8.
     floor: usize,
 }
+
+/// The largest order inside a word, below that of the word itself.
+const LARGEST_INNER: u32 = WORD_SHIFT - 1;
 
 /// A block that a search found: bit `bit` of level `level`, not yet taken.
 #[derive(Clone, Copy)]
@@ -121,20 +125,14 @@ impl<'m> Bitset<'m> {
         Ok(Self { levels: Levels::new(metadata, geometry), frames, free_frames: 0, floor: 0 })
     }
 
-    /// Finds the lowest block of at least `order` and removes the stale entries it meets.
-    fn find(&mut self, order: Order) -> Option<Found> {
+    /// The lowest block of at least `order` from frame `from` on. Removes the stale entries that
+    /// it meets.
+    fn find(&mut self, from: usize, order: Order) -> Option<Found> {
         let (level, inner) = split(order);
-        let mut best = None;
-        while let Some(word) = self.levels.next_listed(level, 0, inner as usize) {
-            let starts = blocks(self.levels.word(level, word), inner);
-            if starts != 0 {
-                best = Some(Found { level, bit: word * WORD + starts.trailing_zeros() as usize });
-                break;
-            }
-            self.levels.unlist(level, word, inner as usize);
-        }
+        let at = |level: usize| from.div_ceil(1 << (WORD_SHIFT as usize * level));
+        let mut best = self.find_on_level(level, at(level), inner);
         for level in level + 1..LEVELS {
-            if let Some(bit) = self.levels.next_bit(level, 0) {
+            if let Some(bit) = self.levels.next_bit(level, at(level)) {
                 let found = Found { level, bit };
                 if best.is_none_or(|best: Found| found.frame() < best.frame()) {
                     best = Some(found);
@@ -144,24 +142,28 @@ impl<'m> Bitset<'m> {
         best
     }
 
-    /// The lowest block of at least `order` from frame `from` on. Stale entries are passed over.
-    fn find_from(&self, from: usize, order: Order) -> Option<usize> {
-        let (level, inner) = split(order);
-        let at = |level: usize| from.div_ceil(1 << (WORD_SHIFT as usize * level));
-        let first = self.levels.next_block(level, at(level), inner as usize);
-        let mut best = first.map(|bit| Found { level, bit }.frame());
-        for level in level + 1..LEVELS {
-            let found = self.levels.next_bit(level, at(level));
-            let found = found.map(|bit| Found { level, bit }.frame());
-            best = match (best, found) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
+    /// The first block of 2^inner bits from bit `from` of a level on.
+    fn find_on_level(&mut self, level: usize, from: usize, inner: u32) -> Option<Found> {
+        let mut word = from / WORD;
+        let mut past = !0 << (from % WORD);
+        while let Some(listed) = self.levels.next_listed(level, word, inner as usize) {
+            let starts = blocks(self.levels.word(level, listed), inner);
+            if starts == 0 {
+                self.levels.unlist(level, listed, inner as usize);
+            }
+            let starts = if listed == word { starts & past } else { starts };
+            if starts != 0 {
+                return Some(Found {
+                    level,
+                    bit: listed * WORD + starts.trailing_zeros() as usize,
+                });
+            }
+            (word, past) = (listed + 1, !0);
         }
-        best
+        None
     }
 
-    /// `alloc` where the first word does not serve at once: larger orders and the end of a word.
+    /// `alloc` where the first word does not serve at once: larger orders and the ends of a word.
     #[inline(never)]
     fn alloc_slow(&mut self, order: Order) -> Result<FrameId, Error> {
         let (level, inner) = split(order);
@@ -170,7 +172,7 @@ impl<'m> Bitset<'m> {
         {
             return Ok(FrameId(frame));
         }
-        let found = self.find(order).ok_or(Error::Exhausted)?;
+        let found = self.find(0, order).ok_or(Error::Exhausted)?;
         let frame = found.frame();
         self.take(frame, frame + order.frames());
         self.raise_floor();
@@ -179,21 +181,34 @@ impl<'m> Bitset<'m> {
 
     /// Moves the floor up to the first word with a free frame, if its own has none.
     fn raise_floor(&mut self) {
-        if self.levels.leaf(self.floor) == 0 {
-            self.floor = self.next_free(0).map_or(self.floor, |first| first / WORD);
+        if self.has_free_frame(self.floor) {
+            return;
         }
+        let next = self.floor + 1;
+        let first = || self.next_free(next * WORD).map_or(self.floor, |first| first / WORD);
+        self.floor = if self.has_free_frame(next) { next } else { first() };
     }
 
-    /// Takes the lowest block of `order` in a word of level 0, if it has one.
+    /// Whether a frame of `word` of level 0 is free.
+    fn has_free_frame(&self, word: usize) -> bool {
+        word < self.levels.count(0) && (self.levels.leaf(word) != 0 || self.is_covered(word))
+    }
+
+    /// Takes the lowest block of `order`, at most 5, in a word of level 0, if it has one.
     fn alloc_in_word(&mut self, word: usize, order: u32) -> Option<usize> {
-        let old = self.levels.leaf(word);
-        let starts = blocks(old, order);
+        let own = self.levels.leaf(word);
+        let free = if own == 0 && self.is_covered(word) { !0 } else { own };
+        let starts = blocks(free, order);
         if starts == 0 {
             return None;
         }
         let bit = starts.trailing_zeros() as usize;
-        self.clear_bits(0, word, span(0, 1 << order) << bit);
+        let mask = span(0, 1 << order) << bit;
+        self.clear_bits(0, word, mask);
         self.free_frames -= 1 << order;
+        if free == mask {
+            self.raise_floor();
+        }
         Some(word * WORD + bit)
     }
 
@@ -214,7 +229,7 @@ impl<'m> Bitset<'m> {
             self.set_bits(0, word, mask);
         } else {
             self.levels.set_word(0, word, new);
-            self.levels.list(0, word, merged_block(new, bit));
+            self.note_more(0, word, old, new);
         }
         Ok(())
     }
@@ -240,7 +255,7 @@ impl<'m> Bitset<'m> {
             let new = old | mask;
             if new != !0 || level == TOP {
                 self.levels.set_word(level, word, new);
-                self.levels.list(level, word, largest_block(new));
+                self.note_more(level, word, old, new);
                 return;
             }
             // Invariant 2: a full word becomes a bit of the level above.
@@ -250,6 +265,19 @@ impl<'m> Bitset<'m> {
             }
             mask = 1 << (word % WORD);
             word /= WORD;
+        }
+    }
+
+    /// Keeps invariants 4 and 5 when bits of a word were set.
+    ///
+    /// A word that gets its first bit is likely to get more: it is put in every summary at once,
+    /// which invariant 5 allows, and those that follow need not look which block they complete.
+    #[inline]
+    fn note_more(&mut self, level: usize, word: usize, old: u64, new: u64) {
+        if old == 0 {
+            self.levels.list(level, word, LARGEST_INNER);
+        } else if !self.levels.is_listed(level, word, LARGEST_INNER as usize) {
+            self.levels.list(level, word, largest_block(new));
         }
     }
 
@@ -266,7 +294,7 @@ impl<'m> Bitset<'m> {
             self.clear_bits(level + 1, word / WORD, 1 << (word % WORD));
             self.levels.set_word(level, word, !mask);
             if mask != !0 {
-                self.levels.list(level, word, largest_block(!mask));
+                self.levels.list(level, word, LARGEST_INNER);
             }
         }
     }
@@ -314,25 +342,21 @@ impl FrameAllocator for Bitset<'_> {
 
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
+        let word = frame.0 / WORD;
+        // A word that is listed for all orders has another free frame, by invariants 4 and 6; if
+        // it does not become full either, nothing else changes.
         if order == Order::ZERO
             && frame.0 < self.frames
-            && let Some(word) = self.levels.leaf_mut(frame.0 / WORD)
+            && self.levels.is_listed(0, word, LARGEST_INNER as usize)
+            && let Some(bits) = self.levels.leaf_mut(word)
         {
-            let bit = frame.0 % WORD;
-            let old = *word;
-            let new = old | 1 << bit;
-            // A word that had another free frame and does not become full changes no level.
-            if old != 0 && old != new && new != !0 {
-                *word = new;
+            let new = *bits | 1 << (frame.0 % WORD);
+            if new != *bits && new != !0 {
+                *bits = new;
                 self.free_frames += 1;
-                self.floor = self.floor.min(frame.0 / WORD);
-                let merged = merged_block(new, bit);
-                if !self.levels.is_listed(0, frame.0 / WORD, merged as usize) {
-                    self.levels.list(0, frame.0 / WORD, merged);
-                }
+                self.floor = self.floor.min(word);
                 return Ok(());
             }
-            return self.free_in_word(frame.0, 0);
         }
         check_block(frame, order, self.frames)?;
         let (level, inner) = split(order);

@@ -251,7 +251,9 @@ pub(crate) fn blocks_of(
 /// What the bit-wise allocators can do besides: ranges of any length, at any place.
 pub trait RangeAllocator: FrameAllocator {
     /// Takes `frames` consecutive frames from a multiple of `align`, a power of two, that end at
-    /// or below frame `limit` (`usize::MAX` for no limit).
+    /// or below frame `limit` (`usize::MAX` for no limit): those at the lowest place that fits,
+    /// in the middle of a block too. Free runs below that place which are too short cost a step
+    /// each; what is much too short is passed over by the summaries.
     ///
     /// # Errors
     /// [`Error::Exhausted`], [`Error::InvalidRequest`].

@@ -1,6 +1,6 @@
 //! One thread's way to the shared frames: its reserved tree and its held block.
 
-use hectare_base::sync::atomic::Ordering;
+use hectare_base::sync::atomic::{AtomicU64, Ordering};
 
 use super::state::{self, SECTOR_WORDS};
 use super::{Atomic, SECTORS_IN_TREE, TREE_WORDS, Top};
@@ -12,12 +12,21 @@ use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator};
 #[derive(Debug)]
 pub struct Local<'a> {
     shared: &'a Atomic<'a>,
-    /// The reserved tree.
-    tree: Option<usize>,
-    /// The word of the held block, meaningful while a tree is reserved.
-    word: usize,
+    reserved: Option<Reserved<'a>>,
     /// The word of the last free that was not into the held block.
     last_freed: usize,
+}
+
+/// The reserved tree, and where the held block is in it.
+#[derive(Debug, Clone, Copy)]
+struct Reserved<'a> {
+    tree: usize,
+    /// The word of the held block.
+    word: usize,
+    /// Its bits that are free for all.
+    bits: &'a AtomicU64,
+    /// Its bits that are held. Rule 2: the handle with the reservation alone writes it.
+    mask: &'a AtomicU64,
 }
 
 /// Which words of a tree serve a small allocation.
@@ -31,24 +40,23 @@ enum From {
 
 impl<'a> Local<'a> {
     pub(super) const fn new(shared: &'a Atomic<'a>) -> Self {
-        Self { shared, tree: None, word: 0, last_freed: usize::MAX }
+        Self { shared, reserved: None, last_freed: usize::MAX }
     }
 
     /// Gives the held frames back, so that other threads see them and blocks merge; keeps the
     /// tree. Tells whether there were any.
     pub fn drain(&mut self) -> bool {
-        let Some(tree) = self.tree else { return false };
-        // Rule 2: this handle alone writes the held block.
-        let mask = self.shared.held_mask(tree).load(Ordering::Relaxed);
-        self.shared.held_mask(tree).store(0, Ordering::Release);
+        let Some(own) = self.reserved else { return false };
+        let mask = own.mask.load(Ordering::Relaxed);
+        own.mask.store(0, Ordering::Release);
         // Nobody else can have freed what is held: it is free already.
-        mask != 0 && self.shared.give_bits(self.word, mask).is_ok()
+        mask != 0 && self.shared.give_bits(own.word, mask).is_ok()
     }
 
     fn release_tree(&mut self) {
         self.drain();
-        if let Some(tree) = self.tree.take() {
-            self.shared.set_top(Top::Reserved, tree, false);
+        if let Some(own) = self.reserved.take() {
+            self.shared.set_top(Top::Reserved, own.tree, false);
         }
     }
 
@@ -60,10 +68,14 @@ impl<'a> Local<'a> {
             return false;
         }
         self.release_tree();
-        self.tree = Some(tree);
-        self.word = tree * TREE_WORDS
-            + self.shared.held_word(tree).load(Ordering::Relaxed) as usize % TREE_WORDS;
+        let within = self.shared.held_word(tree).load(Ordering::Relaxed) as usize % TREE_WORDS;
+        self.refer_to(tree, tree * TREE_WORDS + within);
         true
+    }
+
+    fn refer_to(&mut self, tree: usize, word: usize) {
+        let (bits, mask) = (self.shared.bits(word), self.shared.held_mask(tree));
+        self.reserved = Some(Reserved { tree, word, bits, mask });
     }
 
     /// Makes `mask` of `word`, which this thread has taken, the held block.
@@ -73,7 +85,7 @@ impl<'a> Local<'a> {
         self.shared.held_mask(tree).store(0, Ordering::Release);
         self.shared.held_word(tree).store(next, Ordering::Release);
         self.shared.held_mask(tree).store(mask, Ordering::Release);
-        self.word = word;
+        self.refer_to(tree, word);
     }
 
     /// `alloc` below order 6 when the held block has nothing that fits at once.
@@ -110,20 +122,20 @@ impl<'a> Local<'a> {
 
     /// Takes a block from the held one.
     fn alloc_held(&mut self, order: u32) -> Option<usize> {
-        let held = self.shared.held_mask(self.tree?);
-        let mask = held.load(Ordering::Relaxed);
+        let own = self.reserved?;
+        let mask = own.mask.load(Ordering::Relaxed);
         let starts = blocks(mask, order);
         if starts == 0 {
             return None;
         }
         let bit = starts.trailing_zeros() as usize;
-        held.store(mask & !(span(0, 1 << order) << bit), Ordering::Release);
-        Some(self.word * WORD + bit)
+        own.mask.store(mask & !(span(0, 1 << order) << bit), Ordering::Release);
+        Some(own.word * WORD + bit)
     }
 
     /// Takes a block from the reserved tree: by holding a whole word if nothing is held.
     fn alloc_own(&mut self, order: u32, from: From) -> Option<usize> {
-        let tree = self.tree?;
+        let tree = self.reserved?.tree;
         for sector in tree * SECTORS_IN_TREE..(tree + 1) * SECTORS_IN_TREE {
             let state = self.shared.sector_state(sector);
             let choices = match from {
@@ -217,17 +229,21 @@ impl<'a> Local<'a> {
         })
     }
 
-    /// `free` below order 6.
+    /// Gives back the frames of `mask` in a word of which the first bit is managed.
     #[inline]
-    fn free_in_word(&mut self, frame: usize, order: u32) -> Result<(), Error> {
-        let (word, bit) = (frame / WORD, frame % WORD);
-        let mask = span(0, 1 << order) << bit;
-        let tree = word / TREE_WORDS;
-        if self.tree == Some(tree) {
-            if word == self.word {
-                return self.free_to_held(tree, mask);
+    fn free_bits(&mut self, word: usize, mask: u64) -> Result<(), Error> {
+        if let Some(own) = self.reserved
+            && own.word == word
+        {
+            // No one else needs to see them.
+            let held = own.mask.load(Ordering::Relaxed);
+            if (held | own.bits.load(Ordering::Relaxed)) & mask != 0 {
+                return Err(Error::NotAllocated);
             }
-        } else if self.shared.held_in(word) & mask != 0 {
+            own.mask.store(held | mask, Ordering::Release);
+            return Ok(());
+        }
+        if self.shared.held_in(word) & mask != 0 {
             return Err(Error::NotAllocated);
         }
         self.shared.give_bits(word, mask)?;
@@ -243,7 +259,7 @@ impl<'a> Local<'a> {
     #[cold]
     fn follow(&mut self, word: usize) {
         let tree = word / TREE_WORDS;
-        if self.tree == Some(tree) {
+        if self.reserved.is_some_and(|own| own.tree == tree) {
             self.drain();
         } else if !self.reserve_tree(tree) {
             return;
@@ -252,17 +268,16 @@ impl<'a> Local<'a> {
         self.hold(tree, word, mask);
     }
 
-    /// Adds frames of the held word to the held block: no one else needs to see them.
-    #[inline]
-    fn free_to_held(&mut self, tree: usize, mask: u64) -> Result<(), Error> {
-        let held = self.shared.held_mask(tree);
-        let old = held.load(Ordering::Relaxed);
-        let given = self.shared.bits(self.word).load(Ordering::Relaxed);
-        if (old | given) & mask != 0 {
-            return Err(Error::NotAllocated);
+    /// `free` of any block.
+    #[inline(never)]
+    fn free_block(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
+        check_block(frame, order, self.shared.frames)?;
+        if u32::from(order.get()) < WORD_SHIFT {
+            let mask = span(0, order.frames()) << (frame.0 % WORD);
+            self.free_bits(frame.0 / WORD, mask)
+        } else {
+            self.shared.give_range(frame.0, frame.0 + order.frames())
         }
-        held.store(old | mask, Ordering::Release);
-        Ok(())
     }
 }
 
@@ -275,17 +290,16 @@ impl Drop for Local<'_> {
 impl FrameAllocator for Local<'_> {
     #[inline]
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
-        let inner = u32::from(order.get());
-        if inner == 0
-            && let Some(tree) = self.tree
+        if order == Order::ZERO
+            && let Some(own) = self.reserved
         {
-            let held = self.shared.held_mask(tree);
-            let mask = held.load(Ordering::Relaxed);
+            let mask = own.mask.load(Ordering::Relaxed);
             if mask != 0 {
-                held.store(mask & (mask - 1), Ordering::Release);
-                return Ok(FrameId(self.word * WORD + mask.trailing_zeros() as usize));
+                own.mask.store(mask & (mask - 1), Ordering::Release);
+                return Ok(FrameId(own.word * WORD + mask.trailing_zeros() as usize));
             }
         }
+        let inner = u32::from(order.get());
         let frame =
             if inner < WORD_SHIFT { self.alloc_slow(inner) } else { self.alloc_large(inner) };
         frame.map(FrameId).ok_or(Error::Exhausted)
@@ -293,13 +307,10 @@ impl FrameAllocator for Local<'_> {
 
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
-        check_block(frame, order, self.shared.frames)?;
-        let inner = u32::from(order.get());
-        if inner < WORD_SHIFT {
-            self.free_in_word(frame.0, inner)
-        } else {
-            self.shared.give_range(frame.0, frame.0 + order.frames())
+        if order == Order::ZERO && frame.0 < self.shared.frames {
+            return self.free_bits(frame.0 / WORD, 1 << (frame.0 % WORD));
         }
+        self.free_block(frame, order)
     }
 
     fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
@@ -329,8 +340,9 @@ impl RangeAllocator for Local<'_> {
             return Err(Error::InvalidRequest);
         }
         self.drain();
+        let enough = frames.checked_add(align).ok_or(Error::Exhausted)?;
         let mut from = 0;
-        while let Some((start, end)) = self.shared.next_run(from) {
+        while let Some((start, end)) = self.shared.next_run(from, enough) {
             let place = start.checked_next_multiple_of(align).ok_or(Error::Exhausted)?;
             let place_end = place.checked_add(frames).ok_or(Error::Exhausted)?;
             if place_end > limit {

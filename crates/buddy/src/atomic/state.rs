@@ -79,6 +79,11 @@ impl SectorState {
         }
     }
 
+    /// The words with a free frame.
+    pub(super) const fn nonempty(self) -> u32 {
+        self.nonempty
+    }
+
     /// The words of whole huge frames.
     const fn whole(self) -> u32 {
         blocks(self.full as u64, HUGE_WORDS.ilog2()) as u32 * 0xff

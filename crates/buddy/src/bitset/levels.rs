@@ -129,51 +129,48 @@ impl<'m> Levels<'m> {
         self.read(slot) >> (word % WORD) & 1 != 0
     }
 
-    /// Lists `word` in the summaries of all orders up to `largest`. The lists are nested: who is
-    /// listed in one is listed in all below, so this stops at the first that has it.
-    #[inline(never)]
-    pub(super) fn list(&mut self, level: usize, word: usize, largest: u32) {
-        for order in (0..=largest as usize).rev() {
-            if self.is_listed(level, word, order) {
-                return;
-            }
-            self.add(level, word, order);
-        }
-    }
-
-    /// Removes `word` from the summaries of all orders from `least` on.
+    /// The summaries of all orders for the group of 64 that `child` of a tier is in.
     #[inline]
-    pub(super) fn unlist(&mut self, level: usize, word: usize, least: usize) {
-        for order in least..ORDERS {
-            if !self.is_listed(level, word, order) {
-                return;
-            }
-            self.remove(level, word, order);
-        }
+    fn group(&mut self, tier_start: usize, child: usize) -> Option<&mut [u64; ORDERS]> {
+        self.meta.get_mut(tier_start + child / WORD * ORDERS..)?.first_chunk_mut()
     }
 
-    fn add(&mut self, level: usize, word: usize, order: usize) {
+    /// Lists `word` in the summaries of all orders up to `largest`, at most 5.
+    pub(super) fn list(&mut self, level: usize, word: usize, largest: u32) {
         let Level { tiers, depth, .. } = self.geometry.levels[level];
+        // A bit for each order whose entry was 0 below: that of the tier above is to be set.
+        let mut fresh = (2 << largest) - 1_u32;
         let mut child = word;
         for &start in tiers.iter().take(depth) {
-            let slot = start + (child / WORD) * ORDERS + order;
-            let old = self.read(slot);
-            self.write(slot, old | 1 << (child % WORD));
-            if old != 0 {
+            let Some(group) = self.group(start, child) else { return };
+            let mut were_empty = 0;
+            for (order, entry) in group.iter_mut().enumerate() {
+                were_empty |= u32::from(*entry == 0) << order;
+                *entry |= u64::from(fresh >> order & 1) << (child % WORD);
+            }
+            fresh &= were_empty;
+            if fresh == 0 {
                 return;
             }
             child /= WORD;
         }
     }
 
-    fn remove(&mut self, level: usize, word: usize, order: usize) {
+    /// Removes `word` from the summaries of all orders from `least` on.
+    pub(super) fn unlist(&mut self, level: usize, word: usize, least: usize) {
         let Level { tiers, depth, .. } = self.geometry.levels[level];
+        // A bit for each order whose entry became 0 below.
+        let mut emptied = ((1 << ORDERS) - 1) & !((1 << least) - 1_u32);
         let mut child = word;
         for &start in tiers.iter().take(depth) {
-            let slot = start + (child / WORD) * ORDERS + order;
-            let new = self.read(slot) & !(1 << (child % WORD));
-            self.write(slot, new);
-            if new != 0 {
+            let Some(group) = self.group(start, child) else { return };
+            let mut are_empty = 0;
+            for (order, entry) in group.iter_mut().enumerate() {
+                *entry &= !(u64::from(emptied >> order & 1) << (child % WORD));
+                are_empty |= u32::from(*entry == 0) << order;
+            }
+            emptied &= are_empty;
+            if emptied == 0 {
                 return;
             }
             child /= WORD;

@@ -54,7 +54,7 @@ impl Bitset<'_> {
     /// Takes the lowest free frames that follow each other, as many as `out` has room for, and
     /// writes them down; returns how many.
     pub(super) fn alloc_run(&mut self, out: &mut [FrameId]) -> usize {
-        let Some(start) = self.next_free(0) else { return 0 };
+        let Some(start) = self.next_free(self.floor * WORD) else { return 0 };
         let frames = (self.run_end(start) - start).min(out.len());
         self.take(start, start + frames);
         for (frame, slot) in (start..).zip(out.iter_mut().take(frames)) {
@@ -64,32 +64,24 @@ impl Bitset<'_> {
         frames
     }
 
-    /// The place for `alloc_range`: first the lowest block that is large and aligned enough by
-    /// itself; only if there is none, the runs that are long enough without being one block.
+    /// The lowest place for `alloc_range`.
+    ///
+    /// Only runs around a block of order `inner` are looked at: n frames from anywhere hold an
+    /// aligned block of at least order log2(n + 1) − 1, and from a multiple of their size one of
+    /// order log2(n). Of these runs, those below the place that are too short cost a step each.
     fn find_range(&mut self, frames: usize, align: usize, limit: usize) -> Option<usize> {
-        if let Some(order) = Order::for_frames(frames.max(align))
-            && let Some(found) = self.find(order)
-            && found.frame().checked_add(frames)? <= limit
-        {
-            return Some(found.frame());
-        }
-        self.find_run(frames, align, limit)
-    }
-
-    /// The lowest aligned place in any run. A run of n frames holds an aligned block of at least
-    /// order log2(n + 1) − 1, so only runs around such blocks are looked at.
-    #[cold]
-    fn find_run(&self, frames: usize, align: usize, limit: usize) -> Option<usize> {
-        let inner = (frames.checked_add(1)?.ilog2() - 1).min(u32::from(MAX_ORDER));
-        let inner = Order::new(u8::try_from(inner).ok()?)?;
+        let whole = frames.ilog2();
+        let inner = if align >> whole > 0 { whole } else { (frames + 1).ilog2() - 1 };
+        let inner = Order::new(u8::try_from(inner).ok()?.min(MAX_ORDER))?;
         let mut from = 0;
-        while let Some(block) = self.find_from(from, inner) {
-            let (start, end) = (self.run_start(block), self.run_end(block));
+        while let Some(block) = self.find(from, inner) {
+            let start = self.run_start(block.frame());
             let place = start.checked_next_multiple_of(align)?;
             let place_end = place.checked_add(frames)?;
             if place_end > limit {
                 return None;
             }
+            let end = self.run_end(block.frame());
             if place_end <= end {
                 return Some(place);
             }

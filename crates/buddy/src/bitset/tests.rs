@@ -70,16 +70,13 @@ fn a_random_life_agrees_with_a_map_of_frames() {
                 _ => {
                     let align = 1 << random.below(8);
                     let limit = if random.below(2) == 0 { usize::MAX } else { frame };
-                    let possible = (0..frames).step_by(align).any(|at| {
+                    let lowest = (0..frames).step_by(align).find(|&at| {
                         at + length <= limit.min(frames) && free[at..at + length].iter().all(|&f| f)
                     });
-                    match bitset.alloc_range(length, align, limit) {
-                        Ok(FrameId(at)) => {
-                            assert!(at % align == 0 && at + length <= limit);
-                            assert!(free[at..at + length].iter().all(|&f| f));
-                            free[at..at + length].fill(false);
-                        }
-                        Err(error) => assert!(error == Error::Exhausted && !possible),
+                    let got = bitset.alloc_range(length, align, limit);
+                    assert_eq!(got.map(|frame| frame.0), lowest.ok_or(Error::Exhausted));
+                    if let Some(at) = lowest {
+                        free[at..at + length].fill(false);
                     }
                 }
             }

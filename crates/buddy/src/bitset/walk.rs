@@ -1,7 +1,7 @@
 //! Walking over the free runs, upward and downward, and validation.
 
 use super::levels::ORDERS;
-use super::{Bitset, LEVELS, TOP};
+use super::{Bitset, LEVELS, TOP, split};
 use crate::bits::{WORD, WORD_SHIFT, blocks};
 use crate::{FrameId, Invalid, Order, Stats};
 
@@ -27,7 +27,11 @@ impl Bitset<'_> {
     /// The order of the largest free block.
     #[must_use]
     pub fn largest_free_order(&self) -> Option<Order> {
-        Order::all().rev().find(|&order| self.find_from(0, order).is_some())
+        let is_there = |&order: &Order| {
+            let (level, inner) = split(order);
+            self.levels.next_block(level, 0, inner as usize).is_some()
+        };
+        Order::all().rev().find(is_there)
     }
 
     /// The first free frame from `from` on.

@@ -1,0 +1,187 @@
+//! Instructions of each fast path, counted by callgrind: they do not depend on what else the
+//! machine does, so they tell small differences that time cannot.
+//!
+//! `cargo bench -p hectare-buddy --bench instructions [-- NAME]`
+//!
+//! Each path runs in a process of its own, once with `OPS` operations and once with twice as many;
+//! what the second run counted more, divided by `OPS`, is an operation. Making the allocator drops
+//! out; the loop around the call, three to six instructions, does not.
+
+use std::hint::black_box;
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicU64;
+
+use hectare_buddy::{Atomic, Bitset, FrameAllocator, FrameId, Order, RangeAllocator};
+
+/// Frames of every allocator here: 1 GiB.
+const FRAMES: usize = 1 << 18;
+/// Operations that are counted.
+const OPS: usize = 1 << 16;
+/// Blocks of a batch.
+const BATCH: usize = 512;
+
+/// What is done `ops` times.
+#[derive(Clone, Copy)]
+enum Work {
+    /// Single frames, from an allocator that is all free.
+    Alloc,
+    /// Single frames, from first to last, to one that is all taken.
+    Free,
+    /// The same in random order.
+    FreeRandom,
+    /// Batches of single frames; a frame is an operation.
+    AllocMany,
+    FreeMany,
+    /// A block of order 3 taken and given back, in memory of which every other frame is taken up
+    /// to the middle.
+    Pair,
+    /// Ranges of 18 frames.
+    AllocRange,
+}
+
+const WORK: [(&str, Work); 7] = [
+    ("alloc", Work::Alloc),
+    ("free in order", Work::Free),
+    ("free at random", Work::FreeRandom),
+    ("alloc_many, 512", Work::AllocMany),
+    ("free_many, 512", Work::FreeMany),
+    ("alloc and free, order 3", Work::Pair),
+    ("alloc_range, 18", Work::AllocRange),
+];
+
+impl Work {
+    fn run<A: RangeAllocator>(self, allocator: &mut A, ops: usize) {
+        match self {
+            Self::Alloc => {
+                for _ in 0..ops {
+                    black_box(allocator.alloc(Order::ZERO)).expect("there are enough");
+                }
+            }
+            Self::Free | Self::FreeRandom => {
+                let mut taken = take_all(allocator);
+                if matches!(self, Self::FreeRandom) {
+                    shuffle(&mut taken);
+                }
+                for &frame in taken.iter().take(ops) {
+                    allocator.free(black_box(frame), Order::ZERO).expect("it was taken");
+                }
+            }
+            Self::AllocMany => {
+                let mut out = [FrameId(0); BATCH];
+                for _ in 0..ops / BATCH {
+                    assert_eq!(allocator.alloc_many(Order::ZERO, black_box(&mut out)), BATCH);
+                }
+            }
+            Self::FreeMany => {
+                let taken = take_all(allocator);
+                for batch in taken.chunks(BATCH).take(ops / BATCH) {
+                    allocator.free_many(Order::ZERO, black_box(batch)).expect("they were taken");
+                }
+            }
+            Self::Pair => {
+                let taken = take_all(allocator);
+                let (low, high) = taken.split_at(FRAMES / 2);
+                let odd = low.iter().filter(|frame| frame.0 % 2 == 1);
+                for &frame in odd.chain(high) {
+                    allocator.free(frame, Order::ZERO).expect("it was taken");
+                }
+                let order = Order::new(3).expect("18 at most");
+                for _ in 0..ops {
+                    let block = black_box(allocator.alloc(order)).expect("half is whole");
+                    allocator.free(block, order).expect("it was taken");
+                }
+            }
+            Self::AllocRange => {
+                for _ in 0..ops / 16 {
+                    black_box(allocator.alloc_range(18, 1, usize::MAX)).expect("there are enough");
+                }
+            }
+        }
+    }
+
+    /// Operations in a run that was asked for `ops`.
+    const fn counted(self, ops: usize) -> usize {
+        match self {
+            Self::AllocRange => ops / 16,
+            _ => ops,
+        }
+    }
+}
+
+fn take_all(allocator: &mut impl FrameAllocator) -> Vec<FrameId> {
+    (0..FRAMES).map(|_| allocator.alloc(Order::ZERO).expect("there are as many")).collect()
+}
+
+/// Fisher and Yates, by a small generator with a fixed seed (Steele and others, "SplitMix").
+fn shuffle(frames: &mut [FrameId]) {
+    let mut state = 1_u64;
+    for end in (1..frames.len()).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        frames.swap(end, ((z ^ (z >> 31)) % (end as u64 + 1)) as usize);
+    }
+}
+
+/// The child: does `work` on the allocator called `name`.
+fn work(name: &str, work: Work, ops: usize) {
+    match name {
+        "bitset" => {
+            let mut metadata = vec![0; Bitset::metadata_words(FRAMES)];
+            let mut bitset = Bitset::over_zeroed(FRAMES, &mut metadata).expect("large enough");
+            bitset.add_region(FrameId(0), FRAMES).expect("within the frames");
+            work.run(&mut bitset, ops);
+        }
+        _ => {
+            let words = 0..Atomic::metadata_words(FRAMES);
+            let metadata: Vec<AtomicU64> = words.map(|_| AtomicU64::new(0)).collect();
+            let shared = Atomic::over_zeroed(FRAMES, &metadata).expect("large enough");
+            let mut local = shared.local();
+            local.add_region(FrameId(0), FRAMES).expect("within the frames");
+            work.run(&mut local, ops);
+        }
+    }
+}
+
+/// Instructions of a child, or `None` if valgrind cannot be started.
+fn instructions(name: &str, at: usize, ops: usize) -> Option<u64> {
+    let itself = std::env::current_exe().expect("this program has a path");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(itself)
+        .args(["--child", name, &at.to_string(), &ops.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let collected = text.lines().find_map(|line| line.split_once("Collected :"));
+    Some(collected?.1.trim().parse().expect("callgrind tells a number"))
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, name, at, ops] = arguments.as_slice()
+        && flag == "--child"
+    {
+        let number = |text: &str| text.parse::<usize>().expect("this program passes numbers");
+        return work(name, WORK[number(at)].1, number(ops));
+    }
+    // `cargo bench` itself passes `--bench`.
+    let asked = arguments.iter().find(|argument| !argument.starts_with('-'));
+    for name in ["bitset", "atomic"] {
+        if asked.is_some_and(|asked| asked != name) {
+            continue;
+        }
+        for (at, (what, work)) in WORK.iter().enumerate() {
+            let Some(once) = instructions(name, at, OPS) else {
+                println!("skipped: valgrind is not installed");
+                return;
+            };
+            let twice = instructions(name, at, 2 * OPS).expect("valgrind was there before");
+            let per_op = (twice - once) as f64 / work.counted(OPS) as f64;
+            println!("{name:8} {what:26} {per_op:8.1} instructions");
+        }
+    }
+}
