@@ -34,13 +34,15 @@ use crate::{Handle, Pool, PoolError, PoolStats};
 
 mod bins;
 mod block;
+mod blocks;
 mod compact;
+mod pages;
 mod place;
 mod shard;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use block::{HEAD_UNITS, Head, LINKED_HEAD_UNITS};
+use block::{HEAD_UNITS, LINKED_HEAD_UNITS};
 use place::{MAX_SEGMENT_PAGES, Place, UNIT};
 use shard::{Locked, MAX_PIECES, Shard};
 
@@ -120,11 +122,6 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         &self.source
     }
 
-    /// The bytes of the source that a shard's own structure takes.
-    fn shard_bytes(&self) -> usize {
-        size_of::<Shard<P>>().next_multiple_of(self.page_bytes)
-    }
-
     #[inline]
     fn shard(&self, number: usize) -> Option<&Shard<P>> {
         let shard = self.shards[number].load(Acquire);
@@ -146,15 +143,13 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         if let Some(shard) = self.shard(number) {
             return Ok(shard);
         }
-        let align = self.page_bytes.max(align_of::<Shard<P>>().next_power_of_two());
-        let room =
-            self.source.get(self.shard_bytes(), align).map_err(|_| PoolError::OutOfMemory)?;
-        let room = room.cast::<Shard<P>>();
-        // SAFETY: fresh memory, large enough and aligned to a page, that is this shard's alone.
-        unsafe { room.write(Shard::new(self.page_bytes, self.limits)) };
-        self.shards[number].store(room.as_ptr(), Release);
-        // SAFETY: written just now.
-        Ok(unsafe { room.as_ref() })
+        let room = self.source.get(Shard::<P>::bytes(self.page_bytes), self.page_bytes);
+        let room = room.map_err(|_| PoolError::OutOfMemory)?;
+        // SAFETY: fresh memory, zeroed, large enough and aligned to a page, that is this shard's.
+        let shard = unsafe { Shard::make(room, self.page_bytes, self.limits) };
+        self.shards[number].store(shard.as_ptr(), Release);
+        // SAFETY: made just now.
+        Ok(unsafe { shard.as_ref() })
     }
 
     /// The shard that this thread tries first: stacks lie megabytes apart.
@@ -267,18 +262,19 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         let mut place = Place(pin.pin());
         let mut left = data;
         loop {
-            let head = Head(shard.segments.read(place));
+            let words = shard.segments.words(place);
+            let head = words.head(place);
             let skip_units = if head.has_more() { LINKED_HEAD_UNITS } else { HEAD_UNITS };
             let room_bytes = (head.units() - skip_units) * UNIT;
             let (now, later) = left.split_at(left.len().min(room_bytes));
-            let (span, offset) = shard.segments.span(place);
+            let (span, offset) = words.span(place);
             span.copy_in(offset + skip_units * UNIT, now);
             left = later;
             if left.is_empty() {
                 break;
             }
             debug_assert!(head.has_more(), "more data than the object has room for");
-            place = Place(shard.segments.read(place.forward(1)));
+            place = Place(words.read(place.forward(1)));
         }
         pin.unpin();
     }
@@ -288,9 +284,10 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         let (shard, cell, size_bytes) = unsafe { self.open(handle) };
         let pin = Pinned::new(shard, cell);
         let mut place = pin.place;
-        let mut head = Head(shard.segments.read(place));
+        let mut words = shard.segments.words(place);
+        let mut head = words.head(place);
         if !head.has_more() {
-            let (span, offset) = shard.segments.span(place);
+            let (span, offset) = words.span(place);
             // SAFETY: pinned, so the object stays here; the caller lets nobody write it.
             return reader(unsafe { span.bytes(offset + HEAD_UNITS * UNIT, size_bytes) });
         }
@@ -298,14 +295,15 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         while filled < size_bytes {
             let skip_units = if head.has_more() { LINKED_HEAD_UNITS } else { HEAD_UNITS };
             let bytes = ((head.units() - skip_units) * UNIT).min(size_bytes - filled);
-            let (span, offset) = shard.segments.span(place);
+            let (span, offset) = words.span(place);
             // SAFETY: as above.
             let piece = unsafe { span.bytes(offset + skip_units * UNIT, bytes) };
             bounce[filled..filled + bytes].copy_from_slice(piece);
             filled += bytes;
             if head.has_more() {
-                place = Place(shard.segments.read(place.forward(1)));
-                head = Head(shard.segments.read(place));
+                place = Place(words.read(place.forward(1)));
+                words = shard.segments.words(place);
+                head = words.head(place);
             }
         }
         reader(&bounce[..size_bytes]);
@@ -323,9 +321,9 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
             stats.objects += state.objects;
             stats.stored_bytes += state.stored_bytes;
             stats.page_bytes += state.pages * self.page_bytes;
-            stats.cell_bytes += shard.cells.bytes(self.page_bytes);
-            stats.descriptor_bytes += self.shard_bytes();
-            stats.descriptor_bytes += shard.segments.table.bytes(self.page_bytes);
+            stats.cell_bytes += shard.cells.bytes();
+            stats.descriptor_bytes += Shard::<P>::bytes(self.page_bytes);
+            stats.descriptor_bytes += shard.segments.table.bytes();
             stats.pages_taken += state.pages_taken;
             stats.pages_returned += state.pages_returned;
             stats.objects_moved += state.objects_moved;
@@ -357,7 +355,7 @@ impl<P: Park> Drop for Pinned<'_, P> {
 
 impl<S: PageSource, P> Drop for Dense<S, P> {
     fn drop(&mut self) {
-        let shard_bytes = size_of::<Shard<P>>().next_multiple_of(self.page_bytes);
+        let shard_bytes = Shard::<P>::bytes(self.page_bytes);
         for slot in &self.shards {
             let Some(shard) = NonNull::new(slot.load(Relaxed)) else { continue };
             {

@@ -173,8 +173,8 @@ impl<S: PageSource, P: Park> Zs<S, P> {
             class_count,
             classes: room.cast(),
             classes_bytes,
-            cells: Cells::new(),
-            zspages: Table::new(),
+            cells: Cells::new(page_bytes),
+            zspages: Table::new(page_bytes),
             ids: Lock::new(Ids { used: 0, free: None, pages_taken: 0, pages_returned: 0 }),
             source,
         };
@@ -252,11 +252,13 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         ClassTable(self)
     }
 
+    #[inline]
     fn classes(&self) -> &[Class<P>] {
         // SAFETY: `with_config` wrote `class_count` classes, which live as long as the pool.
         unsafe { core::slice::from_raw_parts(self.classes.as_ptr(), self.class_count) }
     }
 
+    #[inline]
     fn step_table(&self) -> NonNull<u16> {
         // SAFETY: the table follows the classes in the same memory.
         unsafe { self.classes.add(self.class_count) }.cast()
@@ -273,7 +275,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
 
     #[inline]
     fn cell(&self, cell: u32) -> &PinCell64 {
-        self.cells.cell(cell, self.page_bytes)
+        self.cells.cell(cell)
     }
 
     #[inline]
@@ -307,7 +309,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
                 id
             }
             None => {
-                if ids.used as usize == self.zspages.capacity(self.page_bytes) {
+                if ids.used as usize == self.zspages.end() {
                     self.zspages.grow(&self.source).map_err(|_| PoolError::OutOfMemory)?;
                 }
                 let id = ids.used;
@@ -370,7 +372,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
             drop(state);
             // Another thread may take the new zspage's objects first: then once more.
             if let Err(error) = self.grow(number) {
-                self.cells.put(cell, self.page_bytes);
+                self.cells.put(cell);
                 return Err(error);
             }
         }
@@ -399,7 +401,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
         if now == 0 {
             self.give_back(id, geometry);
         }
-        self.cells.put(cell, self.page_bytes);
+        self.cells.put(cell);
     }
 
     unsafe fn size_bytes(&self, handle: Handle) -> usize {
@@ -432,10 +434,8 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
 
     fn stats(&self) -> PoolStats {
         let mut stats = PoolStats {
-            cell_bytes: self.cells.table.bytes(self.page_bytes),
-            descriptor_bytes: size_of::<Self>()
-                + self.classes_bytes
-                + self.zspages.bytes(self.page_bytes),
+            cell_bytes: self.cells.table.bytes(),
+            descriptor_bytes: size_of::<Self>() + self.classes_bytes + self.zspages.bytes(),
             ..PoolStats::default()
         };
         for class in self.classes() {
@@ -466,8 +466,8 @@ impl Drop for Unpin<'_> {
 
 impl<S: PageSource, P> Drop for Zs<S, P> {
     fn drop(&mut self) {
-        for id in 0..self.zspages.capacity(self.page_bytes) {
-            let zspage = self.zspages.get(id, self.page_bytes);
+        for id in 0..self.zspages.end() {
+            let zspage = self.zspages.get(id);
             if let Some(base) = zspage.base() {
                 // SAFETY: the class of a zspage is one of the `class_count` written.
                 let class = unsafe { self.classes.add(zspage.class()) };

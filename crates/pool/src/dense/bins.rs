@@ -33,11 +33,13 @@ pub(super) const fn bin_of(units: usize) -> usize {
 pub(super) struct Bins {
     heads: [Place; BINS],
     words: [u64; WORDS],
+    /// A bit for each word that is not 0.
+    summary: u32,
 }
 
 impl Bins {
     pub(super) const fn new() -> Self {
-        Self { heads: [Place::END; BINS], words: [0; WORDS] }
+        Self { heads: [Place::END; BINS], words: [0; WORDS], summary: 0 }
     }
 
     #[inline]
@@ -46,33 +48,47 @@ impl Bins {
         (head != Place::END).then_some(head)
     }
 
+    /// Makes `head` the first of the bin; [`Place::END`] empties it.
     #[inline]
-    pub(super) fn set_head(&mut self, bin: usize, head: Option<Place>) {
-        self.heads[bin] = head.unwrap_or(Place::END);
-        let bit = 1 << (bin % 64);
-        match head {
-            Some(_) => self.words[bin / 64] |= bit,
-            None => self.words[bin / 64] &= !bit,
+    pub(super) fn set_head(&mut self, bin: usize, head: Place) {
+        self.heads[bin] = head;
+        if head == Place::END {
+            self.words[bin / 64] &= !(1 << (bin % 64));
+            if self.words[bin / 64] == 0 {
+                self.summary &= !(1 << (bin / 64));
+            }
         }
+    }
+
+    /// Makes `place` the first of the bin. Returns what was.
+    #[inline]
+    pub(super) fn push(&mut self, bin: usize, place: Place) -> Place {
+        self.words[bin / 64] |= 1 << (bin % 64);
+        self.summary |= 1 << (bin / 64);
+        core::mem::replace(&mut self.heads[bin], place)
     }
 
     /// The first bin from `bin` on that is not empty.
     #[inline]
     pub(super) fn first_from(&self, bin: usize) -> Option<usize> {
-        let mut word = bin / 64;
-        let mut bits = self.words.get(word)? & (u64::MAX << (bin % 64));
-        while bits == 0 {
-            word += 1;
-            bits = *self.words.get(word)?;
+        let word = bin / 64;
+        let bits = self.words.get(word)? & (u64::MAX << (bin % 64));
+        if bits != 0 {
+            return Some(word * 64 + bits.trailing_zeros() as usize);
         }
-        Some(word * 64 + bits.trailing_zeros() as usize)
+        let later = self.summary & (u32::MAX << (word + 1));
+        if later == 0 {
+            return None;
+        }
+        let word = later.trailing_zeros() as usize;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
     }
 
     /// The last bin that is not empty: the largest free blocks are in it.
     #[inline]
     pub(super) fn last(&self) -> Option<usize> {
-        let word = self.words.iter().rposition(|&bits| bits != 0)?;
-        Some(word * 64 + 63 - self.words[word].leading_zeros() as usize)
+        let word = self.summary.checked_ilog2()? as usize;
+        Some(word * 64 + self.words[word].ilog2() as usize)
     }
 }
 
@@ -96,12 +112,12 @@ mod tests {
         let mut bins = Bins::new();
         assert_eq!((bins.first_from(0), bins.last()), (None, None));
         for bin in [3, 64, 200, BINS - 1] {
-            bins.set_head(bin, Some(Place(bin as u32)));
+            bins.push(bin, Place(bin as u32));
         }
         assert_eq!(bins.first_from(4), Some(64));
         assert_eq!(bins.first_from(201), Some(BINS - 1));
         assert_eq!(bins.last(), Some(BINS - 1));
-        bins.set_head(BINS - 1, None);
+        bins.set_head(BINS - 1, Place::END);
         assert_eq!((bins.first_from(201), bins.last()), (None, Some(200)));
     }
 }

@@ -44,7 +44,7 @@ impl<P: Park> Shard<P> {
             if !opened {
                 break;
             }
-            let mut cell = 0;
+            let mut cell = self.cells.first() as u32;
             let done = loop {
                 match self.with_lock(source, |mut shard| shard.move_down(cell)) {
                     Step::More(next) => cell = next,
@@ -71,20 +71,21 @@ impl<S: PageSource> Locked<'_, S> {
     /// Sets `closed_from` and takes what is free above it out of the bins. False if there is too
     /// little free to be worth it: under 1/64 and a page.
     fn close_upper_part(&mut self, slack_shift: u32) -> bool {
-        let units: usize = (0..self.state.segment_count).map(|n| self.committed_of(n) / UNIT).sum();
+        let units: usize = self.segment_numbers().map(|n| self.committed_of(n) / UNIT).sum();
         let used_units = units - self.state.free_units;
         let page_units = self.segments.page_bytes / UNIT;
         let keep_units = used_units + (used_units >> slack_shift) + page_units;
         if keep_units + page_units >= units {
-            self.give_back_all_from(Place(0));
+            self.give_back_all_from(self.start());
             return false;
         }
         // All segments but the last are committed in whole, so places count committed units.
-        let closed_from = Place(keep_units as u32);
+        let closed_from = self.start().forward(keep_units);
         self.for_each_block_from(closed_from, |shard, place| {
-            let head = shard.head(place);
+            let words = shard.segments.words(place);
+            let head = words.head(place);
             if head.is_free() && place >= closed_from {
-                shard.unlink(place, head.units());
+                shard.unlink(words, place, head.units());
             }
         });
         self.state.closed_from = closed_from;
@@ -95,18 +96,19 @@ impl<S: PageSource> Locked<'_, S> {
     fn open_upper_part(&mut self) -> usize {
         let closed_from = core::mem::replace(&mut self.state.closed_from, Place::END);
         self.for_each_block_from(closed_from, |shard, place| {
-            let head = shard.head(place);
+            let words = shard.segments.words(place);
+            let head = words.head(place);
             if head.is_free() && place >= closed_from {
-                shard.link(place, head.units());
+                shard.link(words, place, head.units());
             }
         });
-        self.drop_last_segments() + self.give_back_all_from(Place(0))
+        self.drop_last_segments() + self.give_back_all_from(self.start())
     }
 
     fn give_back_all_from(&mut self, from: Place) -> usize {
         let mut given = 0;
         self.for_each_block_from(from, |shard, place| {
-            let head = shard.head(place);
+            let head = shard.segments.words(place).head(place);
             if head.is_free() && head.units() * UNIT >= shard.segments.page_bytes {
                 given += shard.give_back_pages(place);
             }
@@ -116,21 +118,22 @@ impl<S: PageSource> Locked<'_, S> {
 
     /// Calls `visit` with each block from the start of the segment of `from` on.
     fn for_each_block_from(&mut self, from: Place, mut visit: impl FnMut(&mut Self, Place)) {
-        for number in self.segments.number_of(from)..self.state.segment_count {
+        for number in self.segments.number_of(from)..self.state.segment_end {
             if self.committed_of(number) == 0 {
                 continue;
             }
             let mut place = self.segments.start_of(number);
-            while !self.head(place).is_end() {
+            let words = self.segments.words(place);
+            while !words.head(place).is_end() {
                 visit(self, place);
-                place = place.forward(self.head(place).units());
+                place = place.forward(words.head(place).units());
             }
         }
     }
 
     /// Moves what the next cells name out of the closed part.
     fn move_down(&mut self, first_cell: u32) -> Step {
-        let end = self.state.cells_used.min(first_cell.saturating_add(CELLS_A_STEP));
+        let end = self.state.cells_end.min(first_cell.saturating_add(CELLS_A_STEP));
         let mut moved_bytes = 0;
         for cell in first_cell..end {
             if moved_bytes >= BYTES_A_STEP {
@@ -153,7 +156,7 @@ impl<S: PageSource> Locked<'_, S> {
             self.state.objects_moved += 1;
             moved_bytes += bytes;
         }
-        if end == self.state.cells_used { Step::Done } else { Step::More(end) }
+        if end == self.state.cells_end { Step::Done } else { Step::More(end) }
     }
 
     /// The object's bytes, the last block's slack included, if a piece of it is closed.
@@ -161,14 +164,15 @@ impl<S: PageSource> Locked<'_, S> {
         let mut bytes = 0;
         let mut closed = false;
         loop {
-            let head = self.head(place);
+            let words = self.segments.words(place);
+            let head = words.head(place);
             closed |= place >= self.state.closed_from;
             if !head.has_more() {
                 bytes += (head.units() - HEAD_UNITS) * UNIT;
                 return closed.then_some(bytes);
             }
             bytes += (head.units() - LINKED_HEAD_UNITS) * UNIT;
-            place = Place(self.segments.read(place.forward(1)));
+            place = Place(words.read(place.forward(1)));
         }
     }
 
@@ -177,8 +181,8 @@ impl<S: PageSource> Locked<'_, S> {
         let mut left_units = bytes / UNIT;
         while left_units > 0 {
             let units = left_units.min(from.left_units).min(to.left_units);
-            let (from_span, from_offset) = self.segments.span(from.place);
-            let (to_span, to_offset) = self.segments.span(to.place);
+            let (from_span, from_offset) = self.segments.words(from.place).span(from.place);
+            let (to_span, to_offset) = self.segments.words(to.place).span(to.place);
             to_span.copy_from(to_offset, from_span, from_offset, units * UNIT);
             from.advance(self, units);
             to.advance(self, units);
@@ -196,9 +200,10 @@ struct Cursor {
 
 impl Cursor {
     fn new<S: PageSource>(shard: &Locked<'_, S>, place: Place) -> Self {
-        let head = shard.head(place);
+        let words = shard.segments.words(place);
+        let head = words.head(place);
         let (skip_units, next) = if head.has_more() {
-            (LINKED_HEAD_UNITS, Some(Place(shard.segments.read(place.forward(1)))))
+            (LINKED_HEAD_UNITS, Some(Place(words.read(place.forward(1)))))
         } else {
             (HEAD_UNITS, None)
         };

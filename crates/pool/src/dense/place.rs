@@ -7,6 +7,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Release;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
+use super::block::Head;
 use crate::span::Span;
 use crate::table::{Entry, Table};
 
@@ -68,6 +69,7 @@ impl Segment {
         self.base.store(base, Release);
     }
 
+    #[inline]
     pub(super) fn base(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.base.load(Acquire))
     }
@@ -82,8 +84,12 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    pub(super) const fn new(page_bytes: usize, segment_bytes: usize) -> Self {
-        Self { table: Table::new(), page_bytes, segment_shift: segment_bytes.trailing_zeros() }
+    pub(super) const fn new(
+        table: Table<Segment>,
+        page_bytes: usize,
+        segment_bytes: usize,
+    ) -> Self {
+        Self { table, page_bytes, segment_shift: segment_bytes.trailing_zeros() }
     }
 
     #[inline]
@@ -103,24 +109,46 @@ impl Segments {
 
     #[inline]
     pub(super) fn segment(&self, number: usize) -> &Segment {
-        self.table.get(number, self.page_bytes)
+        self.table.get(number)
     }
 
-    /// The segment that `place` lies in, as bytes, and how many bytes into it `place` is.
+    /// The words of the segment that `place` lies in.
     #[inline]
-    pub(super) fn span(&self, place: Place) -> (Span, usize) {
+    pub(super) fn words(&self, place: Place) -> Words {
         let segment = self.segment(self.number_of(place));
-        let base = segment.base().expect("a place in a segment that is gone");
-        // SAFETY: reserved in whole; blocks lie in the committed part by the shard's invariant 1.
-        let span = unsafe { Span::new(base, self.segment_bytes()) };
-        (span, (place.0 as usize * UNIT) & (self.segment_bytes() - 1))
+        let Some(base) = segment.base() else { gone(place) };
+        Words { base, last_unit: (self.segment_bytes() / UNIT - 1) as u32 }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn gone(place: Place) -> ! {
+    panic!("{place:?} is in a segment that was given back")
+}
+
+/// The words of one segment. A block, its neighbours and their tags are in one: it is found once.
+///
+/// A place's lower bits alone say where it lies in its segment, so that no access leaves it.
+#[derive(Clone, Copy)]
+pub(super) struct Words {
+    base: NonNull<u8>,
+    last_unit: u32,
+}
+
+impl Words {
+    #[inline]
+    fn offset(self, place: Place) -> usize {
+        (place.0 & self.last_unit) as usize * UNIT
     }
 
-    /// The word at `place`.
     #[inline]
-    pub(super) fn word(&self, place: Place) -> &AtomicU32 {
-        let (span, offset) = self.span(place);
-        span.word(offset)
+    fn word(&self, place: Place) -> &AtomicU32 {
+        // SAFETY: an offset is less than the segment's bytes, all of them reserved.
+        let word = unsafe { self.base.add(self.offset(place)) };
+        // SAFETY: aligned, as the segment's start and a unit are; committed, by the shard's
+        // invariant 1; threads touch the words of a segment that they share as atomics only.
+        unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
     #[inline]
@@ -131,5 +159,23 @@ impl Segments {
     #[inline]
     pub(super) fn write(&self, place: Place, value: u32) {
         self.word(place).store(value, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn head(&self, place: Place) -> Head {
+        Head(self.read(place))
+    }
+
+    #[inline]
+    pub(super) fn set_head(&self, place: Place, head: Head) {
+        self.write(place, head.0);
+    }
+
+    /// The segment as bytes, and how many bytes into it `place` is.
+    #[inline]
+    pub(super) fn span(self, place: Place) -> (Span, usize) {
+        // SAFETY: reserved in whole; blocks lie in the committed part by the shard's invariant 1.
+        let span = unsafe { Span::new(self.base, (self.last_unit as usize + 1) * UNIT) };
+        (span, self.offset(place))
     }
 }

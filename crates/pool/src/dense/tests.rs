@@ -25,7 +25,7 @@ fn validate<S: PageSource + Sync>(pool: &Dense<S>) {
 fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
     let mut free = BTreeMap::new();
     let (mut free_units, mut pages) = (0, 0);
-    for number in 0..shard.state.segment_count {
+    for number in shard.segment_numbers() {
         let bytes = shard.committed_of(number);
         let segment = shard.segments.segment(number);
         let held = (0..bytes / shard.segments.page_bytes).filter(|&p| !segment.is_given_back(p));
@@ -34,9 +34,10 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
             continue;
         }
         let start = shard.segments.start_of(number);
+        let words = shard.segments.words(start);
         let (mut place, mut prev_free) = (start, false);
         loop {
-            let head = shard.head(place);
+            let head = words.head(place);
             assert_eq!(head.prev_is_free(), prev_free, "at {place:?}");
             if head.is_end() {
                 assert_eq!(place.forward(1), start.forward(bytes / UNIT));
@@ -45,7 +46,7 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
             assert!(head.units() >= block::MIN_UNITS);
             if head.is_free() {
                 assert!(!prev_free, "two free neighbours at {place:?}");
-                let closing = shard.segments.read(place.forward(head.units() - 1));
+                let closing = words.read(place.forward(head.units() - 1));
                 assert_eq!(closing as usize, head.units());
                 free.insert(place, head.units());
                 free_units += head.units();

@@ -34,22 +34,21 @@ pub(super) struct Cells<P> {
 }
 
 impl<P: Park> Cells<P> {
-    pub(super) fn new() -> Self {
-        Self { table: Table::new(), head: AtomicU64::new(0), used: Lock::new(0) }
+    pub(super) fn new(page_bytes: usize) -> Self {
+        Self { table: Table::new(page_bytes), head: AtomicU64::new(0), used: Lock::new(0) }
     }
 
     #[inline]
-    pub(super) fn cell(&self, cell: u32, page_bytes: usize) -> &PinCell64 {
-        self.table.get(cell as usize, page_bytes)
+    pub(super) fn cell(&self, cell: u32) -> &PinCell64 {
+        self.table.get(cell as usize)
     }
 
     /// A free cell, from now on the caller's.
     #[inline]
     pub(super) fn take(&self, source: &impl PageSource) -> Result<u32, PoolError> {
-        let page_bytes = source.page_bytes();
         let mut head = self.head.load(Acquire);
         while let Some(cell) = (head as u32).checked_sub(1) {
-            let link = self.cell(cell, page_bytes).peek();
+            let link = self.cell(cell).peek();
             let next = next_tag(head) | u64::from(link as u32);
             match self.head.compare_exchange_weak(head, next, AcqRel, Acquire) {
                 Ok(_) => return Ok(cell),
@@ -62,7 +61,7 @@ impl<P: Park> Cells<P> {
     #[cold]
     fn take_unused(&self, source: &impl PageSource) -> Result<u32, PoolError> {
         let mut used = self.used.lock();
-        if *used as usize == self.table.capacity(source.page_bytes()) {
+        if *used as usize == self.table.end() {
             self.table.grow(source).map_err(|_| PoolError::OutOfMemory)?;
         }
         let cell = *used;
@@ -72,8 +71,8 @@ impl<P: Park> Cells<P> {
 
     /// Puts a cell back that the caller has pinned or taken.
     #[inline]
-    pub(super) fn put(&self, cell: u32, page_bytes: usize) {
-        let place = self.cell(cell, page_bytes);
+    pub(super) fn put(&self, cell: u32) {
+        let place = self.cell(cell);
         let mut head = self.head.load(Acquire);
         loop {
             place.put_aside(head & u64::from(u32::MAX));

@@ -50,10 +50,12 @@ pub(super) struct Zspage {
 unsafe impl Entry for Zspage {}
 
 impl Zspage {
+    #[inline]
     pub(super) fn base(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.base.load(Acquire))
     }
 
+    #[inline]
     pub(super) fn class(&self) -> usize {
         self.class.load(Acquire) as usize
     }
@@ -62,6 +64,7 @@ impl Zspage {
         self.base.store(base.map_or(core::ptr::null_mut(), NonNull::as_ptr), Release);
     }
 
+    #[inline]
     pub(super) fn next(&self) -> Option<ZspageId> {
         let next = self.next.load(Relaxed);
         (next != NO_PAGE).then_some(ZspageId(next))
@@ -72,6 +75,7 @@ impl Zspage {
         self.next.store(next.map_or(NO_PAGE, |id| id.0), Relaxed);
     }
 
+    #[inline]
     pub(super) fn in_use(&self) -> usize {
         self.in_use.load(Relaxed) as usize
     }
@@ -86,7 +90,7 @@ pub(super) struct Zspages<'a> {
 impl Zspages<'_> {
     #[inline]
     pub(super) fn get(&self, id: ZspageId) -> &Zspage {
-        self.table.get(id.0 as usize, self.page_bytes)
+        self.table.get(id.0 as usize)
     }
 
     /// The memory of a zspage.
@@ -124,6 +128,7 @@ impl State {
     }
 
     /// The kernel's group of a zspage with `in_use` of `objects`.
+    #[inline]
     pub(super) const fn group_of(in_use: usize, objects: usize) -> usize {
         if in_use == 0 {
             0
@@ -134,6 +139,7 @@ impl State {
         }
     }
 
+    #[inline]
     pub(super) fn head(&self, group: usize) -> Option<ZspageId> {
         let head = self.heads[group];
         (head != NO_PAGE).then_some(ZspageId(head))
@@ -261,6 +267,7 @@ impl State {
     }
 
     /// The cell of the object, if it is in use. Not for huge objects.
+    #[inline]
     pub(super) fn cell_of(span: Span, geometry: Geometry, object: usize) -> Option<u32> {
         let offset = object * geometry.size_bytes;
         (span.read_u32(offset + 4) == IN_USE).then(|| span.read_u32(offset))
