@@ -4,4 +4,7 @@
 #![no_std]
 
 pub mod align;
+mod prefetch;
 pub mod sync;
+
+pub use prefetch::prefetch;

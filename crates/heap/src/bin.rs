@@ -9,9 +9,14 @@ use core::ptr::NonNull;
 
 use crate::class::ClassId;
 use crate::object::{Batch, FreeObject, Key};
+use crate::region::SLAB_FRAMES;
 use crate::slab::{Returned, Slab, SlabRef};
 
-const GROUPS: usize = 8;
+/// How many lists a bin sorts its slabs into by fullness.
+pub(crate) const GROUPS: usize = 8;
+
+/// How many descriptors are fetched ahead when a batch comes back.
+const PREFETCHED: usize = 16;
 
 /// A size class's slabs. Guarded by a lock of its own, under which the backend's may be taken.
 #[derive(Debug)]
@@ -27,6 +32,8 @@ pub(crate) trait SlabSource {
     fn get_slab(&self, class: ClassId) -> Option<SlabRef>;
     /// Takes back the slab at `start`, which is empty.
     fn put_slab(&self, start: NonNull<u8>);
+    /// The memory is about to be written.
+    fn populate(&self, start: NonNull<u8>, bytes: usize);
     /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map again.
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
     /// The slab that an object of a size class lies in.
@@ -52,6 +59,7 @@ impl Bin {
         key: Key,
         source: &impl SlabSource,
     ) -> Option<Batch> {
+        let stretch = self.slabs.clamp(1, SLAB_FRAMES);
         let mut batch: Option<Batch> = None;
         loop {
             let have = batch.map_or(0, |b| b.count);
@@ -74,7 +82,8 @@ impl Bin {
             // SAFETY: a listed slab is this bin's, and its lock is held.
             let slab = unsafe { name.get() };
             self.remove(name, slab);
-            batch = slab.take(count - have, batch, key);
+            let populate = |start, bytes| source.populate(start, bytes);
+            batch = slab.take(count - have, batch, key, stretch, populate);
             match slab.reappeared() {
                 0 => {}
                 frames => source.show(slab.start(), frames, class),
@@ -94,54 +103,72 @@ impl Bin {
         corrupt: impl Fn(FreeObject),
     ) {
         let mut next = Some(batch.head);
-        for _ in 0..batch.count {
-            let Some(object) = next else { break };
-            next = object.next();
-            let Some(name) = source.slab_of(object) else {
-                corrupt(object);
-                continue;
-            };
-            // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
-            let slab = unsafe { name.get() };
-            let was_full = slab.free() == 0;
-            if slab.give(object) == Returned::Corrupt {
-                corrupt(object);
-                continue;
-            }
-            self.free_objects += 1;
-            if slab.is_empty() {
-                if !was_full {
-                    self.remove(name, slab);
+        let mut left = batch.count;
+        while left > 0 {
+            // The objects of a batch lie in as many slabs as chance will have it: their
+            // descriptors are fetched side by side before the first is needed.
+            let mut ahead = [None; PREFETCHED];
+            for place in ahead.iter_mut().take(left) {
+                let Some(object) = next else { break };
+                next = object.next();
+                let name = source.slab_of(object);
+                if let Some(name) = name {
+                    name.prefetch();
                 }
-                self.slabs -= 1;
-                self.free_objects -= slab.free();
-                source.put_slab(slab.start());
-            } else if was_full {
-                self.insert(name, slab);
-            } else if group_of(slab) != slab.group {
-                self.remove(name, slab);
-                self.insert(name, slab);
+                *place = Some((object, name));
             }
+            for (object, name) in ahead.into_iter().map_while(|place| place) {
+                let returned =
+                    name.map_or(Returned::Corrupt, |name| self.give_one(object, name, source));
+                if returned == Returned::Corrupt {
+                    corrupt(object);
+                }
+            }
+            left = left.saturating_sub(PREFETCHED);
         }
     }
 
-    /// Gives back the idle frames of the emptier half of the groups; those of the fuller half will
-    /// be used first. Returns how many bytes went.
-    pub(crate) fn scavenge(
+    fn give_one(
         &mut self,
-        decommit: &mut impl FnMut(NonNull<u8>, usize) -> bool,
-    ) -> usize {
-        let mut gone = 0;
+        object: FreeObject,
+        name: SlabRef,
+        source: &impl SlabSource,
+    ) -> Returned {
+        // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
+        let slab = unsafe { name.get() };
+        let was_full = slab.free() == 0;
+        if slab.give(object) == Returned::Corrupt {
+            return Returned::Corrupt;
+        }
+        self.free_objects += 1;
+        if slab.is_empty() {
+            if !was_full {
+                self.remove(name, slab);
+            }
+            self.slabs -= 1;
+            self.free_objects -= slab.free();
+            source.put_slab(slab.start());
+        } else if was_full {
+            self.insert(name, slab);
+        } else if slab.fullness_group() != slab.group {
+            self.remove(name, slab);
+            self.insert(name, slab);
+        }
+        Returned::Ok
+    }
+
+    /// Calls `decommit` for the idle frames of the emptier half of the groups; those of the fuller
+    /// half will be used first.
+    pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
         for first in &self.groups[GROUPS / 2..] {
             let mut next = *first;
             while let Some(name) = next {
                 // SAFETY: a listed slab is this bin's, and its lock is held.
                 let slab = unsafe { name.get() };
-                gone += slab.scavenge(decommit);
+                slab.scavenge(decommit);
                 next = slab.next;
             }
         }
-        gone
     }
 
     fn fullest(&self) -> Option<SlabRef> {
@@ -149,7 +176,7 @@ impl Bin {
     }
 
     fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
-        slab.group = group_of(slab);
+        slab.group = slab.fullness_group();
         let first = &mut self.groups[usize::from(slab.group) % GROUPS];
         slab.previous = None;
         slab.next = *first;
@@ -189,7 +216,11 @@ impl Bin {
                 let slab = unsafe { name.get() };
                 slab.validate();
                 assert!(slab.free() > 0 && !slab.is_empty(), "a full or an empty slab is listed");
-                assert_eq!(usize::from(group_of(slab)), group, "a slab is in the wrong group");
+                assert_eq!(
+                    usize::from(slab.fullness_group()),
+                    group,
+                    "a slab is in the wrong group"
+                );
                 assert_eq!(slab.previous, previous, "a broken backward link");
                 free_objects += slab.free();
                 previous = next;
@@ -198,9 +229,4 @@ impl Bin {
         }
         assert_eq!(free_objects, self.free_objects, "free objects of the listed slabs");
     }
-}
-
-/// 0 for the fullest slabs.
-fn group_of(slab: &Slab) -> u8 {
-    (slab.free() * GROUPS / (slab.objects() + 1)) as u8
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hectare_base::align::align_up;
 use hectare_base::sync::Lock;
-use hectare_pages::System;
+use hectare_pages::{PageRange, System};
 
 use crate::backend::Backend;
 use crate::bin::{Bin, SlabSource};
@@ -266,18 +266,38 @@ impl<S: System> Heap<S> {
     /// Gives a batch to this CPU's pool, and what that has too much of to the bin.
     fn put_batch(&self, class: ClassId, batch: Batch) {
         if let Some(overflow) = self.pools.put(self.source().cpu(), class, batch) {
-            self.give_to_bin(class, overflow);
+            self.give_to_slabs(class, overflow);
         }
     }
 
-    /// Gives a batch to its slabs. When the slabs have become much emptier, looks for memory to
-    /// give back: what the pools hold would keep pages in use, so they are emptied first.
-    fn give_to_bin(&self, class: ClassId, batch: Batch) {
-        self.give_to_slabs(class, batch);
+    /// When the slabs have become much emptier, looks for memory to give back. What this thread's
+    /// cache and the pools hold would keep slabs in use, so they are emptied first.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    unsafe fn relieve(&self, cache: Option<NonNull<Cache>>) {
         let least = self.least_free_bytes.load(Relaxed);
         if self.free_bytes.load(Relaxed).saturating_sub(least) > self.backend.slack_bytes() {
+            if let Some(cache) = cache {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.empty_cache(cache) };
+            }
             self.release_pools();
             self.scavenge();
+        }
+    }
+
+    /// Gives all that a cache holds to the slabs.
+    ///
+    /// # Safety
+    /// The caller alone uses the cache.
+    unsafe fn empty_cache(&self, cache: NonNull<Cache>) {
+        // SAFETY: the caller's promise.
+        let bins = unsafe { &mut (*cache.as_ptr()).bins };
+        for class in ClassId::all() {
+            while let Some(batch) = bins[class.index()].drain() {
+                self.give_to_slabs(class, batch);
+            }
         }
     }
 
@@ -449,14 +469,17 @@ impl<S: System> Heap<S> {
         let key = self.key();
         let Some(cache) = cache else {
             object.link(None, key);
-            return self.give_to_bin(class, Batch { head: object, count: 1 });
+            return self.give_to_slabs(class, Batch { head: object, count: 1 });
         };
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
-        if let Some(batch) = bin.make_room(class.batch()) {
-            self.put_batch(class, batch);
-        }
+        let full = bin.make_room(class.batch());
         bin.push(object, key);
+        if let Some(batch) = full {
+            self.put_batch(class, batch);
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.relieve(Some(cache)) };
+        }
     }
 
     /// What `start` is the start of.
@@ -620,16 +643,14 @@ impl<S: System> Heap<S> {
         if self.source().page_bytes() > FRAME_BYTES {
             return 0;
         }
-        let mut decommit = |start: NonNull<u8>, bytes| {
-            // SAFETY: a bin says that the frames are part of its slab and hold no object in use.
-            let gone = unsafe { self.source().decommit(start, bytes) }.is_ok();
-            if gone && let Some((view, _)) = self.backend.find(start.addr().get()) {
-                // SAFETY: as above; the bin's lock is held.
-                unsafe { view.mark(start.addr().get(), bytes / FRAME_BYTES, ClassId::NONE) };
-            }
-            gone
-        };
-        self.bins.iter().filter_map(Lock::try_lock).map(|mut bin| bin.scavenge(&mut decommit)).sum()
+        let mut gone = 0;
+        for bin in &self.bins {
+            let Some(mut bin) = bin.try_lock() else { continue };
+            let mut idle = IdleFrames::new(self);
+            bin.scavenge(&mut |start, bytes| idle.add(start, bytes));
+            gone += idle.finish();
+        }
+        gone
     }
 
     /// Gives what the heap does not need back to the system: the pools' objects and all dirty
@@ -715,7 +736,58 @@ impl<S: System> Heap<S> {
     }
 }
 
+/// Idle frames of one bin's slabs on their way back to the system, many in a call.
+struct IdleFrames<'a, S: System> {
+    heap: &'a Heap<S>,
+    ranges: [PageRange; IDLE_RANGES],
+    len: usize,
+    gone_bytes: usize,
+}
+
+/// How many ranges go back in a call: what the stack holds easily.
+const IDLE_RANGES: usize = 64;
+
+impl<'a, S: System> IdleFrames<'a, S> {
+    fn new(heap: &'a Heap<S>) -> Self {
+        let none = PageRange { start: NonNull::dangling(), bytes: 0 };
+        Self { heap, ranges: [none; IDLE_RANGES], len: 0, gone_bytes: 0 }
+    }
+
+    /// Takes frames of a slab that hold no object in use, and whose bin's lock is held until
+    /// [`finish`](Self::finish).
+    fn add(&mut self, start: NonNull<u8>, bytes: usize) {
+        if let Some((view, _)) = self.heap.backend.find(start.addr().get()) {
+            // SAFETY: frames of a slab whose bin's lock is held.
+            unsafe { view.mark(start.addr().get(), bytes / FRAME_BYTES, ClassId::NONE) };
+        }
+        self.ranges[self.len % IDLE_RANGES] = PageRange { start, bytes };
+        self.len += 1;
+        if self.len == IDLE_RANGES {
+            self.decommit();
+        }
+    }
+
+    fn decommit(&mut self) {
+        // SAFETY: by `add`, nothing in them is in use.
+        self.gone_bytes += unsafe { self.heap.source().decommit_all(&self.ranges[..self.len]) };
+        self.len = 0;
+    }
+
+    /// Gives back the last of them. Returns how many bytes went in all.
+    fn finish(mut self) -> usize {
+        self.decommit();
+        self.gone_bytes
+    }
+}
+
 impl<S: System> SlabSource for Heap<S> {
+    fn populate(&self, start: NonNull<u8>, bytes: usize) {
+        if self.source().page_bytes() <= FRAME_BYTES {
+            // SAFETY: frames of a slab, which are committed.
+            unsafe { self.source().populate(start, bytes) };
+        }
+    }
+
     fn get_slab(&self, class: ClassId) -> Option<SlabRef> {
         if self.backend.should_scavenge() {
             self.scavenge();

@@ -8,7 +8,7 @@
 //! held is passed by. So a one-way flow (one thread allocates, another frees) costs one hand-over
 //! a batch, and no thread waits for one that was preempted inside a pool.
 //!
-//! Invariant: the first `len` slots hold a batch each, the oldest first; the others none.
+//! Invariant: the first `len` slots hold a batch each; the others none.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -60,16 +60,6 @@ impl Slots {
         self.len -= 1;
         Some(Batch { head: self.heads[at].take()?, count: usize::from(self.counts[at]) })
     }
-
-    fn pop_oldest(&mut self) -> Option<Batch> {
-        let head = self.heads[0]?;
-        let count = usize::from(self.counts[0]);
-        self.heads.rotate_left(1);
-        self.counts.rotate_left(1);
-        self.len -= 1;
-        self.heads[SLOTS - 1] = None;
-        Some(Batch { head, count })
-    }
 }
 
 impl<P: Park> Pools<P> {
@@ -82,8 +72,9 @@ impl<P: Park> Pools<P> {
         }
     }
 
-    /// Puts a batch into the pool of `cpu`. What comes back must go to the bin: the pool's oldest
-    /// batch if it was full, or `batch` itself if the pool was busy.
+    /// Puts a batch into the pool of `cpu`. It comes back, and must go to the bin, if the pool is
+    /// full or busy. (An older batch in its place would cost more: the bin reads each object, and
+    /// those that were freed last are the ones that are still in the processor's cache.)
     pub(crate) fn put(&self, cpu: usize, class: ClassId, batch: Batch) -> Option<Batch> {
         let cpu = cpu % CPUS;
         if cpu >= self.used.load(Relaxed) {
@@ -92,10 +83,11 @@ impl<P: Park> Pools<P> {
         let Some(mut slots) = self.cpus[cpu].bins[class.index()].try_lock() else {
             return Some(batch);
         };
-        let overflow =
-            if usize::from(slots.len) >= slots_of(class) { slots.pop_oldest() } else { None };
+        if usize::from(slots.len) >= slots_of(class) {
+            return Some(batch);
+        }
         slots.push(batch);
-        overflow
+        None
     }
 
     #[cold]

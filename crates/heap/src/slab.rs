@@ -19,6 +19,9 @@
 
 use core::ptr::NonNull;
 
+use hectare_base::prefetch;
+
+use crate::bin::GROUPS;
 use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
 use crate::object::{Batch, FreeObject, Key};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
@@ -45,12 +48,16 @@ pub(crate) struct Slab {
     object_bytes: u32,
     free: u16,
     objects: u16,
-    /// One bit a frame: it reads as zero and holds no memory.
-    clean: u16,
+    /// One bit a frame: it holds no memory.
+    bare: u16,
     /// One bit a frame: it was scavenged, and the page map says that nothing is allocated there.
     hidden: u16,
     pub(crate) group: u8,
     class: u8,
+    /// One bit a frame: it was hidden until an object was taken there.
+    shown: u16,
+    /// Groups to a free object, as a fraction of 2¹⁶.
+    group_scale: u32,
     summary: u64,
     words: [u64; WORDS],
 }
@@ -76,8 +83,10 @@ impl Slab {
         self.objects = objects as u16;
         self.class = class.byte();
         self.group = 0;
-        self.clean = if clean { ALL_FRAMES } else { 0 };
+        self.bare = if clean { ALL_FRAMES } else { 0 };
         self.hidden = 0;
+        self.shown = 0;
+        self.group_scale = ((GROUPS << 16) / (objects + 1)) as u32;
         let whole = objects / 64;
         self.words[..whole].fill(u64::MAX);
         if !objects.is_multiple_of(64) {
@@ -103,44 +112,88 @@ impl Slab {
         usize::from(self.objects)
     }
 
+    /// Which group of its bin it belongs to: 0 for the fullest slabs.
+    pub(crate) fn fullness_group(&self) -> u8 {
+        ((u32::from(self.free) * self.group_scale) >> 16) as u8
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.free == self.objects
     }
 
-    /// Takes up to `count` objects, the lowest first, and lists them before `tail`. O(count).
-    pub(crate) fn take(&mut self, count: usize, tail: Option<Batch>, key: Key) -> Option<Batch> {
+    /// Takes up to `count` objects, the lowest first, and lists them before `tail`. Where it comes
+    /// upon a frame without memory, `populate` is told of as many as lie there in a row, up to
+    /// `stretch`. O(count).
+    pub(crate) fn take(
+        &mut self,
+        count: usize,
+        tail: Option<Batch>,
+        key: Key,
+        stretch: usize,
+        populate: impl Fn(NonNull<u8>, usize),
+    ) -> Option<Batch> {
         let start = self.start();
-        let mut batch = tail;
-        let mut left = count.min(self.free());
-        self.free -= left as u16;
+        let object_bytes = self.object_bytes as usize;
+        let taken = count.min(self.free());
+        let mut left = taken;
+        let mut first = None;
+        let mut last: Option<FreeObject> = None;
         while left > 0 && self.summary != 0 {
             let word = self.summary.trailing_zeros() as usize;
-            let bits = &mut self.words[word % WORDS];
-            while left > 0 && *bits != 0 {
+            let mut bits = self.words[word % WORDS];
+            while left > 0 && bits != 0 {
                 let bit = bits.trailing_zeros() as usize;
-                *bits &= *bits - 1;
+                bits &= bits - 1;
                 left -= 1;
-                let offset = (word * 64 + bit) * self.object_bytes as usize;
-                let last = offset + self.object_bytes as usize - 1;
-                self.clean &= !frames(offset / FRAME_BYTES, last / FRAME_BYTES);
+                let offset = (word * 64 + bit) * object_bytes;
+                let last_byte = offset + object_bytes - 1;
+                let touched = frames(offset / FRAME_BYTES, last_byte / FRAME_BYTES);
+                if (self.bare | self.hidden) & touched != 0 {
+                    self.touch(touched, stretch, &populate);
+                }
                 // SAFETY: by invariant 1 the object is free; offset < objects × object bytes.
                 let object = unsafe { start.add(offset) };
-                // SAFETY: as above, and clearing its bit made it the caller's.
+                // SAFETY: as above, and clearing its bit makes it the caller's.
                 let object = unsafe { FreeObject::new(object) };
-                object.link(batch.map(|b| b.head), key);
-                batch = Some(Batch { head: object, count: batch.map_or(0, |b| b.count) + 1 });
+                match last {
+                    Some(last) => last.link(Some(object), key),
+                    None => first = Some(object),
+                }
+                last = Some(object);
             }
-            if *bits == 0 {
+            self.words[word % WORDS] = bits;
+            if bits == 0 {
                 self.summary &= self.summary - 1;
             }
         }
-        batch
+        let (Some(head), Some(last)) = (first, last) else { return tail };
+        last.link(tail.map(|tail| tail.head), key);
+        self.free -= taken as u16;
+        Some(Batch { head, count: taken + tail.map_or(0, |tail| tail.count) })
+    }
+
+    /// An object is being taken that lies in `touched`, and some of these frames are bare or hidden.
+    #[cold]
+    fn touch(&mut self, touched: u16, stretch: usize, populate: &impl Fn(NonNull<u8>, usize)) {
+        self.shown |= self.hidden & touched;
+        self.hidden &= !touched;
+        if self.bare & touched == 0 {
+            return;
+        }
+        let first = (self.bare & touched).trailing_zeros() as usize;
+        let length = (self.bare >> first).trailing_ones().min(stretch as u32) as usize;
+        if length > 1 {
+            // SAFETY: the slab has SLAB_FRAMES frames.
+            populate(unsafe { self.start().add(first * FRAME_BYTES) }, length * FRAME_BYTES);
+            self.bare &= !frames(first, first + length - 1);
+        }
+        self.bare &= !touched;
     }
 
     /// Takes an object back.
     pub(crate) fn give(&mut self, object: FreeObject) -> Returned {
         let offset = object.as_ptr().addr().get() % SLAB_BYTES;
-        let index = ((offset as u64 * u64::from(self.reciprocal)) >> 32) as usize;
+        let index = self.index_at(offset);
         let (word, bit) = (index / 64, 1 << (index % 64));
         let bits = &mut self.words[word % WORDS];
         let whole =
@@ -154,49 +207,48 @@ impl Slab {
         Returned::Ok
     }
 
-    /// The frames that hold objects again since they were scavenged, a bit each: they must be
-    /// entered into the page map.
+    /// The scavenged frames in which [`take`](Self::take) has taken objects since this was last
+    /// asked, a bit each: they must be entered into the page map.
     pub(crate) fn reappeared(&mut self) -> u16 {
-        let reappeared = self.hidden & !self.clean;
-        self.hidden &= self.clean;
-        reappeared
+        core::mem::take(&mut self.shown)
     }
 
-    /// Calls `decommit` for each stretch of frames that hold memory but no object in use, and
-    /// notes those for which it says that the memory is gone, and that it has taken them off the
-    /// page map: the marks of their free objects are gone too, so a double free is seen by that.
-    /// Returns how many bytes went.
-    pub(crate) fn scavenge(
-        &mut self,
-        decommit: &mut impl FnMut(NonNull<u8>, usize) -> bool,
-    ) -> usize {
-        let mut gone = 0;
+    /// Calls `decommit` for each stretch of frames that hold memory but no object in use: their
+    /// memory must go, and their entries in the page map, since the marks of their free objects
+    /// go too: so a double free is still seen.
+    pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
         let mut frame = 0;
         while frame < SLAB_FRAMES {
             let length = (frame..SLAB_FRAMES).take_while(|&f| self.is_idle(f)).count();
             if length > 0 {
                 // SAFETY: the slab has SLAB_FRAMES frames.
                 let start = unsafe { self.start().add(frame * FRAME_BYTES) };
-                if decommit(start, length * FRAME_BYTES) {
-                    self.clean |= frames(frame, frame + length - 1);
-                    self.hidden |= frames(frame, frame + length - 1);
-                    gone += length * FRAME_BYTES;
-                }
+                decommit(start, length * FRAME_BYTES);
+                self.bare |= frames(frame, frame + length - 1);
+                self.hidden |= frames(frame, frame + length - 1);
             }
             frame += length + 1;
         }
-        gone
     }
 
     /// Whether a frame holds memory, but no part of an object that is not free.
     fn is_idle(&self, frame: usize) -> bool {
-        if self.clean & frames(frame, frame) != 0 {
+        if self.bare & frames(frame, frame) != 0 {
             return false;
         }
-        let first = frame * FRAME_BYTES / self.object_bytes as usize;
-        let last = (frame * FRAME_BYTES + FRAME_BYTES - 1) / self.object_bytes as usize;
-        (first..=last.min(self.objects() - 1))
-            .all(|index| self.words[index / 64 % WORDS] >> (index % 64) & 1 == 1)
+        let first = self.index_at(frame * FRAME_BYTES);
+        let last = self.index_at(frame * FRAME_BYTES + FRAME_BYTES - 1).min(self.objects() - 1);
+        (first / 64..=last / 64).all(|word| {
+            let from = u64::MAX << first.saturating_sub(word * 64);
+            let to = u64::MAX >> 63_usize.saturating_sub(last - word * 64);
+            let wanted = from & to;
+            self.words[word % WORDS] & wanted == wanted
+        })
+    }
+
+    /// The number of the object that the byte at `offset` belongs to.
+    fn index_at(&self, offset: usize) -> usize {
+        ((offset as u64 * u64::from(self.reciprocal)) >> 32) as usize
     }
 
     /// Panics unless invariants 1 and 2 hold. For tests.
@@ -228,6 +280,16 @@ impl SlabRef {
     /// `slab` is a descriptor in committed metadata of the heap.
     pub(crate) const unsafe fn new(slab: NonNull<Slab>) -> Self {
         Self(slab)
+    }
+
+    /// Begins to fetch what taking an object back will read.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        prefetch(self.0.as_ptr().cast());
+        // Where the object's bit lies cannot be told before the descriptor is there; for all but
+        // the smallest objects it is in the first line of the words.
+        let words = self.0.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Slab, words));
+        prefetch(words);
     }
 
     /// The descriptor.

@@ -26,5 +26,5 @@ pub use failing::Failing;
 pub use fixed::Fixed;
 #[cfg(feature = "os")]
 pub use os::{FutexPark, Os};
-pub use source::{PageSource, SourceError};
+pub use source::{PageRange, PageSource, SourceError};
 pub use system::System;

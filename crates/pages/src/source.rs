@@ -23,6 +23,16 @@ impl fmt::Display for SourceError {
 
 impl core::error::Error for SourceError {}
 
+/// A part of a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct PageRange {
+    /// Its first byte, at a page's start.
+    pub start: NonNull<u8>,
+    /// Its length in bytes, whole pages.
+    pub bytes: usize,
+}
+
 /// A source of page-aligned memory. Sizes and addresses are in bytes; every `bytes` is a positive
 /// multiple of [`page_bytes`](Self::page_bytes), and so is every `start`.
 ///
@@ -62,6 +72,27 @@ pub unsafe trait PageSource {
     /// # Safety
     /// The range is committed, and nothing in it is in use.
     unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError>;
+
+    /// [`decommit`](Self::decommit) for each of `ranges`, in fewer calls where the source can.
+    /// Returns how many bytes were given back: fewer than asked for if some were refused.
+    ///
+    /// # Safety
+    /// As for [`decommit`](Self::decommit), for each of them.
+    unsafe fn decommit_all(&self, ranges: &[PageRange]) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        let gone = |range: &&PageRange| unsafe { self.decommit(range.start, range.bytes) }.is_ok();
+        ranges.iter().filter(gone).map(|range| range.bytes).sum()
+    }
+
+    /// Says that a committed range is about to be written, so that a source which gives memory at
+    /// the first touch may give it at once, which costs less than a fault for each page. Advice
+    /// only: contents are kept, and a source may do nothing.
+    ///
+    /// # Safety
+    /// The range is committed.
+    unsafe fn populate(&self, start: NonNull<u8>, bytes: usize) {
+        let _ = (start, bytes);
+    }
 
     /// Ends a reservation, or the part of it that is named: its addresses may be handed out anew.
     ///
@@ -133,6 +164,16 @@ unsafe impl<S: PageSource + ?Sized> PageSource for &S {
     unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).decommit(start, bytes) }
+    }
+
+    unsafe fn decommit_all(&self, ranges: &[PageRange]) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).decommit_all(ranges) }
+    }
+
+    unsafe fn populate(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).populate(start, bytes) }
     }
 
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
