@@ -182,11 +182,7 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
-    pub unsafe fn malloc_undiverted(
-        &self,
-        cache: Option<NonNull<Cache>>,
-        bytes: usize,
-    ) -> *mut u8 {
+    pub unsafe fn malloc_undiverted(&self, cache: Option<NonNull<Cache>>, bytes: usize) -> *mut u8 {
         if let (Some(cache), true) = (cache, bytes <= MAX_SMALL_BYTES) {
             let class = ClassId::for_bytes(bytes);
             // SAFETY: the caller's promise, passed on.

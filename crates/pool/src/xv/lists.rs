@@ -8,6 +8,12 @@ use super::{Block, HEAD};
 pub(super) const MIN_LISTED: usize = 32;
 
 const LISTS: usize = 512;
+/// How many blocks of the list that a size belongs to are looked at: some are too small by a few
+/// bytes.
+const LIST_TRIES: usize = 4;
+/// Rests of up to 3/32 of a page (384 bytes) are little, those from a quarter (1 KiB) are useful.
+const LITTLE: usize = LISTS * 3 / 32;
+const USEFUL: usize = LISTS / 4;
 const WORD: usize = u64::BITS as usize;
 
 /// Lists of free blocks, one for every 8 bytes of size (for every 1/512 of a page). A block is in
@@ -44,21 +50,32 @@ impl Lists {
         (room_bytes - MIN_LISTED) >> self.step_shift
     }
 
-    /// A listed block of at least `room_bytes`, at least [`MIN_LISTED`]: the first of the list
-    /// that `room_bytes` belongs to if that one is large enough, else the first of the next list.
+    /// A listed block of at least `room_bytes`, at least [`MIN_LISTED`], if there is one.
+    ///
+    /// The closest, if it leaves little; else one that leaves room for another object of the usual
+    /// size; else the closest. What is left between little and that is mostly lost: on sizes that
+    /// prefer 1024 … 2600 the closest alone costs 1.7 % of the peak more.
     #[inline]
     pub(super) fn find(&self, room_bytes: usize, page_bytes: usize) -> Option<Block> {
         let list = self.list_of(room_bytes);
-        if let Some(head) = self.heads[list] {
+        let mut at = self.heads[list];
+        for _ in 0..LIST_TRIES {
+            let Some(payload) = at else { break };
             // SAFETY: by invariant 3 of the pool the lists hold free blocks of its pages.
-            let block = unsafe { Block::at_payload(head, page_bytes) };
+            let block = unsafe { Block::at_payload(payload, page_bytes) };
             if block.size() >= room_bytes {
                 return Some(block);
             }
+            at = block.page.read_pointer(block.offset + NEXT);
         }
-        let head = self.heads[self.first_from(list + 1)?]?;
+        let closest = self.first_from(list + 1)?;
+        let best = if closest <= list + LITTLE {
+            closest
+        } else {
+            self.first_from(list + USEFUL).unwrap_or(closest)
+        };
         // SAFETY: as above.
-        Some(unsafe { Block::at_payload(head, page_bytes) })
+        Some(unsafe { Block::at_payload(self.heads[best]?, page_bytes) })
     }
 
     /// The first list from `list` on that is not empty.
