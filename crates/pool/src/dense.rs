@@ -5,7 +5,7 @@
 //!
 //! | | xv | zs | dense |
 //! |---|---|---|---|
-//! | room lost at a page's end | up to half a page | chains of pages | segments of 1 MiB |
+//! | room lost at a page's end | up to half a page | chains of pages | one area |
 //! | half-filled pages of many classes | none | one zspage a class | none: no classes |
 //! | holes that nothing fits | all of them | none | objects take several holes |
 //! | bytes an object | 4 | 16, and rounding to 16 | 8, and rounding to 4 |
@@ -16,10 +16,10 @@
 //!                                │      ▼
 //!                                │   cell: place, pin            4 bytes
 //!                                ▼      ▼
-//!                             shard: segments of blocks: head, bytes
+//!                             shard: an area of blocks: head, bytes
 //! ```
 //!
-//! A shard has its lock, its segments and its cells; a thread works in the shard that its stack's
+//! A shard has its lock, its area and its cells; a thread works in the shard that its stack's
 //! address points to, and goes to another while that one is held. An object is freed in the shard
 //! that its handle names. Reading takes no lock but the object's own pin.
 
@@ -32,19 +32,19 @@ use hectare_pages::PageSource;
 
 use crate::{Handle, Pool, PoolError, PoolStats};
 
+mod area;
 mod bins;
 mod block;
 mod blocks;
 mod compact;
 mod pages;
-mod place;
 mod shard;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use area::{MAX_AREA_BYTES, Place, UNIT};
 use block::{HEAD_UNITS, LINKED_HEAD_UNITS};
-use place::{MAX_SEGMENT_PAGES, Place, UNIT};
-use shard::{Locked, MAX_PIECES, Shard};
+use shard::{MAX_PIECES, Shard};
 
 const MAX_SHARDS: usize = 16;
 const CELL_BITS: u32 = 32;
@@ -54,8 +54,9 @@ const SIZE_SHIFT: u32 = CELL_BITS + SHARD_BITS;
 /// The choices that a [`Dense`] pool leaves to its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Address space that is reserved at a time: a power of two, 2 to 256 pages.
-    pub segment_bytes: usize,
+    /// Address space that a shard reserves, the most that it can hold: a power of two, 2 pages to
+    /// 8 GiB. A source that has less gives what it has.
+    pub area_bytes: usize,
     /// Into how many pieces an object may be cut, 1 … 16; 1 keeps every object whole.
     pub max_pieces: usize,
     /// How many threads find a lock of their own, 1 … 16, a power of two. A shard that no thread
@@ -64,10 +65,16 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// 256 pages, 8 pieces, 8 shards.
+    /// 8 GiB, 8 pieces, 8 shards.
     #[must_use]
-    pub const fn for_page_bytes(page_bytes: usize) -> Self {
-        Self { segment_bytes: MAX_SEGMENT_PAGES * page_bytes, max_pieces: 8, shards: 8 }
+    pub const fn new() -> Self {
+        Self { area_bytes: MAX_AREA_BYTES, max_pieces: 8, shards: 8 }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -83,10 +90,9 @@ pub struct Dense<S: PageSource, P = SpinPark> {
 }
 
 impl<S: PageSource, P: Park> Dense<S, P> {
-    /// An empty pool with [`Limits::for_page_bytes`].
+    /// An empty pool with [`Limits::new`].
     pub fn new(source: S) -> Self {
-        let limits = Limits::for_page_bytes(source.page_bytes());
-        Self::with_limits(source, limits)
+        Self::with_limits(source, Limits::new())
     }
 
     /// An empty pool. It takes its first memory with its first object.
@@ -96,12 +102,11 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     pub fn with_limits(source: S, limits: Limits) -> Self {
         let page_bytes = source.page_bytes();
         assert!((64..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
-        let segment_pages = limits.segment_bytes / page_bytes;
         assert!(
-            limits.segment_bytes.is_power_of_two()
-                && (2..=MAX_SEGMENT_PAGES).contains(&segment_pages),
-            "dense: a segment of {} bytes",
-            limits.segment_bytes
+            limits.area_bytes.is_power_of_two()
+                && (2 * page_bytes..=MAX_AREA_BYTES).contains(&limits.area_bytes),
+            "dense: an area of {} bytes",
+            limits.area_bytes
         );
         assert!(
             (1..=MAX_PIECES).contains(&limits.max_pieces),
@@ -143,10 +148,7 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         if let Some(shard) = self.shard(number) {
             return Ok(shard);
         }
-        let room = self.source.get(Shard::<P>::bytes(self.page_bytes), self.page_bytes);
-        let room = room.map_err(|_| PoolError::OutOfMemory)?;
-        // SAFETY: fresh memory, zeroed, large enough and aligned to a page, that is this shard's.
-        let shard = unsafe { Shard::make(room, self.page_bytes, self.limits) };
+        let shard = Shard::make(&self.source, self.limits).map_err(|_| PoolError::OutOfMemory)?;
         self.shards[number].store(shard.as_ptr(), Release);
         // SAFETY: made just now.
         Ok(unsafe { shard.as_ref() })
@@ -185,12 +187,7 @@ impl<S: PageSource, P: Park> Dense<S, P> {
             None if wait => shard.state.lock(),
             None => return Err(Refusal::Held),
         };
-        let mut locked = Locked {
-            segments: &shard.segments,
-            cells: &shard.cells,
-            source: &self.source,
-            state: &mut state,
-        };
+        let mut locked = shard.locked(&self.source, &mut state);
         let cell = locked.alloc(size_bytes).map_err(Refusal::Pool)?;
         self.handle(number, cell, size_bytes).map_err(Refusal::Pool)
     }
@@ -224,7 +221,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
 
     fn max_size_bytes(&self) -> usize {
         // The size is in the handle, in 16 bits or more.
-        self.page_bytes.min(self.limits.segment_bytes - 4 * UNIT)
+        self.page_bytes.min(self.limits.area_bytes - 4 * UNIT)
     }
 
     fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
@@ -242,13 +239,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         // SAFETY: the caller's promise.
         let (shard, cell, size_bytes) = unsafe { self.open(handle) };
         let mut state = shard.state.lock();
-        let mut locked = Locked {
-            segments: &shard.segments,
-            cells: &shard.cells,
-            source: &self.source,
-            state: &mut state,
-        };
-        locked.free(cell, size_bytes);
+        shard.locked(&self.source, &mut state).free(cell, size_bytes);
     }
 
     unsafe fn size_bytes(&self, handle: Handle) -> usize {
@@ -262,19 +253,17 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         let mut place = Place(pin.pin());
         let mut left = data;
         loop {
-            let words = shard.segments.words(place);
-            let head = words.head(place);
+            let head = shard.area.head(place);
             let skip_units = if head.has_more() { LINKED_HEAD_UNITS } else { HEAD_UNITS };
             let room_bytes = (head.units() - skip_units) * UNIT;
             let (now, later) = left.split_at(left.len().min(room_bytes));
-            let (span, offset) = words.span(place);
-            span.copy_in(offset + skip_units * UNIT, now);
+            shard.area.span().copy_in(place.forward(skip_units).offset_bytes(), now);
             left = later;
             if left.is_empty() {
                 break;
             }
             debug_assert!(head.has_more(), "more data than the object has room for");
-            place = Place(words.read(place.forward(1)));
+            place = shard.area.link(place.forward(1));
         }
         pin.unpin();
     }
@@ -284,26 +273,25 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         let (shard, cell, size_bytes) = unsafe { self.open(handle) };
         let pin = Pinned::new(shard, cell);
         let mut place = pin.place;
-        let mut words = shard.segments.words(place);
-        let mut head = words.head(place);
+        let mut head = shard.area.head(place);
+        let span = shard.area.span();
         if !head.has_more() {
-            let (span, offset) = words.span(place);
+            let offset = place.forward(HEAD_UNITS).offset_bytes();
             // SAFETY: pinned, so the object stays here; the caller lets nobody write it.
-            return reader(unsafe { span.bytes(offset + HEAD_UNITS * UNIT, size_bytes) });
+            return reader(unsafe { span.bytes(offset, size_bytes) });
         }
         let mut filled = 0;
         while filled < size_bytes {
             let skip_units = if head.has_more() { LINKED_HEAD_UNITS } else { HEAD_UNITS };
             let bytes = ((head.units() - skip_units) * UNIT).min(size_bytes - filled);
-            let (span, offset) = words.span(place);
+            let offset = place.forward(skip_units).offset_bytes();
             // SAFETY: as above.
-            let piece = unsafe { span.bytes(offset + skip_units * UNIT, bytes) };
+            let piece = unsafe { span.bytes(offset, bytes) };
             bounce[filled..filled + bytes].copy_from_slice(piece);
             filled += bytes;
             if head.has_more() {
-                place = Place(words.read(place.forward(1)));
-                words = shard.segments.words(place);
-                head = words.head(place);
+                place = shard.area.link(place.forward(1));
+                head = shard.area.head(place);
             }
         }
         reader(&bounce[..size_bytes]);
@@ -323,7 +311,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
             stats.page_bytes += state.pages * self.page_bytes;
             stats.cell_bytes += shard.cells.bytes();
             stats.descriptor_bytes += Shard::<P>::bytes(self.page_bytes);
-            stats.descriptor_bytes += shard.segments.table.bytes();
+            stats.descriptor_bytes += shard.given_back.bytes();
             stats.pages_taken += state.pages_taken;
             stats.pages_returned += state.pages_returned;
             stats.objects_moved += state.objects_moved;
@@ -358,11 +346,10 @@ impl<S: PageSource, P> Drop for Dense<S, P> {
         let shard_bytes = Shard::<P>::bytes(self.page_bytes);
         for slot in &self.shards {
             let Some(shard) = NonNull::new(slot.load(Relaxed)) else { continue };
-            {
-                // SAFETY: made by `make_shard`; `&mut self` says that nobody uses it any more.
-                let shard = unsafe { shard.as_ref() };
-                shard.release(&self.source);
-            }
+            // SAFETY: made by `make_shard`.
+            let tables = unsafe { shard.as_ref() };
+            // SAFETY: `&mut self` says that nobody uses the pool any more.
+            unsafe { tables.release(&self.source) };
             // SAFETY: the range that `make_shard` took; nothing names it now.
             unsafe { self.source.release(shard.cast(), shard_bytes) };
         }

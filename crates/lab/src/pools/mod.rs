@@ -10,7 +10,7 @@ use hectare_pool::{Dense, Limits, Pool, Xv, Zs, ZsConfig};
 pub(crate) use grown::{PageGranular, PowersOfTwo};
 
 /// What `--pools` understands, for help texts.
-pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, dense:pieces=N,shards=N,segment-kib=N, page-granular, \
+pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, dense:pieces=N,shards=N,area-mib=N, page-granular, \
      powers-of-two";
 
 /// A pool of that description, empty.
@@ -29,11 +29,11 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
             Box::new(Zs::<Os, FutexPark>::with_config(Os, config)?)
         }
         "dense" => {
-            let mut limits = Limits::for_page_bytes(crate::machine::page_bytes() as usize);
+            let mut limits = Limits::new();
             limits.max_pieces = parameters.take("pieces")?.unwrap_or(limits.max_pieces);
             limits.shards = parameters.take("shards")?.unwrap_or(limits.shards);
-            if let Some(kib) = parameters.take("segment-kib")? {
-                limits.segment_bytes = kib << 10;
+            if let Some(mib) = parameters.take("area-mib")? {
+                limits.area_bytes = mib << 20;
             }
             Box::new(Dense::<Os, FutexPark>::with_limits(Os, limits))
         }

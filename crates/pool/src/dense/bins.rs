@@ -3,7 +3,7 @@
 //! Up to 4 KiB a bin covers 16 bytes; above, each doubling has four bins. A bitmap of one bit a
 //! bin finds the next one that is not empty.
 
-use super::place::Place;
+use super::area::Place;
 
 /// Units that a narrow bin covers, as a shift.
 const NARROW_SHIFT: u32 = 2;
@@ -11,8 +11,8 @@ const NARROW: usize = 256;
 /// Sizes from here on (4 KiB) are in wide bins, four to a doubling.
 const WIDE_FROM: usize = NARROW << NARROW_SHIFT;
 const WIDE_PER_DOUBLING_SHIFT: u32 = 2;
-/// Enough for 4 KiB … 64 MiB.
-const WIDE: usize = 14 << WIDE_PER_DOUBLING_SHIFT;
+/// Enough for 4 KiB … 8 GiB.
+const WIDE: usize = 21 << WIDE_PER_DOUBLING_SHIFT;
 pub(super) const BINS: usize = NARROW + WIDE;
 const WORDS: usize = BINS.div_ceil(64);
 
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn bins_grow_with_the_size() {
         let mut last = 0;
-        for units in 4..(1 << 20) {
+        for units in (4..(1 << 20)).chain((1 << 20..1 << 31).step_by(4093)) {
             let bin = bin_of(units);
             assert!(bin == last || bin == last + 1 || units == 4, "{units}");
             last = bin;

@@ -4,7 +4,7 @@
 //!   in use, last piece    │ head │ bytes of the object …                      │
 //!   in use, more follow   │ head │ place of the next piece │ bytes …          │
 //!   free                  │ head │ next │ previous in its bin │ … │ units │
-//!   end of a segment      │ head, 0 units │
+//!   end of the area      │ head, 0 units │
 //! ```
 
 /// Head, two links, and the size again at the end, where the block after finds it.
@@ -35,7 +35,7 @@ impl Head {
         Self((units as u32) << Self::SIZE_SHIFT | if more { Self::MORE } else { 0 })
     }
 
-    /// The mark at the end of a segment.
+    /// The mark at the end of the area.
     #[inline]
     pub(super) const fn end(prev_free: bool) -> Self {
         Self(0).with_prev_free(prev_free)

@@ -2,27 +2,25 @@
 
 use hectare_pages::PageSource;
 
+use super::area::{Place, UNIT};
 use super::bins::bin_of;
 use super::block::{Head, MIN_UNITS};
-use super::place::{Place, UNIT, Words};
 use super::shard::Locked;
 
 /// How many blocks of the best bin are looked at before the next bin is taken.
 const BIN_TRIES: usize = 4;
 
-/// A free block and the segment that it lies in.
+/// A free block.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) place: Place,
     pub(super) units: usize,
-    words: Words,
 }
 
 impl<S: PageSource> Locked<'_, S> {
     #[inline]
     fn found(&self, place: Place) -> Found {
-        let words = self.segments.words(place);
-        Found { place, units: words.head(place).units(), words }
+        Found { place, units: self.area.head(place).units() }
     }
 
     /// A free block of at least `units` from a bin that fits best.
@@ -36,7 +34,7 @@ impl<S: PageSource> Locked<'_, S> {
             if found.units >= units {
                 return Some(found);
             }
-            at = next_in_bin(found.words, place);
+            at = self.next_in_bin(place);
         }
         let place = self.state.bins.head(self.state.bins.first_from(bin + 1)?)?;
         Some(self.found(place))
@@ -51,85 +49,91 @@ impl<S: PageSource> Locked<'_, S> {
     /// enough to be a block.
     #[inline]
     pub(super) fn carve(&mut self, found: Found, units: usize, more: bool) {
-        let Found { place, units: has_units, words } = found;
-        self.unlink(words, place, has_units);
+        let Found { place, units: has_units } = found;
+        self.unlink(place, has_units);
         let rest_units = has_units - units;
         let used_units = if rest_units < MIN_UNITS { has_units } else { units };
-        if has_units * UNIT >= self.segments.page_bytes {
+        if has_units * UNIT >= self.page_bytes {
             self.take_back_pages(place, used_units, has_units);
         }
         self.state.free_units -= used_units;
         // The block before is in use: no two neighbours were free.
-        words.set_head(place, Head::in_use(used_units, more));
+        self.area.set_head(place, Head::in_use(used_units, more));
         let after = place.forward(used_units);
         if used_units == has_units {
-            words.set_head(after, words.head(after).with_prev_free(false));
+            self.area.set_head(after, self.area.head(after).with_prev_free(false));
         } else {
-            self.set_free(words, after, rest_units);
+            self.set_free(after, rest_units);
         }
     }
 
     /// Frees a block in use and joins it with its neighbours.
     #[inline]
-    pub(super) fn free_block(&mut self, words: Words, mut place: Place) {
-        let head = words.head(place);
+    pub(super) fn free_block(&mut self, mut place: Place) {
+        let head = self.area.head(place);
         let mut units = head.units();
         self.state.free_units += units;
         let after = place.forward(units);
-        let after_head = words.head(after);
+        let after_head = self.area.head(after);
         if after_head.is_free() {
-            self.unlink(words, after, after_head.units());
+            self.unlink(after, after_head.units());
             units += after_head.units();
         } else {
-            words.set_head(after, after_head.with_prev_free(true));
+            self.area.set_head(after, after_head.with_prev_free(true));
         }
         if head.prev_is_free() {
-            let prev_units = words.read(place.backward(1)) as usize;
+            let prev_units = self.area.read(place.backward(1)) as usize;
             place = place.backward(prev_units);
-            self.unlink(words, place, prev_units);
+            self.unlink(place, prev_units);
             units += prev_units;
         }
-        self.set_free(words, place, units);
-        if units * UNIT >= 4 * self.segments.page_bytes && self.has_too_much_free() {
+        self.set_free(place, units);
+        if units * UNIT >= 4 * self.page_bytes && self.has_too_much_free() {
             self.give_back_pages(place);
         }
     }
 
     /// Makes a free block, and lists it.
     #[inline]
-    fn set_free(&mut self, words: Words, place: Place, units: usize) {
-        words.set_head(place, Head::free(units));
-        words.write(place.forward(units - 1), units as u32);
-        self.link(words, place, units);
+    pub(super) fn set_free(&mut self, place: Place, units: usize) {
+        self.area.set_head(place, Head::free(units));
+        self.area.write(place.forward(units - 1), units as u32);
+        self.link(place, units);
     }
 
     #[inline]
-    pub(super) fn link(&mut self, words: Words, place: Place, units: usize) {
+    fn next_in_bin(&self, place: Place) -> Option<Place> {
+        let next = self.area.link(place.forward(1));
+        (next != Place::END).then_some(next)
+    }
+
+    #[inline]
+    pub(super) fn link(&mut self, place: Place, units: usize) {
         if place >= self.state.closed_from {
             return;
         }
         let head = self.state.bins.push(bin_of(units), place);
-        words.write(place.forward(1), head.0);
-        words.write(place.forward(2), Place::END.0);
+        self.area.write(place.forward(1), head.0);
+        self.area.write(place.forward(2), Place::END.0);
         if head != Place::END {
-            self.segments.words(head).write(head.forward(2), place.0);
+            self.area.write(head.forward(2), place.0);
         }
     }
 
     #[inline]
-    pub(super) fn unlink(&mut self, words: Words, place: Place, units: usize) {
+    pub(super) fn unlink(&mut self, place: Place, units: usize) {
         if place >= self.state.closed_from {
             return;
         }
-        let next = Place(words.read(place.forward(1)));
-        let prev = Place(words.read(place.forward(2)));
+        let next = self.area.link(place.forward(1));
+        let prev = self.area.link(place.forward(2));
         if next != Place::END {
-            self.segments.words(next).write(next.forward(2), prev.0);
+            self.area.write(next.forward(2), prev.0);
         }
         if prev == Place::END {
             self.state.bins.set_head(bin_of(units), next);
         } else {
-            self.segments.words(prev).write(prev.forward(1), next.0);
+            self.area.write(prev.forward(1), next.0);
         }
     }
 
@@ -140,14 +144,8 @@ impl<S: PageSource> Locked<'_, S> {
             let mut at = self.state.bins.head(bin);
             while let Some(place) = at {
                 visit(bin, place);
-                at = next_in_bin(self.segments.words(place), place);
+                at = self.next_in_bin(place);
             }
         }
     }
-}
-
-#[inline]
-fn next_in_bin(words: Words, place: Place) -> Option<Place> {
-    let next = Place(words.read(place.forward(1)));
-    (next != Place::END).then_some(next)
 }

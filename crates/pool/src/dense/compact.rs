@@ -15,8 +15,8 @@
 use hectare_base::sync::Park;
 use hectare_pages::PageSource;
 
+use super::area::{Place, UNIT};
 use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS};
-use super::place::{Place, UNIT};
 use super::shard::{Locked, Shard};
 
 /// Cells looked at, and bytes moved, before the lock is opened once.
@@ -36,7 +36,7 @@ impl<P: Park> Shard<P> {
     pub(super) fn compact(&self, source: &impl PageSource) -> usize {
         let mut given_pages = self.with_lock(source, |mut shard| {
             let busy = core::mem::replace(&mut shard.state.compacting, true);
-            (!busy).then(|| shard.drop_last_segments())
+            (!busy).then(|| shard.trim_end())
         });
         let Some(given) = given_pages.as_mut() else { return 0 };
         for slack_shift in PASS_SLACK_SHIFTS {
@@ -58,12 +58,12 @@ impl<P: Park> Shard<P> {
             }
         }
         self.with_lock(source, |shard| shard.state.compacting = false);
-        *given * self.segments.page_bytes
+        *given * self.page_bytes
     }
 
     fn with_lock<S: PageSource, R>(&self, source: &S, act: impl FnOnce(Locked<'_, S>) -> R) -> R {
         let mut state = self.state.lock();
-        act(Locked { segments: &self.segments, cells: &self.cells, source, state: &mut state })
+        act(self.locked(source, &mut state))
     }
 }
 
@@ -71,21 +71,18 @@ impl<S: PageSource> Locked<'_, S> {
     /// Sets `closed_from` and takes what is free above it out of the bins. False if there is too
     /// little free to be worth it: under 1/64 and a page.
     fn close_upper_part(&mut self, slack_shift: u32) -> bool {
-        let units: usize = self.segment_numbers().map(|n| self.committed_of(n) / UNIT).sum();
+        let units = self.state.committed_bytes / UNIT;
         let used_units = units - self.state.free_units;
-        let page_units = self.segments.page_bytes / UNIT;
+        let page_units = self.page_bytes / UNIT;
         let keep_units = used_units + (used_units >> slack_shift) + page_units;
         if keep_units + page_units >= units {
-            self.give_back_all_from(self.start());
+            self.give_back_all();
             return false;
         }
-        // All segments but the last are committed in whole, so places count committed units.
-        let closed_from = self.start().forward(keep_units);
-        self.for_each_block_from(closed_from, |shard, place| {
-            let words = shard.segments.words(place);
-            let head = words.head(place);
-            if head.is_free() && place >= closed_from {
-                shard.unlink(words, place, head.units());
+        let closed_from = Place(keep_units as u32);
+        self.for_each_free(|shard, place, units| {
+            if place >= closed_from {
+                shard.unlink(place, units);
             }
         });
         self.state.closed_from = closed_from;
@@ -95,39 +92,39 @@ impl<S: PageSource> Locked<'_, S> {
     /// Lists what is free above `closed_from` again and gives its pages back. Returns how many.
     fn open_upper_part(&mut self) -> usize {
         let closed_from = core::mem::replace(&mut self.state.closed_from, Place::END);
-        self.for_each_block_from(closed_from, |shard, place| {
-            let words = shard.segments.words(place);
-            let head = words.head(place);
-            if head.is_free() && place >= closed_from {
-                shard.link(words, place, head.units());
+        self.for_each_free(|shard, place, units| {
+            if place >= closed_from {
+                shard.link(place, units);
             }
         });
-        self.drop_last_segments() + self.give_back_all_from(self.start())
+        self.trim_end() + self.give_back_all()
     }
 
-    fn give_back_all_from(&mut self, from: Place) -> usize {
+    fn give_back_all(&mut self) -> usize {
         let mut given = 0;
-        self.for_each_block_from(from, |shard, place| {
-            let head = shard.segments.words(place).head(place);
-            if head.is_free() && head.units() * UNIT >= shard.segments.page_bytes {
+        self.for_each_free(|shard, place, units| {
+            if units * UNIT >= shard.page_bytes {
                 given += shard.give_back_pages(place);
             }
         });
         given
     }
 
-    /// Calls `visit` with each block from the start of the segment of `from` on.
-    fn for_each_block_from(&mut self, from: Place, mut visit: impl FnMut(&mut Self, Place)) {
-        for number in self.segments.number_of(from)..self.state.segment_end {
-            if self.committed_of(number) == 0 {
-                continue;
+    /// Calls `visit` with each free block and its units, in the order of places.
+    fn for_each_free(&mut self, mut visit: impl FnMut(&mut Self, Place, usize)) {
+        if self.state.committed_bytes == 0 {
+            return;
+        }
+        let mut place = Place(0);
+        loop {
+            let head = self.area.head(place);
+            if head.is_end() {
+                return;
             }
-            let mut place = self.segments.start_of(number);
-            let words = self.segments.words(place);
-            while !words.head(place).is_end() {
-                visit(self, place);
-                place = place.forward(words.head(place).units());
+            if head.is_free() {
+                visit(self, place, head.units());
             }
+            place = place.forward(head.units());
         }
     }
 
@@ -164,26 +161,25 @@ impl<S: PageSource> Locked<'_, S> {
         let mut bytes = 0;
         let mut closed = false;
         loop {
-            let words = self.segments.words(place);
-            let head = words.head(place);
+            let head = self.area.head(place);
             closed |= place >= self.state.closed_from;
             if !head.has_more() {
                 bytes += (head.units() - HEAD_UNITS) * UNIT;
                 return closed.then_some(bytes);
             }
             bytes += (head.units() - LINKED_HEAD_UNITS) * UNIT;
-            place = Place(words.read(place.forward(1)));
+            place = self.area.link(place.forward(1));
         }
     }
 
     fn copy(&self, from: Place, to: Place, bytes: usize) {
         let (mut from, mut to) = (Cursor::new(self, from), Cursor::new(self, to));
+        let span = self.area.span();
         let mut left_units = bytes / UNIT;
         while left_units > 0 {
             let units = left_units.min(from.left_units).min(to.left_units);
-            let (from_span, from_offset) = self.segments.words(from.place).span(from.place);
-            let (to_span, to_offset) = self.segments.words(to.place).span(to.place);
-            to_span.copy_from(to_offset, from_span, from_offset, units * UNIT);
+            let (from_offset, to_offset) = (from.place.offset_bytes(), to.place.offset_bytes());
+            span.copy_from(to_offset, span, from_offset, units * UNIT);
             from.advance(self, units);
             to.advance(self, units);
             left_units -= units;
@@ -200,10 +196,9 @@ struct Cursor {
 
 impl Cursor {
     fn new<S: PageSource>(shard: &Locked<'_, S>, place: Place) -> Self {
-        let words = shard.segments.words(place);
-        let head = words.head(place);
+        let head = shard.area.head(place);
         let (skip_units, next) = if head.has_more() {
-            (LINKED_HEAD_UNITS, Some(Place(words.read(place.forward(1)))))
+            (LINKED_HEAD_UNITS, Some(shard.area.link(place.forward(1))))
         } else {
             (HEAD_UNITS, None)
         };

@@ -1,14 +1,14 @@
-//! A shard: blocks of any size in contiguous segments, and objects in one or more of them.
+//! A shard: blocks of any size in a contiguous area, and objects in one or more of them.
 //!
 //! ```text
-//!  segment  ┌──────┬────────┬──────┬──────────┬───────────────┬───┬─ ─ ─ ─ ─ ─ ─ ─
+//!  area     ┌──────┬────────┬──────┬──────────┬───────────────┬───┬─ ─ ─ ─ ─ ─ ─ ─
 //!           │ obj  │ free   │ obj  │ obj      │ free          │end│ not committed
 //!           └──────┴────────┴──────┴──────────┴───────────────┴───┴─ ─ ─ ─ ─ ─ ─ ─
 //! ```
 //!
 //! Invariants
-//! 1. The blocks of a segment follow each other without gaps from its start to the end mark, which
-//!    is the last unit of what is committed. Only the last segment is not committed in whole.
+//! 1. The blocks follow each other without gaps from the area's start to the end mark, which is the
+//!    last unit of what is committed.
 //! 2. A head's `PREV_FREE` is set exactly when the block before it is free, and then the unit
 //!    before the head holds that block's size. No two neighbours are free.
 //! 3. A free block is in the bin of its size exactly if it starts below `closed_from`.
@@ -20,12 +20,12 @@
 use core::ptr::NonNull;
 
 use hectare_base::sync::{Lock, Park};
-use hectare_pages::PageSource;
+use hectare_pages::{PageSource, SourceError};
 
 use super::Limits;
+use super::area::{Area, GivenBack, PLACE_BITS, Place, UNIT};
 use super::bins::Bins;
 use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS, MIN_UNITS};
-use super::place::{PLACE_BITS, Place, Segment, Segments, UNIT};
 use crate::PoolError;
 use crate::pin::PinCell32;
 use crate::table::{Entry, Table};
@@ -33,8 +33,10 @@ use crate::table::{Entry, Table};
 // SAFETY: an atomic word is valid as zero.
 unsafe impl Entry for PinCell32 {}
 
-/// Segments whose descriptors lie in the shard's own pages.
-const LENT_SEGMENTS: usize = 4;
+/// Words of page bits that lie in the shard's own pages: enough for 1024 pages.
+const LENT_WORDS: usize = 16;
+const WORD_BYTES: usize = size_of::<GivenBack>();
+const CELL_BYTES: usize = size_of::<PinCell32>();
 /// A free block below this many units (128 bytes) is no piece of a scattered object: the piece's
 /// head and link would cost more than 6 % of it.
 const MIN_PIECE_UNITS: usize = 32;
@@ -45,8 +47,10 @@ pub(super) const MAX_PIECES: usize = 16;
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Shard<P> {
-    pub(super) segments: Segments,
+    pub(super) area: Area,
     pub(super) cells: Table<PinCell32>,
+    pub(super) given_back: Table<GivenBack>,
+    pub(super) page_bytes: usize,
     pub(super) state: Lock<State, P>,
 }
 
@@ -55,10 +59,7 @@ pub(super) struct Shard<P> {
 pub(super) struct State {
     pub(super) bins: Bins,
     pub(super) limits: Limits,
-    /// Segments in use are `first_segment..segment_end`; the last one is committed up to
-    /// `committed_bytes`.
-    pub(super) first_segment: usize,
-    pub(super) segment_end: usize,
+    /// How much of the area is committed, from its start.
     pub(super) committed_bytes: usize,
     pub(super) free_units: usize,
     pub(super) closed_from: Place,
@@ -76,12 +77,10 @@ pub(super) struct State {
 }
 
 impl State {
-    const fn new(limits: Limits, first_segment: usize, first_cell: usize) -> Self {
+    const fn new(limits: Limits, first_cell: usize) -> Self {
         Self {
             bins: Bins::new(),
             limits,
-            first_segment,
-            segment_end: first_segment,
             committed_bytes: 0,
             free_units: 0,
             closed_from: Place::END,
@@ -106,46 +105,51 @@ const fn block_units(size_bytes: usize) -> usize {
 }
 
 impl<P: Park> Shard<P> {
-    /// Makes a shard at the start of `room`, and lends what that leaves of it to its tables.
-    ///
-    /// # Safety
-    /// `room` has [`bytes`](Self::bytes) of zeroed memory aligned to a page, which nobody else uses
-    /// until [`release`](Self::release).
-    pub(super) unsafe fn make(
-        room: NonNull<u8>,
-        page_bytes: usize,
+    /// Makes a shard over an area of at most `limits.area_bytes`, and lends what the shard's own
+    /// pages have to spare to its tables.
+    pub(super) fn make(
+        source: &impl PageSource,
         limits: Limits,
-    ) -> NonNull<Self> {
+    ) -> Result<NonNull<Self>, SourceError> {
+        let page_bytes = source.page_bytes();
+        let area = Area::reserve(source, limits.area_bytes)?;
+        let room = match source.get(Self::bytes(page_bytes), page_bytes) {
+            Ok(room) => room,
+            Err(error) => {
+                // SAFETY: reserved just now, used by nobody.
+                unsafe { area.release(source) };
+                return Err(error);
+            }
+        };
         let spare_bytes = Self::bytes(page_bytes) - size_of::<Self>();
-        let page_entries = |entry_bytes: usize| page_bytes / entry_bytes;
-        let segment_count = LENT_SEGMENTS.min(page_entries(size_of::<Segment>()));
-        let segment_count = segment_count.min(spare_bytes / size_of::<Segment>());
-        let cell_room_bytes = spare_bytes - segment_count * size_of::<Segment>();
-        let cell_count = cell_room_bytes / size_of::<PinCell32>();
-        let cell_count = cell_count.min(page_entries(size_of::<PinCell32>()));
+        let words = spare_bytes.min(LENT_WORDS * WORD_BYTES) / WORD_BYTES;
+        let cells = (spare_bytes - words * WORD_BYTES) / CELL_BYTES;
+        let cells = cells.min(page_bytes / CELL_BYTES);
         // SAFETY: the shard ends where its spare room starts.
         let spare = unsafe { room.add(size_of::<Self>()) };
-        // SAFETY: `segment_count` entries fit, zeroed; a shard's size is a multiple of theirs.
-        let segments = unsafe { Table::with_room(page_bytes, spare.cast(), segment_count) };
-        // SAFETY: the segments end there.
-        let spare = unsafe { spare.add(segment_count * size_of::<Segment>()) };
-        // SAFETY: `cell_count` cells fit in what is left, zeroed and aligned.
-        let cells = unsafe { Table::with_room(page_bytes, spare.cast(), cell_count) };
-        let state = State::new(limits, segments.first(), cells.first());
-        let shard = Self {
-            segments: Segments::new(segments, page_bytes, limits.segment_bytes),
-            cells,
-            state: Lock::new(state),
-        };
+        // SAFETY: that many words fit, zeroed and aligned: a shard's size is a multiple of theirs.
+        let given_back = unsafe { Table::with_room(page_bytes, spare.cast(), words) };
+        // SAFETY: the words end there.
+        let spare = unsafe { spare.add(words * WORD_BYTES) };
+        // SAFETY: that many cells fit in what is left, zeroed and aligned.
+        let cells = unsafe { Table::with_room(page_bytes, spare.cast(), cells) };
+        let state = Lock::new(State::new(limits, cells.first()));
         let place = room.cast::<Self>();
         // SAFETY: room for a shard, aligned to a page, hence to a shard.
-        unsafe { place.write(shard) };
-        place
+        unsafe { place.write(Self { area, cells, given_back, page_bytes, state }) };
+        Ok(place)
     }
 
     #[inline]
     pub(super) fn cell(&self, cell: u32) -> &PinCell32 {
         self.cells.get(cell as usize)
+    }
+
+    /// The shard as the holder of its lock sees it.
+    #[inline]
+    pub(super) fn locked<'a, S>(&'a self, source: &'a S, state: &'a mut State) -> Locked<'a, S> {
+        let Self { area, ref cells, ref given_back, page_bytes, .. } = *self;
+        Locked { area, page_bytes, given_back, cells, source, state }
     }
 }
 
@@ -156,23 +160,24 @@ impl<P> Shard<P> {
     }
 
     /// Gives back all memory of the shard but its own structure.
-    pub(super) fn release(&self, source: &impl PageSource) {
-        for number in self.segments.table.first()..self.segments.table.end() {
-            if let Some(base) = self.segments.segment(number).base() {
-                // SAFETY: a reservation made in `add_segment`; the pool is being dropped.
-                unsafe { source.release(base, self.segments.segment_bytes()) };
-            }
-        }
-        // SAFETY: as above; no handle may be used any more.
+    ///
+    /// # Safety
+    /// No object of the shard, and no handle, is used any more.
+    pub(super) unsafe fn release(&self, source: &impl PageSource) {
+        // SAFETY: the caller's promise.
         unsafe { self.cells.release(source) };
         // SAFETY: as above.
-        unsafe { self.segments.table.release(source) };
+        unsafe { self.given_back.release(source) };
+        // SAFETY: as above.
+        unsafe { self.area.release(source) };
     }
 }
 
 /// The state under its lock together with what its places mean.
 pub(super) struct Locked<'a, S> {
-    pub(super) segments: &'a Segments,
+    pub(super) area: Area,
+    pub(super) page_bytes: usize,
+    pub(super) given_back: &'a Table<GivenBack>,
     pub(super) cells: &'a Table<PinCell32>,
     pub(super) source: &'a S,
     pub(super) state: &'a mut State,
@@ -226,10 +231,9 @@ impl<S: PageSource> Locked<'_, S> {
     #[inline]
     pub(super) fn free_pieces(&mut self, mut place: Place) {
         loop {
-            let words = self.segments.words(place);
-            let more = words.head(place).has_more();
-            let next = Place(words.read(place.forward(1)));
-            self.free_block(words, place);
+            let more = self.area.head(place).has_more();
+            let next = self.area.link(place.forward(1));
+            self.free_block(place);
             if !more {
                 return;
             }
@@ -273,14 +277,14 @@ impl<S: PageSource> Locked<'_, S> {
                 self.carve(last, last_units, false);
                 let mut next = last.place;
                 for &piece in pieces[..count].iter().rev() {
-                    self.segments.words(piece).write(piece.forward(1), next.0);
+                    self.area.write(piece.forward(1), next.0);
                     next = piece;
                 }
                 return Some(next);
             }
         }
         for &piece in &pieces[..count] {
-            self.free_block(self.segments.words(piece), piece);
+            self.free_block(piece);
         }
         None
     }

@@ -4,57 +4,43 @@ use std::collections::BTreeMap;
 
 use hectare_pages::{Counted, Failing, Fixed, Os};
 
+use super::shard::Locked;
 use super::*;
 use crate::testing::{Random, Shadow, churn, soak_operations, survives_failures};
 
-/// Walks every segment of every shard and checks invariants 1 to 5.
+/// Walks every shard and checks invariants 1 to 5.
 fn validate<S: PageSource + Sync>(pool: &Dense<S>) {
     for number in 0..pool.limits.shards {
         let Some(shard) = pool.shard(number) else { continue };
         let mut state = shard.state.lock();
-        let locked = Locked {
-            segments: &shard.segments,
-            cells: &shard.cells,
-            source: &pool.source,
-            state: &mut state,
-        };
-        validate_shard(&locked);
+        validate_shard(&shard.locked(&pool.source, &mut state));
     }
 }
 
 fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
     let mut free = BTreeMap::new();
-    let (mut free_units, mut pages) = (0, 0);
-    for number in shard.segment_numbers() {
-        let bytes = shard.committed_of(number);
-        let segment = shard.segments.segment(number);
-        let held = (0..bytes / shard.segments.page_bytes).filter(|&p| !segment.is_given_back(p));
-        pages += held.count();
-        if bytes == 0 {
-            continue;
+    let mut free_units = 0;
+    let (mut place, mut prev_free) = (Place(0), false);
+    while shard.state.committed_bytes > 0 {
+        let head = shard.area.head(place);
+        assert_eq!(head.prev_is_free(), prev_free, "at {place:?}");
+        if head.is_end() {
+            assert_eq!(place, shard.end_mark());
+            break;
         }
-        let start = shard.segments.start_of(number);
-        let words = shard.segments.words(start);
-        let (mut place, mut prev_free) = (start, false);
-        loop {
-            let head = words.head(place);
-            assert_eq!(head.prev_is_free(), prev_free, "at {place:?}");
-            if head.is_end() {
-                assert_eq!(place.forward(1), start.forward(bytes / UNIT));
-                break;
-            }
-            assert!(head.units() >= block::MIN_UNITS);
-            if head.is_free() {
-                assert!(!prev_free, "two free neighbours at {place:?}");
-                let closing = words.read(place.forward(head.units() - 1));
-                assert_eq!(closing as usize, head.units());
-                free.insert(place, head.units());
-                free_units += head.units();
-            }
-            prev_free = head.is_free();
-            place = place.forward(head.units());
+        assert!(head.units() >= block::MIN_UNITS);
+        if head.is_free() {
+            assert!(!prev_free, "two free neighbours at {place:?}");
+            let closing = shard.area.read(place.forward(head.units() - 1));
+            assert_eq!(closing as usize, head.units());
+            free.insert(place, head.units());
+            free_units += head.units();
         }
+        prev_free = head.is_free();
+        place = place.forward(head.units());
     }
+    let all = 0..shard.state.committed_bytes / shard.page_bytes;
+    let pages = all.filter(|&page| !shard.given_back.is_given_back(page)).count();
     assert_eq!(shard.state.free_units, free_units);
     assert_eq!(shard.state.pages, pages);
     let mut listed = 0;
@@ -69,14 +55,14 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
 }
 
 fn small_limits() -> Limits {
-    Limits { segment_bytes: 1 << 16, max_pieces: 8, shards: 2 }
+    Limits { area_bytes: 1 << 23, max_pieces: 8, shards: 2 }
 }
 
 #[test]
 fn agrees_with_its_shadow() {
     for seed in 0..8 {
         let source = Counted::new(Os);
-        let limits = if seed % 2 == 0 { small_limits() } else { Limits::for_page_bytes(4096) };
+        let limits = if seed % 2 == 0 { small_limits() } else { Limits::new() };
         let pool: Dense<_> = Dense::with_limits(&source, limits);
         let mut shadow = Shadow::new(&pool, seed << 32);
         churn(&pool, &mut shadow, seed, soak_operations(20_000), 2_000, |shadow| {

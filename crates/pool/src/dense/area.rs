@@ -1,0 +1,174 @@
+//! Places in a shard, and the memory that they name.
+//!
+//! A shard reserves one contiguous range of address space, as large as it may ever become, and
+//! commits it page by page from its start. A [`Place`] counts 4-byte units from there, so that a
+//! place is an address but for an addition; 31 bits name 8 GiB.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use hectare_pages::{PageSource, SourceError};
+
+use super::block::Head;
+use crate::span::Span;
+use crate::table::{Entry, Table};
+
+/// The bytes in a unit: every block is as many units as it needs.
+pub(super) const UNIT: usize = 4;
+/// Places have this many bits: a handle cell is a word with one bit for its lock.
+pub(super) const PLACE_BITS: u32 = 31;
+/// The most that a shard can reserve; half of all addresses where those are fewer.
+pub(super) const MAX_AREA_BYTES: usize = {
+    let shift = PLACE_BITS + UNIT.trailing_zeros();
+    1 << if shift < usize::BITS - 2 { shift } else { usize::BITS - 2 }
+};
+
+/// A unit of a shard's memory, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(pub(super) u32);
+
+impl Place {
+    /// Beyond every place.
+    pub(super) const END: Self = Self(u32::MAX);
+
+    #[inline]
+    pub(super) const fn forward(self, units: usize) -> Self {
+        Self(self.0 + units as u32)
+    }
+
+    #[inline]
+    pub(super) const fn backward(self, units: usize) -> Self {
+        Self(self.0 - units as u32)
+    }
+
+    #[inline]
+    pub(super) const fn offset_bytes(self) -> usize {
+        self.0 as usize * UNIT
+    }
+}
+
+/// A shard's range of address space.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Area {
+    base: NonNull<u8>,
+    /// The number of the last unit, all ones: the range is a power of two.
+    last_unit: u32,
+}
+
+// SAFETY: an address and a length; what is there is locked or atomic, see `Span`.
+unsafe impl Send for Area {}
+// SAFETY: as above.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// Reserves `most_bytes`, a power of two, or as much of it as the source has.
+    pub(super) fn reserve(
+        source: &impl PageSource,
+        most_bytes: usize,
+    ) -> Result<Self, SourceError> {
+        let page_bytes = source.page_bytes();
+        let mut bytes = most_bytes;
+        loop {
+            match source.reserve(bytes, page_bytes) {
+                Ok(base) => return Ok(Self { base, last_unit: (bytes / UNIT - 1) as u32 }),
+                Err(_) if bytes > 2 * page_bytes => bytes = (bytes / 4).max(2 * page_bytes),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends the reservation.
+    ///
+    /// # Safety
+    /// Nothing in it is used any more; `source` is the one that it was reserved from.
+    pub(super) unsafe fn release(self, source: &impl PageSource) {
+        // SAFETY: the whole of the reservation, unused by the caller's word.
+        unsafe { source.release(self.base, self.bytes()) };
+    }
+
+    #[inline]
+    pub(super) const fn bytes(self) -> usize {
+        (self.last_unit as usize + 1) * UNIT
+    }
+
+    /// Where the byte at `offset`, at most [`bytes`](Self::bytes), lies.
+    pub(super) fn at(self, offset: usize) -> NonNull<u8> {
+        assert!(offset <= self.bytes(), "byte {offset} is not in the shard");
+        // SAFETY: within the reservation or at its end.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// The word at `place`. No check: what lies beyond the range wraps around in it.
+    #[inline]
+    fn word(&self, place: Place) -> &AtomicU32 {
+        let offset = Place(place.0 & self.last_unit).offset_bytes();
+        // SAFETY: the units up to the last one are all reserved.
+        let word = unsafe { self.base.add(offset) };
+        // SAFETY: aligned, as the base and a unit are; committed, by the shard's invariant 1;
+        // threads touch the words that they share as atomics only.
+        unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
+    }
+
+    #[inline]
+    pub(super) fn read(&self, place: Place) -> u32 {
+        self.word(place).load(Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn write(&self, place: Place, value: u32) {
+        self.word(place).store(value, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn head(&self, place: Place) -> Head {
+        Head(self.read(place))
+    }
+
+    #[inline]
+    pub(super) fn set_head(&self, place: Place, head: Head) {
+        self.write(place, head.0);
+    }
+
+    /// The place that is kept at `place`.
+    #[inline]
+    pub(super) fn link(&self, place: Place) -> Place {
+        Place(self.read(place))
+    }
+
+    /// The area as bytes.
+    #[inline]
+    pub(super) fn span(self) -> Span {
+        // SAFETY: reserved in whole; blocks lie in the committed part by the shard's invariant 1.
+        unsafe { Span::new(self.base, self.bytes()) }
+    }
+}
+
+/// Bit `n` of the `w`-th: page `64 w + n` was given back and has not been used since.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(super) struct GivenBack(AtomicU64);
+
+// SAFETY: an atomic word is valid as zero.
+unsafe impl Entry for GivenBack {}
+
+/// Pages in an entry of the table.
+pub(super) const PAGES_A_WORD: usize = 64;
+
+impl Table<GivenBack> {
+    /// How many pages of the area the table has bits for.
+    pub(super) fn pages(&self) -> usize {
+        (self.end() - self.first()) * PAGES_A_WORD
+    }
+
+    pub(super) fn is_given_back(&self, page: usize) -> bool {
+        let GivenBack(word) = self.get(self.first() + page / PAGES_A_WORD);
+        word.load(Relaxed) & (1 << (page % PAGES_A_WORD)) != 0
+    }
+
+    /// Flips the page's bit; under the shard's lock.
+    pub(super) fn set_given_back(&self, page: usize, given_back: bool) {
+        debug_assert_ne!(self.is_given_back(page), given_back);
+        let GivenBack(word) = self.get(self.first() + page / PAGES_A_WORD);
+        word.fetch_xor(1 << (page % PAGES_A_WORD), Relaxed);
+    }
+}
