@@ -20,9 +20,8 @@ pub(crate) mod assertion;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
 use crate::bench::{self, Entry, LatencyRecord, Memory, Parameters};
+use crate::progress::Progress;
 use crate::replay::{Ideal, Mode, Touch};
 use crate::runner::{self, Failure, Job, Measured, Sample};
 use crate::subject::Subject;
@@ -126,6 +125,8 @@ pub(crate) struct Contest {
     pub(crate) seed: u64,
     /// Whether single operations are timed in one more run per case and contestant.
     pub(crate) latency: bool,
+    /// Whether a program that fails is measured all the same.
+    pub(crate) ignore_failure: bool,
 }
 
 /// The figures of one run.
@@ -249,25 +250,20 @@ impl Contest {
     /// When no process can be started at all, or the reference breaks in every case.
     pub(crate) fn run(&self) -> anyhow::Result<Results> {
         let mut results = Results::default();
-        let bar = progress_bar();
+        let mut bar = Progress::new();
         let begun = Instant::now();
-        let Some(planted_ns) = self.warm_up(&mut results, &bar)? else {
+        let Some(planted_ns) = self.warm_up(&mut results, &mut bar)? else {
             results.interrupted = true;
             return Ok(results);
         };
-        anyhow::ensure!(
-            results.broken.len() < self.cases.len(),
-            "the reference {} runs in no case: {}",
-            self.contestants[0].name,
-            results.broken.first().map_or_else(String::new, |broken| broken.why.clone())
-        );
+        anyhow::ensure!(results.broken.len() < self.cases.len(), "{}", self.nothing_runs(&results));
         let round_estimate = begun.elapsed() * self.contestants.len() as u32;
         let mut planned = self.planned_rounds(Duration::ZERO, 0, round_estimate);
         let mut random = fastrand::Rng::with_seed(self.seed);
         let per_round = (self.cases.len() * self.contestants.len()) as u64;
         while results.rounds < planned {
             bar.set_length(planned as u64 * per_round);
-            if !self.round(results.rounds, &planted_ns, &mut random, &mut results, &bar)? {
+            if !self.round(results.rounds, &planted_ns, &mut random, &mut results, &mut bar)? {
                 results.interrupted = true;
                 break;
             }
@@ -276,10 +272,10 @@ impl Contest {
             planned = self.planned_rounds(spent, results.rounds, spent / results.rounds as u32);
         }
         if self.latency && !results.interrupted {
-            self.latency_runs(&mut results, &bar)?;
+            self.latency_runs(&mut results, &mut bar)?;
         }
         results.level_baselines(&self.cases);
-        bar.finish_and_clear();
+        bar.finish();
         Ok(results)
     }
 
@@ -288,11 +284,11 @@ impl Contest {
     fn warm_up(
         &self,
         results: &mut Results,
-        bar: &ProgressBar,
+        bar: &mut Progress,
     ) -> anyhow::Result<Option<Vec<u64>>> {
         let mut planted_ns = Vec::new();
         for (index, case) in self.cases.iter().enumerate() {
-            bar.set_message(format!("warm-up: {}", case.name));
+            bar.begin(format!("warm-up: {}", case.name));
             match runner::execute(&self.contestants[0].subject, &case.job(0, false), SAMPLE_EVERY)?
             {
                 Err(Failure::Interrupted) => return Ok(None),
@@ -302,6 +298,12 @@ impl Contest {
                     results.broken.push(Broken { case: index, contestant: 0, why });
                 }
                 Ok(measured) => {
+                    if let Some(why) = self.failed(&measured) {
+                        planted_ns.push(0);
+                        results.planted_shares.push(0.0);
+                        results.broken.push(Broken { case: index, contestant: 0, why });
+                        continue;
+                    }
                     let run = case.figures(&measured, 0, 0, index);
                     let units =
                         if measured.outcome.is_some() { run.ops.max(1) as f64 } else { 1.0 };
@@ -321,7 +323,7 @@ impl Contest {
         planted_ns: &[u64],
         random: &mut fastrand::Rng,
         results: &mut Results,
-        bar: &ProgressBar,
+        bar: &mut Progress,
     ) -> anyhow::Result<bool> {
         let mut cases: Vec<usize> = (0..self.cases.len()).collect();
         random.shuffle(&mut cases);
@@ -329,13 +331,12 @@ impl Contest {
             let mut order: Vec<usize> = (0..self.contestants.len()).collect();
             random.shuffle(&mut order);
             for index in order {
-                bar.inc(1);
                 let contestant = &self.contestants[index];
+                let what = &self.cases[case];
+                bar.step(format!("{} on {}", what.name, contestant.name));
                 if results.is_out(case, index, &self.contestants) {
                     continue;
                 }
-                let what = &self.cases[case];
-                bar.set_message(format!("{} on {}", what.name, contestant.name));
                 let planted = if contestant.role == Role::Planted { planted_ns[case] } else { 0 };
                 let job = what.job(planted, false);
                 match runner::execute(&contestant.subject, &job, SAMPLE_EVERY)? {
@@ -351,6 +352,10 @@ impl Contest {
                             results.broken.push(Broken { case, contestant: index, why });
                             continue;
                         }
+                        if let Some(why) = self.failed(&measured) {
+                            results.broken.push(Broken { case, contestant: index, why });
+                            continue;
+                        }
                         results.runs.push(what.figures(&measured, index, round, case));
                     }
                 }
@@ -360,7 +365,7 @@ impl Contest {
     }
 
     /// One run per case and subject with every operation timed.
-    fn latency_runs(&self, results: &mut Results, bar: &ProgressBar) -> anyhow::Result<()> {
+    fn latency_runs(&self, results: &mut Results, bar: &mut Progress) -> anyhow::Result<()> {
         for (index, case) in self.cases.iter().enumerate() {
             if matches!(case.work, Work::Program(_)) {
                 continue;
@@ -370,7 +375,7 @@ impl Contest {
                 if control || results.is_out(index, number, &self.contestants) {
                     continue;
                 }
-                bar.set_message(format!("latencies: {} on {}", case.name, contestant.name));
+                bar.begin(format!("latencies: {} on {}", case.name, contestant.name));
                 match runner::execute(&contestant.subject, &case.job(0, true), SAMPLE_EVERY)? {
                     Err(Failure::Interrupted) => {
                         results.interrupted = true;
@@ -392,6 +397,29 @@ impl Contest {
             }
         }
         Ok(())
+    }
+
+    /// Why there is nothing to compare with.
+    fn nothing_runs(&self, results: &Results) -> String {
+        let reference = &self.contestants[0].name;
+        let Some(broken) = results.broken.first() else { return String::new() };
+        let case = &self.cases[broken.case];
+        let advice = match case.work {
+            Work::Program(_) => {
+                "; the figures of a failing program say little (--ignore-failure measures it all \
+                 the same)"
+            }
+            _ => "",
+        };
+        format!("{} under {reference}: {}{advice}", case.name, broken.why)
+    }
+
+    /// How a program failed, where that is to be told.
+    fn failed(&self, measured: &Measured) -> Option<String> {
+        if self.ignore_failure || measured.outcome.is_some() {
+            return None;
+        }
+        runner::failure(measured.exit_code)
     }
 
     fn planned_rounds(&self, spent: Duration, done: usize, per_round: Duration) -> usize {
@@ -569,12 +597,4 @@ fn curve(samples: &[Sample], start_ns: u64, end_ns: u64, baseline_bytes: u64) ->
             [share, top.bytes.saturating_sub(baseline_bytes) as f64]
         })
         .collect()
-}
-
-fn progress_bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {wide_msg}")
-        .expect("a valid template");
-    let bar = ProgressBar::new(0).with_style(style);
-    bar.enable_steady_tick(Duration::from_millis(250));
-    bar
 }

@@ -22,9 +22,11 @@ mod machine;
 mod measure;
 mod output;
 mod pools;
+mod progress;
 mod replay;
 mod report;
 mod runner;
+mod scratch;
 mod stats;
 mod subject;
 
@@ -80,6 +82,9 @@ enum Verb {
 }
 
 fn main() -> std::process::ExitCode {
+    // `hectare … | head` ends as other commands do, without a panic about the closed pipe.
+    // SAFETY: no other thread runs yet; the default action is what the process began with.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let cli = Cli::parse();
     let done = match cli.verb {
         None => cmd::compare::run(cli.compare),

@@ -69,7 +69,8 @@ pub(crate) struct Measured {
     pub(crate) steal_ns: u64,
     /// What the child reported, for [`Job::Child`].
     pub(crate) outcome: Option<Outcome>,
-    /// The exit code of a program (a failing program is still a measured one).
+    /// The exit code of a program, as a shell gives it: 128 and the signal that ended it. A failing
+    /// program is still a measured one.
     pub(crate) exit_code: i32,
     /// Whether the subject's library was seen mapped; `None` when the run was too short to look.
     pub(crate) library_seen: Option<bool>,
@@ -121,7 +122,7 @@ pub(crate) fn execute(
     if flag.load(Ordering::Relaxed) {
         return Ok(Err(Failure::Interrupted));
     }
-    let own_peak_bytes = Usage::now().peak_bytes;
+    let mut inherited_bytes = Usage::now().peak_bytes;
     let (pipe, write_end) = pipe()?;
     let mut command = self::command(subject, job, write_end.as_raw_fd())?;
     let steal_before = sample::steal_ns();
@@ -156,51 +157,69 @@ pub(crate) fn execute(
     }
     let mut measured = Measured {
         wall_ns: end_ns - start_ns,
-        peak_bytes: peak_bytes(&usage, own_peak_bytes, &watch),
+        peak_bytes: 0,
         usage,
-        samples: watch.samples,
+        samples: Vec::new(),
         steal_ns: sample::steal_ns().saturating_sub(steal_before),
         outcome: None,
-        exit_code: status.code().unwrap_or(-1),
+        exit_code: exit_code(status),
         library_seen: watch.library_seen,
     };
     let read = match job {
         Job::Child(_) => {
             outcome(&watch.line, status, subject).map(|outcome| measured.outcome = Some(outcome))
         }
-        Job::Program { .. } => {
-            started(&watch.line, status).map(|start_ns| measured.wall_ns = end_ns - start_ns)
-        }
+        Job::Program { .. } => started(&watch.line, status).map(|(start_ns, launcher_bytes)| {
+            measured.wall_ns = end_ns - start_ns;
+            inherited_bytes = inherited_bytes.max(launcher_bytes);
+        }),
     };
+    measured.peak_bytes = peak_bytes(&usage, inherited_bytes, &watch);
+    measured.samples = watch.samples;
     Ok(read.map(|()| measured).map_err(|error| Failure::Broken(format!("{error:#}"))))
 }
 
 /// The peak of a program and its children.
 ///
 /// The kernel's `ru_maxrss` of a started program begins with the high-water mark of the process
-/// that started it. Where it is no larger than that, the mark sampled from the program itself is
-/// the better figure, exact but for what happened after the last look.
-fn peak_bytes(usage: &Usage, own_peak_bytes: u64, watch: &Watch<'_>) -> u64 {
+/// that started it, `inherited_bytes`. Where it is no larger than that, the mark sampled from the
+/// program itself is the better figure, exact but for what happened after the last look; of a
+/// program too short to be looked at there is none.
+fn peak_bytes(usage: &Usage, inherited_bytes: u64, watch: &Watch<'_>) -> u64 {
     let tree = watch.samples.iter().map(|sample| sample.bytes).max().unwrap_or(0);
-    let largest =
-        if usage.peak_bytes > own_peak_bytes { usage.peak_bytes } else { watch.sampled_peak_bytes };
+    let largest = if usage.peak_bytes > inherited_bytes {
+        usage.peak_bytes
+    } else {
+        watch.sampled_peak_bytes
+    };
     largest.max(tree)
 }
 
-/// When the program was executed, ns.
-fn started(line: &[u8], status: ExitStatus) -> anyhow::Result<u64> {
+/// When the program was executed, ns, and the launcher's peak, bytes.
+fn started(line: &[u8], status: ExitStatus) -> anyhow::Result<(u64, u64)> {
     let mut start = None;
     for record in serde_json::Deserializer::from_slice(line).into_iter() {
         match record.context("reading the launcher's record")? {
-            ChildRecord::Started { at_ns } => start = Some(at_ns),
+            ChildRecord::Started { at_ns, peak_bytes } => start = Some((at_ns, peak_bytes)),
             ChildRecord::Failed(why) => bail!("{why}"),
             ChildRecord::Done { .. } => bail!("a launcher gave a workload's record"),
         }
     }
-    if let Some(signal) = status.signal() {
-        bail!("killed by {}", signal_name(signal));
-    }
     start.with_context(|| format!("was not started ({status})"))
+}
+
+/// The exit code as a shell gives it: 128 and the signal, for a process that one ended.
+pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// How a program failed, in words; nothing for one that did not.
+pub(crate) fn failure(exit_code: i32) -> Option<String> {
+    match exit_code {
+        0 => None,
+        129..=192 => Some(format!("was killed by {}", signal_name(exit_code - 128))),
+        code => Some(format!("ended with exit code {code}")),
+    }
 }
 
 /// The process that does `job` with `subject` preloaded.

@@ -24,15 +24,20 @@ pub(crate) struct Ratio {
     pub(crate) rounds: usize,
 }
 
+/// Two subjects are the same when their ratio is shown to be within this share of one.
+pub(crate) const SAME_SHARE: f64 = 0.02;
+
 /// What a ratio shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Below one, shown.
     Less,
-    /// Nothing shown.
+    /// Equal within [`SAME_SHARE`], shown.
     Same,
     /// Above one, shown.
     More,
+    /// Nothing shown: too few rounds or too much noise.
+    Undecided,
 }
 
 impl Ratio {
@@ -43,17 +48,21 @@ impl Ratio {
         Some(Self { value, low, high, rounds: ratios.len() })
     }
 
-    /// What is shown: nothing with fewer than three rounds, nothing when the interval spans one,
-    /// and nothing when the effect is no larger than `noise`, what a subject shows against itself.
+    /// What is shown. A difference: the interval excludes one, and the effect is larger than
+    /// `noise`, the [`reach`](Self::reach) of a subject against itself. Equality: the whole interval lies within
+    /// [`SAME_SHARE`] of one. Nothing with fewer than three rounds.
     pub(crate) fn verdict(&self, noise: f64) -> Verdict {
-        if self.rounds < 3 || (self.value - 1.0).abs() <= noise {
-            Verdict::Same
-        } else if self.high < 1.0 {
+        let beyond_noise = (self.value - 1.0).abs() > noise;
+        if self.rounds < 3 {
+            Verdict::Undecided
+        } else if beyond_noise && self.high < 1.0 {
             Verdict::Less
-        } else if self.low > 1.0 {
+        } else if beyond_noise && self.low > 1.0 {
             Verdict::More
-        } else {
+        } else if self.reach() <= SAME_SHARE {
             Verdict::Same
+        } else {
+            Verdict::Undecided
         }
     }
 
@@ -193,17 +202,25 @@ mod tests {
         assert_eq!(Ratio::of(&draw(1.05)).unwrap().verdict(0.01), Verdict::More);
         assert_eq!(Ratio::of(&draw(0.95)).unwrap().verdict(0.01), Verdict::Less);
         let invented = (0..200)
-            .filter(|_| Ratio::of(&draw(1.0)).unwrap().verdict(0.0) != Verdict::Same)
+            .map(|_| Ratio::of(&draw(1.0)).unwrap().verdict(0.0))
+            .filter(|verdict| matches!(verdict, Verdict::Less | Verdict::More))
             .count();
         assert!(invented < 30, "{invented} of 200 differences were invented");
     }
 
     #[test]
-    fn an_effect_within_the_noise_is_the_same() {
+    fn the_same_is_said_where_it_is_shown_and_nothing_where_nothing_is() {
         let ratio = Ratio { value: 0.99, low: 0.985, high: 0.995, rounds: 10 };
         assert_eq!(ratio.verdict(0.0), Verdict::Less);
         assert_eq!(ratio.verdict(0.02), Verdict::Same);
-        assert_eq!(Ratio { rounds: 2, ..ratio }.verdict(0.0), Verdict::Same);
+        assert_eq!(Ratio { rounds: 2, ..ratio }.verdict(0.0), Verdict::Undecided);
+        let wide = Ratio { low: 0.7, high: 1.2, ..ratio };
+        assert_eq!(wide.verdict(0.0), Verdict::Undecided);
+        let around_one = Ratio { low: 0.985, high: 1.015, ..ratio };
+        assert_eq!(around_one.verdict(0.0), Verdict::Same);
+        // Away from one by no more than the reference is from itself, but not shown to be at one.
+        let biased = Ratio { value: 1.05, low: 1.04, high: 1.06, ..ratio };
+        assert_eq!(biased.verdict(0.06), Verdict::Undecided);
         assert!((ratio.reach() - 0.015).abs() < 1e-12);
     }
 }

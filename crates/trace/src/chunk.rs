@@ -15,8 +15,10 @@ pub enum ChunkState {
     Open,
     /// Complete; rows as they are.
     Plain,
-    /// Complete; rows compressed (raw deflate).
+    /// Complete; rows compressed in one piece (raw deflate). Written by version 1.
     Deflate,
+    /// Complete; rows compressed in frames, each with a checksum.
+    Framed,
 }
 
 /// What stands before the rows.
@@ -53,6 +55,7 @@ impl ChunkHeader {
             ChunkState::Open => 1,
             ChunkState::Plain => 2,
             ChunkState::Deflate => 3,
+            ChunkState::Framed => 4,
         };
         out[8..12].copy_from_slice(&self.thread.0.to_le_bytes());
         out[12..16].copy_from_slice(&self.rows.to_le_bytes());
@@ -80,6 +83,7 @@ impl ChunkHeader {
                 1 => ChunkState::Open,
                 2 => ChunkState::Plain,
                 3 => ChunkState::Deflate,
+                4 => ChunkState::Framed,
                 _ => return None,
             },
             thread: ThreadId(u32_at(8)?),

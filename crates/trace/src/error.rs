@@ -31,7 +31,7 @@ impl fmt::Display for Error {
             ),
             Self::Version { found } => write!(
                 f,
-                "the trace has format version {found}, this program reads version {}; \
+                "the trace has format version {found}, this program reads up to version {}; \
                  record it again",
                 crate::VERSION
             ),
@@ -65,6 +65,8 @@ pub struct Damage {
     pub offset: u64,
     /// Chunks with a wrong checksum or unreadable rows.
     pub bad_chunks: u64,
+    /// Chunks of which only the beginning is good.
+    pub partial_chunks: u64,
     /// Bytes between chunks that are not a chunk, or are missing at the end.
     pub stray_bytes: u64,
     /// Whether the index of a sealed file is missing or damaged (the chunks were found without).
@@ -78,7 +80,7 @@ pub struct Damage {
 impl Damage {
     /// Whether there is any.
     pub fn any(&self) -> bool {
-        self.bad_chunks > 0 || self.stray_bytes > 0 || self.index_lost
+        self.bad_chunks > 0 || self.partial_chunks > 0 || self.stray_bytes > 0 || self.index_lost
     }
 }
 
@@ -87,6 +89,9 @@ impl fmt::Display for Damage {
         write!(f, "the trace is damaged from byte {} on:", self.offset)?;
         if self.bad_chunks > 0 {
             write!(f, " {} chunks are unreadable;", self.bad_chunks)?;
+        }
+        if self.partial_chunks > 0 {
+            write!(f, " {} chunks are readable in part;", self.partial_chunks)?;
         }
         if self.stray_bytes > 0 {
             write!(f, " {} bytes are missing or no part of it;", self.stray_bytes)?;

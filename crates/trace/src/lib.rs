@@ -33,6 +33,7 @@
 mod chunk;
 mod error;
 mod event;
+mod frame;
 pub mod header;
 mod histogram;
 mod order;

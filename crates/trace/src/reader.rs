@@ -14,6 +14,7 @@ use std::path::Path;
 use crate::chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState};
 use crate::error::{Damage, Error};
 use crate::event::{Record, ThreadId};
+use crate::frame;
 use crate::header::{FileHeader, HEADER_BYTES};
 use crate::row::RowState;
 use crate::writer::{INDEX_ENTRY_BYTES, INDEX_MAGIC};
@@ -164,14 +165,28 @@ impl Trace {
         stored.clear();
         stored.resize(header.stored_bytes as usize, 0);
         let got = read_some(&self.file, &mut stored, place.offset + CHUNK_HEADER_BYTES as u64)?;
+        stored.truncate(got);
+        let cut = got < header.stored_bytes as usize;
         let whole = match header.state {
             // A recorder that died may leave a chunk whose last pages were never written.
             ChunkState::Open => {
-                stored.truncate(got);
                 std::mem::swap(rows, &mut stored);
                 true
             }
-            _ if got < stored.len() || crc32fast::hash(&stored) != header.crc => false,
+            ChunkState::Framed => {
+                let good = frame::unpack(&stored, header.plain_bytes as usize, rows);
+                if good < header.rows {
+                    self.spare.borrow_mut().push(stored);
+                    return Ok(self.beginning(place, header, good > 0));
+                }
+                true
+            }
+            ChunkState::Plain if cut => {
+                std::mem::swap(rows, &mut stored);
+                self.spare.borrow_mut().push(stored);
+                return Ok(self.beginning(place, header, !rows.is_empty()));
+            }
+            _ if cut || crc32fast::hash(&stored) != header.crc => false,
             ChunkState::Plain => {
                 std::mem::swap(rows, &mut stored);
                 true
@@ -194,6 +209,17 @@ impl Trace {
             return Ok(None);
         }
         Ok(Some(header))
+    }
+
+    /// The header of a chunk of which only the beginning is good: as of one left open, to be read
+    /// up to the last whole row. Nothing if there is none.
+    fn beginning(&self, place: &ChunkPlace, header: ChunkHeader, any: bool) -> Option<ChunkHeader> {
+        if !any {
+            self.note(place.offset, |damage| damage.bad_chunks += 1);
+            return None;
+        }
+        self.note(place.offset, |damage| damage.partial_chunks += 1);
+        Some(ChunkHeader { state: ChunkState::Open, rows: 0, ..header })
     }
 
     fn chunk_header(&self, offset: u64) -> Result<Option<ChunkHeader>, Error> {

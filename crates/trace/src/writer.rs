@@ -6,6 +6,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 
 use crate::chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState};
 use crate::event::{Event, ObjectId, Record, ThreadId};
+use crate::frame::{self, Cuts};
 use crate::header::{FileHeader, HEADER_BYTES};
 use crate::reader::ChunkPlace;
 use crate::row::{ROW_WINDOW_BYTES, RowState};
@@ -16,9 +17,6 @@ pub(crate) const INDEX_ENTRY_BYTES: usize = 32;
 /// Rows of one chunk, bytes: large enough to compress well, small enough that a reader can hold
 /// one for each of hundreds of threads.
 const CHUNK_PLAIN_BYTES: usize = 1 << 17;
-
-/// miniz's strongest level that is still quick; 10 gains below one per cent on traces.
-const DEFLATE_LEVEL: u8 = 9;
 
 /// Writes a sealed trace. Dropped without [`finish`](Self::finish), the file is one without index:
 /// still readable, and told as damaged.
@@ -35,13 +33,14 @@ pub struct Writer<W> {
 struct Buffer {
     rows: Vec<u8>,
     count: u32,
+    cuts: Cuts,
     first: RowState,
     state: RowState,
 }
 
 impl Buffer {
     fn new(state: RowState) -> Self {
-        Self { rows: Vec::new(), count: 0, first: state, state }
+        Self { rows: Vec::new(), count: 0, cuts: Cuts::default(), first: state, state }
     }
 }
 
@@ -77,6 +76,7 @@ impl<W: Write + Seek> Writer<W> {
         let (length, made) = buffer.state.put(&mut row, time_ticks, event, failed);
         buffer.rows.extend_from_slice(&row[..length]);
         buffer.count += 1;
+        buffer.cuts.row(buffer.rows.len(), buffer.count);
         if buffer.rows.len() >= CHUNK_PLAIN_BYTES {
             self.flush(thread)?;
         }
@@ -112,27 +112,22 @@ impl<W: Write + Seek> Writer<W> {
         let Some(buffer) = self.threads.get_mut(&thread).filter(|buffer| buffer.count > 0) else {
             return Ok(());
         };
-        let deflated = miniz_oxide::deflate::compress_to_vec(&buffer.rows, DEFLATE_LEVEL);
         let plain_bytes = buffer.rows.len();
-        let (state, stored) = if deflated.len() < plain_bytes {
-            (ChunkState::Deflate, &deflated)
-        } else {
-            (ChunkState::Plain, &buffer.rows)
-        };
+        let stored = frame::pack(&buffer.rows, buffer.count, std::mem::take(&mut buffer.cuts));
         let header = ChunkHeader {
-            state,
+            state: ChunkState::Framed,
             thread,
             rows: buffer.count,
             span_bytes: (CHUNK_HEADER_BYTES + stored.len()) as u32,
             stored_bytes: stored.len() as u32,
             plain_bytes: plain_bytes as u32,
-            crc: crc32fast::hash(stored),
+            crc: crc32fast::hash(&stored),
             first_serial: buffer.first.next_serial,
             first_time_ticks: buffer.first.time_ticks,
             last_time_ticks: buffer.state.time_ticks,
         };
         self.out.write_all(&header.to_bytes())?;
-        self.out.write_all(stored)?;
+        self.out.write_all(&stored)?;
         self.places.push(ChunkPlace {
             offset: self.offset,
             thread,

@@ -18,6 +18,7 @@ use anyhow::{Context, bail};
 use super::{Outcome, Parameters};
 use crate::cmd::child::ChildRecord;
 use crate::report::{Report, Row};
+use crate::scratch::Scratch;
 use crate::subject::Subject;
 
 /// Under callgrind a program takes some fifty times as long: of the operations so many less.
@@ -95,16 +96,13 @@ fn run(
     parameters: &Parameters,
     subject: &Subject,
 ) -> anyhow::Result<(Counts, Outcome)> {
-    let file = OutFile(std::env::temp_dir().join(format!(
-        "hectare-callgrind-{}-{}",
-        std::process::id(),
-        subject.name
-    )));
+    let scratch = Scratch::new()?;
+    let file = scratch.path().join("callgrind.out");
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--cache-sim=yes", "--compress-strings=no"])
         .args(["--compress-pos=no", "--quiet"])
-        .arg(format!("--callgrind-out-file={}", file.0.display()))
+        .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(std::env::current_exe().context("finding this executable")?)
         .args(["child", "--fd", "1", "bench", name])
         .arg(serde_json::to_string(parameters)?)
@@ -125,22 +123,12 @@ fn run(
             String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no word")
         ),
     };
-    let text = std::fs::read_to_string(&file.0).context("reading callgrind's output")?;
+    let text = std::fs::read_to_string(&file).context("reading callgrind's output")?;
     let object = match &subject.library {
         Some(library) => library.clone(),
         None => PathBuf::from("libc.so.6"),
     };
     Ok((parse(&text, &object)?, outcome))
-}
-
-/// Callgrind's output, removed when it was read.
-struct OutFile(PathBuf);
-
-impl Drop for OutFile {
-    fn drop(&mut self) {
-        // There is none when valgrind did not start.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// Sums of a callgrind profile with uncompressed names and positions; `object` is the library whose

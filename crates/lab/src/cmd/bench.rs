@@ -157,7 +157,7 @@ fn all(args: &Args) -> anyhow::Result<()> {
         tables = best_peer::tables(report);
     });
     print!("{tables}");
-    done
+    done.map(drop)
 }
 
 /// The case of a workload; `telling` are the parameters that its name must tell.
@@ -197,22 +197,29 @@ fn every_trace() -> anyhow::Result<Vec<Case>> {
 
 fn list() {
     for entry in bench::ENTRIES {
-        let (about, source, parameters) = match entry {
+        let (about, source, call) = match entry {
             Entry::Workload(workload) => {
                 let defaults = workload.defaults();
-                let mut parameters = format!("threads={} ops={}", defaults.threads, defaults.ops);
-                for (name, value) in &defaults.more {
-                    parameters.push_str(&format!(" {name}={value}"));
+                let mut call = format!(
+                    "hectare bench {} --threads {} --ops {}",
+                    workload.name(),
+                    defaults.threads,
+                    defaults.ops
+                );
+                let seed = ("seed".to_owned(), defaults.seed.to_string());
+                for (name, value) in defaults.more.iter().chain([(&seed.0, &seed.1)]) {
+                    call.push_str(&format!(" --set {name}={value}"));
                 }
-                (workload.about(), workload.source(), Some(parameters))
+                (workload.about(), workload.source(), call)
             }
-            Entry::Study(study) => (study.about(), study.source(), None),
+            Entry::Study(study) => {
+                let call = format!("hectare bench {} -- --help", study.name());
+                (study.about(), study.source(), call)
+            }
         };
         println!("{}", entry.name());
         println!("    {about}");
         println!("    source: {source}");
-        if let Some(parameters) = parameters {
-            println!("    parameters: {parameters}");
-        }
+        println!("    {call}");
     }
 }

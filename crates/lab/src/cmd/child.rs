@@ -16,7 +16,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{self, Entry, Outcome, Parameters};
-use crate::measure::monotonic_ns;
+use crate::measure::{Usage, monotonic_ns};
 use crate::replay::{self, Mode, Touch};
 
 /// What `hectare child` is given by the runner.
@@ -90,6 +90,9 @@ pub(crate) enum ChildRecord {
     Started {
         /// `CLOCK_MONOTONIC`, ns.
         at_ns: u64,
+        /// The launcher's own peak of resident memory, which the kernel counts as the program's,
+        /// bytes.
+        peak_bytes: u64,
     },
     /// It did not; why.
     Failed(String),
@@ -156,7 +159,8 @@ fn exec(
     }
     // SAFETY: the descriptor is open; the program must not inherit it.
     unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-    send(pipe, &ChildRecord::Started { at_ns: monotonic_ns() })?;
+    let peak_bytes = Usage::now().peak_bytes;
+    send(pipe, &ChildRecord::Started { at_ns: monotonic_ns(), peak_bytes })?;
     spin(Duration::from_nanos(planted_ns));
     let error = command.exec();
     Err(error).with_context(|| format!("starting {}", program.to_string_lossy()))

@@ -4,10 +4,11 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 use super::contesting::ContestArgs;
 use crate::contest::{Case, Work};
+use crate::output::place::{self, Kind};
 use crate::replay::{Ideal, Mode, Touch};
 use crate::subject::{self, program};
 
@@ -43,8 +44,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         args.traces = bundled_traces()?;
         // The main job leaves its report behind even when no file was asked for.
         let outputs = &mut args.contest.outputs;
-        outputs.json.get_or_insert_with(|| "hectare-report.json".into());
-        outputs.report.get_or_insert_with(|| "hectare-report.html".into());
+        leave(&mut outputs.json, "hectare-report.json", Kind::Json)?;
+        leave(&mut outputs.report, "hectare-report.html", Kind::Html)?;
     }
     let cases = args
         .traces
@@ -52,6 +53,15 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         .map(|path| trace_case(path, args.mode, args.touch))
         .collect::<anyhow::Result<Vec<_>>>()?;
     args.contest.hold("compare", cases, true)
+}
+
+/// A file that is written although nobody asked for it.
+fn leave(file: &mut Option<PathBuf>, name: &str, kind: Kind) -> anyhow::Result<()> {
+    if file.is_none() {
+        place::check(Path::new(name), kind).map_err(|why| anyhow!("{name} {why}"))?;
+        *file = Some(name.into());
+    }
+    Ok(())
 }
 
 /// The case of a user's program.

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use super::Exit;
 use crate::contest::analysis::Analysis;
 use crate::contest::assertion::{Claim, Decision};
-use crate::contest::{Case, Contest, Rounds};
+use crate::contest::{Case, Contest, Results, Rounds, Work};
 use crate::output::Outputs;
 use crate::report::Report;
 use crate::runner;
@@ -33,6 +33,9 @@ pub(crate) struct ContestArgs {
     /// when the noise is larger than the margin. Can be given several times
     #[arg(long = "assert", value_name = "EXPR")]
     pub(crate) claims: Vec<Claim>,
+    /// Measure a program although it fails (ends with another exit code than 0)
+    #[arg(long)]
+    pub(crate) ignore_failure: bool,
     /// Seed of the shuffles
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -56,15 +59,23 @@ impl ContestArgs {
         Ok((subjects, reference))
     }
 
+    /// Checks the names of allocators, for verbs with work to do before the contest.
+    ///
+    /// # Errors
+    /// When one is unknown.
+    pub(crate) fn check_names(&self) -> anyhow::Result<()> {
+        self.subjects().map(drop)
+    }
+
     /// Holds the contest over `cases`, prints the table, writes the files, decides the claims.
     ///
     /// # Errors
     /// When nothing could be measured, and with [`Exit`] when claims fail or Ctrl-C came.
     pub(crate) fn hold(&self, verb: &str, cases: Vec<Case>, latency: bool) -> anyhow::Result<()> {
-        self.hold_and(verb, cases, latency, |_| ())
+        self.hold_and(verb, cases, latency, |_| ()).map(drop)
     }
 
-    /// As [`ContestArgs::hold`], with a last word on the report before it is printed.
+    /// As [`ContestArgs::hold`], with a last word on the report before it is printed; gives it.
     ///
     /// # Errors
     /// As [`ContestArgs::hold`].
@@ -74,7 +85,7 @@ impl ContestArgs {
         cases: Vec<Case>,
         latency: bool,
         finish: impl FnOnce(&mut Report),
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Report> {
         runner::interrupted();
         let (subjects, reference) = self.subjects()?;
         if subjects.iter().all(|subject| *subject == reference) {
@@ -89,6 +100,7 @@ impl ContestArgs {
             },
             seed: self.seed,
             latency,
+            ignore_failure: self.ignore_failure,
         };
         for claim in &self.claims {
             claim.check(&contest)?;
@@ -123,12 +135,26 @@ impl ContestArgs {
         if results.interrupted {
             bail!(Exit { code: 130, message: "interrupted".to_owned() });
         }
+        if let Some(failed) = program_that_failed(&contest, &results) {
+            bail!(Exit { code: 5, message: failed });
+        }
         if verdicts.contains(&Decision::Fails) {
             bail!(Exit { code: 3, message: "an assertion fails".to_owned() });
         }
         if verdicts.contains(&Decision::Undecided) {
             bail!(Exit { code: 4, message: "an assertion is undecided".to_owned() });
         }
-        Ok(())
+        Ok(report)
     }
+}
+
+/// The program that failed under some allocator, in words.
+fn program_that_failed(contest: &Contest, results: &Results) -> Option<String> {
+    let broken = results
+        .broken
+        .iter()
+        .find(|broken| matches!(contest.cases[broken.case].work, Work::Program(_)))?;
+    let case = &contest.cases[broken.case].name;
+    let subject = &contest.contestants[broken.contestant].name;
+    Some(format!("{case} failed under {subject}: {} (--ignore-failure measures it)", broken.why))
 }

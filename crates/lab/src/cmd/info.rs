@@ -1,14 +1,15 @@
 //! `hectare info`: what a trace holds.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use hectare_trace::seal::{SealOptions, seal};
 use hectare_trace::{Histogram, Summary, Trace};
 use serde_json::Value;
 
 use crate::output::Outputs;
+use crate::output::place::{self, Kind};
 use crate::report::{Report, Row};
 
 /// What `hectare info` can be given.
@@ -18,10 +19,10 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE.hxt")]
     trace: PathBuf,
     /// Write the good part of a damaged or unsealed trace as a new one
-    #[arg(long, value_name = "FILE.hxt")]
+    #[arg(long, value_name = "FILE.hxt", value_parser = place::writable(Kind::Trace))]
     salvage: Option<PathBuf>,
     /// Write the figures as JSON (schema 1)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Json))]
     json: Option<PathBuf>,
 }
 
@@ -40,12 +41,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let outputs = Outputs { json: args.json, ..Outputs::default() };
     outputs.write(&report(&name, &trace, &summary))?;
     if let Some(target) = &args.salvage {
-        let sealed = seal(&args.trace, target, SealOptions::default())
-            .with_context(|| format!("writing {}", target.display()))?;
-        println!("wrote {} events to {}", sealed.rows, target.display());
-        return Ok(());
+        return salvage(&args.trace, target, summary.rows());
     }
     trace.check().with_context(|| format!("{name} (--salvage FILE.hxt writes the good part)"))
+}
+
+/// Writes the good part of a trace, of which there must be some.
+fn salvage(source: &Path, target: &Path, rows: u64) -> anyhow::Result<()> {
+    ensure!(rows > 0, "{}: not one event is readable, nothing is salvaged", source.display());
+    let same = target.canonicalize().ok() == source.canonicalize().ok();
+    ensure!(!same, "--salvage {}: the trace itself is given as its own copy", target.display());
+    let sealed = seal(source, target, SealOptions::default())
+        .with_context(|| format!("writing {}", target.display()))?;
+    println!("wrote {} events to {}", sealed.rows, target.display());
+    Ok(())
 }
 
 /// Length of the recording, s.

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 /// | 2 | wrong arguments (from the argument parser) |
 /// | 3 | measured, but an `--assert` does not hold |
 /// | 4 | measured, but an `--assert` cannot be decided at this noise |
+/// | 5 | measured, but the program failed under some allocator |
 /// | 130 | interrupted; what was measured has been printed and written |
 #[derive(Debug)]
 pub(crate) struct Exit {

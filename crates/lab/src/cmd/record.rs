@@ -4,30 +4,43 @@
 //!  hectare record -o F.hxt -- CMD
 //!     │ LD_PRELOAD=libhectare_recorder.so HECTARE_TRACE=F.hxt.raw
 //!     ├──▶ CMD ──▶ F.hxt.raw.<pid>.<n>   one for every program image of every process
-//!     └── seal the largest ──▶ F.hxt     the others with --all ──▶ F.<pid>.<n>.hxt
+//!     └── seal the one that did the work ──▶ F.hxt     the others with --all ──▶ F.<pid>.<n>.hxt
 //! ```
+//!
+//! The command ends as the program did, also when it was ended by a signal. SIGINT and SIGTERM are
+//! the program's: they are passed on, and what it recorded until its end is kept.
 
-use std::fs;
+pub(crate) mod images;
+
+use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use hectare_trace::seal::{SealOptions, Sealed, seal};
 use hectare_trace::{FileHeader, RECORDER_CLOCK_SHIFT, Trace};
 
+use super::Exit;
+use crate::output::place::{self, Kind};
 use crate::replay::clock;
-use crate::subject;
+use crate::runner;
+use crate::scratch::Scratch;
+use crate::subject::{self, program};
+use images::Image;
 
 /// What `hectare record` can be given.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The trace to write.
-    #[arg(short, long, value_name = "F.hxt", required_unless_present = "cost_loop")]
+    #[arg(short, long, value_name = "F.hxt", required_unless_present = "cost_loop",
+        value_parser = place::writable(Kind::Trace))]
     output: Option<PathBuf>,
-    /// Keep the traces of all processes that the program starts, not only the largest.
+    /// Keep the traces of all processes that the program starts, not only of the one that did the
+    /// work.
     #[arg(long)]
     all: bool,
     /// Resolution of the times kept, ns; coarser times make smaller files.
@@ -48,19 +61,26 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         return Ok(());
     }
     let output = args.output.context("no output given: `-o F.hxt`")?;
-    let options = Options { all: args.all, tick_ns: args.tick_ns };
+    let options = Options { all: args.all, tick_ns: args.tick_ns, of: None };
     let recorded = record(&output, &args.command, options)?;
-    recorded.tell(&args.command);
+    recorded.tell();
+    let code = runner::exit_code(recorded.status);
+    if let Some(why) = runner::failure(code) {
+        let message = format!("`{}` {why}", args.command.join(" "));
+        bail!(Exit { code: u8::try_from(code).unwrap_or(1), message });
+    }
     Ok(())
 }
 
 /// How to record.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Keep every process.
     pub(crate) all: bool,
     /// Resolution of the times kept, ns.
     pub(crate) tick_ns: u64,
+    /// The process whose command line holds this comes first, not the one that did the work.
+    pub(crate) of: Option<String>,
 }
 
 /// One sealed trace.
@@ -77,10 +97,10 @@ pub(crate) struct Kept {
 /// What a recording gave.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// The largest trace first; the others only if asked for.
+    /// The one that did the work first; the others only if asked for.
     pub(crate) kept: Vec<Kept>,
-    /// Command lines of the processes whose traces were not kept.
-    pub(crate) dropped: Vec<String>,
+    /// Those whose traces were not kept.
+    pub(crate) dropped: Vec<Image>,
     /// How the program ended.
     pub(crate) status: ExitStatus,
     /// How long it ran.
@@ -91,10 +111,7 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     /// Says on the error output what was kept.
-    fn tell(&self, command: &[String]) {
-        if !self.status.success() {
-            eprintln!("hectare: `{}` ended with {}", command.join(" "), self.status);
-        }
+    pub(crate) fn tell(&self) {
         for kept in &self.kept {
             eprintln!(
                 "{}: {} events of `{}`, {} bytes",
@@ -117,52 +134,73 @@ impl Recorded {
         );
         if !self.dropped.is_empty() {
             let count = self.dropped.len();
-            eprintln!("{count} more recorded, smaller, not kept (--all keeps them):");
-            for command in self.dropped.iter().take(5) {
-                eprintln!("  {command}");
+            eprintln!("{count} more recorded and not kept (`hectare record --all` keeps them):");
+            for image in self.dropped.iter().take(5) {
+                eprintln!("  {} events of `{}`", image.rows, shortened(&image.command));
             }
         }
     }
 }
 
+/// The beginning of a command line.
+pub(crate) fn shortened(command: &str) -> String {
+    const MOST: usize = 100;
+    if command.chars().count() <= MOST {
+        return command.to_owned();
+    }
+    let beginning: String = command.chars().take(MOST).collect();
+    beginning + " …"
+}
+
 /// Records `command` into `output`.
 ///
 /// # Errors
-/// When the recorder is missing, the program cannot be started, nothing could be recorded, or the
-/// trace cannot be written.
+/// When the recorder is missing, cannot be preloaded into the program, the program cannot be
+/// started, nothing could be recorded, or the trace cannot be written.
 pub(crate) fn record(
     output: &Path,
     command: &[String],
     options: Options,
 ) -> anyhow::Result<Recorded> {
     let (program, arguments) = command.split_first().context("no program given after `--`")?;
+    let path = program::resolve(OsStr::new(program))?;
+    if let Some(obstacle) = program::obstacle(&path)? {
+        bail!("{}", obstacle.explain(&path));
+    }
     let recorder = subject::recorder_library()?;
     let output = std::path::absolute(output).context("the output's path")?;
     let folder = output.parent().context("the output has no folder")?;
     ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());
     let raw = output.with_extension("hxt.raw");
-    remove_raw(&raw)?;
+    images::remove(&raw)?;
     let event_cost_ns = event_cost_ns(&recorder, folder)?;
 
-    // The program gets the terminal's Ctrl-C; what it recorded until then is kept.
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let hook = signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted)?;
+    let signals = Signals::watch()?;
     let clock = ClockRate::start();
     let start = Instant::now();
-    let status = preloaded(Command::new(program).args(arguments), &recorder, &raw)
-        .status()
+    let child = preloaded(Command::new(program).args(arguments), &recorder, &raw)
+        .spawn()
         .with_context(|| format!("cannot start `{program}`"))?;
+    let status = signals.wait(child)?;
     let elapsed = start.elapsed();
-    signal_hook::low_level::unregister(hook);
+    drop(signals);
 
-    let mut files = raw_files(&raw)?;
-    if files.is_empty() {
+    let mut found = images::found(&raw)?;
+    if found.is_empty() {
         bail!(
-            "`{program}` ({status}) recorded nothing: it allocates nothing through malloc, is \
-             linked statically, or runs with other rights (setuid), where preloading is ignored"
+            "`{program}` ({status}) recorded nothing: it allocates nothing through malloc, or \
+             executes a program that is linked statically or runs with other rights (set-user-id), \
+             where preloading is ignored"
         );
     }
-    files.sort_by_key(|file| std::cmp::Reverse(file.rows));
+    if let Some(text) = &options.of {
+        let Some(place) = found.iter().position(|image| image.command.contains(text)) else {
+            let all: Vec<_> = found.iter().map(|image| shortened(&image.command)).collect();
+            images::remove(&raw)?;
+            bail!("no command line holds `{text}`; recorded were:\n  {}", all.join("\n  "));
+        };
+        found[..=place].rotate_right(1);
+    }
     let sealing = SealOptions {
         source_ticks_per_second: clock.ticks_per_second(),
         tick_ns: options.tick_ns,
@@ -170,24 +208,69 @@ pub(crate) fn record(
     };
     let mut kept = Vec::new();
     let mut dropped = Vec::new();
-    for (nth, file) in files.iter().enumerate() {
+    for (nth, image) in found.into_iter().enumerate() {
         if nth > 0 && !options.all {
-            dropped.push(file.command.clone());
+            dropped.push(image);
             continue;
         }
         let path = if nth == 0 {
             output.clone()
         } else {
-            output.with_extension(format!("{}.hxt", file.suffix))
+            output.with_extension(format!("{}.hxt", image.suffix()))
         };
-        let sealed = seal(&file.path, &path, sealing).with_context(|| {
-            format!("sealing {} into {} (the first is kept)", file.path.display(), path.display())
+        let sealed = seal(&image.path, &path, sealing).with_context(|| {
+            format!("sealing {} into {} (the first is kept)", image.path.display(), path.display())
         })?;
         let header = Trace::open(&path)?.header().clone();
         kept.push(Kept { path, header, sealed });
     }
-    remove_raw(&raw)?;
+    images::remove(&raw)?;
     Ok(Recorded { kept, dropped, status, elapsed, event_cost_ns })
+}
+
+/// Signals that would end this command while the program runs.
+struct Signals {
+    hooks: Vec<signal_hook::SigId>,
+    /// The last one that came; 0 for none.
+    came: Arc<AtomicUsize>,
+}
+
+impl Signals {
+    fn watch() -> anyhow::Result<Self> {
+        let came = Arc::new(AtomicUsize::new(0));
+        let mut hooks = Vec::new();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+            hooks.push(signal_hook::flag::register_usize(signal, came.clone(), signal as usize)?);
+        }
+        Ok(Self { hooks, came })
+    }
+
+    /// Waits for the program and passes signals on to it. From a terminal it gets SIGINT and SIGQUIT
+    /// without our doing.
+    fn wait(&self, mut child: Child) -> anyhow::Result<ExitStatus> {
+        const LOOK_EVERY: Duration = Duration::from_millis(5);
+        let terminal = std::io::stdin().is_terminal();
+        loop {
+            if let Some(status) = child.try_wait().context("waiting for the program")? {
+                return Ok(status);
+            }
+            let signal = self.came.swap(0, Ordering::Relaxed) as i32;
+            let from_terminal = terminal && [libc::SIGINT, libc::SIGQUIT].contains(&signal);
+            if signal != 0 && !from_terminal {
+                // SAFETY: the child has not been waited for, so its number is still its own.
+                unsafe { libc::kill(child.id() as i32, signal) };
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for hook in self.hooks.drain(..) {
+            signal_hook::low_level::unregister(hook);
+        }
+    }
 }
 
 fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a mut Command {
@@ -198,48 +281,6 @@ fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a m
         preload.push(before);
     }
     command.env("LD_PRELOAD", preload).env("HECTARE_TRACE", raw)
-}
-
-/// A file that a recorder left.
-struct RawFile {
-    path: PathBuf,
-    /// `<pid>.<n>`.
-    suffix: String,
-    rows: u64,
-    command: String,
-}
-
-fn raw_paths(raw: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
-    let folder = raw.parent().context("the output has no folder")?;
-    let prefix = format!("{}.", raw.file_name().unwrap_or_default().to_string_lossy());
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if let Some(suffix) = name.to_string_lossy().strip_prefix(&prefix) {
-            found.push((entry.path(), suffix.to_owned()));
-        }
-    }
-    Ok(found)
-}
-
-fn raw_files(raw: &Path) -> anyhow::Result<Vec<RawFile>> {
-    let mut files = Vec::new();
-    for (path, suffix) in raw_paths(raw)? {
-        // A process that died while it made its file leaves one without header.
-        if let Ok(trace) = Trace::open(&path) {
-            let rows = trace.count_rows()?;
-            files.push(RawFile { path, suffix, rows, command: trace.header().command.clone() });
-        }
-    }
-    Ok(files)
-}
-
-fn remove_raw(raw: &Path) -> anyhow::Result<()> {
-    for (path, _) in raw_paths(raw)? {
-        fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// How fast the recorder's clock runs, measured here over the time of the recording.
@@ -268,7 +309,8 @@ impl ClockRate {
 /// What recording costs each event on this machine, ns: the difference of the same loop with and
 /// without the recorder, each in processes of its own, the best of three.
 fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<f64> {
-    let raw = folder.join(format!(".hectare-cost-{}", std::process::id()));
+    let scratch = Scratch::inside(folder)?;
+    let raw = scratch.path().join("cost");
     let mut best = [f64::INFINITY; 2];
     for _ in 0..3 {
         for (recorded, best) in best.iter_mut().enumerate() {
@@ -281,7 +323,7 @@ fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<f64> {
             let text = String::from_utf8_lossy(&output.stdout);
             let ns: f64 = text.trim().parse().context("the cost loop printed no number")?;
             *best = best.min(ns);
-            remove_raw(&raw)?;
+            images::remove(&raw)?;
         }
     }
     Ok((best[1] - best[0]).max(0.0))

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 
-use crate::output::html;
+use crate::output::place::{self, Kind};
+use crate::output::{self, html};
 use crate::report::{Report, SCHEMA};
 
 /// What `hectare report` can be given.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to write the page
-    #[arg(short, long, value_name = "FILE.html", default_value = "hectare-report.html")]
+    #[arg(short, long, value_name = "FILE.html", default_value = "hectare-report.html",
+        value_parser = place::writable(Kind::Html))]
     output: PathBuf,
     /// Records written by --json
     #[arg(required = true, value_name = "FILE.json")]
@@ -21,10 +23,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let reports = args.records.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
-    std::fs::write(&args.output, html::page(&reports)?)
-        .with_context(|| format!("writing {}", args.output.display()))?;
-    eprintln!("wrote {}", args.output.display());
-    Ok(())
+    output::put(&args.output, html::page(&reports)?.as_bytes())
 }
 
 fn read(path: &PathBuf) -> anyhow::Result<Report> {

@@ -43,13 +43,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         .with("time_ns", measured.wall_ns)
         .with("user_ns", usage.user_ns)
         .with("system_ns", usage.system_ns)
-        .with("peak_bytes", measured.peak_bytes)
         .with("minor_faults", usage.minor_faults)
         .with("major_faults", usage.major_faults)
         .with("voluntary_switches", usage.voluntary_switches)
         .with("involuntary_switches", usage.involuntary_switches)
         .with("steal_ns", measured.steal_ns)
         .with("exit_code", measured.exit_code);
+    if measured.peak_bytes > 0 {
+        row = row.with("peak_bytes", measured.peak_bytes);
+    }
     let span = measured.samples.first().zip(measured.samples.last());
     if let Some((first, last)) = span
         && let Some(mean) = runner::mean_bytes(&measured.samples, first.at_ns, last.at_ns)
@@ -58,15 +60,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut report = Report::new("run");
     report.rows.push(row);
+    if measured.peak_bytes == 0 {
+        report.notes.push("too short to see its resident memory".to_owned());
+    }
     if subject.library.is_some() && measured.library_seen.is_none() {
         report.notes.push("too short to see whether the library was mapped".to_owned());
     }
     // The program's output is on stdout: the figures go to stderr.
     eprint!("{}", crate::output::table::text(&report));
     args.outputs.write(&report)?;
-    if measured.exit_code != 0 {
+    if let Some(why) = runner::failure(measured.exit_code) {
         let code = u8::try_from(measured.exit_code).unwrap_or(1);
-        bail!(Exit { code, message: format!("the program ended with {code}") });
+        bail!(Exit { code, message: format!("{} {why}", case.name) });
     }
     Ok(())
 }

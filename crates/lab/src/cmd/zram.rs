@@ -27,9 +27,12 @@ const BLKDISCARD: libc::c_ulong = 0x1277;
 /// What `hectare zram` can be given.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Processes whose private pages to store [default: all that can be read]
+    /// Processes whose private pages to store
     #[arg(long, num_args = 1..)]
     pid: Vec<u32>,
+    /// Store the private pages of every process of this machine, whosever it is
+    #[arg(long, conflicts_with = "pid")]
+    all: bool,
     /// Files whose pages to store after those
     #[arg(long, num_args = 1..)]
     file: Vec<PathBuf>,
@@ -48,6 +51,11 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    ensure!(
+        args.all || !args.pid.is_empty() || !args.file.is_empty(),
+        "whose pages? --pid N for some processes, --file F for files, --all for every process of \
+         this machine, whosever it is"
+    );
     if let Some(missing) = missing() {
         println!("skipped: {missing}");
         return Ok(());
@@ -113,15 +121,14 @@ fn collect(args: &Args) -> anyhow::Result<Vec<Vec<u8>>> {
         }
     };
     let own = std::process::id();
-    let everyone = args.pid.is_empty() && args.file.is_empty();
-    let pids = if everyone { all_pids()? } else { args.pid.clone() };
+    let pids = if args.all { all_pids()? } else { args.pid.clone() };
     for pid in pids.into_iter().filter(|&pid| pid != own) {
         let result = process::for_each_page(pid, |_, page| {
             add(page);
             Ok(())
         });
         // Of all processes, some have no memory and some end meanwhile.
-        if !everyone {
+        if !args.all {
             result?;
         }
     }

@@ -150,11 +150,12 @@ impl<'a> Analysis<'a> {
         Ratio::of(&self.ratios(metric, case, of, 0))
     }
 
-    /// What the reference shows against itself: the bias that no verdict may rest on.
-    fn bias(&self, metric: Metric, case: Option<usize>) -> f64 {
+    /// How far the interval of the reference against itself reaches: the noise floor, as it is
+    /// printed, on which no verdict may rest.
+    fn noise(&self, metric: Metric, case: Option<usize>) -> f64 {
         self.of_role(Role::Again)
             .and_then(|again| self.ratio(metric, case, again))
-            .map_or(0.0, |ratio| (ratio.value - 1.0).abs())
+            .map_or(0.0, |ratio| ratio.reach())
     }
 
     fn of_role(&self, role: Role) -> Option<usize> {
@@ -261,11 +262,12 @@ impl<'a> Analysis<'a> {
         for metric in Metric::ALL {
             let Some(ratio) = self.ratio(metric, case, contestant) else { continue };
             let name = metric.name();
-            let verdict = match ratio.verdict(self.bias(metric, case)) {
+            let verdict = match ratio.verdict(self.noise(metric, case)) {
                 _ if contestant == 0 => "reference",
                 Verdict::Less => "less",
                 Verdict::Same => "same",
                 Verdict::More => "more",
+                Verdict::Undecided => "undecided",
             };
             let figures: BTreeMap<String, Value> = BTreeMap::from([
                 (format!("{name}_ratio"), ratio.value.into()),
@@ -363,7 +365,7 @@ impl<'a> Analysis<'a> {
     fn planted_note(&self, whole: Option<usize>) -> Option<String> {
         let planted = self.of_role(Role::Planted)?;
         let ratio = self.ratio(Metric::Time, whole, planted)?;
-        let seen = ratio.verdict(self.bias(Metric::Time, whole)) == Verdict::More;
+        let seen = ratio.verdict(self.noise(Metric::Time, whole)) == Verdict::More;
         let shares: Vec<f64> =
             self.results.planted_shares.iter().map(|share| 1.0 + share).collect();
         let expected = stats::geometric_mean(&shares)?;

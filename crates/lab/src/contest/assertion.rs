@@ -3,11 +3,12 @@
 //! ```text
 //!  claim  := side ("<" | "<=" | ">" | ">=") side
 //!  side   := [factor "*"] metric "(" subject ["," case] ")"  |  number [unit]
-//!  metric := time | cpu | rss | peak | mean | faults
+//!  metric := time | cpu | rss | peak | mean | memory | faults
 //!  unit   := ns us ms s · B KiB MiB GiB
 //! ```
 //!
-//! `rss` is `peak`. Without a case the claim is about all of them (geometric mean of each round).
+//! `rss` and `memory` are the figure by which the table judges memory: the peak with what any process
+//! has resident, unless the workload names another; `peak` is the peak above the harness's own. Without a case the claim is about all of them (geometric mean of each round).
 //! A claim holds when the whole 95 % interval of its paired quotient lies on its side, fails when
 //! it lies on the other, and is undecided when it spans the limit.
 
@@ -177,9 +178,9 @@ fn side(text: &str) -> anyhow::Result<Side> {
     };
     ensure!(factor.is_finite() && factor > 0.0, "a factor must be above zero, not {factor}");
     let metric = match name {
-        "rss" => Metric::Peak,
+        "rss" => Metric::Memory,
         _ => Metric::ALL.into_iter().find(|metric| metric.name() == name).with_context(|| {
-            format!("`{name}` is no figure; there are: time, cpu, rss, peak, mean, faults")
+            format!("`{name}` is no figure; there are: time, cpu, rss, peak, mean, memory, faults")
         })?,
     };
     let (subject, case) = match inside.split_once(',') {
@@ -222,8 +223,8 @@ mod tests {
     #[test]
     fn claims_are_read() {
         let claim: Claim = "rss(hectare) < 0.9*rss(system)".parse().unwrap();
-        assert_eq!(claim.left, figure(1.0, Metric::Peak, "hectare", None));
-        assert_eq!(claim.right, figure(0.9, Metric::Peak, "system", None));
+        assert_eq!(claim.left, figure(1.0, Metric::Memory, "hectare", None));
+        assert_eq!(claim.right, figure(0.9, Metric::Memory, "system", None));
         assert_eq!(claim.operator, Operator::Less);
         let claim: Claim = " 2 * time( a , redis )>=1.5ms".parse().unwrap();
         assert_eq!(claim.left, figure(2.0, Metric::Time, "a", Some("redis")));
@@ -240,7 +241,7 @@ mod tests {
         for (text, part) in [
             ("rss(hectare)", "compares nothing"),
             ("1 < 2", "names no allocator"),
-            ("time(a) < rss(b)", "compares time with peak"),
+            ("time(a) < rss(b)", "compares time with memory"),
             ("speed(a) < 1", "`speed` is no figure"),
             ("time(a < 1", "closing parenthesis"),
             ("time() < 1", "allocator is missing"),

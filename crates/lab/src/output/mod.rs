@@ -2,6 +2,7 @@
 
 pub(crate) mod export;
 pub(crate) mod html;
+pub(crate) mod place;
 pub(crate) mod table;
 
 use std::path::{Path, PathBuf};
@@ -9,32 +10,35 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::report::Report;
+use place::Kind;
 
 /// Where a measuring verb writes what it measured, beside the table.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Outputs {
     /// Write the record as JSON (schema 1)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Json))]
     pub(crate) json: Option<PathBuf>,
     /// Write the rows as CSV
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Csv))]
     pub(crate) csv: Option<PathBuf>,
     /// Write the table as Markdown
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Markdown))]
     pub(crate) markdown: Option<PathBuf>,
     /// Write an HTML report (one file, works offline)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Html))]
     pub(crate) report: Option<PathBuf>,
 }
 
 impl Outputs {
-    /// Prints the table of `report` and writes every file asked for.
+    /// Writes every file asked for and prints the table of `report`, in this order: a reader that
+    /// closes the pipe after a few lines must not cost the files.
     ///
     /// # Errors
     /// When a file cannot be written; its name is in the message.
     pub(crate) fn deliver(&self, report: &Report) -> anyhow::Result<()> {
+        self.write(report)?;
         print!("{}", table::text(report));
-        self.write(report)
+        Ok(())
     }
 
     /// Writes every file asked for.
@@ -54,7 +58,16 @@ fn write_file(
     text: impl FnOnce() -> anyhow::Result<String>,
 ) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
-    std::fs::write(path, text()?).with_context(|| format!("writing {}", path.display()))?;
-    eprintln!("wrote {}", path.display());
+    put(path, text()?.as_bytes())
+}
+
+/// Writes a file and says so.
+///
+/// # Errors
+/// When it cannot be written; its name is in the message.
+pub(crate) fn put(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let done = if path.is_file() { "replaced" } else { "wrote" };
+    std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))?;
+    eprintln!("{done} {}", path.display());
     Ok(())
 }

@@ -238,6 +238,7 @@ fn word(row: &Row, metric: &str, less: &str, more: &str) -> String {
         Some("less") => less,
         Some("more") => more,
         Some("same") => "same",
+        Some("undecided") => "undecided",
         _ => "",
     }
     .to_owned()

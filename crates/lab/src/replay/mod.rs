@@ -90,6 +90,11 @@ impl Ideal {
         let trace = open(path)?;
         let summary = Summary::of(&trace)?;
         trace.check().with_context(|| path.display().to_string())?;
+        ensure!(
+            summary.objects > 0,
+            "{} holds no allocation: there is nothing to replay",
+            path.display()
+        );
         let page = crate::machine::page_bytes();
         Ok(Self {
             live_bytes: summary.peak_bytes,
@@ -146,6 +151,7 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
         lanes = lanes.max(segment.lanes.len());
     }
     trace.check().with_context(|| path.display().to_string())?;
+    ensure!(segments > 0, "{} holds no operation to replay", path.display());
     ensure!(counts.corrupt == 0, "{} blocks lost their content", counts.corrupt);
 
     let totals = planner.totals();

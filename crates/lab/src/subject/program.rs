@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -64,10 +64,14 @@ pub(crate) fn resolve(command: &OsStr) -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When the file cannot be read or is no 64-bit ELF executable.
 pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
-    let mode = fs::metadata(path).with_context(|| path.display().to_string())?.permissions().mode();
+    let meta = fs::metadata(path).with_context(|| path.display().to_string())?;
     // SAFETY: reads the caller's own identity.
-    let user = unsafe { libc::geteuid() };
-    if mode & 0o6000 != 0 && user != 0 {
+    let user = unsafe { libc::getuid() };
+    // SAFETY: as above.
+    let group = unsafe { libc::getgid() };
+    let other_user = meta.mode() & libc::S_ISUID != 0 && meta.uid() != user;
+    let other_group = meta.mode() & libc::S_ISGID != 0 && meta.gid() != group;
+    if other_user || other_group {
         return Ok(Some(Obstacle::SetUserId));
     }
     let data = fs::read(path).with_context(|| path.display().to_string())?;

@@ -22,6 +22,7 @@ fn contest(cases: usize) -> Contest {
         rounds: Rounds::Exactly(8),
         seed: 1,
         latency: false,
+        ignore_failure: false,
     }
 }
 

@@ -1,0 +1,148 @@
+//! The program images that a recording left, and which of them did the work.
+//!
+//! ```text
+//!  process 70   bash wrapper ──exec──▶ bash pyenv ──exec──▶ python3     70.0, 70.1, 70.2
+//!  process 71     └─fork─▶ (subshell)                                   71.0
+//!  process 72     └─fork─▶ (subshell) ──exec──▶ sed                     72.0, 72.1
+//! ```
+//!
+//! 1. What a process was before it executed another program was a launcher: only the last image of
+//!    each process can be the one to advise on.
+//! 2. Of those, the one with the most events. A shell counts a tenth of its own: what it starts is
+//!    what it is for, unless that is next to nothing.
+
+use std::cmp::Reverse;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use hectare_trace::Trace;
+
+/// Names of shells.
+const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"];
+
+/// By how much more a shell must have done to be what was meant.
+const SHELL_SHARE: u64 = 10;
+
+/// One program that a process was, for some time.
+#[derive(Clone, Debug)]
+pub(crate) struct Image {
+    /// What its recorder left.
+    pub(crate) path: PathBuf,
+    /// The process.
+    pub(crate) pid: u32,
+    /// Which program of that process, from 0.
+    pub(crate) nth: u32,
+    /// Events recorded.
+    pub(crate) rows: u64,
+    /// The command line.
+    pub(crate) command: String,
+    /// Whether the process went on to execute another program.
+    pub(crate) launched: bool,
+}
+
+impl Image {
+    /// What tells its file from the others'.
+    pub(crate) fn suffix(&self) -> String {
+        format!("{}.{}", self.pid, self.nth)
+    }
+
+    fn is_shell(&self) -> bool {
+        let program = self.command.split(' ').next().unwrap_or_default();
+        let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+        SHELLS.contains(&name.trim_start_matches('-'))
+    }
+}
+
+/// Every image whose recorder wrote files named `raw`.PID.N, the one that did the work first, the
+/// launchers last.
+///
+/// # Errors
+/// When the folder or a file cannot be read.
+pub(crate) fn found(raw: &Path) -> anyhow::Result<Vec<Image>> {
+    let mut images = Vec::new();
+    for (path, suffix) in files(raw)? {
+        let Some((pid, nth)) = suffix.split_once('.') else { continue };
+        let (Ok(pid), Ok(nth)) = (pid.parse(), nth.parse()) else { continue };
+        // A process that died while it made its file leaves one without header.
+        if let Ok(trace) = Trace::open(&path) {
+            let rows = trace.count_rows()?;
+            let command = trace.header().command.clone();
+            images.push(Image { path, pid, nth, rows, command, launched: false });
+        }
+    }
+    rank(&mut images);
+    Ok(images)
+}
+
+fn rank(images: &mut [Image]) {
+    let all: Vec<(u32, u32)> = images.iter().map(|image| (image.pid, image.nth)).collect();
+    for image in images.iter_mut() {
+        image.launched = all.iter().any(|&(pid, nth)| pid == image.pid && nth > image.nth);
+    }
+    images.sort_by_key(|image| {
+        let share = if image.is_shell() { SHELL_SHARE } else { 1 };
+        (image.launched, Reverse(image.rows / share), image.pid, image.nth)
+    });
+}
+
+/// The files of a recording with what stands behind their common name.
+pub(crate) fn files(raw: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
+    let folder = raw.parent().context("the output has no folder")?;
+    let prefix = format!("{}.", raw.file_name().unwrap_or_default().to_string_lossy());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if let Some(suffix) = name.to_string_lossy().strip_prefix(&prefix) {
+            found.push((entry.path(), suffix.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the files of a recording.
+pub(crate) fn remove(raw: &Path) -> anyhow::Result<()> {
+    for (path, _) in files(raw)? {
+        fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(images: &[(u32, u32, u64, &str)]) -> String {
+        let mut images: Vec<Image> = images
+            .iter()
+            .map(|&(pid, nth, rows, command)| Image {
+                path: PathBuf::new(),
+                pid,
+                nth,
+                rows,
+                command: command.to_owned(),
+                launched: false,
+            })
+            .collect();
+        rank(&mut images);
+        images[0].command.clone()
+    }
+
+    #[test]
+    fn what_a_wrapper_executes_is_the_program() {
+        // A shim does more than the short program that it becomes.
+        let shim = [(70, 0, 90_000, "bash /shims/python3"), (70, 1, 800, "python3 -c pass")];
+        assert_eq!(first(&shim), "python3 -c pass");
+        let driver = [(7, 0, 9_000, "gcc -c a.c"), (8, 1, 500_000, "cc1 a.c"), (8, 0, 10, "gcc")];
+        assert_eq!(first(&driver), "cc1 a.c");
+    }
+
+    #[test]
+    fn what_a_shell_starts_is_the_program_unless_it_is_next_to_nothing() {
+        let wrapper = [(70, 0, 60_000, "/bin/bash run"), (71, 1, 20_000, "python3 a.py")];
+        assert_eq!(first(&wrapper), "python3 a.py");
+        let script = [(70, 0, 60_000, "/bin/bash work"), (71, 1, 200, "date")];
+        assert_eq!(first(&script), "/bin/bash work");
+    }
+}

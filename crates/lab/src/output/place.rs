@@ -1,0 +1,111 @@
+//! Where results go, looked at before any work is done.
+//!
+//! A path that cannot be written is an error of the command line, not of the end of a long run; and
+//! a file that somebody else made is not overwritten because of a mistyped name.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// What is written to a place, and how a file of that kind begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A record, schema 1.
+    Json,
+    /// Rows.
+    Csv,
+    /// Tables.
+    Markdown,
+    /// A page.
+    Html,
+    /// A trace.
+    Trace,
+}
+
+/// Bytes of an existing file that are looked at.
+const HEAD_BYTES: u64 = 1024;
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Json => "record of hectare",
+            Self::Csv => "CSV of hectare",
+            Self::Markdown => "Markdown of hectare",
+            Self::Html => "report of hectare",
+            Self::Trace => "trace of hectare",
+        }
+    }
+
+    fn begins(self, head: &[u8]) -> bool {
+        let holds = |part: &str| head.windows(part.len()).any(|bytes| bytes == part.as_bytes());
+        match self {
+            Self::Json => head.first() == Some(&b'{') && holds("\"schema\""),
+            Self::Csv => head.starts_with(b"subject,workload"),
+            Self::Markdown => head.starts_with(b"### "),
+            Self::Html => holds("<title>hectare"),
+            Self::Trace => head.starts_with(b"HECTRACE"),
+        }
+    }
+}
+
+/// A parser for the command line: the path, if a file of that kind can be written there.
+pub(crate) fn writable(
+    kind: Kind,
+) -> impl Fn(&str) -> Result<PathBuf, String> + Clone + Send + Sync + 'static {
+    move |text| check(Path::new(text), kind).map(|()| PathBuf::from(text))
+}
+
+/// Whether a file of that kind can be written to `path`; the message says why not.
+///
+/// # Errors
+/// When the folder is missing, the file cannot be opened for writing, or holds something else.
+pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
+    let existed = path.symlink_metadata().is_ok();
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        // A pipe, a terminal, /dev/null: nothing is lost there.
+        return Ok(());
+    }
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|error| format!("cannot be written: {error}"))?;
+    if !existed {
+        // It was made to see that it can be made.
+        return fs::remove_file(path).map_err(|error| error.to_string());
+    }
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
+    read.map_err(|error| format!("exists and cannot be read: {error}"))?;
+    if head.is_empty() || kind.begins(&head) {
+        return Ok(());
+    }
+    Err(format!("exists and is no {}: remove it, or give another name", kind.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn what_is_not_ours_is_left_alone() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().join("notes.json");
+        assert_eq!(check(&path, Kind::Json), Ok(()));
+        assert!(!path.exists(), "looking leaves nothing behind");
+        fs::write(&path, "my own notes").unwrap();
+        assert!(check(&path, Kind::Json).unwrap_err().contains("no record of hectare"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "my own notes");
+        fs::write(&path, "{\n  \"schema\": 1}").unwrap();
+        assert_eq!(check(&path, Kind::Json), Ok(()));
+        assert!(check(&path, Kind::Trace).is_err());
+        fs::write(&path, "").unwrap();
+        assert_eq!(check(&path, Kind::Trace), Ok(()));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_at_once() {
+        let scratch = Scratch::new().unwrap();
+        assert!(check(&scratch.path().join("no/such/folder.json"), Kind::Json).is_err());
+        assert!(check(scratch.path(), Kind::Json).is_err());
+        assert_eq!(check(Path::new("/dev/null"), Kind::Html), Ok(()));
+    }
+}

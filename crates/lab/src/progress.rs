@@ -1,0 +1,65 @@
+//! How far long work is: a bar on a terminal, else a line now and then.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Time between two lines where no bar can be drawn.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Told on the error output.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    /// When the next line is due; `None` on a terminal.
+    line_due: Option<Instant>,
+    begun: Instant,
+    done: u64,
+    length: u64,
+}
+
+impl Progress {
+    /// Nothing done of an unknown length.
+    pub(crate) fn new() -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        let style =
+            ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {wide_msg}")
+                .expect("a valid template");
+        bar.set_style(style);
+        bar.enable_steady_tick(Duration::from_millis(250));
+        let begun = Instant::now();
+        let line_due = (!terminal).then_some(begun + LINE_EVERY);
+        Self { bar, line_due, begun, done: 0, length: 0 }
+    }
+
+    /// How much there is to do in all.
+    pub(crate) fn set_length(&mut self, length: u64) {
+        self.length = length;
+        self.bar.set_length(length);
+    }
+
+    /// One is done, and `next` begins.
+    pub(crate) fn step(&mut self, next: String) {
+        self.done += 1;
+        self.bar.inc(1);
+        self.begin(next);
+    }
+
+    /// `next` begins.
+    pub(crate) fn begin(&mut self, next: String) {
+        let now = Instant::now();
+        if self.line_due.is_some_and(|due| now >= due) {
+            let seconds = self.begun.elapsed().as_secs();
+            let of = if self.length > 0 { format!(" of {}", self.length) } else { String::new() };
+            eprintln!("{seconds} s: run {}{of}: {next}", self.done);
+            self.line_due = Some(now + LINE_EVERY);
+        }
+        self.bar.set_message(next);
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,106 @@
+//! Folders for what is needed only while the command runs.
+//!
+//! 1. A folder lives as long as its [`Scratch`]; dropping it removes all that is in it.
+//! 2. Its owner holds a lock on the folder. What a killed owner left is unlocked, whatever process
+//!    has its number now, and is removed by the next command that makes a folder at that place.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Context;
+
+const PREFIX: &str = ".hectare-scratch-";
+
+/// A folder of this process.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    path: PathBuf,
+    /// Invariant 2.
+    _locked: File,
+}
+
+impl Scratch {
+    /// A folder where the system keeps temporary files.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        Self::inside(&std::env::temp_dir())
+    }
+
+    /// A folder inside `folder`.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn inside(folder: &Path) -> anyhow::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        remove_stale(folder);
+        let pid = std::process::id();
+        loop {
+            let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!("{PREFIX}{pid}-{nth}"));
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                made => made.with_context(|| format!("making {}", path.display()))?,
+            }
+            // Another command may take the new folder for a stale one until it is locked.
+            let Ok(locked) = File::open(&path) else { continue };
+            if lock(&locked) && path.is_dir() {
+                return Ok(Self { path, _locked: locked });
+            }
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next command.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes what killed commands left in `folder`.
+fn remove_stale(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        if File::open(entry.path()).is_ok_and(|file| lock(&file)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Locks without waiting; false when somebody holds it.
+fn lock(folder: &File) -> bool {
+    // SAFETY: works on an open descriptor alone.
+    unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_go_with_their_owner_and_stale_ones_with_the_next() {
+        let outer = Scratch::new().unwrap();
+        let kept = Scratch::inside(outer.path()).unwrap();
+        fs::write(kept.path().join("file"), "x").unwrap();
+        let stale = outer.path().join(format!("{PREFIX}1-0"));
+        fs::create_dir(&stale).unwrap();
+        let next = Scratch::inside(outer.path()).unwrap();
+        assert!(!stale.exists(), "nobody holds it");
+        assert!(kept.path().join("file").exists(), "its owner lives");
+        let path = next.path().to_owned();
+        drop(next);
+        assert!(!path.exists());
+    }
+}
