@@ -154,12 +154,11 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         Ok(unsafe { shard.as_ref() })
     }
 
-    /// The shard that this thread tries first: stacks lie megabytes apart.
+    /// The shard that this thread tries first.
     #[inline]
     fn home(&self) -> usize {
         let marker = 0u8;
-        let stack = ptr::from_ref(&marker).addr() >> 20;
-        (stack.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) & (self.limits.shards - 1)
+        home_of(ptr::from_ref(&marker).addr()) & (self.limits.shards - 1)
     }
 
     #[inline]
@@ -318,6 +317,15 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         }
         stats
     }
+}
+
+/// A number for the thread whose stack has this address; its lower bits count.
+///
+/// Stacks lie 2 MiB (Rust's) or 8 MiB (the system's) and a guard page apart: the sum of the two
+/// counts differs for neighbours of either kind, and takes all values before it repeats one.
+#[inline]
+const fn home_of(stack: usize) -> usize {
+    (stack >> 21) + (stack >> 23)
 }
 
 /// A pinned cell; dropped, it is unpinned, a reader's panic included.

@@ -21,13 +21,10 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
     let mut free = BTreeMap::new();
     let mut free_units = 0;
     let (mut place, mut prev_free) = (Place(0), false);
-    while shard.state.committed_bytes > 0 {
+    let end = if shard.state.committed_bytes > 0 { shard.end_mark() } else { place };
+    while place < end {
         let head = shard.area.head(place);
         assert_eq!(head.prev_is_free(), prev_free, "at {place:?}");
-        if head.is_end() {
-            assert_eq!(place, shard.end_mark());
-            break;
-        }
         assert!(head.units() >= block::MIN_UNITS);
         if head.is_free() {
             assert!(!prev_free, "two free neighbours at {place:?}");
@@ -38,6 +35,11 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
         }
         prev_free = head.is_free();
         place = place.forward(head.units());
+    }
+    assert_eq!(place, end, "the blocks lead past the end mark");
+    if end > Place(0) {
+        assert!(shard.area.head(end).is_end());
+        assert_eq!(shard.area.head(end).prev_is_free(), prev_free);
     }
     let all = 0..shard.state.committed_bytes / shard.page_bytes;
     let pages = all.filter(|&page| !shard.given_back.is_given_back(page)).count();
@@ -155,4 +157,19 @@ fn threads_share_it_while_it_is_compacted() {
     pool.compact();
     validate(&pool);
     assert_eq!(pool.stats().page_bytes, 0);
+}
+
+#[test]
+fn neighbouring_stacks_have_homes_of_their_own() {
+    for stack_bytes in [2 << 20, 8 << 20] {
+        for first in (0..1 << 30).step_by(3 << 20) {
+            let homes = [0, 1, 2, 3].map(|n| home_of(first + n * (stack_bytes + 4096)) & 7);
+            let distinct: std::collections::BTreeSet<_> = homes.iter().collect();
+            assert_eq!(
+                distinct.len(),
+                4,
+                "stacks of {stack_bytes} bytes from {first:#x}: {homes:?}"
+            );
+        }
+    }
 }
