@@ -22,6 +22,7 @@ use core::ptr::NonNull;
 
 use crate::class::{ClassId, STATES};
 use crate::object::{Batch, FreeObject, Key};
+use crate::sample::Countdown;
 
 /// What a thread keeps of one size class. 32 bytes: two share a line.
 #[derive(Debug)]
@@ -47,6 +48,8 @@ pub struct Cache {
     pub(crate) bins: [CacheBin; STATES],
     /// The next in the heap's list of unused caches, while this one is there.
     pub(crate) next_unused: Option<NonNull<Cache>>,
+    /// When this thread's next sample is due, where samples are taken.
+    pub(crate) countdown: Countdown,
 }
 
 // SAFETY: an absent cache is never written to, and one in use is reached by one thread.
@@ -68,6 +71,7 @@ impl Cache {
             }
         }; STATES],
         next_unused: None,
+        countdown: Countdown::NEW,
     };
 
     /// Makes this an empty cache that may be used.

@@ -118,7 +118,7 @@ impl<S: System> Heap<S> {
     /// From now on every [`malloc_fast`](Self::malloc_fast) says no, so that a front sees all
     /// requests; [`malloc_undiverted`](Self::malloc_undiverted) serves them as before. To be
     /// called while there is one thread.
-    pub fn divert_malloc(&self) {
+    pub(crate) fn divert_malloc(&self) {
         self.diverted.store(true, Relaxed);
         self.fast_key.store(!self.key.load(Relaxed), Relaxed);
     }
@@ -182,7 +182,11 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
-    pub unsafe fn malloc_undiverted(&self, cache: Option<NonNull<Cache>>, bytes: usize) -> *mut u8 {
+    pub(crate) unsafe fn malloc_undiverted(
+        &self,
+        cache: Option<NonNull<Cache>>,
+        bytes: usize,
+    ) -> *mut u8 {
         if let (Some(cache), true) = (cache, bytes <= MAX_SMALL_BYTES) {
             let class = ClassId::for_bytes(bytes);
             // SAFETY: the caller's promise, passed on.
@@ -320,7 +324,7 @@ impl<S: System> Heap<S> {
 
     /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
     /// when memory is out. `zeroed` says that the caller wants it so.
-    fn get_large(&self, bytes: usize, align: usize, zeroed: bool) -> (*mut u8, bool) {
+    pub(crate) fn get_large(&self, bytes: usize, align: usize, zeroed: bool) -> (*mut u8, bool) {
         self.ensure_key();
         let null = (core::ptr::null_mut(), false);
         if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {

@@ -25,7 +25,10 @@ use hectare_pages::{FutexPark, Os};
 
 use crate::cache::Cache;
 use crate::class::MIN_ALIGN;
+use crate::guard::Guard;
 use crate::heap::Heap;
+use crate::profile::{Profile, Snapshot};
+use crate::special::{Kind, Special};
 use crate::stats::Stats;
 use crate::tls;
 
@@ -36,32 +39,62 @@ const REGION_BYTES: usize = 256 << 30;
 /// What a thread's word names when its cache is gone again.
 static DEPARTED: Cache = Cache::ABSENT;
 
+/// What a thread's word names while the thread is inside the heap, where `special.rs` keeps count
+/// of that.
+static INSIDE: Cache = Cache::ABSENT;
+
 /// The heap of a process. Only one may be used in a program, since each thread has one word.
 #[derive(Debug)]
 pub struct Process {
-    heap: Heap<Os>,
+    pub(crate) heap: Heap<Os>,
     /// The thread key whose destructor takes a dying thread's cache back, plus one; 0 before.
     exit_key: AtomicU32,
     exit_key_lock: Lock<(), FutexPark>,
+    /// What `special.rs` is about; null in a plain process.
+    pub(crate) special: AtomicPtr<Special>,
+    pub(crate) notes: AtomicU32,
+    /// What the word of the thread said that holds the heap still for a fork.
+    pub(crate) forking_word: AtomicPtr<Cache>,
+    pub(crate) profile: Profile<Os>,
+    pub(crate) guard: Guard<Os>,
 }
+
+/// A copy of a process's heap profile.
+pub type ProcessProfile = Snapshot<'static, Os>;
 
 /// The [`Process`] that has handed out a cache, for the destructor of dying threads.
 static IN_USE: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
 
 #[inline(always)]
-fn cache_word() -> NonNull<Cache> {
+pub(crate) fn cache_word() -> NonNull<Cache> {
     // SAFETY: the word begins as an address, and is only ever set to another.
     unsafe { NonNull::new_unchecked(tls::get().cast()) }
 }
 
+pub(crate) fn set_cache_word(word: NonNull<Cache>) {
+    tls::set(word.as_ptr().cast());
+}
+
+/// What the word says while the thread is inside the heap.
+pub(crate) fn inside_word() -> NonNull<Cache> {
+    NonNull::from(&INSIDE)
+}
+
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
-    tls::set((&raw const DEPARTED).cast_mut().cast());
+    set_cache_word(inside_word());
     // SAFETY: set before the first cache was made, to a static.
     let process = unsafe { IN_USE.load(Ordering::Acquire).as_ref() };
     if let (Some(process), Some(cache)) = (process, NonNull::new(cache.cast())) {
         // SAFETY: the key's value is the cache this thread had, and no longer uses.
         unsafe { process.heap.drop_cache(cache) };
     }
+    set_cache_word(NonNull::from(&DEPARTED));
+}
+
+/// The cache that a thread's word names, if it is one that can be used.
+fn named_cache(word: NonNull<Cache>) -> Option<NonNull<Cache>> {
+    let absent = [&tls::ABSENT, &DEPARTED, &INSIDE];
+    (!absent.into_iter().any(|absent| word == NonNull::from(absent))).then_some(word)
 }
 
 impl Process {
@@ -72,6 +105,11 @@ impl Process {
             heap: Heap::new(Os, REGION_BYTES),
             exit_key: AtomicU32::new(0),
             exit_key_lock: Lock::new(()),
+            special: AtomicPtr::new(core::ptr::null_mut()),
+            notes: AtomicU32::new(0),
+            forking_word: AtomicPtr::new(core::ptr::null_mut()),
+            profile: Profile::new(),
+            guard: Guard::new(),
         }
     }
 
@@ -80,17 +118,26 @@ impl Process {
     #[cold]
     fn cache(&'static self) -> Option<NonNull<Cache>> {
         let word = cache_word();
-        if word == NonNull::from(&DEPARTED) {
-            return None;
-        }
         if word != NonNull::from(&tls::ABSENT) {
-            return Some(word);
+            return named_cache(word);
         }
         let key = self.exit_key()?;
         let cache = self.heap.new_cache()?;
         // From here on this thread has a cache: what follows may allocate.
-        tls::set(cache.as_ptr().cast());
+        set_cache_word(cache);
         // SAFETY: a key made by `exit_key`.
+        unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
+        Some(cache)
+    }
+
+    /// As `cache`, for a thread that is inside and whose word said `word` before.
+    pub(crate) fn cache_inside(&'static self, word: NonNull<Cache>) -> Option<NonNull<Cache>> {
+        if word != NonNull::from(&tls::ABSENT) {
+            return named_cache(word);
+        }
+        let key = self.exit_key()?;
+        let cache = self.heap.new_cache()?;
+        // SAFETY: a key made by `exit_key`. What this allocates is served without a cache.
         unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
         Some(cache)
     }
@@ -130,6 +177,9 @@ impl Process {
     #[cold]
     #[inline(never)]
     pub fn malloc_slow(&'static self, bytes: usize) -> *mut u8 {
+        if let Some(special) = self.special() {
+            return self.special_malloc(special, bytes, Kind::Plain);
+        }
         // SAFETY: `cache` gives this thread's cache or none.
         unsafe { self.heap.malloc_slow(self.cache(), bytes) }
     }
@@ -166,18 +216,28 @@ impl Process {
     #[cold]
     #[inline(never)]
     pub unsafe fn free_slow(&'static self, object: *mut u8) {
+        if let Some(special) = self.special() {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.special_free(special, object) };
+        }
         // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
         unsafe { self.heap.free_slow(self.cache(), object) };
     }
 
     /// An object of `bytes` zeros; null when memory is out.
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
+        if let Some(special) = self.special() {
+            return self.special_malloc(special, bytes, Kind::Zeroed);
+        }
         // SAFETY: `cache` gives this thread's cache or none.
         unsafe { self.heap.malloc_zeroed(self.cache(), bytes) }
     }
 
     /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
     pub fn malloc_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
+        if let Some(special) = self.special() {
+            return self.special_malloc(special, bytes, Kind::Aligned(align.max(MIN_ALIGN)));
+        }
         // SAFETY: `cache` gives this thread's cache or none.
         unsafe { self.heap.malloc_aligned(self.cache(), bytes, align.max(MIN_ALIGN)) }
     }
@@ -187,12 +247,19 @@ impl Process {
     /// # Safety
     /// `object` is an object of this heap, not used again unless the answer is null.
     pub unsafe fn realloc(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        if let Some(special) = self.special() {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.special_realloc(special, object, bytes) };
+        }
         // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
         unsafe { self.heap.realloc(self.cache(), object, bytes) }
     }
 
     /// How many bytes the object at `object` has. A pointer that is none ends the process.
     pub fn usable_bytes(&'static self, object: NonNull<u8>) -> usize {
+        if let Some(special) = self.special() {
+            return self.special_usable_bytes(special, object, "malloc_usable_size");
+        }
         match self.heap.usable_bytes(object) {
             Ok(bytes) => bytes,
             Err(cause) => cause.abort(&Os, "malloc_usable_size", object.as_ptr()),
@@ -202,18 +269,23 @@ impl Process {
     /// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes
     /// went.
     pub fn trim(&'static self, keep_bytes: usize) -> usize {
-        self.heap.trim(keep_bytes)
+        self.inside(|| self.heap.trim(keep_bytes))
     }
 
     /// What the heap holds.
     pub fn stats(&'static self) -> Stats {
-        self.heap.stats()
+        self.inside(|| self.heap.stats())
     }
 
     /// Holds the heap still; to be called before a fork, by the thread that forks.
     pub fn before_fork(&'static self) {
+        let word = cache_word();
+        set_cache_word(inside_word());
+        self.profile.before_fork();
+        self.guard.before_fork();
         self.exit_key_lock.lock_for_fork();
         self.heap.before_fork();
+        self.forking_word.store(word.as_ptr(), Ordering::Relaxed);
     }
 
     /// Lets the heap go on; to be called after a fork, in the parent and in the child.
@@ -222,10 +294,18 @@ impl Process {
     /// This thread, or the one that it is the forked copy of, called
     /// [`before_fork`](Self::before_fork).
     pub unsafe fn after_fork(&'static self) {
+        let word = self.forking_word.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.heap.after_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.exit_key_lock.unlock() };
+        // SAFETY: the caller's promise.
+        unsafe { self.guard.after_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.profile.after_fork() };
+        if let Some(word) = NonNull::new(word) {
+            self.leave(word);
+        }
     }
 }
 

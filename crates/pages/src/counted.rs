@@ -124,6 +124,11 @@ unsafe impl<S: PageSource> PageSource for Counted<S> {
         unsafe { self.inner.move_pages(from, to, bytes) }
     }
 
+    unsafe fn seal(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.seal(start, bytes) }
+    }
+
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.inner.advise_huge(start, bytes, huge) }

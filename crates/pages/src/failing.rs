@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::{PageSource, SourceError};
 
-/// Numbers the calls that can fail (`reserve`, `commit`, `decommit`, `move_pages`; from 0) and
+/// Numbers the calls that can fail (`reserve`, `commit`, `decommit`, `seal`, `move_pages`; from 0) and
 /// refuses those whose number lies in a range that the test chooses.
 #[derive(Debug)]
 pub struct Failing<S> {
@@ -93,6 +93,12 @@ unsafe impl<S: PageSource> PageSource for Failing<S> {
         self.admit()?;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.inner.move_pages(from, to, bytes) }
+    }
+
+    unsafe fn seal(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        self.admit()?;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.seal(start, bytes) }
     }
 
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {

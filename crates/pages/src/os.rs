@@ -211,6 +211,14 @@ unsafe impl PageSource for Os {
         if moved == libc::MAP_FAILED { Err(SourceError::Unsupported) } else { Ok(()) }
     }
 
+    unsafe fn seal(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.decommit(start, bytes) }?;
+        let access = libc::PROT_NONE;
+        // SAFETY: the caller says that the range is committed and unused.
+        checked(keep_errno(|| unsafe { libc::mprotect(start.as_ptr().cast(), bytes, access) }))
+    }
+
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // SAFETY: advice on the caller's own range changes no contents.
@@ -318,6 +326,21 @@ mod tests {
             assert_eq!(start.read(), 0);
             assert_eq!(start.add(page).read(), 7);
             Os.release(start, 16 * page);
+        }
+    }
+
+    #[test]
+    fn what_was_sealed_can_be_committed_anew() {
+        let page = Os.page_bytes();
+        let start = Os.get(3 * page, page).expect("memory");
+        // SAFETY: the test's own; nothing sealed is touched.
+        unsafe {
+            start.write_bytes(5, 3 * page);
+            Os.seal(start.add(page), page).expect("seal");
+            assert_eq!((start.read(), start.add(2 * page).read()), (5, 5));
+            Os.commit(start.add(page), page).expect("memory");
+            assert_eq!(start.add(page).read(), 0);
+            Os.release(start, 3 * page);
         }
     }
 

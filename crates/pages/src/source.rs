@@ -136,6 +136,21 @@ pub unsafe trait PageSource {
         Err(SourceError::Unsupported)
     }
 
+    /// Takes a committed range back to the state before [`commit`](Self::commit): its memory is
+    /// given back, and touching it is a fault until it is committed anew. So a stray access to
+    /// what is not in use is caught.
+    ///
+    /// # Errors
+    /// [`SourceError::Unsupported`] (the default), or [`SourceError::Exhausted`] when the system
+    /// cannot tell one more range apart. The range then stays committed, its contents undefined.
+    ///
+    /// # Safety
+    /// The range is committed, and nothing in it is in use.
+    unsafe fn seal(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        let _ = (start, bytes);
+        Err(SourceError::Unsupported)
+    }
+
     /// Asks that the range be backed by huge pages (`true`) or never (`false`). Advice only: a
     /// source that knows no huge pages does nothing.
     ///
@@ -193,6 +208,11 @@ unsafe impl<S: PageSource + ?Sized> PageSource for &S {
     ) -> Result<(), SourceError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).move_pages(from, to, bytes) }
+    }
+
+    unsafe fn seal(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).seal(start, bytes) }
     }
 
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {

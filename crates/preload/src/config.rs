@@ -7,17 +7,46 @@
 //!
 //! To add a key: a field of [`Config`], a row of [`KEYS`], a line of docs/malloc-configuration.md.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 
 use crate::line::Line;
 
 /// Everything that can be configured, as it stands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Config {
     /// Statistics as text on standard error when the process ends.
     pub(crate) stats: bool,
     /// Where to write statistics as JSON when the process ends.
     pub(crate) stats_json: Option<&'static [u8]>,
+    /// The signal that asks for both at any time.
+    pub(crate) stats_signal: Option<c_int>,
+    /// Whether a heap profile is kept.
+    pub(crate) prof: bool,
+    /// How the names of its files begin.
+    pub(crate) prof_prefix: &'static [u8],
+    /// One allocated byte in so many is a sampling point.
+    pub(crate) prof_sample_bytes: usize,
+    /// The signal that asks for a file at any time.
+    pub(crate) prof_signal: Option<c_int>,
+    /// Whether callers are found by frame pointers.
+    pub(crate) prof_by_frames: bool,
+    /// One allocation in so many is a guarded object; 0: none.
+    pub(crate) guard_one_in: usize,
+}
+
+impl Config {
+    /// What holds where nothing was asked for.
+    pub(crate) const DEFAULT: Self = Self {
+        stats: false,
+        stats_json: None,
+        stats_signal: None,
+        prof: false,
+        prof_prefix: b"hectare-heap",
+        prof_sample_bytes: 512 << 10,
+        prof_signal: None,
+        prof_by_frames: false,
+        guard_one_in: 0,
+    };
 }
 
 /// A key: its name, what its value must be, and how that is taken over. `None`: a bad value.
@@ -40,11 +69,95 @@ const KEYS: &[Key] = &[
         name: b"stats_json",
         expects: "the path of a file",
         apply: |config, value| {
-            config.stats_json = Some(value).filter(|path| !path.is_empty());
-            config.stats_json.map(drop)
+            config.stats_json = Some(path(value)?);
+            Some(())
+        },
+    },
+    Key {
+        name: b"stats_signal",
+        expects: SIGNAL,
+        apply: |config, value| {
+            config.stats_signal = Some(signal(value)?);
+            Some(())
+        },
+    },
+    Key {
+        name: b"prof",
+        expects: "true or false",
+        apply: |config, value| {
+            config.prof = boolean(value)?;
+            Some(())
+        },
+    },
+    Key {
+        name: b"prof_prefix",
+        expects: "the path of a file, as far as its names are to begin alike",
+        apply: |config, value| {
+            config.prof_prefix = path(value)?;
+            Some(())
+        },
+    },
+    Key {
+        name: b"prof_sample",
+        expects: "a number of bytes from 1 to 1099511627776",
+        apply: |config, value| {
+            config.prof_sample_bytes =
+                number(value).filter(|bytes| (1..=1 << 40).contains(bytes))?;
+            Some(())
+        },
+    },
+    Key {
+        name: b"prof_signal",
+        expects: SIGNAL,
+        apply: |config, value| {
+            config.prof_signal = Some(signal(value)?);
+            Some(())
+        },
+    },
+    Key {
+        name: b"prof_unwind",
+        expects: "tables or frames",
+        apply: |config, value| {
+            config.prof_by_frames = match value {
+                b"tables" => false,
+                b"frames" => true,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Key {
+        name: b"guard",
+        expects: "a number of allocations, of which one is guarded; 0 for none",
+        apply: |config, value| {
+            config.guard_one_in = number(value).filter(|&one_in| one_in <= 1 << 40)?;
+            Some(())
         },
     },
 ];
+
+const SIGNAL: &str = "the number of a signal that a program may use: 1, 10, 12, or 34 to 64";
+
+/// Hang-up, the two for users, and those for real time.
+fn signal(value: &[u8]) -> Option<c_int> {
+    let signal = number(value).and_then(|number| c_int::try_from(number).ok())?;
+    matches!(signal, libc::SIGHUP | libc::SIGUSR1 | libc::SIGUSR2 | 34..=64).then_some(signal)
+}
+
+fn path(value: &'static [u8]) -> Option<&'static [u8]> {
+    Some(value).filter(|path| !path.is_empty())
+}
+
+/// A decimal number.
+fn number(value: &[u8]) -> Option<usize> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0usize, |number, &digit| {
+        let digit = char::from(digit).to_digit(10)?;
+        number.checked_mul(10)?.checked_add(digit as usize)
+    })
+}
 
 fn boolean(value: &[u8]) -> Option<bool> {
     match value {
@@ -84,7 +197,7 @@ impl Problem {
 
 /// Parses `text`; each part that means nothing is passed to `problem`. A later key wins.
 pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Config {
-    let mut config = Config::default();
+    let mut config = Config::DEFAULT;
     for part in text.split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
         let colon = part.iter().position(|&byte| byte == b':').unwrap_or(part.len());
         let (name, value) = (&part[..colon], part.get(colon + 1..).unwrap_or_default());
@@ -110,14 +223,14 @@ pub(crate) unsafe fn read(environment: *const *const libc::c_char) -> Config {
     // SAFETY: no preconditions.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if secure || environment.is_null() {
-        return Config::default();
+        return Config::DEFAULT;
     }
     let mut place = environment;
     loop {
         // SAFETY: not behind the array's null, by the loop's condition.
         let entry = unsafe { place.read() };
         if entry.is_null() {
-            return Config::default();
+            return Config::DEFAULT;
         }
         // SAFETY: the caller's promise.
         let entry: &'static [u8] = unsafe { CStr::from_ptr(entry) }.to_bytes();

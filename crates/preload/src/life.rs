@@ -17,9 +17,14 @@ use std::sync::OnceLock;
 use crate::HEAP;
 use crate::config::{self, Config};
 use crate::line::Line;
-use crate::report;
+use crate::{mode, profile, report, signals, special};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
+
+/// The configuration; the default before it was read.
+pub(crate) fn config() -> &'static Config {
+    CONFIG.get().unwrap_or(&Config::DEFAULT)
+}
 
 extern "C" fn prepare() {
     HEAP.before_fork();
@@ -50,16 +55,24 @@ extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environme
     let config = unsafe { config::read(environment) };
     // Set once: constructors run once.
     let _ = CONFIG.set(config);
+    special::begin(&config);
+    mode::note(&config);
+    signals::listen(&config);
 }
 
 /// Runs after the program's `atexit` functions and destructors, unless it ends by `_exit`.
 extern "C" fn at_exit() {
-    let Some(config) = CONFIG.get() else { return };
+    let config = config();
     if config.stats {
         report::print_stats();
     }
     if let Some(path) = config.stats_json {
-        report::export_json(path);
+        // A failure was told, and changes nothing here.
+        let _ = report::export_json(path);
+    }
+    if config.prof {
+        // As above.
+        let _ = profile::dump_next(config);
     }
 }
 

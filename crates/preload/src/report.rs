@@ -4,7 +4,8 @@ use core::ffi::c_int;
 use core::fmt::{self, Write};
 
 use crate::HEAP;
-use crate::line::Line;
+use crate::mode;
+use crate::output::{Descriptor, Path, tell_unwritable, write_file};
 use hectare::{STATES, Stats};
 
 /// glibc's `struct mallinfo2`: sizes in bytes.
@@ -95,24 +96,6 @@ impl Write for Stream {
     }
 }
 
-/// Text on its way to an open file, without a heap.
-struct Descriptor(c_int);
-
-impl Write for Descriptor {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let mut rest = text.as_bytes();
-        while !rest.is_empty() {
-            // SAFETY: the text is readable for its length.
-            let written = unsafe { libc::write(self.0, rest.as_ptr().cast(), rest.len()) };
-            match usize::try_from(written) {
-                Ok(written) if written > 0 => rest = &rest[written..],
-                _ => return Err(fmt::Error),
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Writes what the heap holds as XML, with glibc's outer element.
 ///
 /// # Safety
@@ -166,55 +149,15 @@ pub(crate) fn print_stats() {
 
 /// Writes the statistics as JSON to the file `path`, in which `%p` stands for the process number
 /// so that forked processes do not overwrite each other's. A failure is told on standard error.
-pub(crate) fn export_json(path: &[u8]) {
-    let mut full = [0; libc::PATH_MAX as usize];
-    let told = expand(path, &mut full).and_then(|()| {
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
-        // SAFETY: `full` ends in a null byte: `expand` leaves the last one alone.
-        let file = unsafe { libc::open(full.as_ptr().cast(), flags, 0o644) };
-        if file < 0 {
-            return None;
-        }
-        let told = write_json(&mut Descriptor(file), &HEAP.stats()).ok();
-        // SAFETY: opened above, and used no more.
-        let closed = unsafe { libc::close(file) } == 0;
-        told.filter(|()| closed)
-    });
+pub(crate) fn export_json(path: &[u8]) -> Option<()> {
+    let mut full = Path::new();
+    let told = full
+        .push_expanded(path)
+        .and_then(|full| write_file(full, |out| write_json(out, &HEAP.stats()).ok()));
     if told.is_none() {
-        let mut line = Line::new();
-        line.push(b"hectare: cannot write the statistics to '").push(path).push(b"'");
-        line.write_to_standard_error();
+        tell_unwritable(b"the statistics", path);
     }
-}
-
-/// Copies `path` with the process number for each `%p`; `None` if it is too long.
-fn expand(path: &[u8], full: &mut [u8]) -> Option<()> {
-    let (mut at, mut rest) = (0, path);
-    let mut append = |text: &[u8]| {
-        let end = at + text.len();
-        full.get_mut(at..end).filter(|_| end < libc::PATH_MAX as usize)?.copy_from_slice(text);
-        at = end;
-        Some(())
-    };
-    while let Some((&byte, tail)) = rest.split_first() {
-        if rest.starts_with(b"%p") {
-            let mut digits = [0; 10];
-            let mut first = digits.len();
-            // SAFETY: no preconditions.
-            let mut number = unsafe { libc::getpid() }.unsigned_abs();
-            while number > 0 && first > 0 {
-                first -= 1;
-                digits[first] = b'0' + (number % 10) as u8;
-                number /= 10;
-            }
-            append(&digits[first..])?;
-            rest = &rest[2..];
-        } else {
-            append(&[byte])?;
-            rest = tail;
-        }
-    }
-    Some(())
+    told
 }
 
 /// The version of what [`write_json`] writes.
@@ -223,8 +166,10 @@ const JSON_SCHEMA: u32 = 1;
 fn write_json(out: &mut impl Write, stats: &Stats) -> fmt::Result {
     writeln!(
         out,
-        "{{\"schema\": {JSON_SCHEMA}, \"allocator\": \"hectare\", \"front\": \"thread\","
+        "{{\"schema\": {JSON_SCHEMA}, \"allocator\": \"hectare\", \"front\": \"{}\",",
+        mode::front()
     )?;
+    writeln!(out, " \"mode\": \"{}\",", mode::text())?;
     for (name, value) in [
         ("used_bytes", stats.used_bytes()),
         ("small_bytes", stats.small_bytes),
@@ -256,6 +201,7 @@ fn write_json(out: &mut impl Write, stats: &Stats) -> fmt::Result {
 }
 
 fn write_text(out: &mut impl Write, stats: &Stats) -> fmt::Result {
+    writeln!(out, "hectare: mode {}", mode::text())?;
     writeln!(out, "hectare: bytes in small objects {}", stats.small_bytes)?;
     writeln!(out, "hectare: bytes in large objects {}", stats.run_bytes)?;
     writeln!(out, "hectare: bytes in huge objects {}", stats.huge_bytes)?;

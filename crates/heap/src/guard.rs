@@ -1,0 +1,398 @@
+//! Guarded objects: a few allocations, drawn at random, each alone on a page between pages that
+//! nobody may touch.
+//!
+//! ```text
+//!   │ sealed │ canary │ object│ sealed │ a freed one: sealed │ sealed │ canary │ object│ …
+//!             ◀── a slot's page ─▶      ◀─── the next slot ──▶
+//! ```
+//! The object ends where its page does, as far as its alignment lets it: to read or write behind
+//! it is a fault at that very instruction, and so is touching it after it was freed. What is too
+//! near to fault (before the object, or in the few bytes that alignment leaves behind it) has
+//! changed the canary, and is found when the object is freed. Freed slots are used again in turn,
+//! so a freed object stays sealed as long as possible. (After Electric Fence, Perens 1987; sampled
+//! as GWP-ASan does it.)
+//!
+//! Invariant: a slot's page is committed exactly while its object is live.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use hectare_base::sync::Lock;
+use hectare_pages::System;
+
+use crate::own_pages::Pages;
+
+/// How many guarded objects there are at once, live or freed.
+const SLOTS: usize = 128;
+
+/// How many callers of an allocation and of a free are kept at most.
+pub const TRAIL_FRAMES: usize = 12;
+
+const CANARY: u8 = 0xc5;
+
+/// Return addresses, the innermost first.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Trail {
+    frames: [usize; TRAIL_FRAMES],
+    len: usize,
+}
+
+impl Trail {
+    fn new(frames: &[usize]) -> Self {
+        let mut trail = Self::default();
+        for (to, from) in trail.frames.iter_mut().zip(frames) {
+            *to = *from;
+            trail.len += 1;
+        }
+        trail
+    }
+
+    /// The addresses; none, if the calls are not known.
+    #[must_use]
+    pub fn frames(&self) -> &[usize] {
+        &self.frames[..self.len.min(TRAIL_FRAMES)]
+    }
+}
+
+/// What was wrong with an access, or with a pointer that was freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Behind the object.
+    Overflow,
+    /// Before the object.
+    Underflow,
+    /// In an object that is free.
+    UseAfterFree,
+    /// Freed a second time.
+    DoubleFree,
+    /// The pointer is not the object's start.
+    Interior,
+}
+
+/// A fault, and the object that it concerns.
+#[derive(Debug, Clone, Copy)]
+pub struct Finding {
+    /// What was wrong.
+    pub fault: Fault,
+    /// The address that was touched, or that was to be freed.
+    pub address: usize,
+    /// Where the object begins.
+    pub object: usize,
+    /// How many bytes were asked for.
+    pub bytes: usize,
+    /// Who allocated it.
+    pub allocated: Trail,
+    /// Who freed it; empty if it is not free.
+    pub freed: Trail,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+enum Life {
+    Unused = 0,
+    Live,
+    Freed,
+}
+
+/// Zeroed, it was never used.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    life: Life,
+    object: usize,
+    bytes: usize,
+    allocated: Trail,
+    freed: Trail,
+}
+
+impl Slot {
+    fn finding(&self, fault: Fault, address: usize) -> Finding {
+        let (object, bytes) = (self.object, self.bytes);
+        Finding { fault, address, object, bytes, allocated: self.allocated, freed: self.freed }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    start: Option<NonNull<u8>>,
+    page_bytes: usize,
+    slots: Pages<Slot>,
+    /// The slot that was used last.
+    last: usize,
+}
+
+// SAFETY: the area's pages are reached through the slots, under the lock around the state.
+unsafe impl Send for State {}
+
+/// The guarded objects of a heap. All methods may be called by any thread.
+#[derive(Debug)]
+pub(crate) struct Guard<S: System> {
+    /// Where the area lies, readable without the lock; of 0 bytes before it is opened.
+    start: AtomicUsize,
+    bytes: AtomicUsize,
+    state: Lock<State, S::Park>,
+}
+
+impl<S: System> Guard<S> {
+    /// No slots yet.
+    pub(crate) const fn new() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            state: Lock::new(State { start: None, page_bytes: 0, slots: Pages::new(), last: 0 }),
+        }
+    }
+
+    /// Reserves the slots; `None` when there is no memory or no address space.
+    pub(crate) fn open(&self, source: &S) -> Option<()> {
+        let mut state = self.state.lock();
+        let page = source.page_bytes();
+        let bytes = (2 * SLOTS + 1) * page;
+        state.slots = Pages::with_capacity(SLOTS, source)?;
+        let start = source.reserve(bytes, page).ok()?;
+        state.start = Some(start);
+        state.page_bytes = page;
+        self.start.store(start.addr().get(), Relaxed);
+        self.bytes.store(bytes, Relaxed);
+        Some(())
+    }
+
+    /// Whether `address` lies in the area.
+    #[inline]
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        address.wrapping_sub(self.start.load(Relaxed)) < self.bytes.load(Relaxed)
+    }
+
+    /// A zeroed object; `None` if it is larger than a page, every slot is live or memory is out.
+    pub(crate) fn get(
+        &self,
+        bytes: usize,
+        align: usize,
+        frames: &[usize],
+        source: &S,
+    ) -> Option<NonNull<u8>> {
+        let mut state = self.state.lock();
+        let page = state.page_bytes;
+        if bytes > page || align > page {
+            return None;
+        }
+        let index = (1..=SLOTS).map(|step| (state.last + step) % SLOTS).find(|&index| {
+            state.slots.entries().get(index).is_some_and(|s| s.life != Life::Live)
+        })?;
+        let start = state.page_of(index)?;
+        // SAFETY: the slot's page, in the area's reservation.
+        unsafe { source.commit(start, page) }.ok()?;
+        // Of no bytes or of one: both need an address of their own in the page.
+        let offset = (page - bytes.max(1)) & !(align - 1);
+        // SAFETY: offset + bytes ≤ page.
+        let object = unsafe { start.add(offset) };
+        // SAFETY: from the page's start to the object, committed and nobody's.
+        unsafe { start.write_bytes(CANARY, offset) };
+        // SAFETY: within the page, or its end.
+        let end = unsafe { object.add(bytes) };
+        // SAFETY: from the object to the page's end, committed and nobody's.
+        unsafe { end.write_bytes(CANARY, page - offset - bytes) };
+        state.last = index;
+        state.slots.entries_mut()[index] = Slot {
+            life: Life::Live,
+            object: object.addr().get(),
+            bytes,
+            allocated: Trail::new(frames),
+            freed: Trail::default(),
+        };
+        Some(object)
+    }
+
+    /// Takes an object back, and seals it. What is wrong with the pointer, or was done to the
+    /// canary around the object, comes back.
+    #[must_use]
+    pub(crate) fn put(&self, address: usize, frames: &[usize], source: &S) -> Option<Finding> {
+        let mut state = self.state.lock();
+        let (index, fault) = state.at(address)?;
+        if let Some(fault) = fault {
+            return Some(state.slots.entries()[index].finding(fault, address));
+        }
+        let start = state.page_of(index)?;
+        let page = state.page_bytes;
+        // SAFETY: by the invariant the page of a live slot is committed; the object in it is being
+        // freed, and is only looked around.
+        let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), page) };
+        let slot = &mut state.slots.entries_mut()[index];
+        let offset = slot.object - start.addr().get();
+        let (before, behind) = (&bytes[..offset], &bytes[offset + slot.bytes..]);
+        if let Some(place) = before.iter().rposition(|&byte| byte != CANARY) {
+            return Some(slot.finding(Fault::Underflow, start.addr().get() + place));
+        }
+        if let Some(place) = behind.iter().position(|&byte| byte != CANARY) {
+            let end = slot.object + slot.bytes;
+            return Some(slot.finding(Fault::Overflow, end + place));
+        }
+        slot.life = Life::Freed;
+        slot.freed = Trail::new(frames);
+        // A page that the system will not seal stays open: misuse of it goes unseen, no more.
+        // SAFETY: the page was committed, and its object is freed.
+        let _ = unsafe { source.seal(start, page) };
+        None
+    }
+
+    /// The size of the object that begins at `address`, as it was asked for; and what is wrong
+    /// with the pointer, if anything is.
+    pub(crate) fn bytes_of(&self, address: usize) -> (usize, Option<Finding>) {
+        let state = self.state.lock();
+        let Some((index, fault)) = state.at(address) else { return (0, None) };
+        let slot = &state.slots.entries()[index];
+        (slot.bytes, fault.map(|fault| slot.finding(fault, address)))
+    }
+
+    /// What an access that faulted at `address` did wrong; `None` if no guarded object is near.
+    pub(crate) fn explain(&self, address: usize) -> Option<Finding> {
+        if !self.contains(address) {
+            return None;
+        }
+        let state = self.state.lock();
+        let page = (address - self.start.load(Relaxed)) / state.page_bytes.max(1);
+        let slot =
+            |index: usize| state.slots.entries().get(index).filter(|s| s.life != Life::Unused);
+        if page % 2 == 1 {
+            let slot = slot(page / 2)?;
+            let fault = match slot.life {
+                Life::Freed => Fault::UseAfterFree,
+                _ if address < slot.object => Fault::Underflow,
+                _ => Fault::Overflow,
+            };
+            return Some(slot.finding(fault, address));
+        }
+        // Between two slots: the nearer one.
+        let behind =
+            slot(page / 2).map(|s| (s.object.saturating_sub(address), Fault::Underflow, s));
+        let before = (page / 2).checked_sub(1).and_then(slot);
+        let before = before.map(|s| (address - (s.object + s.bytes), Fault::Overflow, s));
+        let (_, fault, slot) =
+            [before, behind].into_iter().flatten().min_by_key(|(distance, ..)| *distance)?;
+        let fault = if slot.life == Life::Freed { Fault::UseAfterFree } else { fault };
+        Some(slot.finding(fault, address))
+    }
+
+    /// Holds the lock across a fork.
+    pub(crate) fn before_fork(&self) {
+        self.state.lock_for_fork();
+    }
+
+    /// Frees it in the parent and in the child.
+    ///
+    /// # Safety
+    /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
+    pub(crate) unsafe fn after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.state.unlock() };
+    }
+}
+
+impl State {
+    /// The page of a slot; `None` before the area is opened.
+    fn page_of(&self, index: usize) -> Option<NonNull<u8>> {
+        // SAFETY: index < SLOTS, so the page lies in the area.
+        self.start.map(|start| unsafe { start.add((2 * index + 1) * self.page_bytes) })
+    }
+
+    /// The slot that `address` lies in or before, and why it is not the start of a live object.
+    fn at(&self, address: usize) -> Option<(usize, Option<Fault>)> {
+        let index = (address - self.start?.addr().get()) / self.page_bytes / 2;
+        let slot = self.slots.entries().get(index)?;
+        let fault = if slot.object != address {
+            Some(Fault::Interior)
+        } else if slot.life != Life::Live {
+            Some(Fault::DoubleFree)
+        } else {
+            None
+        };
+        Some((index, fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hectare_pages::{Os, PageSource};
+
+    use super::*;
+
+    fn opened() -> Guard<Os> {
+        let guard = Guard::new();
+        guard.open(&Os).expect("memory");
+        guard
+    }
+
+    fn get(guard: &Guard<Os>, bytes: usize, align: usize) -> NonNull<u8> {
+        guard.get(bytes, align, &[11, 12], &Os).expect("a slot")
+    }
+
+    #[test]
+    fn objects_end_where_their_pages_do() {
+        let guard = opened();
+        let page = Os.page_bytes();
+        for (bytes, align) in [(0, 16), (1, 16), (16, 16), (100, 64), (1000, 8), (page, page)] {
+            let object = get(&guard, bytes, align);
+            assert!(object.addr().get().is_multiple_of(align));
+            assert!(page - object.addr().get() % page < bytes + align + 1 || bytes == page);
+            assert_eq!(guard.bytes_of(object.addr().get()).0, bytes);
+            // SAFETY: a live object of so many bytes.
+            let contents = unsafe { core::slice::from_raw_parts(object.as_ptr(), bytes) };
+            assert!(contents.iter().all(|&byte| byte == 0));
+            assert!(guard.put(object.addr().get(), &[], &Os).is_none());
+        }
+        assert!(guard.get(page + 1, 16, &[], &Os).is_none());
+        assert!(guard.get(1, 2 * page, &[], &Os).is_none());
+    }
+
+    #[test]
+    fn damage_near_the_object_is_found_when_it_is_freed() {
+        let guard = opened();
+        for (offset, fault) in [(-1, Fault::Underflow), (100, Fault::Overflow)] {
+            let object = get(&guard, 100, 16);
+            // SAFETY: in the object's page, though not in the object.
+            unsafe { object.offset(offset).write(1) };
+            let found = guard.put(object.addr().get(), &[], &Os).expect("damaged");
+            assert_eq!(found.fault, fault);
+            assert_eq!(found.address, object.addr().get().wrapping_add_signed(offset));
+            assert_eq!((found.bytes, found.allocated.frames()), (100, &[11, 12][..]));
+        }
+    }
+
+    #[test]
+    fn wrong_pointers_are_told_apart() {
+        let guard = opened();
+        let object = get(&guard, 64, 16).addr().get();
+        assert_eq!(guard.put(object + 16, &[], &Os).expect("wrong").fault, Fault::Interior);
+        assert!(guard.put(object, &[21], &Os).is_none());
+        let found = guard.put(object, &[], &Os).expect("freed");
+        assert_eq!((found.fault, found.freed.frames()), (Fault::DoubleFree, &[21][..]));
+        assert_eq!(guard.bytes_of(object).1.expect("freed").fault, Fault::DoubleFree);
+    }
+
+    #[test]
+    fn faults_are_explained_by_the_nearest_object() {
+        let guard = opened();
+        let page = Os.page_bytes();
+        let (first, second) = (get(&guard, 64, 16).addr().get(), get(&guard, 64, 16).addr().get());
+        let explain = |address| guard.explain(address).map(|found| (found.fault, found.object));
+        assert_eq!(explain(first + 64), Some((Fault::Overflow, first)));
+        assert_eq!(explain(first + 64 + page / 2 - 64), Some((Fault::Overflow, first)));
+        assert_eq!(explain(first - page), Some((Fault::Underflow, first)));
+        assert_eq!(explain(second + 64), Some((Fault::Overflow, second)));
+        assert!(guard.put(first, &[], &Os).is_none());
+        assert_eq!(explain(first + 8), Some((Fault::UseAfterFree, first)));
+        assert_eq!(explain(1 << 20), None);
+        assert_eq!(explain(second + 64 + 20 * page), None);
+    }
+
+    #[test]
+    fn freed_slots_are_used_again_as_late_as_can_be() {
+        let guard = opened();
+        let first = get(&guard, 16, 16);
+        assert!(guard.put(first.addr().get(), &[], &Os).is_none());
+        for _ in 1..SLOTS {
+            assert_ne!(get(&guard, 16, 16), first);
+        }
+        assert_eq!(get(&guard, 16, 16), first);
+        assert!(guard.get(16, 16, &[], &Os).is_none(), "all are live");
+    }
+}

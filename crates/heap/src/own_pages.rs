@@ -1,0 +1,62 @@
+//! Arrays in pages of their own, for what watches the heap and so must not allocate from it.
+
+use core::ptr::NonNull;
+
+use hectare_pages::PageSource;
+
+/// An array of `T`, of which zeros are a value, in pages of its own; zeroed where it was not
+/// written. Whoever drops it without [`release`](Self::release) keeps its pages for good.
+#[derive(Debug)]
+pub(crate) struct Pages<T> {
+    start: Option<NonNull<T>>,
+    capacity: usize,
+}
+
+impl<T: Copy> Pages<T> {
+    pub(crate) const fn new() -> Self {
+        Self { start: None, capacity: 0 }
+    }
+
+    fn bytes(capacity: usize, source: &impl PageSource) -> usize {
+        (capacity * size_of::<T>()).next_multiple_of(source.page_bytes())
+    }
+
+    /// How many entries there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Room for `capacity` entries, zeroed; `None` when memory is out.
+    pub(crate) fn with_capacity(capacity: usize, source: &impl PageSource) -> Option<Self> {
+        let start = source.get(Self::bytes(capacity, source), source.page_bytes()).ok()?;
+        Some(Self { start: Some(start.cast()), capacity })
+    }
+
+    pub(crate) fn entries(&self) -> &[T] {
+        match self.start {
+            // SAFETY: zeroed pages for as many entries; zeros are a value of `T`.
+            Some(start) => unsafe { core::slice::from_raw_parts(start.as_ptr(), self.capacity) },
+            None => &[],
+        }
+    }
+
+    pub(crate) fn entries_mut(&mut self) -> &mut [T] {
+        match self.start {
+            // SAFETY: as above; the pages are this value's own.
+            Some(start) => unsafe {
+                core::slice::from_raw_parts_mut(start.as_ptr(), self.capacity)
+            },
+            None => &mut [],
+        }
+    }
+
+    pub(crate) fn release(&mut self, source: &impl PageSource) {
+        if let Some(start) = self.start.take() {
+            // SAFETY: the pages are this value's own, and it forgets them.
+            unsafe { source.release(start.cast(), Self::bytes(self.capacity, source)) };
+        }
+    }
+}
+
+// SAFETY: the pages are the value's own, reached through it alone.
+unsafe impl<T: Send> Send for Pages<T> {}

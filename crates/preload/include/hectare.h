@@ -1,0 +1,29 @@
+/* What libhectare.so offers beyond the malloc family of names. Programs that do not link the
+   library look the functions up with dlsym(RTLD_DEFAULT, "...") and do without where they are
+   missing. All functions may be called by any thread. */
+#ifndef HECTARE_H
+#define HECTARE_H 1
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Writes the heap profile to the file `path`, or to the next file of prof_prefix if `path` is
+   NULL. 0, or an errno value: ENOTSUP when HECTARE_CONF does not say prof:true, EIO when the file
+   could not be written. */
+int hectare_prof_dump(const char *path);
+
+/* Writes the statistics as JSON (docs/malloc-configuration.md) to the file `path`. 0, or EIO. */
+int hectare_stats_dump(const char *path);
+
+/* Which front serves the program ("thread", "watched", "hardened") and the options it was given,
+   as in "front:watched,prof:true,prof_sample:524288". The text lives as long as the process. */
+const char *hectare_mode(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,80 @@
+//! A misuse of a guarded object, told in one line:
+//!
+//! ```text
+//! hectare: use after free: 0x7f01c2a30f9c lies 12 bytes into the object 0x7f01c2a30f90 of 100
+//! bytes, allocated by prog+0x1189 < prog+0x1203, freed by prog+0x119c < prog+0x1210
+//! ```
+//! A caller is named by its file and the address in it, as `addr2line -e FILE ADDRESS` takes it.
+
+use core::fmt::Write;
+use core::ops::ControlFlow;
+
+use hectare::{Fault, Finding, Trail, call_of};
+
+use crate::line::Line;
+use crate::maps::each_mapping;
+
+/// How many callers are named.
+const CALLERS: usize = 4;
+
+/// Tells of it and ends the process.
+pub(crate) fn abort(finding: &Finding) -> ! {
+    let mut line = Line::new();
+    // A line takes all text, or as much as it has room for.
+    let _ = write!(line, "hectare: {}: ", name(finding.fault));
+    describe_place(&mut line, finding);
+    name_callers(&mut line, ", allocated by ", &finding.allocated);
+    name_callers(&mut line, ", freed by ", &finding.freed);
+    line.write_to_standard_error();
+    // SAFETY: no preconditions.
+    unsafe { libc::abort() }
+}
+
+fn name(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Overflow => "overflow",
+        Fault::Underflow => "underflow",
+        Fault::UseAfterFree => "use after free",
+        Fault::DoubleFree => "double free",
+        Fault::Interior => "interior pointer",
+    }
+}
+
+fn describe_place(line: &mut Line, finding: &Finding) {
+    let Finding { address, object, bytes, .. } = *finding;
+    // As in `abort`.
+    let _ = if address < object {
+        write!(line, "{address:#x} lies {} bytes before", object - address)
+    } else if address < object + bytes.max(1) {
+        write!(line, "{address:#x} lies {} bytes into", address - object)
+    } else {
+        write!(line, "{address:#x} lies {} bytes behind", address - object - bytes)
+    };
+    // As in `abort`.
+    let _ = write!(line, " the object {object:#x} of {bytes} bytes");
+}
+
+fn name_callers(line: &mut Line, before: &str, trail: &Trail) {
+    for (i, &frame) in trail.frames().iter().take(CALLERS).enumerate() {
+        line.push(if i == 0 { before } else { " < " }.as_bytes());
+        name_caller(line, call_of(frame));
+    }
+}
+
+fn name_caller(line: &mut Line, call: usize) {
+    let mut named = false;
+    let read = each_mapping(|mapping| {
+        if !(mapping.start..mapping.end).contains(&call) {
+            return ControlFlow::Continue(());
+        }
+        named = true;
+        let name = mapping.path.rsplit(|&byte| byte == b'/').next().unwrap_or(mapping.path);
+        // As in `abort`.
+        let _ = write!(line.push(name), "+{:#x}", call - mapping.start + mapping.offset);
+        ControlFlow::Break(())
+    });
+    if read.is_none() || !named {
+        // As in `abort`.
+        let _ = write!(line, "{call:#x}");
+    }
+}

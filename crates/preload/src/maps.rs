@@ -1,0 +1,103 @@
+//! The process's mappings of files that can be executed, read from `/proc/self/maps` without a
+//! heap.
+
+use core::ops::ControlFlow;
+
+/// An executable mapping of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapping<'a> {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// Where in the file it begins.
+    pub(crate) offset: usize,
+    /// The file's path; of what is no file, its name in brackets.
+    pub(crate) path: &'a [u8],
+}
+
+/// A line of the file: two numbers, rights, offset, device, inode, and a path.
+const LINE_BYTES: usize = 4096 + 256;
+
+/// Calls `visit` for each executable mapping that has a name, in the order of their addresses,
+/// until it breaks. `None` when the file cannot be read.
+pub(crate) fn each_mapping(visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>) -> Option<()> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: a C string.
+    let file = unsafe { libc::open(c"/proc/self/maps".as_ptr(), flags) };
+    if file < 0 {
+        return None;
+    }
+    each_line(
+        |buffer| {
+            // SAFETY: the buffer can be written for its length.
+            let read = unsafe { libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) };
+            usize::try_from(read).unwrap_or(0)
+        },
+        visit,
+    );
+    // SAFETY: opened above, and used no more.
+    unsafe { libc::close(file) };
+    Some(())
+}
+
+/// Cuts what `read` gives (0 bytes: the end) into lines. A line too long is passed by.
+fn each_line(
+    mut read: impl FnMut(&mut [u8]) -> usize,
+    mut visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>,
+) {
+    let mut buffer = [0; LINE_BYTES];
+    let mut filled = 0;
+    let mut too_long = false;
+    loop {
+        let got = read(&mut buffer[filled..]);
+        filled += got;
+        let mut begin = 0;
+        while let Some(length) = buffer[begin..filled].iter().position(|&byte| byte == b'\n') {
+            let line = &buffer[begin..begin + length];
+            begin += length + 1;
+            let mapping = if core::mem::take(&mut too_long) { None } else { parse(line) };
+            if mapping.is_some_and(|mapping| visit(mapping).is_break()) {
+                return;
+            }
+        }
+        if got == 0 {
+            return;
+        }
+        buffer.copy_within(begin..filled, 0);
+        filled -= begin;
+        if filled == buffer.len() {
+            too_long = true;
+            filled = 0;
+        }
+    }
+}
+
+/// `559a8c000000-559a8c021000 r-xp 00002000 fd:01 123    /usr/bin/true`
+fn parse(line: &[u8]) -> Option<Mapping<'_>> {
+    let mut rest = line;
+    let mut field = || {
+        let length = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+        let (field, tail) = rest.split_at(length);
+        rest = tail.trim_ascii_start();
+        field
+    };
+    let (range, rights, offset) = (field(), field(), field());
+    field(); // The device.
+    field(); // The inode.
+    let dash = range.iter().position(|&byte| byte == b'-')?;
+    if rights.get(2) != Some(&b'x') || rest.is_empty() {
+        return None;
+    }
+    Some(Mapping {
+        start: hexadecimal(&range[..dash])?,
+        end: hexadecimal(&range[dash + 1..])?,
+        offset: hexadecimal(offset)?,
+        path: rest,
+    })
+}
+
+fn hexadecimal(text: &[u8]) -> Option<usize> {
+    text.iter().try_fold(0usize, |number, &digit| {
+        let digit = char::from(digit).to_digit(16)?;
+        Some(number << 4 | digit as usize)
+    })
+}

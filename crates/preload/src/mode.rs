@@ -1,0 +1,77 @@
+//! Which mode the library is in, as text: told by the statistics and by `hectare_mode`.
+
+use core::ffi::c_char;
+use core::fmt::{self, Write};
+use core::str;
+use std::sync::OnceLock;
+
+use crate::config::Config;
+
+/// The text, with a null behind it.
+struct Mode {
+    bytes: [u8; 320],
+    len: usize,
+}
+
+static MODE: OnceLock<Mode> = OnceLock::new();
+
+impl Write for Mode {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        // The last byte stays the null.
+        let room = self.bytes.get_mut(self.len..end).filter(|_| end < 320).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+/// Which front serves the program's calls.
+fn front_of(config: &Config) -> &'static str {
+    if config.prof || config.guard_one_in > 0 { "watched" } else { "thread" }
+}
+
+/// Writes the mode down, for good.
+pub(crate) fn note(config: &Config) {
+    MODE.get_or_init(|| {
+        let mut mode = Mode { bytes: [0; 320], len: 0 };
+        // All options at their longest fit; were one more to be too many, it would be cut.
+        let _ = write_mode(&mut mode, config);
+        mode
+    });
+}
+
+fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
+    write!(out, "front:{}", front_of(config))?;
+    if config.prof {
+        write!(out, ",prof:true,prof_sample:{}", config.prof_sample_bytes)?;
+        out.write_str(if config.prof_by_frames { ",prof_unwind:frames" } else { "" })?;
+    }
+    if config.guard_one_in > 0 {
+        write!(out, ",guard:{}", config.guard_one_in)?;
+    }
+    for (name, signal) in
+        [("prof_signal", config.prof_signal), ("stats_signal", config.stats_signal)]
+    {
+        if let Some(signal) = signal {
+            write!(out, ",{name}:{signal}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The front, and every option that is on.
+pub(crate) fn text() -> &'static str {
+    let text = MODE.get().map(|mode| &mode.bytes[..mode.len]);
+    text.and_then(|text| str::from_utf8(text).ok()).unwrap_or("front:thread")
+}
+
+/// The front alone.
+pub(crate) fn front() -> &'static str {
+    front_of(crate::life::config())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hectare_mode() -> *const c_char {
+    MODE.get().map_or(c"front:thread".as_ptr(), |mode| mode.bytes.as_ptr().cast())
+}

@@ -1,0 +1,127 @@
+//! Files written without a heap: descriptors, paths with `%p`, and a buffer before them.
+
+use core::ffi::c_int;
+use core::fmt::{self, Write};
+
+use crate::line::Line;
+
+/// Where bytes go.
+pub(crate) trait Sink {
+    /// Takes all of `bytes`; `None` when the system did not.
+    fn put(&mut self, bytes: &[u8]) -> Option<()>;
+}
+
+/// An open file.
+pub(crate) struct Descriptor(pub(crate) c_int);
+
+impl Sink for Descriptor {
+    fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // SAFETY: the bytes are readable for their length.
+            let written = unsafe { libc::write(self.0, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(written) {
+                Ok(written) if written > 0 => rest = &rest[written..],
+                _ if errno() == libc::EINTR => {}
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+}
+
+impl Write for Descriptor {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.put(text.as_bytes()).ok_or(fmt::Error)
+    }
+}
+
+fn errno() -> c_int {
+    // SAFETY: no preconditions.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
+    unsafe { *errno }
+}
+
+/// A path with its null, on the stack.
+pub(crate) struct Path {
+    bytes: [u8; libc::PATH_MAX as usize],
+    len: usize,
+}
+
+impl Path {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; libc::PATH_MAX as usize], len: 0 }
+    }
+
+    /// Appends `text`; `None`, and nothing has changed, if it is too long for a path.
+    pub(crate) fn push(&mut self, text: &[u8]) -> Option<&mut Self> {
+        let end = self.len + text.len();
+        // The last byte stays the null.
+        self.bytes.get_mut(self.len..end).filter(|_| end < libc::PATH_MAX as usize)?;
+        self.bytes[self.len..end].copy_from_slice(text);
+        self.len = end;
+        Some(self)
+    }
+
+    /// Appends a number in decimal.
+    pub(crate) fn push_number(&mut self, mut number: u64) -> Option<&mut Self> {
+        let mut digits = [0; 20];
+        let mut first = digits.len();
+        while first == digits.len() || number > 0 {
+            first -= 1;
+            digits[first] = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        self.push(&digits[first..])
+    }
+
+    /// Appends `text` with the process number for each `%p`.
+    pub(crate) fn push_expanded(&mut self, text: &[u8]) -> Option<&mut Self> {
+        let mut rest = text;
+        while let Some((&byte, tail)) = rest.split_first() {
+            if rest.starts_with(b"%p") {
+                self.push_number(process_number())?;
+                rest = &rest[2..];
+            } else {
+                self.push(&[byte])?;
+                rest = tail;
+            }
+        }
+        Some(self)
+    }
+
+    /// The path without its null.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+pub(crate) fn process_number() -> u64 {
+    // SAFETY: no preconditions.
+    unsafe { libc::getpid() }.unsigned_abs().into()
+}
+
+/// Writes a new file by `write`; `None` if anything failed.
+pub(crate) fn write_file(
+    path: &Path,
+    write: impl FnOnce(&mut Descriptor) -> Option<()>,
+) -> Option<()> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+    // SAFETY: the path ends in a null byte: `push` leaves the last one alone.
+    let file = unsafe { libc::open(path.bytes.as_ptr().cast(), flags, 0o644) };
+    if file < 0 {
+        return None;
+    }
+    let written = write(&mut Descriptor(file));
+    // SAFETY: opened above, and used no more.
+    let closed = unsafe { libc::close(file) } == 0;
+    written.filter(|()| closed)
+}
+
+/// Tells on standard error that `what` could not be written to `path`.
+pub(crate) fn tell_unwritable(what: &[u8], path: &[u8]) {
+    let mut line = Line::new();
+    line.push(b"hectare: cannot write ").push(what).push(b" to '").push(path).push(b"'");
+    line.write_to_standard_error();
+}

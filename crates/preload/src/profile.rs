@@ -1,0 +1,75 @@
+//! Files of the heap profile: at the end, by signal, by call.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::config::Config;
+use crate::gzip::Gzip;
+use crate::output::{Descriptor, Path, process_number, tell_unwritable, write_file};
+use crate::{HEAP, life, pprof};
+
+/// How many files this process has begun.
+static FILES: AtomicU64 = AtomicU64::new(0);
+
+/// Writes the profile to the next file, `PREFIX.PROCESS.NUMBER.pb.gz`. A failure is told on
+/// standard error.
+pub(crate) fn dump_next(config: &Config) -> Option<()> {
+    let mut path = Path::new();
+    let named = name_next(&mut path, config.prof_prefix);
+    let written = named.and_then(|()| dump(&path));
+    if written.is_none() {
+        let text = if named.is_some() { path.text() } else { config.prof_prefix };
+        tell_unwritable(b"the heap profile", text);
+    }
+    written
+}
+
+fn name_next(path: &mut Path, prefix: &[u8]) -> Option<()> {
+    let number = FILES.fetch_add(1, Relaxed);
+    let path = path.push_expanded(prefix)?.push(b".")?.push_number(process_number())?;
+    path.push(b".")?.push_number(number)?.push(b".pb.gz").map(drop)
+}
+
+fn dump(path: &Path) -> Option<()> {
+    let profile = HEAP.profile()?;
+    write_file(path, |file: &mut Descriptor| {
+        let mut gzip = Gzip::begin(file)?;
+        pprof::write(&mut gzip, &profile)?;
+        gzip.finish()
+    })
+}
+
+/// See `hectare.h`.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hectare_prof_dump(path: *const c_char) -> c_int {
+    let config = life::config();
+    if !config.prof {
+        return libc::ENOTSUP;
+    }
+    let written = if path.is_null() {
+        dump_next(config)
+    } else {
+        // SAFETY: the C caller's promise.
+        let path = unsafe { CStr::from_ptr(path) };
+        let mut full = Path::new();
+        full.push(path.to_bytes()).and_then(|path| dump(path))
+    };
+    if written.is_some() { 0 } else { libc::EIO }
+}
+
+/// See `hectare.h`.
+///
+/// # Safety
+/// `path` is a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hectare_stats_dump(path: *const c_char) -> c_int {
+    if path.is_null() {
+        return libc::EINVAL;
+    }
+    // SAFETY: the C caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    if crate::report::export_json(path.to_bytes()).is_some() { 0 } else { libc::EIO }
+}
