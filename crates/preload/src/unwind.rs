@@ -3,9 +3,9 @@
 //! By default the unwinder of the C compiler's library walks the stack by its unwind tables, which
 //! every program for x86-64 and AArch64 has unless it was built to have none. It is right for any
 //! mixture of code, and costs about a microsecond a frame. A program that was built with frame
-//! pointers throughout may ask for those (`prof_unwind:frames`): the tables then lead only out of
-//! this library, to a frame whose pointer is known, and the chain of saved pointers from there to
-//! the end; where it leads out of the stack the tables are asked after all.
+//! pointers may ask for those (`prof_unwind:frames`): the tables then lead only out of this
+//! library, to a frame whose pointer is known, and from there the chain of saved pointers as far
+//! as it leads up the stack. Where that is nowhere the tables are asked after all.
 //!
 //! The unwinder takes no lock and no memory with the C library's `_dl_find_object` (2.35); with
 //! older ones it takes the dynamic linker's lock, which is recursive. No lock of the heap is held
@@ -91,10 +91,11 @@ struct Walk<'a> {
 pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
     if BY_FRAMES.load(Relaxed) {
         let walk = by_tables(frames, true);
-        if let (count, Some((stack, pointer))) = (walk.count, walk.first)
-            && let Some(count) = follow(frames, count, stack, pointer)
-        {
-            return count;
+        if let (count, Some((stack, pointer))) = (walk.count, walk.first) {
+            let followed = follow(frames, count, stack, pointer);
+            if followed > count {
+                return followed;
+            }
         }
     }
     by_tables(frames, false).count
@@ -140,27 +141,28 @@ unsafe extern "C" fn visit(context: *mut Context, walk: *mut c_void) -> c_int {
 /// How far apart two frames may lie at most, in bytes.
 const MAX_FRAME_BYTES: usize = 1 << 20;
 
-/// Follows saved frame pointers from `pointer` to the outermost one, which is 0. `None` where one
-/// leads anywhere but up the stack: whatever the register holds, then, it is no frame pointer.
+/// Adds the return addresses that saved frame pointers lead to, from `pointer` on, to the `count`
+/// there are. It ends with a pointer that leads anywhere but up the stack: of the outermost frame,
+/// or of code that uses the register for something else. Returns how many there are then.
 fn follow(
     frames: &mut [usize; MAX_FRAMES],
     mut count: usize,
     stack: usize,
     mut pointer: usize,
-) -> Option<usize> {
-    let mut floor = stack;
+) -> usize {
+    const WORD: usize = size_of::<usize>();
+    let mut floor = stack.saturating_sub(2 * WORD);
     // The page that was last seen to be readable.
     let mut readable = usize::MAX;
-    while pointer != 0 {
-        let sound = pointer.is_multiple_of(size_of::<usize>())
-            && pointer >= floor.saturating_sub(2 * size_of::<usize>())
-            && pointer - floor.min(pointer) < MAX_FRAME_BYTES;
-        if !sound {
-            return None;
+    while count < MAX_FRAMES {
+        let is_frame = pointer.is_multiple_of(WORD)
+            && (floor..floor.saturating_add(MAX_FRAME_BYTES)).contains(&pointer);
+        if !is_frame {
+            break;
         }
-        for word in [pointer, pointer + size_of::<usize>()] {
+        for word in [pointer, pointer + WORD] {
             if word / PAGE_BYTES != readable && !is_readable(word) {
-                return None;
+                return count;
             }
             readable = word / PAGE_BYTES;
         }
@@ -170,15 +172,12 @@ fn follow(
         if address == 0 {
             break;
         }
-        *frames.get_mut(count)? = address;
+        frames[count] = address;
         count += 1;
-        if count == MAX_FRAMES {
-            break;
-        }
-        floor = pointer + 2 * size_of::<usize>();
+        floor = pointer + 2 * WORD;
         pointer = next;
     }
-    Some(count)
+    count
 }
 
 /// No page of any system is smaller.

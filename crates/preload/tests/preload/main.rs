@@ -13,6 +13,8 @@ mod harness;
 mod instructions;
 mod lifecycle;
 mod misuse;
+mod pprof;
+mod profile;
 mod programs;
 mod scarcity;
 
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     lifecycle::add(&mut suite);
     scarcity::add(&mut suite);
     configuration::add(&mut suite);
+    profile::add(&mut suite);
     programs::add(&mut suite);
     instructions::add(&mut suite);
     suite.run()

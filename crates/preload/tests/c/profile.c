@@ -1,0 +1,165 @@
+/* Live objects of known call sites, for the heap profile to find again. Each site is a function in
+   a section of its own, whose bounds the linker tells. */
+#include "check.h"
+#include <dlfcn.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+#define SITE(name, allocate)                                                            \
+    extern char __start_in_##name[], __stop_in_##name[];                                \
+    __attribute__((noinline, section("in_" #name))) static void *name(size_t bytes) {         \
+        return opaque(allocate);                                                        \
+    }
+
+static void *aligned(size_t bytes) {
+    void *object = NULL;
+    CHECK(posix_memalign(&object, 64, bytes) == 0);
+    return object;
+}
+
+SITE(site_small, malloc(bytes))
+SITE(site_middle, calloc(1, bytes))
+SITE(site_large, malloc(bytes))
+SITE(site_huge, malloc(bytes))
+SITE(site_aligned, aligned(bytes))
+SITE(site_grown, realloc(malloc(bytes / 2), bytes))
+SITE(site_brief, malloc(bytes))
+SITE(site_thread, malloc(bytes))
+
+enum { SMALL = 400000, MIDDLE = 20000, LARGE = 300, ALIGNED = 50000, GROWN = 10000, THREADS = 4 };
+
+static void *of_thread(void *argument) {
+    for (int i = 0; i < 20000; i++) {
+        *(void **)site_thread(200) = argument;
+        free(site_brief(1 + i % 3000));
+    }
+    return argument;
+}
+
+/* Allocates what stays, amid much that does not. */
+static void fill(void) {
+    for (int i = 0; i < SMALL; i++) {
+        site_small(100);
+        if (i % 4 == 0) free(site_brief(i % 500));
+        if (i % 1000 == 0) free(site_brief(i % 500000));
+    }
+    for (int i = 0; i < MIDDLE; i++) site_middle(2000);
+    for (int i = 0; i < LARGE; i++) site_large(150000);
+    site_huge((size_t)40 << 20);
+    for (int i = 0; i < ALIGNED; i++) site_aligned(300);
+    for (int i = 0; i < GROWN; i++) site_grown(3000);
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, of_thread, NULL);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+}
+
+static void tell(const char *name, char *start, char *stop, size_t bytes) {
+    printf("%s %p %p %zu\n", name, (void *)start, (void *)stop, bytes);
+}
+#define TELL(name, bytes) tell(#name, __start_in_##name, __stop_in_##name, bytes)
+
+static int (*dump)(const char *);
+
+static void sites(void) {
+    fill();
+    TELL(site_small, (size_t)SMALL * 100);
+    TELL(site_middle, (size_t)MIDDLE * 2000);
+    TELL(site_large, (size_t)LARGE * 150000);
+    TELL(site_huge, (size_t)40 << 20);
+    TELL(site_aligned, (size_t)ALIGNED * 300);
+    TELL(site_grown, (size_t)GROWN * 3000);
+    TELL(site_thread, (size_t)THREADS * 20000 * 200);
+    TELL(site_brief, (size_t)0);
+    fflush(stdout);
+}
+
+static void by_call(void) {
+    const char *path = getenv("TEST_PATH");
+    CHECK(dump(path) == 0);
+    CHECK(dump("/no/such/directory/file") == EIO);
+}
+
+/* All that was allocated is freed: the profile must forget it. */
+static void all_freed(void) {
+    static void *all[200000];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 200000; i++) all[i] = i % 100 ? site_small(i % 300) : site_large(40000);
+        for (int i = 0; i < 200000; i++) all[i] = realloc(all[i], i % 700 + 1);
+        for (int i = 0; i < 200000; i++) free(all[i]);
+    }
+}
+
+static volatile int stop;
+
+static void *allocate_until_stopped(void *seed) {
+    uint64_t random = (uintptr_t)seed + 1;
+    void *slots[64] = {0};
+    while (!stop) {
+        int slot = next_random(&random) % 64;
+        free(slots[slot]);
+        slots[slot] = malloc(random_size(&random));
+    }
+    for (int i = 0; i < 64; i++) free(slots[i]);
+    return seed;
+}
+
+/* Signals that ask for files and statistics find threads anywhere, most often in the heap. */
+static void signals_anywhere(void) {
+    int profile = atoi(getenv("TEST_SIGNAL")), statistics = atoi(getenv("TEST_SIGNAL_2"));
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, allocate_until_stopped, (void *)i);
+    for (int i = 0; i < 400; i++) {
+        pthread_kill(threads[i % 4], i % 2 ? statistics : profile);
+        usleep(500);
+    }
+    stop = 1;
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        raise(profile);
+        exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "%#x", status);
+}
+
+/* A handler finds this thread, and no other, waiting: the wish is met at once. */
+static void signal_while_idle(void) {
+    site_middle(100);
+    raise(atoi(getenv("TEST_SIGNAL")));
+}
+
+static void forks(void) {
+    fill();
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        fill();
+        exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "%#x", status);
+}
+
+static void mode(void) {
+    const char *(*text)(void) = dlsym(RTLD_DEFAULT, "hectare_mode");
+    CHECK(text);
+    puts(text());
+    int (*stats)(const char *) = dlsym(RTLD_DEFAULT, "hectare_stats_dump");
+    CHECK(stats && stats(getenv("TEST_PATH")) == 0);
+    CHECK(dump(NULL) == (getenv("TEST_NO_PROFILE") ? ENOTSUP : 0));
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        CASE(sites), CASE(by_call), CASE(all_freed), CASE(signals_anywhere),
+        CASE(signal_while_idle), CASE(forks), CASE(mode),
+    };
+    dump = dlsym(RTLD_DEFAULT, "hectare_prof_dump");
+    CHECK(dump);
+    return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
+}

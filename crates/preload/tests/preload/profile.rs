@@ -1,0 +1,302 @@
+//! The heap profile: its files are read by decoders that know nothing of the writer.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{
+    Ended, Outcome, Suite, compile, ensure, find_tool, preloaded, program, run, scratch,
+};
+use crate::pprof::Profile;
+
+pub(crate) fn add(suite: &mut Suite) {
+    suite.test_with("profile::live_bytes_by_call_site", &["cc"], || {
+        live_bytes_by_call_site(Profiled::run("sites", "sites", "prof_sample:16384")?)
+    });
+    suite.test_with("profile::live_bytes_by_frame_pointers", &["cc"], || {
+        let program = compile("profile.c", &["-fno-omit-frame-pointer"], "-frames")?;
+        let options = "prof_sample:16384,prof_unwind:frames";
+        live_bytes_by_call_site(Profiled::run_program(&program, "frames", "sites", options)?)
+    });
+    suite.test_with("profile::every_byte_at_rate_one", &["cc"], every_byte_at_rate_one);
+    suite.test_with("profile::freed_objects_are_forgotten", &["cc"], freed_objects_are_forgotten);
+    suite.test_with("profile::symbols_resolve", &["cc", "addr2line"], symbols_resolve);
+    suite.test_with("profile::opens_in_go_pprof", &["cc", "go"], opens_in_go_pprof);
+    suite.test_with("profile::signals_anywhere", &["cc"], signals_anywhere);
+    suite.test_with("profile::signal_while_idle", &["cc"], signal_while_idle);
+    suite.test_with("profile::forked_processes_have_their_own", &["cc"], forked_processes);
+    suite.test_with("profile::by_call_and_without", &["cc"], by_call_and_without);
+    suite.test_with("profile::unwritable_is_told", &["cc"], unwritable_is_told);
+}
+
+/// A run of `profile.c` with the profile on, its files in a directory of its own.
+struct Profiled {
+    ended: Ended,
+    directory: PathBuf,
+}
+
+impl Profiled {
+    fn run(test: &str, case: &str, options: &str) -> Result<Self, String> {
+        Self::run_with(test, case, options, |_| {})
+    }
+
+    fn run_with(
+        test: &str,
+        case: &str,
+        options: &str,
+        change: impl FnOnce(&mut Command),
+    ) -> Result<Self, String> {
+        Self::run_changed(&program("profile.c")?, test, case, options, change)
+    }
+
+    fn run_program(program: &Path, test: &str, case: &str, options: &str) -> Result<Self, String> {
+        Self::run_changed(program, test, case, options, |_| {})
+    }
+
+    fn run_changed(
+        program: &Path,
+        test: &str,
+        case: &str,
+        options: &str,
+        change: impl FnOnce(&mut Command),
+    ) -> Result<Self, String> {
+        let directory = scratch(&format!("profile-{test}"));
+        let mut command = preloaded(program);
+        let prefix = directory.join("heap");
+        command
+            .env("HECTARE_CONF", format!("prof:true,prof_prefix:{},{options}", prefix.display()));
+        command.env("TEST_PATH", directory.join("called")).arg(case);
+        change(&mut command);
+        let ended = run(&mut command)?.well()?;
+        Ok(Self { ended, directory })
+    }
+
+    /// The files that the process and its children wrote, by name.
+    fn files(&self) -> Result<Vec<PathBuf>, String> {
+        let entries = fs::read_dir(&self.directory).map_err(|error| error.to_string())?;
+        let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+        let mut paths = paths.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+        paths.retain(|path| path.to_string_lossy().ends_with(".pb.gz"));
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn only_profile(&self) -> Result<Profile, String> {
+        match &self.files()?[..] {
+            [path] => read(path),
+            files => Err(self.ended.describe(&format!("not one file: {files:?}"))),
+        }
+    }
+
+    fn done(self) -> Outcome {
+        fs::remove_dir_all(self.directory).map_err(|error| error.to_string())
+    }
+}
+
+fn read(path: &Path) -> Result<Profile, String> {
+    let file = fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut bytes = Vec::new();
+    let mut decoder = flate2::read::GzDecoder::new(file);
+    decoder.read_to_end(&mut bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+    let profile: Profile = prost::Message::decode(&bytes[..]).map_err(|error| error.to_string())?;
+    profile.check()?;
+    Ok(profile)
+}
+
+/// What the program says of a site: its name, where its code lies, how much it has live.
+struct Site<'a> {
+    name: &'a str,
+    start: u64,
+    end: u64,
+    live_bytes: f64,
+}
+
+fn sites(output: &str) -> Result<Vec<Site<'_>>, String> {
+    let parse = |line: &'_ str| -> Option<(u64, u64, f64)> {
+        let mut words = line.split(' ').skip(1);
+        let mut address = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let (start, end) = (address()?, address()?);
+        Some((start, end, words.next()?.parse().ok()?))
+    };
+    output
+        .lines()
+        .map(|line| {
+            let (start, end, live_bytes) = parse(line).ok_or(format!("not a site: {line}"))?;
+            let name = line.split(' ').next().unwrap_or_default();
+            Ok(Site { name, start, end, live_bytes })
+        })
+        .collect()
+}
+
+/// The live bytes that the profile attributes to each site, by the innermost frame that lies in
+/// one; and all there are.
+fn attributed(profile: &Profile, sites: &[Site<'_>]) -> (Vec<f64>, f64) {
+    let mut bytes = vec![0.0; sites.len()];
+    let mut total = 0.0;
+    for (addresses, values) in profile.stacks() {
+        total += values[3] as f64;
+        let site = addresses.iter().find_map(|address| {
+            sites.iter().position(|site| (site.start..site.end).contains(address))
+        });
+        if let Some(site) = site {
+            bytes[site] += values[3] as f64;
+        }
+    }
+    (bytes, total)
+}
+
+/// At least 95 % of the live bytes must be attributed to where they came from: what a site is
+/// given beyond its own does not count.
+fn live_bytes_by_call_site(run: Profiled) -> Outcome {
+    let profile = run.only_profile()?;
+    let sites = sites(&run.ended.stdout)?;
+    let (attributed, total) = attributed(&profile, &sites);
+    let live: f64 = sites.iter().map(|site| site.live_bytes).sum();
+    let right: f64 =
+        sites.iter().zip(&attributed).map(|(site, bytes)| bytes.min(site.live_bytes)).sum();
+    let table: String = sites
+        .iter()
+        .zip(&attributed)
+        .map(|(site, bytes)| {
+            format!("{}: {} live, {bytes} attributed\n", site.name, site.live_bytes)
+        })
+        .collect();
+    println!("{:.2} % of the live bytes attributed to the right sites", 100.0 * right / live);
+    ensure(right >= 0.95 * live, || format!("{right} of {live} bytes\n{table}"))?;
+    ensure(total <= 1.05 * live, || format!("{total} in all, live are {live}\n{table}"))?;
+    run.done()
+}
+
+/// With every byte a sampling point nothing is an estimate: the figures are exact.
+fn every_byte_at_rate_one() -> Outcome {
+    let run = Profiled::run("rate-one", "sites", "prof_sample:1")?;
+    let profile = run.only_profile()?;
+    let sites = sites(&run.ended.stdout)?;
+    let (attributed, _) = attributed(&profile, &sites);
+    for (site, bytes) in sites.iter().zip(attributed) {
+        ensure(bytes == site.live_bytes, || {
+            format!("{}: {bytes} attributed, {} live", site.name, site.live_bytes)
+        })?;
+    }
+    run.done()
+}
+
+fn freed_objects_are_forgotten() -> Outcome {
+    let run = Profiled::run("all-freed", "all_freed", "prof_sample:2000")?;
+    let profile = run.only_profile()?;
+    let [all, live] = [1, 3].map(|value| profile.stacks().map(|(_, v)| v[value]).sum::<i64>());
+    ensure(all > 100_000_000, || format!("{all} bytes in all"))?;
+    // What the C library keeps for itself.
+    ensure(live < 100_000, || format!("{live} bytes live"))?;
+    run.done()
+}
+
+/// The mappings lead from an address to a function's name by the program's own symbols.
+fn symbols_resolve() -> Outcome {
+    let run = Profiled::run("symbols", "sites", "prof_sample:65536")?;
+    let profile = run.only_profile()?;
+    let sites = sites(&run.ended.stdout)?;
+    let mut seen = 0;
+    for site in &sites {
+        let inside = |address: &u64| (site.start..site.end).contains(address);
+        let mut addresses = profile.stacks().flat_map(|(addresses, _)| addresses);
+        let Some(address) = addresses.find(inside) else { continue };
+        let (file, offset) = profile.file_of(address).ok_or("the address is in no mapping")?;
+        let mut command = Command::new("addr2line");
+        // With what was inlined into what.
+        command.args(["-i", "-f", "-e", file, &format!("{offset:#x}")]);
+        let told = crate::harness::run(&mut command)?.well()?;
+        let named = told.stdout.lines().any(|line| line == site.name);
+        ensure(named, || told.describe(&format!("not {}", site.name)))?;
+        seen += 1;
+    }
+    ensure(seen >= 6, || format!("only {seen} sites in the profile"))?;
+    run.done()
+}
+
+/// The reader that most people have.
+fn opens_in_go_pprof() -> Outcome {
+    let run = Profiled::run("go-pprof", "sites", "prof_sample:16384")?;
+    let file = run.files()?.pop().ok_or("no file")?;
+    let go = find_tool("go").ok_or("no go")?;
+    let mut command = Command::new(go);
+    command.args(["tool", "pprof", "-top", "-nodecount=30"]).arg(file);
+    // Without a time limit: the first time, Go builds the tool.
+    let output = command.output().map_err(|error| error.to_string())?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    for expected in ["Type: inuse_space", "site_small", "site_large", "site_thread"] {
+        ensure(told.contains(expected), || format!("no {expected} in {output:?}"))?;
+    }
+    run.done()
+}
+
+/// Two signals that nothing else uses.
+const SIGNALS: &str = "prof_signal:12,stats_signal:10";
+
+fn signals_anywhere() -> Outcome {
+    let options = format!("prof_sample:100000,{SIGNALS}");
+    let run = Profiled::run_with("signals", "signals_anywhere", &options, |command| {
+        command.env("TEST_SIGNAL", "12").env("TEST_SIGNAL_2", "10");
+    })?;
+    let files = run.files()?;
+    // Those that came while one was pending are one with it.
+    ensure(files.len() > 50, || run.ended.describe(&format!("only {} files", files.len())))?;
+    files.iter().try_for_each(|file| read(file).map(drop))?;
+    let texts = run.ended.stderr.matches("hectare: mode ").count();
+    ensure(texts > 50, || run.ended.describe(&format!("statistics only {texts} times")))?;
+    run.done()
+}
+
+fn signal_while_idle() -> Outcome {
+    let run = Profiled::run_with("idle", "signal_while_idle", "prof_signal:10", |command| {
+        command.env("TEST_SIGNAL", "10");
+    })?;
+    let files = run.files()?.len();
+    ensure(files == 2, || run.ended.describe(&format!("{files} files: by signal, at the end")))?;
+    run.done()
+}
+
+fn forked_processes() -> Outcome {
+    let run = Profiled::run("forks", "forks", "prof_sample:16384")?;
+    let files = run.files()?;
+    ensure(files.len() == 2, || run.ended.describe(&format!("of two processes {files:?}")))?;
+    let mut live = Vec::new();
+    for file in &files {
+        live.push(read(file)?.stacks().map(|(_, values)| values[3] as f64).sum::<f64>());
+    }
+    live.sort_by(f64::total_cmp);
+    let ratio = live[1] / live[0];
+    ensure((1.9..2.1).contains(&ratio), || format!("the child has not twice as much: {live:?}"))?;
+    run.done()
+}
+
+fn by_call_and_without() -> Outcome {
+    let run = Profiled::run("by-call", "by_call", "prof_sample:1000,prof_unwind:tables")?;
+    read(&run.directory.join("called"))?;
+    run.done()?;
+    let directory = scratch("profile-mode");
+    let mut command = preloaded(program("profile.c")?);
+    command.arg("mode").env("TEST_PATH", directory.join("stats")).env("TEST_NO_PROFILE", "1");
+    let ended = crate::harness::run(&mut command)?.well()?;
+    ensure(ended.stdout == "front:thread\n", || ended.describe("another mode"))?;
+    let mut command = preloaded(program("profile.c")?);
+    command.arg("mode").env("TEST_PATH", directory.join("stats"));
+    command.env("HECTARE_CONF", format!("guard:7,prof:1,prof_prefix:{}/x", directory.display()));
+    let ended = crate::harness::run(&mut command)?.well()?;
+    let mode = "front:watched,prof:true,prof_sample:524288,guard:7\n";
+    ensure(ended.stdout == mode, || ended.describe("another mode"))?;
+    let stats = fs::read_to_string(directory.join("stats")).map_err(|error| error.to_string())?;
+    ensure(stats.contains("\"front\": \"watched\""), || stats.clone())?;
+    fs::remove_dir_all(directory).map_err(|error| error.to_string())
+}
+
+fn unwritable_is_told() -> Outcome {
+    let mut command = preloaded(program("profile.c")?);
+    command.arg("signal_while_idle").env("TEST_SIGNAL", "12");
+    command.env("HECTARE_CONF", "prof:true,prof_prefix:/no/such/x,prof_signal:12");
+    let ended = run(&mut command)?.well()?;
+    let start = "hectare: cannot write the heap profile to '/no/such/x.";
+    let lines = ended.stderr.lines().filter(|line| line.starts_with(start)).count();
+    ensure(lines == 2 && ended.stderr.lines().count() == 2, || ended.describe("not told twice"))
+}
