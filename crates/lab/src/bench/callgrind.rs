@@ -84,11 +84,23 @@ pub(crate) fn count(
 
 /// What one run counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counts {
-    instructions: u64,
+pub(super) struct Counts {
+    pub(super) instructions: u64,
     library: u64,
-    first_level_misses: u64,
-    last_level_misses: u64,
+    pub(super) first_level_misses: u64,
+    pub(super) last_level_misses: u64,
+}
+
+/// This command under callgrind, which writes to `file`; the arguments are to be added.
+pub(super) fn valgrind(file: &Path) -> anyhow::Result<Command> {
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--cache-sim=yes", "--compress-strings=no"])
+        .args(["--compress-pos=no", "--quiet"])
+        .arg(format!("--callgrind-out-file={}", file.display()))
+        .arg(std::env::current_exe().context("finding this executable")?)
+        .env_remove("LD_PRELOAD");
+    Ok(command)
 }
 
 fn run(
@@ -98,15 +110,10 @@ fn run(
 ) -> anyhow::Result<(Counts, Outcome)> {
     let scratch = Scratch::new()?;
     let file = scratch.path().join("callgrind.out");
-    let mut command = Command::new("valgrind");
+    let mut command = valgrind(&file)?;
     command
-        .args(["--tool=callgrind", "--cache-sim=yes", "--compress-strings=no"])
-        .args(["--compress-pos=no", "--quiet"])
-        .arg(format!("--callgrind-out-file={}", file.display()))
-        .arg(std::env::current_exe().context("finding this executable")?)
         .args(["child", "--fd", "1", "bench", name])
         .arg(serde_json::to_string(parameters)?)
-        .env_remove("LD_PRELOAD")
         .envs(subject.environment());
     if let Some(library) = &subject.library {
         command.env("LD_PRELOAD", library);
@@ -136,7 +143,7 @@ fn run(
 ///
 /// A cost line is `LINE COUNT…` in the order of the `events:` header; the one after `calls=` is what
 /// the callee cost and is counted there.
-fn parse(text: &str, object: &Path) -> anyhow::Result<Counts> {
+pub(super) fn parse(text: &str, object: &Path) -> anyhow::Result<Counts> {
     let file = object.file_name().context("a library has a name")?.to_string_lossy();
     let mut events: Vec<&str> = Vec::new();
     let mut counts = Counts::default();

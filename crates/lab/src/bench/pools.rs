@@ -4,10 +4,15 @@
 //! allocates a new one there, of a size drawn from the window. The steps are drawn beforehand.
 //! Each new object's first bytes are written, for every subject alike, so that nobody hands out
 //! memory that was never there; nobody clears it but the system, whose pages every subject gets.
+//!
+//! Two threads that share a pool are set against one thread; what the machine itself gives two
+//! threads is told beside it, by two threads with a pool each in the same rounds.
+
+mod counted;
 
 use std::time::Instant;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Parser;
 use hectare_pool::{Handle, Pool};
 
@@ -43,9 +48,36 @@ struct Args {
     /// Measure every Nth window of 64 bytes
     #[arg(long, default_value_t = 4)]
     every: usize,
+    /// Measure only this range of sizes, as `512..576`
+    #[arg(long, value_parser = parse_range)]
+    range: Option<(usize, usize)>,
+    /// Up to how many threads: 1 or 2
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=2))]
+    threads: u64,
+    /// Count instructions and cache misses by valgrind's callgrind instead of taking time
+    #[arg(long)]
+    callgrind: bool,
     /// Seed of slots and sizes
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+fn parse_range(text: &str) -> anyhow::Result<(usize, usize)> {
+    let range = text.split_once("..").context("a range of sizes is LOW..HIGH")?;
+    let (low, high) = (range.0.parse()?, range.1.parse()?);
+    ensure!(low < high && high <= LARGEST_BYTES, "sizes go from 0 to {LARGEST_BYTES}");
+    Ok((low, high))
+}
+
+impl Args {
+    /// What is measured: the windows and the wide ranges, or the one range asked for.
+    fn ranges(&self) -> Vec<(usize, usize)> {
+        if let Some(range) = self.range {
+            return vec![range];
+        }
+        let windows = (0..LARGEST_BYTES).step_by(WINDOW_BYTES * self.every);
+        windows.map(|low| (low, low + WINDOW_BYTES)).chain(WIDE).collect()
+    }
 }
 
 /// Slots and sizes drawn beforehand.
@@ -57,11 +89,11 @@ struct Plan {
 impl Plan {
     fn draw(args: &Args, range: (usize, usize), seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut size = || random.usize(range.0..range.1).max(1) as u16;
-        let first = (0..args.slots).map(|_| size()).collect();
-        let sizes: Vec<u16> = (0..args.steps).map(|_| size()).collect();
-        let steps = sizes.into_iter().map(|size| (random.u32(..args.slots as u32), size));
-        Self { first, steps: steps.collect() }
+        let size = |random: &mut fastrand::Rng| random.usize(range.0..range.1).max(1) as u16;
+        let first = (0..args.slots).map(|_| size(&mut random)).collect();
+        // A longer run begins with the steps of a shorter one.
+        let mut step = || (random.u32(..args.slots as u32), size(&mut random));
+        Self { first, steps: (0..args.steps).map(|_| step()).collect() }
     }
 }
 
@@ -109,17 +141,26 @@ fn work(pool: &dyn Pool, plan: &Plan, started: impl FnOnce()) -> Timed {
     Timed { ns, failed }
 }
 
-/// The time of `threads` threads that each do a plan of their own: that of the slowest.
-fn run(pool: &dyn Pool, plans: &[Plan]) -> anyhow::Result<Timed> {
-    if let [plan] = plans {
-        return Ok(work(pool, plan, || ()));
-    }
+/// Whose objects the threads of a run handle.
+#[derive(Clone, Copy, PartialEq)]
+enum Team {
+    /// One thread.
+    Alone,
+    /// Two threads, one pool.
+    Shared,
+    /// Two threads, each with a pool of its own: what the machine lets two threads do at all.
+    Apart,
+}
+
+/// The time of threads that each do a plan of their own, on pools in turn: that of the slowest.
+fn run(pools: &[Box<dyn Pool + Send>], plans: &[Plan]) -> anyhow::Result<Timed> {
     let barrier = std::sync::Barrier::new(plans.len());
     let times: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = plans
             .iter()
-            .map(|plan| {
-                let barrier = &barrier;
+            .zip(pools.iter().cycle())
+            .map(|(plan, pool)| {
+                let (barrier, pool) = (&barrier, pool.as_ref());
                 scope.spawn(move || {
                     work(pool, plan, || {
                         barrier.wait();
@@ -164,28 +205,35 @@ impl Study for Pools {
             args.slots > 0 && args.steps > 0 && args.runs > 0 && args.every > 0,
             "zero is no number of slots, steps, runs or windows"
         );
+        if args.callgrind {
+            return counted::count(&args);
+        }
         let mut report = Report::new("bench pools");
         report.parameter("slots", args.slots);
         report.parameter("steps", args.steps);
         report.parameter("runs", args.runs);
         report.parameter("seed", args.seed);
-        let windows = (0..LARGEST_BYTES).step_by(WINDOW_BYTES * args.every);
-        let windows: Vec<_> = windows.map(|low| (low, low + WINDOW_BYTES)).collect();
         let mut curves: Vec<Vec<[f64; 2]>> = vec![Vec::new(); args.pools.len()];
-        for &range in windows.iter().chain(&WIDE) {
+        for range in args.ranges() {
             let is_window = range.1 - range.0 == WINDOW_BYTES;
-            let single = measure(&args, range, 1)?;
             // Two threads only where it says something: over all sizes.
-            let double =
-                if range == (0, LARGEST_BYTES) { Some(measure(&args, range, 2)?) } else { None };
-            for (at, spec) in args.pools.iter().enumerate() {
-                let pair_ns = single[at].ns as f64 / args.steps as f64;
+            let is_shared = args.threads > 1 && range == (0, LARGEST_BYTES);
+            let teams: &[Team] =
+                if is_shared { &[Team::Alone, Team::Shared, Team::Apart] } else { &[Team::Alone] };
+            let times = measure(&args, range, teams)?;
+            for (at, (spec, times)) in args.pools.iter().zip(times).enumerate() {
+                let single = times[0];
+                let pair_ns = single.ns as f64 / args.steps as f64;
                 let mut row = Row::new(spec, format!("{}..{}", range.0, range.1))
                     .with("pair_ns", (pair_ns * 10.0).round() / 10.0)
-                    .with("failed_allocations", single[at].failed);
-                if let Some(double) = &double {
-                    let scaling = 2.0 * single[at].ns as f64 / double[at].ns as f64;
-                    row = row.with("two_threads_ratio", (scaling * 100.0).round() / 100.0);
+                    .with("failed_allocations", single.failed);
+                if let [_, shared, apart] = times[..] {
+                    let ratio = |both: Timed| {
+                        (2.0 * single.ns as f64 / both.ns as f64 * 100.0).round() / 100.0
+                    };
+                    row = row
+                        .with("two_threads_ratio", ratio(shared))
+                        .with("two_pools_ratio", ratio(apart));
                 }
                 report.rows.push(row);
                 if is_window {
@@ -193,6 +241,7 @@ impl Study for Pools {
                 }
             }
         }
+        let curves = curves.into_iter().filter(|points| !points.is_empty());
         for (spec, points) in args.pools.iter().zip(curves) {
             report.series.push(Series {
                 plot: "time of a free and an alloc over size".to_owned(),
@@ -205,31 +254,48 @@ impl Study for Pools {
         }
         report.notes.push(
             "every subject takes its pages from the system, which clears them; two_threads_ratio: \
-             throughput of two threads over one's"
+             throughput of two threads on one pool over one's; two_pools_ratio: of two threads with \
+             a pool each, which is the machine's own"
                 .to_owned(),
         );
         Ok(report)
     }
 }
 
-fn measure(args: &Args, range: (usize, usize), threads: u64) -> anyhow::Result<Vec<Timed>> {
-    let mut runs: Vec<Vec<Timed>> = vec![Vec::new(); args.pools.len()];
+/// The median times of each pool for each team; pools and teams take turns.
+fn measure(args: &Args, range: (usize, usize), teams: &[Team]) -> anyhow::Result<Vec<Vec<Timed>>> {
+    let mut runs = vec![vec![Vec::new(); teams.len()]; args.pools.len()];
     for round in 0..args.runs as u64 {
         let seed = args.seed + round;
         let plans: Vec<_> =
-            (0..threads).map(|thread| Plan::draw(args, range, seed << 8 | thread)).collect();
+            (0..2).map(|thread| Plan::draw(args, range, seed << 8 | thread)).collect();
         let mut order: Vec<_> = (0..args.pools.len()).collect();
         fastrand::Rng::with_seed(seed).shuffle(&mut order);
         for at in order {
-            runs[at].push(run(pools::make(&args.pools[at])?.as_ref(), &plans)?);
+            for (team, runs) in teams.iter().zip(&mut runs[at]) {
+                let pools = (0..if *team == Team::Apart { 2 } else { 1 })
+                    .map(|_| pools::make(&args.pools[at]))
+                    .collect::<anyhow::Result<Vec<_>>>()?;
+                let threads = if *team == Team::Alone { 1 } else { 2 };
+                runs.push(run(&pools, &plans[..threads])?);
+            }
         }
     }
-    Ok(runs.iter_mut().map(|runs| median(runs)).collect())
+    let medians = |mut runs: Vec<Vec<Timed>>| runs.iter_mut().map(|runs| median(runs)).collect();
+    Ok(runs.into_iter().map(medians).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_is_two_sizes() {
+        assert_eq!(parse_range("512..576").expect("a range"), (512, 576));
+        assert!(parse_range("512").is_err());
+        assert!(parse_range("576..512").is_err());
+        assert!(parse_range("0..5000").is_err());
+    }
 
     #[test]
     fn every_subject_is_measured_and_only_xv_fails_at_a_page() {
