@@ -18,6 +18,7 @@
 mod bench;
 mod cmd;
 mod contest;
+mod environment;
 mod machine;
 mod measure;
 mod output;
@@ -76,6 +77,9 @@ enum Verb {
     Report(cmd::report::Args),
     /// Tell what of this machine can be controlled for measuring and what not
     Doctor(cmd::doctor::Args),
+    /// Restores the machine's settings when the command that started it ends
+    #[command(hide = true)]
+    Keeper,
     /// One measured thing in a fresh process (started by the other verbs)
     #[command(hide = true)]
     Child(cmd::child::Args),
@@ -101,6 +105,7 @@ fn main() -> std::process::ExitCode {
         Some(Verb::Zram(args)) => cmd::zram::run(args),
         Some(Verb::Report(args)) => cmd::report::run(args),
         Some(Verb::Doctor(args)) => cmd::doctor::run(args),
+        Some(Verb::Keeper) => environment::keep_watch(),
         Some(Verb::Child(args)) => cmd::child::run(args),
     };
     match done {

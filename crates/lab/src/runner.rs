@@ -14,6 +14,7 @@
 //!    figure.
 
 mod sample;
+mod surroundings;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,6 +34,9 @@ use crate::cmd::child::ChildRecord;
 use crate::measure::{Usage, monotonic_ns};
 use crate::subject::Subject;
 pub(crate) use sample::{Sample, mean_bytes};
+pub(crate) use surroundings::{
+    Processors, Surroundings, affinity, parse_processors, set_surroundings,
+};
 
 /// How long one measured process may take.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -128,7 +132,7 @@ pub(crate) fn execute(
     let steal_before = sample::steal_ns();
     let start_ns = monotonic_ns();
     set_inheritable(&write_end)?;
-    let mut child = command.spawn().context("starting the measured process")?;
+    let mut child = surroundings::spawn(&mut command)?;
     drop(write_end);
 
     let mut watch = Watch {

@@ -9,9 +9,10 @@ use super::Exit;
 use crate::contest::analysis::Analysis;
 use crate::contest::assertion::{Claim, Decision};
 use crate::contest::{Case, Contest, Results, Rounds, Work};
+use crate::environment::{self, Control};
 use crate::output::Outputs;
 use crate::report::Report;
-use crate::runner;
+use crate::runner::{self, Processors};
 use crate::subject::{self, Subject};
 
 /// Arguments of every verb that holds a contest.
@@ -36,6 +37,16 @@ pub(crate) struct ContestArgs {
     /// Measure a program although it fails (ends with another exit code than 0)
     #[arg(long)]
     pub(crate) ignore_failure: bool,
+    /// Set what of the machine moves measurements and may be set, and restore it afterwards
+    /// (`hectare doctor` tells what that is here)
+    #[arg(long)]
+    pub(crate) control: bool,
+    /// Processors for the measured processes, like 1 or 2-5,7; the harness keeps to the others
+    #[arg(long, value_name = "CPUS", value_parser = runner::parse_processors)]
+    pub(crate) pin: Option<Processors>,
+    /// Give every measured process the same addresses
+    #[arg(long)]
+    pub(crate) no_aslr: bool,
     /// Seed of the shuffles
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -105,7 +116,15 @@ impl ContestArgs {
         for claim in &self.claims {
             claim.check(&contest)?;
         }
-        let results = contest.run()?;
+        environment::restore(false)?.iter().for_each(|note| eprintln!("{note}"));
+        runner::set_surroundings(runner::Surroundings {
+            pin: self.pin.clone(),
+            no_aslr: self.no_aslr,
+        })?;
+        let control = if self.control { Some(Control::take(false)?) } else { None };
+        let measured = contest.run();
+        let control_notes = control.map(|control| control.notes.clone()).unwrap_or_default();
+        let results = measured?;
         let mut report = Report::new(verb);
         let analysis = Analysis::new(&contest, &results);
         analysis.fill(&mut report);
@@ -116,6 +135,11 @@ impl ContestArgs {
         report
             .parameters
             .insert("libraries".to_owned(), serde_json::Value::Object(libraries.collect()));
+        report.notes.extend(control_notes);
+        if let Some(pin) = &self.pin {
+            report.parameter("pin", pin.0.clone());
+        }
+        report.parameter("no_aslr", self.no_aslr);
         let mut verdicts = Vec::new();
         for claim in &self.claims {
             let (decision, ratio) = claim.decide(&contest, &analysis)?;

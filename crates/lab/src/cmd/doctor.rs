@@ -1,82 +1,149 @@
-//! `hectare doctor`: what of this machine moves measurements, and what to do about it. It reads
-//! only; nothing is set.
+//! `hectare doctor`: what of this machine moves measurements, what can be controlled, and what not.
+//!
+//! `--set` sets it until `--restore`; with a command after `--` for the time of that command. The
+//! measuring verbs do the same with `--control`.
 
+use std::ffi::OsString;
 use std::fs;
 
+use anyhow::{Context, bail};
+
+use super::Exit;
+use crate::environment::{self, Control, Knob};
 use crate::machine::Machine;
-use crate::subject;
+use crate::{runner, subject};
 
 /// What `hectare doctor` can be given.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Set what moves measurements and may be set, for the command or until --restore
+    #[arg(long, conflicts_with = "restore")]
+    set: bool,
+    /// Take back what was set
+    #[arg(long)]
+    restore: bool,
+    /// A command to be run in the meantime
+    #[arg(last = true, value_name = "CMD", requires = "set")]
+    command: Vec<OsString>,
+}
 
 /// A setting of the machine as it was found.
 struct Finding {
-    name: &'static str,
+    name: String,
     found: String,
     /// What to do; `None` when it is as it should be.
     advice: Option<&'static str>,
 }
 
 /// Runs the verb.
-pub(crate) fn run(_args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let restored = environment::restore(args.restore)?;
+    restored.iter().for_each(|note| println!("{note}"));
+    if args.restore {
+        if restored.is_empty() {
+            println!("nothing was set");
+        }
+        return Ok(());
+    }
+    if args.set {
+        return set(&args.command);
+    }
     let machine = Machine::probe();
     println!("{} × {}, Linux {}, {}", machine.cpus, machine.cpu, machine.kernel, machine.libc);
-    for finding in findings(&machine) {
+    for finding in findings(&machine, &environment::knobs()) {
         let mark = if finding.advice.is_some() { '!' } else { ' ' };
-        println!("{mark} {:<22} {}", finding.name, finding.found);
+        println!("{mark} {:<30} {}", finding.name, finding.found);
         if let Some(advice) = finding.advice {
-            println!("  {:<22} → {advice}", "");
+            println!("  {:<30} → {advice}", "");
         }
     }
     println!("\nallocators found");
     for subject in subject::found() {
         let place = subject.library.map_or("the C library".to_owned(), |p| p.display().to_string());
-        println!("  {:<22} {place}", subject.name);
+        println!("  {:<30} {place}", subject.name);
     }
     Ok(())
 }
 
-fn findings(machine: &Machine) -> Vec<Finding> {
-    let finding = |name, found: String, advice| Finding { name, found, advice };
-    let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    let governor = match machine.governor.as_str() {
-        "none" => Some("not visible here: frequency cannot be controlled"),
-        "performance" => None,
-        _ => Some("`cpupower frequency-set -g performance`"),
+/// Sets the machine, for the time of `command` if there is one.
+fn set(command: &[OsString]) -> anyhow::Result<()> {
+    let flag = runner::interrupted();
+    let control = Control::take(command.is_empty())?;
+    control.notes.iter().for_each(|note| eprintln!("{note}"));
+    let Some((program, arguments)) = command.split_first() else {
+        if control.notes.iter().any(|note| note.starts_with("controlled")) {
+            eprintln!("`hectare doctor --restore` takes it back");
+        }
+        return Ok(());
     };
-    let boost = read("/sys/devices/system/cpu/intel_pstate/no_turbo")
-        .map(|off| off == "1")
-        .or_else(|| read("/sys/devices/system/cpu/cpufreq/boost").map(|on| on == "0"));
+    let mut child = std::process::Command::new(program)
+        .args(arguments)
+        .spawn()
+        .with_context(|| format!("cannot start `{}`", program.to_string_lossy()))?;
+    // Ctrl-C reaches the command from the terminal; a signal to us alone ends it too.
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if flag.load(std::sync::atomic::Ordering::Relaxed) {
+            let _ = child.kill();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    drop(control);
+    let code = runner::exit_code(status);
+    if let Some(why) = runner::failure(code) {
+        let message = format!("`{}` {why}", program.to_string_lossy());
+        bail!(Exit { code: u8::try_from(code).unwrap_or(1), message });
+    }
+    Ok(())
+}
+
+fn findings(machine: &Machine, knobs: &[Knob]) -> Vec<Finding> {
+    let finding = |name: &str, found: String, advice| Finding { name: name.into(), found, advice };
+    let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let smt = read("/sys/devices/system/cpu/smt/active");
     let load = read("/proc/loadavg").unwrap_or_default();
     let busy = load.split(' ').next().and_then(|one| one.parse::<f64>().ok()).unwrap_or(0.0);
     let clear = fs::write("/proc/self/clear_refs", "5").is_ok();
-    vec![
-        finding("governor", machine.governor.clone(), governor),
-        finding(
-            "turbo",
-            boost.map_or("not visible", |off| if off { "off" } else { "on" }).to_owned(),
-            match boost {
-                Some(true) => None,
-                Some(false) => Some("switch it off: clocks wander with temperature"),
-                None => Some("not visible here: cannot be controlled"),
-            },
-        ),
+    let mut findings: Vec<Finding> = knobs
+        .iter()
+        .map(|knob| {
+            let now = knob.now();
+            let may_be_set = || fs::OpenOptions::new().write(true).open(&knob.path).is_ok();
+            let advice = match &now {
+                None => Some("cannot be controlled here"),
+                Some(now) if now == knob.wanted => None,
+                Some(_) if may_be_set() => {
+                    Some("--control sets it while measuring, --set until --restore")
+                }
+                Some(_) => Some("may not be set by you: run as root, or have it set"),
+            };
+            finding(&knob.name, now.unwrap_or_else(|| "not visible".to_owned()), advice)
+        })
+        .collect();
+    findings.extend([
         finding(
             "SMT",
             smt.clone().unwrap_or_else(|| "not visible".to_owned()),
             (smt.as_deref() == Some("1"))
-                .then_some("siblings share a core: with threads, expect noise"),
+                .then_some("siblings share a core: --pin to one of each pair, or expect noise"),
         ),
         finding(
             "ASLR",
             machine.aslr.clone(),
             (machine.aslr != "0").then_some(
-                "left on on purpose: it is randomised over in the rounds, not frozen into a bias",
+                "left on on purpose: it is randomised over in the rounds, not frozen into a bias; \
+                 --no-aslr freezes it",
             ),
         ),
         finding("huge pages", machine.thp.clone(), None),
+        finding(
+            "processors for measuring",
+            runner::affinity()
+                .map_or_else(|_| "not visible".to_owned(), |cpus| format!("{cpus:?}")),
+            Some("--pin 1,2 keeps the measured processes on some, the harness on the others"),
+        ),
         finding(
             "virtual machine",
             machine.virtualised.to_string(),
@@ -93,7 +160,8 @@ fn findings(machine: &Machine) -> Vec<Finding> {
             clear.to_string(),
             (!clear).then_some("peaks are those of whole processes, the harness included"),
         ),
-    ]
+    ]);
+    findings
 }
 
 #[cfg(test)]
@@ -102,16 +170,16 @@ mod tests {
 
     #[test]
     fn trouble_carries_advice() {
-        let machine = Machine {
-            governor: "powersave".to_owned(),
-            aslr: "0".to_owned(),
-            virtualised: true,
-            cpus: 1,
-            ..Machine::default()
-        };
-        let findings = findings(&machine);
+        let machine =
+            Machine { aslr: "0".to_owned(), virtualised: true, cpus: 1, ..Machine::default() };
+        let knobs = [Knob {
+            name: "governor".to_owned(),
+            path: "/no/such/file".into(),
+            wanted: "performance",
+        }];
+        let findings = findings(&machine, &knobs);
         let advice = |name| findings.iter().find(|f| f.name == name).unwrap().advice;
-        assert!(advice("governor").unwrap().contains("performance"));
+        assert!(advice("governor").unwrap().contains("cannot be controlled"));
         assert!(advice("virtual machine").is_some());
         assert!(advice("ASLR").is_none());
     }

@@ -1,0 +1,230 @@
+//! The machine's settings that move measurements: set while something is measured, and restored.
+//!
+//! ```text
+//!  probe ──▶ state file ──▶ set ──▶ measure ──▶ restore ──▶ state file removed
+//!               │            └ keeper process: its pipe ends with us ─┐
+//!               └───────────── the next command, when nobody holds it ┴▶ restore
+//! ```
+//!
+//! 1. What a setting was stands in the state file, on the disk, before it is changed.
+//! 2. The state file is locked by the command that made it. One that nobody holds belongs to a
+//!    command that was killed: whoever finds it restores.
+//! 3. The keeper has a session of its own and is waiting on a pipe whose other end only the command
+//!    holds: it restores when the command ends, however it ends, also by SIGKILL.
+//! 4. Restoring twice is harmless. A setting that somebody else changed meanwhile is left and told.
+
+mod knobs;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use knobs::{Knob, knobs};
+
+/// One setting that was changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Changed {
+    /// The file that holds it.
+    path: PathBuf,
+    /// What it was.
+    before: String,
+    /// What it was set to.
+    wanted: String,
+}
+
+/// The content of the state file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct State {
+    /// Whether it is to outlive the command that set it (`hectare doctor --set`).
+    keep: bool,
+    changed: Vec<Changed>,
+}
+
+/// Where the state file is: `$XDG_STATE_HOME/hectare`, else `~/.local/state/hectare`.
+fn state_path() -> anyhow::Result<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let folder = match set("XDG_STATE_HOME") {
+        Some(folder) => PathBuf::from(folder),
+        None => {
+            let home = set("HOME").context("neither XDG_STATE_HOME nor HOME is set")?;
+            Path::new(&home).join(".local/state")
+        }
+    };
+    Ok(folder.join("hectare/environment.json"))
+}
+
+/// The machine under control; dropping it restores.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// What was done, for people.
+    pub(crate) notes: Vec<String>,
+    state: Option<(PathBuf, File)>,
+    keeper: Option<(Child, ChildStdin)>,
+}
+
+impl Control {
+    /// Sets every knob that may be set. With `keep` the settings stay until [`restore`].
+    ///
+    /// # Errors
+    /// When the state file cannot be written: then nothing is set.
+    pub(crate) fn take(keep: bool) -> anyhow::Result<Self> {
+        let path = state_path()?;
+        let folder = path.parent().expect("the path has a folder");
+        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        let file = open_state(&path).with_context(|| path.display().to_string())?;
+        if !lock(&file) {
+            let notes = vec!["control: another hectare command has set the machine already".into()];
+            return Ok(Self { notes, state: None, keeper: None });
+        }
+        if file.metadata()?.len() > 0 {
+            bail!(
+                "{} tells of settings still in force; `hectare doctor --restore` takes them back",
+                path.display()
+            );
+        }
+        // Before the first change, so that there is no moment without it.
+        let keeper = if keep { None } else { Some(keeper()?) };
+        let mut notes = Vec::new();
+        let mut state = State { keep, changed: Vec::new() };
+        for knob in knobs() {
+            let Some(before) = knob.now() else {
+                notes.push(format!("not controlled: {}: not visible on this machine", knob.name));
+                continue;
+            };
+            if before == knob.wanted {
+                continue;
+            }
+            state.changed.push(Changed {
+                path: knob.path.clone(),
+                before: before.clone(),
+                wanted: knob.wanted.to_owned(),
+            });
+            write_state(&file, &state)?;
+            match fs::write(&knob.path, knob.wanted) {
+                Ok(()) => {
+                    notes.push(format!("controlled: {}: {before} → {}", knob.name, knob.wanted));
+                }
+                Err(error) => {
+                    state.changed.pop();
+                    notes.push(format!("not controlled: {}: stays {before}: {error}", knob.name));
+                }
+            }
+        }
+        write_state(&file, &state)?;
+        if state.changed.is_empty() {
+            fs::remove_file(&path)?;
+        }
+        // What is to stay is held by nobody.
+        let held = !state.changed.is_empty() && !keep;
+        Ok(Self { notes, state: held.then_some((path, file)), keeper })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Some((path, file)) = self.state.take() {
+            match restore_from(&path, &file) {
+                Ok(notes) => notes.iter().for_each(|note| eprintln!("{note}")),
+                Err(error) => eprintln!("hectare: {error:#}"),
+            }
+        }
+        if let Some((mut child, pipe)) = self.keeper.take() {
+            drop(pipe);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Restores what a killed command left set; with `all` also what was set to stay. Gives what was
+/// done, for people.
+///
+/// # Errors
+/// When there is a state file that cannot be read.
+pub(crate) fn restore(all: bool) -> anyhow::Result<Vec<String>> {
+    let path = state_path()?;
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else {
+        return Ok(Vec::new());
+    };
+    if !lock(&file) || (!all && read_state(&file)?.keep) {
+        return Ok(Vec::new());
+    }
+    let mut notes = vec![format!("restored, from {}:", path.display())];
+    notes.extend(restore_from(&path, &file)?);
+    Ok(notes)
+}
+
+/// Waits for the end of standard input, then restores: what the hidden verb `keeper` does.
+pub(crate) fn keep_watch() -> anyhow::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: ignoring a signal changes nothing but this process's own disposition.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let mut nothing = Vec::new();
+    std::io::stdin().read_to_end(&mut nothing).context("waiting for the command's end")?;
+    restore(false).map(drop)
+}
+
+/// The process of invariant 3.
+fn keeper() -> anyhow::Result<(Child, ChildStdin)> {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
+    command.arg("keeper").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.process_group(0).spawn().context("starting the keeper")?;
+    let pipe = child.stdin.take().context("the keeper has no pipe")?;
+    Ok((child, pipe))
+}
+
+fn restore_from(path: &Path, file: &File) -> anyhow::Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for changed in read_state(file)?.changed.iter().rev() {
+        let name = changed.path.display();
+        match fs::read_to_string(&changed.path).map(|now| knobs::chosen(&now)) {
+            Ok(now) if now != changed.wanted && now != changed.before => {
+                notes.push(format!("{name} is {now} by now: left so, it was {}", changed.before));
+                continue;
+            }
+            _ => {}
+        }
+        match fs::write(&changed.path, &changed.before) {
+            Ok(()) => notes.push(format!("{name} is {} again", changed.before)),
+            Err(error) => notes.push(format!("{name} cannot be restored: {error}")),
+        }
+    }
+    fs::remove_file(path).with_context(|| format!("removing {}", path.display()))?;
+    Ok(notes)
+}
+
+fn open_state(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+fn read_state(mut file: &File) -> anyhow::Result<State> {
+    use std::io::Seek;
+    file.rewind()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    if text.is_empty() {
+        // Killed before anything was set.
+        return Ok(State::default());
+    }
+    serde_json::from_str(&text).context("the state of the machine's settings is unreadable")
+}
+
+fn write_state(mut file: &File, state: &State) -> anyhow::Result<()> {
+    use std::io::Seek;
+    let text = serde_json::to_vec_pretty(state)?;
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(&text)?;
+    file.sync_data().context("writing the state of the machine's settings")
+}
+
+fn lock(file: &File) -> bool {
+    // SAFETY: works on an open descriptor alone.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}

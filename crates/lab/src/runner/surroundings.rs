@@ -1,0 +1,137 @@
+//! What measured processes inherit from the harness: processors and the layout of addresses.
+//!
+//! Both are set on the thread that starts children, moments before, and taken back moments after;
+//! the kernel hands them on through `fork` and `exec`. So there is nothing to restore.
+
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+
+use anyhow::{Context, ensure};
+
+/// Numbers of processors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Processors(pub(crate) Vec<usize>);
+
+/// What the measured processes of this command inherit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Surroundings {
+    /// Processors of the measured processes; all by default.
+    pub(crate) pin: Option<Processors>,
+    /// Whether addresses are the same in each of them.
+    pub(crate) no_aslr: bool,
+}
+
+static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
+
+/// Sets them for all processes measured from here on; the harness moves to the other processors.
+///
+/// # Errors
+/// When there is no such processor for this process.
+pub(crate) fn set_surroundings(surroundings: Surroundings) -> anyhow::Result<()> {
+    if let Some(pin) = &surroundings.pin {
+        let all = affinity()?;
+        let missing = pin.0.iter().find(|cpu| !all.contains(cpu));
+        ensure!(missing.is_none(), "--pin: processor {missing:?} is none of {all:?}");
+        let others: Vec<usize> = all.into_iter().filter(|cpu| !pin.0.contains(cpu)).collect();
+        if others.is_empty() {
+            eprintln!("note: --pin leaves no processor to the harness: it shares those");
+        } else {
+            pin_to(&others)?;
+        }
+    }
+    // The verbs that measure twice in one command do so with the same.
+    let _ = SURROUNDINGS.set(surroundings);
+    Ok(())
+}
+
+/// Starts `command` in its surroundings.
+pub(super) fn spawn(command: &mut Command) -> anyhow::Result<Child> {
+    let surroundings = SURROUNDINGS.get().cloned().unwrap_or_default();
+    let own = affinity()?;
+    if let Some(pin) = &surroundings.pin {
+        pin_to(&pin.0)?;
+    }
+    let personality = if surroundings.no_aslr { Some(fixed_addresses()?) } else { None };
+    let child = command.spawn().context("starting the measured process");
+    if let Some(before) = personality {
+        // SAFETY: sets what this process had before.
+        unsafe { libc::personality(before) };
+    }
+    if surroundings.pin.is_some() {
+        pin_to(&own)?;
+    }
+    child
+}
+
+/// Has programs started from here get the same addresses each time; gives what was before.
+fn fixed_addresses() -> anyhow::Result<libc::c_ulong> {
+    // SAFETY: this argument asks and changes nothing.
+    let before = unsafe { libc::personality(0xFFFF_FFFF) };
+    ensure!(before >= 0, "the layout of addresses cannot be asked for");
+    let wanted = before as libc::c_ulong | libc::ADDR_NO_RANDOMIZE as libc::c_ulong;
+    // SAFETY: takes effect on the next `exec` alone.
+    let done = unsafe { libc::personality(wanted) };
+    ensure!(done >= 0, "--no-aslr: {}", std::io::Error::last_os_error());
+    Ok(before as libc::c_ulong)
+}
+
+/// The processors that this thread may run on.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub(crate) fn affinity() -> anyhow::Result<Vec<usize>> {
+    // SAFETY: an array of integers, for which zero is valid.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is valid for writing its size.
+    let done = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    ensure!(done == 0, "the processors of this process: {}", std::io::Error::last_os_error());
+    let cpus = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: below the size of a set.
+    Ok(cpus.filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+}
+
+fn pin_to(cpus: &[usize]) -> anyhow::Result<()> {
+    // SAFETY: an array of integers, for which zero is valid.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus {
+        // SAFETY: parsed below the size of a set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: `set` is valid for reading its size.
+    let done = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
+    ensure!(done == 0, "processors {cpus:?}: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Reads `1,2-5`.
+///
+/// # Errors
+/// When it is no list of processors.
+pub(crate) fn parse_processors(text: &str) -> Result<Processors, String> {
+    let number = |word: &str| {
+        let cpu = word.trim().parse::<usize>().ok();
+        cpu.filter(|&cpu| cpu < libc::CPU_SETSIZE as usize)
+            .ok_or_else(|| format!("`{word}` is no processor: write it like 1 or 2-5,7"))
+    };
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => cpus.extend(number(first)?..=number(last)?),
+            None => cpus.push(number(part)?),
+        }
+    }
+    if cpus.is_empty() { Err(format!("`{text}` names no processor")) } else { Ok(Processors(cpus)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_read() {
+        assert_eq!(parse_processors("1,3-5"), Ok(Processors(vec![1, 3, 4, 5])));
+        for wrong in ["", "a", "1,", "5-3", "99999"] {
+            assert!(parse_processors(wrong).is_err(), "{wrong}");
+        }
+    }
+}
