@@ -64,16 +64,16 @@ impl Countdown {
     fn ended(&mut self, bytes: usize, rates: Rates, seed: u64) -> Due {
         if self.random == 0 {
             self.random = seed | 1;
-            self.bytes_left = self.gap(rates.mean_bytes) - bytes.max(1) as i64;
-            self.calls_left = self.gap(rates.guard_one_in) - 1;
+            self.bytes_left = self.bytes(rates.mean_bytes) - bytes.max(1) as i64;
+            self.calls_left = self.calls(rates.guard_one_in) - 1;
         }
         let (bytes_ended, calls_ended) = (self.bytes_left < 0, self.calls_left < 0);
         // An exponential gap has no memory: by how far the last was overrun says nothing.
         if bytes_ended {
-            self.bytes_left = self.gap(rates.mean_bytes);
+            self.bytes_left = self.bytes(rates.mean_bytes);
         }
         if calls_ended {
-            self.calls_left = self.gap(rates.guard_one_in);
+            self.calls_left = self.calls(rates.guard_one_in);
         }
         Due {
             profile: bytes_ended && rates.mean_bytes > 0,
@@ -81,12 +81,23 @@ impl Countdown {
         }
     }
 
-    fn gap(&mut self, mean: usize) -> i64 {
-        if mean == 0 {
-            return NEVER;
+    /// How many bytes until the next sampling point.
+    fn bytes(&mut self, mean: usize) -> i64 {
+        if mean == 0 { NEVER } else { self.gap(mean as f64) }
+    }
+
+    /// How many calls to pass by until the next that is drawn, each with the probability
+    /// 1 / `one_in`: geometric, which is an exponential gap rounded down.
+    fn calls(&mut self, one_in: usize) -> i64 {
+        match one_in {
+            0 => NEVER,
+            1 => 0,
+            _ => self.gap(-1.0 / ln(1.0 - 1.0 / one_in as f64)),
         }
-        let gap = -ln(self.uniform()) * mean as f64;
-        // Rounded down: a gap of 0 is one that ends within the next byte.
+    }
+
+    fn gap(&mut self, mean: f64) -> i64 {
+        let gap = -ln(self.uniform()) * mean;
         if gap < NEVER as f64 { gap as i64 } else { NEVER }
     }
 
@@ -183,10 +194,13 @@ mod tests {
 
     #[test]
     fn one_call_in_so_many_is_guarded() {
-        let rates = Rates { mean_bytes: 0, guard_one_in: 100 };
-        let mut countdown = Countdown::NEW;
-        let guarded = (0..1_000_000).filter(|_| countdown.step(50, || (rates, 5)).guard).count();
-        // A gap is rounded down to whole calls and so half a call short on average.
-        assert!((9_500..10_500).contains(&guarded), "{guarded}");
+        for one_in in [1, 2, 3, 100] {
+            let rates = Rates { mean_bytes: 0, guard_one_in: one_in };
+            let mut countdown = Countdown::NEW;
+            let due = |_: &i32| countdown.step(50, || (rates, 5)).guard;
+            let guarded = (0..1_000_000).filter(due).count();
+            let ratio = guarded as f64 * one_in as f64 / 1e6;
+            assert!((ratio - 1.0).abs() < 0.03, "{guarded} of a million, one in {one_in}");
+        }
     }
 }

@@ -9,6 +9,7 @@ mod configuration;
 mod contract;
 mod cxx;
 mod elf;
+mod guard;
 mod harness;
 mod instructions;
 mod lifecycle;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     lifecycle::add(&mut suite);
     scarcity::add(&mut suite);
     configuration::add(&mut suite);
+    guard::add(&mut suite);
     profile::add(&mut suite);
     programs::add(&mut suite);
     instructions::add(&mut suite);

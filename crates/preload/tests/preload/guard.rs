@@ -1,0 +1,87 @@
+//! Guarded objects: misuse ends the process with one line that names the place, the object and
+//! who allocated and freed it; a sound program goes unharmed.
+
+use std::process::Command;
+
+use crate::harness::{Outcome, Suite, ensure, find_tool, preloaded, program, run};
+
+/// A case of `guard.c`; what the line must say of it, with `OBJECT` for the address that the
+/// program printed; and whether it must say who freed the object.
+const CASES: &[(&str, &str, &str, bool)] = &[
+    ("overflow_read", "overflow", " lies 0 bytes behind the object OBJECT of 64 bytes", false),
+    // Where 1000 bytes end, 16 bytes' alignment leaves eight more.
+    ("overflow_write", "overflow", " lies 8 bytes behind the object OBJECT of 1000 bytes", false),
+    ("underflow", "underflow", " lies 1 bytes before the object OBJECT of 4096 bytes", false),
+    ("overflow_by_one", "overflow", " lies 0 bytes behind the object OBJECT of 100 bytes", false),
+    ("underflow_by_one", "underflow", " lies 1 bytes before the object OBJECT of 100 ", false),
+    ("use_after_free", "use after free", " lies 12 bytes into the object OBJECT of 100 ", true),
+    ("use_after_free_by_thread", "use after free", " lies 0 bytes into the object OBJECT ", true),
+    ("double_free", "double free", " lies 0 bytes into the object OBJECT of 100 bytes", true),
+    ("interior", "interior pointer", " lies 16 bytes into the object OBJECT of 100 ", false),
+    ("realloc_freed", "double free", " lies 0 bytes into the object OBJECT of 100 bytes", true),
+    ("usable_size_freed", "double free", " lies 0 bytes into the object OBJECT of 100 ", true),
+];
+
+const SIGABRT: i32 = 6;
+const SIGSEGV: i32 = 11;
+
+pub(crate) fn add(suite: &mut Suite) {
+    for &(case, fault, place, freed) in CASES {
+        suite.test_with(format!("guard::{case}"), &["cc"], move || {
+            caught(case, fault, place, freed)
+        });
+    }
+    suite.test_with("guard::callers_are_named", &["cc", "addr2line"], callers_are_named);
+    suite.test_with("guard::other_faults_are_left_alone", &["cc"], || {
+        let ended = run(guarded("1")?.arg("other_fault"))?;
+        let silent = ended.signalled(SIGSEGV) && ended.stderr.is_empty();
+        ensure(silent, || ended.describe("not as without the library"))
+    });
+    suite.test_with("guard::own_handler_has_its_way", &["cc"], || {
+        let ended = run(guarded("1")?.arg("own_handler"))?;
+        ensure(ended.status.code() == Some(7), || ended.describe("not ended by its own handler"))
+    });
+    for one_in in ["1", "20", "1000"] {
+        suite.test_with(format!("guard::sound_program[{one_in}]"), &["cc"], move || {
+            let ended = run(guarded(one_in)?.arg("sound"))?.well()?;
+            ensure(ended.stderr.is_empty(), || ended.describe("not quiet"))
+        });
+    }
+}
+
+fn guarded(one_in: &str) -> Result<Command, String> {
+    let mut command = preloaded(program("guard.c")?);
+    command.env("HECTARE_CONF", format!("guard:{one_in}"));
+    Ok(command)
+}
+
+fn caught(case: &str, fault: &str, place: &str, freed: bool) -> Outcome {
+    let ended = run(guarded("1")?.arg(case))?;
+    ensure(ended.signalled(SIGABRT), || ended.describe("not aborted"))?;
+    let place = place.replace("OBJECT", ended.stdout.trim());
+    let told = ended.stderr.starts_with(&format!("hectare: {fault}: 0x"))
+        && ended.stderr.contains(&place)
+        && ended.stderr.contains(", allocated by guard-c-")
+        && ended.stderr.contains(", freed by guard-c-") == freed
+        && ended.stderr.matches('\n').count() == 1
+        && ended.stderr.ends_with('\n');
+    ensure(told, || ended.describe(&format!("not one line `{fault} … {place}`")))
+}
+
+/// The addresses in the line are of the functions that allocated and freed.
+fn callers_are_named() -> Outcome {
+    ensure(find_tool("addr2line").is_some(), || "no addr2line".into())?;
+    let ended = run(guarded("1")?.arg("use_after_free"))?;
+    for (word, function) in [("allocated", "allocate"), ("freed", "release")] {
+        let start = format!(", {word} by guard-c-");
+        let rest = ended.stderr.split(&start).nth(1).ok_or(ended.describe("no callers"))?;
+        let address =
+            rest.split(['+', ' ', ',', '\n']).nth(1).ok_or(ended.describe("no address"))?;
+        let mut command = Command::new("addr2line");
+        command.arg("-f").arg("-e").arg(program("guard.c")?).arg(address);
+        let told = run(&mut command)?.well()?;
+        let name = told.stdout.lines().next();
+        ensure(name == Some(function), || told.describe(&format!("{word} by another")))?;
+    }
+    Ok(())
+}
