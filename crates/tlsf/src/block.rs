@@ -20,8 +20,8 @@
 //!    the header is then a footer: the size of the block before, marked `FREE`; or the size of the
 //!    pool, not so marked, if there is no block before.
 //! 3. No two neighbours are both free.
-//! 4. A free block is in the list of its size; the first of a list has `prev` zero, the last has
-//!    `next` zero.
+//! 4. A free block is in the list of its size; the last of a list has `next` zero. The `prev` of
+//!    the first says nothing: it is told by the list's head.
 
 use core::marker::PhantomData;
 use core::ptr::with_exposed_provenance_mut;
@@ -35,7 +35,7 @@ pub(crate) struct Header(usize);
 
 impl Header {
     const FREE: usize = 1;
-    const PREV_FREE: usize = 2;
+    const PREV_FREE: usize = Self::FREE << 1;
     const FLAG_BITS: u32 = 2;
 
     /// The end of a pool.
@@ -95,7 +95,8 @@ impl Header {
     /// Whether this used block, followed by `next`, has a free neighbour or none before it.
     #[inline(always)]
     pub(crate) fn may_merge(self, next: Self) -> bool {
-        self.0 & Self::PREV_FREE | next.0 & Self::FREE != 0
+        // One `and` for both flags.
+        (self.0 | next.0 << 1) & Self::PREV_FREE != 0
     }
 
     /// What stands before the first block of a pool of `granules`; `owned` if the pool is to be

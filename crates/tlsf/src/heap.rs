@@ -1,10 +1,12 @@
 //! The heap: allocation and freeing in constant time.
 
+use core::hint::select_unpredictable;
 use core::ptr::NonNull;
 
 use crate::block::{Block, Header};
 use crate::error::{Failure, Misuse};
-use crate::table::{Bin, Row, Rows, Shape, Table};
+use crate::table::{Bin, Row, Rows, Shape, Table, WordOf};
+use crate::word::Word;
 
 /// How many blocks of a list are looked at when the list may hold a block that is large enough,
 /// but need not, and all lists after it are empty.
@@ -52,6 +54,8 @@ pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
     pub(crate) used_granules: usize,
     pub(crate) peak_used_granules: usize,
     pub(crate) last_failure: Option<Failure>,
+    /// Where the `prev` link of no block is written, and never read.
+    no_block: [WordOf<R>; 2],
     pub(crate) table: Table<R>,
 }
 
@@ -72,6 +76,7 @@ where
             used_granules: 0,
             peak_used_granules: 0,
             last_failure: None,
+            no_block: [S::Word::ZERO; 2],
             table: Table::<[S; FIRST]>::EMPTY,
         }
     }
@@ -133,10 +138,12 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let next = block.after(granules);
         let next_header = next.header();
         if header.may_merge(next_header) {
+            core::hint::cold_path();
             return Ok(self.merge(block, header));
         }
         next.set_header(next_header.with_prev_free());
-        next.set_footer_before(Header::free(granules));
+        // No block before it is free: header and footer are the same.
+        next.set_footer_before(header.with_free());
         block.set_header(header.with_free());
         self.link(block, granules);
         Ok(None)
@@ -299,7 +306,9 @@ impl<R: ?Sized + Rows> Tlsf<R> {
 
     #[inline(always)]
     pub(crate) fn note_peak(&mut self) {
-        self.peak_used_granules = self.peak_used_granules.max(self.used_granules);
+        if self.used_granules > self.peak_used_granules {
+            self.peak_used_granules = self.used_granules;
+        }
     }
 
     /// Makes `granules` from `block` on a free block after a used one and files it. What follows
@@ -317,34 +326,37 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let index = self.index(block);
         let old = self.table.push(Bin::of::<R::Row>(granules), index);
         block.set_next(old);
-        block.set_prev(0);
-        if old != 0 {
-            self.block(old).set_prev(index);
-        }
+        self.set_prev_of(old, index);
+    }
+
+    /// Sets the `prev` link of the block `index`; of no block if that is 0.
+    ///
+    /// Whether there is one cannot be foreseen, so the place is chosen, not the way.
+    #[inline(always)]
+    fn set_prev_of(&mut self, index: usize, prev: usize) {
+        let no_block = (&raw mut self.no_block).expose_provenance();
+        let payload = select_unpredictable(index != 0, self.block(index).payload(), no_block);
+        // SAFETY: a free block of the heap, or the heap's own field, of which only the link is used.
+        unsafe { Block::<R::Row>::at(payload) }.set_prev(prev);
     }
 
     /// Takes the first block of `bin` out of its list.
     #[inline(always)]
     fn unlink_first(&mut self, block: Block<R::Row>, bin: Bin) {
-        let next = block.next();
-        self.table.pop(bin, next);
-        if next != 0 {
-            self.block(next).set_prev(0);
-        }
+        self.table.pop(bin, block.next());
     }
 
     /// Takes a free block of `granules` out of its list.
     #[inline(always)]
     pub(crate) fn unlink(&mut self, block: Block<R::Row>, granules: usize) {
         let next = block.next();
-        let prev = block.prev();
-        if next != 0 {
-            self.block(next).set_prev(prev);
-        }
-        if prev != 0 {
-            self.block(prev).set_next(next);
+        let bin = Bin::of::<R::Row>(granules);
+        if self.table.head(bin) == self.index(block) {
+            self.table.pop(bin, next);
         } else {
-            self.table.pop(Bin::of::<R::Row>(granules), next);
+            let prev = block.prev();
+            self.block(prev).set_next(next);
+            self.set_prev_of(next, prev);
         }
     }
 

@@ -110,7 +110,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
                 let header = block.header();
                 if !header.is_free()
                     || Bin::of::<R::Row>(header.granules()) != bin
-                    || block.prev() != prev
+                    || (prev != 0 && block.prev() != prev)
                 {
                     return Err(Corruption::List(at));
                 }

@@ -29,6 +29,8 @@ pub trait Word: Copy + Eq + Default + core::fmt::Debug + sealed::Sealed + 'stati
     fn truncate(value: usize) -> Self;
     /// The value.
     fn get(self) -> usize;
+    /// The value with bit `number`, taken modulo the width, inverted if `invert`; without a branch.
+    fn inverted(self, number: usize, invert: bool) -> Self;
 }
 
 macro_rules! word {
@@ -45,6 +47,11 @@ macro_rules! word {
             #[inline(always)]
             fn get(self) -> usize {
                 self as usize
+            }
+
+            #[inline(always)]
+            fn inverted(self, number: usize, invert: bool) -> Self {
+                self ^ <$ty>::from(invert).wrapping_shl(number as u32)
             }
         }
     )*};
