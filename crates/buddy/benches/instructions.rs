@@ -11,7 +11,9 @@ use std::hint::black_box;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU64;
 
-use hectare_buddy::{Atomic, Bitset, FrameAllocator, FrameId, Order, RangeAllocator};
+use hectare_buddy::{
+    Atomic, Bitset, Checked, Extents, FrameAllocator, FrameId, Order, RangeAllocator,
+};
 
 /// Frames of every allocator here: 1 GiB.
 const FRAMES: usize = 1 << 18;
@@ -33,24 +35,29 @@ enum Work {
     AllocMany,
     FreeMany,
     /// A block of order 3 taken and given back, in memory of which every other frame is taken up
-    /// to the middle.
+    /// to the middle: each time blocks of order 17 are split and merged, or, if one frame behind
+    /// the middle stays taken, only those of that word.
+    Split,
     Pair,
     /// Ranges of 18 frames.
     AllocRange,
 }
 
-const WORK: [(&str, Work); 7] = [
+const WORK: [(&str, Work); 8] = [
     ("alloc", Work::Alloc),
     ("free in order", Work::Free),
     ("free at random", Work::FreeRandom),
     ("alloc_many, 512", Work::AllocMany),
     ("free_many, 512", Work::FreeMany),
     ("alloc and free, order 3", Work::Pair),
+    ("the same, from order 17", Work::Split),
     ("alloc_range, 18", Work::AllocRange),
 ];
 
 impl Work {
-    fn run<A: RangeAllocator>(self, allocator: &mut A, ops: usize) {
+    fn run(self, mut allocator: impl RangeAllocator, ops: usize) {
+        allocator.add_region(FrameId(0), FRAMES).expect("within the frames");
+        let allocator = &mut allocator;
         match self {
             Self::Alloc => {
                 for _ in 0..ops {
@@ -78,9 +85,10 @@ impl Work {
                     allocator.free_many(Order::ZERO, black_box(batch)).expect("they were taken");
                 }
             }
-            Self::Pair => {
+            Self::Pair | Self::Split => {
                 let taken = take_all(allocator);
-                let (low, high) = taken.split_at(FRAMES / 2);
+                let kept = usize::from(matches!(self, Self::Pair));
+                let (low, high) = taken.split_at(FRAMES / 2 + kept);
                 let odd = low.iter().filter(|frame| frame.0 % 2 == 1);
                 for &frame in odd.chain(high) {
                     allocator.free(frame, Order::ZERO).expect("it was taken");
@@ -126,21 +134,18 @@ fn shuffle(frames: &mut [FrameId]) {
 
 /// The child: does `work` on the allocator called `name`.
 fn work(name: &str, work: Work, ops: usize) {
+    let atomics = |count: usize| -> Vec<AtomicU64> { (0..count).map(|_| 0.into()).collect() };
+    let map = atomics(Extents::metadata_words(FRAMES));
+    let extents = Extents::new(FRAMES, &map).expect("large enough");
+    let mut metadata = vec![0; Bitset::metadata_words(FRAMES)];
+    let bitset = Bitset::over_zeroed(FRAMES, &mut metadata).expect("large enough");
+    let metadata = atomics(Atomic::metadata_words(FRAMES));
+    let shared = Atomic::over_zeroed(FRAMES, &metadata).expect("large enough");
     match name {
-        "bitset" => {
-            let mut metadata = vec![0; Bitset::metadata_words(FRAMES)];
-            let mut bitset = Bitset::over_zeroed(FRAMES, &mut metadata).expect("large enough");
-            bitset.add_region(FrameId(0), FRAMES).expect("within the frames");
-            work.run(&mut bitset, ops);
-        }
-        _ => {
-            let words = 0..Atomic::metadata_words(FRAMES);
-            let metadata: Vec<AtomicU64> = words.map(|_| AtomicU64::new(0)).collect();
-            let shared = Atomic::over_zeroed(FRAMES, &metadata).expect("large enough");
-            let mut local = shared.local();
-            local.add_region(FrameId(0), FRAMES).expect("within the frames");
-            work.run(&mut local, ops);
-        }
+        "bitset" => work.run(bitset, ops),
+        "atomic" => work.run(shared.local(), ops),
+        "checked bitset" => work.run(Checked::new(bitset, &extents), ops),
+        _ => work.run(Checked::new(shared.local(), &extents), ops),
     }
 }
 
@@ -170,7 +175,7 @@ fn main() {
     }
     // `cargo bench` itself passes `--bench`.
     let asked = arguments.iter().find(|argument| !argument.starts_with('-'));
-    for name in ["bitset", "atomic"] {
+    for name in ["bitset", "atomic", "checked bitset", "checked atomic"] {
         if asked.is_some_and(|asked| asked != name) {
             continue;
         }
@@ -181,7 +186,7 @@ fn main() {
             };
             let twice = instructions(name, at, 2 * OPS).expect("valgrind was there before");
             let per_op = (twice - once) as f64 / work.counted(OPS) as f64;
-            println!("{name:8} {what:26} {per_op:8.1} instructions");
+            println!("{name:14} {what:24} {per_op:8.1} instructions");
         }
     }
 }

@@ -89,6 +89,9 @@ pub enum Error {
     Misaligned,
     /// A part of the block is free already.
     NotAllocated,
+    /// All of it is in use, but it is not one allocation: a part of one, or several. Told by
+    /// [`Checked`](crate::Checked); the others track frames, not allocations.
+    WrongSize,
     /// The caller's metadata buffer is too small.
     MetadataTooSmall,
     /// A range of no frames, or an alignment that is not a power of two.
@@ -102,6 +105,7 @@ impl fmt::Display for Error {
             Self::OutOfRange => "the block is not within the managed frames",
             Self::Misaligned => "the block does not start at a multiple of its size",
             Self::NotAllocated => "a part of the block is free already",
+            Self::WrongSize => "the block was not allocated with this start and this size",
             Self::MetadataTooSmall => "the metadata buffer is too small",
             Self::InvalidRequest => "no frames asked for, or an alignment that is no power of two",
         })
@@ -135,7 +139,7 @@ pub trait FrameAllocator {
     /// Gives a block back and merges it with its free buddies.
     ///
     /// What is tracked is frames, not allocations: the block may be one that was allocated, a part
-    /// of one, or several together.
+    /// of one, or several together. [`Checked`](crate::Checked) wants exactly the first.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::NotAllocated`] if any of its frames

@@ -11,7 +11,9 @@
 //! | `bitset` | [`Bitset`] | constant, amortised | 36 KiB a GiB, the caller's |
 //! | `atomic` | [`Atomic`] | constant mostly, linear in the metadata at worst; lock-free | 36 KiB a GiB, the caller's |
 //!
-//! [`Bitset`] is the one for a single owner, [`Atomic`] the one for many; the others show why.
+//! [`Bitset`] is the one for a single owner, [`Atomic`] the one for many; the others show why. They
+//! track frames, not allocations; [`Checked`] around any of them refuses a free of anything but
+//! what was allocated, for 32 KiB a GiB more.
 #![no_std]
 
 #[cfg(any(test, feature = "alloc"))]
@@ -21,6 +23,7 @@ mod atomic;
 mod bitmap_tree;
 mod bits;
 mod bitset;
+mod checked;
 mod frame;
 #[cfg(any(test, feature = "alloc"))]
 mod list;
@@ -33,6 +36,7 @@ mod tree;
 pub use atomic::{Atomic, Local};
 pub use bitmap_tree::BitmapTree;
 pub use bitset::Bitset;
+pub use checked::{Checked, Extents};
 pub use frame::{Error, FrameAllocator, FrameId, Invalid, MAX_ORDER, Order, RangeAllocator};
 #[cfg(any(test, feature = "alloc"))]
 pub use list::{Block, BlockList, DoublyLinked, ListLinked, ListVec, Lists, State};

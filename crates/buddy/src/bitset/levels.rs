@@ -178,17 +178,16 @@ impl<'m> Levels<'m> {
     }
 
     /// The first word from `from` on that the summary of `order` names.
-    #[inline]
     pub(super) fn next_listed(&self, level: usize, from: usize, order: usize) -> Option<usize> {
-        let Level { ref tiers, depth, count, .. } = self.geometry.levels[level];
+        let Level { ref tiers, depth, mut count, .. } = self.geometry.levels[level];
         let mut child = from;
-        for tier in 0..depth {
+        for (tier, &start) in tiers.iter().take(depth).enumerate() {
             // In units of this tier, is there anything from `child` on?
-            if child >= count.div_ceil(1 << (WORD_SHIFT as usize * tier)) {
+            if child >= count {
                 return None;
             }
             let group = child / WORD;
-            let listed = self.read(tiers[tier] + group * ORDERS + order) & (!0 << (child % WORD));
+            let listed = self.read(start + group * ORDERS + order) & (!0 << (child % WORD));
             if listed != 0 {
                 let mut found = group * WORD + listed.trailing_zeros() as usize;
                 for &start in tiers.iter().take(tier).rev() {
@@ -198,6 +197,7 @@ impl<'m> Levels<'m> {
                 return Some(found);
             }
             child = group + 1;
+            count = count.div_ceil(WORD);
         }
         None
     }
@@ -240,7 +240,16 @@ impl<'m> Levels<'m> {
     /// The first set bit at or after bit `from`.
     #[inline]
     pub(super) fn next_bit(&self, level: usize, from: usize) -> Option<usize> {
-        self.next_block(level, from, 0)
+        let mut word = from / WORD;
+        if word >= self.count(level) {
+            return None;
+        }
+        let mut found = self.word(level, word) & (!0 << (from % WORD));
+        if found == 0 {
+            word = self.next_listed(level, word + 1, 0)?;
+            found = self.word(level, word);
+        }
+        Some(word * WORD + found.trailing_zeros() as usize)
     }
 
     /// The last set bit at or before bit `to`.

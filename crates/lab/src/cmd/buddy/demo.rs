@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::ensure;
 use hectare_buddy::{FrameId, Order};
 
-use super::subjects::{FRAME_BYTES, Job, Listed, Subject};
+use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
 use super::{Common, frames, order};
 use crate::report::{Report, Row};
 
@@ -34,9 +34,10 @@ pub(super) struct Args {
     /// Take and free so many blocks by one call (for those that can; others take them in turn)
     #[arg(long, value_name = "BLOCKS", default_value_t = 1)]
     batch: usize,
-    /// Threads that share the blocks (a lock around those that are for one owner)
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
+    /// Threads that share the blocks (a lock around those that are for one owner); several numbers,
+    /// as in `1,2`, are measured in turn beside a control that shares nothing
+    #[arg(long, value_name = "THREADS", value_delimiter = ',', default_values_t = [1])]
+    threads: Vec<usize>,
     /// Measurements of each allocator; the median is told
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -190,24 +191,57 @@ fn blocks_for(subject: &Listed, args: &Args) -> (usize, Option<String>) {
     (few, Some(note))
 }
 
-pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let order = order(args.order)?;
-    ensure!(args.threads > 0, "0 threads were asked for: there must be at least one");
+/// One line of the table: an allocator at a number of threads, and its times.
+struct Measured {
+    subject: &'static Listed,
+    threads: usize,
+    blocks: usize,
+    note: Option<String>,
+    alloc_ns: Vec<f64>,
+    free_ns: Vec<f64>,
+}
+
+/// Everything that is to be measured: with several numbers of threads also the control.
+fn lines(args: &Args, order: Order) -> anyhow::Result<Vec<Measured>> {
+    let mut subjects = args.common.subjects()?;
+    if args.threads.len() > 1 {
+        subjects.push(&subjects::CONTROL);
+    }
+    let line = |subject: &'static Listed, threads: usize| {
+        let (blocks, note) = blocks_for(subject, args);
+        let blocks = blocks - blocks % threads;
+        let note = subject.refuses(blocks * order.frames()).or(note);
+        Measured { subject, threads, blocks, note, alloc_ns: Vec::new(), free_ns: Vec::new() }
+    };
+    let all = subjects
+        .iter()
+        .flat_map(|&subject| args.threads.iter().map(move |&threads| line(subject, threads)));
+    Ok(all.collect())
+}
+
+fn check(args: &Args) -> anyhow::Result<()> {
+    ensure!(!args.threads.contains(&0), "0 threads were asked for: there must be at least one");
     ensure!(args.batch > 0, "a batch of 0 blocks was asked for: it must have at least one");
     ensure!(args.rounds > 0, "0 rounds were asked for: there must be at least one");
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
-    frames(asked, order)?;
+    let threads = args.threads.iter().copied().max().unwrap_or(1);
     ensure!(
-        asked >= args.threads,
-        "{asked} blocks cannot be shared by {} threads: give at least one a thread",
-        args.threads
+        asked >= threads,
+        "{asked} blocks cannot be shared by {threads} threads: give at least one a thread"
     );
+    Ok(())
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let order = order(args.order)?;
+    let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
+    frames(asked, order)?;
+    check(args)?;
     let frees = args.free || args.shuffle;
-    let subjects = args.common.subjects()?;
     let mut report = Report::new("buddy");
     report.parameter("blocks", asked);
     report.parameter("order", args.order);
-    report.parameter("threads", args.threads);
+    report.parameter("threads", args.threads.clone());
     report.parameter("batch", args.batch);
     report.parameter("rounds", args.rounds);
     report.parameter("shuffle", args.shuffle);
@@ -217,89 +251,116 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     random.shuffle(&mut shuffled);
     let shuffled = args.shuffle.then_some(shuffled.as_slice());
 
-    let mut timed: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); subjects.len()];
+    let mut lines = lines(args, order)?;
     for round in 0..args.rounds {
         // A slow neighbour in time hits a different allocator each round.
-        let mut turns: Vec<usize> = (0..subjects.len()).collect();
+        let mut turns: Vec<usize> = (0..lines.len()).collect();
         random.shuffle(&mut turns);
         for turn in turns {
-            let subject = subjects[turn];
-            let (mut blocks, _) = blocks_for(subject, args);
-            blocks -= blocks % args.threads;
+            let Measured { subject, threads, blocks, .. } = lines[turn];
             if subject.refuses(blocks * order.frames()).is_some()
                 || (round > 0 && blocks > subject.default_blocks)
             {
                 continue;
             }
-            let shuffled = shuffled.filter(|_| blocks == asked || args.threads > 1);
+            let shuffled = shuffled.filter(|_| blocks == asked || threads > 1);
             let demo = Demo { blocks, order, batch: args.batch, frees, shuffled };
-            let result = subject.with(blocks * order.frames(), args.threads, demo);
-            verify(&result.blocks, order)?;
+            let result = subject.with(blocks * order.frames(), threads, demo);
+            if !subject.is_control() {
+                verify(&result.blocks, order)?;
+            }
             if args.print_addresses && round == 0 {
                 for block in &result.blocks {
                     println!("{} {:#x}", subject.name, block.0 * FRAME_BYTES);
                 }
             }
-            timed[turn].0.push(result.alloc_ns);
-            timed[turn].1.push(result.free_ns);
+            lines[turn].alloc_ns.push(result.alloc_ns);
+            lines[turn].free_ns.push(result.free_ns);
         }
     }
-
-    for (subject, (alloc, free)) in subjects.iter().zip(timed) {
-        let (blocks, note) = blocks_for(subject, args);
-        let blocks = blocks - blocks % args.threads;
-        let mut row = Row::new(subject.name, "demo")
-            .with("kind", if subject.is_peer { "peer" } else { "hectare" })
-            .with("about", subject.about);
-        if let Some(why) = subject.refuses(blocks * order.frames()) {
-            report.rows.push(row.with("note", why));
-            continue;
+    // The first number of threads, which the others are compared with.
+    let mut first: Option<Row> = None;
+    for line in lines {
+        if line.threads == args.threads[0] {
+            first = None;
         }
-        let bytes = (blocks * order.frames() * FRAME_BYTES) as f64;
-        let rounds = alloc.len();
-        let best = alloc.iter().copied().fold(f64::INFINITY, f64::min);
-        let alloc = median(alloc);
-        // One block's time on the thread that waits for it: the threads run side by side.
-        let share = (blocks / args.threads) as f64;
-        row = row
-            .with("blocks", blocks)
-            .with("rounds", rounds)
-            .with("alloc_ms", alloc / 1e6)
-            .with("best_alloc_ms", best / 1e6)
-            .with("alloc_ns", alloc / share)
-            .with("alloc_gib_per_s", bytes / (1u64 << 30) as f64 / (alloc / 1e9));
-        if frees {
-            let best = free.iter().copied().fold(f64::INFINITY, f64::min);
-            let free = median(free);
-            row = row
-                .with("free_ms", free / 1e6)
-                .with("best_free_ms", best / 1e6)
-                .with("free_ns", free / share);
-        }
-        if let Some(note) = note {
-            row = row.with("note", note);
-        }
+        let row = row(line, order, frees, first.as_ref());
+        first.get_or_insert_with(|| row.clone());
         report.rows.push(row);
     }
     if args.common.prints_table() {
-        print(&report, frees);
+        print(&report, frees, args.threads.len() > 1);
     }
     args.common.finish(&report, &[])
 }
 
-fn print(report: &Report, frees: bool) {
+/// The figures of a line; `first` is the same allocator with the first number of threads.
+fn row(line: Measured, order: Order, frees: bool, first: Option<&Row>) -> Row {
+    let Measured { subject, threads, blocks, note, alloc_ns, free_ns } = line;
+    let mut row = Row::new(subject.name, "demo")
+        .with("kind", if subject.is_peer { "peer" } else { "hectare" })
+        .with("about", subject.about)
+        .with("threads", threads);
+    if let Some(note) = note {
+        row = row.with("note", note);
+    }
+    if alloc_ns.is_empty() {
+        return row;
+    }
+    let bytes = (blocks * order.frames() * FRAME_BYTES) as f64;
+    let rounds = alloc_ns.len();
+    let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    // One block's time on the thread that waits for it: the threads run side by side.
+    let share = (blocks / threads) as f64;
+    let times_first =
+        |name: &str, value: f64| first.and_then(|row| Some(value / row.number(name)?));
+    let alloc = median(alloc_ns.clone());
+    row = row
+        .with("blocks", blocks)
+        .with("rounds", rounds)
+        .with("alloc_ms", alloc / 1e6)
+        .with("best_alloc_ms", least(&alloc_ns) / 1e6)
+        .with("worst_alloc_ms", most(&alloc_ns) / 1e6)
+        .with("alloc_ns", alloc / share)
+        .with("alloc_gib_per_s", bytes / (1u64 << 30) as f64 / (alloc / 1e9));
+    if let Some(ratio) = times_first("alloc_ns", alloc / share) {
+        row = row.with("alloc_times_first", ratio);
+    }
+    if frees {
+        let free = median(free_ns.clone());
+        row = row
+            .with("free_ms", free / 1e6)
+            .with("best_free_ms", least(&free_ns) / 1e6)
+            .with("worst_free_ms", most(&free_ns) / 1e6)
+            .with("free_ns", free / share);
+        if let Some(ratio) = times_first("free_ns", free / share) {
+            row = row.with("free_times_first", ratio);
+        }
+    }
+    row
+}
+
+fn print(report: &Report, frees: bool, has_threads: bool) {
     let width = report.rows.iter().map(|row| row.subject.len()).max().unwrap_or(0);
-    print!(
-        "{:width$}  {:>9}  {:>12}  {:>9}  {:>10}",
-        "demo", "blocks", "alloc ms", "ns/block", "GiB/s"
-    );
+    print!("{:width$}", "demo");
+    if has_threads {
+        print!("  {:>7}", "threads");
+    }
+    print!("  {:>9}  {:>12}  {:>9}  {:>10}", "blocks", "alloc ms", "ns/block", "GiB/s");
     if frees {
         print!("  {:>12}  {:>9}", "free ms", "ns/block");
+    }
+    if has_threads {
+        print!("  times the first: alloc{}", if frees { ", free" } else { "" });
     }
     println!();
     for row in &report.rows {
         print!("{:width$}", row.subject);
         let number = |name| row.number(name).unwrap_or(f64::NAN);
+        if has_threads {
+            print!("  {:>7}", number("threads"));
+        }
         if row.number("alloc_ms").is_some() {
             print!(
                 "  {:>9}  {:>12.3}  {:>9.2}  {:>10.1}",
@@ -311,6 +372,12 @@ fn print(report: &Report, frees: bool) {
             if frees {
                 print!("  {:>12.3}  {:>9.2}", number("free_ms"), number("free_ns"));
             }
+        }
+        if let Some(ratio) = row.number("alloc_times_first") {
+            print!("  {ratio:>5.2}");
+        }
+        if let Some(ratio) = row.number("free_times_first") {
+            print!("  {ratio:>5.2}");
         }
         if let Some(note) = row.figures.get("note").and_then(|note| note.as_str()) {
             print!("  ({note})");

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use hectare_buddy::{
-    Atomic, BitmapTree, Bitset, FrameAllocator, FrameId, ListLinked, ListVec, Order, TreeLinked,
-    TreeVec,
+    Atomic, BitmapTree, Bitset, Checked, Extents, FrameAllocator, FrameId, ListLinked, ListVec,
+    Order, TreeLinked, TreeVec,
 };
 
 /// Bytes of a frame.
@@ -83,6 +83,10 @@ enum Kind {
     BitmapTree,
     Bitset,
     Atomic,
+    CheckedBitset,
+    CheckedAtomic,
+    /// As many `Atomic` as threads.
+    Control,
     SystemFrames,
     SystemHeap,
     BuddyAlloc,
@@ -105,7 +109,7 @@ const fn peer(name: &'static str, kind: Kind, about: &'static str) -> Listed {
 }
 
 /// All allocators, the naive ones first.
-pub(super) const ALL: [Listed; 10] = [
+pub(super) const ALL: [Listed; 12] = [
     Listed {
         default_blocks: 20_000,
         fragment_frames: 2048,
@@ -129,6 +133,8 @@ pub(super) const ALL: [Listed; 10] = [
     ours("bitmap-tree", Kind::BitmapTree, "flattened tree of the largest free orders"),
     ours("bitset", Kind::Bitset, "64 frames a word, summarised"),
     ours("atomic", Kind::Atomic, "lock-free, a reserved subtree for each thread"),
+    ours("bitset-checked", Kind::CheckedBitset, "the same, and frees only what was allocated"),
+    ours("atomic-checked", Kind::CheckedAtomic, "the same, and frees only what was allocated"),
     peer(
         "buddy_system_allocator-frames",
         Kind::SystemFrames,
@@ -146,6 +152,11 @@ pub(super) const ALL: [Listed; 10] = [
     peer("buddy-alloc", Kind::BuddyAlloc, "buddy-alloc 0.6: lists inside the free memory"),
 ];
 
+/// Measured beside the others with several numbers of threads: what the machine itself takes for
+/// two threads that have nothing to do with each other.
+pub(super) const CONTROL: Listed =
+    ours("control", Kind::Control, "an `atomic` for each thread: nothing is shared");
+
 /// Above this much memory the peers that write into free blocks are left out, bytes.
 const LARGEST_REAL_BYTES: usize = 4 << 30;
 
@@ -153,6 +164,11 @@ impl Listed {
     /// Whether it writes into the frames, so that they must be real memory.
     const fn needs_memory(&self) -> bool {
         matches!(self.kind, Kind::SystemHeap | Kind::BuddyAlloc)
+    }
+
+    /// Whether its blocks are not those of one allocator.
+    pub(super) const fn is_control(&self) -> bool {
+        matches!(self.kind, Kind::Control)
     }
 
     /// Why it cannot manage so many frames, if it cannot.
@@ -183,21 +199,42 @@ impl Listed {
                 let bitset = Bitset::new(frames, &mut metadata);
                 give(bitset.expect("the metadata has the size asked for"), threads, job)
             }
-            Kind::Atomic => {
+            Kind::CheckedBitset => {
+                let mut metadata = vec![0; Bitset::metadata_words(frames)];
+                let bitset = Bitset::new(frames, &mut metadata);
+                let map = Words::new(Extents::metadata_words(frames));
+                let extents = Extents::new(frames, map.lines());
+                let extents = extents.expect("the metadata has the size asked for");
+                let bitset = bitset.expect("the metadata has the size asked for");
+                give(Checked::new(bitset, &extents), threads, job)
+            }
+            Kind::Atomic | Kind::CheckedAtomic => {
                 // A thread may keep the rest of a word that it took: enough for all the same.
                 let frames = if threads == 1 { frames } else { frames + 64 * threads };
-                let words = Atomic::metadata_words(frames) + WORDS_IN_LINE;
-                let words: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
-                let skip = words.as_ptr().align_offset(WORDS_IN_LINE * size_of::<u64>());
-                let shared = Atomic::new(frames, &words[skip..]);
+                let words = Words::new(Atomic::metadata_words(frames));
+                let shared = Atomic::new(frames, words.lines());
                 let shared = shared.expect("the metadata has the size asked for");
-                let given = shared.local().add_region(FrameId(0), frames);
-                given.expect("a new allocator has no free frames");
-                let mut handles = (0..threads).map(|_| Ours(shared.local()));
-                match handles.next() {
-                    Some(only) if threads == 1 => job.run(only),
-                    first => job.run_shared(first.into_iter().chain(handles).collect()),
+                let map = Words::new(Extents::metadata_words(frames));
+                let extents = Extents::new(frames, map.lines());
+                let extents = extents.expect("the metadata has the size asked for");
+                if let Kind::Atomic = self.kind {
+                    hand_each((0..threads).map(|_| shared.local()), job)
+                } else {
+                    hand_each((0..threads).map(|_| Checked::new(shared.local(), &extents)), job)
                 }
+            }
+            Kind::Control => {
+                let share = frames.div_ceil(threads);
+                let words = || Words::new(Atomic::metadata_words(share));
+                let words: Vec<Words> = (0..threads).map(|_| words()).collect();
+                let atomic = |words| Atomic::new(share, Words::lines(words));
+                let atomics = words.iter().map(atomic).collect::<Result<Vec<Atomic<'_>>, _>>();
+                let atomics = atomics.expect("the metadata has the size asked for");
+                for atomic in atomics.iter().skip(1) {
+                    let given = atomic.local().add_region(FrameId(0), share);
+                    given.expect("a new allocator has no free frames");
+                }
+                hand_each(atomics.iter().map(Atomic::local), job)
             }
             Kind::SystemFrames => {
                 let mut allocator = buddy_system_allocator::FrameAllocator::<33>::new();
@@ -234,6 +271,35 @@ fn give<A: FrameAllocator, J: Job>(mut allocator: A, threads: usize, job: J) -> 
     let frames = allocator.frames();
     allocator.add_region(FrameId(0), frames).expect("a new allocator has no free frames");
     hand_out(Ours(allocator), threads, job)
+}
+
+/// Frees all frames of an allocator through the first of its handles, and does the job with a
+/// handle for each thread.
+fn hand_each<A: FrameAllocator + Send, J: Job>(
+    handles: impl Iterator<Item = A>,
+    job: J,
+) -> J::Output {
+    let mut handles: Vec<Ours<A>> = handles.map(Ours).collect();
+    let first = &mut handles[0].0;
+    let frames = first.frames();
+    first.add_region(FrameId(0), frames).expect("a new allocator has no free frames");
+    match handles.pop() {
+        Some(only) if handles.is_empty() => job.run(only),
+        last => job.run_shared(handles.into_iter().chain(last).collect()),
+    }
+}
+
+/// Zeroed words from the start of a cache line on.
+struct Words(Vec<AtomicU64>);
+
+impl Words {
+    fn new(count: usize) -> Self {
+        Self((0..count + WORDS_IN_LINE).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn lines(&self) -> &[AtomicU64] {
+        &self.0[self.0.as_ptr().align_offset(WORDS_IN_LINE * size_of::<u64>())..]
+    }
 }
 
 /// Does the job with the subject itself, or with a lock around it if there are several threads.
