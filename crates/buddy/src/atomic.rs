@@ -276,13 +276,13 @@ impl<'m> Atomic<'m> {
         false
     }
 
-    /// Gives back the frames of `mask`, if none of them is free.
+    /// Gives back the frames of `mask`, if none of them is free; what was free in the word before.
     #[inline]
-    fn give_bits(&self, word: usize, mask: u64) -> Result<(), Error> {
+    fn give_bits(&self, word: usize, mask: u64) -> Result<u64, Error> {
         let mut old = self.bits(word).load(Ordering::Relaxed);
         while old & mask == 0 {
             match self.exchange(word, old, old | mask) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(old),
                 Err(seen) => old = seen,
             }
         }
@@ -301,19 +301,22 @@ impl<'m> Atomic<'m> {
     fn note(&self, word: usize, old: u64, new: u64) {
         // Not 0 and not full, before and after: the class is the same.
         if [old, new].iter().any(|bits| bits.wrapping_add(1) <= 1) {
-            self.publish(word / SECTOR_WORDS, 1 << (word % SECTOR_WORDS));
+            self.publish_word(word);
         }
     }
 
-    /// Writes the classes of the words in `which` of a sector into its state.
+    /// Writes the class of a word into the state of its sector.
     #[inline(never)]
-    fn publish(&self, sector: usize, which: u32) {
-        let classes = || {
-            state::each(which).fold(SectorState::default(), |state, at| {
-                let bits = self.bits(sector * SECTOR_WORDS + at).load(Ordering::Acquire);
-                state.with(at, Class::of(bits))
-            })
-        };
+    fn publish_word(&self, word: usize) {
+        let (bits, at) = (self.bits(word), word % SECTOR_WORDS);
+        self.publish(word / SECTOR_WORDS, 1 << at, || {
+            SectorState::default().with(at, Class::of(bits.load(Ordering::Acquire)))
+        });
+    }
+
+    /// Rule 3 for the words in `which` of a sector; `classes` looks at them.
+    #[inline]
+    fn publish(&self, sector: usize, which: u32, classes: impl Fn() -> SectorState) {
         let mut seen = classes();
         loop {
             let mut state = self.sector(sector).load(Ordering::Relaxed);
@@ -330,7 +333,7 @@ impl<'m> Atomic<'m> {
                     Err(other) => state = other,
                 }
             };
-            if old.summary() != new.summary() {
+            if old.summary_differs(new) {
                 self.publish_summary(sector);
             }
             let now = classes();
@@ -382,8 +385,13 @@ impl<'m> Atomic<'m> {
         while word < end {
             let sector = word / SECTOR_WORDS;
             let to = end.min((sector + 1) * SECTOR_WORDS);
-            let which = span(word % SECTOR_WORDS, to - sector * SECTOR_WORDS);
-            self.publish(sector, which as u32);
+            let which = span(word % SECTOR_WORDS, to - sector * SECTOR_WORDS) as u32;
+            self.publish(sector, which, || {
+                state::each(which).fold(SectorState::default(), |state, at| {
+                    let bits = self.bits(sector * SECTOR_WORDS + at).load(Ordering::Acquire);
+                    state.with(at, Class::of(bits))
+                })
+            });
             word = to;
         }
     }

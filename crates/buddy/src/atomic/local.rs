@@ -13,8 +13,8 @@ use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator};
 pub struct Local<'a> {
     shared: &'a Atomic<'a>,
     reserved: Option<Reserved<'a>>,
-    /// The word of the last free that was not into the held block.
-    last_freed: usize,
+    /// The last empty word that got a frame from this handle.
+    last_opened: usize,
 }
 
 /// The reserved tree, and where the held block is in it.
@@ -40,7 +40,7 @@ enum From {
 
 impl<'a> Local<'a> {
     pub(super) const fn new(shared: &'a Atomic<'a>) -> Self {
-        Self { shared, reserved: None, last_freed: usize::MAX }
+        Self { shared, reserved: None, last_opened: usize::MAX }
     }
 
     /// Gives the held frames back, so that other threads see them and blocks merge; keeps the
@@ -246,11 +246,13 @@ impl<'a> Local<'a> {
         if self.shared.held_in(word) & mask != 0 {
             return Err(Error::NotAllocated);
         }
-        self.shared.give_bits(word, mask)?;
-        if word == self.last_freed {
+        // What follows writes no memory of this handle in most calls: the next atomic instruction
+        // would have to wait for that.
+        if self.shared.give_bits(word, mask)? == 0 {
+            self.last_opened = word;
+        } else if word == self.last_opened {
             self.follow(word);
         }
-        self.last_freed = word;
         Ok(())
     }
 

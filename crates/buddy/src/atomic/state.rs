@@ -110,6 +110,14 @@ impl SectorState {
         self.full == u32::MAX
     }
 
+    /// Whether `top` must keep something else of `other`.
+    #[inline]
+    pub(super) fn summary_differs(self, other: Self) -> bool {
+        // The usual change: a word outside whole huge frames, and not the only one.
+        let both = self.nonempty & other.nonempty & !(self.full | other.full);
+        (self.full != other.full || both == 0) && self.summary() != other.summary()
+    }
+
     pub(super) const fn summary(self) -> Summary {
         let whole = self.whole();
         Summary { has_partial: self.nonempty & !whole != 0, has_whole: whole != 0 }
