@@ -6,12 +6,14 @@
 //! | `demo` | blocks one by one, in batches, by several threads |
 //! | `growth` | time over block count: the complexity made visible |
 //! | `fragment` | random reallocation at a load, and how many huge frames stay whole |
+//! | `runs` | the requests of a heap: slabs and runs of any length |
 //! | `picture` | the occupancy of the frames and the curves as one HTML page |
 
 mod demo;
 mod fragment;
 mod growth;
 mod picture;
+mod runs;
 mod subjects;
 
 use std::path::PathBuf;
@@ -37,6 +39,8 @@ enum What {
     Growth(growth::Args),
     /// Random reallocation at several loads: how much free memory stays in whole huge frames
     Fragment(fragment::Args),
+    /// What a heap asks for, slabs and runs of any length, of each that can serve as its backend
+    Runs(runs::Args),
 }
 
 /// Which allocators, and where the record goes: the same for each measurement.
@@ -120,5 +124,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         None => demo::run(&args.demo),
         Some(What::Growth(args)) => growth::run(&args),
         Some(What::Fragment(args)) => fragment::run(&args),
+        Some(What::Runs(args)) => runs::run(&args),
     }
 }

@@ -172,7 +172,7 @@ fn verify(blocks: &[FrameId], order: Order) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

@@ -171,6 +171,11 @@ impl Listed {
         matches!(self.kind, Kind::Control)
     }
 
+    /// Whether it is one of ours with a map of its allocations.
+    pub(super) const fn is_checked(&self) -> bool {
+        matches!(self.kind, Kind::CheckedBitset | Kind::CheckedAtomic)
+    }
+
     /// Why it cannot manage so many frames, if it cannot.
     pub(super) fn refuses(&self, frames: usize) -> Option<String> {
         let bytes = frames * FRAME_BYTES;
@@ -290,14 +295,14 @@ fn hand_each<A: FrameAllocator + Send, J: Job>(
 }
 
 /// Zeroed words from the start of a cache line on.
-struct Words(Vec<AtomicU64>);
+pub(super) struct Words(Vec<AtomicU64>);
 
 impl Words {
-    fn new(count: usize) -> Self {
+    pub(super) fn new(count: usize) -> Self {
         Self((0..count + WORDS_IN_LINE).map(|_| AtomicU64::new(0)).collect())
     }
 
-    fn lines(&self) -> &[AtomicU64] {
+    pub(super) fn lines(&self) -> &[AtomicU64] {
         &self.0[self.0.as_ptr().align_offset(WORDS_IN_LINE * size_of::<u64>())..]
     }
 }
