@@ -13,6 +13,8 @@ use crate::report::{Report, Row};
 
 /// What the demo can be given.
 #[derive(clap::Args)]
+// Flattened into the verb's arguments, whose group has the same name.
+#[group(skip)]
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
