@@ -43,6 +43,7 @@ pub struct Heap<S: System> {
     /// wants to see every request, a key that no mark is made with, so that it always says no.
     fast_key: AtomicUsize,
     diverted: AtomicBool,
+    seals_slabs: AtomicBool,
     pub(crate) backend: Backend<S>,
     bins: [Lock<Bin, S::Park>; STATES],
     pools: Pools<S::Park>,
@@ -52,7 +53,8 @@ pub struct Heap<S: System> {
 }
 
 /// Where an address that is to be freed, resized or measured leads.
-enum Place {
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place {
     Small(ClassId),
     Run { frames: usize },
     Huge { bytes: usize },
@@ -66,6 +68,7 @@ impl<S: System> Heap<S> {
             key: AtomicUsize::new(0),
             fast_key: AtomicUsize::new(0),
             diverted: AtomicBool::new(false),
+            seals_slabs: AtomicBool::new(false),
             backend: Backend::new(source, region_bytes),
             bins: [const { Lock::new(Bin::new()) }; STATES],
             pools: Pools::new(),
@@ -80,7 +83,7 @@ impl<S: System> Heap<S> {
     }
 
     #[inline(always)]
-    fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key {
         Key(self.key.load(Relaxed))
     }
 
@@ -107,7 +110,7 @@ impl<S: System> Heap<S> {
     }
 
     /// The key is drawn before the first object is linked; a second thread draws the same.
-    fn ensure_key(&self) {
+    pub(crate) fn ensure_key(&self) {
         if self.key.load(Relaxed) == 0 {
             let key = self.source().secret() | 1;
             self.key.store(key, Relaxed);
@@ -244,7 +247,7 @@ impl<S: System> Heap<S> {
         })
     }
 
-    fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
+    pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut bin = self.bins[class.index()].lock();
         let (_, before) = bin.counts();
         let batch = bin.take(class, count, self.key(), self);
@@ -301,7 +304,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    fn give_to_slabs(&self, class: ClassId, batch: Batch) {
+    pub(crate) fn give_to_slabs(&self, class: ClassId, batch: Batch) {
         let corrupt = |object: FreeObject| {
             self.misuse("free", object.as_ptr().as_ptr(), Misuse::DoubleFree);
         };
@@ -311,6 +314,18 @@ impl<S: System> Heap<S> {
         let (_, after) = bin.counts();
         drop(bin);
         self.note_free(class, before, after);
+    }
+
+    /// Whether the slab of an object of `class` says that it is taken: in use, or on a list.
+    pub(crate) fn is_taken(&self, class: ClassId, object: FreeObject) -> bool {
+        let _bin = self.bins[class.index()].lock();
+        // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
+        self.slab_of(object).is_some_and(|slab| unsafe { slab.get() }.is_taken(object))
+    }
+
+    /// From now on the last page of each new slab is sealed, and no object reaches into it.
+    pub(crate) fn seal_slabs(&self) {
+        self.seals_slabs.store(self.source().page_bytes() == FRAME_BYTES, Relaxed);
     }
 
     /// Empties the pools into the slabs.
@@ -342,7 +357,7 @@ impl<S: System> Heap<S> {
 
     /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
     /// of eight lengths to a doubling, so that a run that was freed fits the next request.
-    fn frames_for(&self, bytes: usize) -> usize {
+    pub(crate) fn frames_for(&self, bytes: usize) -> usize {
         let page = self.source().page_bytes().max(FRAME_BYTES);
         let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
         if frames > MAX_STEPPED_FRAMES {
@@ -483,7 +498,7 @@ impl<S: System> Heap<S> {
     }
 
     /// What `start` is the start of.
-    fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
+    pub(crate) fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
         let address = start.addr().get();
         if !address.is_multiple_of(MIN_ALIGN) {
             return Err(Misuse::Misaligned);
@@ -721,7 +736,7 @@ impl<S: System> Heap<S> {
 
     /// Tells of a misuse and ends the process.
     #[cold]
-    fn misuse(&self, call: &str, object: *mut u8, cause: Misuse) {
+    pub(crate) fn misuse(&self, call: &str, object: *mut u8, cause: Misuse) {
         cause.abort(self.source(), call, object);
     }
 
@@ -792,10 +807,32 @@ impl<S: System> SlabSource for Heap<S> {
         if self.backend.should_scavenge() {
             self.scavenge();
         }
-        self.backend.get_slab(class)
+        let name = self.backend.get_slab(class)?;
+        if self.seals_slabs.load(Relaxed) {
+            // SAFETY: a slab fresh from the backend is the caller's, who holds the bin's lock.
+            let slab = unsafe { name.get() };
+            let last = slab.withhold_last_frame();
+            // A page that the system will not seal stays open, no more.
+            // SAFETY: a frame of the slab that no object reaches into.
+            let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
+            if let Some((view, _)) = self.backend.find(last.addr().get()) {
+                // SAFETY: as above: nothing is allocated there.
+                unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };
+            }
+        }
+        Some(name)
     }
 
     fn put_slab(&self, start: NonNull<u8>) {
+        if self.seals_slabs.load(Relaxed) {
+            // SAFETY: the slab's last frame.
+            let last = unsafe { start.add(SLAB_BYTES - FRAME_BYTES) };
+            // SAFETY: as above; the slab was committed as a whole.
+            if unsafe { self.source().commit(last, FRAME_BYTES) }.is_err() {
+                // A slab with a page that nobody may touch is of no use to others.
+                return;
+            }
+        }
         self.backend.put_slab(start);
     }
 

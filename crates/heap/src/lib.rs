@@ -20,6 +20,7 @@ mod bin;
 mod cache;
 mod class;
 mod guard;
+mod hardened;
 mod heap;
 mod huge;
 mod misuse;

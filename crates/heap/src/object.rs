@@ -81,6 +81,14 @@ impl FreeObject {
         mark == key.mark(self.0)
     }
 
+    /// Whether all of its `bytes` are zero, but for the mark.
+    pub(crate) fn is_zero_but_for_mark(self, bytes: usize) -> bool {
+        let words = bytes / size_of::<usize>();
+        // SAFETY: by invariant 1 the object is this holder's; its size is a multiple of 16.
+        let words = unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast::<usize>(), words) };
+        words.iter().enumerate().all(|(i, &word)| word == 0 || i == 1)
+    }
+
     /// Takes the mark off, on the object's way to a caller.
     #[inline(always)]
     pub(crate) fn unmark(self) {

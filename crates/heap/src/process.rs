@@ -26,6 +26,7 @@ use hectare_pages::{FutexPark, Os};
 use crate::cache::Cache;
 use crate::class::MIN_ALIGN;
 use crate::guard::Guard;
+use crate::hardened::Hardened;
 use crate::heap::Heap;
 use crate::profile::{Profile, Snapshot};
 use crate::special::{Kind, Special};
@@ -57,6 +58,7 @@ pub struct Process {
     pub(crate) forking_word: AtomicPtr<Cache>,
     pub(crate) profile: Profile<Os>,
     pub(crate) guard: Guard<Os>,
+    pub(crate) hardened: Hardened<Os>,
 }
 
 /// A copy of a process's heap profile.
@@ -110,6 +112,7 @@ impl Process {
             forking_word: AtomicPtr::new(core::ptr::null_mut()),
             profile: Profile::new(),
             guard: Guard::new(),
+            hardened: Hardened::new(),
         }
     }
 
@@ -140,6 +143,19 @@ impl Process {
         // SAFETY: a key made by `exit_key`. What this allocates is served without a cache.
         unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
         Some(cache)
+    }
+
+    /// Takes this thread's cache away, for good: a hardened front has none.
+    pub(crate) fn forsake_cache(&'static self) {
+        let Some(cache) = named_cache(cache_word()) else { return };
+        set_cache_word(NonNull::from(&tls::ABSENT));
+        if let Some(key) = self.exit_key() {
+            // SAFETY: a key made by `exit_key`; its destructor must not see the cache again.
+            unsafe { libc::pthread_setspecific(key, core::ptr::null()) };
+        }
+        // SAFETY: the cache this thread had, which its word no longer names.
+        unsafe { self.heap.drop_cache(cache) };
+        self.heap.release_pools();
     }
 
     fn exit_key(&'static self) -> Option<libc::pthread_key_t> {
@@ -224,6 +240,23 @@ impl Process {
         unsafe { self.heap.free_slow(self.cache(), object) };
     }
 
+    /// Frees an object by the slow path, of which the caller says that it asked for `bytes`
+    /// aligned to `align`: a hardened front looks whether that is so.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_sized_slow(&'static self, object: *mut u8, bytes: usize, align: usize) {
+        match self.special() {
+            Some(special) if special.hardened => {
+                self.hardened_free(object, Some((bytes, align)));
+            }
+            // SAFETY: the caller's promise, passed on.
+            _ => unsafe { self.free_slow(object) },
+        }
+    }
+
     /// An object of `bytes` zeros; null when memory is out.
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
         if let Some(special) = self.special() {
@@ -283,6 +316,7 @@ impl Process {
         set_cache_word(inside_word());
         self.profile.before_fork();
         self.guard.before_fork();
+        self.hardened.before_fork();
         self.exit_key_lock.lock_for_fork();
         self.heap.before_fork();
         self.forking_word.store(word.as_ptr(), Ordering::Relaxed);
@@ -299,6 +333,8 @@ impl Process {
         unsafe { self.heap.after_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.exit_key_lock.unlock() };
+        // SAFETY: the caller's promise.
+        unsafe { self.hardened.after_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.guard.after_fork() };
         // SAFETY: the caller's promise.

@@ -95,6 +95,29 @@ impl Slab {
         self.summary = u64::MAX >> (64 - objects.div_ceil(64));
     }
 
+    /// Sees to it that no object of a slab just opened reaches into its last frame, and returns
+    /// where that begins.
+    pub(crate) fn withhold_last_frame(&mut self) -> NonNull<u8> {
+        let bytes = SLAB_BYTES - FRAME_BYTES;
+        let objects = bytes / self.object_bytes as usize;
+        for index in objects..self.objects() {
+            self.words[index / 64 % WORDS] &= !(1 << (index % 64));
+        }
+        let words = objects.div_ceil(64);
+        self.summary &= u64::MAX.checked_shr(64 - words as u32).unwrap_or(0);
+        self.objects = objects as u16;
+        self.free = objects as u16;
+        // SAFETY: within the slab.
+        unsafe { self.start().add(bytes) }
+    }
+
+    /// Whether `object` is one of the slab's, and not free in it.
+    pub(crate) fn is_taken(&self, object: FreeObject) -> bool {
+        let offset = object.as_ptr().addr().get() % SLAB_BYTES;
+        let index = offset / self.object_bytes as usize;
+        index < self.objects() && self.words[index / 64 % WORDS] >> (index % 64) & 1 == 0
+    }
+
     /// The slab's first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         // An open slab's start is not null; the value for one that never was open is never used.

@@ -40,6 +40,9 @@ pub struct Special {
     pub profile_mean_bytes: usize,
     /// One allocation in so many is a guarded object; 0: none.
     pub guard_one_in: usize,
+    /// Whether the front is the hardened one; the profile and guarded objects are then not to be
+    /// had.
+    pub hardened: bool,
     /// Writes the return addresses of the calls that led here, from outside the allocator, the
     /// innermost first, and returns how many. It may allocate, but not for ever.
     pub capture: fn(&mut [usize; MAX_FRAMES]) -> usize,
@@ -85,6 +88,12 @@ impl Process {
     /// objects, which then do without.
     #[must_use]
     pub fn specialise(&'static self, special: &'static Special) -> bool {
+        if special.hardened {
+            self.forsake_cache();
+            self.hardened.begin(&self.heap);
+            self.special.store((&raw const *special).cast_mut(), Release);
+            return true;
+        }
         let opened = special.guard_one_in == 0 || self.guard.open(&Os).is_some();
         self.profile.begin(special.profile_mean_bytes);
         if special.profile_mean_bytes > 0 || special.guard_one_in > 0 {
@@ -157,6 +166,9 @@ impl Process {
         bytes: usize,
         kind: Kind,
     ) -> *mut u8 {
+        if special.hardened {
+            return self.hardened_malloc(bytes, kind);
+        }
         let mut inside = self.enter();
         let cache = inside.cache();
         let due = due(special, cache, bytes);
@@ -221,6 +233,9 @@ impl Process {
         if object.is_null() {
             return;
         }
+        if special.hardened {
+            return self.hardened_free(object, None);
+        }
         let mut inside = self.enter();
         let cache = inside.cache();
         // SAFETY: the caller's promise, passed on.
@@ -261,6 +276,10 @@ impl Process {
         object: NonNull<u8>,
         bytes: usize,
     ) -> *mut u8 {
+        if special.hardened {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.hardened_realloc(object, bytes) };
+        }
         let mut inside = self.enter();
         let cache = inside.cache();
         let address = object.addr().get();
@@ -295,6 +314,38 @@ impl Process {
         resized
     }
 
+    fn hardened_malloc(&'static self, bytes: usize, kind: Kind) -> *mut u8 {
+        let _inside = self.enter();
+        let align = if let Kind::Aligned(align) = kind { align } else { MIN_ALIGN };
+        let object = self.hardened.malloc(&self.heap, bytes, align);
+        if matches!(kind, Kind::Zeroed) && !object.is_null() {
+            // SAFETY: an object just taken, of at least `bytes`.
+            unsafe { object.write_bytes(0, bytes) };
+        }
+        object
+    }
+
+    pub(crate) fn hardened_free(&'static self, object: *mut u8, claim: Option<(usize, usize)>) {
+        let _inside = self.enter();
+        self.hardened.free(&self.heap, object, claim);
+    }
+
+    /// A new object, always: what the old one held is gone with it.
+    unsafe fn hardened_realloc(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        let _inside = self.enter();
+        let old_bytes = match self.hardened.usable_bytes(&self.heap, object) {
+            Ok(bytes) => bytes,
+            Err(cause) => cause.abort(&Os, "realloc", object.as_ptr()),
+        };
+        let moved = self.hardened.malloc(&self.heap, bytes, MIN_ALIGN);
+        if !moved.is_null() {
+            // SAFETY: both objects have as many bytes; one was just taken: they are disjoint.
+            unsafe { moved.copy_from_nonoverlapping(object.as_ptr(), old_bytes.min(bytes)) };
+            self.hardened.free(&self.heap, object.as_ptr(), None);
+        }
+        moved
+    }
+
     /// How many bytes an object has; a pointer that is none ends the process.
     pub(crate) fn special_usable_bytes(
         &'static self,
@@ -310,7 +361,12 @@ impl Process {
             }
             return bytes;
         }
-        match self.heap.usable_bytes(object) {
+        let bytes = if special.hardened {
+            self.hardened.usable_bytes(&self.heap, object)
+        } else {
+            self.heap.usable_bytes(object)
+        };
+        match bytes {
             Ok(bytes) => bytes,
             Err(cause) => cause.abort(&Os, call, object.as_ptr()),
         }

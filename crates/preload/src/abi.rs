@@ -6,6 +6,8 @@
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 
+use hectare::MIN_ALIGN;
+
 use crate::HEAP;
 
 /// Larger requests than this are refused: differences of pointers must fit.
@@ -164,15 +166,29 @@ extern "C" fn malloc_usable_size(object: *mut u8) -> usize {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn free_sized(object: *mut u8, _bytes: usize) {
+pub(crate) unsafe extern "C" fn free_sized(object: *mut u8, bytes: usize) {
     // SAFETY: the C caller's promise.
-    unsafe { free(object) };
+    if !unsafe { HEAP.free_fast(object) } {
+        // SAFETY: the C caller's promise.
+        unsafe { free_sized_slow(object, bytes, MIN_ALIGN) };
+    }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn free_aligned_sized(object: *mut u8, _align: usize, _bytes: usize) {
+pub(crate) unsafe extern "C" fn free_aligned_sized(object: *mut u8, align: usize, bytes: usize) {
     // SAFETY: the C caller's promise.
-    unsafe { free(object) };
+    if !unsafe { HEAP.free_fast(object) } {
+        // SAFETY: the C caller's promise.
+        unsafe { free_sized_slow(object, bytes, align) };
+    }
+}
+
+/// As [`free_slow`], for a caller who says what it asked for.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_sized_slow(object: *mut u8, bytes: usize, align: usize) {
+    // SAFETY: the C caller's promise.
+    unsafe { HEAP.free_sized_slow(object, bytes, align) };
 }
 
 #[unsafe(no_mangle)]

@@ -32,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) prof_by_frames: bool,
     /// One allocation in so many is a guarded object; 0: none.
     pub(crate) guard_one_in: usize,
+    /// Whether the hardened front serves the program.
+    pub(crate) secure: bool,
 }
 
 impl Config {
@@ -46,6 +48,7 @@ impl Config {
         prof_signal: None,
         prof_by_frames: false,
         guard_one_in: 0,
+        secure: false,
     };
 }
 
@@ -134,6 +137,14 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
+    Key {
+        name: b"secure",
+        expects: "true or false",
+        apply: |config, value| {
+            config.secure = boolean(value)?;
+            Some(())
+        },
+    },
 ];
 
 const SIGNAL: &str = "the number of a signal that a program may use: 1, 10, 12, or 34 to 64";
@@ -172,6 +183,7 @@ fn boolean(value: &[u8]) -> Option<bool> {
 pub(crate) enum Problem {
     UnknownKey(&'static [u8]),
     BadValue { key: &'static [u8], value: &'static [u8], expects: &'static str },
+    NotWithSecure,
 }
 
 impl Problem {
@@ -189,6 +201,9 @@ impl Problem {
             Self::BadValue { key, value, expects } => {
                 line.push(b"'").push(key).push(b":").push(value).push(b"' is ignored; ");
                 line.push(key).push(b" must be ").push(expects.as_bytes());
+            }
+            Self::NotWithSecure => {
+                line.push(b"prof and guard are ignored, since secure is true");
             }
         }
         line.write_to_standard_error();
@@ -210,6 +225,11 @@ pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Co
                 }
             }
         }
+    }
+    if config.secure && (config.prof || config.guard_one_in > 0) {
+        problem(Problem::NotWithSecure);
+        config.prof = false;
+        config.guard_one_in = 0;
     }
     config
 }

@@ -8,7 +8,7 @@ use core::ffi::CStr;
 use core::ptr;
 
 use crate::HEAP;
-use crate::abi::{aligned, free};
+use crate::abi::{aligned, free, free_aligned_sized, free_sized};
 
 type Handler = Option<unsafe extern "C-unwind" fn()>;
 
@@ -106,7 +106,8 @@ fn symbol_name(name: &'static str) -> &'static CStr {
 
 macro_rules! operators {
     (new: $($new:ident)*; nothrow: $($nothrow:ident)*; aligned: $($aligned:ident)*;
-     aligned_nothrow: $($aligned_nothrow:ident)*; delete: $($delete:ident)*) => {
+     aligned_nothrow: $($aligned_nothrow:ident)*; delete: $($delete:ident)*;
+     sized: $($sized:ident)*; sized_aligned: $($sized_aligned:ident)*) => {
         $(#[unsafe(no_mangle)]
         extern "C-unwind" fn $new(bytes: usize) -> *mut u8 {
             new(bytes)
@@ -132,12 +133,22 @@ macro_rules! operators {
             let name = symbol_name(concat!(stringify!($aligned_nothrow), "\0"));
             aligned_nothrow_failed(name, bytes, align, nothrow)
         })*
-        // The sizes and alignments that some forms get come behind the pointer, in registers
-        // that this one function may leave alone.
+        // The alignments that some forms get come behind the pointer, in a register that this
+        // function may leave alone.
         $(#[unsafe(no_mangle)]
         unsafe extern "C" fn $delete(object: *mut u8) {
             // SAFETY: the C++ caller's promise.
             unsafe { free(object) };
+        })*
+        $(#[unsafe(no_mangle)]
+        unsafe extern "C" fn $sized(object: *mut u8, bytes: usize) {
+            // SAFETY: the C++ caller's promise.
+            unsafe { free_sized(object, bytes) };
+        })*
+        $(#[unsafe(no_mangle)]
+        unsafe extern "C" fn $sized_aligned(object: *mut u8, bytes: usize, align: usize) {
+            // SAFETY: the C++ caller's promise.
+            unsafe { free_aligned_sized(object, align, bytes) };
         })*
     };
 }
@@ -147,7 +158,9 @@ operators! {
     nothrow: _ZnwmRKSt9nothrow_t _ZnamRKSt9nothrow_t;
     aligned: _ZnwmSt11align_val_t _ZnamSt11align_val_t;
     aligned_nothrow: _ZnwmSt11align_val_tRKSt9nothrow_t _ZnamSt11align_val_tRKSt9nothrow_t;
-    delete: _ZdlPv _ZdaPv _ZdlPvm _ZdaPvm _ZdlPvSt11align_val_t _ZdaPvSt11align_val_t
-        _ZdlPvmSt11align_val_t _ZdaPvmSt11align_val_t _ZdlPvRKSt9nothrow_t _ZdaPvRKSt9nothrow_t
-        _ZdlPvSt11align_val_tRKSt9nothrow_t _ZdaPvSt11align_val_tRKSt9nothrow_t
+    delete: _ZdlPv _ZdaPv _ZdlPvSt11align_val_t _ZdaPvSt11align_val_t
+        _ZdlPvRKSt9nothrow_t _ZdaPvRKSt9nothrow_t
+        _ZdlPvSt11align_val_tRKSt9nothrow_t _ZdaPvSt11align_val_tRKSt9nothrow_t;
+    sized: _ZdlPvm _ZdaPvm;
+    sized_aligned: _ZdlPvmSt11align_val_t _ZdaPvmSt11align_val_t
 }

@@ -28,7 +28,13 @@ impl Write for Mode {
 
 /// Which front serves the program's calls.
 fn front_of(config: &Config) -> &'static str {
-    if config.prof || config.guard_one_in > 0 { "watched" } else { "thread" }
+    if config.secure {
+        "hardened"
+    } else if config.prof || config.guard_one_in > 0 {
+        "watched"
+    } else {
+        "thread"
+    }
 }
 
 /// Writes the mode down, for good.
@@ -43,6 +49,7 @@ pub(crate) fn note(config: &Config) {
 
 fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
     write!(out, "front:{}", front_of(config))?;
+    out.write_str(if config.secure { ",secure:true" } else { "" })?;
     if config.prof {
         write!(out, ",prof:true,prof_sample:{}", config.prof_sample_bytes)?;
         out.write_str(if config.prof_by_frames { ",prof_unwind:frames" } else { "" })?;

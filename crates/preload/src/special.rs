@@ -13,7 +13,7 @@ static SPECIAL: OnceLock<Special> = OnceLock::new();
 /// To be called once, while the process has one thread.
 pub(crate) fn begin(config: &Config) {
     let watches = config.prof || config.guard_one_in > 0;
-    if !watches && config.stats_signal.is_none() {
+    if !watches && !config.secure && config.stats_signal.is_none() {
         return;
     }
     if watches {
@@ -22,6 +22,7 @@ pub(crate) fn begin(config: &Config) {
     let special = SPECIAL.get_or_init(|| Special {
         profile_mean_bytes: if config.prof { config.prof_sample_bytes } else { 0 },
         guard_one_in: config.guard_one_in,
+        hardened: config.secure,
         capture: unwind::capture,
         report: finding::abort,
         act: signals::act,

@@ -18,6 +18,7 @@ mod pprof;
 mod profile;
 mod programs;
 mod scarcity;
+mod secure;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     cxx::add(&mut suite);
     misuse::add(&mut suite);
     lifecycle::add(&mut suite);
+    secure::add(&mut suite);
     scarcity::add(&mut suite);
     configuration::add(&mut suite);
     guard::add(&mut suite);

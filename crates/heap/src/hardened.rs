@@ -1,0 +1,370 @@
+//! The hardened front: for programs that would rather end than be taken over.
+//!
+//! ```text
+//!   malloc ◀─ one of up to 32, drawn ◀─ fresh ◀──lowest free slots── slab │ … │ last page sealed │
+//!   free ──zeroed, marked──▶ quarantine, first in first out ──still zero?──▶ slab
+//!
+//!   large:   │ pages of the object │ a sealed page │      freed: all sealed, until later
+//! ```
+//! | against | there is |
+//! |---|---|
+//! | overwritten links | no links: what is free is known by arrays and bits outside of the objects |
+//! | prediction of the next address | a draw among up to 32 slots |
+//! | overflow | a sealed page at the end of each slab and behind each large object |
+//! | use after free | a quarantine: small objects zeroed, large ones sealed |
+//! | writing after free | whether an object is still zero when it leaves the quarantine |
+//! | reading what was freed | zeros on free |
+//! | double and wild frees | the slab's bit of the slot is looked up at every free |
+//! | a wrong size in a sized free | a comparison with the object's class |
+//!
+//! No thread has a cache: the fast paths find nothing, and every call comes here. Each class has a
+//! lock; under it the bin's may be taken.
+//!
+//! Invariants
+//! 1. A fresh object, and one in quarantine, is taken from its slab, bears its mark, and is else
+//!    zero in its first word; one in quarantine is zero behind the mark too.
+//! 2. The last page of a large object in use is sealed, as far as the system lets it.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use hectare_base::sync::Lock;
+use hectare_pages::System;
+
+use crate::class::{ClassId, MIN_ALIGN, STATES};
+use crate::heap::{Heap, Place};
+use crate::misuse::Misuse;
+use crate::object::{Batch, FreeObject};
+
+/// Larger requests take pages of their own.
+const MAX_SLOT_BYTES: usize = 8 * 1024;
+
+/// Among how many slots the next object is drawn.
+const FRESH: usize = 32;
+
+/// How many objects of a class are in quarantine at most, and how many bytes of them.
+const QUARANTINE: usize = 128;
+const QUARANTINE_BYTES: usize = 256 * 1024;
+
+/// The same for large objects, whose memory is given back at once: the bytes are address space.
+const LARGE_QUARANTINE: usize = 32;
+const LARGE_QUARANTINE_BYTES: usize = 256 << 20;
+
+/// What is kept of one class. All zeros: nothing.
+#[derive(Debug)]
+struct Slots {
+    fresh: [Option<FreeObject>; FRESH],
+    fresh_len: usize,
+    quarantine: [Option<FreeObject>; QUARANTINE],
+    /// How many objects were ever put into the quarantine.
+    freed: usize,
+    random: u64,
+}
+
+/// A large object that was freed. Of no bytes: none.
+#[derive(Debug, Clone, Copy)]
+struct Sealed {
+    start: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Large {
+    quarantine: [Sealed; LARGE_QUARANTINE],
+    next: usize,
+    bytes: usize,
+}
+
+/// The state of the front. All methods may be called by any thread.
+#[derive(Debug)]
+pub(crate) struct Hardened<S: System> {
+    classes: [Lock<Slots, S::Park>; STATES],
+    large: Lock<Large, S::Park>,
+    /// Whether large objects have a sealed page behind them: all or none.
+    seals_large: AtomicBool,
+}
+
+impl Slots {
+    const EMPTY: Self = Self {
+        fresh: [None; FRESH],
+        fresh_len: 0,
+        quarantine: [None; QUARANTINE],
+        freed: 0,
+        random: 0,
+    };
+
+    /// Takes one of the fresh objects, each as likely (to 2⁻⁵⁹).
+    fn draw(&mut self) -> Option<FreeObject> {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        let drawn = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let last = self.fresh_len.checked_sub(1)?;
+        let at = ((u128::from(drawn) * self.fresh_len as u128) >> 64) as usize;
+        self.fresh.swap(at, last);
+        self.fresh_len = last;
+        self.fresh[last].take()
+    }
+}
+
+impl<S: System> Hardened<S> {
+    pub(crate) const fn new() -> Self {
+        const NOTHING: Sealed = Sealed { start: 0, bytes: 0 };
+        Self {
+            classes: [const { Lock::new(Slots::EMPTY) }; STATES],
+            large: Lock::new(Large { quarantine: [NOTHING; LARGE_QUARANTINE], next: 0, bytes: 0 }),
+            seals_large: AtomicBool::new(false),
+        }
+    }
+
+    /// To be called before the front is used, while the process has one thread.
+    pub(crate) fn begin(&self, heap: &Heap<S>) {
+        heap.ensure_key();
+        heap.seal_slabs();
+        // A large object from before has no sealed page, and nothing tells it from the others.
+        let stats = heap.stats();
+        self.seals_large.store(stats.run_bytes + stats.huge_bytes == 0, Relaxed);
+    }
+
+    /// How many bytes behind each large object are sealed.
+    fn sealed_bytes(&self, heap: &Heap<S>) -> usize {
+        if self.seals_large.load(Relaxed) { heap.source().page_bytes() } else { 0 }
+    }
+
+    /// An object for `bytes` aligned to `align`; null when memory is out.
+    pub(crate) fn malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> *mut u8 {
+        let object = self.try_malloc(heap, bytes, align);
+        if !object.is_null() {
+            return object;
+        }
+        // Memory is out: what is in quarantine is the last there is.
+        self.release(heap);
+        self.try_malloc(heap, bytes, align)
+    }
+
+    fn try_malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> *mut u8 {
+        match slot_class(bytes, align) {
+            Some(class) => self.take(heap, class).map_or(core::ptr::null_mut(), |object| {
+                object.unmark();
+                object.as_ptr().as_ptr()
+            }),
+            None => self.get_large(heap, bytes, align),
+        }
+    }
+
+    fn take(&self, heap: &Heap<S>, class: ClassId) -> Option<FreeObject> {
+        let mut slots = self.classes[class.index()].lock();
+        if slots.fresh_len == 0 {
+            self.refill(heap, class, &mut slots);
+        }
+        slots.draw()
+    }
+
+    #[cold]
+    fn refill(&self, heap: &Heap<S>, class: ClassId, slots: &mut Slots) {
+        if slots.random == 0 {
+            let seed = heap.source().secret() as u64 ^ heap.source().now_ms();
+            slots.random = seed.wrapping_mul(2 * class.index() as u64 + 1) | 1;
+        }
+        let Some(batch) = heap.take_from_bin(class, FRESH) else { return };
+        let mut next = Some(batch.head);
+        while let (Some(object), Some(place)) = (next, slots.fresh.get_mut(slots.fresh_len)) {
+            next = object.next();
+            // Its link, which would tell where others lie, goes.
+            object.link(None, heap.key());
+            *place = Some(object);
+            slots.fresh_len += 1;
+        }
+    }
+
+    /// Frees the object at `object`; `bytes` is what the caller says it asked for, and how aligned,
+    /// if it does.
+    pub(crate) fn free(&self, heap: &Heap<S>, object: *mut u8, claim: Option<(usize, usize)>) {
+        let Some(start) = NonNull::new(object) else { return };
+        let place = match heap.place_of(start) {
+            Ok(place) => place,
+            Err(cause) => return heap.misuse("free", object, cause),
+        };
+        if let Some((bytes, align)) = claim
+            && !self.fits(heap, place, bytes, align)
+        {
+            heap.misuse("free", object, Misuse::WrongSize);
+        }
+        match place {
+            Place::Small(class) => {
+                // SAFETY: `place_of` says that it is an object of a size class.
+                let object = unsafe { FreeObject::new(start) };
+                self.give(heap, class, object);
+            }
+            Place::Run { .. } | Place::Huge { .. } => self.give_large(heap, start),
+        }
+    }
+
+    fn give(&self, heap: &Heap<S>, class: ClassId, object: FreeObject) {
+        let mut slots = self.classes[class.index()].lock();
+        // Under the class's lock: a second thread that frees the same object comes after.
+        if object.is_marked(heap.key()) {
+            heap.misuse("free", object.as_ptr().as_ptr(), Misuse::DoubleFree);
+        }
+        if !heap.is_taken(class, object) {
+            heap.misuse("free", object.as_ptr().as_ptr(), Misuse::NotAllocated);
+        }
+        // SAFETY: the object is taken from its slab and was the caller's; now it is this front's.
+        unsafe { object.as_ptr().write_bytes(0, class.object_bytes()) };
+        object.link(None, heap.key());
+        let length = (QUARANTINE_BYTES / class.object_bytes()).clamp(1, QUARANTINE);
+        let place = slots.freed % length;
+        slots.freed = slots.freed.wrapping_add(1);
+        if let Some(oldest) = slots.quarantine[place].replace(object) {
+            let_out(heap, class, oldest);
+        }
+    }
+
+    /// A large object with a sealed page behind it.
+    fn get_large(&self, heap: &Heap<S>, bytes: usize, align: usize) -> *mut u8 {
+        let page = self.sealed_bytes(heap);
+        let Some(with_page) = bytes.checked_add(page) else { return core::ptr::null_mut() };
+        let (object, _) = heap.get_large(with_page, align, false);
+        if let Some(start) = NonNull::new(object).filter(|_| page > 0)
+            && let Ok(usable) = heap.usable_bytes(start)
+        {
+            // SAFETY: usable ≥ bytes + page.
+            let last = unsafe { start.add(usable - page) };
+            // A page that the system will not seal stays open: an overflow goes unseen, no more.
+            // SAFETY: the object's last page, behind what the caller gets to know of.
+            let _ = unsafe { heap.source().seal(last, page) };
+        }
+        object
+    }
+
+    /// Whether an object in `place` can have been asked for as `bytes`, aligned to `align`.
+    fn fits(&self, heap: &Heap<S>, place: Place, bytes: usize, align: usize) -> bool {
+        let with_page = bytes.saturating_add(self.sealed_bytes(heap));
+        match (place, slot_class(bytes, align)) {
+            (Place::Small(class), Some(claimed)) => class == claimed,
+            (Place::Run { frames }, None) => frames == heap.frames_for(with_page),
+            (Place::Huge { bytes }, None) => {
+                bytes == with_page.next_multiple_of(heap.source().page_bytes())
+            }
+            _ => false,
+        }
+    }
+
+    /// Seals a large object, and lets the oldest out of the quarantine.
+    fn give_large(&self, heap: &Heap<S>, start: NonNull<u8>) {
+        let mut large = self.large.lock();
+        let address = start.addr().get();
+        let known = |sealed: &Sealed| sealed.bytes > 0 && sealed.start == address;
+        if large.quarantine.iter().any(known) {
+            heap.misuse("free", start.as_ptr(), Misuse::DoubleFree);
+        }
+        let Ok(bytes) = heap.usable_bytes(start) else { return };
+        // SAFETY: a large object's own pages, which its owner has given up.
+        let sealed = unsafe { heap.source().seal(start, bytes) }.is_ok();
+        if !sealed || bytes > LARGE_QUARANTINE_BYTES / 2 {
+            return put_large(heap, address, bytes);
+        }
+        while large.bytes + bytes > LARGE_QUARANTINE_BYTES
+            || large.quarantine[large.next % LARGE_QUARANTINE].bytes > 0
+        {
+            large.let_oldest_out(heap);
+        }
+        let place = large.next % LARGE_QUARANTINE;
+        large.quarantine[place] = Sealed { start: address, bytes };
+        large.next = place + 1;
+        large.bytes += bytes;
+    }
+
+    /// Gives everything back that is in quarantine.
+    #[cold]
+    pub(crate) fn release(&self, heap: &Heap<S>) {
+        for class in ClassId::all() {
+            let mut slots = self.classes[class.index()].lock();
+            for place in 0..QUARANTINE {
+                if let Some(object) = slots.quarantine[place].take() {
+                    let_out(heap, class, object);
+                }
+            }
+        }
+        let mut large = self.large.lock();
+        while large.bytes > 0 {
+            large.let_oldest_out(heap);
+        }
+    }
+
+    /// How many bytes the object at `object` has.
+    pub(crate) fn usable_bytes(
+        &self,
+        heap: &Heap<S>,
+        object: NonNull<u8>,
+    ) -> Result<usize, Misuse> {
+        let place = heap.place_of(object)?;
+        if let Place::Small(class) = place {
+            return Ok(class.object_bytes());
+        }
+        let address = object.addr().get();
+        let known = |sealed: &Sealed| sealed.bytes > 0 && sealed.start == address;
+        if self.large.lock().quarantine.iter().any(known) {
+            return Err(Misuse::DoubleFree);
+        }
+        Ok(heap.usable_bytes(object)? - self.sealed_bytes(heap))
+    }
+
+    /// Holds the locks across a fork.
+    pub(crate) fn before_fork(&self) {
+        self.classes.iter().for_each(Lock::lock_for_fork);
+        self.large.lock_for_fork();
+    }
+
+    /// Frees them in the parent and in the child.
+    ///
+    /// # Safety
+    /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
+    pub(crate) unsafe fn after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.large.unlock() };
+        for class in &self.classes {
+            // SAFETY: the caller's promise.
+            unsafe { class.unlock() };
+        }
+    }
+}
+
+/// The class whose slots serve a request; `None`: it takes pages of its own.
+fn slot_class(bytes: usize, align: usize) -> Option<ClassId> {
+    ClassId::for_aligned(bytes, align.max(MIN_ALIGN))
+        .filter(|class| class.object_bytes() <= MAX_SLOT_BYTES)
+}
+
+/// Lets an object out of the quarantine, into its slab.
+fn let_out<S: System>(heap: &Heap<S>, class: ClassId, object: FreeObject) {
+    if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
+        heap.misuse("free", object.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
+    }
+    heap.give_to_slabs(class, Batch { head: object, count: 1 });
+}
+
+/// Gives a sealed large object to the heap.
+fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
+    let Some(start) = NonNull::new(core::ptr::with_exposed_provenance_mut(start)) else { return };
+    // What the system will not open again is lost, but to nobody's harm.
+    // SAFETY: the pages of a large object that was sealed whole, or was to be.
+    if unsafe { heap.source().commit(start, bytes) }.is_ok() {
+        // SAFETY: no thread's cache is asked for, and its owner has given the object up.
+        unsafe { heap.free_slow(None, start.as_ptr()) };
+    }
+}
+
+impl Large {
+    fn let_oldest_out<S: System>(&mut self, heap: &Heap<S>) {
+        for step in 0..LARGE_QUARANTINE {
+            let place = (self.next + step) % LARGE_QUARANTINE;
+            let Sealed { start, bytes } = self.quarantine[place];
+            if bytes > 0 {
+                self.quarantine[place].bytes = 0;
+                self.bytes -= bytes;
+                return put_large(heap, start, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+/* Each case does what the hardened front protects against, after printing an address; a case
+   whose name begins with `is_` checks a property and ends with status 0. */
+#include "check.h"
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/wait.h>
+
+static void *tell(void *p) {
+    printf("%p\n", p);
+    fflush(stdout);
+    return opaque(p);
+}
+
+static void turn_over(size_t bytes, int count) {
+    for (int i = 0; i < count; i++) free(opaque(malloc(bytes)));
+}
+
+/* Seen when the object leaves the quarantine. */
+static void write_after_free(void) {
+    char *p = malloc(200);
+    tell(p);
+    free(p);
+    ((char *)opaque(p))[150] = 1;
+    turn_over(200, 1000);
+}
+
+static void overwritten_link(void) {
+    void **p = malloc(64);
+    tell(p);
+    free(p);
+    ((void **)opaque(p))[0] = &p;
+    turn_over(64, 1000);
+}
+
+static void overwritten_mark(void) {
+    void **p = malloc(64);
+    tell(p);
+    free(p);
+    ((void **)opaque(p))[1] = NULL;
+    turn_over(64, 1000);
+}
+
+static void double_free_at_once(void) {
+    void *p = malloc(100);
+    tell(p);
+    free(p);
+    free(opaque(p));
+}
+
+static void double_free_after_quarantine(void) {
+    void *p = malloc(100);
+    tell(p);
+    free(p);
+    turn_over(100, 130);
+    free(opaque(p));
+}
+
+static void double_free_large(void) {
+    void *p = malloc(100000);
+    tell(p);
+    free(p);
+    free(opaque(p));
+}
+
+static void double_free_huge(void) {
+    void *p = malloc((size_t)64 << 20);
+    tell(p);
+    free(p);
+    free(opaque(p));
+}
+
+/* A slot of a slab in use that nobody ever got. */
+static void never_handed_out(void) {
+    char *p = malloc(1000);
+    char *slab = (char *)((uintptr_t)p & ~(uintptr_t)0xffff);
+    size_t bytes = malloc_usable_size(p);
+    free(tell(slab + 50 * bytes));
+}
+
+static void interior(void) { free(tell((char *)malloc(1000) + 16)); }
+
+static void foreign(void) {
+    static _Alignas(16) char object[64];
+    free(tell(object));
+}
+
+typedef void (*sized_free)(void *, size_t);
+extern void free_sized(void *, size_t);
+extern void free_aligned_sized(void *, size_t, size_t);
+#pragma weak free_sized
+#pragma weak free_aligned_sized
+
+static void wrong_size(void) { free_sized(tell(malloc(100)), 300); }
+static void wrong_size_large(void) { free_sized(tell(malloc(100000)), 300000); }
+static void wrong_size_of_aligned(void) { free_aligned_sized(tell(aligned_alloc(4096, 100)), 16, 100); }
+
+/* The next ones end by a fault. */
+static void overflow_large(void) {
+    size_t bytes = malloc_usable_size(malloc(100000));
+    char *p = malloc(100000);
+    tell(p + bytes);
+    ((volatile char *)opaque(p))[bytes] = 1;
+}
+
+static void overflow_huge(void) {
+    char *p = malloc((size_t)40 << 20);
+    size_t bytes = malloc_usable_size(p);
+    tell(p + bytes);
+    ((volatile char *)opaque(p))[bytes] = 1;
+}
+
+/* Far beyond the object, as a loop without a bound goes. */
+static void overflow_slab(void) {
+    char *p = malloc(100);
+    tell((char *)(((uintptr_t)p | 0xffff) + 1) - 4096);
+    for (int i = 0; i < 65536; i++) ((volatile char *)opaque(p))[i] = 1;
+}
+
+static void read_after_free_large(void) {
+    char *p = malloc(100000);
+    tell(p);
+    free(p);
+    opaque((void *)(uintptr_t)*(volatile char *)opaque(p));
+}
+
+static void is_zero_when_freed(void) {
+    for (size_t bytes = 24; bytes <= 8192; bytes *= 2) {
+        unsigned char *p = malloc(bytes);
+        memset(p, 0x5a, bytes);
+        free(p);
+        for (size_t i = 16; i < bytes; i++) CHECK(((unsigned char *)opaque(p))[i] == 0);
+        CHECK(*(void **)opaque(p) == NULL, "a link to another object");
+    }
+}
+
+/* What is asked for again is not what was just freed. */
+static void is_quarantined(void) {
+    for (size_t bytes = 16; bytes <= 2048; bytes *= 2) {
+        void *p = malloc(bytes);
+        free(p);
+        for (int i = 0; i < 100; i++) {
+            void *q = malloc(bytes);
+            CHECK(q != opaque(p), "%zu bytes, after %d", bytes, i);
+            free(q);
+        }
+    }
+}
+
+/* Of neighbours in time few are neighbours in place; plain, nearly all are. */
+static void is_random(void) {
+    enum { COUNT = 2000 };
+    int neighbours = 0;
+    char *last = malloc(64);
+    for (int i = 0; i < COUNT; i++) {
+        char *next = malloc(64);
+        if (next - last == 64 || last - next == 64) neighbours++;
+        last = next;
+    }
+    printf("%d\n", neighbours);
+    CHECK(neighbours < COUNT / 5, "%d", neighbours);
+}
+
+static void is_sound_with_sizes(void) {
+    for (size_t bytes = 0; bytes < 50000000; bytes = bytes < 20000 ? bytes + 13 : bytes * 3 / 2) {
+        free_sized(malloc(bytes), bytes);
+        free_sized(calloc(1, bytes), bytes);
+        for (size_t align = 16; align <= 65536; align *= 8)
+            free_aligned_sized(aligned_alloc(align, bytes), align, bytes);
+    }
+}
+
+static void *churn(void *seed) {
+    enum { SLOTS = 300 };
+    unsigned char *slots[SLOTS] = {0};
+    size_t sizes[SLOTS] = {0};
+    uint64_t random = (uintptr_t)seed + 3;
+    for (int i = 0; i < 20000; i++) {
+        int slot = next_random(&random) % SLOTS;
+        size_t bytes = random_size(&random) + 1;
+        if (slots[slot]) CHECK(slots[slot][0] == slot % 251 && slots[slot][sizes[slot] - 1] == slot % 251);
+        switch (i % 4) {
+        case 0: slots[slot] = realloc(slots[slot], bytes); break;
+        case 1: free(slots[slot]); slots[slot] = malloc(bytes); break;
+        case 2:
+            free(slots[slot]);
+            CHECK(posix_memalign((void **)&slots[slot], 16 << i % 9, bytes) == 0);
+            CHECK((uintptr_t)slots[slot] % (16 << i % 9) == 0);
+            break;
+        default:
+            free(slots[slot]);
+            slots[slot] = calloc(1, bytes);
+            for (size_t at = 0; at < bytes; at += 61) CHECK(slots[slot][at] == 0);
+        }
+        CHECK(slots[slot] && (uintptr_t)slots[slot] % 16 == 0 && malloc_usable_size(slots[slot]) >= bytes);
+        slots[slot][0] = slots[slot][bytes - 1] = slot % 251;
+        sizes[slot] = bytes;
+    }
+    for (int i = 0; i < SLOTS; i++) free(slots[i]);
+    return NULL;
+}
+
+static void is_sound(void) {
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, (void *)i);
+    churn((void *)9);
+    for (int i = 0; i < 5; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            churn((void *)(uintptr_t)i);
+            _exit(0);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child && status == 0, "%#x", status);
+    }
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        CASE(write_after_free), CASE(overwritten_link), CASE(overwritten_mark),
+        CASE(double_free_at_once), CASE(double_free_after_quarantine), CASE(double_free_large),
+        CASE(double_free_huge), CASE(never_handed_out), CASE(interior), CASE(foreign),
+        CASE(wrong_size), CASE(wrong_size_large), CASE(wrong_size_of_aligned),
+        CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
+        CASE(read_after_free_large), CASE(is_zero_when_freed), CASE(is_quarantined),
+        CASE(is_random), CASE(is_sound_with_sizes), CASE(is_sound),
+    };
+    return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
+}

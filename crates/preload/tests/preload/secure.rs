@@ -1,0 +1,108 @@
+//! The hardened front: each protection by a program that runs into it.
+
+use std::process::Command;
+
+use crate::harness::{Outcome, Suite, compile, ensure, preloaded, program, run};
+
+/// A case of `secure.c`, and what the line must say of the cause.
+const TOLD: &[(&str, &str)] = &[
+    ("write_after_free", "a freed object was written to"),
+    ("overwritten_link", "a freed object was written to"),
+    ("overwritten_mark", "a freed object was written to"),
+    ("double_free_at_once", "double free"),
+    ("double_free_after_quarantine", "double free"),
+    ("double_free_large", "double free"),
+    ("double_free_huge", "double free"),
+    ("never_handed_out", "double free"),
+    ("interior", "interior pointer"),
+    ("foreign", "foreign pointer"),
+    ("wrong_size", "wrong size"),
+    ("wrong_size_large", "wrong size"),
+    ("wrong_size_of_aligned", "wrong size"),
+];
+
+/// Cases that the memory itself refuses.
+const FAULTS: &[&str] =
+    &["overflow_large", "overflow_huge", "overflow_slab", "read_after_free_large"];
+
+const PROPERTIES: &[&str] =
+    &["is_zero_when_freed", "is_quarantined", "is_random", "is_sound_with_sizes", "is_sound"];
+
+const SIGABRT: i32 = 6;
+const SIGSEGV: i32 = 11;
+
+pub(crate) fn add(suite: &mut Suite) {
+    for &(case, cause) in TOLD {
+        suite.test_with(format!("secure::{case}"), &["cc"], move || told(case, cause));
+    }
+    for &case in FAULTS {
+        suite.test_with(format!("secure::{case}"), &["cc"], move || {
+            let ended = run(hardened("secure.c")?.arg(case))?;
+            ensure(ended.signalled(SIGSEGV), || ended.describe("no fault"))
+        });
+    }
+    for &case in PROPERTIES {
+        suite.test_with(format!("secure::{case}"), &["cc"], move || {
+            run(hardened("secure.c")?.arg(case))?.well().map(drop)
+        });
+    }
+    // What the plain front promises, this one does too.
+    for case in [
+        "names_are_ours",
+        "free_keeps_errno",
+        "calloc_is_zero",
+        "aligned",
+        "least_alignment",
+        "zero_bytes_unique",
+        "realloc_keeps_contents",
+        "reallocarray",
+        "usable_size",
+        "valloc_pvalloc",
+        "sized_frees",
+        "libc_aliases",
+        "malloc_trim_gives_back",
+    ] {
+        suite.test_with(format!("secure::contract::{case}"), &["cc"], move || {
+            run(hardened("contract.c")?.arg(case))?.well().map(drop)
+        });
+    }
+    for case in
+        ["preinit_allocates", "thread_destructors_after_ours", "fork_while_threads_allocate"]
+    {
+        suite.test_with(format!("secure::lifecycle::{case}"), &["cc"], move || {
+            run(hardened("lifecycle.c")?.arg(case))?.well().map(drop)
+        });
+    }
+    suite.test_with("secure::operators", &["c++"], || {
+        run(hardened("operators.cpp")?.arg("every_form"))?.well()?;
+        run(hardened("operators.cpp")?.arg("containers"))?.well().map(drop)
+    });
+    suite.test_with("secure::wrong_size_of_delete", &["c++"], || {
+        let program = compile("sized_delete.cpp", &["-fsized-deallocation"], "")?;
+        let ended = run(preloaded(program).env("HECTARE_CONF", "secure:true"))?;
+        let told = ended.signalled(SIGABRT) && ended.stderr.contains("wrong size");
+        ensure(told, || ended.describe("not told"))
+    });
+    suite.test_with("secure::not_with_the_watched_front", &["cc"], || {
+        let mut command = preloaded(program("plain.c")?);
+        let ended = run(command.env("HECTARE_CONF", "secure:true,guard:3,prof:true"))?.well()?;
+        let line = "hectare: HECTARE_CONF: prof and guard are ignored, since secure is true\n";
+        ensure(ended.stderr == line, || ended.describe("not told"))
+    });
+}
+
+fn hardened(source: &'static str) -> Result<Command, String> {
+    let mut command = preloaded(program(source)?);
+    command.env("HECTARE_CONF", "secure:true");
+    Ok(command)
+}
+
+fn told(case: &str, cause: &str) -> Outcome {
+    let ended = run(hardened("secure.c")?.arg(case))?;
+    ensure(ended.signalled(SIGABRT), || ended.describe("not aborted"))?;
+    let start = format!("hectare: free({}): ", ended.stdout.trim());
+    let told = ended.stderr.starts_with(&start)
+        && ended.stderr.contains(cause)
+        && ended.stderr.matches('\n').count() == 1;
+    ensure(told, || ended.describe(&format!("not one line `{start}…{cause}…`")))
+}
