@@ -3,13 +3,13 @@
 //!
 //! Dirty frames are reused before clean ones, so what is kept costs resident memory only as far
 //! as it is not needed. How much may stay, when memory is freed: an eighth of what is in use and at
-//! least [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot. A program that takes again
-//! what was just given back would fault for nothing, so each frame that faults anew raises the
-//! allowance by as much (*regret*), as far as no more is resident than was lately in use at once.
-//! Regret and that peak halve each [`HALF_LIFE_MS`]: a burst pays once, an idle program keeps
-//! little. When clean frames must be taken although dirty ones are there (too small, or in the
-//! wrong place), as many dirty ones go back, but for a
-//! quarter of the peak: a heap does not grow far by its holes.
+//! least [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot, so that a program that then
+//! falls idle holds little. A program in the midst of its work would fault for nothing: so half of
+//! what is in use may stay, and more by each frame that faults anew (*regret*), as long as no more
+//! is resident than an eighth above what was lately in use at once. That peak and regret halve
+//! each [`HALF_LIFE_MS`]. When clean frames must be taken although dirty ones are there (too
+//! small, or in the wrong place), dirty ones go back by the same bound: a heap does not grow far
+//! by its holes.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -31,10 +31,12 @@ const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
 const HALF_LIFE_MS: u64 = 1000;
 
 /// What may stay dirty at least while clean frames are taken.
-const MIN_GROWING_ALLOWANCE_BYTES: usize = 4 << 20;
+const MIN_HEADROOM_BYTES: usize = 4 << 20;
 
-/// By how much the heap may grow, or its slabs empty, before they are looked through.
-const MIN_SLACK_BYTES: usize = 4 << 20;
+/// By how much the heap may grow, or its slabs empty, before they are looked through: an eighth of
+/// what is in use, and at least so much; the smaller value where that finds much.
+const SLACK_BYTES: usize = 4 << 20;
+const MIN_SLACK_BYTES: usize = 256 << 10;
 
 /// How much is given back at once at least, to keep the calls few.
 const DECOMMIT_STEP_BYTES: usize = 1 << 20;
@@ -51,7 +53,7 @@ pub(crate) struct Backend<S: System> {
     /// How many views are in use.
     count: AtomicUsize,
     region_bytes: usize,
-    /// Frames taken that held no memory, since the last [`begin_scavenge`](Self::begin_scavenge).
+    /// Frames taken that held no memory, since the last scavenge.
     grown_frames: AtomicUsize,
     /// How many there may be before the next.
     growth_limit_frames: AtomicUsize,
@@ -95,7 +97,7 @@ impl<S: System> Backend<S> {
             count: AtomicUsize::new(0),
             region_bytes,
             grown_frames: AtomicUsize::new(0),
-            growth_limit_frames: AtomicUsize::new(MIN_SLACK_BYTES / FRAME_BYTES),
+            growth_limit_frames: AtomicUsize::new(SLACK_BYTES / FRAME_BYTES),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,
@@ -142,7 +144,7 @@ impl<S: System> Backend<S> {
         state.peak_used_frames = state.peak_used_frames.max(state.used_frames);
         if run.clean {
             self.grown_frames.fetch_add(frames, Ordering::Relaxed);
-            let keep = state.peak_used_frames / 4 + MIN_GROWING_ALLOWANCE_BYTES / FRAME_BYTES;
+            let keep = state.headroom_frames();
             self.decommit(&mut state, keep);
         }
         let region = state.regions[index].as_mut()?;
@@ -281,11 +283,17 @@ impl<S: System> Backend<S> {
         self.growth_limit_frames.load(Ordering::Relaxed) * FRAME_BYTES
     }
 
-    /// Begins to count anew: the next time is when the heap has grown by an eighth of what is in
-    /// use, of which `idle_bytes` lie free in the slabs.
-    pub(crate) fn begin_scavenge(&self, idle_bytes: usize) {
+    /// Begins to count anew after a scavenge; `idle_bytes` lie free in the slabs. If it found far
+    /// more than had been freed, the last objects of many pages are going, and each of them
+    /// counts: then the next comes sooner.
+    pub(crate) fn note_scavenge(&self, idle_bytes: usize, found_much: bool) {
         let used = self.state.lock().used_frames.saturating_sub(idle_bytes / FRAME_BYTES);
-        let limit = (used / 8).max(MIN_SLACK_BYTES / FRAME_BYTES);
+        let limit = if found_much {
+            let last = self.growth_limit_frames.load(Ordering::Relaxed);
+            (last / 2).max(MIN_SLACK_BYTES / FRAME_BYTES)
+        } else {
+            (used / 8).max(SLACK_BYTES / FRAME_BYTES)
+        };
         self.growth_limit_frames.store(limit, Ordering::Relaxed);
         self.grown_frames.store(0, Ordering::Relaxed);
     }
@@ -299,21 +307,27 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// How many dirty frames may stay.
+    /// How many dirty frames may stay when memory was freed.
     fn allowance(&self, state: &mut State) -> usize {
-        let idle_peak = state.peak_used_frames - state.used_frames;
-        if state.regret_frames > 0 {
-            let now = self.source.now_ms();
-            let half_lives = now.saturating_sub(state.halved_ms) / HALF_LIFE_MS;
-            if half_lives > 0 {
-                let halve = |frames: usize| frames.checked_shr(half_lives as u32).unwrap_or(0);
-                state.regret_frames = halve(state.regret_frames);
-                state.peak_used_frames = state.used_frames + halve(idle_peak);
-                state.halved_ms = now;
-            }
-        }
+        self.forget_old_peaks(state);
         let least = (state.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
-        least + state.regret_frames.min(state.peak_used_frames - state.used_frames)
+        least.max(state.headroom_frames().min(state.used_frames / 2 + state.regret_frames))
+    }
+
+    /// Halves regret and peak for each half-life that has passed.
+    fn forget_old_peaks(&self, state: &mut State) {
+        let now = self.source.now_ms();
+        let half_lives = now.saturating_sub(state.halved_ms) / HALF_LIFE_MS;
+        if half_lives == 0 {
+            return;
+        }
+        if state.halved_ms > 0 {
+            let halve = |frames: usize| frames.checked_shr(half_lives as u32).unwrap_or(0);
+            state.regret_frames = halve(state.regret_frames);
+            let idle_peak = state.peak_used_frames - state.used_frames;
+            state.peak_used_frames = state.used_frames + halve(idle_peak);
+        }
+        state.halved_ms = now;
     }
 
     fn decommit(&self, state: &mut State, keep: usize) -> usize {
@@ -439,6 +453,13 @@ impl<S: System> Backend<S> {
 const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
 impl State {
+    /// How many frames may be dirty for no more to be resident than an eighth above the most that
+    /// was lately in use at once.
+    fn headroom_frames(&self) -> usize {
+        let peak = self.peak_used_frames;
+        peak + peak / 8 + MIN_HEADROOM_BYTES / FRAME_BYTES - self.used_frames
+    }
+
     fn dirty_frames(&self) -> usize {
         self.regions.iter().map_while(Option::as_ref).map(Region::dirty_frames).sum()
     }

@@ -50,6 +50,9 @@ pub struct Heap<S: System> {
     /// Bytes of the slabs' free objects, and the least there were since the last scavenge.
     free_bytes: AtomicUsize,
     least_free_bytes: AtomicUsize,
+    /// The last scavenge found much and nothing has been taken since: a program that frees all it
+    /// has. What the pools would keep of that holds pages that nobody wants, so they keep nothing.
+    draining: AtomicBool,
 }
 
 /// Where an address that is to be freed, resized or measured leads.
@@ -74,6 +77,7 @@ impl<S: System> Heap<S> {
             pools: Pools::new(),
             free_bytes: AtomicUsize::new(0),
             least_free_bytes: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
         }
     }
 
@@ -234,6 +238,9 @@ impl<S: System> Heap<S> {
 
     /// `count` objects of `class`, or some fewer: from the pools, else from the bin.
     fn get_batch(&self, class: ClassId, count: usize) -> Option<Batch> {
+        if self.draining.load(Relaxed) {
+            self.draining.store(false, Relaxed);
+        }
         if let Some(mut batch) = self.pools.take(self.source().cpu(), class) {
             if let Some(rest) = batch.split_off(count, self.key()) {
                 self.put_batch(class, rest);
@@ -268,7 +275,9 @@ impl<S: System> Heap<S> {
 
     /// Gives a batch to this CPU's pool, and what that has too much of to the bin.
     fn put_batch(&self, class: ClassId, batch: Batch) {
-        if let Some(overflow) = self.pools.put(self.source().cpu(), class, batch) {
+        if self.draining.load(Relaxed) {
+            self.give_to_slabs(class, batch);
+        } else if let Some(overflow) = self.pools.put(self.source().cpu(), class, batch) {
             self.give_to_slabs(class, overflow);
         }
     }
@@ -653,8 +662,8 @@ impl<S: System> Heap<S> {
     #[cold]
     fn scavenge(&self) -> usize {
         let free_bytes = self.free_bytes.load(Relaxed);
-        self.backend.begin_scavenge(free_bytes);
-        self.least_free_bytes.store(free_bytes, Relaxed);
+        let freed_bytes =
+            free_bytes.saturating_sub(self.least_free_bytes.swap(free_bytes, Relaxed));
         if self.source().page_bytes() > FRAME_BYTES {
             return 0;
         }
@@ -665,6 +674,9 @@ impl<S: System> Heap<S> {
             bin.scavenge(&mut |start, bytes| idle.add(start, bytes));
             gone += idle.finish();
         }
+        let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
+        self.backend.note_scavenge(free_bytes, found_much);
+        self.draining.store(found_much, Relaxed);
         gone
     }
 
