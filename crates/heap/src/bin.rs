@@ -26,6 +26,12 @@ pub(crate) struct Bin {
     free_objects: usize,
 }
 
+/// A slab to which objects are coming back, and how many were free before.
+struct Refill {
+    name: SlabRef,
+    before: usize,
+}
+
 /// What a bin needs of the backend.
 pub(crate) trait SlabSource {
     /// A slab opened for `class`, or `None` when memory is out.
@@ -104,6 +110,7 @@ impl Bin {
     ) {
         let mut next = Some(batch.head);
         let mut left = batch.count;
+        let mut current: Option<Refill> = None;
         while left > 0 {
             // The objects of a batch lie in as many slabs as chance will have it: their
             // descriptors are fetched side by side before the first is needed.
@@ -118,43 +125,52 @@ impl Bin {
                 *place = Some((object, name));
             }
             for (object, name) in ahead.into_iter().map_while(|place| place) {
-                let returned =
-                    name.map_or(Returned::Corrupt, |name| self.give_one(object, name, source));
-                if returned == Returned::Corrupt {
+                let Some(name) = name else {
+                    corrupt(object);
+                    continue;
+                };
+                // SAFETY: the slab of an object of this class is this bin's, its lock is held, and
+                // `current` keeps no reference.
+                let slab = unsafe { name.get() };
+                // Objects that were taken together often come back together.
+                if current.as_ref().is_none_or(|current| current.name != name) {
+                    let begun = Refill { name, before: slab.free() };
+                    if let Some(done) = current.replace(begun) {
+                        self.settle(done, source);
+                    }
+                }
+                if slab.give(object) == Returned::Corrupt {
                     corrupt(object);
                 }
             }
             left = left.saturating_sub(PREFETCHED);
         }
+        if let Some(done) = current {
+            self.settle(done, source);
+        }
     }
 
-    fn give_one(
-        &mut self,
-        object: FreeObject,
-        name: SlabRef,
-        source: &impl SlabSource,
-    ) -> Returned {
-        // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
-        let slab = unsafe { name.get() };
-        let was_full = slab.free() == 0;
-        if slab.give(object) == Returned::Corrupt {
-            return Returned::Corrupt;
-        }
-        self.free_objects += 1;
+    /// Puts a slab to which objects have come back where it belongs now.
+    fn settle(&mut self, done: Refill, source: &impl SlabSource) {
+        // SAFETY: a slab of this bin, whose lock is held; no other reference is alive.
+        let slab = unsafe { done.name.get() };
+        let was_listed = done.before > 0;
+        self.free_objects += slab.free() - done.before;
         if slab.is_empty() {
-            if !was_full {
-                self.remove(name, slab);
+            if was_listed {
+                self.remove(done.name, slab);
             }
             self.slabs -= 1;
             self.free_objects -= slab.free();
             source.put_slab(slab.start());
-        } else if was_full {
-            self.insert(name, slab);
+        } else if !was_listed {
+            if slab.free() > 0 {
+                self.insert(done.name, slab);
+            }
         } else if slab.fullness_group() != slab.group {
-            self.remove(name, slab);
-            self.insert(name, slab);
+            self.remove(done.name, slab);
+            self.insert(done.name, slab);
         }
-        Returned::Ok
     }
 
     /// Calls `decommit` for the idle frames of the emptier half of the groups; those of the fuller

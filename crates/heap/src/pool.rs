@@ -20,13 +20,19 @@ use crate::object::{Batch, FreeObject};
 /// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`.
 const CPUS: usize = 128;
 
-const SLOTS: usize = 8;
+/// How many batches of a class a pool keeps at first, and how many at most. Batches are of 8 KiB.
+const FIRST_LIMIT: u8 = 6;
+const SLOTS: usize = 32;
 
 #[derive(Debug)]
 struct Slots {
-    heads: [Option<FreeObject>; SLOTS],
-    counts: [u16; SLOTS],
     len: u8,
+    /// How many batches it keeps now: one more each time that it is asked in vain for what it had
+    /// to refuse before, so where a thread's demand swings, the pool takes the swing.
+    limit: u8,
+    refused: bool,
+    counts: [u16; SLOTS],
+    heads: [Option<FreeObject>; SLOTS],
 }
 
 #[derive(Debug)]
@@ -46,13 +52,27 @@ pub(crate) struct Pools<P> {
 }
 
 impl Slots {
-    const EMPTY: Self = Self { heads: [None; SLOTS], counts: [0; SLOTS], len: 0 };
+    const EMPTY: Self = Self {
+        len: 0,
+        limit: FIRST_LIMIT,
+        refused: false,
+        counts: [0; SLOTS],
+        heads: [None; SLOTS],
+    };
 
     fn push(&mut self, batch: Batch) {
         let at = usize::from(self.len) % SLOTS;
         self.heads[at] = Some(batch.head);
         self.counts[at] = batch.count as u16;
         self.len += 1;
+    }
+
+    /// A batch for a thread that needs one.
+    fn take(&mut self) -> Option<Batch> {
+        if self.len == 0 && core::mem::take(&mut self.refused) {
+            self.limit = (self.limit + 1 + self.limit / 2).min(SLOTS as u8);
+        }
+        self.pop()
     }
 
     fn pop(&mut self) -> Option<Batch> {
@@ -83,7 +103,8 @@ impl<P: Park> Pools<P> {
         let Some(mut slots) = self.cpus[cpu].bins[class.index()].try_lock() else {
             return Some(batch);
         };
-        if usize::from(slots.len) >= slots_of(class) {
+        if slots.len >= slots.limit.min(most_batches(class)) {
+            slots.refused = true;
             return Some(batch);
         }
         slots.push(batch);
@@ -101,15 +122,19 @@ impl<P: Park> Pools<P> {
         let used = self.used.load(Relaxed);
         let first = cpu % CPUS;
         let own = (first < used).then_some(first);
-        own.into_iter().chain((0..used).filter(|&other| other != first)).find_map(|cpu| {
-            self.cpus[cpu].bins[class.index()].try_lock().and_then(|mut slots| slots.pop())
-        })
+        own.into_iter()
+            .chain((0..used).filter(|&other| other != first))
+            .find_map(|cpu| self.cpus[cpu].bins[class.index()].try_lock()?.take())
     }
 
     /// Takes a batch of `class` from whichever pool has one, waiting for its lock: for emptying.
     pub(crate) fn drain(&self, class: ClassId) -> Option<Batch> {
         let used = self.used.load(Relaxed);
-        self.cpus[..used].iter().find_map(|cpu| cpu.bins[class.index()].lock().pop())
+        self.cpus[..used].iter().find_map(|cpu| {
+            let mut slots = cpu.bins[class.index()].lock();
+            slots.limit = FIRST_LIMIT;
+            slots.pop()
+        })
     }
 
     /// How many objects of `class` the pools hold.
@@ -146,7 +171,7 @@ impl<P: Park> Pools<P> {
     }
 }
 
-/// How many batches of a class a pool keeps.
-fn slots_of(class: ClassId) -> usize {
-    if class.object_bytes() > 8 * 1024 { 2 } else { SLOTS }
+/// How many batches of a class a pool keeps at most: of large objects few.
+fn most_batches(class: ClassId) -> u8 {
+    if class.object_bytes() > 8 * 1024 { 2 } else { SLOTS as u8 }
 }
