@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use crate::bench::{self, Entry, LatencyRecord, Memory, Parameters};
 use crate::progress::Progress;
 use crate::replay::{Ideal, Mode, Touch};
+use crate::report::Series;
 use crate::runner::{self, Failure, Job, Measured, Sample};
 use crate::subject::Subject;
 
@@ -77,6 +78,17 @@ pub(crate) struct Case {
     pub(crate) work: Work,
     /// Peaks of Ideal, where known.
     pub(crate) ideal: Option<Ideal>,
+    /// What is known of the case before it is run, for plots: sizes, lifetimes, live bytes.
+    pub(crate) known: Vec<Series>,
+}
+
+/// What is looked at beside time and memory, in a run of its own for each case and subject.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Looks {
+    /// Single operations are timed.
+    pub(crate) latency: bool,
+    /// A map of the memory of replays is drawn.
+    pub(crate) map: bool,
 }
 
 /// What a contestant is there for.
@@ -123,8 +135,8 @@ pub(crate) struct Contest {
     pub(crate) rounds: Rounds,
     /// Seed of the shuffles.
     pub(crate) seed: u64,
-    /// Whether single operations are timed in one more run per case and contestant.
-    pub(crate) latency: bool,
+    /// What else is looked at.
+    pub(crate) looks: Looks,
     /// Whether a program that fails is measured all the same.
     pub(crate) ignore_failure: bool,
 }
@@ -208,6 +220,8 @@ pub(crate) struct Results {
     pub(crate) broken: Vec<Broken>,
     /// Latencies, when asked for.
     pub(crate) latencies: Vec<Latency>,
+    /// Maps, when asked for: case, contestant, stretches of memory ([`crate::bench::Outcome::map`]).
+    pub(crate) maps: Vec<(usize, usize, Vec<[f64; 2]>)>,
     /// Planted slowness per case, as a share of the reference's time.
     pub(crate) planted_shares: Vec<f64>,
     /// Complete rounds.
@@ -271,8 +285,14 @@ impl Contest {
             let spent = begun.elapsed();
             planned = self.planned_rounds(spent, results.rounds, spent / results.rounds as u32);
         }
-        if self.latency && !results.interrupted {
-            self.latency_runs(&mut results, &mut bar)?;
+        for look in [Look::Latency, Look::Map] {
+            let wanted = match look {
+                Look::Latency => self.looks.latency,
+                _ => self.looks.map,
+            };
+            if wanted && !results.interrupted {
+                self.look(look, &mut results, &mut bar)?;
+            }
         }
         results.level_baselines(&self.cases);
         bar.finish();
@@ -289,8 +309,11 @@ impl Contest {
         let mut planted_ns = Vec::new();
         for (index, case) in self.cases.iter().enumerate() {
             bar.begin(format!("warm-up: {}", case.name));
-            match runner::execute(&self.contestants[0].subject, &case.job(0, false), SAMPLE_EVERY)?
-            {
+            match runner::execute(
+                &self.contestants[0].subject,
+                &case.job(0, Look::Time),
+                SAMPLE_EVERY,
+            )? {
                 Err(Failure::Interrupted) => return Ok(None),
                 Err(Failure::Broken(why)) => {
                     planted_ns.push(0);
@@ -338,7 +361,7 @@ impl Contest {
                     continue;
                 }
                 let planted = if contestant.role == Role::Planted { planted_ns[case] } else { 0 };
-                let job = what.job(planted, false);
+                let job = what.job(planted, Look::Time);
                 match runner::execute(&contestant.subject, &job, SAMPLE_EVERY)? {
                     Err(Failure::Interrupted) => return Ok(false),
                     Err(Failure::Broken(why)) => {
@@ -364,10 +387,10 @@ impl Contest {
         Ok(true)
     }
 
-    /// One run per case and subject with every operation timed.
-    fn latency_runs(&self, results: &mut Results, bar: &mut Progress) -> anyhow::Result<()> {
+    /// One run per case and subject to look at something else than time and memory.
+    fn look(&self, look: Look, results: &mut Results, bar: &mut Progress) -> anyhow::Result<()> {
         for (index, case) in self.cases.iter().enumerate() {
-            if matches!(case.work, Work::Program(_)) {
+            if !case.can_be_looked_at(look) {
                 continue;
             }
             for (number, contestant) in self.contestants.iter().enumerate() {
@@ -375,8 +398,8 @@ impl Contest {
                 if control || results.is_out(index, number, &self.contestants) {
                     continue;
                 }
-                bar.begin(format!("latencies: {} on {}", case.name, contestant.name));
-                match runner::execute(&contestant.subject, &case.job(0, true), SAMPLE_EVERY)? {
+                bar.begin(format!("{look:?}: {} on {}", case.name, contestant.name));
+                match runner::execute(&contestant.subject, &case.job(0, look), SAMPLE_EVERY)? {
                     Err(Failure::Interrupted) => {
                         results.interrupted = true;
                         return Ok(());
@@ -386,12 +409,15 @@ impl Contest {
                     }
                     Ok(measured) => {
                         let outcome = measured.outcome.unwrap_or_default();
-                        results.latencies.push(Latency {
-                            case: index,
-                            contestant: number,
-                            records: outcome.latencies,
-                            points: outcome.points,
-                        });
+                        match look {
+                            Look::Map => results.maps.push((index, number, outcome.map)),
+                            _ => results.latencies.push(Latency {
+                                case: index,
+                                contestant: number,
+                                records: outcome.latencies,
+                                points: outcome.points,
+                            }),
+                        }
                     }
                 }
             }
@@ -476,17 +502,39 @@ impl Results {
     }
 }
 
+/// What a run is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// Time and memory.
+    Time,
+    /// Single operations.
+    Latency,
+    /// Where objects lie.
+    Map,
+}
+
 impl Case {
+    fn can_be_looked_at(&self, look: Look) -> bool {
+        match self.work {
+            Work::Trace { .. } => true,
+            Work::Bench { .. } => look != Look::Map,
+            Work::Program(_) => false,
+        }
+    }
+
     /// The process that does this case once.
-    fn job(&self, planted_ns: u64, latency: bool) -> Job {
+    fn job(&self, planted_ns: u64, look: Look) -> Job {
         let planted = planted_ns.to_string();
         match &self.work {
+            Work::Trace { path, .. } if look == Look::Map => {
+                Job::Child(vec!["map".into(), path.into()])
+            }
             Work::Trace { path, mode, touch, points } => {
                 let mut arguments = vec!["replay".into(), path.into()];
                 arguments.extend(["--mode".into(), value_name(*mode)]);
                 arguments.extend(["--touch".into(), value_name(*touch)]);
                 arguments.extend(["--planted-ns".into(), planted.into()]);
-                if latency {
+                if look == Look::Latency {
                     arguments.push("--latency".into());
                     arguments.extend(["--points".into(), points.to_string().into()]);
                 }

@@ -20,6 +20,8 @@ pub(crate) struct Ratio {
     pub(crate) low: f64,
     /// Upper end.
     pub(crate) high: f64,
+    /// How far the median of as many rounds of the same spread strays, 95 of 100 times.
+    pub(crate) spread: f64,
     /// Rounds behind it.
     pub(crate) rounds: usize,
 }
@@ -45,31 +47,33 @@ impl Ratio {
     pub(crate) fn of(ratios: &[f64]) -> Option<Self> {
         let value = median(ratios)?;
         let (low, high) = interval(ratios);
-        Some(Self { value, low, high, rounds: ratios.len() })
+        Some(Self { value, low, high, spread: spread(ratios, value), rounds: ratios.len() })
     }
 
-    /// What is shown. A difference: the interval excludes one, and the effect is larger than
-    /// `noise`, the [`reach`](Self::reach) of a subject against itself. Equality: the whole interval lies within
-    /// [`SAME_SHARE`] of one. Nothing with fewer than three rounds.
+    /// What is shown. Equality: the whole interval lies within [`SAME_SHARE`] of one. A difference:
+    /// the interval excludes one, and the effect is larger than `noise`, the
+    /// [`noise_floor`](Self::noise_floor) of a subject against itself. Nothing with fewer than three
+    /// rounds.
     pub(crate) fn verdict(&self, noise: f64) -> Verdict {
         let beyond_noise = (self.value - 1.0).abs() > noise;
         if self.rounds < 3 {
             Verdict::Undecided
+        } else if (1.0 - self.low).max(self.high - 1.0) <= SAME_SHARE {
+            Verdict::Same
         } else if beyond_noise && self.high < 1.0 {
             Verdict::Less
         } else if beyond_noise && self.low > 1.0 {
             Verdict::More
-        } else if self.reach() <= SAME_SHARE {
-            Verdict::Same
         } else {
             Verdict::Undecided
         }
     }
 
-    /// The largest deviation from one that the interval allows: the noise floor, when this is a
-    /// subject against itself.
-    pub(crate) fn reach(&self) -> f64 {
-        (1.0 - self.low).max(self.high - 1.0).max(0.0)
+    /// Of a subject against itself: the difference that its rounds could show by chance. By the
+    /// median and its spread, not by the ends: one round that something disturbed says nothing
+    /// about the others.
+    pub(crate) fn noise_floor(&self) -> f64 {
+        (self.value - 1.0).abs() + self.spread
     }
 }
 
@@ -124,15 +128,28 @@ fn interval(ratios: &[f64]) -> (f64, f64) {
     (at(tail), at(1.0 - tail))
 }
 
-/// The share of resamples to cut at each end for `n` values: Φ(−√(n/(n−1)) · t) with Student's
-/// quantile t of 97.5 % at n − 1 degrees of freedom (by its Cornish–Fisher series).
-fn expanded_tail(n: usize) -> f64 {
+/// The 95 % half-width of the median of values with the median absolute deviation of `ratios`: 1.4826
+/// of it are a standard deviation, and the median of a normal sample strays 1.2533 times as far as
+/// its mean.
+fn spread(ratios: &[f64], middle: f64) -> f64 {
+    let deviations: Vec<f64> = ratios.iter().map(|ratio| (ratio - middle).abs()).collect();
+    let deviation = 1.4826 * median(&deviations).unwrap_or(0.0);
+    let count = ratios.len().max(2);
+    student(count) * 1.2533 * deviation / (count as f64).sqrt()
+}
+
+/// Student's quantile of 97.5 % for `n` values, by its Cornish–Fisher series.
+fn student(n: usize) -> f64 {
     const Z: f64 = 1.959_963_984_540_054;
     let freedom = (n - 1) as f64;
-    let t = Z
-        + (Z.powi(3) + Z) / (4.0 * freedom)
-        + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * freedom * freedom);
-    let x = (n as f64 / freedom).sqrt() * t;
+    Z + (Z.powi(3) + Z) / (4.0 * freedom)
+        + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * freedom * freedom)
+}
+
+/// The share of resamples to cut at each end for `n` values: Φ(−√(n/(n−1)) · t) with Student's
+/// quantile t of 97.5 % at n − 1 degrees of freedom.
+fn expanded_tail(n: usize) -> f64 {
+    let x = (n as f64 / (n - 1) as f64).sqrt() * student(n);
     // Φ(−x) by Abramowitz & Stegun 26.2.17, good to 7.5e-8.
     let k = 1.0 / (1.0 + 0.231_641_9 * x);
     let polynomial = k
@@ -210,17 +227,39 @@ mod tests {
 
     #[test]
     fn the_same_is_said_where_it_is_shown_and_nothing_where_nothing_is() {
-        let ratio = Ratio { value: 0.99, low: 0.985, high: 0.995, rounds: 10 };
+        let ratio = Ratio { value: 0.95, low: 0.94, high: 0.96, spread: 0.01, rounds: 10 };
         assert_eq!(ratio.verdict(0.0), Verdict::Less);
-        assert_eq!(ratio.verdict(0.02), Verdict::Same);
+        assert_eq!(ratio.verdict(0.06), Verdict::Undecided);
         assert_eq!(Ratio { rounds: 2, ..ratio }.verdict(0.0), Verdict::Undecided);
         let wide = Ratio { low: 0.7, high: 1.2, ..ratio };
         assert_eq!(wide.verdict(0.0), Verdict::Undecided);
         let around_one = Ratio { low: 0.985, high: 1.015, ..ratio };
         assert_eq!(around_one.verdict(0.0), Verdict::Same);
+        // Shown to be below one, but by so little that nobody need care.
+        let little = Ratio { value: 0.99, low: 0.985, high: 0.995, ..ratio };
+        assert_eq!(little.verdict(0.0), Verdict::Same);
         // Away from one by no more than the reference is from itself, but not shown to be at one.
         let biased = Ratio { value: 1.05, low: 1.04, high: 1.06, ..ratio };
         assert_eq!(biased.verdict(0.06), Verdict::Undecided);
-        assert!((ratio.reach() - 0.015).abs() < 1e-12);
+        assert!((ratio.noise_floor() - 0.06).abs() < 1e-12);
+    }
+
+    #[test]
+    fn one_disturbed_round_does_not_raise_the_noise_floor() {
+        let calm = [0.98, 0.99, 1.0, 1.0, 1.01, 1.02];
+        let floor = |ratios: &[f64]| Ratio::of(ratios).unwrap().noise_floor();
+        let disturbed: Vec<f64> = calm.iter().copied().chain([2.5]).collect();
+        assert!(floor(&disturbed) < 2.0 * floor(&calm) + 0.01);
+        // A floor that holds: the reference against itself stays below it as often as it claims.
+        let mut random = fastrand::Rng::with_seed(5);
+        let within = (0..400)
+            .filter(|_| {
+                let mut draw =
+                    || -> Vec<f64> { (0..9).map(|_| (0.05 * normal(&mut random)).exp()).collect() };
+                let (floor, other) = (floor(&draw()), draw());
+                (median(&other).unwrap() - 1.0).abs() <= floor
+            })
+            .count();
+        assert!(within > 360, "{within} of 400");
     }
 }

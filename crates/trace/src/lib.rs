@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod chunk;
+mod curve;
 mod error;
 mod event;
 mod frame;
@@ -45,6 +46,7 @@ pub mod varint;
 mod writer;
 
 pub use chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState};
+pub use curve::LivePoint;
 pub use error::{Damage, Error};
 pub use event::{Event, ObjectId, Record, ThreadId};
 pub use header::{FileHeader, HEADER_BYTES, RECORDER_CLOCK_SHIFT, VERSION};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
+use crate::curve::{Curve, LivePoint};
 use crate::error::Error;
 use crate::event::{Event, ObjectId, ThreadId};
 use crate::histogram::Histogram;
@@ -61,6 +62,8 @@ pub struct Summary {
     pub end_bytes: u64,
     /// Objects live at the end.
     pub end_objects: u64,
+    /// Live bytes over the rows, in some hundreds of points.
+    pub live: Vec<LivePoint>,
 }
 
 impl Summary {
@@ -73,6 +76,7 @@ impl Summary {
             summary: Self::default(),
             live: FxHashMap::default(),
             live_bytes: 0,
+            curve: Curve::new(),
             live_rounded_bytes: 0,
             ns_per_tick: 1e9 / trace.header().ticks_per_second as f64,
         };
@@ -83,6 +87,7 @@ impl Summary {
         let mut summary = reading.summary;
         summary.end_bytes = reading.live_bytes;
         summary.end_objects = reading.live.len() as u64;
+        summary.live = reading.curve.into_points();
         Ok(summary)
     }
 
@@ -97,6 +102,7 @@ struct Reading {
     live: FxHashMap<ObjectId, (u64, u64)>,
     live_bytes: u64,
     live_rounded_bytes: u64,
+    curve: Curve,
     ns_per_tick: f64,
 }
 
@@ -127,6 +133,7 @@ impl Reading {
         if let (Some(made), Some(size)) = (record.made, record.event.asked_bytes()) {
             self.make(step, made, size);
         }
+        self.curve.row(self.live_bytes, self.live_rounded_bytes);
     }
 
     fn make(&mut self, step: &Step, object: ObjectId, size: u64) {

@@ -28,7 +28,7 @@ struct Judged {
     figure: &'static str,
     runs: &'static str,
     ratio: &'static str,
-    /// The reference against itself, without the ends of its interval.
+    /// The noise floor, in the row of the reference against itself.
     noise: &'static str,
 }
 
@@ -38,14 +38,14 @@ const JUDGED: [Judged; 2] = [
         figure: "time_ns",
         runs: "time_ns_runs",
         ratio: "time_to_best_peer_ratio",
-        noise: "time_ratio",
+        noise: "time_noise_floor_ratio",
     },
     Judged {
         title: "memory",
         figure: "memory",
         runs: "memory_runs",
         ratio: "memory_to_best_peer_ratio",
-        noise: "memory_ratio",
+        noise: "memory_noise_floor_ratio",
     },
 ];
 
@@ -258,14 +258,11 @@ pub(crate) fn tables(report: &Report) -> String {
     text
 }
 
-/// How far from one the interval of the reference against itself reaches in a row.
+/// The noise floor of a row.
 fn noise(report: &Report, workload: &str, judged: &Judged) -> String {
     let again = report.rows.iter().find(|row| row.workload == workload && is_again(row));
-    let end = |which: &str| again.and_then(|row| row.number(&format!("{}_{which}", judged.noise)));
-    match (end("low"), end("high")) {
-        (Some(low), Some(high)) => format!("±{:.1} %", (1.0 - low).max(high - 1.0) * 100.0),
-        _ => "–".to_owned(),
-    }
+    let floor = again.and_then(|row| row.number(judged.noise));
+    floor.map_or_else(|| "–".to_owned(), |floor| format!("±{:.1} %", floor * 100.0))
 }
 
 /// The best peer's figure in a unit that reads well.
@@ -329,8 +326,7 @@ mod tests {
         ];
         let control = row("system again", "a", &[1.0], 1.0)
             .with("role", "again")
-            .with("time_ratio_low", 0.98)
-            .with("time_ratio_high", 1.03);
+            .with("time_noise_floor_ratio", 0.03);
         report.rows.push(control);
         report
     }

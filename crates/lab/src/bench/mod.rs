@@ -103,6 +103,10 @@ pub(crate) struct Outcome {
     /// time in the recording (ms), latency (ns), size (bytes).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) points: Vec<[f64; 3]>,
+    /// Where live objects lie, where asked for: stretches of resident memory as the number of the
+    /// first page, and the share in use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) map: Vec<[f64; 2]>,
     /// Further figures, the unit the last word of the name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) more: BTreeMap<String, f64>,
@@ -216,6 +220,7 @@ pub(crate) mod callgrind;
 mod churn;
 mod drain;
 mod false_sharing;
+pub(crate) mod flame;
 mod heap;
 mod idle;
 mod large;

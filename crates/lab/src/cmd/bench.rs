@@ -1,15 +1,14 @@
 //! `hectare bench`: a named workload on every allocator, or a study with subjects of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
 use super::compare::{bundled_traces, trace_case};
 use super::contesting::ContestArgs;
-use crate::bench::{self, Entry, Parameters, best_peer, callgrind};
-use crate::contest::{Case, Work};
+use crate::bench::{self, Entry, Parameters, best_peer, callgrind, flame};
+use crate::contest::{Case, Looks, Work};
 use crate::replay::{Mode, Touch};
-use crate::subject::{self, Subject};
 
 /// What `hectare bench` can be given.
 #[derive(clap::Args)]
@@ -39,6 +38,9 @@ pub(crate) struct Args {
     /// Count instructions and simulated cache misses by valgrind instead of measuring time
     #[arg(long)]
     callgrind: bool,
+    /// Draw a flame graph for each allocator into this folder, by perf, instead of measuring time
+    #[arg(long, value_name = "FOLDER", conflicts_with = "callgrind")]
+    flame: Option<PathBuf>,
     /// Another parameter of the workload, as NAME=VALUE
     #[arg(short, long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
@@ -94,6 +96,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             if args.callgrind {
                 return count(&args, name, &parameters);
             }
+            if let Some(folder) = &args.flame {
+                return flame(&args, name, &parameters, folder);
+            }
             let threads = if args.threads.is_empty() {
                 vec![parameters.threads]
             } else {
@@ -103,7 +108,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 .into_iter()
                 .map(|threads| case(name, Parameters { threads, ..parameters.clone() }, &[]))
                 .collect();
-            args.contest.hold(&format!("bench {name}"), cases, false)
+            args.contest.hold(&format!("bench {name}"), cases, Looks::default())
         }
     }
 }
@@ -118,11 +123,25 @@ fn count(args: &Args, name: &str, parameters: &Parameters) -> anyhow::Result<()>
     if let [threads] = args.threads[..] {
         parameters.threads = threads;
     }
-    let subjects = match &args.contest.allocators {
-        Some(list) => Subject::parse_list(list)?,
-        None => subject::found(),
-    };
+    let subjects = args.contest.chosen()?;
     args.contest.outputs.deliver(&callgrind::count(name, &parameters, &subjects)?)
+}
+
+/// A flame graph of one workload for every subject.
+fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> anyhow::Result<()> {
+    if !flame::is_here() {
+        println!("skipped: --flame needs perf, which is not installed");
+        return Ok(());
+    }
+    let mut parameters = parameters.clone();
+    if let [threads] = args.threads[..] {
+        parameters.threads = threads;
+    }
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    for subject in args.contest.chosen()? {
+        println!("{}", flame::draw(name, &parameters, &subject, folder)?.display());
+    }
+    Ok(())
 }
 
 /// Every workload's rows, and the tables against the best peer of each.
@@ -152,7 +171,7 @@ fn all(args: &Args) -> anyhow::Result<()> {
     }
     cases.retain(|case| args.only.is_empty() || args.only.contains(&group(case)));
     let mut tables = String::new();
-    let done = args.contest.hold_and("bench all", cases, false, |report| {
+    let done = args.contest.hold_and("bench all", cases, Looks::default(), |report| {
         best_peer::judge(report);
         tables = best_peer::tables(report);
     });
@@ -167,7 +186,8 @@ fn case(name: &str, parameters: Parameters, telling: &[String]) -> Case {
     for key in telling {
         title.push_str(&format!(", {key}={}", parameters.more[key]));
     }
-    Case { name: title, work: Work::Bench { name: name.to_owned(), parameters }, ideal: None }
+    let work = Work::Bench { name: name.to_owned(), parameters };
+    Case { name: title, work, ideal: None, known: Vec::new() }
 }
 
 /// The rows of `hectare bench all`: those of every workload, told apart by what differs.

@@ -62,6 +62,11 @@ enum Task {
         #[arg(long, default_value_t = 0)]
         points: usize,
     },
+    /// A trace, up to the moment at which the map of its memory is drawn.
+    Map {
+        /// The trace file.
+        trace: PathBuf,
+    },
     /// A user's program takes this process's place.
     Exec {
         /// Library to preload into it.
@@ -111,6 +116,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             exec(&mut pipe, preload, planted_ns, &command)
         }
         Task::Bench { name, parameters, planted_ns } => bench(&name, &parameters, planted_ns),
+        Task::Map { trace } => replay::occupancy::run(&trace),
         Task::Replay { trace, mode, touch, planted_ns, latency, points } => {
             replay::run(&trace, replay::Options { mode, touch, planted_ns, latency, points })
         }

@@ -18,6 +18,7 @@ use anyhow::{Context, ensure};
 use super::compare::{program_case, trace_case};
 use super::contesting::ContestArgs;
 use super::record::{self, Options, Recorded, shortened};
+use crate::contest::Looks;
 use crate::output::place::{self, Kind};
 use crate::replay::{Mode, Touch};
 use crate::runner;
@@ -63,8 +64,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut case = trace_case(&path, Mode::Speed, Touch::Page)?;
     case.name = format!("{}, replayed", program.name);
+    case.known.iter_mut().for_each(|series| series.workload.clone_from(&case.name));
+    let looks = Looks { latency: false, map: true };
     let mut chosen = chosen(&recorded)?;
-    let replayed = args.contest.hold_and("choose", vec![case], false, |report| {
+    let replayed = args.contest.hold_and("choose", vec![case], looks, |report| {
         let mut lines = verdict::lines(report);
         lines.append(&mut chosen);
         report.notes.splice(0..0, lines);

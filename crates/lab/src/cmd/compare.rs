@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 
+use hectare_trace::{Histogram, LivePoint, Summary};
+
 use super::contesting::ContestArgs;
-use crate::contest::{Case, Work};
+use crate::contest::{Case, Looks, Work};
 use crate::output::place::{self, Kind};
-use crate::replay::{Ideal, Mode, Touch};
+use crate::replay::{self, Ideal, Mode, Touch};
+use crate::report::Series;
 use crate::subject::{self, program};
 
 /// What `hectare compare` can be given.
@@ -37,7 +40,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         if !args.traces.is_empty() {
             bail!("a program and --trace are given: one of them is measured at a time");
         }
-        return args.contest.hold("compare", vec![program_case(&args.command)?], false);
+        return args.contest.hold("compare", vec![program_case(&args.command)?], Looks::default());
     }
     let bundled = args.traces.is_empty();
     if bundled {
@@ -52,7 +55,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         .iter()
         .map(|path| trace_case(path, args.mode, args.touch))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    args.contest.hold("compare", cases, true)
+    args.contest.hold("compare", cases, Looks { latency: true, map: false })
 }
 
 /// A file that is written although nobody asked for it.
@@ -75,7 +78,7 @@ pub(crate) fn program_case(command: &[OsString]) -> anyhow::Result<Case> {
         bail!("{}", obstacle.explain(&path));
     }
     let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
-    Ok(Case { name, work: Work::Program(command.to_vec()), ideal: None })
+    Ok(Case { name, work: Work::Program(command.to_vec()), ideal: None, known: Vec::new() })
 }
 
 /// The case of a trace.
@@ -83,10 +86,43 @@ pub(crate) fn program_case(command: &[OsString]) -> anyhow::Result<Case> {
 /// # Errors
 /// When the trace cannot be read.
 pub(crate) fn trace_case(path: &Path, mode: Mode, touch: Touch) -> anyhow::Result<Case> {
-    let ideal = Ideal::of(path).with_context(|| path.display().to_string())?;
+    let summary = replay::summary(path).with_context(|| path.display().to_string())?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let path = path.canonicalize().with_context(|| path.display().to_string())?;
-    Ok(Case { name, work: Work::Trace { path, mode, touch, points: 0 }, ideal: Some(ideal) })
+    Ok(Case {
+        known: known(&summary, &name),
+        ideal: Some(Ideal::of(&summary)),
+        work: Work::Trace { path, mode, touch, points: 0 },
+        name,
+    })
+}
+
+/// What a trace tells of itself, as plots.
+fn known(summary: &Summary, workload: &str) -> Vec<Series> {
+    let series = |plot: &str, subject: &str, x_name: &str, y_name: &str, points| Series {
+        plot: plot.to_owned(),
+        subject: subject.to_owned(),
+        workload: workload.to_owned(),
+        x_name: x_name.to_owned(),
+        y_name: y_name.to_owned(),
+        points,
+    };
+    let bars = |histogram: &Histogram| {
+        histogram.buckets().map(|(lower, count)| [lower as f64, count as f64]).collect()
+    };
+    let rows = summary.live.last().map_or(1, |last| last.rows) as f64;
+    let over_time = |bytes: fn(&LivePoint) -> u64| {
+        summary.live.iter().map(|point| [point.rows as f64 / rows, bytes(point) as f64]).collect()
+    };
+    let curve = |subject: &str, points| {
+        series("resident over time", subject, "share of the run", "resident_bytes", points)
+    };
+    vec![
+        series("sizes", "ideal", "size_bytes", "objects", bars(&summary.sizes)),
+        series("lifetimes", "ideal", "lifetime_ns", "objects", bars(&summary.lifetimes_ns)),
+        curve("live", over_time(|point| point.live_bytes)),
+        curve("ideal", over_time(|point| point.rounded_bytes)),
+    ]
 }
 
 /// The traces of the repository, by name.

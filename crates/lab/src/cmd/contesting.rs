@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use super::Exit;
 use crate::contest::analysis::Analysis;
 use crate::contest::assertion::{Claim, Decision};
-use crate::contest::{Case, Contest, Results, Rounds, Work};
+use crate::contest::{Case, Contest, Looks, Results, Rounds, Work};
 use crate::environment::{self, Control};
 use crate::output::Outputs;
 use crate::report::Report;
@@ -56,12 +56,20 @@ pub(crate) struct ContestArgs {
 }
 
 impl ContestArgs {
+    /// The allocators asked for: all that are found by default.
+    ///
+    /// # Errors
+    /// When one is unknown.
+    pub(crate) fn chosen(&self) -> anyhow::Result<Vec<Subject>> {
+        match &self.allocators {
+            Some(list) => Subject::parse_list(list),
+            None => Ok(subject::found()),
+        }
+    }
+
     /// The subjects, the reference, and both in their order for a contest.
     fn subjects(&self) -> anyhow::Result<(Vec<Subject>, Subject)> {
-        let subjects = match &self.allocators {
-            Some(list) => Subject::parse_list(list)?,
-            None => subject::found(),
-        };
+        let subjects = self.chosen()?;
         let named = subjects.iter().find(|subject| subject.name == self.reference);
         let reference = match named {
             Some(reference) => reference.clone(),
@@ -82,8 +90,8 @@ impl ContestArgs {
     ///
     /// # Errors
     /// When nothing could be measured, and with [`Exit`] when claims fail or Ctrl-C came.
-    pub(crate) fn hold(&self, verb: &str, cases: Vec<Case>, latency: bool) -> anyhow::Result<()> {
-        self.hold_and(verb, cases, latency, |_| ()).map(drop)
+    pub(crate) fn hold(&self, verb: &str, cases: Vec<Case>, looks: Looks) -> anyhow::Result<()> {
+        self.hold_and(verb, cases, looks, |_| ()).map(drop)
     }
 
     /// As [`ContestArgs::hold`], with a last word on the report before it is printed; gives it.
@@ -94,7 +102,7 @@ impl ContestArgs {
         &self,
         verb: &str,
         cases: Vec<Case>,
-        latency: bool,
+        looks: Looks,
         finish: impl FnOnce(&mut Report),
     ) -> anyhow::Result<Report> {
         runner::interrupted();
@@ -110,7 +118,7 @@ impl ContestArgs {
                 None => Rounds::Within(Duration::from_secs(self.seconds)),
             },
             seed: self.seed,
-            latency,
+            looks,
             ignore_failure: self.ignore_failure,
         };
         for claim in &self.claims {

@@ -117,7 +117,7 @@ impl Recorded {
                 "{}: {} events of `{}`, {} bytes",
                 kept.path.display(),
                 kept.sealed.rows,
-                kept.header.command,
+                shortened(&kept.header.command),
                 kept.sealed.file_bytes,
             );
             if kept.header.lost_events > 0 {
@@ -145,8 +145,9 @@ impl Recorded {
 /// The beginning of a command line.
 pub(crate) fn shortened(command: &str) -> String {
     const MOST: usize = 100;
+    let command = command.split_whitespace().collect::<Vec<_>>().join(" ");
     if command.chars().count() <= MOST {
-        return command.to_owned();
+        return command;
     }
     let beginning: String = command.chars().take(MOST).collect();
     beginning + " …"

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::compare::trace_case;
 use super::contesting::ContestArgs;
-use crate::contest::Work;
+use crate::contest::{Looks, Work};
 use crate::replay::{Mode, Touch};
 
 /// What `hectare replay` can be given.
@@ -39,5 +39,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             *points = args.points;
         }
     }
-    args.contest.hold("replay", cases, true)
+    args.contest.hold("replay", cases, Looks { latency: true, map: true })
 }

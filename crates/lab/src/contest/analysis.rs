@@ -150,12 +150,11 @@ impl<'a> Analysis<'a> {
         Ratio::of(&self.ratios(metric, case, of, 0))
     }
 
-    /// How far the interval of the reference against itself reaches: the noise floor, as it is
-    /// printed, on which no verdict may rest.
+    /// The noise floor as it is printed: no verdict may rest on less.
     fn noise(&self, metric: Metric, case: Option<usize>) -> f64 {
         self.of_role(Role::Again)
             .and_then(|again| self.ratio(metric, case, again))
-            .map_or(0.0, |ratio| ratio.reach())
+            .map_or(0.0, |ratio| ratio.noise_floor())
     }
 
     fn of_role(&self, role: Role) -> Option<usize> {
@@ -275,6 +274,10 @@ impl<'a> Analysis<'a> {
                 (format!("{name}_ratio_high"), ratio.high.into()),
                 (format!("{name}_verdict"), verdict.into()),
             ]);
+            if self.contest.contestants[contestant].role == Role::Again {
+                let floor = ratio.noise_floor();
+                row.figures.insert(format!("{name}_noise_floor_ratio"), floor.into());
+            }
             row.figures.extend(figures);
         }
     }
@@ -290,6 +293,17 @@ impl<'a> Analysis<'a> {
     }
 
     fn curves(&self, index: usize, case: &Case, report: &mut Report) {
+        report.series.extend(case.known.iter().cloned());
+        for (_, contestant, map) in self.results.maps.iter().filter(|(of, _, _)| *of == index) {
+            report.series.push(Series {
+                plot: "occupancy map".to_owned(),
+                subject: self.contest.contestants[*contestant].name.clone(),
+                workload: case.name.clone(),
+                x_name: "page".to_owned(),
+                y_name: "share in use".to_owned(),
+                points: map.clone(),
+            });
+        }
         for latency in self.results.latencies.iter().filter(|latency| latency.case == index) {
             let subject = &self.contest.contestants[latency.contestant].name;
             report.series.extend(latency_over_time(subject, &case.name, &latency.points));
@@ -327,7 +341,7 @@ impl<'a> Analysis<'a> {
                     ratio.value,
                     ratio.low,
                     ratio.high,
-                    ratio.reach() * 100.0
+                    ratio.noise_floor() * 100.0
                 ));
             }
         }

@@ -14,11 +14,53 @@ use crate::report::Report;
 
 const TEMPLATE: &str = include_str!("html/report.html.j2");
 
+/// A page is no larger than this, bytes, while it can be helped: plots with thousands of points are
+/// thinned until it is not.
+const MOST_BYTES: usize = 1_900_000;
+
+/// A plot with fewer points is never thinned.
+const LEAST_POINTS: usize = 64;
+
 /// One page of all `reports`.
 ///
 /// # Errors
 /// When the template is wrong, which its test would show.
 pub(crate) fn page(reports: &[Report]) -> anyhow::Result<String> {
+    let mut page = draw(reports)?;
+    let mut reports = reports.to_vec();
+    while page.len() > MOST_BYTES {
+        let mut thinned = false;
+        for series in reports.iter_mut().flat_map(|report| &mut report.series) {
+            if series.points.len() > LEAST_POINTS {
+                // Of two neighbours the higher one: peaks are what a plot is looked at for.
+                let higher = |pair: &[[f64; 2]]| {
+                    if pair[0][1] >= pair[pair.len() - 1][1] {
+                        pair[0]
+                    } else {
+                        pair[pair.len() - 1]
+                    }
+                };
+                let mean = |pair: &[[f64; 2]]| {
+                    let sum: f64 = pair.iter().map(|point| point[1]).sum();
+                    [pair[0][0], sum / pair.len() as f64]
+                };
+                let pairs = series.points.chunks(2);
+                series.points = match series.plot.as_str() {
+                    "occupancy map" => pairs.map(mean).collect(),
+                    _ => pairs.map(higher).collect(),
+                };
+                thinned = true;
+            }
+        }
+        if !thinned {
+            break;
+        }
+        page = draw(&reports)?;
+    }
+    Ok(page)
+}
+
+fn draw(reports: &[Report]) -> anyhow::Result<String> {
     let mut environment = Environment::new();
     environment.add_template("report.html", TEMPLATE).context("the report's template")?;
     let sections: Vec<Value> = reports.iter().map(section).collect();
@@ -53,7 +95,6 @@ fn section(report: &Report) -> Value {
             context! {
                 title => chart.title,
                 about => chart.about,
-                wide => chart.wide,
                 svg => Value::from_safe_string(chart.svg),
             }
         })
@@ -130,6 +171,59 @@ mod tests {
             let at = page.replace("http://www.w3.org/2000/svg", "");
             assert!(!at.contains(outside), "the page holds {outside}");
         }
+    }
+
+    #[test]
+    fn every_plot_of_a_trace_is_drawn_and_thousands_of_cells_stay_small() {
+        let mut report = report();
+        let series = |plot: &str, subject: &str, x_name: &str, y_name: &str| Series {
+            plot: plot.to_owned(),
+            subject: subject.to_owned(),
+            workload: "redis".to_owned(),
+            x_name: x_name.to_owned(),
+            y_name: y_name.to_owned(),
+            points: (0..1000).map(|n| [f64::from(n), f64::from(n % 7) / 7.0]).collect(),
+        };
+        report.series.push(series("sizes", "ideal", "size_bytes", "objects"));
+        report.series.push(series("lifetimes", "ideal", "lifetime_ns", "objects"));
+        for nth in 0..15 {
+            let subject = format!("subject-{nth}");
+            report.series.push(series("occupancy map", &subject, "page", "share in use"));
+            let plot = format!("latency over time, {subject}");
+            report.series.push(series(&plot, "up to 64 B", "time_ms", "latency_ns"));
+        }
+        report.rows.push(Row::new("hectare", "redis").with("library_instructions", 30.0));
+        report.rows.push(Row::new("system", "redis").with("library_instructions", 60.0));
+        let page = page(&[report]).unwrap();
+        for title in [
+            "Sizes: redis",
+            "Lifetimes: redis",
+            "Occupancy map: redis",
+            "Latency over time, subject-3: redis",
+            "Instructions in the allocator",
+        ] {
+            assert!(page.contains(title), "{title}");
+        }
+        assert!(page.len() < 900_000, "{} bytes", page.len());
+        assert!(!page.contains("NaN") && !page.contains("inf\""));
+    }
+
+    #[test]
+    fn a_page_stays_below_its_limit_whatever_it_holds() {
+        let mut report = report();
+        for nth in 0..300 {
+            report.series.push(Series {
+                plot: format!("latency over time, subject-{nth}"),
+                subject: "up to 64 B".to_owned(),
+                workload: "redis".to_owned(),
+                x_name: "time_ms".to_owned(),
+                y_name: "latency_ns".to_owned(),
+                points: (0..1500).map(|n| [f64::from(n), f64::from(n * 7919 % 1000)]).collect(),
+            });
+        }
+        let page = page(&[report]).unwrap();
+        assert!(page.len() < 2_000_000, "{} bytes", page.len());
+        assert!(page.matches("Latency over time").count() >= 300);
     }
 
     #[test]

@@ -52,6 +52,13 @@ impl Table {
     }
 }
 
+impl Table {
+    /// The block in a slot; null or [`FAILED`] where there is none.
+    pub(crate) fn pointer(&self, slot: Slot, order: Ordering) -> *mut c_void {
+        self.slots[slot as usize].load(order)
+    }
+}
+
 /// What a lane's thread counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {

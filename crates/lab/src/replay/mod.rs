@@ -16,6 +16,7 @@
 pub(crate) mod clock;
 mod engine;
 mod latency;
+pub(crate) mod occupancy;
 mod plan;
 
 use std::path::Path;
@@ -71,7 +72,7 @@ pub(crate) struct Options {
 }
 
 /// The three lines of Ideal over a trace: peaks, bytes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ideal {
     /// Peak of the live bytes as asked for.
     pub(crate) live_bytes: u64,
@@ -82,26 +83,30 @@ pub(crate) struct Ideal {
 }
 
 impl Ideal {
-    /// Reads the whole trace once.
-    ///
-    /// # Errors
-    /// When the trace cannot be read, or part of it is damaged.
-    pub(crate) fn of(path: &Path) -> anyhow::Result<Self> {
-        let trace = open(path)?;
-        let summary = Summary::of(&trace)?;
-        trace.check().with_context(|| path.display().to_string())?;
-        ensure!(
-            summary.objects > 0,
-            "{} holds no allocation: there is nothing to replay",
-            path.display()
-        );
-        let page = crate::machine::page_bytes();
-        Ok(Self {
+    /// Of a whole trace.
+    pub(crate) fn of(summary: &Summary) -> Self {
+        Self {
             live_bytes: summary.peak_bytes,
             rounded16_bytes: summary.peak_rounded_bytes,
-            pages_bytes: summary.peak_bytes.next_multiple_of(page),
-        })
+            pages_bytes: summary.peak_bytes.next_multiple_of(crate::machine::page_bytes()),
+        }
     }
+}
+
+/// What a trace holds, if it can be replayed.
+///
+/// # Errors
+/// When the trace cannot be read, part of it is damaged, or it allocates nothing.
+pub(crate) fn summary(path: &Path) -> anyhow::Result<Summary> {
+    let trace = open(path)?;
+    let summary = Summary::of(&trace)?;
+    trace.check().with_context(|| path.display().to_string())?;
+    ensure!(
+        summary.objects > 0,
+        "{} holds no allocation: there is nothing to replay",
+        path.display()
+    );
+    Ok(summary)
 }
 
 /// Opens a trace for replaying.

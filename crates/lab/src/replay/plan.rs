@@ -212,6 +212,16 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Bytes live after what has been planned so far.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// The objects live then: slot, size in bytes.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (Slot, u64)> + '_ {
+        self.live.values().copied()
+    }
+
     /// What has been planned so far.
     pub(crate) fn totals(&self) -> Totals {
         self.totals

@@ -193,7 +193,7 @@ fn a_damaged_trace_is_refused_before_anything_is_measured() {
     std::fs::write(&file.0, &whole[..whole.len() / 2]).unwrap();
     let error = format!("{:#}", run(&file.0, PLAIN).unwrap_err());
     assert!(error.contains("damaged") && error.contains("good:"), "{error}");
-    assert!(Ideal::of(&file.0).is_err());
+    assert!(summary(&file.0).is_err());
 }
 
 #[test]
@@ -233,8 +233,21 @@ fn latencies_count_every_call_and_grow_with_rank() {
 #[test]
 fn ideal_agrees_with_the_plan() {
     let (file, _, peak_bytes) = trace("ideal", 3, 30_000);
-    let ideal = Ideal::of(&file.0).unwrap();
+    let ideal = Ideal::of(&summary(&file.0).unwrap());
     assert_eq!(ideal.live_bytes, peak_bytes);
     assert!(ideal.rounded16_bytes > peak_bytes);
     assert_eq!(ideal.pages_bytes % crate::machine::page_bytes(), 0);
+}
+
+#[test]
+fn the_map_is_of_one_moment_and_shares_are_shares() {
+    let (file, ..) = trace("map", 3, 40_000);
+    let outcome = occupancy::run(&file.0).unwrap();
+    assert!(outcome.ops > 0 && !outcome.map.is_empty());
+    let shares: Vec<f64> = outcome.map.iter().map(|cell| cell[1]).collect();
+    assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");
+    assert!(shares.iter().any(|&share| share > 0.1), "{shares:?}");
+    assert!(outcome.map.windows(2).all(|pair| pair[0][0] < pair[1][0]), "by address");
+    let again = occupancy::run(&file.0).unwrap();
+    assert_eq!((outcome.ops, outcome.checksum), (again.ops, again.checksum));
 }

@@ -2,7 +2,7 @@
 
 use crate::cmd::Exit;
 use crate::cmd::contesting::ContestArgs;
-use crate::contest::Case;
+use crate::contest::{Case, Looks};
 use crate::report::{Report, Row};
 
 /// What the replay of an allocator says, beside what the program itself says.
@@ -26,7 +26,7 @@ pub(super) fn run(contest: &ContestArgs, program: Case, replayed: &Report) -> an
     contest.outputs = Default::default();
     contest.claims.clear();
     let mut found = Agreement::default();
-    contest.hold_and("choose --check", vec![program], false, |report| {
+    contest.hold_and("choose --check", vec![program], Looks::default(), |report| {
         let (lines, agreement) = compare(replayed, report);
         report.notes.splice(0..0, lines);
         found = agreement;
@@ -57,6 +57,7 @@ fn compare(replayed: &Report, program: &Report) -> (Vec<String>, Agreement) {
             let (said, count) = match verdict(other, metric) {
                 Some(said) if said == shown => ("the same direction", &mut agreement.same),
                 Some("less" | "more") => ("OPPOSITE", &mut agreement.opposite),
+                Some("same") => ("no difference", &mut agreement.missed),
                 _ => ("nothing shown", &mut agreement.missed),
             };
             *count += 1;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::contest::{Broken, Rounds, Work};
+use crate::contest::{Broken, Looks, Rounds, Work};
 use crate::replay::Ideal;
 use crate::subject::Subject;
 
@@ -16,12 +16,13 @@ fn contest(cases: usize) -> Contest {
                 name: format!("case{index}"),
                 work: Work::Program(Vec::new()),
                 ideal: Some(ideal),
+                known: Vec::new(),
             })
             .collect(),
         contestants: Contest::contestants(&[Subject::system(), fast], &Subject::system()),
         rounds: Rounds::Exactly(8),
         seed: 1,
-        latency: false,
+        looks: Looks::default(),
         ignore_failure: false,
     }
 }

@@ -1,19 +1,19 @@
 //! Which charts a report can carry, and how each is made from its rows and series.
 
+use std::fmt::Write;
+
 use serde_json::Value;
 
 use super::plot::{Axis, Format, Plot, Scale, class, escape, svg};
 use crate::bench::LatencyRecord;
 use crate::contest::analysis::ALL_CASES;
-use crate::output::table::{bytes, figure, time};
+use crate::output::table::{bytes, figure};
 use crate::report::{Report, Row, Series};
 
 /// One chart.
 pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) about: String,
-    /// Whether it takes the whole width.
-    pub(crate) wide: bool,
     pub(crate) svg: String,
 }
 
@@ -21,10 +21,14 @@ pub(crate) struct Chart {
 pub(crate) fn of(report: &Report) -> Vec<Chart> {
     let mut charts = Vec::new();
     charts.extend(pareto(report));
-    for workload in workloads(report) {
+    // What holds for all cases stands beside it.
+    let (all, each): (Vec<&str>, Vec<&str>) =
+        workloads(report).into_iter().partition(|workload| *workload == ALL_CASES);
+    for workload in all.into_iter().chain(each) {
         charts.extend(ratios(report, workload));
     }
     charts.extend(scaling(report));
+    charts.extend(counted(report));
     for workload in workloads(report) {
         charts.extend(latencies(report, workload));
     }
@@ -64,6 +68,18 @@ fn is_control(row: &Row) -> bool {
 
 fn class_of(report: &Report, subject: &str) -> String {
     subjects(report).iter().position(|name| *name == subject).map_or("other".to_owned(), class)
+}
+
+/// A time on an axis: round values need no digits behind the point.
+fn tick_time(ns: f64) -> String {
+    let (value, unit) = match ns.abs() {
+        ..1e3 => (ns, "ns"),
+        ..1e6 => (ns / 1e3, "µs"),
+        ..1e9 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    let digits = if (value - value.round()).abs() < 1e-6 { 0 } else { 1 };
+    format!("{value:.digits$} {unit}")
 }
 
 fn factor(value: f64) -> String {
@@ -134,7 +150,6 @@ fn pareto(report: &Report) -> Option<Chart> {
             "{whole}; towards the lower left is better. The dotted line joins those that nobody \
              beats in both."
         ),
-        wide: true,
         svg: plot.finish("time against memory"),
     })
 }
@@ -211,7 +226,6 @@ fn ratios(report: &Report, workload: &str) -> Option<Chart> {
     Some(Chart {
         title: if workload == ALL_CASES { "All cases".to_owned() } else { workload.to_owned() },
         about: "Ratios per round with their 95 % intervals; left of the line is better.".to_owned(),
-        wide: false,
         svg: svg(width, height, &format!("ratios in {workload}"), &body),
     })
 }
@@ -263,8 +277,7 @@ fn scaling(report: &Report) -> Vec<Chart> {
             (!lines.is_empty()).then(|| Chart {
                 title: format!("Scaling: {group}"),
                 about: "Time per operation over the number of threads; lower is better.".to_owned(),
-                wide: false,
-                svg: line_plot(report, &references, true, true, count, time),
+                svg: line_plot(report, &references, true, true, count, tick_time),
             })
         })
         .collect()
@@ -272,7 +285,6 @@ fn scaling(report: &Report) -> Vec<Chart> {
 
 /// Percentiles of the latency of each kind of operation.
 fn latencies(report: &Report, workload: &str) -> Vec<Chart> {
-    const MARKS: [&str; 6] = ["p50", "p90", "p99", "p99.9", "p99.99", "worst"];
     let records: Vec<(&str, Vec<LatencyRecord>)> = report
         .rows
         .iter()
@@ -308,7 +320,7 @@ fn latencies(report: &Report, workload: &str) -> Vec<Chart> {
                         plot: String::new(),
                         subject: (*subject).to_owned(),
                         workload: workload.to_owned(),
-                        x_name: MARKS.join(" · "),
+                        x_name: "share of the calls".to_owned(),
                         y_name: format!("latency of {operation}"),
                         // A clock cannot show less than its own step: zero is drawn as one.
                         points: points.map(|(index, ns)| [index as f64, ns.max(1.0)]).collect(),
@@ -327,8 +339,7 @@ fn latencies(report: &Report, workload: &str) -> Vec<Chart> {
                     "Each operation timed, in a run of its own; reading the clock costs {clock:.0} \
                      ns, which is in every figure."
                 ),
-                wide: false,
-                svg: line_plot(report, &references, false, true, mark, time),
+                svg: line_plot(report, &references, false, true, mark, tick_time),
             }
         })
         .collect()
@@ -361,6 +372,7 @@ fn series(report: &Report) -> Vec<Chart> {
             let svg = match plot {
                 "occupancy map" => occupancy(&lines),
                 "sizes" | "lifetimes" => histogram(first),
+                _ if plot.starts_with("latency over time") => scatter(&lines),
                 _ => {
                     let spread = |axis: usize| {
                         let values =
@@ -384,7 +396,6 @@ fn series(report: &Report) -> Vec<Chart> {
             Chart {
                 title: format!("{}: {workload}", capitalised(plot)),
                 about: about_series(plot).to_owned(),
-                wide: false,
                 svg,
             }
         })
@@ -394,12 +405,21 @@ fn series(report: &Report) -> Vec<Chart> {
 fn about_series(plot: &str) -> &'static str {
     match plot {
         "resident over time" => {
-            "Resident memory above the harness's own, over the share of the replay's time; live \
-             bytes over the share of its operations."
+            "Resident memory above the harness's own, over the share of the replay's time; the dashed \
+             lines are Ideal, over the share of its operations: live bytes as asked for, and above \
+             it with each size rounded up to 16."
         }
         "sizes" => "How many objects were asked for of each size.",
         "lifetimes" => "How long objects lived in the recorded program.",
-        "occupancy map" => "Each cell is a stretch of memory; the fuller, the darker.",
+        "occupancy map" => {
+            "Where the live objects lie after the peak, when half of it is left: each cell is a \
+             stretch of resident memory, by address; the fuller, the darker. The fewer cells the \
+             better: the number is the share in use of all that is resident."
+        }
+        _ if plot.starts_with("latency over time") => {
+            "Each dot is one call, at its time in the recording: the slowest and an even sample of \
+             the others (the plot of the Doom 3 allocator study)."
+        }
         _ => "",
     }
 }
@@ -411,13 +431,18 @@ fn capitalised(text: &str) -> String {
 
 fn format_of(name: &str) -> Format {
     match name.rsplit('_').next() {
-        Some("ns") => time,
-        Some("ms") => |value| time(value * 1e6),
+        Some("ns") => tick_time,
+        Some("ms") => |value| tick_time(value * 1e6),
         Some("bytes") => bytes,
         Some("ratio") => factor,
         _ if name.starts_with("share") => percent,
         _ => count,
     }
+}
+
+/// The scale of an axis, by the unit of its name.
+fn scale_of(name: &str, scale: Scale) -> Scale {
+    if name.ends_with("bytes") { scale.binary() } else { scale }
 }
 
 fn line_plot(
@@ -433,12 +458,12 @@ fn line_plot(
     let first = lines[0];
     let x = Axis {
         name: &first.x_name.replace('_', " "),
-        scale: Scale::around(all(0), log_x, false),
+        scale: scale_of(&first.x_name, Scale::around(all(0), log_x, false)),
         format: x_format,
     };
     let y = Axis {
         name: &first.y_name.replace('_', " "),
-        scale: Scale::around(all(1), log_y, !log_y),
+        scale: scale_of(&first.y_name, Scale::around(all(1), log_y, !log_y)),
         format: y_format,
     };
     let mut plot = Plot::new(720.0, 320.0, x, y);
@@ -480,7 +505,7 @@ fn histogram(series: &Series) -> String {
     let ends = bars.iter().flat_map(|bar| [bar.0, bar.1]);
     let x = Axis {
         name: &series.x_name.replace('_', " "),
-        scale: Scale::around(ends, true, false),
+        scale: scale_of(&series.x_name, Scale::around(ends, true, false)),
         format,
     };
     let heights = bars.iter().map(|bar| bar.2);
@@ -494,34 +519,122 @@ fn histogram(series: &Series) -> String {
     plot.finish(&series.plot)
 }
 
-/// A map of memory: one row of cells per subject, x the place, y the share in use (0 to 1).
+/// Single operations: time to the right, latency upwards, a colour for each band of sizes.
+fn scatter(lines: &[&Series]) -> String {
+    let all =
+        |axis: usize| lines.iter().flat_map(move |line| line.points.iter().map(move |p| p[axis]));
+    let first = lines[0];
+    let x = Axis {
+        name: "time in the recording",
+        scale: Scale::around(all(0), false, true),
+        format: format_of(&first.x_name),
+    };
+    // A clock cannot show less than its own step: zero is drawn as one. A decade above the highest
+    // is left to the legend.
+    let highest = all(1).fold(1.0, f64::max);
+    let y = Axis {
+        name: "latency",
+        scale: Scale::around(all(1).map(|ns| ns.max(1.0)).chain([highest * 4.0]), true, false),
+        format: format_of(&first.y_name),
+    };
+    let mut plot = Plot::new(720.0, 320.0, x, y);
+    let mut legend = Vec::new();
+    for (band, line) in lines.iter().enumerate() {
+        let points: Vec<[f64; 2]> = line.points.iter().map(|&[x, y]| [x, y.max(1.0)]).collect();
+        plot.scatter(&format!("s{band}"), &points);
+        legend.push((format!("s{band}"), line.subject.clone()));
+    }
+    plot.legend(&legend);
+    plot.finish(&first.plot)
+}
+
+/// A map of memory: cells for each subject, by address; the fuller, the darker.
 fn occupancy(lines: &[&Series]) -> String {
     const WIDTH: f64 = 720.0;
-    const NAMES: f64 = 150.0;
+    const NAMES: f64 = 178.0;
     const PER_LINE: usize = 64;
+    /// Shades that are told apart: one path each, since a report holds thousands of cells.
+    const SHADES: usize = 8;
     let side = (WIDTH - NAMES) / PER_LINE as f64;
     let mut body = String::new();
     let mut y = 4.0;
     for line in lines {
-        body.push_str(&format!(
-            r#"<text class="label" text-anchor="end" x="{:.1}" y="{:.1}">{}</text>"#,
+        let mut shades = vec![String::new(); SHADES];
+        let shade_of = |point: &[f64; 2]| {
+            ((point[1].clamp(0.0, 1.0) * SHADES as f64) as usize).min(SHADES - 1)
+        };
+        for (row, cells) in line.points.chunks(PER_LINE).enumerate() {
+            let top = y + side * row as f64;
+            let mut column = 0;
+            // Neighbours of one shade are one stroke.
+            for run in cells.chunk_by(|a, b| shade_of(a) == shade_of(b)) {
+                let left = NAMES + side * column as f64;
+                let (width, height) = (side * run.len() as f64 - 0.6, side - 0.6);
+                let path = &mut shades[shade_of(&run[0])];
+                let _ = write!(path, "M{left:.1} {top:.1}h{width:.1}v{height:.1}h-{width:.1}z");
+                column += run.len();
+            }
+        }
+        let mean =
+            line.points.iter().map(|point| point[1]).sum::<f64>() / line.points.len().max(1) as f64;
+        let _ = write!(
+            body,
+            r#"<g><title>{name}: {mean:.0} % in use</title><text class="label" text-anchor="end" x="{:.1}" y="{:.1}">{name} · {mean:.0} %</text>"#,
             NAMES - 8.0,
             y + side + 2.0,
-            escape(&line.subject)
-        ));
-        for (index, [place, used]) in line.points.iter().enumerate() {
-            let (column, row) = (index % PER_LINE, index / PER_LINE);
-            body.push_str(&format!(
-                r#"<rect class="cell" x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" fill-opacity="{:.2}"><title>{place:.0}: {:.0} % in use</title></rect>"#,
-                NAMES + side * column as f64,
-                y + side * row as f64,
-                side - 0.6,
-                side - 0.6,
-                0.06 + 0.94 * used.clamp(0.0, 1.0),
-                used * 100.0
-            ));
+            name = escape(&line.subject),
+            mean = mean * 100.0
+        );
+        for (shade, path) in shades.iter().enumerate().filter(|(_, path)| !path.is_empty()) {
+            let opacity = 0.08 + 0.92 * shade as f64 / (SHADES - 1) as f64;
+            let _ = write!(body, r#"<path class="cell" fill-opacity="{opacity:.2}" d="{path}"/>"#);
         }
-        y += side * line.points.len().div_ceil(PER_LINE) as f64 + 10.0;
+        body.push_str("</g>");
+        y += side * line.points.len().div_ceil(PER_LINE).max(2) as f64 + 8.0;
     }
     svg(WIDTH, y, "occupancy map", &body)
+}
+
+/// Bars for figures that are counted once and have no interval: instructions, cache misses.
+fn counted(report: &Report) -> Vec<Chart> {
+    const FIGURES: [(&str, &str); 4] = [
+        ("library_instructions", "Instructions in the allocator"),
+        ("all_instructions", "Instructions in all, with the harness"),
+        ("first_level_misses", "Simulated misses of the first cache"),
+        ("last_level_misses", "Simulated misses of the last cache"),
+    ];
+    const LINE: f64 = 22.0;
+    const NAMES: f64 = 150.0;
+    const WIDTH: f64 = 720.0;
+    let mut charts = Vec::new();
+    for (figure, title) in FIGURES {
+        let mut rows: Vec<(&Row, f64)> =
+            report.rows.iter().filter_map(|row| Some((row, row.number(figure)?))).collect();
+        if rows.len() < 2 {
+            continue;
+        }
+        rows.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let most = rows.iter().map(|row| row.1).fold(f64::MIN_POSITIVE, f64::max);
+        let mut body = String::new();
+        for (index, (row, value)) in rows.iter().enumerate() {
+            let y = 4.0 + LINE * index as f64;
+            let length = (value / most).max(0.0) * (WIDTH - NAMES - 80.0);
+            let _ = write!(
+                body,
+                r#"<text class="label" text-anchor="end" x="{:.1}" y="{:.1}">{}</text><rect class="bar {}" x="{NAMES}" y="{y:.1}" width="{length:.1}" height="14"/><text class="tick" x="{:.1}" y="{:.1}">{value:.3}</text>"#,
+                NAMES - 6.0,
+                y + 11.0,
+                escape(&row.subject),
+                class_of(report, &row.subject),
+                NAMES + length + 6.0,
+                y + 11.0
+            );
+        }
+        charts.push(Chart {
+            title: format!("{title}: {}", rows[0].0.workload),
+            about: "An operation, counted by valgrind's callgrind; fewer is better.".to_owned(),
+            svg: svg(WIDTH, LINE * rows.len() as f64 + 8.0, title, &body),
+        });
+    }
+    charts
 }

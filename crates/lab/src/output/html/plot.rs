@@ -27,6 +27,8 @@ pub(crate) struct Scale {
     low: f64,
     high: f64,
     log: bool,
+    /// Marked at powers of two, as bytes are.
+    binary: bool,
 }
 
 impl Scale {
@@ -36,11 +38,11 @@ impl Scale {
         let low = finite.iter().copied().fold(f64::INFINITY, f64::min);
         let high = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if finite.is_empty() {
-            return Self { low: 0.0, high: 1.0, log: false };
+            return Self { low: 0.0, high: 1.0, log: false, binary: false };
         }
         if log && low > 0.0 {
             let margin = ((high / low).ln() * 0.06).max(0.02).exp();
-            return Self { low: low / margin, high: high * margin, log: true };
+            return Self { low: low / margin, high: high * margin, log: true, binary: false };
         }
         let low = if zero { low.min(0.0) } else { low };
         let margin = ((high - low) * 0.06).max(high.abs() * 0.01).max(f64::MIN_POSITIVE);
@@ -48,7 +50,13 @@ impl Scale {
             low: if zero && low == 0.0 { 0.0 } else { low - margin },
             high: high + margin,
             log: false,
+            binary: false,
         }
+    }
+
+    /// The same, marked at powers of two.
+    pub(crate) fn binary(self) -> Self {
+        Self { binary: true, ..self }
     }
 
     /// Where `value` lies, 0 to 1.
@@ -63,19 +71,21 @@ impl Scale {
 
     /// Round values to be marked, about `count` of them.
     fn ticks(&self, count: usize) -> Vec<f64> {
+        let base: f64 = if self.binary { 2.0 } else { 10.0 };
         if self.log && self.high / self.low > 30.0 {
-            let first = self.low.log10().ceil() as i32;
-            let last = self.high.log10().floor() as i32;
+            let first = self.low.log(base).ceil() as i32;
+            let last = self.high.log(base).floor() as i32;
             let step = ((last - first) as usize / count.max(1) + 1) as i32;
-            return (first..=last).step_by(step as usize).map(|power| 10_f64.powi(power)).collect();
+            return (first..=last).step_by(step as usize).map(|power| base.powi(power)).collect();
         }
         let raw = (self.high - self.low) / count as f64;
-        let magnitude = 10_f64.powf(raw.log10().floor());
-        let step = [1.0, 2.0, 2.5, 5.0, 10.0]
-            .into_iter()
+        let magnitude = base.powf(raw.log(base).floor());
+        let factors: &[f64] = if self.binary { &[1.0, 2.0] } else { &[1.0, 2.0, 2.5, 5.0, 10.0] };
+        let step = factors
+            .iter()
             .map(|factor| factor * magnitude)
             .find(|&step| step >= raw)
-            .unwrap_or(10.0 * magnitude);
+            .unwrap_or(base * magnitude);
         let first = (self.low / step).ceil() as i64;
         (first..)
             .map(|index| index as f64 * step)
@@ -109,14 +119,15 @@ pub(crate) struct Plot<'a> {
     body: String,
 }
 
-const RIGHT: f64 = 16.0;
+const LEFT: f64 = 78.0;
+const RIGHT: f64 = 20.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 42.0;
 
 impl<'a> Plot<'a> {
     /// An empty plot.
     pub(crate) fn new(width: f64, height: f64, x: Axis<'a>, y: Axis<'a>) -> Self {
-        let mut plot = Self { width, height, left: 66.0, x, y, body: String::new() };
+        let mut plot = Self { width, height, left: LEFT, x, y, body: String::new() };
         plot.axes();
         plot
     }
@@ -144,7 +155,7 @@ impl<'a> Plot<'a> {
                 (self.y.format)(value)
             );
         }
-        for value in self.x.scale.ticks(5) {
+        for value in self.x.scale.ticks(7) {
             let x = self.at_x(value);
             let _ = write!(
                 self.body,
@@ -227,41 +238,119 @@ impl<'a> Plot<'a> {
         );
     }
 
-    /// Labels beside points, moved apart until none covers another.
-    pub(crate) fn labels(&mut self, labels: &[(String, [f64; 2])]) {
-        let right = self.width - RIGHT;
-        let mut places: Vec<(f64, f64, f64, bool, &str)> = labels
-            .iter()
-            .map(|(text, [x, y])| {
-                let width = 6.6 * text.chars().count() as f64;
-                let (x, y) = (self.at_x(*x), self.at_y(*y));
-                let leftward = x + 10.0 + width > right;
-                let start = if leftward { x - 9.0 - width } else { x + 9.0 };
-                (start, y + 4.0, width, leftward, text.as_str())
-            })
-            .collect();
-        places.sort_by(|a, b| a.1.total_cmp(&b.1));
-        for index in 1..places.len() {
-            for before in 0..index {
-                let (a, b) = (places[before], places[index]);
-                let beside = a.0 < b.0 + b.2 && b.0 < a.0 + a.2;
-                if beside && (b.1 - a.1).abs() < 13.0 {
-                    places[index].1 = a.1 + 13.0;
-                }
-            }
+    /// Many dots without titles, as one path: a dot is a line of no length with round ends.
+    pub(crate) fn scatter(&mut self, class: &str, points: &[[f64; 2]]) {
+        let mut path = String::new();
+        for &[x, y] in points {
+            let _ = write!(path, "M{:.0} {:.0}h0", self.at_x(x), self.at_y(y));
         }
-        for (x, y, _, _, text) in places {
+        let _ = write!(self.body, r#"<path class="scatter {class}" d="{path}"/>"#);
+    }
+
+    /// A legend inside the drawing, along its upper edge: class and name of each entry.
+    pub(crate) fn legend(&mut self, entries: &[(String, String)]) {
+        let mut x = self.left + 10.0;
+        for (class, name) in entries {
             let _ = write!(
                 self.body,
-                r#"<text class="label" x="{x:.1}" y="{y:.1}">{}</text>"#,
+                r#"<circle class="dot {class}" cx="{x:.1}" cy="{:.1}" r="4"/><text class="tick" x="{:.1}" y="{:.1}">{}</text>"#,
+                TOP + 2.0,
+                x + 8.0,
+                TOP + 6.0,
+                escape(name)
+            );
+            x += 26.0 + 6.4 * name.chars().count() as f64;
+        }
+    }
+
+    /// Labels beside points, each at the nearest place where it covers neither a point nor another
+    /// label; a thin line leads to its point when that is not beside it.
+    pub(crate) fn labels(&mut self, labels: &[(String, [f64; 2])]) {
+        const HEIGHT: f64 = 13.0;
+        let dots: Vec<(f64, f64)> =
+            labels.iter().map(|(_, [x, y])| (self.at_x(*x), self.at_y(*y))).collect();
+        let mut taken: Vec<Box2> = dots.iter().map(|&(x, y)| Box2::around(x, y, 6.0)).collect();
+        let inside =
+            Box2 { left: self.left, right: self.width, top: 0.0, bottom: self.height - BOTTOM };
+        for ((text, _), &(x, y)) in labels.iter().zip(&dots) {
+            let width = 7.0 * text.chars().count() as f64;
+            let at = |left: f64, middle: f64| Box2 {
+                left,
+                right: left + width,
+                top: middle - HEIGHT / 2.0,
+                bottom: middle + HEIGHT / 2.0,
+            };
+            // Rings around the point, the nearest first; on each the right side first.
+            let places = (0..14).flat_map(|ring| {
+                let away = 7.0 * f64::from(ring);
+                let (right, left) = (x + 9.0, x - 9.0 - width);
+                [
+                    at(right, y - away),
+                    at(right, y + away),
+                    at(left, y - away),
+                    at(left, y + away),
+                    at(x - width / 2.0, y - 13.0 - away),
+                    at(x - width / 2.0, y + 13.0 + away),
+                    at(right + away, y),
+                    at(left - away, y),
+                ]
+            });
+            let free = |place: &Box2| {
+                place.is_in(&inside) && taken.iter().all(|other| !place.meets(other))
+            };
+            let fallback = at(x + 9.0, y);
+            let place = places.into_iter().find(free).unwrap_or(fallback);
+            let (end_x, end_y) =
+                (x.clamp(place.left, place.right), y.clamp(place.top, place.bottom));
+            if (end_x - x).hypot(end_y - y) > 14.0 {
+                let _ = write!(
+                    self.body,
+                    r#"<line class="lead" x1="{x:.1}" y1="{y:.1}" x2="{end_x:.1}" y2="{end_y:.1}"/>"#
+                );
+            }
+            let _ = write!(
+                self.body,
+                r#"<text class="label" x="{:.1}" y="{:.1}">{}</text>"#,
+                place.left,
+                place.bottom - 3.0,
                 escape(text)
             );
+            taken.push(place);
         }
     }
 
     /// The finished drawing.
     pub(crate) fn finish(self, title: &str) -> String {
         svg(self.width, self.height, title, &self.body)
+    }
+}
+
+/// A stretch of the drawing, pixels.
+#[derive(Clone, Copy, Debug)]
+struct Box2 {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+impl Box2 {
+    fn around(x: f64, y: f64, reach: f64) -> Self {
+        Self { left: x - reach, right: x + reach, top: y - reach, bottom: y + reach }
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.left < other.right
+            && other.left < self.right
+            && self.top < other.bottom
+            && other.top < self.bottom
+    }
+
+    fn is_in(&self, other: &Self) -> bool {
+        self.left >= other.left
+            && self.right <= other.right
+            && self.top >= other.top
+            && self.bottom <= other.bottom
     }
 }
 
@@ -293,10 +382,43 @@ mod tests {
     #[test]
     fn ticks_are_round_and_few() {
         assert_eq!(Scale::around([0.0, 10.0], false, true).ticks(5), [0.0, 2.5, 5.0, 7.5, 10.0]);
+        let bytes = Scale::around([0.0, 14.0 * 1048576.0], false, true).binary().ticks(5);
+        assert_eq!(bytes, [0.0, 4.0, 8.0, 12.0].map(|mib| mib * 1048576.0));
         let log = Scale::around([1.0, 1e6], true, false).ticks(5);
         assert!(log.contains(&1e3) || log.contains(&1e4), "{log:?}");
         for scale in [Scale::around([], true, true), Scale::around([0.0], false, true)] {
             assert!(scale.ticks(5).len() <= 20);
+        }
+    }
+
+    #[test]
+    fn labels_of_crowded_points_cover_nothing() {
+        let axis = Axis {
+            name: "x",
+            scale: Scale::around([0.0, 1.0], false, false),
+            format: |_| String::new(),
+        };
+        let mut plot = Plot::new(720.0, 400.0, axis, axis);
+        let crowd: Vec<(String, [f64; 2])> = (0..12)
+            .map(|nth| (format!("allocator-{nth}"), [0.9 + 0.005 * f64::from(nth), 0.5]))
+            .collect();
+        let before = plot.body.len();
+        plot.labels(&crowd);
+        let number = |text: &str, name: &str| -> f64 {
+            let rest = text.split_once(&format!("{name}=\"")).unwrap().1;
+            rest.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let places: Vec<(f64, f64)> = plot.body[before..]
+            .split("<text")
+            .skip(1)
+            .map(|text| (number(text, " x"), number(text, " y")))
+            .collect();
+        assert_eq!(places.len(), 12);
+        for (nth, a) in places.iter().enumerate() {
+            assert!(a.0 >= LEFT && a.0 + 70.0 <= 720.0, "{a:?} is outside");
+            for b in &places[..nth] {
+                assert!((a.0 - b.0).abs() >= 70.0 || (a.1 - b.1).abs() >= 12.9, "{a:?} {b:?}");
+            }
         }
     }
 

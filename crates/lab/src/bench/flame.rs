@@ -1,0 +1,88 @@
+//! Flame graphs: where the time of a workload goes, sampled by perf and drawn by inferno.
+//!
+//! perf counts processor time where the machine shows no hardware counters (`cpu-clock`), which is
+//! all a flame graph needs. Stacks are unwound from copies of the stack, since code without frame
+//! pointers cannot be unwound otherwise.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+use inferno::collapse::Collapse;
+use inferno::collapse::perf::{Folder, Options as FoldOptions};
+use inferno::flamegraph::{self, Options};
+
+use super::Parameters;
+use crate::scratch::Scratch;
+use crate::subject::Subject;
+
+/// Samples a second: fast enough for half a second of work, and no divisor of a timer's rate.
+const SAMPLES_PER_S: u32 = 1999;
+
+/// Whether perf can be started.
+pub(crate) fn is_here() -> bool {
+    let mut command = Command::new("perf");
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Runs the workload once on `subject` under perf and draws the graph into `folder`; gives the file.
+///
+/// # Errors
+/// When perf may not sample here, or a file cannot be written.
+pub(crate) fn draw(
+    name: &str,
+    parameters: &Parameters,
+    subject: &Subject,
+    folder: &Path,
+) -> anyhow::Result<PathBuf> {
+    let scratch = Scratch::new()?;
+    let data = scratch.path().join("perf.data");
+    let mut record = Command::new("perf");
+    record
+        .args(["record", "--quiet", "--event", "cpu-clock", "--call-graph", "dwarf,4096"])
+        .args(["--freq", &SAMPLES_PER_S.to_string(), "--output"])
+        .arg(&data)
+        // Preloaded by `env`, so that perf itself runs on the system's allocator.
+        .args(["--", "env"]);
+    for (key, value) in subject.environment() {
+        record.arg(format!("{key}={value}"));
+    }
+    if let Some(library) = &subject.library {
+        record.arg(format!("LD_PRELOAD={}", library.display()));
+    }
+    record
+        .arg(std::env::current_exe().context("finding this executable")?)
+        .args(["child", "--fd", "1", "bench", name])
+        .arg(serde_json::to_string(parameters)?)
+        .env_remove("LD_PRELOAD");
+    let output = record.stdin(Stdio::null()).output().context("starting perf")?;
+    let last = |text: &[u8]| String::from_utf8_lossy(text).lines().last().unwrap_or("").to_owned();
+    ensure!(output.status.success(), "perf record of {name}: {}", last(&output.stderr));
+    let script = Command::new("perf")
+        .args(["script", "--no-inline", "--input"])
+        .arg(&data)
+        .output()
+        .context("starting perf script")?;
+    ensure!(script.status.success(), "perf script: {}", last(&script.stderr));
+
+    let mut folded = Vec::new();
+    Folder::from(FoldOptions::default())
+        .collapse(&script.stdout[..], &mut folded)
+        .context("folding the stacks")?;
+    let folded = String::from_utf8_lossy(&folded).into_owned();
+    ensure!(!folded.is_empty(), "perf took no sample of {name} on {}", subject.name);
+    let path = folder.join(format!("{name}-{}.svg", subject.name));
+    let mut options = Options::default();
+    options.title = format!("{name} on {}", subject.name);
+    options.subtitle = Some(format!(
+        "{} threads, {} operations each; sampled processor time",
+        parameters.threads, parameters.ops
+    ));
+    options.count_name = "samples".to_owned();
+    options.deterministic = true;
+    let file = File::create(&path).with_context(|| path.display().to_string())?;
+    flamegraph::from_lines(&mut options, folded.lines(), file).context("drawing")?;
+    Ok(path)
+}
