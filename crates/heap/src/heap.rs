@@ -360,8 +360,14 @@ impl<S: System> Heap<S> {
         }
         let frames = self.frames_for(bytes);
         let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
-        let run = self.backend.get_run(frames, align, ClassId::RUN);
-        run.map_or(null, |run| (run.start.as_ptr(), run.clean))
+        let Some(run) = self.backend.get_run(frames, align, ClassId::RUN) else { return null };
+        if !run.clean {
+            // A mark from when a small object began here must not move along with what the caller
+            // copies, and one day come back as that of an object in use.
+            // SAFETY: a run just taken.
+            unsafe { FreeObject::new(run.start) }.unmark();
+        }
+        (run.start.as_ptr(), run.clean)
     }
 
     /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one

@@ -389,6 +389,24 @@ static void mallinfo_agrees(void) {
     free(p), free(q);
 }
 
+/* A program may copy what it never wrote, and what lay there from before must not look like damage
+   where it comes to lie: the heap's own marks of free objects among it. */
+static void untouched_contents_move(void) {
+    enum { COUNT = 40 };
+    static char *all[COUNT];
+    for (int i = 0; i < COUNT; i++) all[i] = malloc(32768);
+    for (int i = 0; i < COUNT; i++) free(all[i]);
+    malloc_trim((size_t)1 << 40);
+    char *run = malloc(65536);
+    for (int i = 0; i < COUNT; i++) memcpy(all[i] = malloc(20000), run, 20000);
+    free(run);
+    for (int i = 0; i < COUNT; i++) {
+        all[i] = realloc(all[i], 30000);
+        CHECK(malloc_usable_size(all[i]) >= 30000);
+    }
+    for (int i = 0; i < COUNT; i++) free(all[i]);
+}
+
 /* The number behind `key` in `text`. */
 static size_t number_after(const char *text, const char *key) {
     const char *at = strstr(text, key);
@@ -456,6 +474,7 @@ int main(int argc, char **argv) {
         CASE(calloc_overflow), CASE(calloc_is_zero), CASE(posix_memalign_einval), CASE(aligned),
         CASE(least_alignment), CASE(zero_bytes_unique), CASE(realloc_to_zero),
         CASE(realloc_keeps_contents), CASE(realloc_huge_moves_pages),
+        CASE(untouched_contents_move),
         {"reallocarray", reallocarray_case}, CASE(usable_size), CASE(valloc_pvalloc),
         CASE(sized_frees), CASE(libc_aliases), {"mallopt", mallopt_case},
         CASE(mallinfo2_is_true), CASE(mallinfo_agrees), CASE(malloc_info_is_true),

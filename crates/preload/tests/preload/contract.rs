@@ -15,6 +15,7 @@ const CASES: &[&str] = &[
     "realloc_to_zero",
     "realloc_keeps_contents",
     "realloc_huge_moves_pages",
+    "untouched_contents_move",
     "reallocarray",
     "usable_size",
     "valloc_pvalloc",
