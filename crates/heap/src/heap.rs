@@ -353,7 +353,13 @@ impl<S: System> Heap<S> {
         let null = (core::ptr::null_mut(), false);
         if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {
             let start = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
-            return start.map_or(null, |start| (start.as_ptr(), true));
+            if let Some(start) = start {
+                return (start.as_ptr(), true);
+            }
+            // Where address space is scarce, the regions hold it: they serve what they once held.
+            if bytes > self.backend.stats().committed_bytes || align >= MIN_HUGE_BYTES {
+                return null;
+            }
         }
         if self.backend.should_scavenge() {
             self.scavenge();
@@ -626,7 +632,9 @@ impl<S: System> Heap<S> {
             Place::Huge { bytes: old_bytes } => {
                 if bytes >= MIN_HUGE_BYTES / 2 {
                     let resized = self.backend.huge.lock().resize(object, bytes, self.source());
-                    return resized.map_or(core::ptr::null_mut(), |start| start.as_ptr());
+                    if let Some(start) = resized {
+                        return start.as_ptr();
+                    }
                 }
                 old_bytes
             }

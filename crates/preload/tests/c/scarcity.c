@@ -75,6 +75,31 @@ static void address_space_limit(void) {
     }
 }
 
+/* When smaller objects had taken all address space and are freed, larger ones find it again. */
+static void larger_objects_after_smaller(void) {
+    limit_address_space((size_t)400 << 20);
+    if (!again("limited")) return;
+    size_t sizes[] = {100, 10000, 1000000, 3000000, (size_t)40 << 20};
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *list = NULL;
+        size_t bytes = take_all(sizes[i], &list) * sizes[i];
+        if (bytes > most) most = bytes;
+        CHECK(bytes > most / 2, "%zu bytes in objects of %zu, %zu before", bytes, sizes[i], most);
+        if (sizes[i] > 4000000) {
+            /* One of them can grow where there is room, and is whole where there is none. */
+            void **first = list;
+            list = *first;
+            memset(first, 7, sizes[i]);
+            errno = 0;
+            CHECK(!realloc(first, (size_t)350 << 20) && errno == ENOMEM);
+            for (size_t at = 0; at < sizes[i]; at += 4095) CHECK(((char *)first)[at] == 7);
+            free(first);
+        }
+        give_all(&list);
+    }
+}
+
 static void *touch_some(void *argument) {
     char *p = malloc(100000);
     CHECK(p);
@@ -188,7 +213,8 @@ static void few_mappings(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        CASE(address_space_limit), CASE(limit_leaves_room_for_others), CASE(no_madvise),
+        CASE(address_space_limit), CASE(larger_objects_after_smaller),
+        CASE(limit_leaves_room_for_others), CASE(no_madvise),
         CASE(no_rseq), CASE(no_mremap), CASE(few_mappings),
     };
     arguments = argv;

@@ -6,6 +6,7 @@ use crate::harness::{Suite, add_cases, preloaded, program, run};
 
 const CASES: &[&str] = &[
     "address_space_limit",
+    "larger_objects_after_smaller",
     "limit_leaves_room_for_others",
     "no_madvise",
     "no_rseq",
@@ -15,11 +16,6 @@ const CASES: &[&str] = &[
 
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "scarcity", "scarcity.c", CASES);
-    suite.skip(
-        "scarcity::larger_objects_after_smaller",
-        "known defect: when smaller objects had taken all address space and are freed, objects \
-         of 3 MB are still refused",
-    );
     let name = "scarcity::overcommit_refused";
     match fs::read_to_string("/proc/sys/vm/overcommit_memory") {
         Ok(mode) if mode.trim() == "2" => suite.test_with(name, &["cc"], || {
