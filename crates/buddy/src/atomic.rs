@@ -29,7 +29,7 @@
 //!    free, for that `Local` alone.
 //! 3. Whoever changes a word's class (empty, between, full) writes the class into the sector
 //!    state *by a read-modify-write* and then looks at the word again, until both agree. Whoever
-//!    thereby changes the summary of a sector does the same with the bits of `top`.
+//!    thereby changes a part of the summary of a sector does the same with its bit of `top`.
 //! 4. So when no call is under way, all summaries are exact: the last write of a hint was followed
 //!    by a look that saw the last change below it. (Were it not so, that change's own write of the
 //!    hint, a read-modify-write, would come later still.) During a call they may be behind.
@@ -49,7 +49,7 @@ mod tests;
 
 use hectare_base::sync::atomic::{AtomicU64, Ordering};
 pub use local::Local;
-use state::{Class, SECTOR_WORDS, SectorState};
+use state::{Class, SECTOR_WORDS, SectorState, Summary};
 
 use crate::bits::{WORD, blocks, span};
 use crate::{Error, FrameId, Invalid};
@@ -334,7 +334,7 @@ impl<'m> Atomic<'m> {
                 }
             };
             if old.summary_differs(new) {
-                self.publish_summary(sector);
+                self.publish_summary(sector, old.summary());
             }
             let now = classes();
             if now == seen {
@@ -344,18 +344,20 @@ impl<'m> Atomic<'m> {
         }
     }
 
-    /// Writes the summary of a sector into `top`.
+    /// Rule 3 for the bits of `top` that this thread's change of a sector from `old` on concerns:
+    /// `top` is shared by all threads, and a write more is a cache line that goes to and fro.
     #[cold]
-    fn publish_summary(&self, sector: usize) {
+    fn publish_summary(&self, sector: usize, mut old: Summary) {
         let mut seen = self.sector_state(sector).summary();
-        loop {
-            self.set_top(Top::Partial, sector, seen.has_partial);
-            self.set_top(Top::Whole, sector, seen.has_whole);
-            let now = self.sector_state(sector).summary();
-            if now == seen {
-                return;
+        while seen != old {
+            if seen.has_partial != old.has_partial {
+                self.set_top(Top::Partial, sector, seen.has_partial);
             }
-            seen = now;
+            if seen.has_whole != old.has_whole {
+                self.set_top(Top::Whole, sector, seen.has_whole);
+            }
+            old = seen;
+            seen = self.sector_state(sector).summary();
         }
     }
 
