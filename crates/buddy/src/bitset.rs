@@ -39,7 +39,8 @@
 //! 9. `free_frames` counts the free frames.
 //!
 //! Costs: `alloc` and `free` touch at most four levels of at most five words each, whatever the
-//! number of frames. Metadata: 1 bit a frame, and 12 % of that for summaries and levels.
+//! number of frames: a block of order 3 that splits one of order 17 and merges into it again is
+//! 1440 instructions, one of which the word stays broken 780. Ranges: 1100. Metadata: 1 bit a frame, and 12 % of that for summaries and levels.
 
 mod levels;
 mod range;
@@ -323,7 +324,8 @@ fn consecutive(blocks: &[FrameId]) -> usize {
 }
 
 impl FrameAllocator for Bitset<'_> {
-    // The first path serves 62 of 64 calls in a row.
+    // The first path serves 63 of 64 calls in a row. On x86-64, with the loop of the bench and the
+    // 64th call, 42 instructions each (`cargo bench -p hectare-buddy --bench instructions`).
     #[inline]
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
         // By invariant 8, the lowest bit of the word `floor` is the lowest free frame. One that is
@@ -340,6 +342,8 @@ impl FrameAllocator for Bitset<'_> {
         self.alloc_slow(order)
     }
 
+    // 46 instructions at random and 55 in order, where each word is opened and filled meanwhile;
+    // one store besides those of the counters, no branch that depends on the neighbours.
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
         let word = frame.0 / WORD;

@@ -290,6 +290,8 @@ impl Drop for Local<'_> {
 }
 
 impl FrameAllocator for Local<'_> {
+    // 30 instructions on x86-64, with the loop of the bench and the 64th call, which holds another
+    // word (`cargo bench -p hectare-buddy --bench instructions`).
     #[inline]
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
         if order == Order::ZERO
@@ -307,6 +309,8 @@ impl FrameAllocator for Local<'_> {
         frame.map(FrameId).ok_or(Error::Exhausted)
     }
 
+    // 75 instructions at random, of which the compare-and-swap takes most of the time; 55 in order,
+    // where 62 of 64 go to the held block by plain stores.
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
         if order == Order::ZERO && frame.0 < self.shared.frames {

@@ -62,6 +62,10 @@ struct Demo<'a> {
     order: Order,
     batch: usize,
     frees: bool,
+    /// Whether all is taken and given back once before it is timed. A thread that was just made
+    /// finds the metadata in another processor's cache, the only one finds it in its own: to
+    /// compare numbers of threads, each must have had it.
+    warms: bool,
     /// The order of freeing, if not that of taking.
     shuffled: Option<&'a [usize]>,
 }
@@ -103,6 +107,10 @@ impl Job for Demo<'_> {
     fn run<S: Subject>(self, mut subject: S) -> Timed {
         // Written once before, so that no page fault of the harness is timed.
         let mut blocks = vec![FrameId(usize::MAX); self.blocks];
+        if self.warms {
+            self.take(&mut subject, &mut blocks);
+            self.give_back(&mut subject, &blocks);
+        }
         let start = Instant::now();
         self.take(&mut subject, &mut blocks);
         let alloc_ns = start.elapsed().as_nanos() as f64;
@@ -136,6 +144,11 @@ impl Job for Demo<'_> {
                     let barrier = &barrier;
                     scope.spawn(move || {
                         let mut blocks = vec![FrameId(usize::MAX); share];
+                        if self.warms {
+                            self.take(&mut subject, &mut blocks);
+                            barrier.wait();
+                            self.give_back(&mut subject, &blocks);
+                        }
                         barrier.wait();
                         let start = Instant::now();
                         self.take(&mut subject, &mut blocks);
@@ -266,7 +279,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 continue;
             }
             let shuffled = shuffled.filter(|_| blocks == asked || threads > 1);
-            let demo = Demo { blocks, order, batch: args.batch, frees, shuffled };
+            let warms = args.threads.len() > 1;
+            let demo = Demo { blocks, order, batch: args.batch, frees, warms, shuffled };
             let result = subject.with(blocks * order.frames(), threads, demo);
             if !subject.is_control() {
                 verify(&result.blocks, order)?;

@@ -2,7 +2,10 @@
 //! round by round, a tenth of what is held is freed at random and taken anew. How much of the free
 //! memory lies in whole huge frames? (After Wrenger and others, "LLFree", ATC 2023, section 5.4.)
 //!
-//! The harness keeps its own map of the frames and counts in that, for all alike.
+//! The harness keeps its own map of the frames and counts in that, for all alike. The calls of the
+//! rounds are timed: single frames under load, freed in random order.
+
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use hectare_buddy::{HUGE_ORDER, Order};
@@ -45,6 +48,9 @@ struct Outcome {
     huge_ratio: Vec<f64>,
     /// Allocated frames in each 2 MiB at the end, for the picture.
     occupancy: Vec<u16>,
+    /// Time of a call in the rounds, mean.
+    alloc_ns: f64,
+    free_ns: f64,
 }
 
 impl Job for Life {
@@ -65,28 +71,38 @@ impl Job for Life {
         let mut huge_ratio = Vec::with_capacity(self.rounds);
         random.shuffle(&mut held);
         let kept = self.frames * self.load_percent / 100;
-        let give = |subject: &mut S, in_use: &mut [u16], frame: usize| {
-            subject.free(frame, Order::ZERO);
-            in_use[(frame - base) / HUGE_ORDER.frames()] -= 1;
+        let give = |subject: &mut S, in_use: &mut [u16], frames: &[usize]| {
+            let start = Instant::now();
+            for &frame in frames {
+                subject.free(frame, Order::ZERO);
+            }
+            let elapsed = start.elapsed();
+            for &frame in frames {
+                in_use[(frame - base) / HUGE_ORDER.frames()] -= 1;
+            }
+            elapsed
         };
-        for frame in held.drain(kept..) {
-            give(&mut subject, &mut in_use, frame);
-        }
+        give(&mut subject, &mut in_use, &held[kept..]);
+        held.truncate(kept);
+        let tenth = kept / 10;
+        let (mut alloc, mut free) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..self.rounds {
             random.shuffle(&mut held);
-            let tenth = kept / 10;
-            for frame in held.drain(kept - tenth..) {
-                give(&mut subject, &mut in_use, frame);
+            free += give(&mut subject, &mut in_use, &held[kept - tenth..]);
+            let start = Instant::now();
+            for slot in &mut held[kept - tenth..] {
+                *slot = subject.alloc(Order::ZERO).expect("as many were freed");
             }
-            for _ in 0..tenth {
-                let frame = subject.alloc(Order::ZERO).expect("as many were freed");
+            alloc += start.elapsed();
+            for &frame in &held[kept - tenth..] {
                 in_use[(frame - base) / HUGE_ORDER.frames()] += 1;
-                held.push(frame);
             }
             let whole = in_use.iter().filter(|&&used| used == 0).count() * HUGE_ORDER.frames();
             huge_ratio.push(whole as f64 / (self.frames - kept) as f64);
         }
-        Outcome { huge_ratio, occupancy: in_use }
+        let per_call = |time: Duration| time.as_nanos() as f64 / (self.rounds * tenth) as f64;
+        let (alloc_ns, free_ns) = (per_call(alloc), per_call(free));
+        Outcome { huge_ratio, occupancy: in_use, alloc_ns, free_ns }
     }
 
     fn run_shared<S: Subject + Send>(self, mut subjects: Vec<S>) -> Outcome {
@@ -128,7 +144,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             for round in [1, 10, 30, 100].into_iter().filter(|&round| round <= args.rounds) {
                 row = row.with(&format!("huge_after_{round}_ratio"), at(round));
             }
-            row = row.with("huge_ratio", at(args.rounds));
+            row = row
+                .with("huge_ratio", at(args.rounds))
+                .with("alloc_ns", outcome.alloc_ns)
+                .with("free_ns", outcome.free_ns);
             let mut note = String::new();
             if frames < args.frames {
                 note = format!("{frames} of {} frames: too slow with all", args.frames);
@@ -139,7 +158,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 for round in [1, 10, 30, 100].into_iter().filter(|&round| round <= args.rounds) {
                     print!("  after {round:>3} {:>6.2} %", at(round) * 100.0);
                 }
-                println!("  {note}");
+                println!(
+                    "  get {:>6.1} ns  put {:>8.1} ns  {note}",
+                    outcome.alloc_ns, outcome.free_ns
+                );
             }
             let points = outcome.huge_ratio.iter().enumerate();
             report.series.push(Series {
