@@ -139,7 +139,7 @@ impl<'a> Local<'a> {
         for sector in tree * SECTORS_IN_TREE..(tree + 1) * SECTORS_IN_TREE {
             let state = self.shared.sector_state(sector);
             let choices = match from {
-                From::Partial => state.partial(),
+                From::Partial => state.pieces(),
                 From::Whole => [state.in_whole(), 0],
             };
             for word in choices.into_iter().flat_map(state::each) {

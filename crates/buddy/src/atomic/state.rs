@@ -94,6 +94,17 @@ impl SectorState {
         [self.nonempty & !self.full, self.full & !self.whole()]
     }
 
+    /// As [`partial`](Self::partial), for the owner of the tree; but if that is a single full word
+    /// and there are whole huge frames, one of these is broken first. To take the last piece would
+    /// mark the sector as one without pieces, and to break a huge frame then as one with them
+    /// again: two writes to a line that all threads share, for 512 frames.
+    pub(super) const fn pieces(self) -> [u32; 2] {
+        match self.partial() {
+            [0, last] if last.is_power_of_two() && self.whole() != 0 => [self.whole(), last],
+            pieces => pieces,
+        }
+    }
+
     /// Words of whole huge frames, all of them full.
     pub(super) const fn in_whole(self) -> u32 {
         self.whole()

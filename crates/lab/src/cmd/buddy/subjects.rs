@@ -214,8 +214,9 @@ impl Listed {
                 give(Checked::new(bitset, &extents), threads, job)
             }
             Kind::Atomic | Kind::CheckedAtomic => {
-                // A thread may keep the rest of a word that it took: enough for all the same.
-                let frames = if threads == 1 { frames } else { frames + 64 * threads };
+                // Two trees more for each thread: when the last are shared out, threads take single
+                // frames from each other's, which is another matter than taking frames.
+                let frames = if threads == 1 { frames } else { frames + 2 * TREE_FRAMES * threads };
                 let words = Words::new(Atomic::metadata_words(frames));
                 let shared = Atomic::new(frames, words.lines());
                 let shared = shared.expect("the metadata has the size asked for");
@@ -267,6 +268,9 @@ impl Listed {
         }
     }
 }
+
+/// Frames of a tree of `Atomic`, the unit that a thread reserves.
+const TREE_FRAMES: usize = 4096;
 
 /// Words of a cache line, to which the metadata of `Atomic` is aligned.
 const WORDS_IN_LINE: usize = 8;
