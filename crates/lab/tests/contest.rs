@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use hectare_trace::{Event, FileHeader, ThreadId, Writer};
+
 fn hectare(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hectare"))
         .args(arguments)
@@ -84,4 +86,75 @@ fn a_record_becomes_a_page() {
     assert!(page.contains("<svg") && page.contains("hectare bench churn"));
     std::fs::remove_file(&json).unwrap();
     std::fs::remove_file(&html).unwrap();
+}
+
+/// Both controls, in every kind of contest: by their rows and in words.
+#[test]
+fn every_report_carries_its_controls() {
+    let path = temporary("controls.hxt");
+    let file = std::fs::File::create(&path).unwrap();
+    let mut writer = Writer::new(file, FileHeader::new()).unwrap();
+    for nth in 0..5000 {
+        writer.event(ThreadId(1), nth, &Event::Malloc { size_bytes: 8 + nth % 99 }, false).unwrap();
+    }
+    writer.finish().unwrap();
+    let trace = path.to_str().unwrap();
+    let rounds = ["--rounds", "3", "--allocators", "system"];
+    for arguments in [
+        &["replay", trace][..],
+        &["compare", "--trace", trace],
+        &["bench", "churn", "--ops", "1000"],
+        &["bench", "all", "--only", "churn"],
+    ] {
+        let report = record("controls", &[arguments, &rounds[..]].concat());
+        check_controls(&report, arguments);
+    }
+    std::fs::remove_file(&path).unwrap();
+    let program = [&["compare"][..], &rounds, &["--json"]].concat();
+    let file = temporary("controls-program");
+    let output = hectare(&[&program[..], &[file.to_str().unwrap(), "--", "true"]].concat());
+    assert!(output.status.success());
+    let report = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    check_controls(&report, &["compare", "--", "true"]);
+}
+
+fn check_controls(report: &serde_json::Value, arguments: &[&str]) {
+    let notes: Vec<&str> =
+        report["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
+    for control in ["noise floor, time", "planted slowness"] {
+        assert!(notes.iter().any(|note| note.starts_with(control)), "{arguments:?}: {notes:?}");
+    }
+    for role in ["again", "planted"] {
+        let rows = report["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["role"] == role).expect("a control's row");
+        assert!(row["time_ratio_low"].is_number(), "{arguments:?}: {row}");
+    }
+}
+
+#[test]
+fn an_interrupted_contest_keeps_what_it_measured() {
+    let file = temporary("interrupted");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hectare"));
+    command.args(["bench", "churn", "--ops", "20000", "--allocators", "system"]);
+    command.args(["--rounds", "1000", "--json", file.to_str().unwrap()]);
+    let child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("system again") && table.contains("interrupted:"), "{table}");
+    let report: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let rounds = report["parameters"]["rounds"].as_u64().unwrap();
+    assert!((1..1000).contains(&rounds), "{rounds} rounds");
+    let row = &report["rows"][0];
+    assert!(row["time_ns_runs"].as_array().unwrap().len() as u64 >= rounds);
 }

@@ -21,7 +21,7 @@ use anyhow::Context;
 
 use super::clock::Rate;
 use super::engine::{Run, Table};
-use super::plan::{Planner, Wanted};
+use super::plan::{Planner, SEGMENT_OPS, Wanted};
 use super::{Mode, Options, Touch, open};
 use crate::bench::Outcome;
 use crate::machine::page_bytes;
@@ -57,7 +57,7 @@ pub(crate) fn run(path: &Path) -> anyhow::Result<Outcome> {
     let mut pages: BTreeMap<usize, u64> = BTreeMap::new();
     let step = stop.div_ceil(LOOKS).max(1);
     while planner.totals().ops < stop {
-        let most = step.min(stop - planner.totals().ops);
+        let most = step.min(stop - planner.totals().ops).min(SEGMENT_OPS);
         let Some(segment) = planner.segment(most)? else { break };
         table.grow(segment.slots);
         Run::new(&segment, &table, options, false, rate).execute()?;
