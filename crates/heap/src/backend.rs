@@ -211,18 +211,27 @@ impl<S: System> Backend<S> {
     }
 
     /// Takes back the run that begins at `start`. `None` if no run begins there: it was given
-    /// back already, or never handed out.
+    /// back already, or never handed out. Takes the lock only if one seems to.
     pub(crate) fn put_run(&self, start: NonNull<u8>) -> Option<()> {
-        let index = self.index_of(start.addr().get())?;
-        let mut state = self.state.lock();
+        let address = start.addr().get();
+        if !address.is_multiple_of(FRAME_BYTES) {
+            return None;
+        }
+        let index = self.index_of(address)?;
+        let view = &self.views[index];
         // SAFETY: `index_of` says that the address lies in the region.
-        if unsafe { self.views[index].class_of(start.addr().get()) } != ClassId::RUN {
+        let begins_run = || unsafe { view.class_of(address) } == ClassId::RUN;
+        if !begins_run() {
+            return None;
+        }
+        let mut state = self.state.lock();
+        if !begins_run() {
             return None;
         }
         let region = state.regions[index].as_mut()?;
         let frames = region.run_length(start);
         // SAFETY: the run begins in this region, and is being given back.
-        unsafe { self.views[index].mark(start.addr().get(), 1, ClassId::NONE) };
+        unsafe { view.mark(address, 1, ClassId::NONE) };
         region.give_run(start, frames);
         self.gave(&mut state, frames);
         Some(())
@@ -301,8 +310,13 @@ impl<S: System> Backend<S> {
     /// What follows when `frames` frames have become dirty.
     fn gave(&self, state: &mut State, frames: usize) {
         state.used_frames -= frames;
+        // The usual case, before the clock is asked.
+        let dirty = state.dirty_frames();
+        if dirty <= state.least_allowance_frames() {
+            return;
+        }
         let allowance = self.allowance(state);
-        if state.dirty_frames() > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES {
+        if dirty > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES {
             self.decommit(state, allowance);
         }
     }
@@ -310,7 +324,7 @@ impl<S: System> Backend<S> {
     /// How many dirty frames may stay when memory was freed.
     fn allowance(&self, state: &mut State) -> usize {
         self.forget_old_peaks(state);
-        let least = (state.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
+        let least = state.least_allowance_frames();
         least.max(state.headroom_frames().min(state.used_frames / 2 + state.regret_frames))
     }
 
@@ -395,9 +409,13 @@ impl<S: System> Backend<S> {
         state.unused_caches = Some(cache);
     }
 
-    /// Zeroed memory, aligned to a cache line, that is never given back.
+    /// Zeroed memory, aligned to [`METADATA_ALIGN`], that is never given back.
+    pub(crate) fn metadata(&self, bytes: usize) -> Option<NonNull<u8>> {
+        self.get_metadata(&mut self.state.lock(), bytes)
+    }
+
     fn get_metadata(&self, state: &mut State, bytes: usize) -> Option<NonNull<u8>> {
-        let bytes = align_up(bytes, 64);
+        let bytes = align_up(bytes, METADATA_ALIGN);
         let fresh = state.metadata.is_none() || state.metadata_left_bytes < bytes;
         if fresh {
             let chunk = align_up(METADATA_CHUNK_BYTES, self.source.page_bytes());
@@ -452,7 +470,15 @@ impl<S: System> Backend<S> {
 
 const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
+/// What the processor fetches together: two cache lines.
+const METADATA_ALIGN: usize = 128;
+
 impl State {
+    /// How many frames may always be dirty.
+    fn least_allowance_frames(&self) -> usize {
+        (self.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES)
+    }
+
     /// How many frames may be dirty for no more to be resident than an eighth above the most that
     /// was lately in use at once.
     fn headroom_frames(&self) -> usize {

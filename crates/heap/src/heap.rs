@@ -277,7 +277,9 @@ impl<S: System> Heap<S> {
     fn put_batch(&self, class: ClassId, batch: Batch) {
         if self.draining.load(Relaxed) {
             self.give_to_slabs(class, batch);
-        } else if let Some(overflow) = self.pools.put(self.source().cpu(), class, batch) {
+        } else if let Some(overflow) =
+            self.pools.put(self.source().cpu(), class, batch, |bytes| self.backend.metadata(bytes))
+        {
             self.give_to_slabs(class, overflow);
         }
     }
@@ -480,6 +482,9 @@ impl<S: System> Heap<S> {
     #[inline(never)]
     pub unsafe fn free_slow(&self, cache: Option<NonNull<Cache>>, object: *mut u8) {
         let Some(start) = NonNull::new(object) else { return };
+        if self.backend.put_run(start).is_some() {
+            return;
+        }
         match self.place_of(start) {
             Ok(Place::Small(class)) => {
                 // SAFETY: `place_of` says that it is an object of a size class.
@@ -487,11 +492,8 @@ impl<S: System> Heap<S> {
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.give(cache, class, object) };
             }
-            Ok(Place::Run { .. }) => {
-                if self.backend.put_run(start).is_none() {
-                    self.misuse("free", object, Misuse::NotAllocated);
-                }
-            }
+            // Freed by another thread in between.
+            Ok(Place::Run { .. }) => self.misuse("free", object, Misuse::NotAllocated),
             Ok(Place::Huge { .. }) => {
                 if self.backend.huge.lock().put(start, self.source()).is_none() {
                     self.misuse("free", object, Misuse::NotAllocated);

@@ -10,9 +10,13 @@
 //!
 //! Invariant: the first `len` slots hold a batch each; the others none.
 
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::ptr::NonNull;
+use core::sync::atomic::{
+    AtomicPtr, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
-use hectare_base::sync::{Lock, Padded, Park};
+use hectare_base::sync::{Lock, Park};
 
 use crate::class::{ClassId, STATES};
 use crate::object::{Batch, FreeObject};
@@ -36,18 +40,24 @@ struct Slots {
 }
 
 #[derive(Debug)]
+#[repr(align(128))]
 struct CpuPool<P> {
     bins: [Lock<Slots, P>; STATES],
+}
+
+impl<P: Park> CpuPool<P> {
+    const EMPTY: Self = Self { bins: [const { Lock::new(Slots::EMPTY) }; STATES] };
 }
 
 /// The pools of all CPUs.
 #[derive(Debug)]
 pub(crate) struct Pools<P> {
-    cpus: [Padded<CpuPool<P>>; CPUS],
+    /// Null until the CPU's pool is first needed; then it is there for good.
+    cpus: [AtomicPtr<CpuPool<P>>; CPUS],
     /// One more than the highest pool in use: how far borrowing looks.
     used: AtomicUsize,
-    /// Held while `used` grows, and across a fork: the child must not get a pool whose locks its
-    /// parent's other threads hold.
+    /// Held while a pool comes into use, and across a fork: the child must not get a pool whose
+    /// locks its parent's other threads hold.
     growth: Lock<(), P>,
 }
 
@@ -85,22 +95,28 @@ impl Slots {
 impl<P: Park> Pools<P> {
     pub(crate) const fn new() -> Self {
         Self {
-            cpus: [const { Padded::new(CpuPool { bins: [const { Lock::new(Slots::EMPTY) }; STATES] }) };
-                CPUS],
+            cpus: [const { AtomicPtr::new(core::ptr::null_mut()) }; CPUS],
             used: AtomicUsize::new(0),
             growth: Lock::new(()),
         }
     }
 
     /// Puts a batch into the pool of `cpu`. It comes back, and must go to the bin, if the pool is
-    /// full or busy. (An older batch in its place would cost more: the bin reads each object, and
+    /// full or busy, or is to be made and `memory` (which gives as many bytes, aligned to 128, for
+    /// good) has none. (An older batch in its place would cost more: the bin reads each object, and
     /// those that were freed last are the ones that are still in the processor's cache.)
-    pub(crate) fn put(&self, cpu: usize, class: ClassId, batch: Batch) -> Option<Batch> {
+    pub(crate) fn put(
+        &self,
+        cpu: usize,
+        class: ClassId,
+        batch: Batch,
+        memory: impl FnOnce(usize) -> Option<NonNull<u8>>,
+    ) -> Option<Batch> {
         let cpu = cpu % CPUS;
-        if cpu >= self.used.load(Relaxed) {
-            self.begin_to_use(cpu);
-        }
-        let Some(mut slots) = self.cpus[cpu].bins[class.index()].try_lock() else {
+        let Some(pool) = self.pool(cpu).or_else(|| self.begin_to_use(cpu, memory)) else {
+            return Some(batch);
+        };
+        let Some(mut slots) = pool.bins[class.index()].try_lock() else {
             return Some(batch);
         };
         if slots.len >= slots.limit.min(most_batches(class)) {
@@ -111,27 +127,45 @@ impl<P: Park> Pools<P> {
         None
     }
 
+    fn pool(&self, cpu: usize) -> Option<&CpuPool<P>> {
+        // SAFETY: null, or a pool written before it was published, which is there for good.
+        unsafe { self.cpus[cpu].load(Acquire).as_ref() }
+    }
+
     #[cold]
-    fn begin_to_use(&self, cpu: usize) {
+    fn begin_to_use(
+        &self,
+        cpu: usize,
+        memory: impl FnOnce(usize) -> Option<NonNull<u8>>,
+    ) -> Option<&CpuPool<P>> {
         let _growth = self.growth.lock();
-        self.used.fetch_max(cpu + 1, Relaxed);
+        if self.pool(cpu).is_none() {
+            let pool: NonNull<CpuPool<P>> = memory(size_of::<CpuPool<P>>())?.cast();
+            // SAFETY: fresh memory of its size and alignment.
+            unsafe { pool.write(CpuPool::EMPTY) };
+            // Release: whoever reads the address sees the pool written.
+            self.cpus[cpu].store(pool.as_ptr(), Release);
+            self.used.fetch_max(cpu + 1, Relaxed);
+        }
+        self.pool(cpu)
+    }
+
+    /// The pools in use, and where each is.
+    fn in_use(&self) -> impl Iterator<Item = &CpuPool<P>> {
+        (0..self.used.load(Relaxed)).filter_map(|cpu| self.pool(cpu))
     }
 
     /// Takes a batch from the pool of `cpu`, or borrows one from another.
     pub(crate) fn take(&self, cpu: usize, class: ClassId) -> Option<Batch> {
-        let used = self.used.load(Relaxed);
-        let first = cpu % CPUS;
-        let own = (first < used).then_some(first);
-        own.into_iter()
-            .chain((0..used).filter(|&other| other != first))
-            .find_map(|cpu| self.cpus[cpu].bins[class.index()].try_lock()?.take())
+        let own = self.pool(cpu % CPUS);
+        let take = |pool: &CpuPool<P>| pool.bins[class.index()].try_lock()?.take();
+        own.and_then(take).or_else(|| self.in_use().find_map(take))
     }
 
     /// Takes a batch of `class` from whichever pool has one, waiting for its lock: for emptying.
     pub(crate) fn drain(&self, class: ClassId) -> Option<Batch> {
-        let used = self.used.load(Relaxed);
-        self.cpus[..used].iter().find_map(|cpu| {
-            let mut slots = cpu.bins[class.index()].lock();
+        self.in_use().find_map(|pool| {
+            let mut slots = pool.bins[class.index()].lock();
             slots.limit = FIRST_LIMIT;
             slots.pop()
         })
@@ -139,12 +173,11 @@ impl<P: Park> Pools<P> {
 
     /// How many objects of `class` the pools hold.
     pub(crate) fn objects(&self, class: ClassId) -> usize {
-        let used = self.used.load(Relaxed);
-        let held = |cpu: &Padded<CpuPool<P>>| {
-            let slots = cpu.bins[class.index()].lock();
+        let held = |pool: &CpuPool<P>| {
+            let slots = pool.bins[class.index()].lock();
             slots.counts[..usize::from(slots.len)].iter().map(|&c| usize::from(c)).sum::<usize>()
         };
-        self.cpus[..used].iter().map(held).sum()
+        self.in_use().map(held).sum()
     }
 
     /// Holds the locks of the pools in use across a fork.
@@ -159,7 +192,7 @@ impl<P: Park> Pools<P> {
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
     pub(crate) unsafe fn after_fork(&self) {
         for bin in self.used_bins() {
-            // SAFETY: the caller's promise; `used` is what it was, since `growth` is held.
+            // SAFETY: the caller's promise; the pools are those they were, since `growth` is held.
             unsafe { bin.unlock() };
         }
         // SAFETY: the caller's promise.
@@ -167,7 +200,7 @@ impl<P: Park> Pools<P> {
     }
 
     fn used_bins(&self) -> impl Iterator<Item = &Lock<Slots, P>> {
-        self.cpus[..self.used.load(Relaxed)].iter().flat_map(|cpu| &cpu.bins)
+        self.in_use().flat_map(|pool| &pool.bins)
     }
 }
 

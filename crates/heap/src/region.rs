@@ -253,6 +253,10 @@ impl Region {
             return Err(Refusal::NoRange);
         }
         let cached = if align == 1 { self.cached.pop(frames).map(FrameId) } else { None };
+        if frames > RunCache::MAX_LENGTH {
+            // For what is never kept, the kept ones are but holes in the ranges that it needs.
+            self.uncache();
+        }
         let dirty = cached
             .or_else(|| self.take_dirty(frames, align, source, view))
             .or_else(|| self.uncache().then(|| self.take_dirty(frames, align, source, view))?);
@@ -364,14 +368,15 @@ impl Region {
         true
     }
 
-    /// Takes back a large object's run; the next of the same length is likely to be this one.
+    /// Takes back a large object's run. The next of the same length is likely to be this one: so
+    /// it is kept as it is, in place of all others if there is no room.
     pub(crate) fn give_run(&mut self, start: NonNull<u8>, frames: usize) {
         let first = self.frame_of(start);
-        if !self.cached.push(first, frames) {
+        if !self.cached.has_room(frames) {
             self.uncache();
-            if !self.cached.push(first, frames) {
-                self.give(start, frames);
-            }
+        }
+        if !self.cached.push(first, frames) {
+            self.give(start, frames);
         }
     }
 

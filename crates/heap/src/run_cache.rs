@@ -7,14 +7,14 @@
 //! 1. The frames of a run here are free in neither buddy allocator.
 //! 2. `frames` is the sum of the lengths, at most [`MAX_FRAMES`].
 
-/// Runs of at most so many frames are kept: 1 MiB.
-const MAX_LENGTH: usize = 256;
-
 /// How many frames are kept in all: 4 MiB.
 const MAX_FRAMES: usize = 1024;
 
+/// How many lengths there are: each up to 16 frames, then eight to a doubling.
+const LENGTHS: usize = 49;
+
 /// How many runs of one length are kept.
-const DEPTH: usize = 7;
+const DEPTH: usize = 31;
 
 #[derive(Debug, Clone, Copy)]
 struct Stack {
@@ -25,13 +25,40 @@ struct Stack {
 /// The cache. All zeros when empty.
 #[derive(Debug)]
 pub(crate) struct RunCache {
-    stacks: [Stack; MAX_LENGTH],
+    stacks: [Stack; LENGTHS],
     frames: usize,
 }
 
+/// Which stack runs of `length` frames are on, if they are kept: those of the lengths that the
+/// heap asks for.
+fn stack_of(length: usize) -> Option<usize> {
+    if length == 0 || length > RunCache::MAX_LENGTH {
+        return None;
+    }
+    if length <= 16 {
+        return Some(length);
+    }
+    let bits = (length - 1).ilog2();
+    let step = 1 << (bits - 3);
+    let behind = length - (1 << bits);
+    (behind % step == 0).then(|| 8 + (bits as usize - 3) * 8 + behind / step)
+}
+
+/// The inverse of [`stack_of`].
+fn length_of(stack: usize) -> usize {
+    if stack <= 16 {
+        return stack;
+    }
+    let (doubling, step) = ((stack - 17) / 8, (stack - 17) % 8 + 1);
+    (8 + step) << (doubling + 1)
+}
+
 impl RunCache {
+    /// Runs of at most so many frames are kept: 1 MiB.
+    pub(crate) const MAX_LENGTH: usize = 256;
+
     pub(crate) const fn new() -> Self {
-        Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; MAX_LENGTH], frames: 0 }
+        Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; LENGTHS], frames: 0 }
     }
 
     /// How many frames it holds.
@@ -39,14 +66,18 @@ impl RunCache {
         self.frames
     }
 
+    /// Whether a run of `length` frames more would not be too much.
+    pub(crate) fn has_room(&self, length: usize) -> bool {
+        self.frames + length <= MAX_FRAMES
+    }
+
     /// Keeps the run of `length` frames at `start`, if it is short and there is room.
     pub(crate) fn push(&mut self, start: usize, length: usize) -> bool {
-        let Some(stack) = self.stacks.get_mut(length.wrapping_sub(1)) else { return false };
-        let (Some(place), Ok(start)) =
-            (stack.starts.get_mut(stack.len as usize), u32::try_from(start))
-        else {
+        let (Some(index), Ok(start)) = (stack_of(length), u32::try_from(start)) else {
             return false;
         };
+        let stack = &mut self.stacks[index % LENGTHS];
+        let Some(place) = stack.starts.get_mut(stack.len as usize) else { return false };
         if self.frames + length > MAX_FRAMES {
             return false;
         }
@@ -58,7 +89,7 @@ impl RunCache {
 
     /// The run of exactly `length` frames that was kept last.
     pub(crate) fn pop(&mut self, length: usize) -> Option<usize> {
-        let stack = self.stacks.get_mut(length.wrapping_sub(1))?;
+        let stack = &mut self.stacks[stack_of(length)? % LENGTHS];
         let top = stack.len.checked_sub(1)?;
         stack.len = top;
         self.frames -= length;
@@ -70,7 +101,7 @@ impl RunCache {
         if self.frames == 0 {
             return None;
         }
-        let length = 1 + self.stacks.iter().position(|stack| stack.len > 0)?;
+        let length = length_of(self.stacks.iter().position(|stack| stack.len > 0)?);
         Some((self.pop(length)?, length))
     }
 }
@@ -80,9 +111,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_length_that_the_heap_asks_for_has_its_stack() {
+        let lengths = || (1..=RunCache::MAX_LENGTH).filter(|&n| stack_of(n).is_some());
+        assert_eq!(lengths().count(), LENGTHS - 1);
+        for (index, length) in lengths().enumerate() {
+            assert_eq!(stack_of(length), Some(index + 1), "{length}");
+            assert_eq!(length_of(index + 1), length);
+            let step = (length.next_power_of_two() / 16).max(1);
+            assert!(length.is_multiple_of(step), "{length}");
+        }
+        assert_eq!(
+            (stack_of(0), stack_of(RunCache::MAX_LENGTH + 1), stack_of(17)),
+            (None, None, None)
+        );
+    }
+
+    #[test]
     fn keeps_exact_lengths_and_counts_them() {
         let mut cache = RunCache::new();
-        assert!(cache.push(100, 9) && cache.push(200, 9) && cache.push(300, 10));
+        assert!([(100, 9), (200, 9), (300, 10)].iter().all(|&(s, n)| cache.push(s, n)));
         assert_eq!(cache.frames(), 28);
         assert_eq!((cache.pop(9), cache.pop(9), cache.pop(9)), (Some(200), Some(100), None));
         assert_eq!(cache.pop_any(), Some((300, 10)));
@@ -92,10 +139,14 @@ mod tests {
     #[test]
     fn refuses_what_is_long_or_too_much() {
         let mut cache = RunCache::new();
-        assert!(!cache.push(0, MAX_LENGTH + 1) && !cache.push(0, 0));
+        assert!(!cache.push(0, RunCache::MAX_LENGTH + 1) && !cache.push(0, 0));
+        assert!(!cache.push(0, 17), "no length that the heap asks for");
         let kept = (0..DEPTH + 1).filter(|&i| cache.push(i * 16, 16)).count();
         assert_eq!(kept, DEPTH);
-        let kept = (0..DEPTH).filter(|&i| cache.push(i * MAX_LENGTH, MAX_LENGTH)).count();
-        assert_eq!(kept, (MAX_FRAMES - DEPTH * 16) / MAX_LENGTH);
+        let kept = (0..DEPTH)
+            .filter(|&i| cache.push(i * RunCache::MAX_LENGTH, RunCache::MAX_LENGTH))
+            .count();
+        assert_eq!(kept, (MAX_FRAMES - DEPTH * 16) / RunCache::MAX_LENGTH);
+        assert!(!cache.has_room(RunCache::MAX_LENGTH));
     }
 }

@@ -133,7 +133,7 @@ fn a_dead_threads_memory_is_used_again() {
         let left = std::thread::scope(|scope| {
             let heap = &*heap;
             let dying = scope.spawn(move || {
-                pretend_cpu(Some(generation));
+                pretend_cpu(Some(generation % 4));
                 let mut front = Front::new(heap);
                 let objects: Vec<_> =
                     (0..20_000).map(|i| take(&mut front, 16 << (i % 5))).collect();
@@ -142,7 +142,7 @@ fn a_dead_threads_memory_is_used_again() {
             dying.join().expect("the thread")
         });
         // Its objects outlive it, and another thread frees them.
-        pretend_cpu(Some(generation + 1));
+        pretend_cpu(Some((generation + 1) % 4));
         let mut heir = Front::new(&heap);
         give(&mut heir, left.0);
         drop(heir);
@@ -150,8 +150,9 @@ fn a_dead_threads_memory_is_used_again() {
     }
     pretend_cpu(None);
     assert!(held[49] <= held[5] + (2 << 20), "{held:?}");
+    // Four CPUs' pools and the caches of two threads, in chunks of 64 KiB.
     let metadata = heap.stats().metadata_bytes;
-    assert!(metadata <= 64 << 10, "{metadata} bytes for caches: dead threads' are not reused");
+    assert!(metadata <= 128 << 10, "{metadata} bytes for caches: dead threads' are not reused");
     check_heap(&heap, [], &[]);
     check_released(&heap);
 }
