@@ -46,7 +46,9 @@ struct CpuPool<P> {
 }
 
 impl<P: Park> CpuPool<P> {
-    const EMPTY: Self = Self { bins: [const { Lock::new(Slots::EMPTY) }; STATES] };
+    const fn new() -> Self {
+        Self { bins: [const { Lock::new(Slots::EMPTY) }; STATES] }
+    }
 }
 
 /// The pools of all CPUs.
@@ -142,7 +144,7 @@ impl<P: Park> Pools<P> {
         if self.pool(cpu).is_none() {
             let pool: NonNull<CpuPool<P>> = memory(size_of::<CpuPool<P>>())?.cast();
             // SAFETY: fresh memory of its size and alignment.
-            unsafe { pool.write(CpuPool::EMPTY) };
+            unsafe { pool.write(CpuPool::new()) };
             // Release: whoever reads the address sees the pool written.
             self.cpus[cpu].store(pool.as_ptr(), Release);
             self.used.fetch_max(cpu + 1, Relaxed);

@@ -41,7 +41,7 @@ fn stack_of(length: usize) -> Option<usize> {
     let bits = (length - 1).ilog2();
     let step = 1 << (bits - 3);
     let behind = length - (1 << bits);
-    (behind % step == 0).then(|| 8 + (bits as usize - 3) * 8 + behind / step)
+    behind.is_multiple_of(step).then(|| 8 + (bits as usize - 3) * 8 + behind / step)
 }
 
 /// The inverse of [`stack_of`].
