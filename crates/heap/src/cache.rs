@@ -50,6 +50,8 @@ pub struct Cache {
     pub(crate) next_unused: Option<NonNull<Cache>>,
     /// When this thread's next sample is due, where samples are taken.
     pub(crate) countdown: Countdown,
+    /// Whether it is a thread's own: none of the statics that stand for something else.
+    pub(crate) is_open: bool,
 }
 
 // SAFETY: an absent cache is never written to, and one in use is reached by one thread.
@@ -72,6 +74,7 @@ impl Cache {
         }; STATES],
         next_unused: None,
         countdown: Countdown::NEW,
+        is_open: false,
     };
 
     /// Makes this an empty cache that may be used.
@@ -91,6 +94,7 @@ impl Cache {
             };
         }
         self.next_unused = None;
+        self.is_open = true;
     }
 
     /// How many objects it holds of `class`.

@@ -185,6 +185,20 @@ impl<S: System> Heap<S> {
         }
     }
 
+    /// An object for `bytes` from the thread's cache, whether or not requests are diverted; null
+    /// when it has none.
+    ///
+    /// # Safety
+    /// As [`malloc_fast`](Self::malloc_fast).
+    #[inline(always)]
+    pub(crate) unsafe fn malloc_from(&self, cache: NonNull<Cache>, bytes: usize) -> *mut u8 {
+        if bytes > MAX_SMALL_BYTES {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.take_fast(cache, ClassId::for_bytes(bytes), self.key()) }
+    }
+
     /// An object for `bytes`, whether or not requests are diverted; null when memory is out.
     ///
     /// # Safety
@@ -194,10 +208,9 @@ impl<S: System> Heap<S> {
         cache: Option<NonNull<Cache>>,
         bytes: usize,
     ) -> *mut u8 {
-        if let (Some(cache), true) = (cache, bytes <= MAX_SMALL_BYTES) {
-            let class = ClassId::for_bytes(bytes);
+        if let Some(cache) = cache {
             // SAFETY: the caller's promise, passed on.
-            let object = unsafe { self.take_fast(cache, class, self.key()) };
+            let object = unsafe { self.malloc_from(cache, bytes) };
             if !object.is_null() {
                 return object;
             }

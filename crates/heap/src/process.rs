@@ -94,9 +94,10 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
 }
 
 /// The cache that a thread's word names, if it is one that can be used.
-fn named_cache(word: NonNull<Cache>) -> Option<NonNull<Cache>> {
-    let absent = [&tls::ABSENT, &DEPARTED, &INSIDE];
-    (!absent.into_iter().any(|absent| word == NonNull::from(absent))).then_some(word)
+#[inline(always)]
+pub(crate) fn named_cache(word: NonNull<Cache>) -> Option<NonNull<Cache>> {
+    // SAFETY: the word names this thread's cache, or a static.
+    unsafe { word.as_ref() }.is_open.then_some(word)
 }
 
 impl Process {
@@ -133,10 +134,12 @@ impl Process {
         Some(cache)
     }
 
-    /// As `cache`, for a thread that is inside and whose word said `word` before.
+    /// A new cache for a thread that is inside, and whose word said `word` before; `None` unless
+    /// it never had one.
+    #[cold]
     pub(crate) fn cache_inside(&'static self, word: NonNull<Cache>) -> Option<NonNull<Cache>> {
         if word != NonNull::from(&tls::ABSENT) {
-            return named_cache(word);
+            return None;
         }
         let key = self.exit_key()?;
         let cache = self.heap.new_cache()?;

@@ -50,13 +50,23 @@ impl Countdown {
     /// a seed for a thread that has drawn no gap yet.
     #[inline(always)]
     pub(crate) fn step(&mut self, bytes: usize, rates: impl FnOnce() -> (Rates, u64)) -> Due {
-        self.bytes_left -= bytes.max(1) as i64;
-        self.calls_left -= 1;
-        if self.bytes_left | self.calls_left >= 0 {
+        if let Some(passed) = self.passed(bytes) {
+            *self = passed;
             return Due::NOTHING;
         }
+        self.bytes_left -= bytes.max(1) as i64;
+        self.calls_left -= 1;
         let (rates, seed) = rates();
         self.ended(bytes, rates, seed)
+    }
+
+    /// What the counts would be behind an allocation of `bytes` at which nothing is due; `None` if
+    /// anything is, or no gap was drawn yet.
+    #[inline(always)]
+    pub(crate) fn passed(&self, bytes: usize) -> Option<Self> {
+        let bytes_left = self.bytes_left - bytes.max(1) as i64;
+        let calls_left = self.calls_left - 1;
+        (bytes_left | calls_left >= 0).then_some(Self { bytes_left, calls_left, ..*self })
     }
 
     /// A gap has ended, or none was drawn yet.

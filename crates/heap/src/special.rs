@@ -29,7 +29,9 @@ use hectare_pages::{Os, PageSource};
 use crate::cache::Cache;
 use crate::class::{MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::guard::Finding;
-use crate::process::{Process, ProcessProfile, cache_word, inside_word, set_cache_word};
+use crate::process::{
+    Process, ProcessProfile, cache_word, inside_word, named_cache, set_cache_word,
+};
 use crate::profile::MAX_FRAMES;
 use crate::sample::{Due, Rates};
 
@@ -69,10 +71,13 @@ struct Inside {
 
 impl Inside {
     /// The thread's cache; `None` for one that has none, or is inside already.
+    #[inline(always)]
     fn cache(&mut self) -> Option<NonNull<Cache>> {
-        let cache = self.process.cache_inside(self.word)?;
-        self.word = cache;
-        Some(cache)
+        named_cache(self.word).or_else(|| {
+            let cache = self.process.cache_inside(self.word)?;
+            self.word = cache;
+            Some(cache)
+        })
     }
 }
 
@@ -156,6 +161,31 @@ impl Process {
         self.special()?;
         let _inside = self.enter();
         self.guard.explain(address)
+    }
+
+    /// An object for `bytes` from the thread's cache, where a watched front is on and nothing is
+    /// due at it; null when [`malloc_slow`](Self::malloc_slow) must be asked. For the front of a
+    /// slow path. A thread without a cache has drawn no gap, so nothing is taken of what its word
+    /// names.
+    #[inline(always)]
+    pub fn malloc_watched(&'static self, bytes: usize) -> *mut u8 {
+        if self.special.load(Relaxed).is_null() {
+            return core::ptr::null_mut();
+        }
+        let cache = cache_word();
+        // SAFETY: this thread's own cache, or a static that is only read.
+        let countdown = unsafe { &raw mut (*cache.as_ptr()).countdown };
+        // SAFETY: as above.
+        let Some(passed) = (unsafe { (*countdown).passed(bytes) }) else {
+            return core::ptr::null_mut();
+        };
+        // SAFETY: the word names this thread's cache: nobody else has drawn a gap.
+        let object = unsafe { self.heap.malloc_from(cache, bytes) };
+        if !object.is_null() {
+            // SAFETY: as above.
+            unsafe { *countdown = passed };
+        }
+        object
     }
 
     /// An object for `bytes`; null when memory is out.
@@ -280,9 +310,9 @@ impl Process {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.hardened_realloc(object, bytes) };
         }
+        let address = object.addr().get();
         let mut inside = self.enter();
         let cache = inside.cache();
-        let address = object.addr().get();
         let due = due(special, cache, bytes);
         if self.guard.contains(address) || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
             let old_bytes = self.special_usable_bytes(special, object, "realloc");

@@ -42,6 +42,13 @@ extern "C" fn malloc(bytes: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
+    let object = HEAP.malloc_watched(bytes);
+    if object.is_null() { malloc_slower(bytes) } else { object }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_slower(bytes: usize) -> *mut u8 {
     or_enomem(HEAP.malloc_slow(bytes))
 }
 

@@ -56,6 +56,10 @@ fn new(bytes: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_slow(bytes: usize) -> *mut u8 {
+    let object = HEAP.malloc_watched(bytes);
+    if !object.is_null() {
+        return object;
+    }
     let object = HEAP.malloc_slow(bytes);
     if object.is_null() { new_failed(|| HEAP.malloc(bytes)) } else { object }
 }
