@@ -1,6 +1,6 @@
 //! The heap: allocation and freeing in constant time.
 
-use core::hint::select_unpredictable;
+use core::hint::{cold_path, select_unpredictable};
 use core::ptr::NonNull;
 
 use crate::block::{Block, Header};
@@ -49,10 +49,12 @@ pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
     /// The first block of the newest pool, 0 without one.
     pub(crate) newest_pool: usize,
     pub(crate) pool_count: usize,
-    /// Granules in all blocks, in used ones, and the most that were ever used at once.
+    /// Granules in all blocks.
     pub(crate) managed_granules: usize,
-    pub(crate) used_granules: usize,
+    /// The most granules that were ever used at once, and how many fewer are used now: so a call
+    /// updates one number, and compares none.
     pub(crate) peak_used_granules: usize,
+    pub(crate) headroom_granules: usize,
     pub(crate) last_failure: Option<Failure>,
     /// Where the `prev` link of no block is written, and never read.
     no_block: [WordOf<R>; 2],
@@ -73,8 +75,8 @@ where
             newest_pool: 0,
             pool_count: 0,
             managed_granules: 0,
-            used_granules: 0,
             peak_used_granules: 0,
+            headroom_granules: 0,
             last_failure: None,
             no_block: [S::Word::ZERO; 2],
             table: Table::<[S; FIRST]>::EMPTY,
@@ -134,11 +136,11 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let block = self.used_block(ptr)?;
         let header = block.header();
         let granules = header.granules();
-        self.used_granules -= granules;
+        self.headroom_granules += granules;
         let next = block.after(granules);
         let next_header = next.header();
         if header.may_merge(next_header) {
-            core::hint::cold_path();
+            cold_path();
             return Ok(self.merge(block, header));
         }
         next.set_header(next_header.with_prev_free());
@@ -251,7 +253,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     pub(crate) fn fail(&mut self, granules: usize) -> Option<NonNull<u8>> {
         self.last_failure = Some(if granules > self.table.max_granules() {
             Failure::TooLarge
-        } else if granules > self.managed_granules - self.used_granules {
+        } else if granules > self.managed_granules - self.used_granules() {
             Failure::Exhausted
         } else {
             Failure::Fragmented
@@ -298,17 +300,27 @@ impl<R: ?Sized + Rows> Tlsf<R> {
 
     #[inline(always)]
     pub(crate) fn hand_out(&mut self, block: Block<R::Row>, granules: usize) -> NonNull<u8> {
-        self.used_granules += granules;
-        self.note_peak();
+        self.note_used(granules);
         // SAFETY: a block's payload lies behind its header, so not at address zero.
         unsafe { NonNull::new_unchecked(block.as_ptr()) }
     }
 
+    /// Counts `granules` more as used.
     #[inline(always)]
-    pub(crate) fn note_peak(&mut self) {
-        if self.used_granules > self.peak_used_granules {
-            self.peak_used_granules = self.used_granules;
+    pub(crate) fn note_used(&mut self, granules: usize) {
+        let (headroom, is_peak) = self.headroom_granules.overflowing_sub(granules);
+        self.headroom_granules = headroom;
+        if is_peak {
+            cold_path();
+            self.peak_used_granules = self.peak_used_granules.wrapping_sub(headroom);
+            self.headroom_granules = 0;
         }
+    }
+
+    /// How many granules are in used blocks.
+    #[inline(always)]
+    pub(crate) fn used_granules(&self) -> usize {
+        self.peak_used_granules - self.headroom_granules
     }
 
     /// Makes `granules` from `block` on a free block after a used one and files it. What follows

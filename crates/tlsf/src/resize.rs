@@ -118,7 +118,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let next_header = next.header();
         let with_next = have + if next_header.is_free() { next_header.granules() } else { 0 };
         if needed <= with_next {
-            self.resize_in_place(block, rounded.min(with_next));
+            let kept = self.resize_in_place(block, rounded.min(with_next));
+            self.note_resized(have, kept);
             return Ok(Some(ptr));
         }
         let old_bytes = Block::<R::Row>::payload_bytes(have);
@@ -126,9 +127,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             // SAFETY: both lie in the run of `first`, whose links were taken out of their lists.
             unsafe { core::ptr::copy(block.as_ptr(), first.as_ptr(), old_bytes) };
             let joined = first.header().granules();
-            self.used_granules += joined - have;
-            self.resize_in_place(first, rounded.min(joined - have + with_next));
-            self.note_peak();
+            let kept = self.resize_in_place(first, rounded.min(joined - have + with_next));
+            self.note_resized(have, kept);
             return Ok(NonNull::new(first.as_ptr()));
         }
         let Some(new) = self.memalign(align, size) else { return Ok(None) };
@@ -171,9 +171,20 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Some(first)
     }
 
-    /// Resizes a used block to `granules`, which it has itself or together with its free next one.
+    /// Counts a used block that had so many granules and now has others.
     #[inline(always)]
-    fn resize_in_place(&mut self, block: Block<R::Row>, granules: usize) {
+    fn note_resized(&mut self, had: usize, has: usize) {
+        if has > had {
+            self.note_used(has - had);
+        } else {
+            self.headroom_granules += had - has;
+        }
+    }
+
+    /// Resizes a used block to `granules`, which it has itself or together with its free next one;
+    /// returns how many it has then.
+    #[inline(always)]
+    fn resize_in_place(&mut self, block: Block<R::Row>, granules: usize) -> usize {
         let header = block.header();
         let have = header.granules();
         let next = block.after(have);
@@ -183,7 +194,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             whole += next_header.granules();
             self.unlink(next, next_header.granules());
         } else if have <= granules || Self::stays_whole(have - granules, granules) {
-            return;
+            return have;
         }
         let kept = if Self::stays_whole(whole - granules, granules) { whole } else { granules };
         let end = block.after(whole);
@@ -194,7 +205,6 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             end.set_header(end.header().with_prev_free());
             self.file(block.after(kept), whole - kept);
         }
-        self.used_granules = self.used_granules - have + kept;
-        self.note_peak();
+        kept
     }
 }

@@ -32,8 +32,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Stats {
             pools: self.pool_count,
             managed_bytes: bytes(self.managed_granules),
-            used_bytes: bytes(self.used_granules),
-            free_bytes: bytes(self.managed_granules - self.used_granules),
+            used_bytes: bytes(self.used_granules()),
+            free_bytes: bytes(self.managed_granules - self.used_granules()),
             peak_used_bytes: bytes(self.peak_used_granules),
             largest_allocatable_bytes: self.largest_allocatable_bytes(),
             last_failure: self.last_failure,

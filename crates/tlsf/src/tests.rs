@@ -17,6 +17,9 @@ mod growth;
 /// The environment variable that makes the soak tests as long as wanted.
 const SOAK_OPS: &str = "HECTARE_SOAK_OPS";
 
+/// How often a run checks the whole heap at most.
+const MOST_CHECKS: u64 = 20_000;
+
 pub(crate) fn soak_ops(default: u64) -> u64 {
     std::env::var(SOAK_OPS).ok().map_or(default, |value| {
         value.parse().unwrap_or_else(|_| panic!("{SOAK_OPS}={value} is no number"))
@@ -197,8 +200,9 @@ where
     let granule = 1usize << S::GRANULE_LOG2;
     let max_log2 = pool_bytes.ilog2() as usize;
     let mut weights = Weights::swarm(&mut random);
-    // Checking takes time in proportion to the blocks: small pools are checked at every step.
-    let period = (pool_bytes as u64 / 16384).max(1);
+    // Checking takes time in proportion to the blocks: small pools are checked at every step, and
+    // long runs `MOST_CHECKS` times.
+    let period = (pool_bytes as u64 / 16384).max(ops / MOST_CHECKS).max(1);
     for op in 0..ops {
         if op % 1024 == 0 {
             weights = Weights::swarm(&mut random);

@@ -36,8 +36,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             return Err(Corruption::Pools);
         }
         if totals.managed != self.managed_granules
-            || totals.used != self.used_granules
-            || self.peak_used_granules < self.used_granules
+            || self.headroom_granules > self.peak_used_granules
+            || totals.used != self.used_granules()
         {
             return Err(Corruption::Count);
         }
