@@ -90,7 +90,11 @@ pub(crate) fn affinity() -> anyhow::Result<Vec<usize>> {
     Ok(cpus.filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }
 
-fn pin_to(cpus: &[usize]) -> anyhow::Result<()> {
+/// Keeps this thread and what it starts on `cpus`.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn pin_to(cpus: &[usize]) -> anyhow::Result<()> {
     // SAFETY: an array of integers, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for &cpu in cpus {

@@ -1,6 +1,15 @@
-//! `hectare tlsf space`: how much more memory than the live bytes a heap needs at its peak.
+//! `hectare tlsf space`: how much more memory than the live bytes a heap needs at its peak, on random
+//! work and on recorded traces; and how long it takes for it.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context;
+use hectare_trace::{Event, ObjectId, Ordered, Trace};
+use rustc_hash::FxHashMap;
 
 use crate::bench::tlsf::subjects::{Arena, Subject, Who, Work};
+use crate::cmd::compare::bundled_traces;
 use crate::output::Outputs;
 use crate::report::{Report, Row};
 
@@ -18,7 +27,16 @@ pub(crate) struct Args {
     /// Runs with seeds of their own
     #[arg(long, value_name = "N", default_value_t = 5)]
     seeds: u64,
+    /// Traces to replay instead of the bundled ones; may be given several times
+    #[arg(long = "trace", value_name = "FILE")]
+    traces: Vec<PathBuf>,
+    /// Rounds of each trace, the fastest of which is told; 0 replays none
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    trace_rounds: usize,
 }
+
+/// The arena. Only what is touched is there.
+const ARENA_BYTES: usize = 4 << 30;
 
 /// Sizes of the stress.
 #[derive(Clone, Copy, Debug)]
@@ -45,17 +63,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report.parameter("ops", args.ops as u64);
     report.parameter("slots", args.slots as u64);
     report.parameter("seeds", args.seeds);
-    let mut arena = Arena::new(1 << 30, false)?;
+    let mut arena = Arena::new(ARENA_BYTES, false)?;
     for sizes in [Sizes::Uniform, Sizes::Biased, Sizes::LogUniform] {
         // The same share of the arena is touched again and again, so a subject's footprint is
         // told by the highest byte that it handed out, as its pool could have been no smaller.
         let works: Vec<Vec<Op>> = (0..args.seeds).map(|seed| ops(args, sizes, seed)).collect();
-        for who in Who::BUILT_IN.iter().filter(|who| who.uses_arena()) {
-            if matches!(who, Who::LinkedList | Who::BuddyAlloc) {
-                // The one's free takes time in proportion to the holes, minutes for this work; the
-                // other hands out its arena from the top, so that its highest address says nothing.
-                continue;
-            }
+        for who in comparable() {
             let (mut sum, mut worst, mut failed) = (0.0, 0.0_f64, 0);
             for ops in &works {
                 let mut work = Stress { ops, base: arena.address(), slots: args.slots };
@@ -72,12 +85,96 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             );
         }
     }
+    if args.trace_rounds > 0 {
+        let traces = if args.traces.is_empty() { bundled_traces()? } else { args.traces.clone() };
+        for trace in traces {
+            replay(&mut report, &mut arena, &trace, args.trace_rounds)?;
+        }
+    }
+    report.notes.push(
+        "traces: all threads merged to one; a realloc allocates anew and frees the old block; \
+         alignments above 16 bytes are not asked for; the contents are not written"
+            .to_owned(),
+    );
     report.notes.push(
         "overhead: highest address in use, counted from the start of the arena, over the peak of \
          the live bytes, minus one; everything that a heap keeps in its arena counts"
             .to_owned(),
     );
     args.outputs.deliver(&report)
+}
+
+/// Whose footprint is told by the highest address handed out.
+fn comparable() -> impl Iterator<Item = &'static Who> {
+    // linked_list_allocator's free takes time in proportion to the holes, minutes for this work;
+    // buddy-alloc hands out its arena from the top, so that its highest address says nothing.
+    const ALL: &[Who] = &Who::BUILT_IN;
+    ALL.iter().filter(|who| who.uses_arena() && !matches!(who, Who::LinkedList | Who::BuddyAlloc))
+}
+
+/// Replays a trace over each heap.
+fn replay(
+    report: &mut Report,
+    arena: &mut Arena,
+    path: &std::path::Path,
+    rounds: usize,
+) -> anyhow::Result<()> {
+    let ops = trace_ops(path).with_context(|| path.display().to_string())?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let mut work = Stress { ops: &ops, base: arena.address(), slots: 0 };
+    let whos: Vec<&Who> = comparable().collect();
+    let mut best: Vec<Option<Outcome>> = vec![None; whos.len()];
+    let mut order: Vec<usize> = (0..whos.len()).collect();
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..rounds {
+        random.shuffle(&mut order);
+        for &who in &order {
+            let outcome = whos[who].with(arena, &mut work)?;
+            let best = best[who].get_or_insert(outcome);
+            best.op_ns = best.op_ns.min(outcome.op_ns);
+        }
+    }
+    for (who, best) in whos.into_iter().zip(best) {
+        let best = best.context("no round was made")?;
+        report.rows.push(
+            Row::new(who.name(), format!("trace {name}"))
+                .with("peak_overhead_ratio", best.overhead)
+                .with("op_ns", best.op_ns)
+                .with("failed_allocations", best.failed_allocations),
+        );
+    }
+    Ok(())
+}
+
+/// What the trace's program allocated and freed, all threads in one order.
+fn trace_ops(path: &std::path::Path) -> anyhow::Result<Vec<Op>> {
+    let trace = Trace::open(path)?;
+    let mut ordered = Ordered::new(&trace);
+    let mut live: Vec<ObjectId> = Vec::new();
+    let mut numbers: FxHashMap<ObjectId, u32> = FxHashMap::default();
+    let mut ops = Vec::new();
+    while let Some(step) = ordered.next_step()? {
+        let event = step.record.event;
+        if let (Some(bytes), Some(object)) = (event.asked_bytes(), step.record.made) {
+            numbers.insert(object, live.len() as u32);
+            live.push(object);
+            ops.push(Op::Alloc(u32::try_from(bytes).context("a block of 4 GiB or more")?));
+        }
+        let ended = match event {
+            // A call that was refused left the old object as it was.
+            Event::Realloc { old, .. } if step.record.made.is_some() => old,
+            Event::Free { object } | Event::SizedFree { object } => object,
+            _ => None,
+        };
+        if let Some(number) = ended.and_then(|object| numbers.remove(&object)) {
+            live.swap_remove(number as usize);
+            if let Some(&moved) = live.get(number as usize) {
+                numbers.insert(moved, number);
+            }
+            ops.push(Op::Free(number));
+        }
+    }
+    Ok(ops)
 }
 
 /// A coin decides whether to allocate or to free a random block.
@@ -113,8 +210,11 @@ struct Stress<'a> {
     slots: usize,
 }
 
+#[derive(Clone, Copy)]
 struct Outcome {
     overhead: f64,
+    /// Mean time of an operation with what the harness does beside it.
+    op_ns: f64,
     failed_allocations: u64,
 }
 
@@ -125,6 +225,7 @@ impl Work for Stress<'_> {
         let mut live: Vec<(*mut u8, usize)> = Vec::with_capacity(self.slots);
         let (mut live_bytes, mut peak_live_bytes, mut end) = (0, 0, 0);
         let mut failed_allocations = 0;
+        let start = Instant::now();
         for &op in self.ops {
             match op {
                 Op::Alloc(bytes) => {
@@ -149,6 +250,7 @@ impl Work for Stress<'_> {
                 }
             }
         }
+        let op_ns = start.elapsed().as_nanos() as f64 / self.ops.len().max(1) as f64;
         for (ptr, bytes) in live {
             if !ptr.is_null() {
                 // SAFETY: as above.
@@ -156,6 +258,6 @@ impl Work for Stress<'_> {
             }
         }
         let overhead = (end - self.base) as f64 / peak_live_bytes as f64 - 1.0;
-        Outcome { overhead, failed_allocations }
+        Outcome { overhead, op_ns, failed_allocations }
     }
 }

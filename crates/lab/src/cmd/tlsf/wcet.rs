@@ -12,6 +12,7 @@ use crate::cmd::Exit;
 use crate::output::Outputs;
 use crate::replay::clock::{Rate, ticks};
 use crate::report::{Report, Row};
+use crate::runner::{affinity, pin_to};
 
 /// What no malloc and no free may exceed, in instructions.
 const BOUND_INSTRUCTIONS: u64 = 200;
@@ -76,6 +77,10 @@ impl Drop for Space {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new("tlsf wcet");
+    match pin() {
+        Ok(cpu) => report.parameter("cpu", cpu as u64),
+        Err(error) => report.notes.push(format!("could not be pinned to one processor: {error}")),
+    }
     report.parameter("bound_instructions", BOUND_INSTRUCTIONS);
     report.parameter("bound_aligned_instructions", BOUND_ALIGNED_INSTRUCTIONS);
     let mut worst: BTreeMap<usize, Count> = BTreeMap::new();
@@ -113,6 +118,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Keeps this process and its children on the last of its processors: the tracer and the child that
+/// it steps take turns, and would wait for each other's processor at each of a million steps.
+fn pin() -> anyhow::Result<usize> {
+    let cpu = *affinity()?.last().context("this process may run on no processor")?;
+    pin_to(&[cpu])?;
+    Ok(cpu)
 }
 
 fn note_counts(report: &mut Report, workload: &str, counts: &BTreeMap<usize, Count>) {
