@@ -183,11 +183,12 @@ impl<R: ?Sized + Rows> Iterator for Pools<'_, R> {
     type Item = Pool;
 
     fn next(&mut self) -> Option<Pool> {
-        // A broken chain must not make this a loop without end.
-        if self.index == 0 || self.left == 0 {
+        // A broken chain must not make this a loop without end, nor lead out of the heap's memory.
+        let block = self.heap.block(self.index);
+        let offset = block.payload().wrapping_sub(self.heap.low);
+        if self.index == 0 || self.left == 0 || offset >= self.heap.span_bytes {
             return None;
         }
-        let block = self.heap.block(self.index);
         self.index = block.older_pool();
         self.left -= 1;
         Some(Pool { first_payload: block.payload() })

@@ -22,17 +22,23 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     pub fn validate(&self) -> Result<(), Corruption> {
         let mut totals = Totals::default();
         let mut pools = 0;
+        let (mut newer_pool, mut older_pool) = (0, 0);
         for pool in self.pools() {
             // SAFETY: a pool of this heap begins with a block.
             let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
-            let end = first.after(first.footer_before().granules()).payload();
-            if end > self.low + self.span_bytes {
+            let pool = first.footer_before();
+            let room = self.low + self.span_bytes - first.payload();
+            if pool.granules() > room >> R::Row::GRANULE_LOG2 || pool.is_free() {
                 return Err(Corruption::Size(first.payload()));
             }
+            if first.newer_pool() != newer_pool {
+                return Err(Corruption::Pools);
+            }
+            (newer_pool, older_pool) = (self.index(first), first.older_pool());
             Self::validate_pool(first, &mut totals)?;
             pools += 1;
         }
-        if pools != self.pool_count {
+        if pools != self.pool_count || older_pool != 0 {
             return Err(Corruption::Pools);
         }
         if totals.managed != self.managed_granules
