@@ -43,7 +43,7 @@ pub type WideTlsf = Tlsf<[Row<usize, 32>; 32]>;
 /// A heap for pools of up to 256 KiB in a MiB; 2 bytes of overhead a block.
 pub type TinyTlsf = Tlsf<[Row<u16, 4>; 13]>;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[expect(
     clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block,

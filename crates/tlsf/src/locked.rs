@@ -89,7 +89,14 @@ pub struct Locked<H, P: Park = SpinPark> {
 
 impl<H, P: Park> Locked<H, P> {
     /// Puts `heap` behind a lock.
+    #[cfg(not(loom))]
     pub const fn new(heap: H) -> Self {
+        Self { lock: Lock::new(heap) }
+    }
+
+    /// Puts `heap` behind a lock.
+    #[cfg(loom)]
+    pub fn new(heap: H) -> Self {
         Self { lock: Lock::new(heap) }
     }
 

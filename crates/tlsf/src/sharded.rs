@@ -22,6 +22,9 @@ use hectare_pages::{PageSource, SourceError};
 use crate::error::Misuse;
 use crate::growing::{Growing, GrowthPolicy};
 
+#[cfg(all(test, loom))]
+mod loom_models;
+
 /// One reservation of a page source, handed out to the shards in chunks; at most `CHUNKS` of them.
 #[derive(Debug)]
 pub struct ChunkSet<S: PageSource, const CHUNKS: usize> {
@@ -47,7 +50,7 @@ impl<S: PageSource, const CHUNKS: usize> ChunkSet<S, CHUNKS> {
     pub fn new(source: S, chunk_bytes: usize) -> Result<Self, SourceError> {
         debug_assert!(chunk_bytes.is_power_of_two() && chunk_bytes >= source.page_bytes());
         let start = source.reserve(CHUNKS * chunk_bytes, chunk_bytes)?;
-        let owners = [const { AtomicU8::new(0) }; CHUNKS];
+        let owners = core::array::from_fn(|_| AtomicU8::new(0));
         Ok(Self { source, start, chunk_bytes, owners, changing: Lock::new(()) })
     }
 
