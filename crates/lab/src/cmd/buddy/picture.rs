@@ -79,7 +79,10 @@ pub(super) fn svg(report: &Report) -> String {
     let lines: Vec<&Series> = report.series.iter().filter(of_plot).collect();
     let mut svg = String::new();
     chart(&mut svg, &lines);
-    svg + "\n"
+    // A page that it is put into as an image does not lend it its colours.
+    let style = "<style>svg{--grid:#ccc}text{fill:#222}@media(prefers-color-scheme:dark){\
+                 svg{--grid:#555}text{fill:#ddd}}</style></svg>";
+    svg.replacen("</svg>", style, 1) + "\n"
 }
 
 fn escape(text: &str) -> String {
