@@ -265,6 +265,22 @@ mod loom_models {
     }
 
     #[test]
+    fn a_sector_empties_while_another_word_of_it_gets_a_frame() {
+        // The summary in `top` goes from yes to no and back, written by two threads.
+        race(
+            128,
+            &[(0, 1)],
+            |local| taken(local, 0),
+            |local| local.free(FrameId(70), Order::ZERO).map_or(1, |()| 0),
+            |shared, one, two| {
+                assert_eq!(two, 0);
+                assert!(one == 0 || one == 70);
+                assert_eq!(shared.free_frames(), 1);
+            },
+        );
+    }
+
+    #[test]
     fn one_frame_has_one_taker() {
         race(
             64,
