@@ -20,7 +20,12 @@ pub type Source = Failing<Counted<Strict>>;
 /// A heap over such a source, in regions of `region_bytes` at first. The memory that it takes is
 /// given back when the heap is dropped, by the source.
 pub fn new_heap(region_bytes: usize) -> Box<Heap<Source>> {
-    Box::new(Heap::new(Failing::new(Counted::new(Strict::new())), region_bytes))
+    heap_over(Strict::new(), region_bytes)
+}
+
+/// As [`new_heap`], over a system of the test's own.
+pub fn heap_over(system: Strict, region_bytes: usize) -> Box<Heap<Source>> {
+    Box::new(Heap::new(Failing::new(Counted::new(system)), region_bytes))
 }
 
 /// The [`Strict`] of a heap.

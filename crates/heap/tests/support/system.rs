@@ -91,6 +91,7 @@ pub struct Strict {
     ledger: Mutex<Ledger>,
     bound_bytes: AtomicUsize,
     now_ms: AtomicU64,
+    page_bytes: usize,
 }
 
 impl Default for Strict {
@@ -101,7 +102,13 @@ impl Default for Strict {
 
 impl Strict {
     pub fn new() -> Self {
+        Self::with_pages(Os.page_bytes())
+    }
+
+    /// One whose pages are larger than the machine's: what is no whole number of them is an error.
+    pub fn with_pages(page_bytes: usize) -> Self {
         Self {
+            page_bytes,
             ledger: Mutex::default(),
             bound_bytes: AtomicUsize::new(usize::MAX),
             now_ms: AtomicU64::new(1),
@@ -128,7 +135,7 @@ impl Strict {
     }
 
     fn check(&self, bytes: usize, start: usize) {
-        let page = Os.page_bytes();
+        let page = self.page_bytes;
         assert!(bytes > 0 && bytes.is_multiple_of(page), "{bytes} bytes are not whole pages");
         assert!(start.is_multiple_of(page), "{start:#x} is not a page's start");
     }
@@ -137,7 +144,7 @@ impl Strict {
 // SAFETY: every call is passed on unchanged, or refused without effect.
 unsafe impl PageSource for Strict {
     fn page_bytes(&self) -> usize {
-        Os.page_bytes()
+        self.page_bytes
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {

@@ -100,6 +100,47 @@ static void larger_objects_after_smaller(void) {
     }
 }
 
+/* A limit on memory that may be written to, wherever it comes from: as a system without overcommit
+   has for all processes together. What is only reserved does not count; what is committed does. */
+static void commit_limit(void) {
+    struct rlimit limit = {(size_t)300 << 20, (size_t)300 << 20};
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+    if (!again("limited")) return;
+    size_t sizes[] = {200, 5000, 100000, 1000000, (size_t)40 << 20};
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            void *list = NULL;
+            size_t bytes = take_all(sizes[i], &list) * sizes[i];
+            CHECK(bytes > (size_t)100 << 20 && bytes < (size_t)300 << 20,
+                  "%zu bytes in objects of %zu", bytes, sizes[i]);
+            give_all(&list);
+        }
+    }
+}
+
+/* A process in a control group is killed when it takes more than the group may have: what is freed
+   must go back before that. */
+static void control_group(void) {
+    FILE *file = fopen(getenv("TEST_CONTROL_GROUP"), "w");
+    CHECK(file && fprintf(file, "%d", getpid()) > 0 && fclose(file) == 0);
+    static char *all[100000];
+    for (int round = 0; round < 12; round++) {
+        size_t bytes = (size_t)500 << round % 12, count = ((size_t)40 << 20) / bytes;
+        for (size_t i = 0; i < count; i++) memset(all[i] = malloc(bytes), 1, bytes);
+        for (size_t i = 0; i < count; i++) free(all[i]);
+    }
+}
+
+/* Memory fresh from the system is zero: calloc must not touch it to make it so. */
+static void fresh_calloc_is_not_touched(void) {
+    size_t start = resident_bytes();
+    char *objects[3];
+    for (int i = 0; i < 3; i++) objects[i] = calloc(1, (size_t)25 << (20 + i % 2));
+    CHECK(resident_bytes() < start + 4000000, "%zu, then %zu", start, resident_bytes());
+    for (int i = 0; i < 3; i++) CHECK(objects[i][12345678] == 0);
+    for (int i = 0; i < 3; i++) free(objects[i]);
+}
+
 static void *touch_some(void *argument) {
     char *p = malloc(100000);
     CHECK(p);
@@ -214,6 +255,7 @@ static void few_mappings(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
+        CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
         CASE(no_rseq), CASE(no_mremap), CASE(few_mappings),
     };
