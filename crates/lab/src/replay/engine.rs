@@ -6,10 +6,7 @@
 //!    than [`WINDOW`] before the batch's last. The lane with the earliest operation never waits,
 //!    for a batch spans at most a quarter of the window.
 //! 3. An operation on another thread's object waits until that object is in its slot. It was made
-//!    by an earlier operation, so such waits end. After some looks the thread sleeps on the slot,
-//!    which says so by [`WAITED`]; who makes an object for another thread (the plan knows) looks for
-//!    that and wakes it. So a thread that waits does not take the processor from the one that it
-//!    waits for, and operations that hand nothing over pay nothing.
+//!    by an earlier operation, so such waits end.
 //!
 //! Orderings: an object's pointer is stored `Release` and loaded `Acquire`, so the block's content
 //! goes with it; so is the progress of a lane, which lets others use emptied slots again.
@@ -25,13 +22,6 @@ use super::{Mode, Options, Touch};
 
 /// What stands in a slot whose allocation failed: not null, never given to the allocator.
 const FAILED: *mut c_void = std::ptr::without_provenance_mut(1);
-
-/// What stands in an empty slot on which a thread sleeps.
-const WAITED: *mut c_void = std::ptr::without_provenance_mut(2);
-
-/// A sleeper looks for itself after this time: a question about a block is not in the plan as
-/// handed over, and who makes that block wakes nobody.
-const LOOK_AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Room for the harness's few frames and the subject's, bytes.
 const LANE_STACK_BYTES: usize = 1 << 18;
@@ -275,29 +265,18 @@ impl<'a> Run<'a> {
     #[inline(always)]
     fn wait_for_object(&self, slot: Slot) -> (*mut c_void, u64) {
         let object = self.table.slots[slot as usize].load(Ordering::Acquire);
-        if is_there(object) { (object, 0) } else { self.wait_for_object_slow(slot) }
+        if object.is_null() { self.wait_for_object_slow(slot) } else { (object, 0) }
     }
 
     #[cold]
     fn wait_for_object_slow(&self, slot: Slot) -> (*mut c_void, u64) {
         let since = ticks();
         let slot = &self.table.slots[slot as usize];
-        for _ in 0..SPINS {
+        let object = wait(|| {
             let object = slot.load(Ordering::Acquire);
-            if is_there(object) {
-                return (object, ticks() - since);
-            }
-            spin_loop();
-        }
-        loop {
-            // Whoever comes second finds the mark there and sleeps as well.
-            let _ = slot.compare_exchange(null_mut(), WAITED, Ordering::Relaxed, Ordering::Relaxed);
-            sleep_on(slot);
-            let object = slot.load(Ordering::Acquire);
-            if is_there(object) {
-                return (object, ticks() - since);
-            }
-        }
+            (!object.is_null()).then_some(object)
+        });
+        (object, ticks() - since)
     }
 
     /// The object given to an operation: null for none, taken out of its slot if it `ends`.
@@ -416,12 +395,7 @@ impl<'a> Run<'a> {
             self.touch(op, block.cast(), kept);
             block
         };
-        let slot = &self.table.slots[op.made as usize];
-        if !op.is_handed() {
-            slot.store(object, Ordering::Release);
-        } else if slot.swap(object, Ordering::AcqRel) == WAITED {
-            wake_sleepers(slot);
-        }
+        self.table.slots[op.made as usize].store(object, Ordering::Release);
     }
 
     #[inline(always)]
@@ -491,38 +465,6 @@ fn mark(op: &Op, block: *mut u8) {
         // SAFETY: the block has at least one byte.
         unsafe { block.write_volatile(op.made as u8) };
     }
-}
-
-/// Whether what stands in a slot is an object (or one whose allocation failed).
-#[inline(always)]
-fn is_there(object: *mut c_void) -> bool {
-    object.addr() & !WAITED.addr() != 0
-}
-
-/// The half of a slot that tells [`WAITED`] from everything else: objects are aligned, so the low
-/// bits are enough.
-fn futex_word(slot: &AtomicPtr<c_void>) -> *const u32 {
-    let high_first = usize::from(cfg!(target_endian = "big"));
-    slot.as_ptr().cast::<u32>().cast_const().wrapping_add(high_first)
-}
-
-/// Sleeps while the slot says [`WAITED`], at most [`LOOK_AGAIN`].
-#[cold]
-fn sleep_on(slot: &AtomicPtr<c_void>) {
-    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    let expected = WAITED.addr() as u32;
-    // SAFETY: the word is aligned and outlives the call; the kernel only reads it.
-    unsafe {
-        libc::syscall(libc::SYS_futex, futex_word(slot), operation, expected, &LOOK_AGAIN);
-    }
-}
-
-/// Wakes who sleeps on the slot.
-#[cold]
-fn wake_sleepers(slot: &AtomicPtr<c_void>) {
-    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: waking touches no memory of this process.
-    unsafe { libc::syscall(libc::SYS_futex, futex_word(slot), operation, i32::MAX) };
 }
 
 /// Looks until `ready` gives something; yields the processor after some time.

@@ -80,10 +80,6 @@ pub(crate) struct Op {
 
 const OLD_BITS: u32 = 48;
 
-/// Bit of [`Op`]: another thread ends the object made in the same segment, and may sleep until it is
-/// there.
-const HANDED: u64 = 1 << 54;
-
 impl Op {
     fn new(call: Call, size_bytes: u64, old_bytes: u64, align_log2: u8) -> Self {
         let packed = old_bytes.min((1 << OLD_BITS) - 1)
@@ -109,12 +105,6 @@ impl Op {
     #[inline(always)]
     pub(crate) fn old_bytes(&self) -> u64 {
         self.packed & ((1 << OLD_BITS) - 1)
-    }
-
-    /// Whether another thread of the segment ends the object made.
-    #[inline(always)]
-    pub(crate) fn is_handed(&self) -> bool {
-        self.packed & HANDED != 0
     }
 
     /// Alignment asked for, bytes.
@@ -199,9 +189,6 @@ pub(crate) struct Planner<'a> {
     ns_per_tick: f64,
     live: FxHashMap<ObjectId, (Slot, u64)>,
     live_bytes: u64,
-    /// By slot, where its object was made: segment, lane, operation.
-    makers: Vec<(u32, u32, u32)>,
-    segments: u32,
     /// Where in the segment an object is used without ending: lane and operation.
     uses: FxHashMap<Slot, Vec<(usize, usize)>>,
     /// Emptied slots and when.
@@ -218,8 +205,6 @@ impl<'a> Planner<'a> {
             ns_per_tick: 1e9 / trace.header().ticks_per_second as f64,
             live: FxHashMap::default(),
             live_bytes: 0,
-            makers: Vec::new(),
-            segments: 0,
             uses: FxHashMap::default(),
             emptied: VecDeque::new(),
             slots: 0,
@@ -252,7 +237,6 @@ impl<'a> Planner<'a> {
         let mut beginning = None;
         // What earlier segments used has been used: they end before this one begins.
         self.uses.clear();
-        self.segments += 1;
         while segment.ops < most_ops {
             let Some(Step { thread, record }) = self.ordered.next_step()? else { break };
             let Some(op) = self.op(&record) else { continue };
@@ -270,7 +254,6 @@ impl<'a> Planner<'a> {
                 lane.start_ns.push((ticks as f64 * self.ns_per_tick) as u64);
             }
             lane.push(op, number);
-            self.mark_handed(&mut segment, lane_nth, &op);
             self.order_uses(&mut segment, lane_nth, &op);
             segment.ops += 1;
         }
@@ -278,22 +261,6 @@ impl<'a> Planner<'a> {
         segment.beginning_ns = (beginning as f64 * self.ns_per_tick) as u64;
         segment.slots = self.slots as usize;
         Ok((segment.ops > 0).then_some(segment))
-    }
-
-    /// Marks the operation that made an object which another thread ends in the same segment.
-    fn mark_handed(&mut self, segment: &mut Segment, lane: usize, op: &Op) {
-        if op.given != NO_SLOT {
-            let (made_in, maker, nth) = self.makers[op.given as usize];
-            if made_in == self.segments && maker as usize != lane {
-                segment.lanes[maker as usize].ops[nth as usize].packed |= HANDED;
-            }
-        }
-        if op.made != NO_SLOT {
-            let nth = segment.lanes[lane].ops.len() - 1;
-            let slots = self.makers.len().max(op.made as usize + 1);
-            self.makers.resize(slots, (0, 0, 0));
-            self.makers[op.made as usize] = (self.segments, lane as u32, nth as u32);
-        }
     }
 
     /// A thread may ask about a block that another frees later. Nothing in the replay orders the
