@@ -6,9 +6,12 @@ use crate::harness::{Outcome, Suite, ensure, library};
 
 /// glibc keeps 144 bytes of static TLS for all libraries loaded by `dlopen` together; beyond that
 /// it is "cannot allocate memory in static TLS block". Ours is 8 bytes, the word that names a
-/// thread's cache; Rust's standard library adds 80 for its panics where no link-time optimisation
-/// drops them. The aim is 64.
+/// thread's cache. The rest is Rust's standard library's, for panics: 16 to count them; and in its
+/// usual hook, which ours replaces, 16 for captured output, 16 for the thread's name, 32 for the
+/// destructors of those. Link-time optimisation sees that nobody calls that hook.
 const MAX_TLS_BYTES: u64 = 88;
+/// The same for the profile that packages are built with.
+const MAX_DIST_TLS_BYTES: u64 = 24;
 
 const PT_DYNAMIC: u32 = 2;
 const PT_TLS: u32 = 7;
@@ -26,7 +29,9 @@ fn static_tls_is_small() -> Outcome {
     let image = Image::read()?;
     let bytes: u64 = image.segments(PT_TLS).map(|segment| segment.memory_bytes).sum();
     ensure(bytes > 0, || "no PT_TLS segment: where is a thread's cache kept?".into())?;
-    ensure(bytes <= MAX_TLS_BYTES, || format!("static TLS of {bytes} bytes: > {MAX_TLS_BYTES}"))
+    let is_dist = library().parent().is_some_and(|directory| directory.ends_with("dist"));
+    let most = if is_dist { MAX_DIST_TLS_BYTES } else { MAX_TLS_BYTES };
+    ensure(bytes <= most, || format!("static TLS of {bytes} bytes: > {most}"))
 }
 
 fn dynamic_flags() -> Outcome {
