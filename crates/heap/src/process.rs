@@ -308,9 +308,16 @@ impl Process {
         self.inside(|| self.heap.trim(keep_bytes))
     }
 
-    /// What the heap holds.
+    /// What the heap holds. What this thread's cache does counts as pooled; what those of other
+    /// threads do, which only they may look into, as in use.
     pub fn stats(&'static self) -> Stats {
-        self.inside(|| self.heap.stats())
+        let cache = named_cache(cache_word());
+        let mut stats = self.inside(|| self.heap.stats());
+        if let Some(cache) = cache {
+            // SAFETY: this thread's own cache, which nothing changes meanwhile.
+            stats.count_as_pooled(unsafe { cache.as_ref() });
+        }
+        stats
     }
 
     /// Holds the heap still; to be called before a fork, by the thread that forks.

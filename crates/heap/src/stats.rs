@@ -1,13 +1,14 @@
 //! What a heap holds, in numbers.
 
-use crate::class::STATES;
+use crate::cache::Cache;
+use crate::class::{ClassId, STATES};
 
 /// A heap at one moment; exact if no other thread uses it meanwhile. Sizes are in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Stats {
-    /// Small objects in use, and those in threads' caches.
+    /// Small objects in use, and those in other threads' caches.
     pub small_bytes: usize,
-    /// Small objects in the CPUs' pools.
+    /// Small objects in the CPUs' pools, and in the calling thread's cache.
     pub pooled_bytes: usize,
     /// Slabs, in whole.
     pub slab_bytes: usize,
@@ -36,9 +37,9 @@ pub struct ClassStats {
     pub object_bytes: usize,
     /// Slabs of the class.
     pub slabs: usize,
-    /// Objects in use or in a thread's cache.
+    /// Objects in use or in another thread's cache.
     pub used_objects: usize,
-    /// Objects in the pools.
+    /// Objects in the pools, or in the calling thread's cache.
     pub pooled_objects: usize,
 }
 
@@ -61,6 +62,18 @@ impl Default for Stats {
 }
 
 impl Stats {
+    /// Counts the objects of `cache` as pooled, which were counted as used.
+    pub(crate) fn count_as_pooled(&mut self, cache: &Cache) {
+        for class in ClassId::all() {
+            let entry = &mut self.classes[class.index()];
+            let objects = cache.objects(class).min(entry.used_objects);
+            entry.used_objects -= objects;
+            entry.pooled_objects += objects;
+            self.small_bytes -= objects * class.object_bytes();
+            self.pooled_bytes += objects * class.object_bytes();
+        }
+    }
+
     /// Everything that is in use, caches of threads included.
     #[must_use]
     pub fn used_bytes(&self) -> usize {

@@ -374,6 +374,26 @@ static void mallinfo2_is_true(void) {
           "arena %zu, in use %zu, free %zu", end.arena, end.uordblks, end.fordblks);
 }
 
+/* With one thread there is nothing to guess: what is in use is the sum of what is live. */
+static void mallinfo2_is_exact(void) {
+    enum { COUNT = 30000 };
+    static void *all[COUNT];
+    uint64_t random = 11;
+    free(malloc(100));
+    size_t start = in_use(), live = 0;
+    for (int i = 0; i < 4 * COUNT; i++) {
+        int at = next_random(&random) % COUNT;
+        if (all[at]) live -= malloc_usable_size(all[at]);
+        free(all[at]);
+        all[at] = i % 3 ? malloc(random_size(&random)) : NULL;
+        if (i % 20000 == 0) all[at] = realloc(all[at], (size_t)50 << 20);
+        if (all[at]) live += malloc_usable_size(all[at]);
+        if (i % 1000 == 0) CHECK(in_use() - start == live, "%zu, live are %zu", in_use() - start, live);
+    }
+    for (int i = 0; i < COUNT; i++) free(all[i]);
+    CHECK(in_use() == start, "%zu, %zu at the start", in_use(), start);
+}
+
 static void mallinfo_agrees(void) {
     void *p = malloc(1000000);
     struct mallinfo2 wide = mallinfo2();
@@ -477,7 +497,7 @@ int main(int argc, char **argv) {
         CASE(untouched_contents_move),
         {"reallocarray", reallocarray_case}, CASE(usable_size), CASE(valloc_pvalloc),
         CASE(sized_frees), CASE(libc_aliases), {"mallopt", mallopt_case},
-        CASE(mallinfo2_is_true), CASE(mallinfo_agrees), CASE(malloc_info_is_true),
+        CASE(mallinfo2_is_true), CASE(mallinfo2_is_exact), CASE(mallinfo_agrees), CASE(malloc_info_is_true),
         CASE(malloc_stats_prints), CASE(malloc_trim_gives_back),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

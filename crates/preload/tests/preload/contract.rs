@@ -23,6 +23,7 @@ const CASES: &[&str] = &[
     "libc_aliases",
     "mallopt",
     "mallinfo2_is_true",
+    "mallinfo2_is_exact",
     "mallinfo_agrees",
     "malloc_info_is_true",
     "malloc_stats_prints",
