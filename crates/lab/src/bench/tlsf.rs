@@ -60,8 +60,8 @@ struct Args {
 /// The wide ranges of the study.
 const WIDE: [(usize, usize); 3] = [(1, 2048), (1, 16_384), (2048, 16_384)];
 
-/// A subject's share of the slots that a too small arena holds, in the test for failures.
-const TIGHT_SHARE: f64 = 1.06;
+/// The arenas of the test for failures, as multiples of what is live.
+const TIGHT_FACTORS: [f64; 6] = [1.0, 1.03, 1.06, 1.09, 1.15, 1.3];
 
 impl Study for Tlsf {
     fn name(&self) -> &'static str {
@@ -284,16 +284,29 @@ impl Sweep<'_> {
         let (before, timed) = ops.split_at(ops.len() - self.args.ops);
         let live_bytes: usize = before[..self.args.slots].iter().map(|op| op.1 as usize).sum();
         let mut work = Replacements { before, timed, slots: self.args.slots };
-        for factor in [1.0, TIGHT_SHARE, 1.15, 1.3] {
+        let whos: Vec<&Who> = whos.iter().filter(|who| who.uses_arena()).collect();
+        let mut points = vec![Vec::new(); whos.len()];
+        for factor in TIGHT_FACTORS {
             let bytes = (live_bytes as f64 * factor) as usize & !4095;
-            for who in whos.iter().filter(|who| who.uses_arena()) {
+            for (who, points) in whos.iter().zip(&mut points) {
                 let outcome = self.arena.shrunk(bytes, |arena| who.with(arena, &mut work))?;
                 report.rows.push(
                     Row::new(who.name(), format!("[1, 2048) in an arena of {factor} × live"))
                         .with("failed_allocations", outcome.failed_allocations)
                         .with("failed_ratio", outcome.failed_allocations as f64 / ops.len() as f64),
                 );
+                points.push([factor, outcome.failed_allocations as f64]);
             }
+        }
+        for (who, points) in whos.into_iter().zip(points) {
+            report.series.push(Series {
+                plot: "failed allocations over arena".to_owned(),
+                subject: who.name().to_owned(),
+                workload: "[1, 2048)".to_owned(),
+                x_name: "arena_over_live".to_owned(),
+                y_name: "failed_allocations".to_owned(),
+                points,
+            });
         }
         Ok(())
     }
