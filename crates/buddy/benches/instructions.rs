@@ -7,6 +7,8 @@
 //! what the second run counted more, divided by `OPS`, is an operation. Making the allocator drops
 //! out; the loop around the call, three to six instructions, does not.
 
+mod common;
+
 use std::hint::black_box;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU64;
@@ -67,7 +69,7 @@ impl Work {
             Self::Free | Self::FreeRandom => {
                 let mut taken = take_all(allocator);
                 if matches!(self, Self::FreeRandom) {
-                    shuffle(&mut taken);
+                    common::shuffle(&mut taken);
                 }
                 for &frame in taken.iter().take(ops) {
                     allocator.free(black_box(frame), Order::ZERO).expect("it was taken");
@@ -118,18 +120,6 @@ impl Work {
 
 fn take_all(allocator: &mut impl FrameAllocator) -> Vec<FrameId> {
     (0..FRAMES).map(|_| allocator.alloc(Order::ZERO).expect("there are as many")).collect()
-}
-
-/// Fisher and Yates, by a small generator with a fixed seed (Steele and others, "SplitMix").
-fn shuffle(frames: &mut [FrameId]) {
-    let mut state = 1_u64;
-    for end in (1..frames.len()).rev() {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        frames.swap(end, ((z ^ (z >> 31)) % (end as u64 + 1)) as usize);
-    }
 }
 
 /// The child: does `work` on the allocator called `name`.

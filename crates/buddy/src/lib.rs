@@ -5,8 +5,8 @@
 //!
 //! | Row | Type | A block costs | Metadata |
 //! |---|---|---|---|
-//! | `list-vec`, `list-linked` | [`Lists`] | linear | on the heap (feature `alloc`) |
-//! | `tree-vec`, `tree-linked` | [`Tree`] | logarithmic to take, linear at worst to merge | on the heap (feature `alloc`) |
+//! | `list-vec`, `list-linked` | `Lists` | linear | on the heap (feature `alloc`) |
+//! | `tree-vec`, `tree-linked` | `Tree` | logarithmic to take, linear at worst to merge | on the heap (feature `alloc`) |
 //! | `bitmap-tree` | [`BitmapTree`] | logarithmic | 512 KiB a GiB, the caller's |
 //! | `bitset` | [`Bitset`] | constant, amortised | 36 KiB a GiB, the caller's |
 //! | `atomic` | [`Atomic`] | constant mostly, linear in the metadata at worst; lock-free | 36 KiB a GiB, the caller's |
