@@ -7,7 +7,7 @@
 //! falls idle holds little. A program in the midst of its work would fault for nothing: so half of
 //! what is in use may stay, and more by each frame that faults anew (*regret*), as long as no more
 //! is resident than an eighth above what was lately in use at once. That peak and regret halve
-//! each [`HALF_LIFE_MS`]. When clean frames must be taken although dirty ones are there (too
+//! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back. When clean frames must be taken although dirty ones are there (too
 //! small, or in the wrong place), dirty ones go back by the same bound: a heap does not grow far
 //! by its holes.
 
@@ -29,6 +29,7 @@ pub(crate) const REGIONS: usize = 32;
 
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
 const HALF_LIFE_MS: u64 = 1000;
+const CLOCK_CALLS: usize = 64;
 
 /// What may stay dirty at least while clean frames are taken.
 const MIN_HEADROOM_BYTES: usize = 4 << 20;
@@ -68,8 +69,12 @@ struct State {
     regret_frames: usize,
     /// The most that was lately in use at once.
     peak_used_frames: usize,
-    /// When regret and peak were last halved.
+    /// The fewest dirty frames there were since `halved_ms`: nobody has needed these.
+    idle_frames: usize,
+    /// When regret, peak and idle frames were last halved.
     halved_ms: u64,
+    /// Runs taken and given: the clock is asked at each [`CLOCK_CALLS`]th.
+    calls: usize,
     unused_caches: Option<NonNull<Cache>>,
     metadata: Option<NonNull<u8>>,
     metadata_left_bytes: usize,
@@ -103,7 +108,9 @@ impl<S: System> Backend<S> {
                 used_frames: 0,
                 regret_frames: 0,
                 peak_used_frames: 0,
+                idle_frames: 0,
                 halved_ms: 0,
+                calls: 0,
                 unused_caches: None,
                 metadata: None,
                 metadata_left_bytes: 0,
@@ -142,6 +149,7 @@ impl<S: System> Backend<S> {
         }
         state.used_frames += frames;
         state.peak_used_frames = state.peak_used_frames.max(state.used_frames);
+        state.idle_frames = state.idle_frames.min(state.dirty_frames());
         if run.clean {
             self.grown_frames.fetch_add(frames, Ordering::Relaxed);
             let keep = state.headroom_frames();
@@ -310,6 +318,10 @@ impl<S: System> Backend<S> {
     /// What follows when `frames` frames have become dirty.
     fn gave(&self, state: &mut State, frames: usize) {
         state.used_frames -= frames;
+        state.calls = state.calls.wrapping_add(1);
+        if state.calls.is_multiple_of(CLOCK_CALLS) {
+            self.age(state);
+        }
         // The usual case, before the clock is asked.
         let dirty = state.dirty_frames();
         if dirty <= state.least_allowance_frames() {
@@ -323,25 +335,38 @@ impl<S: System> Backend<S> {
 
     /// How many dirty frames may stay when memory was freed.
     fn allowance(&self, state: &mut State) -> usize {
-        self.forget_old_peaks(state);
+        self.age(state);
         let least = state.least_allowance_frames();
         least.max(state.headroom_frames().min(state.used_frames / 2 + state.regret_frames))
     }
 
-    /// Halves regret and peak for each half-life that has passed.
-    fn forget_old_peaks(&self, state: &mut State) {
+    /// For each half-life that has passed, halves regret and peak, and gives back half of what lay
+    /// idle through it. Returns how many frames went.
+    fn age(&self, state: &mut State) -> usize {
         let now = self.source.now_ms();
         let half_lives = now.saturating_sub(state.halved_ms) / HALF_LIFE_MS;
         if half_lives == 0 {
-            return;
+            return 0;
         }
+        let mut gone = 0;
         if state.halved_ms > 0 {
             let halve = |frames: usize| frames.checked_shr(half_lives as u32).unwrap_or(0);
             state.regret_frames = halve(state.regret_frames);
-            let idle_peak = state.peak_used_frames - state.used_frames;
-            state.peak_used_frames = state.used_frames + halve(idle_peak);
+            let below_peak = state.peak_used_frames - state.used_frames;
+            state.peak_used_frames = state.used_frames + halve(below_peak);
+            let dirty = state.dirty_frames();
+            let idle = state.idle_frames.min(dirty);
+            gone = self.decommit(state, dirty - idle + halve(idle));
         }
+        state.idle_frames = state.dirty_frames();
         state.halved_ms = now;
+        gone
+    }
+
+    /// What a call would do that comes now, for a program that makes none. Returns how many bytes
+    /// went back to the system.
+    pub(crate) fn tend(&self) -> usize {
+        self.age(&mut self.state.lock()) * FRAME_BYTES
     }
 
     fn decommit(&self, state: &mut State, keep: usize) -> usize {

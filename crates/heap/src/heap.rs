@@ -716,6 +716,19 @@ impl<S: System> Heap<S> {
         self.scavenge() + self.backend.trim(keep_bytes)
     }
 
+    /// What a call would give back that comes now, for a program that makes none: for a thread that
+    /// looks after the heap from time to time. Returns how many bytes went.
+    pub fn tend(&self) -> usize {
+        let risen = self.free_bytes.load(Relaxed) > self.least_free_bytes.load(Relaxed);
+        let slabs = if risen {
+            self.release_pools();
+            self.scavenge()
+        } else {
+            0
+        };
+        slabs + self.backend.tend()
+    }
+
     /// What the heap holds now. Other threads' caches count as in use. O(classes × CPUs).
     pub fn stats(&self) -> Stats {
         let backend = self.backend.stats();

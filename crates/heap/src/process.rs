@@ -308,6 +308,12 @@ impl Process {
         self.inside(|| self.heap.trim(keep_bytes))
     }
 
+    /// Gives back what lies idle, little by little; returns how many bytes went. For a thread that
+    /// calls it some times a second, so that a program which has fallen idle holds little.
+    pub fn tend(&'static self) -> usize {
+        self.inside(|| self.heap.tend())
+    }
+
     /// What the heap holds. What this thread's cache does counts as pooled; what those of other
     /// threads do, which only they may look into, as in use.
     pub fn stats(&'static self) -> Stats {

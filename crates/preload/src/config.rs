@@ -34,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) guard_one_in: usize,
     /// Whether the hardened front serves the program.
     pub(crate) secure: bool,
+    /// Whether a thread gives back what lies idle.
+    pub(crate) background: bool,
 }
 
 impl Config {
@@ -49,6 +51,7 @@ impl Config {
         prof_by_frames: false,
         guard_one_in: 0,
         secure: false,
+        background: false,
     };
 }
 
@@ -142,6 +145,14 @@ const KEYS: &[Key] = &[
         expects: "true or false",
         apply: |config, value| {
             config.secure = boolean(value)?;
+            Some(())
+        },
+    },
+    Key {
+        name: b"background",
+        expects: "true or false",
+        apply: |config, value| {
+            config.background = boolean(value)?;
             Some(())
         },
     },

@@ -9,6 +9,7 @@ use hectare::Process;
 static HEAP: Process = Process::new();
 
 mod abi;
+mod background;
 mod config;
 mod cxx;
 mod finding;

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use crate::HEAP;
 use crate::config::{self, Config};
 use crate::line::Line;
-use crate::{mode, profile, report, signals, special};
+use crate::{background, mode, profile, report, signals, special};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
@@ -35,6 +35,13 @@ extern "C" fn release() {
     unsafe { HEAP.after_fork() };
 }
 
+extern "C" fn release_in_child() {
+    release();
+    if config().background {
+        background::start();
+    }
+}
+
 /// A panic is a bug of this library, perhaps under a lock of the heap: the usual hook would
 /// allocate, and wait for that lock for ever.
 fn abort_on_panic(info: &PanicHookInfo<'_>) {
@@ -48,7 +55,7 @@ fn abort_on_panic(info: &PanicHookInfo<'_>) {
 
 extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environment: Environment) {
     // SAFETY: three functions that stay as long as this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release)) };
+    unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release_in_child)) };
     // A function has no captures: boxing it takes no memory.
     std::panic::set_hook(Box::new(abort_on_panic));
     // SAFETY: glibc passes the process's environment to constructors.
@@ -58,6 +65,9 @@ extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environme
     special::begin(&config);
     mode::note(&config);
     signals::listen(&config);
+    if config.background {
+        background::start();
+    }
 }
 
 /// Runs after the program's `atexit` functions and destructors, unless it ends by `_exit`.

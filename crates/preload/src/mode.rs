@@ -50,6 +50,7 @@ pub(crate) fn note(config: &Config) {
 fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
     write!(out, "front:{}", front_of(config))?;
     out.write_str(if config.secure { ",secure:true" } else { "" })?;
+    out.write_str(if config.background { ",background:true" } else { "" })?;
     if config.prof {
         write!(out, ",prof:true,prof_sample:{}", config.prof_sample_bytes)?;
         out.write_str(if config.prof_by_frames { ",prof_unwind:frames" } else { "" })?;

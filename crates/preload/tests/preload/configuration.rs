@@ -41,6 +41,8 @@ pub(crate) fn add(suite: &mut Suite) {
         let told = told && ended.stderr.contains("bytes in large objects");
         ensure(told, || ended.describe("no statistics"))
     });
+    suite.test_with("configuration::background", &["cc"], || background(&[]));
+    suite.test_with("configuration::background_in_a_child", &["cc"], || background(&["child"]));
     suite.test_with("configuration::stats_json", &["cc"], stats_json);
     suite.test_with("configuration::stats_json_of_forked_processes", &["cc"], json_of_forks);
     suite.test_with("configuration::stats_json_unwritable", &["cc"], || {
@@ -54,6 +56,20 @@ pub(crate) fn add(suite: &mut Suite) {
         0 => suite.test_with(name, &["cc"], ignored_when_secure),
         _ => suite.skip(name, "only root can make a program set-uid to another user"),
     }
+}
+
+/// An idle program shrinks with the background thread and stays as it is without.
+fn background(arguments: &[&str]) -> Outcome {
+    let shrunk_kib = |configuration: &str| {
+        let mut command = preloaded(program("idle.c")?);
+        let ended = run(command.env("HECTARE_CONF", configuration).args(arguments))?.well()?;
+        let shrunk: i64 = ended.stdout.trim().parse().map_err(|_| ended.describe("no number"))?;
+        Ok::<_, String>(shrunk)
+    };
+    let (with, without) = (shrunk_kib("background:true")?, shrunk_kib("")?);
+    ensure(with >= 3500 && without < 1000, || {
+        format!("shrunk by {with} KiB with the thread, by {without} without")
+    })
 }
 
 fn configured(text: &str, arguments: &[&str]) -> Result<Ended, String> {
