@@ -9,11 +9,14 @@ use core::ptr::NonNull;
 
 use crate::class::ClassId;
 use crate::object::{Batch, FreeObject, Key};
-use crate::region::SLAB_FRAMES;
 use crate::slab::{Returned, Slab, SlabRef};
 
 /// How many lists a bin sorts its slabs into by fullness.
 pub(crate) const GROUPS: usize = 8;
+
+/// How many frames are populated in a row at most, the lock being held: more gain little (0.88 µs a
+/// page by four, 0.83 by sixteen, 1.4 by faults).
+const POPULATED_FRAMES: usize = 4;
 
 /// How many descriptors are fetched ahead when a batch comes back.
 const PREFETCHED: usize = 16;
@@ -65,7 +68,7 @@ impl Bin {
         key: Key,
         source: &impl SlabSource,
     ) -> Option<Batch> {
-        let stretch = self.slabs.clamp(1, SLAB_FRAMES);
+        let stretch = self.slabs.clamp(1, POPULATED_FRAMES);
         let mut batch: Option<Batch> = None;
         loop {
             let have = batch.map_or(0, |b| b.count);

@@ -557,7 +557,7 @@ fn take_range(from: &mut Bitset<'_>, frames: usize, align: usize) -> Result<Fram
 
 /// From which size on a region asks for huge pages: what is untouched of the last one is then a
 /// few per cent of the whole at most, and a small program does not grow.
-const HUGE_PAGES_FROM_BYTES: usize = 8 << 20;
+const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
 
 /// Address space for a region, aligned as far as any run can ask; a source that cannot align so
 /// far gives one aligned to huge pages.
