@@ -55,7 +55,7 @@ const SIZE_SHIFT: u32 = CELL_BITS + SHARD_BITS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Address space that a shard reserves, the most that it can hold: a power of two, 2 pages to
-    /// 8 GiB. A source that has less gives what it has.
+    /// 2 GiB. A source that has less gives what it has.
     pub area_bytes: usize,
     /// Into how many pieces an object may be cut, 1 … 16; 1 keeps every object whole.
     pub max_pieces: usize,
@@ -65,7 +65,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// 8 GiB, 8 pieces, 8 shards.
+    /// 2 GiB, 8 pieces, 8 shards.
     #[must_use]
     pub const fn new() -> Self {
         Self { area_bytes: MAX_AREA_BYTES, max_pieces: 8, shards: 8 }

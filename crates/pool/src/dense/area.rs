@@ -2,7 +2,8 @@
 //!
 //! A shard reserves one contiguous range of address space, as large as it may ever become, and
 //! commits it page by page from its start. A [`Place`] counts 4-byte units from there, so that a
-//! place is an address but for an addition; 31 bits name 8 GiB.
+//! place is an address but for an addition. An area has 2 GiB at most: then one block, whose size has
+//! 29 bits, may be all of it.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -19,7 +20,8 @@ pub(super) const UNIT: usize = 4;
 pub(super) const PLACE_BITS: u32 = 31;
 /// The most that a shard can reserve; half of all addresses where those are fewer.
 pub(super) const MAX_AREA_BYTES: usize = {
-    let shift = PLACE_BITS + UNIT.trailing_zeros();
+    assert!(Head::SIZE_BITS <= PLACE_BITS);
+    let shift = Head::SIZE_BITS + UNIT.trailing_zeros();
     1 << if shift < usize::BITS - 2 { shift } else { usize::BITS - 2 }
 };
 

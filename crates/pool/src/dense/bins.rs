@@ -11,7 +11,7 @@ const NARROW: usize = 256;
 /// Sizes from here on (4 KiB) are in wide bins, four to a doubling.
 const WIDE_FROM: usize = NARROW << NARROW_SHIFT;
 const WIDE_PER_DOUBLING_SHIFT: u32 = 2;
-/// Enough for 4 KiB … 8 GiB.
+/// Enough for 4 KiB … 8 GiB, more than an area has.
 const WIDE: usize = 21 << WIDE_PER_DOUBLING_SHIFT;
 pub(super) const BINS: usize = NARROW + WIDE;
 const WORDS: usize = BINS.div_ceil(64);

@@ -23,6 +23,8 @@ impl Head {
     const PREV_FREE: u32 = 2;
     const MORE: u32 = 4;
     const SIZE_SHIFT: u32 = 3;
+    /// A block's size in units has this many bits.
+    pub(super) const SIZE_BITS: u32 = u32::BITS - Self::SIZE_SHIFT;
 
     #[inline]
     pub(super) const fn free(units: usize) -> Self {
