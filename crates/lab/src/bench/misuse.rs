@@ -162,8 +162,16 @@ fn double_free_late() {
 fn double_free_other_thread() {
     let address = allocate(48).expose_provenance();
     let again = move || free(std::ptr::with_exposed_provenance_mut(address));
-    again();
-    std::thread::spawn(again).join().expect("the thread ends");
+    // The thread is there before the first free, or what its start takes could be this object.
+    let freed = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            freed.wait();
+            again();
+        });
+        again();
+        freed.wait();
+    });
 }
 
 fn double_free_large() {
