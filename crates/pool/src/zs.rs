@@ -283,22 +283,20 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         Zspages { table: &self.zspages, page_bytes: self.page_bytes }
     }
 
-    /// Gives the class one zspage more. Without its lock: asking the system for memory is slow.
+    /// Memory for one zspage more of this shape. Without a class's lock: asking the system for
+    /// memory is slow.
     #[cold]
-    fn grow(&self, class: usize) -> Result<(), PoolError> {
-        let Class { geometry, state } = &self.classes()[class];
+    fn take_zspage(&self, geometry: Geometry) -> Result<(ZspageId, NonNull<u8>), PoolError> {
         let bytes = geometry.pages * self.page_bytes;
         let base = self.source.get(bytes, self.page_bytes).map_err(|_| PoolError::OutOfMemory)?;
-        let id = match self.take_id(geometry.pages) {
-            Ok(id) => id,
+        match self.take_id(geometry.pages) {
+            Ok(id) => Ok((id, base)),
             Err(error) => {
                 // SAFETY: taken just now, seen by nobody.
                 unsafe { self.source.release(base, bytes) };
-                return Err(error);
+                Err(error)
             }
-        };
-        state.lock().adopt(&self.zspages(), id, base, class, *geometry);
-        Ok(())
+        }
     }
 
     fn take_id(&self, pages: usize) -> Result<ZspageId, PoolError> {
@@ -327,7 +325,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         let zspages = self.zspages();
         let zspage = zspages.get(id);
         if let Some(base) = zspage.base() {
-            // SAFETY: taken in `grow` with this length; no object of it is in use.
+            // SAFETY: taken in `take_zspage` with this length; no object of it is in use.
             unsafe { self.source.release(base, geometry.pages * self.page_bytes) };
         }
         zspage.set_base(None);
@@ -361,21 +359,29 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
         let cell = self.cells.take(&self.source)?;
         let number = self.class_of(size_bytes);
         let class = &self.classes()[number];
-        loop {
-            let mut state = class.state.lock();
-            if let Some((zspage, object)) = state.take(&self.zspages(), class.geometry, cell) {
-                state.stored_bytes += size_bytes;
-                self.cell(cell).move_to(place_of(zspage, object));
-                let raw = (size_bytes as u64) << SIZE_SHIFT | u64::from(cell);
-                return NonZeroU64::new(raw).map(Handle::new).ok_or(PoolError::Size);
+        let (zspages, geometry) = (self.zspages(), class.geometry);
+        let mut state = class.state.lock();
+        let (zspage, object) = match state.take(&zspages, geometry, cell) {
+            Some(taken) => taken,
+            None => {
+                drop(state);
+                let (id, base) = match self.take_zspage(geometry) {
+                    Ok(taken) => taken,
+                    Err(error) => {
+                        self.cells.put(cell);
+                        return Err(error);
+                    }
+                };
+                // The object lies in the new zspage even if another thread has made room
+                // meanwhile: nobody would give back one that was never used.
+                state = class.state.lock();
+                (id, state.adopt(&zspages, id, base, number, geometry, cell))
             }
-            drop(state);
-            // Another thread may take the new zspage's objects first: then once more.
-            if let Err(error) = self.grow(number) {
-                self.cells.put(cell);
-                return Err(error);
-            }
-        }
+        };
+        state.stored_bytes += size_bytes;
+        self.cell(cell).move_to(place_of(zspage, object));
+        let raw = (size_bytes as u64) << SIZE_SHIFT | u64::from(cell);
+        NonZeroU64::new(raw).map(Handle::new).ok_or(PoolError::Size)
     }
 
     unsafe fn free(&self, handle: Handle) {
@@ -473,7 +479,7 @@ impl<S: PageSource, P> Drop for Zs<S, P> {
                 let class = unsafe { self.classes.add(zspage.class()) };
                 // SAFETY: as above; `&mut self` says that nobody uses the pool any more.
                 let pages = unsafe { class.as_ref() }.geometry.pages;
-                // SAFETY: taken in `grow` with this length.
+                // SAFETY: taken in `take_zspage` with this length.
                 unsafe { self.source.release(base, pages * self.page_bytes) };
             }
         }

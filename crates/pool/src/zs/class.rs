@@ -2,7 +2,8 @@
 //!
 //! Invariants (under the class's lock)
 //! 1. A zspage of the class is in the list of its fullness group, or, while a thread that holds
-//!    the lock works on it, in none.
+//!    the lock works on it, in none. None that is listed is empty: who takes the last object out
+//!    gives the zspage back.
 //! 2. The free objects of a zspage are linked by their numbers, each link in the object's first
 //!    bytes; `in_use` is the number of the others.
 //! 3. An object in use starts with the number of its cell and a tag (a huge object has it in the
@@ -173,7 +174,7 @@ impl State {
         self.counts[group] -= 1;
     }
 
-    /// Makes a zspage of new memory and lists it as empty.
+    /// Makes a zspage of new memory, takes its first object, and lists it.
     pub(super) fn adopt(
         &mut self,
         zspages: &Zspages<'_>,
@@ -181,7 +182,8 @@ impl State {
         base: NonNull<u8>,
         class: usize,
         geometry: Geometry,
-    ) {
+        cell: u32,
+    ) -> u16 {
         let zspage = zspages.get(id);
         zspage.class.store(class as u16, Release);
         zspage.set_base(Some(base));
@@ -194,7 +196,9 @@ impl State {
             span.write_u32(object * geometry.size_bytes, u32::from(next));
         }
         self.allocated += geometry.objects;
-        self.insert(zspages, id, 0);
+        let object = self.take_from(zspages, id, geometry, cell);
+        self.insert(zspages, id, Self::group_of(zspage.in_use(), geometry.objects));
+        object
     }
 
     /// Takes an object from the fullest zspage that has one.
@@ -205,7 +209,8 @@ impl State {
         geometry: Geometry,
         cell: u32,
     ) -> Option<(ZspageId, u16)> {
-        let group = (0..=FULLEST_WITH_ROOM).rev().find(|&group| self.heads[group] != NO_PAGE)?;
+        let mut groups = (LEAST_USED..=FULLEST_WITH_ROOM).rev();
+        let group = groups.find(|&group| self.heads[group] != NO_PAGE)?;
         let id = ZspageId(self.heads[group]);
         let object = self.take_from(zspages, id, geometry, cell);
         let now = Self::group_of(zspages.get(id).in_use(), geometry.objects);

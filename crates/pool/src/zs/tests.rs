@@ -33,6 +33,7 @@ fn validate<S: PageSource + Sync>(pool: &Zs<S>) {
             assert_eq!(state.counts[group], listed);
             count += listed as usize;
         }
+        assert_eq!(state.counts[0], 0, "an empty zspage is nobody's to give back");
         assert_eq!(state.in_use, in_use);
         assert_eq!(state.allocated, count * objects);
     }
@@ -135,6 +136,26 @@ fn threads_share_it_while_it_is_compacted() {
             pool.compact();
             std::thread::yield_now();
         }
+    });
+    validate(&pool);
+    assert_eq!(pool.stats().page_bytes, 0);
+}
+
+#[test]
+fn threads_that_grow_a_class_at_once_leave_no_empty_zspage() {
+    let pool = with_chain(Os, 8);
+    let together = std::sync::Barrier::new(2);
+    let work = || {
+        for _ in 0..1000 {
+            together.wait();
+            let handle = pool.alloc(1500).expect("memory");
+            // SAFETY: allocated just now.
+            unsafe { pool.free(handle) };
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        work();
     });
     validate(&pool);
     assert_eq!(pool.stats().page_bytes, 0);
