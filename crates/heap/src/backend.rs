@@ -7,9 +7,9 @@
 //! falls idle holds little. A program in the midst of its work would fault for nothing: so half of
 //! what is in use may stay, and more by each frame that faults anew (*regret*), as long as no more
 //! is resident than an eighth above what was lately in use at once. That peak and regret halve
-//! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back. When clean frames must be taken although dirty ones are there (too
-//! small, or in the wrong place), dirty ones go back by the same bound: a heap does not grow far
-//! by its holes.
+//! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back.
+//! When clean frames must be taken although dirty ones are there (too small, or in the wrong
+//! place), dirty ones go back by the same bound: a heap does not grow far by its holes.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -73,7 +73,7 @@ struct State {
     idle_frames: usize,
     /// When regret, peak and idle frames were last halved.
     halved_ms: u64,
-    /// Runs taken and given: the clock is asked at each [`CLOCK_CALLS`]th.
+    /// How often memory was given back: the clock is asked at each [`CLOCK_CALLS`]th time.
     calls: usize,
     unused_caches: Option<NonNull<Cache>>,
     metadata: Option<NonNull<u8>>,
@@ -435,6 +435,8 @@ impl<S: System> Backend<S> {
     }
 
     /// Zeroed memory, aligned to [`METADATA_ALIGN`], that is never given back.
+    ///
+    /// Its lock is taken under that of the pools' growth.
     pub(crate) fn metadata(&self, bytes: usize) -> Option<NonNull<u8>> {
         self.get_metadata(&mut self.state.lock(), bytes)
     }

@@ -34,8 +34,8 @@ const MOVE_BYTES: usize = 1 << 20;
 /// Invariants
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, in one
 ///    pool, or free in its slab.
-/// 2. Locks are taken in this order: a pool's, alone; a bin's, then the backend's; the huge
-///    table's, alone.
+/// 2. Locks are taken in this order: a pool's, alone; that of the pools' growth, or a bin's, then
+///    the backend's; the huge table's, alone.
 #[derive(Debug)]
 pub struct Heap<S: System> {
     key: AtomicUsize,

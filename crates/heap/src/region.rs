@@ -263,7 +263,7 @@ impl Region {
         if let Some(first) = dirty {
             return Ok(Run { start: self.at(first), clean: false, refaults: false });
         }
-        let first = self.take_clean(frames, align).ok_or(Refusal::NoRange)?;
+        let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
         if self.reach(first.0 + frames, source, view).is_err() {
             self.give_clean(first, frames);
             return Err(Refusal::NoMemory);
@@ -271,20 +271,6 @@ impl Region {
         let refaults = first.0 < self.touched;
         self.touched = self.touched.max(first.0 + frames);
         Ok(Run { start: self.at(first), clean: true, refaults })
-    }
-
-    /// Takes clean frames, the lowest that fit: not at a block's start where the run is none, or
-    /// the frontier would run ahead of what is used.
-    fn take_clean(&mut self, frames: usize, align: usize) -> Option<FrameId> {
-        let mut from = FrameId(0);
-        for _ in 0..if align == 1 { RUNS_TRIED } else { 0 } {
-            let Some((start, length)) = self.clean.next_free_run(from) else { break };
-            if length >= frames {
-                return self.clean.reserve(start, frames).ok().map(|()| start);
-            }
-            from = FrameId(start.0 + length);
-        }
-        take_range(&mut self.clean, frames, align).ok()
     }
 
     /// Takes dirty frames: a block for what is one, the best fit for other runs; and if no dirty
@@ -546,11 +532,12 @@ impl Region {
 /// How many free runs are looked at for one that fits well.
 const RUNS_TRIED: usize = 64;
 
-/// Takes `frames` frames at a multiple of `align`; a slab, which is both by far the most frequent
-/// and a block of the buddy system, by the shorter way.
+/// Takes `frames` frames at a multiple of `align`, the lowest that fit, so that the frontier does
+/// not run ahead of what is used; a slab, which is by far the most frequent and a block of the
+/// buddy system, by the shorter way.
 fn take_range(from: &mut Bitset<'_>, frames: usize, align: usize) -> Result<FrameId, Error> {
     match Order::for_frames(frames) {
-        Some(order) if frames == order.frames() && align <= frames => from.alloc(order),
+        Some(order) if frames == order.frames() && align == frames => from.alloc(order),
         _ => from.alloc_range(frames, align, usize::MAX),
     }
 }

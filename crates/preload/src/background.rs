@@ -27,9 +27,8 @@ pub(crate) fn start() {
     unsafe { libc::pthread_attr_init(&raw mut attributes) };
     // SAFETY: attributes just initialised. If it is refused, the usual stack will do.
     unsafe { libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES) };
-    // SAFETY: as above; nobody joins it.
     let detached = libc::PTHREAD_CREATE_DETACHED;
-    // SAFETY: as above.
+    // SAFETY: as above; nobody joins the thread.
     unsafe { libc::pthread_attr_setdetachstate(&raw mut attributes, detached) };
     // A signal is the program's: the thread begins with all of them blocked.
     // SAFETY: a valid place.

@@ -1,6 +1,7 @@
 /* Each case does what the hardened front protects against, after printing an address; a case
    whose name begins with `is_` checks a property and ends with status 0. */
 #include "check.h"
+#include "sound.h"
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -169,52 +170,7 @@ static void is_sound_with_sizes(void) {
     }
 }
 
-static void *churn(void *seed) {
-    enum { SLOTS = 300 };
-    unsigned char *slots[SLOTS] = {0};
-    size_t sizes[SLOTS] = {0};
-    uint64_t random = (uintptr_t)seed + 3;
-    for (int i = 0; i < 20000; i++) {
-        int slot = next_random(&random) % SLOTS;
-        size_t bytes = random_size(&random) + 1;
-        if (slots[slot]) CHECK(slots[slot][0] == slot % 251 && slots[slot][sizes[slot] - 1] == slot % 251);
-        switch (i % 4) {
-        case 0: slots[slot] = realloc(slots[slot], bytes); break;
-        case 1: free(slots[slot]); slots[slot] = malloc(bytes); break;
-        case 2:
-            free(slots[slot]);
-            CHECK(posix_memalign((void **)&slots[slot], 16 << i % 9, bytes) == 0);
-            CHECK((uintptr_t)slots[slot] % (16 << i % 9) == 0);
-            break;
-        default:
-            free(slots[slot]);
-            slots[slot] = calloc(1, bytes);
-            for (size_t at = 0; at < bytes; at += 61) CHECK(slots[slot][at] == 0);
-        }
-        CHECK(slots[slot] && (uintptr_t)slots[slot] % 16 == 0 && malloc_usable_size(slots[slot]) >= bytes);
-        slots[slot][0] = slots[slot][bytes - 1] = slot % 251;
-        sizes[slot] = bytes;
-    }
-    for (int i = 0; i < SLOTS; i++) free(slots[i]);
-    return NULL;
-}
-
-static void is_sound(void) {
-    pthread_t threads[4];
-    for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, (void *)i);
-    churn((void *)9);
-    for (int i = 0; i < 5; i++) {
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(20);
-            churn((void *)(uintptr_t)i);
-            _exit(0);
-        }
-        int status = 0;
-        CHECK(waitpid(child, &status, 0) == child && status == 0, "%#x", status);
-    }
-    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-}
+static void is_sound(void) { run_soundly(20000, 5); }
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
