@@ -321,6 +321,10 @@ impl<S: System> Backend<S> {
         state.calls = state.calls.wrapping_add(1);
         if state.calls.is_multiple_of(CLOCK_CALLS) {
             self.age(state);
+            // Only tried, since the huge table's lock is otherwise taken alone.
+            if let Some(mut huge) = self.huge.try_lock() {
+                huge.age(&self.source);
+            }
         }
         // The usual case, before the clock is asked.
         let dirty = state.dirty_frames();
@@ -366,7 +370,8 @@ impl<S: System> Backend<S> {
     /// What a call would do that comes now, for a program that makes none. Returns how many bytes
     /// went back to the system.
     pub(crate) fn tend(&self) -> usize {
-        self.age(&mut self.state.lock()) * FRAME_BYTES
+        let huge = self.huge.lock().age(&self.source);
+        huge + self.age(&mut self.state.lock()) * FRAME_BYTES
     }
 
     fn decommit(&self, state: &mut State, keep: usize) -> usize {

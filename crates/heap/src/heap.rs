@@ -35,7 +35,7 @@ const MOVE_BYTES: usize = 1 << 20;
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, in one
 ///    pool, or free in its slab.
 /// 2. Locks are taken in this order: a pool's, alone; that of the pools' growth, or a bin's, then
-///    the backend's; the huge table's, alone.
+///    the backend's; the huge table's, alone, or tried under the backend's.
 #[derive(Debug)]
 pub struct Heap<S: System> {
     key: AtomicUsize,
@@ -263,6 +263,7 @@ impl<S: System> Heap<S> {
         self.take_from_bin(class, count).or_else(|| {
             // Memory is out: what lies unused in the pools may make slabs empty.
             self.release_pools();
+            self.release_kept();
             self.take_from_bin(class, count)
         })
     }
@@ -367,9 +368,9 @@ impl<S: System> Heap<S> {
         self.ensure_key();
         let null = (core::ptr::null_mut(), false);
         if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {
-            let start = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
-            if let Some(start) = start {
-                return (start.as_ptr(), true);
+            let taken = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
+            if let Some((start, zeroed)) = taken {
+                return (unmarked(start, zeroed), zeroed);
             }
             // Where address space is scarce, the regions hold it: they serve what they once held.
             if bytes > self.backend.stats().committed_bytes || align >= MIN_HUGE_BYTES {
@@ -381,14 +382,15 @@ impl<S: System> Heap<S> {
         }
         let frames = self.frames_for(bytes);
         let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
-        let Some(run) = self.backend.get_run(frames, align, ClassId::RUN) else { return null };
-        if !run.clean {
-            // A mark from when a small object began here must not move along with what the caller
-            // copies, and one day come back as that of an object in use.
-            // SAFETY: a run just taken.
-            unsafe { FreeObject::new(run.start) }.unmark();
-        }
-        (run.start.as_ptr(), run.clean)
+        let run = || self.backend.get_run(frames, align, ClassId::RUN);
+        let Some(run) = run().or_else(|| self.release_kept().then(run)?) else { return null };
+        (unmarked(run.start, run.clean), run.clean)
+    }
+
+    /// Gives back the freed huge blocks that lie ready. Whether there were any.
+    #[cold]
+    fn release_kept(&self) -> bool {
+        self.backend.huge.lock().release_kept(self.source()) > 0
     }
 
     /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
@@ -713,7 +715,8 @@ impl<S: System> Heap<S> {
     /// memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         self.release_pools();
-        self.scavenge() + self.backend.trim(keep_bytes)
+        let huge = self.backend.huge.lock().release_kept(self.source());
+        huge + self.scavenge() + self.backend.trim(keep_bytes)
     }
 
     /// What a call would give back that comes now, for a program that makes none: for a thread that
@@ -760,6 +763,7 @@ impl<S: System> Heap<S> {
         let huge = self.backend.huge.lock();
         stats.huge_bytes = huge.bytes;
         stats.huge_objects = huge.count();
+        stats.dirty_bytes += huge.kept_bytes();
         stats
     }
 
@@ -803,6 +807,16 @@ impl<S: System> Heap<S> {
         }
         self.backend.validate();
     }
+}
+
+/// The start of a large object just taken. A mark from when a small object began there must not
+/// move along with what the caller copies, and one day come back as that of an object in use.
+fn unmarked(start: NonNull<u8>, reads_as_zero: bool) -> *mut u8 {
+    if !reads_as_zero {
+        // SAFETY: the object is the heap's until it is handed out.
+        unsafe { FreeObject::new(start) }.unmark();
+    }
+    start.as_ptr()
 }
 
 /// Idle frames of one bin's slabs on their way back to the system, many in a call.

@@ -5,15 +5,17 @@
 //!   a block:                    │ committed │ room to grow, reserved only │
 //! ```
 //! A block that has grown once is given as much address space again, so that the next growth is
-//! one call and moves nothing; where it must move, the source moves the pages, if it can.
+//! one call and moves nothing; where it must move, the source moves the pages, if it can. Of what
+//! is freed, [`Kept`] says what stays for the next.
 //!
 //! Invariant: the table's first `len` entries are sorted by start and describe disjoint blocks.
 
 use core::ptr::NonNull;
 
 use hectare_base::align::checked_align_up;
-use hectare_pages::PageSource;
+use hectare_pages::{PageSource, SourceError, System};
 
+use crate::kept::Kept;
 use crate::region::HUGE_PAGE_BYTES;
 
 /// Requests of at least so many bytes are huge.
@@ -25,11 +27,12 @@ const MAX_BLOCKS: usize = 1 << 16;
 /// How many blocks that are gone the table remembers.
 const REMEMBERED: usize = 32;
 
+/// Committed from its start, and reserved behind that.
 #[derive(Debug, Clone, Copy)]
-struct Block {
-    start: NonNull<u8>,
-    committed_bytes: usize,
-    reserved_bytes: usize,
+pub(crate) struct Block {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) committed_bytes: usize,
+    pub(crate) reserved_bytes: usize,
 }
 
 /// The table of huge blocks.
@@ -43,6 +46,7 @@ pub(crate) struct Huge {
     /// foreign pointer.
     gone: [usize; REMEMBERED],
     next_gone: usize,
+    kept: Kept,
 }
 
 // SAFETY: the table is metadata of the heap that is reached only through this value.
@@ -50,7 +54,15 @@ unsafe impl Send for Huge {}
 
 impl Huge {
     pub(crate) const fn new() -> Self {
-        Self { table: None, table_bytes: 0, len: 0, bytes: 0, gone: [0; REMEMBERED], next_gone: 0 }
+        Self {
+            table: None,
+            table_bytes: 0,
+            len: 0,
+            bytes: 0,
+            gone: [0; REMEMBERED],
+            next_gone: 0,
+            kept: Kept::new(),
+        }
     }
 
     fn blocks(&self) -> &[Block] {
@@ -73,25 +85,72 @@ impl Huge {
         self.blocks().binary_search_by_key(&start.addr(), |block| block.start.addr()).ok()
     }
 
-    /// Takes a zeroed block of at least `bytes`, aligned to `align`. A caller that asked for zeros
-    /// may leave most of them untouched; any other will write, and gets huge pages.
+    /// Takes a block of at least `bytes`, aligned to `align`, and whether it reads as zero. A caller
+    /// that asked for zeros gets them, and may leave most of them untouched; any other will write,
+    /// and gets a kept block or huge pages.
     pub(crate) fn get(
         &mut self,
         bytes: usize,
         align: usize,
         wants_zeros: bool,
-        source: &impl PageSource,
-    ) -> Option<NonNull<u8>> {
+        source: &impl System,
+    ) -> Option<(NonNull<u8>, bool)> {
         self.make_room(source)?;
         let page = source.page_bytes();
         let bytes = whole_pages(bytes.max(1), page)?;
-        let start = source.get(bytes, align.max(page).max(HUGE_PAGE_BYTES)).ok()?;
+        self.age(source);
+        if !wants_zeros && let Some(block) = self.kept.take(bytes, align) {
+            self.insert(block);
+            return Some((block.start, false));
+        }
+        self.make_way(bytes, source);
+        let align = align.max(page).max(HUGE_PAGE_BYTES);
+        let start = source
+            .get(bytes, align)
+            .or_else(|_| match self.release_kept(source) {
+                0 => Err(SourceError::Exhausted),
+                _ => source.get(bytes, align),
+            })
+            .ok()?;
         if !wants_zeros {
             // SAFETY: the whole of the block just taken.
             unsafe { source.advise_huge(start, bytes, true) };
         }
         self.insert(Block { start, committed_bytes: bytes, reserved_bytes: bytes });
-        Some(start)
+        Some((start, true))
+    }
+
+    /// What the system is not asked for, since it lies ready, in bytes.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
+    /// Gives back what has lain ready for too long. Returns how many bytes went.
+    pub(crate) fn age(&mut self, source: &impl System) -> usize {
+        self.kept.age(source.now_ms());
+        let mut gone_bytes = 0;
+        while let Some(block) = self.kept.pop_over() {
+            gone_bytes += release(block, source);
+        }
+        gone_bytes
+    }
+
+    /// Gives back all that lies ready. Returns how many bytes went.
+    pub(crate) fn release_kept(&mut self, source: &impl PageSource) -> usize {
+        let mut gone_bytes = 0;
+        while let Some(block) = self.kept.evict() {
+            gone_bytes += release(block, source);
+        }
+        gone_bytes
+    }
+
+    /// Gives back as much of what lies ready as is about to be taken.
+    fn make_way(&mut self, bytes: usize, source: &impl PageSource) {
+        self.kept.miss(bytes);
+        let mut wanted_bytes = bytes;
+        while let Some(block) = self.kept.make_way(&mut wanted_bytes) {
+            release(block, source);
+        }
     }
 
     /// The usable size in bytes of the block that begins at `start`, if one does.
@@ -119,12 +178,14 @@ impl Huge {
     }
 
     /// Takes back the block that begins at `start`; `None` if none does.
-    pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl PageSource) -> Option<()> {
+    pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl System) -> Option<()> {
         let block = self.remove(self.index_of(start)?);
         self.gone[self.next_gone % REMEMBERED] = start.addr().get();
         self.next_gone = self.next_gone.wrapping_add(1);
-        // SAFETY: the block is off the table, and its owner has given it up.
-        unsafe { source.release(block.start, block.reserved_bytes) };
+        self.age(source);
+        if let Some(block) = self.kept.put(block) {
+            release(block, source);
+        }
         Some(())
     }
 
@@ -143,19 +204,13 @@ impl Huge {
             self.resize_in_place(index, bytes, source)?;
             return Some(start);
         }
-        let moved = Self::reserve_with_room(bytes, source)?;
-        // SAFETY: the front of the reservation just made.
-        if unsafe { source.commit(moved.start, bytes) }.is_err() {
-            // SAFETY: the reservation just made, seen by nobody.
-            unsafe { source.release(moved.start, moved.reserved_bytes) };
-            return None;
-        }
+        let moved = self.get_with_room(bytes, block.committed_bytes, source)?;
         // SAFETY: both are committed as far, disjoint, and their owner waits for this call.
         unsafe { move_contents(block.start, moved.start, block.committed_bytes, source) };
         self.remove(index);
         // SAFETY: the block is off the table, and its contents are elsewhere.
         unsafe { source.release(block.start, block.reserved_bytes) };
-        self.insert(Block { committed_bytes: bytes, ..moved });
+        self.insert(moved);
         Some(moved.start)
     }
 
@@ -173,16 +228,10 @@ impl Huge {
     ) -> Option<NonNull<u8>> {
         self.make_room(source)?;
         let bytes = whole_pages(bytes, source.page_bytes())?;
-        let moved = Self::reserve_with_room(bytes, source)?;
-        // SAFETY: the front of the reservation just made.
-        if unsafe { source.commit(moved.start, bytes) }.is_err() {
-            // SAFETY: the reservation just made, seen by nobody.
-            unsafe { source.release(moved.start, moved.reserved_bytes) };
-            return None;
-        }
+        let moved = self.get_with_room(bytes, used_bytes, source)?;
         // SAFETY: the caller's promise, and the reservation just made.
         unsafe { move_contents(from, moved.start, used_bytes, source) };
-        self.insert(Block { committed_bytes: bytes, ..moved });
+        self.insert(moved);
         Some(moved.start)
     }
 
@@ -194,6 +243,7 @@ impl Huge {
     ) -> Option<()> {
         let block = self.blocks()[index];
         if bytes > block.committed_bytes {
+            self.make_way(bytes - block.committed_bytes, source);
             // SAFETY: within the block's reservation.
             let end = unsafe { block.start.add(block.committed_bytes) };
             // SAFETY: as above.
@@ -208,6 +258,27 @@ impl Huge {
         self.bytes = self.bytes + bytes - block.committed_bytes;
         self.blocks_mut()[index].committed_bytes = bytes;
         Some(())
+    }
+
+    /// A new block of `bytes` whole pages, not yet in the table, that has room to grow; the pages
+    /// of `moving_bytes` of it will come from elsewhere.
+    fn get_with_room(
+        &mut self,
+        bytes: usize,
+        moving_bytes: usize,
+        source: &impl PageSource,
+    ) -> Option<Block> {
+        self.make_way(bytes.saturating_sub(moving_bytes), source);
+        let block = Self::reserve_with_room(bytes, source).or_else(|| {
+            let gone_bytes = self.release_kept(source);
+            (gone_bytes > 0).then(|| Self::reserve_with_room(bytes, source))?
+        })?;
+        // SAFETY: the front of the reservation just made.
+        if unsafe { source.commit(block.start, bytes) }.is_err() {
+            release(block, source);
+            return None;
+        }
+        Some(Block { committed_bytes: bytes, ..block })
     }
 
     /// Address space for `bytes` and as much again, or just for `bytes` if there is no more.
@@ -269,6 +340,14 @@ impl Huge {
         self.bytes -= block.committed_bytes;
         block
     }
+}
+
+/// Gives back a block that is off the table and whose owner has given it up. Returns how many
+/// bytes of memory went.
+fn release(block: Block, source: &impl PageSource) -> usize {
+    // SAFETY: the whole of a reservation that nobody uses.
+    unsafe { source.release(block.start, block.reserved_bytes) };
+    block.committed_bytes
 }
 
 /// Moves pages if the source can, copies bytes if not.

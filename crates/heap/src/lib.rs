@@ -23,6 +23,7 @@ mod guard;
 mod hardened;
 mod heap;
 mod huge;
+mod kept;
 mod misuse;
 mod object;
 mod own_pages;

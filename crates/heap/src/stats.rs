@@ -18,7 +18,7 @@ pub struct Stats {
     pub huge_bytes: usize,
     /// Huge objects.
     pub huge_objects: usize,
-    /// Free memory of the regions that has not been given back.
+    /// Free memory, of the regions and of huge objects, that has not been given back.
     pub dirty_bytes: usize,
     /// Memory of the regions that could be touched.
     pub committed_bytes: usize,

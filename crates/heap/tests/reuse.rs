@@ -175,3 +175,51 @@ fn a_peak_goes_back_to_the_system() {
     drop(front);
     check_released(&heap);
 }
+
+/// A huge block goes back when it is freed, unless one like it was asked for again after that; and
+/// what lies ready goes when nobody asks for it, when others take as much, or when memory is out.
+#[test]
+fn a_huge_block_that_comes_and_goes_lies_ready() {
+    const HUGE: usize = 40 << 20;
+    let heap = new_heap(16 << 20);
+    let mut front = Front::new(&heap);
+    let kept = |heap: &Heap<Source>| heap.stats().dirty_bytes;
+    let object =
+        |front: &mut Front<'_, Source>, bytes| NonNull::new(front.malloc(bytes)).expect("memory");
+    let once = |front: &mut Front<'_, Source>, bytes| {
+        let start = object(front, bytes);
+        give(front, [start]);
+        start
+    };
+    once(&mut front, HUGE);
+    assert_eq!(kept(&heap), 0, "nobody has asked for it again");
+    let first = once(&mut front, HUGE);
+    assert_eq!(kept(&heap), HUGE);
+    assert_eq!(once(&mut front, HUGE - (1 << 20)), first, "a little larger will do");
+
+    let larger = object(&mut front, 2 * HUGE);
+    assert_eq!(kept(&heap), 0, "used and kept together are no more than was once used");
+    give(&mut front, [larger]);
+
+    once(&mut front, HUGE);
+    assert_eq!(kept(&heap), HUGE);
+    support::strict(&heap).pass_ms(60_000);
+    assert_eq!(heap.tend(), HUGE, "nobody has asked for it");
+
+    once(&mut front, HUGE);
+    once(&mut front, HUGE);
+    assert_eq!(kept(&heap), HUGE);
+    let committed = support::strict(&heap).committed_bytes();
+    support::strict(&heap).bound(committed);
+    let run = object(&mut front, 4 << 20);
+    assert_eq!(kept(&heap), 0, "memory is out otherwise");
+    support::strict(&heap).bound(usize::MAX);
+
+    once(&mut front, HUGE);
+    once(&mut front, HUGE);
+    assert_eq!(heap.trim(0), HUGE);
+    let used = object(&mut front, HUGE);
+    give(&mut front, [run, used]);
+    drop(front);
+    check_released(&heap);
+}

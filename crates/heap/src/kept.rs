@@ -1,0 +1,129 @@
+//! Huge blocks that were freed and lie ready: for the next one of about the same size there is
+//! then no call to the system and no page fault.
+//!
+//! What is freed goes back at once, until the program shows that it wants it again. *Regret* counts
+//! the bytes that were asked for after as many had gone back; so much may stay. Regret halves each
+//! [`HALF_LIFE_MS`], save that what was kept and used was rightly kept.
+//!
+//! Invariants
+//! 1. The first `len` places hold blocks, the one that was freed first in front; `bytes` is the
+//!    sum of what they have committed.
+//! 2. Used and kept blocks together are never more than the used ones once were: where nothing
+//!    fits a request, as much as it takes goes back first ([`Kept::make_way`]).
+
+use crate::huge::Block;
+
+const MAX_BLOCKS: usize = 16;
+const HALF_LIFE_MS: u64 = 1000;
+
+/// The kept blocks. All zeros when empty.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    blocks: [Option<Block>; MAX_BLOCKS],
+    len: usize,
+    bytes: usize,
+    /// How much may be kept.
+    regret_bytes: usize,
+    /// How much went back lately and was not asked for again.
+    gone_bytes: usize,
+    /// When the two were last halved.
+    halved_ms: u64,
+}
+
+impl Kept {
+    pub(crate) const fn new() -> Self {
+        Self {
+            blocks: [None; MAX_BLOCKS],
+            len: 0,
+            bytes: 0,
+            regret_bytes: 0,
+            gone_bytes: 0,
+            halved_ms: 0,
+        }
+    }
+
+    /// What the kept blocks have committed.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The kept block that fits `bytes` best: at most an eighth larger, and aligned to `align`.
+    pub(crate) fn take(&mut self, bytes: usize, align: usize) -> Option<Block> {
+        let fits = |block: &Block| {
+            (bytes..=bytes.saturating_add(bytes / 8)).contains(&block.committed_bytes)
+                && block.start.addr().get().is_multiple_of(align)
+        };
+        let (index, _) = self.blocks[..self.len]
+            .iter()
+            .enumerate()
+            .filter_map(|(index, block)| Some((index, block.filter(fits)?.committed_bytes)))
+            .min_by_key(|&(_, committed_bytes)| committed_bytes)?;
+        self.regret_bytes = self.regret_bytes.max(self.bytes);
+        self.remove(index)
+    }
+
+    /// Notes that `bytes` must come from the system.
+    pub(crate) fn miss(&mut self, bytes: usize) {
+        let again_bytes = bytes.min(self.gone_bytes);
+        self.gone_bytes -= again_bytes;
+        self.regret_bytes = self.regret_bytes.saturating_add(again_bytes);
+    }
+
+    /// A block that must go back for `wanted_bytes` to be taken from the system; what it has
+    /// committed is subtracted from them. `None` when enough has gone.
+    pub(crate) fn make_way(&mut self, wanted_bytes: &mut usize) -> Option<Block> {
+        if *wanted_bytes == 0 {
+            return None;
+        }
+        let block = self.evict()?;
+        *wanted_bytes = wanted_bytes.saturating_sub(block.committed_bytes);
+        Some(block)
+    }
+
+    /// Keeps `block` if so much may be kept, or gives it back.
+    #[must_use]
+    pub(crate) fn put(&mut self, block: Block) -> Option<Block> {
+        if self.bytes + block.committed_bytes > self.regret_bytes || self.len == MAX_BLOCKS {
+            self.gone_bytes = self.gone_bytes.saturating_add(block.committed_bytes);
+            return Some(block);
+        }
+        self.blocks[self.len] = Some(block);
+        self.len += 1;
+        self.bytes += block.committed_bytes;
+        None
+    }
+
+    /// Forgets a part of what was, for the time that has passed; what is then too much comes out
+    /// by [`pop_over`](Self::pop_over).
+    pub(crate) fn age(&mut self, now_ms: u64) {
+        let half_lives = now_ms.saturating_sub(self.halved_ms) / HALF_LIFE_MS;
+        if half_lives == 0 {
+            return;
+        }
+        let halve = |bytes: usize| bytes.checked_shr(half_lives as u32).unwrap_or(0);
+        self.regret_bytes = halve(self.regret_bytes);
+        self.gone_bytes = halve(self.gone_bytes);
+        self.halved_ms = now_ms;
+    }
+
+    /// A block that may be kept no longer.
+    pub(crate) fn pop_over(&mut self) -> Option<Block> {
+        if self.bytes > self.regret_bytes { self.evict() } else { None }
+    }
+
+    /// The block that was freed first, which now goes back.
+    pub(crate) fn evict(&mut self) -> Option<Block> {
+        let block = self.remove(0)?;
+        self.gone_bytes = self.gone_bytes.saturating_add(block.committed_bytes);
+        Some(block)
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Block> {
+        let block = self.blocks[..self.len].get(index).copied()??;
+        self.blocks.copy_within(index + 1..self.len, index);
+        self.len -= 1;
+        self.blocks[self.len] = None;
+        self.bytes -= block.committed_bytes;
+        Some(block)
+    }
+}
