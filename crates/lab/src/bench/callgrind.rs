@@ -91,13 +91,14 @@ pub(super) struct Counts {
     pub(super) last_level_misses: u64,
 }
 
-/// This command under callgrind, which writes to `file`; the arguments are to be added.
-pub(super) fn valgrind(file: &Path) -> anyhow::Result<Command> {
+/// This command under callgrind with `options`, which writes to `file`; the arguments are to be added.
+pub(super) fn valgrind(file: &Path, options: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--cache-sim=yes", "--compress-strings=no"])
         .args(["--compress-pos=no", "--quiet"])
         .arg(format!("--callgrind-out-file={}", file.display()))
+        .args(options)
         .arg(std::env::current_exe().context("finding this executable")?)
         .env_remove("LD_PRELOAD");
     Ok(command)
@@ -110,7 +111,7 @@ fn run(
 ) -> anyhow::Result<(Counts, Outcome)> {
     let scratch = Scratch::new()?;
     let file = scratch.path().join("callgrind.out");
-    let mut command = valgrind(&file)?;
+    let mut command = valgrind(&file, &[])?;
     command
         .args(["child", "--fd", "1", "bench", name])
         .arg(serde_json::to_string(parameters)?)

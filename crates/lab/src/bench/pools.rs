@@ -119,13 +119,25 @@ fn fill(pool: &dyn Pool, size: u16, failed: &mut u64) -> Option<Handle> {
 }
 
 fn work(pool: &dyn Pool, plan: &Plan, started: impl FnOnce()) -> Timed {
-    let mut failed = 0;
     let mut slots: Vec<Option<Handle>> = Vec::with_capacity(plan.first.len());
-    slots.extend(plan.first.iter().map(|&size| fill(pool, size, &mut failed)));
-    failed = 0;
+    slots.extend(plan.first.iter().map(|&size| fill(pool, size, &mut 0)));
     started();
     let start = Instant::now();
-    for &(slot, size) in &plan.steps {
+    let failed = take_steps(pool, &plan.steps, &mut slots);
+    let ns = start.elapsed().as_nanos() as u64;
+    for handle in slots.into_iter().flatten() {
+        // SAFETY: live until now.
+        unsafe { pool.free(handle) };
+    }
+    Timed { ns, failed }
+}
+
+/// What is measured. Returns how many allocations failed. A function of its own, so that `counted`
+/// can name it.
+#[inline(never)]
+fn take_steps(pool: &dyn Pool, steps: &[(u32, u16)], slots: &mut [Option<Handle>]) -> u64 {
+    let mut failed = 0;
+    for &(slot, size) in steps {
         let slot = &mut slots[slot as usize];
         if let Some(old) = slot.take() {
             // SAFETY: live in this slot until now.
@@ -133,12 +145,7 @@ fn work(pool: &dyn Pool, plan: &Plan, started: impl FnOnce()) -> Timed {
         }
         *slot = fill(pool, size, &mut failed);
     }
-    let ns = start.elapsed().as_nanos() as u64;
-    for handle in slots.into_iter().flatten() {
-        // SAFETY: live until now.
-        unsafe { pool.free(handle) };
-    }
-    Timed { ns, failed }
+    failed
 }
 
 /// Whose objects the threads of a run handle.

@@ -1,8 +1,9 @@
 //! Instructions and simulated cache misses of a free and an alloc, counted by callgrind.
 //!
-//! This command runs itself under valgrind for one pool and one range of sizes, once with so many
-//! steps and once with twice as many: what the second run counted more belongs to the steps alone.
-//! Of the harness, the loop over the steps is in it, and the write of an object's first bytes.
+//! This command runs itself under valgrind for one pool and one range of sizes, and collects in
+//! [`take_steps`](super::take_steps) alone: the slots are full when it begins. Of the harness, the
+//! loop over the steps is in it, and the write of an object's first bytes; what the calls of the
+//! pool themselves cost is told beside it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,7 +11,7 @@ use std::process::Stdio;
 use anyhow::{Context, ensure};
 
 use super::Args;
-use crate::bench::callgrind::{self, Counts};
+use crate::bench::callgrind;
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 
@@ -33,31 +34,32 @@ pub(super) fn count(args: &Args) -> anyhow::Result<Report> {
     report.parameter("seed", args.seed);
     for range in args.ranges() {
         for spec in &args.pools {
-            let (less, more) = (run(args, spec, range, steps)?, run(args, spec, range, 2 * steps)?);
-            let per_pair = |part: fn(&Counts) -> u64| {
-                let each = (part(&more) as f64 - part(&less) as f64) / steps as f64;
-                (each * 100.0).round() / 100.0
-            };
+            let text = run(args, spec, range, steps)?;
+            let counts = callgrind::parse(&text, Path::new("hectare"))?;
+            let per_step = |count: u64| (count as f64 / steps as f64 * 100.0).round() / 100.0;
             report.rows.push(
                 Row::new(spec, format!("{}..{}", range.0, range.1))
-                    .with("pair_instructions", per_pair(|counts| counts.instructions))
-                    .with("first_level_misses", per_pair(|counts| counts.first_level_misses))
-                    .with("last_level_misses", per_pair(|counts| counts.last_level_misses)),
+                    .with("alloc_instructions", per_step(spent_in(&text, "Pool>::alloc")))
+                    .with("free_instructions", per_step(spent_in(&text, "Pool>::free")))
+                    .with("pair_instructions", per_step(counts.instructions))
+                    .with("first_level_misses", per_step(counts.first_level_misses))
+                    .with("last_level_misses", per_step(counts.last_level_misses)),
             );
         }
     }
     report.notes.push(
-        "a free, an alloc and a write of 8 bytes, by valgrind's callgrind: the difference of a run \
-         and one twice as long, the harness's loop included; cache misses are simulated"
+        "a free, an alloc and a write of 8 bytes, by valgrind's callgrind, the harness's loop \
+         included; the system's part is not counted; cache misses are simulated"
             .to_owned(),
     );
     Ok(report)
 }
 
-fn run(args: &Args, spec: &str, range: (usize, usize), steps: usize) -> anyhow::Result<Counts> {
+/// Runs one pool under callgrind. Returns the profile.
+fn run(args: &Args, spec: &str, range: (usize, usize), steps: usize) -> anyhow::Result<String> {
     let scratch = Scratch::new()?;
     let file = scratch.path().join("callgrind.out");
-    let output = callgrind::valgrind(&file)?
+    let output = callgrind::valgrind(&file, &["--toggle-collect=*take_steps*"])?
         .args(["bench", "pools", "--", "--runs", "1", "--threads", "1"])
         .args(["--pools", spec, "--range", &format!("{}..{}", range.0, range.1)])
         .args(["--slots", &args.slots.to_string(), "--steps", &steps.to_string()])
@@ -71,6 +73,36 @@ fn run(args: &Args, spec: &str, range: (usize, usize), steps: usize) -> anyhow::
         output.status,
         String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no word")
     );
-    let text = std::fs::read_to_string(&file).context("reading callgrind's output")?;
-    callgrind::parse(&text, Path::new("hectare"))
+    std::fs::read_to_string(&file).context("reading callgrind's output")
+}
+
+/// Instructions of a function whose name ends so, with all that it calls: the line after `calls=`
+/// is what a call cost.
+fn spent_in(text: &str, name_end: &str) -> u64 {
+    let (mut is_it, mut is_cost) = (false, false);
+    let mut instructions = 0;
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("cfn=") {
+            is_it = name.ends_with(name_end);
+        } else if line.starts_with("calls=") {
+            is_cost = is_it;
+        } else if std::mem::take(&mut is_cost) {
+            let count = line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+            instructions += count.unwrap_or(0);
+        }
+    }
+    instructions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_calls_cost_is_summed_over_the_callers() {
+        let text = "events: Ir Dr\nfn=fill\n10 5 1\ncfn=<A as Pool>::alloc\ncalls=2 0\n11 70 9\n\
+                    cfn=memcpy\ncalls=2 0\n11 8 9\nfn=other\ncfn=<A as Pool>::alloc\ncalls=1 0\n9 30 2\n";
+        assert_eq!(spent_in(text, "Pool>::alloc"), 100);
+        assert_eq!(spent_in(text, "Pool>::free"), 0);
+    }
 }
