@@ -37,6 +37,7 @@ mod bins;
 mod block;
 mod blocks;
 mod compact;
+mod migrate;
 mod pages;
 mod shard;
 #[cfg(all(test, not(loom)))]
@@ -62,13 +63,16 @@ pub struct Limits {
     /// How many threads find a lock of their own, 1 … 16, a power of two. A shard that no thread
     /// has come to takes no memory.
     pub shards: usize,
+    /// A shard compacts itself while frees go on, a little at each, once more than this part of the
+    /// memory that it holds is unused; 0: only when it is asked to.
+    pub compact_percent: usize,
 }
 
 impl Limits {
-    /// 2 GiB, 8 pieces, 8 shards.
+    /// 2 GiB, 8 pieces, 8 shards, compaction at a quarter.
     #[must_use]
     pub const fn new() -> Self {
-        Self { area_bytes: MAX_AREA_BYTES, max_pieces: 8, shards: 8 }
+        Self { area_bytes: MAX_AREA_BYTES, max_pieces: 8, shards: 8, compact_percent: 25 }
     }
 }
 
@@ -118,6 +122,7 @@ impl<S: PageSource, P: Park> Dense<S, P> {
             "dense: {} shards",
             limits.shards
         );
+        assert!(limits.compact_percent <= 100, "dense: {} percent", limits.compact_percent);
         let shards = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SHARDS];
         Self { shards, limits, page_bytes, making: Lock::new(()), source }
     }

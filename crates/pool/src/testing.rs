@@ -1,42 +1,20 @@
-//! The shadow model that every pool is tested against: each live handle with its exact payload.
+//! The shadow model that every pool is tested against: each live handle with its exact payload;
+//! and the tests that every pool passes, see [`shadow_tests`].
 
-use std::collections::HashMap;
+use std::collections::HashSet;
+use std::ptr::NonNull;
 use std::vec;
 use std::vec::Vec;
 
+use hectare_check::{Payload, Random, soak_operations};
+use hectare_pages::{Counted, Failing, Fixed, Os};
+
 use crate::{Handle, Pool, PoolError};
 
-/// A small generator (SplitMix64, Steele, Lea & Flood, 2014); a test's seed names its whole run.
-#[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
-
-/// Object contents that name their object: no two of them are alike for long.
-pub(crate) fn payload(tag: u64, size_bytes: usize) -> Vec<u8> {
-    let mut random = Random::new(tag);
-    let mut bytes = vec![0u8; size_bytes];
-    for chunk in bytes.chunks_mut(8) {
-        let word = random.next().to_le_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
-    }
-    bytes
+/// A pool that can look through all that it holds.
+pub(crate) trait Validate: Pool {
+    /// Panics if an invariant does not hold. Between calls of other threads only.
+    fn validate(&self);
 }
 
 /// How sizes are drawn in one stretch of a run (swarm testing, Groce et al., 2012: each stretch
@@ -74,8 +52,8 @@ impl Swarm {
 
 /// What should be in the pool.
 pub(crate) struct Shadow {
-    objects: Vec<(Handle, u64, usize)>,
-    names: HashMap<Handle, ()>,
+    objects: Vec<(Handle, Payload, usize)>,
+    names: HashSet<Handle>,
     bounce: Vec<u8>,
     next_tag: u64,
     pub(crate) live_bytes: usize,
@@ -83,10 +61,11 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
+    /// A shadow of nothing; no two of one pool have tags in common.
     pub(crate) fn new(pool: &impl Pool, first_tag: u64) -> Self {
         Self {
             objects: Vec::new(),
-            names: HashMap::new(),
+            names: HashSet::new(),
             bounce: vec![0; pool.max_size_bytes()],
             next_tag: first_tag,
             live_bytes: 0,
@@ -100,31 +79,34 @@ impl Shadow {
 
     pub(crate) fn alloc(&mut self, pool: &impl Pool, size_bytes: usize) -> Result<(), PoolError> {
         let handle = pool.alloc(size_bytes)?;
-        assert!(self.names.insert(handle, ()).is_none(), "{handle:?} was handed out twice");
-        let tag = self.next_tag;
+        assert!(self.names.insert(handle), "{handle:?} was handed out twice");
+        let payload = Payload::new(self.next_tag);
         self.next_tag += 1;
-        // SAFETY: just allocated, and this shadow's alone.
+        let content = &mut self.bounce[..size_bytes];
+        // SAFETY: the buffer has as many bytes; the object was just allocated, for this shadow.
         unsafe {
-            assert!(pool.size_bytes(handle) >= size_bytes);
-            pool.write(handle, &payload(tag, size_bytes));
+            payload.write(NonNull::from(&mut *content).cast(), 0, size_bytes);
+            assert_eq!(pool.size_bytes(handle), size_bytes);
+            pool.write(handle, content);
         }
-        self.objects.push((handle, tag, size_bytes));
+        self.objects.push((handle, payload, size_bytes));
         self.live_bytes += size_bytes;
         Ok(())
     }
 
     pub(crate) fn verify(&mut self, pool: &impl Pool, index: usize) {
-        let (handle, tag, size_bytes) = self.objects[index];
-        let expected = payload(tag, size_bytes);
+        let (handle, payload, size_bytes) = self.objects[index];
         let mut calls = 0;
+        let mut reader = |bytes: &[u8]| {
+            calls += 1;
+            assert_eq!(bytes.len(), size_bytes);
+            // SAFETY: the slice's own bytes.
+            let wrong =
+                unsafe { payload.first_difference(NonNull::from(bytes).cast(), size_bytes) };
+            assert_eq!(wrong, None, "object {} of {size_bytes} bytes", payload.tag());
+        };
         // SAFETY: a live object that was written whole.
-        unsafe {
-            pool.read(handle, &mut self.bounce, &mut |bytes| {
-                calls += 1;
-                assert!(bytes.len() >= size_bytes);
-                assert!(bytes[..size_bytes] == expected[..], "object {tag} of {size_bytes} bytes");
-            });
-        }
+        unsafe { pool.read(handle, &mut self.bounce, &mut reader) };
         assert_eq!(calls, 1);
     }
 
@@ -137,10 +119,16 @@ impl Shadow {
         unsafe { pool.free(handle) };
     }
 
-    pub(crate) fn verify_all(&mut self, pool: &impl Pool) {
-        for index in 0..self.len() {
-            self.verify(pool, index);
+    /// Frees objects drawn at random until `count` are left.
+    pub(crate) fn thin_out(&mut self, pool: &impl Pool, random: &mut Random, count: usize) {
+        while self.len() > count {
+            let index = random.below(self.len());
+            self.free(pool, index);
         }
+    }
+
+    pub(crate) fn verify_all(&mut self, pool: &impl Pool) {
+        (0..self.len()).for_each(|index| self.verify(pool, index));
     }
 
     pub(crate) fn drain(&mut self, pool: &impl Pool) {
@@ -148,22 +136,30 @@ impl Shadow {
             self.free(pool, self.len() - 1);
         }
     }
+
+    /// The pool's invariants, and its account beside this one.
+    fn compare(&self, pool: &impl Validate) {
+        pool.validate();
+        let stats = pool.stats();
+        assert_eq!((stats.objects, stats.stored_bytes), (self.len(), self.live_bytes));
+        assert!(stats.footprint_bytes() >= self.live_bytes);
+    }
 }
 
-/// Runs `operations` random operations with at most `live` objects, calling `check` now and then.
-pub(crate) fn churn(
+/// Runs `operations` random operations with at most `live` objects, calling `check` after every
+/// `check_every` of them.
+fn churn(
     pool: &impl Pool,
     shadow: &mut Shadow,
     seed: u64,
-    operations: usize,
-    live: usize,
-    mut check: impl FnMut(&Shadow),
+    (operations, live): (u64, usize),
+    (check_every, check): (u64, impl Fn(&Shadow)),
 ) {
     let mut random = Random::new(seed);
     let max_bytes = pool.max_size_bytes();
     let mut swarm = Swarm::draw(&mut random, max_bytes);
     for operation in 0..operations {
-        if random.below(500) == 0 {
+        if random.one_in(500) {
             swarm = Swarm::draw(&mut random, max_bytes);
         }
         if random.below(1000) < swarm.compact_of_1000 {
@@ -180,45 +176,142 @@ pub(crate) fn churn(
             let index = if swarm.newest_first { last } else { random.below(last + 1) };
             shadow.free(pool, index);
         }
-        if operation % 97 == 0 {
+        if operation % check_every == 0 {
             check(shadow);
         }
     }
     shadow.verify_all(pool);
 }
 
-/// Operations of a random run: `default`, or what `HECTARE_SOAK_OPS` says.
-pub(crate) fn soak_operations(default: usize) -> usize {
-    std::env::var("HECTARE_SOAK_OPS").ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+/// Long runs of few objects, looked through after every operation, and of many, now and then.
+pub(crate) fn agrees_with_its_shadow<'a, P: Validate + 'a>(
+    source: &'a Counted<Os>,
+    make: impl Fn(&'a Counted<Os>, u64) -> P,
+) {
+    for seed in 0..8 {
+        let pool = make(source, seed);
+        let mut shadow = Shadow::new(&pool, seed << 32);
+        churn(&pool, &mut shadow, seed, (2000, 60), (1, |shadow| shadow.compare(&pool)));
+        let runs = (soak_operations(20_000), 2000);
+        churn(&pool, &mut shadow, !seed, runs, (97, |shadow| shadow.compare(&pool)));
+        shadow.drain(&pool);
+        pool.compact();
+        shadow.compare(&pool);
+        assert_eq!(pool.stats().page_bytes, 0, "an empty pool holds no page");
+        drop(pool);
+        assert_eq!(source.counts().reserved_bytes, 0, "a dropped pool holds nothing");
+    }
 }
 
-/// Makes every call of the source fail in turn, one at a time and then all from it on; the pool
-/// must refuse cleanly, stay sound, and work again once memory is back.
-pub(crate) fn survives_failures<'a, L: Pool + 'a>(
-    failing: &'a hectare_pages::Failing<hectare_pages::Os>,
-    make: impl Fn(&'a hectare_pages::Failing<hectare_pages::Os>) -> Option<L>,
-    check: impl Fn(&L),
-    calls: u64,
-) {
-    let mut refusals = 0;
-    for call in 0..calls {
-        for until_end in [false, true] {
-            let first = failing.calls() + call;
-            failing.refuse(first..if until_end { u64::MAX } else { first + 1 });
-            let Some(pool) = make(failing) else {
-                refusals += 1;
-                failing.refuse_all(false);
-                continue;
-            };
-            let mut shadow = Shadow::new(&pool, call << 32);
-            churn(&pool, &mut shadow, call, 300, 100, |_| check(&pool));
-            refusals += shadow.refused;
-            failing.refuse_all(false);
-            shadow.alloc(&pool, pool.max_size_bytes()).expect("memory is back");
-            check(&pool);
-            shadow.drain(&pool);
-            check(&pool);
-        }
-    }
-    assert!(refusals > 0, "no call was ever refused");
+pub(crate) fn refuses_in_a_full_buffer(pool: &impl Validate) {
+    let mut shadow = Shadow::new(pool, 0);
+    churn(pool, &mut shadow, 5, (10_000, 2000), (97, |shadow| shadow.compare(pool)));
+    assert!(shadow.refused > 0, "a megabyte is not enough");
+    shadow.drain(pool);
+    shadow.compare(pool);
 }
+
+/// Makes every call of the source fail in turn that a run makes, one at a time and then all from it
+/// on; the pool must refuse cleanly, stay sound, and work again once memory is back.
+pub(crate) fn survives_every_refusal<'a, P: Validate + 'a>(
+    failing: &'a Failing<Os>,
+    make: impl Fn(&'a Failing<Os>) -> Option<P>,
+) {
+    let run = |pool: &P, seed| {
+        let mut shadow = Shadow::new(pool, 0);
+        churn(pool, &mut shadow, seed, (300, 100), (9, |shadow| shadow.compare(pool)));
+        pool.compact();
+        shadow.compare(pool);
+        shadow
+    };
+    for seed in 0..3 {
+        let first = failing.calls();
+        drop(run(&make(failing).expect("memory"), seed));
+        let calls = failing.calls() - first;
+        let mut refusals = 0;
+        for call in 0..calls {
+            for until_end in [false, true] {
+                let first = failing.calls() + call;
+                failing.refuse(first..if until_end { u64::MAX } else { first + 1 });
+                let Some(pool) = make(failing) else {
+                    refusals += 1;
+                    failing.refuse_all(false);
+                    continue;
+                };
+                let mut shadow = run(&pool, seed);
+                refusals += shadow.refused;
+                failing.refuse_all(false);
+                shadow.alloc(&pool, pool.max_size_bytes()).expect("memory is back");
+                shadow.drain(&pool);
+                shadow.compare(&pool);
+            }
+        }
+        assert!(refusals > 0, "no call was ever refused");
+    }
+}
+
+/// Three threads with objects of their own, a fourth that compacts without a pause.
+pub(crate) fn threads_share_it_while_it_is_compacted(pool: &impl Validate) {
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let done = &done;
+            scope.spawn(move || {
+                let mut shadow = Shadow::new(pool, thread << 40);
+                churn(pool, &mut shadow, !thread, (10_000, 500), (u64::MAX, |_| ()));
+                shadow.drain(pool);
+                done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+        while done.load(std::sync::atomic::Ordering::Relaxed) < 3 {
+            pool.compact();
+            std::thread::yield_now();
+        }
+    });
+    pool.compact();
+    pool.validate();
+    assert_eq!((pool.stats().objects, pool.stats().page_bytes), (0, 0));
+}
+
+/// A megabyte, as a source of such pages.
+pub(crate) fn megabyte(buffer: &mut Vec<u8>, page_bytes: usize) -> Fixed<'_> {
+    buffer.resize(1 << 20, 0);
+    Fixed::new(buffer, page_bytes)
+}
+
+/// The tests that every pool passes. `$make` is `|source, seed| pool` for any source; a pool that
+/// needs memory to begin with is an `Option`.
+macro_rules! shadow_tests {
+    (|$source:ident, $seed:ident| $make:expr, buffer pages of $page_bytes:expr) => {
+        #[test]
+        fn agrees_with_its_shadow() {
+            let source = hectare_pages::Counted::new(hectare_pages::Os);
+            $crate::testing::agrees_with_its_shadow(&source, |$source, $seed| {
+                $make.expect("memory")
+            });
+        }
+
+        #[test]
+        fn refuses_in_a_full_buffer() {
+            let mut buffer = std::vec::Vec::new();
+            let ($source, $seed) = ($crate::testing::megabyte(&mut buffer, $page_bytes), 0);
+            $crate::testing::refuses_in_a_full_buffer(&$make.expect("memory"));
+        }
+
+        #[test]
+        fn survives_every_refusal() {
+            let failing = hectare_pages::Failing::new(hectare_pages::Os);
+            $crate::testing::survives_every_refusal(&failing, |$source| {
+                let $seed = 0;
+                $make
+            });
+        }
+
+        #[test]
+        fn threads_share_it_while_it_is_compacted() {
+            let ($source, $seed) = (hectare_pages::Os, 0);
+            $crate::testing::threads_share_it_while_it_is_compacted(&$make.expect("memory"));
+        }
+    };
+}
+pub(crate) use shadow_tests;

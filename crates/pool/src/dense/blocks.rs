@@ -87,14 +87,16 @@ impl<S: PageSource> Locked<'_, S> {
             self.unlink(place, prev_units);
             units += prev_units;
         }
+        self.state.compaction.joined(place, units);
         self.set_free(place, units);
         if units * UNIT >= 4 * self.page_bytes && self.has_too_much_free() {
             self.give_back_pages(place);
         }
     }
 
-    /// Makes a free block, and lists it.
-    #[inline]
+    /// Makes a free block, and lists it. Within `carve` and `free_block`, which a call would cost a
+    /// twelfth more.
+    #[inline(always)]
     pub(super) fn set_free(&mut self, place: Place, units: usize) {
         self.area.set_head(place, Head::free(units));
         self.area.write(place.forward(units - 1), units as u32);
@@ -107,9 +109,9 @@ impl<S: PageSource> Locked<'_, S> {
         (next != Place::END).then_some(next)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn link(&mut self, place: Place, units: usize) {
-        if place >= self.state.closed_from {
+        if self.state.compaction.is_closed(place) {
             return;
         }
         let head = self.state.bins.push(bin_of(units), place);
@@ -122,7 +124,7 @@ impl<S: PageSource> Locked<'_, S> {
 
     #[inline]
     pub(super) fn unlink(&mut self, place: Place, units: usize) {
-        if place >= self.state.closed_from {
+        if self.state.compaction.is_closed(place) {
             return;
         }
         let next = self.area.link(place.forward(1));

@@ -2,63 +2,192 @@
 //!
 //! ```text
 //!  before  │ A │   │ B │ C │     │ D │  │ E │    │ F │ G │     │
-//!                                  closed_from ▲
-//!  after   │ A │ F │ B │ C │ G   │ D │  │ E │  given back       │
+//!                                      ▲ target
+//!  after   │ A │ F │ B │ C │ G   │ D │ E │       given back    │
 //! ```
-//! Everything from `closed_from` on is closed: its free blocks leave the bins, so that nothing is
-//! put there any more. One way through the handle cells then moves every object that has a piece
-//! in it, a bounded number at a time under the lock, and what has become free there goes back to
-//! the source. Since an object may be put together from pieces, nearly every free block below can
-//! take part of one: what is copied is what lies above, about once. Cells tell where objects lie, so that
-//! an object needs no way back to its cell.
+//! A pass goes through its phases in steps that are bounded, under the shard's lock, which is opened
+//! between any two:
+//!
+//! | Phase | A step | Closed |
+//! |---|---|---|
+//! | `Close` | goes through blocks; from the target on, takes free ones out of their bins | target … cursor |
+//! | `Move` | goes through handle cells; objects with a piece in the closed part move below | target … |
+//! | `Open` | goes through the closed blocks; lists free ones again, gives their pages back | cursor … |
+//! | `Trim` | moves the end mark down over the free block before it | |
+//!
+//! What is closed, by the start of a block, is in no bin: nothing is put there.
+//!
+//! Since an object may be put together from pieces, nearly every free block below can take part of
+//! one: what is copied is what lies above, about once. Cells tell where objects lie, so that an
+//! object needs no way back to its cell.
+//!
+//! Who compacts: [`compact`](crate::Pool::compact) goes through whole passes. By itself a shard
+//! starts one when the memory that it holds without use is more than `Limits::compact_percent` of
+//! what it holds, and then every free of that shard does a step until the pass is over. A pass over
+//! `n` objects is about `n / 20` steps of some microseconds, and leaves 1/16 unused: it takes
+//! `n / 5` frees or more until the next.
+//!
+//! An allocation that finds no room below ends the pass early: it opens some of what is closed, and
+//! takes pages if that is not enough. Pages that are taken are never closed. So an allocation does
+//! a bounded number of steps too, unless the source has no more pages.
+//!
+//! Invariants (beside the shard's)
+//! 1. The cursor and the first closed block are starts of blocks, or the end mark: a block that
+//!    swallows one of them takes it along.
+//! 2. Nothing is closed in the phases `Idle` and `Trim`, and only in these the end mark moves down.
+//!    It moves up only where nothing at the end is closed.
 
 use hectare_base::sync::Park;
 use hectare_pages::PageSource;
 
 use super::area::{Place, UNIT};
-use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS};
+use super::migrate::Moved;
 use super::shard::{Locked, Shard};
 
-/// Cells looked at, and bytes moved, before the lock is opened once.
-const CELLS_A_STEP: u32 = 4096;
-const BYTES_A_STEP: usize = 256 << 10;
-/// Each pass closes what lies beyond the used bytes and 1/64, 1/32, 1/16 of them.
-const PASS_SLACK_SHIFTS: [u32; 3] = [6, 5, 4];
+#[cfg(all(test, not(loom)))]
+mod tests;
 
-enum Step {
-    More(u32),
-    Done,
-    NoRoom,
+/// Blocks visited in one step.
+const BLOCKS_A_STEP: usize = 64;
+/// Pages that a step gives back at most; of a block between others, all.
+const PAGES_A_STEP: usize = 256;
+/// Steps that an allocation opens before it takes pages.
+pub(super) const STEPS_AN_ALLOC: usize = 4;
+/// Each pass of `compact` closes what lies beyond the used bytes and 1/64, 1/32, 1/16 of them.
+const SLACK_SHIFTS: [u32; 3] = [6, 5, 4];
+/// A pass that a shard starts by itself leaves 1/16.
+const AUTOMATIC_SLACK_SHIFT: u32 = 4;
+/// Shards of fewer pages are not worth a pass of their own accord.
+const LEAST_PAGES: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Close,
+    Move { next_cell: u32 },
+    Open,
+    Trim,
+}
+
+/// Where a shard's compaction is.
+#[derive(Debug)]
+pub(super) struct Compaction {
+    phase: Phase,
+    target: Place,
+    /// The block that the next step goes on with; [`Place::END`] in phases without one.
+    cursor: Place,
+    /// The first block from the target on, as far as `Close` has come.
+    first_closed: Place,
+    /// What is closed: the blocks that start from here on …
+    closed_from: Place,
+    /// … and before this; 0 in phases in which nothing is, so that one comparison tells.
+    closed_end: Place,
+    /// Whether the last pass emptied what it closed.
+    moved_all: bool,
+    /// With so many units free the next free looks whether there is something to do.
+    pub(super) attention_units: usize,
+}
+
+impl Compaction {
+    pub(super) const fn new() -> Self {
+        Self {
+            phase: Phase::Idle,
+            target: Place::END,
+            cursor: Place::END,
+            first_closed: Place::END,
+            closed_from: Place::END,
+            closed_end: Place(0),
+            moved_all: false,
+            attention_units: usize::MAX,
+        }
+    }
+
+    /// Whether a block that starts at `place` is in no bin, if it is free.
+    #[inline]
+    pub(super) fn is_closed(&self, place: Place) -> bool {
+        place < self.closed_end && self.closed_from <= place
+    }
+
+    /// Whether no pass is under way.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
+    /// What invariant 1 says is the start of a block.
+    #[cfg(test)]
+    pub(super) fn marks(&self) -> impl Iterator<Item = Place> {
+        [self.cursor, self.first_closed].into_iter().filter(|&mark| mark != Place::END)
+    }
+
+    fn enter(&mut self, phase: Phase, cursor: Place) {
+        self.phase = phase;
+        match phase {
+            Phase::Close => self.first_closed = cursor,
+            Phase::Move { .. } => self.closed_end = Place::END,
+            Phase::Idle | Phase::Open | Phase::Trim => self.first_closed = Place::END,
+        }
+        self.set_cursor(cursor);
+    }
+
+    fn set_cursor(&mut self, cursor: Place) {
+        self.cursor = cursor;
+        match self.phase {
+            Phase::Close => {
+                (self.closed_from, self.closed_end) = (self.target, cursor.max(self.target));
+            }
+            Phase::Move { .. } => {}
+            Phase::Open => self.closed_from = cursor.max(self.target),
+            Phase::Idle | Phase::Trim => self.closed_end = Place(0),
+        }
+    }
+
+    /// A free block was joined to be `units` at `place`: keeps invariant 1.
+    #[inline]
+    pub(super) fn joined(&mut self, place: Place, units: usize) {
+        if !self.is_idle() {
+            self.take_along(place, units);
+        }
+    }
+
+    #[cold]
+    fn take_along(&mut self, place: Place, units: usize) {
+        let end = place.forward(units);
+        let swallows = |mark: Place| place < mark && mark < end;
+        if swallows(self.first_closed) {
+            self.first_closed = place;
+        }
+        if swallows(self.cursor) {
+            self.set_cursor(place);
+        }
+    }
 }
 
 impl<P: Park> Shard<P> {
-    /// Compacts the shard, unless another thread is at it. Returns the bytes given back.
+    /// Compacts the shard as far as it can. Returns the bytes given back.
     pub(super) fn compact(&self, source: &impl PageSource) -> usize {
-        let mut given_pages = self.with_lock(source, |mut shard| {
-            let busy = core::mem::replace(&mut shard.state.compacting, true);
-            (!busy).then(|| shard.trim_end())
-        });
-        let Some(given) = given_pages.as_mut() else { return 0 };
-        for slack_shift in PASS_SLACK_SHIFTS {
-            let opened = self.with_lock(source, |mut shard| shard.close_upper_part(slack_shift));
-            if !opened {
+        let mut given_pages = self.finish_pass(source);
+        for slack_shift in SLACK_SHIFTS {
+            let starts = self.with_lock(source, |mut shard| shard.start_pass(slack_shift));
+            if !starts {
                 break;
             }
-            let mut cell = self.cells.first() as u32;
-            let done = loop {
-                match self.with_lock(source, |mut shard| shard.move_down(cell)) {
-                    Step::More(next) => cell = next,
-                    Step::Done => break true,
-                    Step::NoRoom => break false,
-                }
-            };
-            *given += self.with_lock(source, |mut shard| shard.open_upper_part());
-            if done {
+            given_pages += self.finish_pass(source);
+            if self.with_lock(source, |shard| shard.state.compaction.moved_all) {
                 break;
             }
         }
-        self.with_lock(source, |shard| shard.state.compacting = false);
-        *given * self.page_bytes
+        self.with_lock(source, |mut shard| shard.start_sweep());
+        given_pages += self.finish_pass(source);
+        given_pages * self.page_bytes
+    }
+
+    fn finish_pass(&self, source: &impl PageSource) -> usize {
+        let mut given_pages = 0;
+        while let Some(pages) = self.with_lock(source, |mut shard| shard.step()) {
+            given_pages += pages;
+        }
+        given_pages
     }
 
     fn with_lock<S: PageSource, R>(&self, source: &S, act: impl FnOnce(Locked<'_, S>) -> R) -> R {
@@ -68,150 +197,168 @@ impl<P: Park> Shard<P> {
 }
 
 impl<S: PageSource> Locked<'_, S> {
-    /// Sets `closed_from` and takes what is free above it out of the bins. False if there is too
-    /// little free to be worth it: under 1/64 and a page.
-    fn close_upper_part(&mut self, slack_shift: u32) -> bool {
+    /// Much is free: a step of the pass that is under way, or the start of one if it is time.
+    #[cold]
+    pub(super) fn attend(&mut self) {
+        if self.step().is_some() {
+            return;
+        }
+        let committed_units = self.state.committed_bytes / UNIT;
+        let held_units = self.state.pages * self.page_bytes / UNIT;
+        let used_units = committed_units - self.state.free_units;
+        let unused_units = held_units.saturating_sub(used_units);
+        let is_much = unused_units * 100 > held_units * self.state.limits.compact_percent;
+        if !(is_much && self.start_pass(AUTOMATIC_SLACK_SHIFT)) {
+            self.look_again(self.state.free_units + committed_units / 16);
+        }
+    }
+
+    /// Sets from how many free units on a free looks for work, at least `least_units`; while a pass
+    /// is under way each does.
+    #[cold]
+    pub(super) fn look_again(&mut self, least_units: usize) {
+        let committed_units = self.state.committed_bytes / UNIT;
+        let much_units = committed_units / 100 * self.state.limits.compact_percent;
+        self.state.compaction.attention_units = match self.state.limits.compact_percent {
+            0 => usize::MAX,
+            _ if !self.state.compaction.is_idle() => 0,
+            _ => much_units.max(least_units).max(LEAST_PAGES * self.page_bytes / UNIT),
+        };
+    }
+
+    /// Starts a pass, unless one is under way. False if too little is free to be worth it: two
+    /// pages and the slack.
+    fn start_pass(&mut self, slack_shift: u32) -> bool {
+        if !self.state.compaction.is_idle() {
+            return true;
+        }
         let units = self.state.committed_bytes / UNIT;
         let used_units = units - self.state.free_units;
         let page_units = self.page_bytes / UNIT;
         let keep_units = used_units + (used_units >> slack_shift) + page_units;
         if keep_units + page_units >= units {
-            self.give_back_all();
             return false;
         }
-        let closed_from = Place(keep_units as u32);
-        self.for_each_free(|shard, place, units| {
-            if place >= closed_from {
-                shard.unlink(place, units);
-            }
-        });
-        self.state.closed_from = closed_from;
+        self.state.compaction.target = Place(keep_units as u32);
+        self.state.compaction.enter(Phase::Close, Place(0));
+        self.look_again(0);
         true
     }
 
-    /// Lists what is free above `closed_from` again and gives its pages back. Returns how many.
-    fn open_upper_part(&mut self) -> usize {
-        let closed_from = core::mem::replace(&mut self.state.closed_from, Place::END);
-        self.for_each_free(|shard, place, units| {
-            if place >= closed_from {
-                shard.link(place, units);
-            }
-        });
-        self.trim_end() + self.give_back_all()
+    /// Starts a way through all blocks that only gives pages back, unless a pass is under way.
+    fn start_sweep(&mut self) {
+        if self.state.compaction.is_idle() && self.state.committed_bytes > 0 {
+            self.state.compaction.target = Place::END;
+            self.state.compaction.enter(Phase::Open, Place(0));
+            self.state.compaction.closed_end = Place::END;
+        }
     }
 
-    fn give_back_all(&mut self) -> usize {
-        let mut given = 0;
-        self.for_each_free(|shard, place, units| {
-            if units * UNIT >= shard.page_bytes {
-                given += shard.give_back_pages(place);
-            }
-        });
-        given
+    /// A step of the pass that is under way. Returns the pages given back; `None` if there is no
+    /// pass.
+    fn step(&mut self) -> Option<usize> {
+        match self.state.compaction.phase {
+            Phase::Idle => return None,
+            Phase::Close => self.close_some(),
+            Phase::Move { next_cell } => match self.move_down(next_cell) {
+                Moved::UpTo(next_cell) => self.state.compaction.phase = Phase::Move { next_cell },
+                Moved::All => self.start_opening(true),
+                Moved::NoRoom => self.start_opening(false),
+            },
+            Phase::Open => return Some(self.open_some()),
+            Phase::Trim => return Some(self.trim_some()),
+        }
+        Some(0)
     }
 
-    /// Calls `visit` with each free block and its units, in the order of places.
-    fn for_each_free(&mut self, mut visit: impl FnMut(&mut Self, Place, usize)) {
+    fn close_some(&mut self) {
+        for _ in 0..BLOCKS_A_STEP {
+            let place = self.state.compaction.cursor;
+            let head = self.area.head(place);
+            if head.is_end() {
+                let next_cell = self.cells.first() as u32;
+                self.state.compaction.enter(Phase::Move { next_cell }, Place::END);
+                return;
+            }
+            let next = place.forward(head.units());
+            if place < self.state.compaction.target {
+                self.state.compaction.first_closed = next;
+            } else if head.is_free() {
+                self.unlink(place, head.units());
+            }
+            self.state.compaction.set_cursor(next);
+        }
+    }
+
+    fn start_opening(&mut self, moved_all: bool) {
+        self.state.compaction.moved_all = moved_all;
+        let first = self.state.compaction.first_closed;
+        self.state.compaction.enter(Phase::Open, first);
+    }
+
+    /// For an allocation that found no room: a step towards opening what is closed. False if
+    /// nothing is.
+    pub(super) fn open_for_alloc(&mut self) -> bool {
+        match self.state.compaction.phase {
+            Phase::Idle | Phase::Trim => return false,
+            Phase::Close | Phase::Move { .. } => self.start_opening(false),
+            Phase::Open => {}
+        }
+        self.open_some();
+        true
+    }
+
+    fn open_some(&mut self) -> usize {
+        let mut given_pages = 0;
+        for _ in 0..BLOCKS_A_STEP {
+            let place = self.state.compaction.cursor;
+            let head = self.area.head(place);
+            let closed_end = self.state.compaction.closed_end;
+            if head.is_end() || place >= closed_end {
+                self.state.compaction.enter(Phase::Trim, Place::END);
+                break;
+            }
+            let next = place.forward(head.units());
+            self.state.compaction.set_cursor(next);
+            if head.is_free() {
+                if place >= self.state.compaction.target {
+                    self.link(place, head.units());
+                }
+                // What lies before the end mark is for `Trim`.
+                if !self.area.head(next).is_end() && head.units() * UNIT >= self.page_bytes {
+                    given_pages += self.give_back_pages(place);
+                }
+            }
+            if given_pages >= PAGES_A_STEP {
+                break;
+            }
+        }
+        given_pages
+    }
+
+    /// Lists the free block before the end mark if it is closed; what is put behind it will not be
+    /// closed.
+    pub(super) fn open_end(&mut self) {
         if self.state.committed_bytes == 0 {
             return;
         }
-        let mut place = Place(0);
-        loop {
-            let head = self.area.head(place);
-            if head.is_end() {
-                return;
-            }
-            if head.is_free() {
-                visit(self, place, head.units());
-            }
-            place = place.forward(head.units());
-        }
-    }
-
-    /// Moves what the next cells name out of the closed part.
-    fn move_down(&mut self, first_cell: u32) -> Step {
-        let end = self.state.cells_end.min(first_cell.saturating_add(CELLS_A_STEP));
-        let mut moved_bytes = 0;
-        for cell in first_cell..end {
-            if moved_bytes >= BYTES_A_STEP {
-                return Step::More(cell);
-            }
-            // Who is pinned is being read, and stays; a free cell counts as pinned.
-            let Some(place) = self.cell(cell).try_pin() else { continue };
-            let place = Place(place);
-            let Some(bytes) = self.reaches_closed(place) else {
-                self.cell(cell).unpin();
-                continue;
-            };
-            let Some(new) = self.alloc_pieces(bytes) else {
-                self.cell(cell).unpin();
-                return Step::NoRoom;
-            };
-            self.copy(place, new, bytes);
-            self.cell(cell).move_to(new.0);
-            self.free_pieces(place);
-            self.state.objects_moved += 1;
-            moved_bytes += bytes;
-        }
-        if end == self.state.cells_end { Step::Done } else { Step::More(end) }
-    }
-
-    /// The object's bytes, the last block's slack included, if a piece of it is closed.
-    fn reaches_closed(&self, mut place: Place) -> Option<usize> {
-        let mut bytes = 0;
-        let mut closed = false;
-        loop {
-            let head = self.area.head(place);
-            closed |= place >= self.state.closed_from;
-            if !head.has_more() {
-                bytes += (head.units() - HEAD_UNITS) * UNIT;
-                return closed.then_some(bytes);
-            }
-            bytes += (head.units() - LINKED_HEAD_UNITS) * UNIT;
-            place = self.area.link(place.forward(1));
-        }
-    }
-
-    fn copy(&self, from: Place, to: Place, bytes: usize) {
-        let (mut from, mut to) = (Cursor::new(self, from), Cursor::new(self, to));
-        let span = self.area.span();
-        let mut left_units = bytes / UNIT;
-        while left_units > 0 {
-            let units = left_units.min(from.left_units).min(to.left_units);
-            let (from_offset, to_offset) = (from.place.offset_bytes(), to.place.offset_bytes());
-            span.copy_from(to_offset, span, from_offset, units * UNIT);
-            from.advance(self, units);
-            to.advance(self, units);
-            left_units -= units;
-        }
-    }
-}
-
-/// Walks the units of an object's bytes.
-struct Cursor {
-    place: Place,
-    left_units: usize,
-    next: Option<Place>,
-}
-
-impl Cursor {
-    fn new<S: PageSource>(shard: &Locked<'_, S>, place: Place) -> Self {
-        let head = shard.area.head(place);
-        let (skip_units, next) = if head.has_more() {
-            (LINKED_HEAD_UNITS, Some(shard.area.link(place.forward(1))))
-        } else {
-            (HEAD_UNITS, None)
-        };
-        Self { place: place.forward(skip_units), left_units: head.units() - skip_units, next }
-    }
-
-    fn advance<S: PageSource>(&mut self, shard: &Locked<'_, S>, units: usize) {
-        self.place = self.place.forward(units);
-        self.left_units -= units;
-        if self.left_units == 0
-            && let Some(next) = self.next
+        let last = self.last_free();
+        let start = last.map_or(self.end_mark(), |(place, _)| place);
+        let is_closed = self.state.compaction.is_closed(start);
+        let compaction = &mut self.state.compaction;
+        compaction.closed_end = compaction.closed_end.min(start);
+        if let Some((place, units)) = last
+            && is_closed
         {
-            *self = Self::new(shard, next);
+            self.link(place, units);
         }
+    }
+
+    fn trim_some(&mut self) -> usize {
+        self.trim_end(PAGES_A_STEP).unwrap_or_else(|| {
+            self.state.compaction.enter(Phase::Idle, Place::END);
+            self.look_again(self.state.free_units + self.state.committed_bytes / UNIT / 16);
+            0
+        })
     }
 }

@@ -36,11 +36,13 @@ impl<S: PageSource> Locked<'_, S> {
         // SAFETY: the next pages of the area, which the callers keep within it.
         unsafe { self.source.commit(from, bytes) }.map_err(|_| PoolError::OutOfMemory)?;
         self.add_committed(bytes);
+        self.look_again(0);
         Ok(())
     }
 
     /// Makes `bytes` that were just committed a free block before a new end mark.
     fn add_committed(&mut self, bytes: usize) {
+        self.open_end();
         let pages = bytes / self.page_bytes;
         self.state.pages += pages;
         self.state.pages_taken += pages as u64;
@@ -63,7 +65,7 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// The free block before the end mark, if there is one.
-    fn last_free(&self) -> Option<(Place, usize)> {
+    pub(super) fn last_free(&self) -> Option<(Place, usize)> {
         if self.state.committed_bytes == 0 || !self.area.head(self.end_mark()).prev_is_free() {
             return None;
         }
@@ -86,6 +88,7 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// Gives back the pages within a free block. Returns how many.
+    #[cold]
     pub(super) fn give_back_pages(&mut self, place: Place) -> usize {
         let pages = self.inner_pages(place, self.area.head(place).units());
         self.give_back(pages)
@@ -143,17 +146,18 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Moves the end mark down over the free block before it, and gives back what is then beyond.
-    /// Returns how many pages.
-    pub(super) fn trim_end(&mut self) -> usize {
-        let Some((place, units)) = self.last_free() else { return 0 };
+    /// Moves the end mark down over the free block before it, by `most_pages` at most, and gives
+    /// back what is then beyond. Returns how many pages that was; `None` if the mark stays.
+    pub(super) fn trim_end(&mut self, most_pages: usize) -> Option<usize> {
+        let (place, units) = self.last_free()?;
         let old_bytes = self.state.committed_bytes;
-        let new_bytes = match place {
+        let least_bytes = match place {
             Place(0) => 0,
             _ => place.forward(MIN_UNITS + 1).offset_bytes().next_multiple_of(self.page_bytes),
         };
+        let new_bytes = least_bytes.max(old_bytes.saturating_sub(most_pages * self.page_bytes));
         if new_bytes >= old_bytes {
-            return 0;
+            return None;
         }
         let beyond = new_bytes / self.page_bytes..old_bytes / self.page_bytes;
         self.unlink(place, units);
@@ -171,12 +175,13 @@ impl<S: PageSource> Locked<'_, S> {
         }
         self.state.committed_bytes = new_bytes;
         if new_bytes > 0 {
-            self.take_back(self.inner_pages(place, units));
-            let units = (self.end_mark().0 - place.0) as usize;
+            let units_left = (self.end_mark().0 - place.0) as usize;
+            let inner = self.inner_pages(place, units_left);
+            self.take_back(inner.end..new_bytes / self.page_bytes);
             self.area.set_head(self.end_mark(), Head::end(true));
-            self.set_free(place, units);
-            self.state.free_units += units;
+            self.set_free(place, units_left);
+            self.state.free_units += units_left;
         }
-        given
+        Some(given)
     }
 }

@@ -11,7 +11,7 @@
 //!    last unit of what is committed.
 //! 2. A head's `PREV_FREE` is set exactly when the block before it is free, and then the unit
 //!    before the head holds that block's size. No two neighbours are free.
-//! 3. A free block is in the bin of its size exactly if it starts below `closed_from`.
+//! 3. A free block is in the bin of its size exactly if compaction has not closed its start.
 //! 4. A page whose given-back bit is set lies within one free block, clear of that block's head,
 //!    links and closing size.
 //! 5. `free_units` is the sum of all free blocks; `pages` the committed pages less those given
@@ -26,6 +26,7 @@ use super::Limits;
 use super::area::{Area, GivenBack, PLACE_BITS, Place, UNIT};
 use super::bins::Bins;
 use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS, MIN_UNITS};
+use super::compact::{Compaction, STEPS_AN_ALLOC};
 use crate::PoolError;
 use crate::pin::PinCell32;
 use crate::table::{Entry, Table};
@@ -40,6 +41,8 @@ const CELL_BYTES: usize = size_of::<PinCell32>();
 /// A free block below this many units (128 bytes) is no piece of a scattered object: the piece's
 /// head and link would cost more than 6 % of it.
 const MIN_PIECE_UNITS: usize = 32;
+/// A free cell keeps the number of the next one, plus one, as if it were a place.
+const MAX_CELLS: u32 = (1 << PLACE_BITS) - 2;
 /// The most pieces that [`Limits::max_pieces`] can allow.
 pub(super) const MAX_PIECES: usize = 16;
 
@@ -62,12 +65,11 @@ pub(super) struct State {
     /// How much of the area is committed, from its start.
     pub(super) committed_bytes: usize,
     pub(super) free_units: usize,
-    pub(super) closed_from: Place,
+    pub(super) compaction: Compaction,
     /// The first cell put aside, plus one; 0 if there is none.
     free_cell: u32,
     /// Cells from here on were never used.
     pub(super) cells_end: u32,
-    pub(super) compacting: bool,
     pub(super) objects: usize,
     pub(super) stored_bytes: usize,
     pub(super) pages: usize,
@@ -83,10 +85,9 @@ impl State {
             limits,
             committed_bytes: 0,
             free_units: 0,
-            closed_from: Place::END,
+            compaction: Compaction::new(),
             free_cell: 0,
             cells_end: first_cell as u32,
-            compacting: false,
             objects: 0,
             stored_bytes: 0,
             pages: 0,
@@ -183,24 +184,24 @@ pub(super) struct Locked<'a, S> {
     pub(super) state: &'a mut State,
 }
 
-impl<S: PageSource> Locked<'_, S> {
+impl<'a, S: PageSource> Locked<'a, S> {
     // ── objects ──────────────────────────────────────────────────────────────────────────────
 
     /// Room for an object, and the cell that names it.
     #[inline]
     pub(super) fn alloc(&mut self, size_bytes: usize) -> Result<u32, PoolError> {
-        let cell = self.take_cell()?;
+        let (cell, pin) = self.take_cell()?;
         let place = match self.alloc_pieces(size_bytes) {
             Some(place) => place,
             None => match self.alloc_growing(size_bytes) {
                 Ok(place) => place,
                 Err(error) => {
-                    self.put_cell(cell);
+                    self.put_cell(cell, pin);
                     return Err(error);
                 }
             },
         };
-        self.cell(cell).move_to(place.0);
+        pin.move_to(place.0);
         self.state.objects += 1;
         self.state.stored_bytes += size_bytes;
         Ok(cell)
@@ -209,11 +210,15 @@ impl<S: PageSource> Locked<'_, S> {
     /// Ends an object of `size_bytes`.
     #[inline]
     pub(super) fn free(&mut self, cell: u32, size_bytes: usize) {
-        let place = Place(self.cell(cell).peek());
-        self.put_cell(cell);
+        let pin = self.cell(cell);
+        let place = Place(pin.peek());
+        self.put_cell(cell, pin);
         self.state.objects -= 1;
         self.state.stored_bytes -= size_bytes;
         self.free_pieces(place);
+        if self.state.free_units >= self.state.compaction.attention_units {
+            self.attend();
+        }
     }
 
     /// Room for `size_bytes` in what is committed: in one piece if some free block is large
@@ -241,13 +246,22 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
+    /// Nothing that is listed has room: opens some of what compaction has closed, then takes pages.
     #[cold]
     fn alloc_growing(&mut self, size_bytes: usize) -> Result<Place, PoolError> {
+        let mut steps = 0;
         loop {
-            self.grow(block_units(size_bytes))?;
+            let is_opened = steps < STEPS_AN_ALLOC && self.open_for_alloc();
+            if !is_opened
+                && let Err(error) = self.grow(block_units(size_bytes))
+                && !self.open_for_alloc()
+            {
+                return Err(error);
+            }
             if let Some(place) = self.alloc_pieces(size_bytes) {
                 return Ok(place);
             }
+            steps += 1;
         }
     }
 
@@ -292,30 +306,36 @@ impl<S: PageSource> Locked<'_, S> {
     // ── cells ────────────────────────────────────────────────────────────────────────────────
 
     #[inline]
-    pub(super) fn cell(&self, cell: u32) -> &PinCell32 {
+    pub(super) fn cell(&self, cell: u32) -> &'a PinCell32 {
         self.cells.get(cell as usize)
     }
 
     #[inline]
-    fn take_cell(&mut self) -> Result<u32, PoolError> {
+    fn take_cell(&mut self) -> Result<(u32, &'a PinCell32), PoolError> {
         if let Some(cell) = self.state.free_cell.checked_sub(1) {
-            self.state.free_cell = self.cell(cell).peek();
-            return Ok(cell);
+            let pin = self.cell(cell);
+            self.state.free_cell = pin.peek();
+            return Ok((cell, pin));
         }
+        self.take_unused_cell()
+    }
+
+    #[cold]
+    fn take_unused_cell(&mut self) -> Result<(u32, &'a PinCell32), PoolError> {
         let cell = self.state.cells_end;
         if cell as usize == self.cells.end() {
-            if cell >= (1 << PLACE_BITS) - 2 {
+            if cell >= MAX_CELLS {
                 return Err(PoolError::Full);
             }
             self.cells.grow(self.source).map_err(|_| PoolError::OutOfMemory)?;
         }
         self.state.cells_end += 1;
-        Ok(cell)
+        Ok((cell, self.cell(cell)))
     }
 
     #[inline]
-    fn put_cell(&mut self, cell: u32) {
-        self.cell(cell).put_aside(self.state.free_cell);
+    fn put_cell(&mut self, cell: u32, pin: &PinCell32) {
+        pin.put_aside(self.state.free_cell);
         self.state.free_cell = cell + 1;
     }
 }

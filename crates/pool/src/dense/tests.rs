@@ -1,14 +1,28 @@
 //! The pool against its shadow, and the shards' invariants after every step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use hectare_pages::{Counted, Failing, Fixed, Os};
+use hectare_check::Random;
+use hectare_pages::Os;
 
 use super::shard::Locked;
 use super::*;
-use crate::testing::{Random, Shadow, churn, soak_operations, survives_failures};
+use crate::testing::{Shadow, Validate, shadow_tests};
 
-/// Walks every shard and checks invariants 1 to 5.
+shadow_tests!(
+    |source, seed| {
+        let limits = if seed % 2 == 0 { small_limits() } else { Limits::new() };
+        Some(Dense::<_, SpinPark>::with_limits(source, limits))
+    },
+    buffer pages of 4096
+);
+
+impl<S: PageSource + Sync> Validate for Dense<S> {
+    fn validate(&self) {
+        validate(self);
+    }
+}
+
 fn validate<S: PageSource + Sync>(pool: &Dense<S>) {
     for number in 0..pool.limits.shards {
         let Some(shard) = pool.shard(number) else { continue };
@@ -20,9 +34,11 @@ fn validate<S: PageSource + Sync>(pool: &Dense<S>) {
 fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
     let mut free = BTreeMap::new();
     let mut free_units = 0;
+    let mut marks: BTreeSet<_> = shard.state.compaction.marks().collect();
     let (mut place, mut prev_free) = (Place(0), false);
     let end = if shard.state.committed_bytes > 0 { shard.end_mark() } else { place };
     while place < end {
+        marks.remove(&place);
         let head = shard.area.head(place);
         assert_eq!(head.prev_is_free(), prev_free, "at {place:?}");
         assert!(head.units() >= block::MIN_UNITS);
@@ -37,6 +53,7 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
         place = place.forward(head.units());
     }
     assert_eq!(place, end, "the blocks lead past the end mark");
+    assert!(marks.is_empty() || marks.first() == Some(&end), "{marks:?} are no blocks");
     if end > Place(0) {
         assert!(shard.area.head(end).is_end());
         assert_eq!(shard.area.head(end).prev_is_free(), prev_free);
@@ -47,39 +64,17 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
     assert_eq!(shard.state.pages, pages);
     let mut listed = 0;
     shard.for_each_listed(|bin, place| {
-        assert!(place < shard.state.closed_from);
+        assert!(!shard.state.compaction.is_closed(place));
         let units = free.get(&place).copied().expect("a listed block is free");
         assert_eq!(bins::bin_of(units), bin);
         listed += 1;
     });
-    let open = free.range(..shard.state.closed_from).count();
+    let open = free.keys().filter(|&&place| !shard.state.compaction.is_closed(place)).count();
     assert_eq!(listed, open);
 }
 
 fn small_limits() -> Limits {
-    Limits { area_bytes: 1 << 23, max_pieces: 8, shards: 2 }
-}
-
-#[test]
-fn agrees_with_its_shadow() {
-    for seed in 0..8 {
-        let source = Counted::new(Os);
-        let limits = if seed % 2 == 0 { small_limits() } else { Limits::new() };
-        let pool: Dense<_> = Dense::with_limits(&source, limits);
-        let mut shadow = Shadow::new(&pool, seed << 32);
-        churn(&pool, &mut shadow, seed, soak_operations(20_000), 2_000, |shadow| {
-            validate(&pool);
-            let stats = pool.stats();
-            assert_eq!(stats.objects, shadow.len());
-            assert_eq!(stats.stored_bytes, shadow.live_bytes);
-        });
-        shadow.drain(&pool);
-        pool.compact();
-        validate(&pool);
-        assert_eq!(pool.stats().page_bytes, 0, "an empty pool holds no page");
-        drop(pool);
-        assert_eq!(source.counts().reserved_bytes, 0, "a dropped pool holds nothing");
-    }
+    Limits { area_bytes: 1 << 23, max_pieces: 8, shards: 2, compact_percent: 25 }
 }
 
 #[test]
@@ -109,10 +104,7 @@ fn compaction_brings_half_the_memory_back() {
     for _ in 0..4000 {
         shadow.alloc(&pool, 32 + random.below(2016)).expect("memory");
     }
-    for _ in 0..2000 {
-        let index = random.below(shadow.len());
-        shadow.free(&pool, index);
-    }
+    shadow.thin_out(&pool, &mut random, 2000);
     pool.compact();
     validate(&pool);
     shadow.verify_all(&pool);
@@ -120,43 +112,54 @@ fn compaction_brings_half_the_memory_back() {
     assert!(overhead < 0.05, "{overhead}");
 }
 
-#[test]
-fn runs_in_a_fixed_buffer() {
-    let mut buffer = std::vec![0u8; 1 << 20];
-    let pool: Dense<_> = Dense::with_limits(Fixed::new(&mut buffer, 4096), small_limits());
-    let mut shadow = Shadow::new(&pool, 0);
-    churn(&pool, &mut shadow, 5, 10_000, 2000, |_| validate(&pool));
-    assert!(shadow.refused > 0, "a megabyte is not enough");
-    shadow.drain(&pool);
+/// Frees three of four objects, one at a time. Returns what is held per live byte at the end, and
+/// the most objects that one free moved.
+fn thin_out(compact_percent: usize) -> (f64, u64) {
+    let pool: Dense<_> = Dense::with_limits(Os, Limits { compact_percent, ..Limits::new() });
+    let mut shadow = Shadow::new(&pool, 1);
+    let mut random = Random::new(9);
+    for _ in 0..8000 {
+        shadow.alloc(&pool, 32 + random.below(2016)).expect("memory");
+    }
+    let mut most_moved = 0;
+    for freed in 0..6000 {
+        let before = pool.stats().objects_moved;
+        let index = random.below(shadow.len());
+        shadow.free(&pool, index);
+        most_moved = most_moved.max(pool.stats().objects_moved - before);
+        if freed % 100 == 0 {
+            validate(&pool);
+        }
+    }
+    shadow.verify_all(&pool);
+    (pool.stats().footprint_bytes() as f64 / shadow.live_bytes as f64, most_moved)
 }
 
 #[test]
-fn refuses_cleanly_at_every_call() {
-    let failing = Failing::new(Os);
-    let make = |source| Some(Dense::<_, SpinPark>::with_limits(source, small_limits()));
-    survives_failures(&failing, make, validate, 40);
+fn compacts_by_itself_a_little_at_a_time() {
+    let (held, most_moved) = thin_out(25);
+    assert!(held < 1.0 / 0.75 + 0.1, "{held} bytes held per live byte");
+    assert!((1..=64).contains(&most_moved), "{most_moved} objects moved by one free");
+    let (held, most_moved) = thin_out(0);
+    assert!(held > 2.0 && most_moved == 0, "{held}, {most_moved} without being asked to");
 }
 
 #[test]
-fn threads_share_it_while_it_is_compacted() {
-    let pool: Dense<_> = Dense::with_limits(Os, small_limits());
-    std::thread::scope(|scope| {
-        for thread in 0..3u64 {
-            let pool = &pool;
-            scope.spawn(move || {
-                let mut shadow = Shadow::new(pool, thread << 40);
-                churn(pool, &mut shadow, Random::new(thread).next(), 10_000, 500, |_| ());
-                shadow.drain(pool);
-            });
+fn memory_that_compaction_has_closed_is_opened_when_it_is_needed() {
+    let pool: Dense<_> = Dense::new(Os);
+    let mut shadow = Shadow::new(&pool, 1);
+    let mut random = Random::new(4);
+    for round in 0..12 {
+        while shadow.len() < 4000 {
+            shadow.alloc(&pool, 1 + random.below(4000)).expect("memory");
         }
-        for _ in 0..200 {
-            pool.compact();
-            std::thread::yield_now();
-        }
-    });
-    pool.compact();
-    validate(&pool);
-    assert_eq!(pool.stats().page_bytes, 0);
+        validate(&pool);
+        let taken = pool.stats().page_bytes;
+        assert!(taken < shadow.live_bytes * 5 / 4, "round {round}: {taken} bytes taken");
+        // Down to where a pass is under way in some rounds, and over in others.
+        shadow.thin_out(&pool, &mut random, 2600 + 90 * round);
+    }
+    shadow.verify_all(&pool);
 }
 
 #[test]

@@ -3,12 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
-use hectare_pages::{Counted, Failing, Fixed, Os};
+use hectare_check::Random;
+use hectare_pages::{Counted, Os};
 
 use super::*;
-use crate::testing::{Random, Shadow, churn, soak_operations, survives_failures};
+use crate::testing::{Shadow, Validate, shadow_tests};
 
-/// Walks every page that `shadow_pages` and the lists lead to and checks invariants 1 to 4.
+shadow_tests!(|source, _seed| Some(Xv::<_, SpinPark>::new(source)), buffer pages of 1 << 16);
+
+impl<S: PageSource + Sync> Validate for Xv<S> {
+    fn validate(&self) {
+        validate(self);
+    }
+}
+
+/// Walks every page that the lists lead to and checks invariants 1 to 4.
 fn validate<S: PageSource + Sync>(pool: &Xv<S>) {
     let inner = pool.inner.lock();
     let mut listed = BTreeMap::new();
@@ -42,20 +51,18 @@ fn validate<S: PageSource + Sync>(pool: &Xv<S>) {
 }
 
 #[test]
-fn agrees_with_its_shadow() {
-    for seed in 0..8 {
-        let source = Counted::new(Os);
-        let pool: Xv<_> = Xv::new(&source);
-        let mut shadow = Shadow::new(&pool, seed << 32);
-        churn(&pool, &mut shadow, seed, soak_operations(20_000), 2_000, |shadow| {
-            validate(&pool);
-            let stats = pool.stats();
-            assert_eq!(stats.objects, shadow.len());
-            assert_eq!(stats.stored_bytes, shadow.live_bytes);
-            assert_eq!(stats.page_bytes, source.counts().reserved_bytes);
-        });
-        shadow.drain(&pool);
-        assert_eq!(source.counts().reserved_bytes, 0, "an empty pool holds no page");
+fn every_page_is_counted() {
+    let source = Counted::new(Os);
+    let pool: Xv<_> = Xv::new(&source);
+    let mut shadow = Shadow::new(&pool, 0);
+    let mut random = Random::new(2);
+    for live in [300, 100, 500, 0] {
+        while shadow.len() < live {
+            shadow.alloc(&pool, 1 + random.below(pool.max_size_bytes())).expect("memory");
+            assert_eq!(pool.stats().page_bytes, source.counts().reserved_bytes);
+        }
+        shadow.thin_out(&pool, &mut random, live / 2);
+        assert_eq!(pool.stats().page_bytes, source.counts().reserved_bytes);
     }
 }
 
@@ -84,37 +91,4 @@ fn above_half_a_page_nothing_pairs() {
         // SAFETY: allocated above, freed once.
         unsafe { pool.free(handle) };
     }
-}
-
-#[test]
-fn runs_in_a_fixed_buffer_with_large_pages() {
-    let mut buffer = std::vec![0u8; 1 << 20];
-    let pool: Xv<_> = Xv::new(Fixed::new(&mut buffer, 1 << 16));
-    let mut shadow = Shadow::new(&pool, 0);
-    churn(&pool, &mut shadow, 5, 5_000, 200, |_| validate(&pool));
-    assert!(shadow.refused > 0, "a megabyte is not enough");
-    shadow.drain(&pool);
-}
-
-#[test]
-fn refuses_cleanly_at_every_call() {
-    let failing = Failing::new(Os);
-    survives_failures(&failing, |source| Some(Xv::<_, SpinPark>::new(source)), validate, 25);
-}
-
-#[test]
-fn threads_share_it() {
-    let pool: Xv<_> = Xv::new(Os);
-    std::thread::scope(|scope| {
-        for thread in 0..3u64 {
-            let pool = &pool;
-            scope.spawn(move || {
-                let mut shadow = Shadow::new(pool, thread << 40);
-                churn(pool, &mut shadow, Random::new(thread).next(), 10_000, 500, |_| ());
-                shadow.drain(pool);
-            });
-        }
-    });
-    validate(&pool);
-    assert_eq!(pool.stats().page_bytes, 0);
 }

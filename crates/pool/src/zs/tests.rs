@@ -2,10 +2,19 @@
 
 use std::string::ToString;
 
-use hectare_pages::{Counted, Failing, Fixed, Os};
+use hectare_check::Random;
+use hectare_pages::Os;
 
 use super::*;
-use crate::testing::{Random, Shadow, churn, soak_operations, survives_failures};
+use crate::testing::{Shadow, Validate, shadow_tests};
+
+shadow_tests!(|source, seed| with_chain(source, [8, 4, 16, 1][seed as usize % 4]), buffer pages of 4096);
+
+impl<S: PageSource + Sync> Validate for Zs<S> {
+    fn validate(&self) {
+        validate(self);
+    }
+}
 
 fn validate<S: PageSource + Sync>(pool: &Zs<S>) {
     let zspages = pool.zspages();
@@ -39,41 +48,19 @@ fn validate<S: PageSource + Sync>(pool: &Zs<S>) {
     }
 }
 
-fn with_chain<S: PageSource>(source: S, chain_pages: usize) -> Zs<S> {
-    Zs::with_config(source, ZsConfig { chain_pages, class_step_bytes: 16 }).expect("memory")
-}
-
-#[test]
-fn agrees_with_its_shadow() {
-    for (seed, chain) in [(0, 4), (1, 8), (2, 16), (3, 1), (4, 8), (5, 8)] {
-        let source = Counted::new(Os);
-        let pool = with_chain(&source, chain);
-        let mut shadow = Shadow::new(&pool, seed << 32);
-        churn(&pool, &mut shadow, seed, soak_operations(20_000), 2_000, |shadow| {
-            validate(&pool);
-            let stats = pool.stats();
-            assert_eq!(stats.objects, shadow.len());
-            assert_eq!(stats.stored_bytes, shadow.live_bytes);
-        });
-        shadow.drain(&pool);
-        assert_eq!(pool.stats().page_bytes, 0, "an empty pool holds no zspage");
-        drop(pool);
-        assert_eq!(source.counts().reserved_bytes, 0, "a dropped pool holds nothing");
-    }
+fn with_chain<S: PageSource>(source: S, chain_pages: usize) -> Option<Zs<S>> {
+    Zs::with_config(source, ZsConfig { chain_pages, class_step_bytes: 16 }).ok()
 }
 
 #[test]
 fn compaction_frees_what_the_classes_say() {
-    let pool = with_chain(Os, 8);
+    let pool = with_chain(Os, 8).expect("memory");
     let mut shadow = Shadow::new(&pool, 1);
     let mut random = Random::new(3);
     for _ in 0..20_000 {
         shadow.alloc(&pool, 32 + random.below(3000)).expect("memory");
     }
-    for _ in 0..10_000 {
-        let index = random.below(shadow.len());
-        shadow.free(&pool, index);
-    }
+    shadow.thin_out(&pool, &mut random, 10_000);
     let mut freeable = 0;
     pool.for_each_class(|class| freeable += class.freeable);
     assert!(freeable > 1000, "{freeable}");
@@ -86,7 +73,7 @@ fn compaction_frees_what_the_classes_say() {
 
 #[test]
 fn the_class_table_has_the_kernels_columns() {
-    let pool = with_chain(Os, 8);
+    let pool = with_chain(Os, 8).expect("memory");
     let mut shadow = Shadow::new(&pool, 1);
     for _ in 0..10 {
         shadow.alloc(&pool, 1500).expect("memory");
@@ -105,45 +92,8 @@ fn the_class_table_has_the_kernels_columns() {
 }
 
 #[test]
-fn runs_in_a_fixed_buffer() {
-    let mut buffer = std::vec![0u8; 1 << 20];
-    let pool = with_chain(Fixed::new(&mut buffer, 4096), 8);
-    let mut shadow = Shadow::new(&pool, 0);
-    churn(&pool, &mut shadow, 5, 10_000, 2000, |_| validate(&pool));
-    assert!(shadow.refused > 0, "a megabyte is not enough");
-    shadow.drain(&pool);
-}
-
-#[test]
-fn refuses_cleanly_at_every_call() {
-    let failing = Failing::new(Os);
-    survives_failures(&failing, |source| Zs::<_, SpinPark>::new(source).ok(), validate, 40);
-}
-
-#[test]
-fn threads_share_it_while_it_is_compacted() {
-    let pool = with_chain(Os, 8);
-    std::thread::scope(|scope| {
-        for thread in 0..3u64 {
-            let pool = &pool;
-            scope.spawn(move || {
-                let mut shadow = Shadow::new(pool, thread << 40);
-                churn(pool, &mut shadow, Random::new(thread).next(), 10_000, 500, |_| ());
-                shadow.drain(pool);
-            });
-        }
-        for _ in 0..200 {
-            pool.compact();
-            std::thread::yield_now();
-        }
-    });
-    validate(&pool);
-    assert_eq!(pool.stats().page_bytes, 0);
-}
-
-#[test]
 fn threads_that_grow_a_class_at_once_leave_no_empty_zspage() {
-    let pool = with_chain(Os, 8);
+    let pool = with_chain(Os, 8).expect("memory");
     let together = std::sync::Barrier::new(2);
     let work = || {
         for _ in 0..1000 {

@@ -1,0 +1,138 @@
+//! Allocations and frees in every state of a pass.
+
+use hectare_check::Random;
+use hectare_pages::{Failing, Os};
+
+use super::*;
+use crate::dense::{Dense, Limits};
+use crate::testing::{Shadow, Validate};
+use crate::{Pool, PoolError};
+
+/// A pool that compacts only when it is asked to, and half of whose objects are gone: now what
+/// it holds is twice what it needs.
+struct Thinned<S: PageSource> {
+    pool: Dense<S>,
+    shadow: Shadow,
+    random: Random,
+}
+
+impl<S: PageSource + Sync> Thinned<S> {
+    fn new(source: S, objects: usize) -> Self {
+        let limits = Limits { shards: 1, compact_percent: 0, ..Limits::new() };
+        let pool: Dense<_> = Dense::with_limits(source, limits);
+        let (mut shadow, mut random) = (Shadow::new(&pool, 1), Random::new(5));
+        for _ in 0..objects {
+            shadow.alloc(&pool, 32 + random.below(2016)).expect("memory");
+        }
+        shadow.thin_out(&pool, &mut random, objects / 2);
+        Self { pool, shadow, random }
+    }
+
+    fn with_shard<R>(&self, act: impl FnOnce(Locked<'_, S>) -> R) -> R {
+        let shard = self.pool.shard(0).expect("the shard of the objects");
+        shard.with_lock(&self.pool.source, act)
+    }
+
+    /// Starts a pass and goes so many steps. False if it is over by then.
+    fn go(&self, steps: usize) -> bool {
+        self.with_shard(|mut shard| {
+            assert!(shard.start_pass(AUTOMATIC_SLACK_SHIFT));
+            (0..steps).all(|_| shard.step().is_some())
+        })
+    }
+
+    fn alloc(&mut self) -> Result<(), PoolError> {
+        self.shadow.alloc(&self.pool, 32 + self.random.below(2016))
+    }
+
+    fn listed(&self) -> usize {
+        self.with_shard(|shard| {
+            let mut listed = 0;
+            shard.for_each_listed(|_, _| listed += 1);
+            listed
+        })
+    }
+
+    fn held_per_live(&self) -> f64 {
+        self.pool.stats().page_bytes as f64 / self.shadow.live_bytes as f64
+    }
+
+    fn end(mut self) {
+        self.pool.validate();
+        self.shadow.verify_all(&self.pool);
+        self.shadow.drain(&self.pool);
+        self.pool.compact();
+        assert_eq!(self.pool.stats().page_bytes, 0);
+    }
+}
+
+#[test]
+fn an_allocation_opens_a_bounded_part_of_what_is_closed() {
+    const OBJECTS: usize = 6000;
+    let mut states = 0;
+    for steps in (0..).step_by(23) {
+        let mut thinned = Thinned::new(Os, OBJECTS);
+        if !thinned.go(steps) {
+            break;
+        }
+        states += 1;
+        while thinned.shadow.len() < OBJECTS * 11 / 10 {
+            let listed = thinned.listed();
+            thinned.alloc().expect("memory");
+            let opened = thinned.listed().saturating_sub(listed);
+            assert!(opened <= STEPS_AN_ALLOC * BLOCKS_A_STEP, "{opened} blocks by one allocation");
+            if thinned.random.one_in(100) {
+                thinned.pool.validate();
+            }
+        }
+        let held = thinned.held_per_live();
+        assert!(held < 1.1, "{held} bytes held per live byte, a pass {steps} steps old");
+        thinned.end();
+    }
+    assert!(states >= 8, "a pass has more than {states} times 23 steps");
+}
+
+#[test]
+fn frees_and_allocations_beside_each_step_leave_the_blocks_sound() {
+    for seed in 0..4 {
+        let mut thinned = Thinned::new(Os, 1500);
+        thinned.random = Random::new(seed);
+        for _ in 0..3 {
+            let mut goes_on = thinned.go(0);
+            while goes_on {
+                goes_on = thinned.with_shard(|mut shard| shard.step().is_some());
+                for _ in 0..thinned.random.below(6) {
+                    if thinned.random.one_in(2) {
+                        thinned.alloc().expect("memory");
+                    } else {
+                        let index = thinned.random.below(thinned.shadow.len());
+                        thinned.shadow.free(&thinned.pool, index);
+                    }
+                }
+                thinned.pool.validate();
+            }
+            while thinned.shadow.len() < 1500 {
+                thinned.alloc().expect("memory");
+            }
+            thinned.shadow.thin_out(&thinned.pool, &mut thinned.random, 750);
+        }
+        thinned.end();
+    }
+}
+
+#[test]
+fn what_is_closed_is_used_before_an_allocation_is_refused() {
+    for steps in (0..).step_by(7) {
+        let failing = Failing::new(Os);
+        let mut thinned = Thinned::new(&failing, 2000);
+        if !thinned.go(steps) {
+            break;
+        }
+        failing.refuse_all(true);
+        while thinned.alloc().is_ok() {}
+        let held = thinned.held_per_live();
+        assert!(held < 1.1, "{held} bytes held per live byte, a pass {steps} steps old");
+        failing.refuse_all(false);
+        thinned.end();
+    }
+}

@@ -1,0 +1,110 @@
+//! Moving objects out of the closed part of a shard, see [`compact`](super::compact).
+
+use hectare_pages::PageSource;
+
+use super::area::{Place, UNIT};
+use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS};
+use super::shard::Locked;
+
+/// Cells looked at, and bytes moved, in one step.
+const CELLS_A_STEP: u32 = 64;
+const BYTES_A_STEP: usize = 16 << 10;
+
+/// How far a step came.
+pub(super) enum Moved {
+    /// Up to this cell.
+    UpTo(u32),
+    /// Through all cells.
+    All,
+    /// Until no room was left below.
+    NoRoom,
+}
+
+impl<S: PageSource> Locked<'_, S> {
+    /// Moves what the next cells name out of the closed part.
+    pub(super) fn move_down(&mut self, first_cell: u32) -> Moved {
+        let end = self.state.cells_end.min(first_cell.saturating_add(CELLS_A_STEP));
+        let mut moved_bytes = 0;
+        for cell in first_cell..end {
+            if moved_bytes >= BYTES_A_STEP {
+                return Moved::UpTo(cell);
+            }
+            // Who is pinned is being read, and stays; a free cell counts as pinned.
+            let Some(place) = self.cell(cell).try_pin() else { continue };
+            let place = Place(place);
+            let Some(bytes) = self.reaches_closed(place) else {
+                self.cell(cell).unpin();
+                continue;
+            };
+            let Some(new) = self.alloc_pieces(bytes) else {
+                self.cell(cell).unpin();
+                return Moved::NoRoom;
+            };
+            self.copy(place, new, bytes);
+            self.cell(cell).move_to(new.0);
+            self.free_pieces(place);
+            self.state.objects_moved += 1;
+            moved_bytes += bytes;
+        }
+        if end == self.state.cells_end { Moved::All } else { Moved::UpTo(end) }
+    }
+
+    /// The object's bytes, the last block's slack included, if a piece of it is closed.
+    fn reaches_closed(&self, mut place: Place) -> Option<usize> {
+        let mut bytes = 0;
+        let mut closed = false;
+        loop {
+            let head = self.area.head(place);
+            closed |= self.state.compaction.is_closed(place);
+            if !head.has_more() {
+                bytes += (head.units() - HEAD_UNITS) * UNIT;
+                return closed.then_some(bytes);
+            }
+            bytes += (head.units() - LINKED_HEAD_UNITS) * UNIT;
+            place = self.area.link(place.forward(1));
+        }
+    }
+
+    fn copy(&self, from: Place, to: Place, bytes: usize) {
+        let (mut from, mut to) = (Cursor::new(self, from), Cursor::new(self, to));
+        let span = self.area.span();
+        let mut left_units = bytes / UNIT;
+        while left_units > 0 {
+            let units = left_units.min(from.left_units).min(to.left_units);
+            let (from_offset, to_offset) = (from.place.offset_bytes(), to.place.offset_bytes());
+            span.copy_from(to_offset, span, from_offset, units * UNIT);
+            from.advance(self, units);
+            to.advance(self, units);
+            left_units -= units;
+        }
+    }
+}
+
+/// Walks the units of an object's bytes.
+struct Cursor {
+    place: Place,
+    left_units: usize,
+    next: Option<Place>,
+}
+
+impl Cursor {
+    fn new<S: PageSource>(shard: &Locked<'_, S>, place: Place) -> Self {
+        let head = shard.area.head(place);
+        let (skip_units, next) = if head.has_more() {
+            (LINKED_HEAD_UNITS, Some(shard.area.link(place.forward(1))))
+        } else {
+            (HEAD_UNITS, None)
+        };
+        Self { place: place.forward(skip_units), left_units: head.units() - skip_units, next }
+    }
+
+    fn advance<S: PageSource>(&mut self, shard: &Locked<'_, S>, units: usize) {
+        self.place = self.place.forward(units);
+        self.left_units -= units;
+        if self.left_units == 0
+            && let Some(next) = self.next
+        {
+            *self = Self::new(shard, next);
+        }
+    }
+}
