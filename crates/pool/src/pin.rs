@@ -29,6 +29,13 @@ macro_rules! pin_cell {
         #[repr(transparent)]
         pub(crate) struct $name(atomic::$atomic);
 
+        #[cfg(all(test, loom))]
+        impl Default for $name {
+            fn default() -> Self {
+                Self(atomic::$atomic::new(0))
+            }
+        }
+
         impl $name {
             /// Waits until the cell is not pinned and pins it. Returns the object's place.
             #[inline]
@@ -94,12 +101,14 @@ pin_cell!(PinCell64, AtomicU64, u64);
 mod loom_tests {
     use super::*;
     use hectare_base::sync::cell::UnsafeCell;
-    use loom::sync::Arc;
+    use loom::sync::{Arc, Mutex};
 
     /// Two places for one object: a reader must never see the place that compaction has left.
     struct World {
         cell: PinCell32,
         places: [UnsafeCell<u32>; 2],
+        /// The lock of the object's class, or shard, over whether the object lives.
+        lives: Mutex<bool>,
     }
 
     // SAFETY: the places are reached by the cell's owner only; loom checks that they are.
@@ -108,8 +117,9 @@ mod loom_tests {
     unsafe impl Send for World {}
 
     fn world() -> Arc<World> {
-        let cell = PinCell32(atomic::AtomicU32::new(0));
-        Arc::new(World { cell, places: [UnsafeCell::new(42), UnsafeCell::new(0)] })
+        let cell = PinCell32::default();
+        let places = [UnsafeCell::new(42), UnsafeCell::new(0)];
+        Arc::new(World { cell, places, lives: Mutex::new(true) })
     }
 
     fn read(world: &World) {
@@ -138,6 +148,41 @@ mod loom_tests {
         // SAFETY: as above.
         world.places[to].with_mut(|place| unsafe { *place = value });
         world.cell.move_to(to as u32);
+    }
+
+    /// As zs does it: who frees pins before it takes the lock, which keeps the object from moving.
+    fn free(world: &World) {
+        let place = world.cell.pin() as usize;
+        let mut lives = world.lives.lock().expect("a thread panicked");
+        // SAFETY: pinned: the object's place is this thread's.
+        world.places[place].with_mut(|value| assert_eq!(unsafe { value.replace(0) }, 42));
+        *lives = false;
+        drop(lives);
+        world.cell.put_aside(7);
+    }
+
+    /// As zs does it: compaction holds the lock, and only tries to pin.
+    fn compact(world: &World) {
+        let lives = world.lives.lock().expect("a thread panicked");
+        if *lives {
+            migrate(world);
+        }
+    }
+
+    #[test]
+    fn who_frees_and_who_compacts_do_not_wait_for_each_other() {
+        loom::model(|| {
+            let world = world();
+            let compacting = Arc::clone(&world);
+            let thread = loom::thread::spawn(move || compact(&compacting));
+            free(&world);
+            thread.join().expect("the compacting thread panicked");
+            compact(&world);
+            assert_eq!(world.cell.peek(), 7);
+            // SAFETY: no other thread is left.
+            let left = [0, 1].map(|place| world.places[place].with(|value| unsafe { *value }));
+            assert_eq!(left, [0, 0]);
+        });
     }
 
     #[test]

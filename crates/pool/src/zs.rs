@@ -36,6 +36,7 @@ mod cells;
 mod class;
 mod compact;
 mod geometry;
+mod stack;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

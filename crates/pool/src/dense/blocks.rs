@@ -140,7 +140,7 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// Calls `visit` with each bin and each block in it.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn for_each_listed(&self, mut visit: impl FnMut(usize, Place)) {
         for bin in 0..super::bins::BINS {
             let mut at = self.state.bins.head(bin);

@@ -115,7 +115,7 @@ impl Compaction {
     }
 
     /// What invariant 1 says is the start of a block.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn marks(&self) -> impl Iterator<Item = Place> {
         [self.cursor, self.first_closed].into_iter().filter(|&mark| mark != Place::END)
     }

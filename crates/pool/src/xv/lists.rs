@@ -146,7 +146,7 @@ impl Lists {
     }
 
     /// Calls `visit` with each listed block and the list that it is in.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn for_each(&self, page_bytes: usize, mut visit: impl FnMut(usize, Block)) {
         for (list, &head) in self.heads.iter().enumerate() {
             let mut at = head;
@@ -159,7 +159,7 @@ impl Lists {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn expected_list(&self, room_bytes: usize) -> usize {
         self.list_of(room_bytes)
     }

@@ -1,0 +1,169 @@
+//! The free cells of a zs pool: a lock-free stack.
+//!
+//! ```text
+//!   head: │ tag, 32 bits │ cell + 1, 32 bits │ ──▶ cell ──▶ cell ──▶ 0
+//! ```
+//! Invariants
+//! 1. A cell on the stack is put aside (see [`pin`](crate::pin)), its link the next one plus 1.
+//! 2. Every change of the head changes its tag: a thread that read a link of a cell which others
+//!    took and put back meanwhile fails to swing the head. (Treiber, 1986; the tag as in IBM
+//!    System/370's.)
+//!
+//! Orderings: pushing is `Release`, popping `Acquire`: who pops a cell sees its link. The cell's
+//! content is then handed on by the pin.
+
+use hectare_base::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
+
+use crate::pin::PinCell64;
+
+const INDEX_BITS: u32 = 32;
+
+#[derive(Debug)]
+pub(super) struct FreeCells {
+    head: AtomicU64,
+}
+
+impl FreeCells {
+    pub(super) fn new() -> Self {
+        Self { head: AtomicU64::new(0) }
+    }
+
+    /// Takes the last cell put, if there is one; `pin_of` finds a cell by its number.
+    #[inline]
+    pub(super) fn pop<'a>(&self, pin_of: impl Fn(u32) -> &'a PinCell64) -> Option<u32> {
+        let mut head = self.head.load(Acquire);
+        loop {
+            let cell = (head as u32).checked_sub(1)?;
+            // Another thread may have taken the cell and made it an object's: the link is
+            // nonsense then, and the head another.
+            let link = pin_of(cell).peek();
+            let next = next_tag(head) | u64::from(link as u32);
+            match self.head.compare_exchange_weak(head, next, AcqRel, Acquire) {
+                Ok(_) => return Some(cell),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Puts a cell, which the caller has pinned or taken; `pin` is that cell.
+    #[inline]
+    pub(super) fn push(&self, cell: u32, pin: &PinCell64) {
+        let mut head = self.head.load(Acquire);
+        loop {
+            pin.put_aside(head & u64::from(u32::MAX));
+            let next = next_tag(head) | u64::from(cell + 1);
+            match self.head.compare_exchange_weak(head, next, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// The head's tag, one further, over an empty index.
+#[inline]
+const fn next_tag(head: u64) -> u64 {
+    ((head >> INDEX_BITS) + 1) << INDEX_BITS
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use std::vec::Vec;
+
+    use loom::sync::Arc;
+
+    use super::*;
+
+    struct World {
+        free: FreeCells,
+        cells: [PinCell64; 3],
+    }
+
+    impl World {
+        /// The cells `0..count` on the stack, the last on top.
+        fn new(count: u32) -> Arc<Self> {
+            let cells = core::array::from_fn(|_| PinCell64::default());
+            let world = Self { free: FreeCells::new(), cells };
+            (0..count).for_each(|cell| world.push(cell));
+            Arc::new(world)
+        }
+
+        fn pop(&self) -> Option<u32> {
+            self.free.pop(|cell| &self.cells[cell as usize])
+        }
+
+        fn push(&self, cell: u32) {
+            self.free.push(cell, &self.cells[cell as usize]);
+        }
+
+        /// Takes a cell, as an object's for a while: its word is then a place, not a link.
+        fn alloc(&self) -> Option<u32> {
+            let cell = self.pop()?;
+            self.cells[cell as usize].move_to(0xFFFF_0000_0000 | 99);
+            Some(cell)
+        }
+
+        fn free(&self, cell: u32) {
+            self.cells[cell as usize].pin();
+            self.push(cell);
+        }
+
+        fn drain(&self) -> impl Iterator<Item = u32> {
+            core::iter::from_fn(|| self.pop())
+        }
+    }
+
+    /// All cells must be somewhere, and none twice.
+    fn assert_all_once(cells: impl Iterator<Item = u32>, count: u32) {
+        let mut cells: Vec<_> = cells.collect();
+        cells.sort_unstable();
+        assert_eq!(cells, (0..count).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_cell_is_popped_once() {
+        loom::model(|| {
+            let world = World::new(2);
+            let other = Arc::clone(&world);
+            let thread = loom::thread::spawn(move || other.alloc());
+            let mine = world.alloc();
+            let others = thread.join().expect("the other thread panicked");
+            assert_all_once(mine.into_iter().chain(others), 2);
+        });
+    }
+
+    /// The case that the tag is for: the head is what it was, the cell below it is not.
+    #[test]
+    fn a_cell_that_comes_back_is_told_from_one_that_stayed() {
+        loom::model(|| {
+            let world = World::new(3);
+            let other = Arc::clone(&world);
+            let thread = loom::thread::spawn(move || {
+                let (first, second) = (other.alloc(), other.alloc());
+                if let Some(first) = first {
+                    other.free(first);
+                }
+                second
+            });
+            let mine = world.alloc();
+            let others = thread.join().expect("the other thread panicked");
+            assert_all_once(world.drain().chain(mine).chain(others), 3);
+        });
+    }
+
+    #[test]
+    fn pushes_and_pops_lose_nothing() {
+        loom::model(|| {
+            let world = World::new(1);
+            let threads = [1, 2].map(|cell| {
+                let world = Arc::clone(&world);
+                loom::thread::spawn(move || {
+                    world.push(cell);
+                    world.alloc()
+                })
+            });
+            let kept = threads.map(|thread| thread.join().expect("a thread panicked"));
+            assert_all_once(world.drain().chain(kept.into_iter().flatten()), 3);
+        });
+    }
+}
