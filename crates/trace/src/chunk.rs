@@ -15,8 +15,6 @@ pub enum ChunkState {
     Open,
     /// Complete; rows as they are.
     Plain,
-    /// Complete; rows compressed in one piece (raw deflate). Written by version 1.
-    Deflate,
     /// Complete; rows compressed in frames, each with a checksum.
     Framed,
 }
@@ -54,7 +52,6 @@ impl ChunkHeader {
         out[4] = match self.state {
             ChunkState::Open => 1,
             ChunkState::Plain => 2,
-            ChunkState::Deflate => 3,
             ChunkState::Framed => 4,
         };
         out[8..12].copy_from_slice(&self.thread.0.to_le_bytes());
@@ -82,7 +79,6 @@ impl ChunkHeader {
             state: match bytes[4] {
                 1 => ChunkState::Open,
                 2 => ChunkState::Plain,
-                3 => ChunkState::Deflate,
                 4 => ChunkState::Framed,
                 _ => return None,
             },

@@ -31,7 +31,7 @@ impl fmt::Display for Error {
             ),
             Self::Version { found } => write!(
                 f,
-                "the trace has format version {found}, this program reads up to version {}; \
+                "the trace has format version {found}, this program reads version {}; \
                  record it again",
                 crate::VERSION
             ),

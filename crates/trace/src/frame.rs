@@ -12,13 +12,7 @@
 //! 3. Frames of a chunk double in size up to [`MOST_PLAIN_BYTES`]: little is lost of a short
 //!    recording, and a long one compresses as if it were in one piece.
 
-use miniz_oxide::deflate::core::{
-    CompressorOxide, TDEFLFlush, compress, create_comp_flags_from_zip_params,
-};
-use miniz_oxide::inflate::core::inflate_flags::{
-    TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF,
-};
-use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
 /// Bytes before the stretch of a frame.
 const HEADER_BYTES: usize = 16;
@@ -29,8 +23,11 @@ const FIRST_PLAIN_BYTES: usize = 512;
 /// Rows of a frame at most, bytes (and one row more).
 const MOST_PLAIN_BYTES: usize = 1 << 14;
 
-/// miniz's strongest level that is still quick; 10 gains below one per cent on traces.
-const DEFLATE_LEVEL: i32 = 9;
+/// The strongest level gains 2 to 5 per cent on the bundled traces and takes three times as long.
+const DEFLATE_LEVEL: u32 = 6;
+
+/// Room for what ends a stretch, bytes: an inflater that has none stops before it.
+const FLUSH_BYTES: usize = 16;
 
 /// Where a chunk's rows are cut into frames.
 #[derive(Clone, Debug, Default)]
@@ -59,71 +56,104 @@ impl Cuts {
     }
 }
 
-/// The frames of a chunk with `rows` rows that stand in `plain`.
-pub(crate) fn pack(plain: &[u8], rows: u32, mut cuts: Cuts) -> Vec<u8> {
-    if cuts.last().0 < plain.len() {
-        cuts.end(plain.len(), rows);
-    }
-    // Window bits below zero: a raw stream without the header of zlib.
-    let mut stream = CompressorOxide::new(create_comp_flags_from_zip_params(DEFLATE_LEVEL, -15, 0));
-    let mut stored = Vec::with_capacity(plain.len() / 2);
-    let (mut begin, mut rows_before) = (0, 0);
-    for (end, rows) in cuts.ends {
-        let at = stored.len();
-        stored.resize(at + HEADER_BYTES, 0);
-        deflate(&mut stream, &plain[begin..end], &mut stored);
-        let bytes = stored.len() - at - HEADER_BYTES;
-        for (nth, number) in [bytes, end - begin, (rows - rows_before) as usize].iter().enumerate()
-        {
-            stored[at + 4 * nth..][..4].copy_from_slice(&(*number as u32).to_le_bytes());
-        }
-        let crc = crc(&stored[at..]);
-        stored[at + 12..][..4].copy_from_slice(&crc.to_le_bytes());
-        (begin, rows_before) = (end, rows);
-    }
-    stored
+/// Makes frames. Its tables are used again from chunk to chunk.
+#[derive(Debug)]
+pub(crate) struct Packer {
+    stream: Compress,
 }
 
-/// Appends the deflated `plain`, flushed.
-fn deflate(stream: &mut CompressorOxide, mut plain: &[u8], out: &mut Vec<u8>) {
-    let mut block = [0; 4096];
-    loop {
-        let (_, taken, given) = compress(stream, plain, &mut block, TDEFLFlush::Sync);
-        plain = &plain[taken..];
-        out.extend_from_slice(&block[..given]);
-        // Less than the room there was: nothing is held back.
-        if plain.is_empty() && given < block.len() {
-            return;
+impl Packer {
+    pub(crate) fn new() -> Self {
+        // A raw stream, without the header of zlib.
+        Self { stream: Compress::new(Compression::new(DEFLATE_LEVEL), false) }
+    }
+
+    /// The frames of a chunk with `rows` rows that stand in `plain`.
+    pub(crate) fn pack(&mut self, plain: &[u8], rows: u32, mut cuts: Cuts) -> Vec<u8> {
+        if cuts.last().0 < plain.len() {
+            cuts.end(plain.len(), rows);
+        }
+        self.stream.reset();
+        let mut stored = Vec::with_capacity(plain.len());
+        let (mut begin, mut rows_before) = (0, 0);
+        for (end, rows) in cuts.ends {
+            let at = stored.len();
+            stored.resize(at + HEADER_BYTES, 0);
+            self.deflate(&plain[begin..end], &mut stored);
+            let bytes = stored.len() - at - HEADER_BYTES;
+            let fields = [bytes as u32, (end - begin) as u32, rows - rows_before];
+            for (nth, field) in fields.iter().enumerate() {
+                stored[at + 4 * nth..][..4].copy_from_slice(&field.to_le_bytes());
+            }
+            let crc = crc(&stored[at..]);
+            stored[at + 12..][..4].copy_from_slice(&crc.to_le_bytes());
+            (begin, rows_before) = (end, rows);
+        }
+        stored
+    }
+
+    /// Appends the deflated `plain`, flushed.
+    fn deflate(&mut self, mut plain: &[u8], out: &mut Vec<u8>) {
+        loop {
+            // What does not compress grows by five bytes a block.
+            out.reserve(plain.len() + plain.len() / 64 + 64);
+            let before = self.stream.total_in();
+            // Fails only on a stream that is used out of order, which one function cannot do.
+            let _ = self.stream.compress_vec(plain, out, FlushCompress::Sync);
+            plain = &plain[(self.stream.total_in() - before) as usize..];
+            // Room was left: nothing is held back.
+            if plain.is_empty() && out.len() < out.capacity() {
+                return;
+            }
         }
     }
 }
 
-/// Inflates the frames in `stored` into `plain`, as far as they are good; gives the rows in them.
-/// `plain_bytes` is what a whole chunk holds.
-pub(crate) fn unpack(mut stored: &[u8], plain_bytes: usize, plain: &mut Vec<u8>) -> u32 {
-    plain.clear();
-    plain.resize(plain_bytes, 0);
-    let mut stream = Box::<DecompressorOxide>::default();
-    let (mut filled, mut rows) = (0, 0);
-    while let Some((header, rest)) = stored.split_first_chunk::<HEADER_BYTES>() {
-        let field =
-            |nth: usize| header[4 * nth..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-        let (bytes, size) = (field(0) as usize, field(1) as usize);
-        let Some(stretch) = rest.get(..bytes) else { break };
-        if crc(&stored[..HEADER_BYTES + bytes]) != field(3) || size > plain_bytes - filled {
-            break;
-        }
-        let flags = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-        let (_, taken, given) = decompress(&mut stream, stretch, plain, filled, flags);
-        if (taken, given) != (bytes, size) {
-            break;
-        }
-        filled += size;
-        rows += field(2);
-        stored = &rest[bytes..];
+/// Reads frames. Its tables are used again from chunk to chunk.
+#[derive(Debug)]
+pub(crate) struct Unpacker {
+    stream: Decompress,
+}
+
+impl Unpacker {
+    pub(crate) fn new() -> Self {
+        Self { stream: Decompress::new(false) }
     }
-    plain.truncate(filled);
-    rows
+
+    /// Inflates the frames in `stored` into `plain`, as far as they are good; gives the rows in
+    /// them. `plain_bytes` is what a whole chunk holds.
+    pub(crate) fn unpack(
+        &mut self,
+        mut stored: &[u8],
+        plain_bytes: usize,
+        plain: &mut Vec<u8>,
+    ) -> u32 {
+        plain.clear();
+        plain.resize(plain_bytes + FLUSH_BYTES, 0);
+        self.stream.reset(false);
+        let (mut filled, mut rows) = (0, 0);
+        while let Some((header, rest)) = stored.split_first_chunk::<HEADER_BYTES>() {
+            let field =
+                |nth: usize| header[4 * nth..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+            let (bytes, size) = (field(0) as usize, field(1) as usize);
+            let Some(stretch) = rest.get(..bytes) else { break };
+            if crc(&stored[..HEADER_BYTES + bytes]) != field(3) || size > plain_bytes - filled {
+                break;
+            }
+            let (taken, given) = (self.stream.total_in(), self.stream.total_out());
+            let done = self.stream.decompress(stretch, &mut plain[filled..], FlushDecompress::Sync);
+            let taken = (self.stream.total_in() - taken) as usize;
+            let given = (self.stream.total_out() - given) as usize;
+            if done.is_err() || (taken, given) != (bytes, size) {
+                break;
+            }
+            filled += size;
+            rows = field(2).saturating_add(rows);
+            stored = &rest[bytes..];
+        }
+        plain.truncate(filled);
+        rows
+    }
 }
 
 /// CRC-32 of a frame, its own field left out.
@@ -155,14 +185,15 @@ mod tests {
     #[test]
     fn what_was_packed_comes_back_and_a_cut_gives_whole_rows() {
         let (plain, ends, cuts) = example();
-        let stored = pack(&plain, ends.len() as u32, cuts);
+        let stored = Packer::new().pack(&plain, ends.len() as u32, cuts);
         assert!(stored.len() < plain.len());
         let mut out = Vec::new();
-        assert_eq!(unpack(&stored, plain.len(), &mut out), ends.len() as u32);
+        let mut unpacker = Unpacker::new();
+        assert_eq!(unpacker.unpack(&stored, plain.len(), &mut out), ends.len() as u32);
         assert_eq!(out, plain);
         let mut seen = 0;
         for length in (0..stored.len()).step_by(97) {
-            let rows = unpack(&stored[..length], plain.len(), &mut out);
+            let rows = unpacker.unpack(&stored[..length], plain.len(), &mut out);
             let end = if rows == 0 { 0 } else { ends[rows as usize - 1] };
             assert_eq!(out, plain[..end], "cut at {length}");
             assert!(rows >= seen);
@@ -176,12 +207,12 @@ mod tests {
     #[test]
     fn a_flipped_bit_costs_what_follows_and_nothing_before() {
         let (plain, ends, cuts) = example();
-        let stored = pack(&plain, ends.len() as u32, cuts);
-        let mut out = Vec::new();
+        let stored = Packer::new().pack(&plain, ends.len() as u32, cuts);
+        let (mut out, mut unpacker) = (Vec::new(), Unpacker::new());
         for at in (0..stored.len()).step_by(211) {
             let mut damaged = stored.clone();
             damaged[at] ^= 1 << (at % 8);
-            let rows = unpack(&damaged, plain.len(), &mut out) as usize;
+            let rows = unpacker.unpack(&damaged, plain.len(), &mut out) as usize;
             assert!(rows < ends.len(), "the flip at {at} went unnoticed");
             let end = if rows == 0 { 0 } else { ends[rows - 1] };
             assert_eq!(out, plain[..end], "a flip at {at}");

@@ -9,11 +9,8 @@ pub const HEADER_BYTES: usize = 4096;
 /// 4 GHz a tick is 4 to 8 ns, below what recording costs, and most time deltas fit one byte.
 pub const RECORDER_CLOCK_SHIFT: u32 = 4;
 
-/// The version of the format that this crate writes.
+/// The version of the format that this crate reads and writes.
 pub const VERSION: u32 = 2;
-
-/// The oldest version that it reads.
-const OLDEST_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"HECTRACE";
 const COMMAND_AT: usize = 256;
@@ -122,7 +119,7 @@ impl FileHeader {
         if bytes[..8] != MAGIC {
             return Err(Error::NotATrace);
         }
-        if !(OLDEST_VERSION..=VERSION).contains(&u32_at(8)) {
+        if u32_at(8) != VERSION {
             return Err(Error::Version { found: u32_at(8) });
         }
         let sealed = u32_at(16) & 1 != 0;

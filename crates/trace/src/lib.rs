@@ -5,7 +5,7 @@
 //!         │ header │ chunk │ chunk │ chunk │     │ index │   index: sealed files only
 //!         └────────┴───────┴───────┴───────┴─ ─ ─┴───────┘
 //!  chunk  ┌──────────────┬────────────────────────────────┐
-//!         │ chunk header │ rows of ONE thread, in order    │   stored plain or deflated
+//!         │ chunk header │ rows of ONE thread, in order    │   stored plain or compressed
 //!         └──────────────┴────────────────────────────────┘
 //!  row    ┌─────┬───────────┬───────────┬──────┐
 //!         │ tag │ time delta│ object(s) │ size │              every field a varint
@@ -38,6 +38,7 @@ mod frame;
 pub mod header;
 mod histogram;
 mod order;
+mod packers;
 mod reader;
 mod row;
 pub mod seal;

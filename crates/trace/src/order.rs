@@ -34,10 +34,11 @@ pub struct Ordered<'a> {
     trace: &'a Trace,
     /// Threads that can go on, by the time of their next row.
     ready: BinaryHeap<Reverse<(u64, ThreadId)>>,
-    open: FxHashMap<ThreadId, Cursor<'a>>,
+    /// Boxed, since they change places with `current` whenever another thread's row is earlier.
+    open: FxHashMap<ThreadId, Box<Cursor<'a>>>,
     /// Threads of which nothing has been read.
     unopened: FxHashSet<ThreadId>,
-    current: Option<(ThreadId, Cursor<'a>)>,
+    current: Option<(ThreadId, Box<Cursor<'a>>)>,
     /// Threads that wait for an object, by the object's thread.
     parked: FxHashMap<ThreadId, Vec<Parked>>,
 }
@@ -121,7 +122,7 @@ impl<'a> Ordered<'a> {
 
     /// Goes on with the thread, or with another if that one's next row is earlier.
     #[inline]
-    fn keep(&mut self, thread: ThreadId, cursor: Cursor<'a>) {
+    fn keep(&mut self, thread: ThreadId, cursor: Box<Cursor<'a>>) {
         let time = cursor.next.time_ticks;
         match self.ready.peek() {
             Some(&Reverse((other, _))) if other < time => {
@@ -146,7 +147,7 @@ impl<'a> Ordered<'a> {
         match rows.next_row()? {
             Some(next) => {
                 let made = next.made.map_or(rows.next_serial(), ObjectId::serial);
-                self.keep(thread, Cursor { rows, next, made, released: false });
+                self.keep(thread, Box::new(Cursor { rows, next, made, released: false }));
             }
             None => self.wake(thread, u64::MAX),
         }
@@ -162,7 +163,7 @@ impl<'a> Ordered<'a> {
         }
     }
 
-    fn park(&mut self, thread: ThreadId, cursor: Cursor<'a>, object: ObjectId) {
+    fn park(&mut self, thread: ThreadId, cursor: Box<Cursor<'a>>, object: ObjectId) {
         let time_ticks = cursor.next.time_ticks;
         self.open.insert(thread, cursor);
         let parked = Parked { serial: object.serial(), time_ticks, thread };

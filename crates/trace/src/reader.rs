@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState};
 use crate::error::{Damage, Error};
 use crate::event::{Record, ThreadId};
-use crate::frame;
+use crate::frame::Unpacker;
 use crate::header::{FileHeader, HEADER_BYTES};
 use crate::row::RowState;
 use crate::writer::{INDEX_ENTRY_BYTES, INDEX_MAGIC};
@@ -46,6 +46,7 @@ pub struct Trace {
     threads: BTreeMap<ThreadId, Vec<ChunkPlace>>,
     damage: Cell<Damage>,
     spare: RefCell<Vec<Vec<u8>>>,
+    unpacker: RefCell<Unpacker>,
 }
 
 impl Trace {
@@ -76,6 +77,7 @@ impl Trace {
             threads: BTreeMap::new(),
             damage: Cell::new(Damage::default()),
             spare: RefCell::new(Vec::new()),
+            unpacker: RefCell::new(Unpacker::new()),
         };
         if !trace.header.sealed {
             let end = trace.header.end_offset;
@@ -166,49 +168,33 @@ impl Trace {
         stored.resize(header.stored_bytes as usize, 0);
         let got = read_some(&self.file, &mut stored, place.offset + CHUNK_HEADER_BYTES as u64)?;
         stored.truncate(got);
-        let cut = got < header.stored_bytes as usize;
-        let whole = match header.state {
+        let found = match header.state {
             // A recorder that died may leave a chunk whose last pages were never written.
             ChunkState::Open => {
                 std::mem::swap(rows, &mut stored);
-                true
+                Some(header)
             }
-            ChunkState::Framed => {
-                let good = frame::unpack(&stored, header.plain_bytes as usize, rows);
-                if good < header.rows {
-                    self.spare.borrow_mut().push(stored);
-                    return Ok(self.beginning(place, header, good > 0));
-                }
-                true
-            }
-            ChunkState::Plain if cut => {
-                std::mem::swap(rows, &mut stored);
-                self.spare.borrow_mut().push(stored);
-                return Ok(self.beginning(place, header, !rows.is_empty()));
-            }
-            _ if cut || crc32fast::hash(&stored) != header.crc => false,
             ChunkState::Plain => {
                 std::mem::swap(rows, &mut stored);
-                true
+                let cut = got < header.stored_bytes as usize;
+                if !cut && crc32fast::hash(rows) == header.crc {
+                    Some(header)
+                } else {
+                    self.beginning(place, header, cut && !rows.is_empty())
+                }
             }
-            ChunkState::Deflate => {
-                rows.clear();
-                rows.resize(header.plain_bytes as usize, 0);
-                miniz_oxide::inflate::decompress_slice_iter_to_slice(
-                    rows,
-                    std::iter::once(stored.as_slice()),
-                    false,
-                    true,
-                )
-                .is_ok_and(|length| length == rows.len())
+            ChunkState::Framed => {
+                let plain_bytes = header.plain_bytes as usize;
+                let good = self.unpacker.borrow_mut().unpack(&stored, plain_bytes, rows);
+                if good == header.rows {
+                    Some(header)
+                } else {
+                    self.beginning(place, header, good > 0)
+                }
             }
         };
         self.spare.borrow_mut().push(stored);
-        if !whole {
-            self.note(place.offset, |damage| damage.bad_chunks += 1);
-            return Ok(None);
-        }
-        Ok(Some(header))
+        Ok(found)
     }
 
     /// The header of a chunk of which only the beginning is good: as of one left open, to be read

@@ -1,4 +1,4 @@
-//! Writing a sealed trace: rows go into one buffer a thread, full buffers become deflated chunks,
+//! Writing a sealed trace: rows go into one buffer a thread, full buffers become compressed chunks,
 //! and the index comes last.
 
 use std::collections::BTreeMap;
@@ -6,8 +6,9 @@ use std::io::{self, Seek, SeekFrom, Write};
 
 use crate::chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState};
 use crate::event::{Event, ObjectId, Record, ThreadId};
-use crate::frame::{self, Cuts};
+use crate::frame::Cuts;
 use crate::header::{FileHeader, HEADER_BYTES};
+use crate::packers::{Packers, Rows};
 use crate::reader::ChunkPlace;
 use crate::row::{ROW_WINDOW_BYTES, RowState};
 
@@ -25,22 +26,75 @@ pub struct Writer<W> {
     out: W,
     header: FileHeader,
     offset: u64,
-    threads: BTreeMap<ThreadId, Buffer>,
+    threads: BTreeMap<ThreadId, ThreadBuffer>,
+    /// Chunks that are being compressed, with what is known of their headers.
+    packers: Packers<ChunkHeader>,
     places: Vec<ChunkPlace>,
 }
 
+/// The rows of one thread that are in no chunk yet.
 #[derive(Debug)]
-struct Buffer {
+struct ThreadBuffer {
+    /// The first `filled` bytes are rows; there is room for one more behind them.
     rows: Vec<u8>,
+    filled: usize,
     count: u32,
     cuts: Cuts,
     first: RowState,
     state: RowState,
 }
 
-impl Buffer {
+impl ThreadBuffer {
     fn new(state: RowState) -> Self {
-        Self { rows: Vec::new(), count: 0, cuts: Cuts::default(), first: state, state }
+        Self { rows: Vec::new(), filled: 0, count: 0, cuts: Cuts::default(), first: state, state }
+    }
+
+    /// Appends an event and gives the object it makes.
+    #[inline]
+    fn event(&mut self, time_ticks: u64, event: &Event, failed: bool) -> Option<ObjectId> {
+        loop {
+            if let Some(window) = self.rows[self.filled..].first_chunk_mut::<ROW_WINDOW_BYTES>() {
+                let (length, made) = self.state.put(window, time_ticks, event, failed);
+                self.filled += length;
+                self.count += 1;
+                self.cuts.row(self.filled, self.count);
+                return made;
+            }
+            self.grow();
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.rows.resize((2 * self.rows.len()).max(1 << 12), 0);
+    }
+
+    fn is_full(&self) -> bool {
+        self.filled >= CHUNK_PLAIN_BYTES
+    }
+
+    /// The rows as a chunk, with its header but for what is known once it is compressed; nothing
+    /// when there is none.
+    fn take(&mut self) -> Option<(ChunkHeader, Rows)> {
+        if self.count == 0 {
+            return None;
+        }
+        let Self { mut rows, filled, count, cuts, first, state } =
+            std::mem::replace(self, Self::new(self.state));
+        rows.truncate(filled);
+        let header = ChunkHeader {
+            state: ChunkState::Framed,
+            thread: state.thread,
+            rows: count,
+            span_bytes: 0,
+            stored_bytes: 0,
+            plain_bytes: filled as u32,
+            crc: 0,
+            first_serial: first.next_serial,
+            first_time_ticks: first.time_ticks,
+            last_time_ticks: state.time_ticks,
+        };
+        Some((header, Rows { bytes: rows, count, cuts }))
     }
 }
 
@@ -55,8 +109,14 @@ impl<W: Write + Seek> Writer<W> {
         header.write_to(&mut bytes);
         out.seek(SeekFrom::Start(0))?;
         out.write_all(&bytes)?;
-        let offset = HEADER_BYTES as u64;
-        Ok(Self { out, header, offset, threads: BTreeMap::new(), places: Vec::new() })
+        Ok(Self {
+            out,
+            header,
+            offset: HEADER_BYTES as u64,
+            threads: BTreeMap::new(),
+            packers: Packers::new(),
+            places: Vec::new(),
+        })
     }
 
     /// Appends an event of `thread` and gives the object it makes.
@@ -70,14 +130,9 @@ impl<W: Write + Seek> Writer<W> {
         event: &Event,
         failed: bool,
     ) -> io::Result<Option<ObjectId>> {
-        let buffer =
-            self.threads.entry(thread).or_insert_with(|| Buffer::new(RowState::new(thread)));
-        let mut row = [0; ROW_WINDOW_BYTES];
-        let (length, made) = buffer.state.put(&mut row, time_ticks, event, failed);
-        buffer.rows.extend_from_slice(&row[..length]);
-        buffer.count += 1;
-        buffer.cuts.row(buffer.rows.len(), buffer.count);
-        if buffer.rows.len() >= CHUNK_PLAIN_BYTES {
+        let buffer = self.buffer(thread);
+        let made = buffer.event(time_ticks, event, failed);
+        if buffer.is_full() {
             self.flush(thread)?;
         }
         Ok(made)
@@ -89,55 +144,59 @@ impl<W: Write + Seek> Writer<W> {
     /// # Errors
     /// When writing fails.
     pub fn record(&mut self, thread: ThreadId, record: &Record) -> io::Result<()> {
-        if let Some(made) = record.made {
-            let buffer =
-                self.threads.entry(thread).or_insert_with(|| Buffer::new(RowState::new(thread)));
-            if buffer.state.next_serial != made.serial() {
-                self.flush(thread)?;
-                if let Some(buffer) = self.threads.get_mut(&thread) {
-                    buffer.state.next_serial = made.serial();
-                    buffer.first = buffer.state;
-                }
-            }
+        let mut buffer = self.buffer(thread);
+        if let Some(made) = record.made
+            && buffer.state.next_serial != made.serial()
+        {
+            self.flush(thread)?;
+            buffer = self.buffer(thread);
+            buffer.state.next_serial = made.serial();
+            buffer.first = buffer.state;
         }
-        self.event(thread, record.time_ticks, &record.event, record.failed()).map(drop)
+        buffer.event(record.time_ticks, &record.event, record.failed());
+        if buffer.is_full() {
+            self.flush(thread)?;
+        }
+        Ok(())
     }
 
-    /// Writes what `thread` has buffered as a chunk; called for a thread that ends, it frees its
+    fn buffer(&mut self, thread: ThreadId) -> &mut ThreadBuffer {
+        self.threads.entry(thread).or_insert_with(|| ThreadBuffer::new(RowState::new(thread)))
+    }
+
+    /// Makes a chunk of what `thread` has buffered; called for a thread that ends, it frees its
     /// buffer.
     ///
     /// # Errors
     /// When writing fails.
     pub fn flush(&mut self, thread: ThreadId) -> io::Result<()> {
-        let Some(buffer) = self.threads.get_mut(&thread).filter(|buffer| buffer.count > 0) else {
-            return Ok(());
-        };
-        let plain_bytes = buffer.rows.len();
-        let stored = frame::pack(&buffer.rows, buffer.count, std::mem::take(&mut buffer.cuts));
+        let Some((header, rows)) = self.buffer(thread).take() else { return Ok(()) };
+        if self.packers.is_full() {
+            self.write_oldest()?;
+        }
+        self.packers.give(header, rows)
+    }
+
+    /// Writes the chunk that was given to be compressed first; false when there is none.
+    fn write_oldest(&mut self) -> io::Result<bool> {
+        let Some((known, stored)) = self.packers.take()? else { return Ok(false) };
         let header = ChunkHeader {
-            state: ChunkState::Framed,
-            thread,
-            rows: buffer.count,
             span_bytes: (CHUNK_HEADER_BYTES + stored.len()) as u32,
             stored_bytes: stored.len() as u32,
-            plain_bytes: plain_bytes as u32,
             crc: crc32fast::hash(&stored),
-            first_serial: buffer.first.next_serial,
-            first_time_ticks: buffer.first.time_ticks,
-            last_time_ticks: buffer.state.time_ticks,
+            ..known
         };
         self.out.write_all(&header.to_bytes())?;
         self.out.write_all(&stored)?;
         self.places.push(ChunkPlace {
             offset: self.offset,
-            thread,
+            thread: header.thread,
             rows: header.rows,
             first_time_ticks: header.first_time_ticks,
             last_time_ticks: header.last_time_ticks,
         });
         self.offset += u64::from(header.span_bytes);
-        *buffer = Buffer::new(buffer.state);
-        Ok(())
+        Ok(true)
     }
 
     /// Writes what is left, the index and the final header, and gives back the output.
@@ -149,6 +208,7 @@ impl<W: Write + Seek> Writer<W> {
         for thread in threads {
             self.flush(thread)?;
         }
+        while self.write_oldest()? {}
         let mut index = Vec::with_capacity(16 + self.places.len() * INDEX_ENTRY_BYTES);
         index.extend_from_slice(&INDEX_MAGIC);
         index.extend_from_slice(&(self.places.len() as u64).to_le_bytes());
