@@ -42,6 +42,10 @@ const MIN_SLACK_BYTES: usize = 256 << 10;
 /// How much is given back at once at least, to keep the calls few.
 const DECOMMIT_STEP_BYTES: usize = 1 << 20;
 
+/// How much address space a region takes where nothing else is asked for: far more than memory,
+/// since only what is used of it costs anything. Halved until the system agrees.
+const REGION_BYTES: usize = 256 << 30;
+
 /// The smallest region worth having.
 const MIN_REGION_BYTES: usize = 1 << 20;
 
@@ -53,6 +57,7 @@ pub(crate) struct Backend<S: System> {
     views: [RegionView; REGIONS],
     /// How many views are in use.
     count: AtomicUsize,
+    /// 0 stands for [`REGION_BYTES`].
     region_bytes: usize,
     /// Frames taken that held no memory, since the last scavenge.
     grown_frames: AtomicUsize,
@@ -95,6 +100,7 @@ pub(crate) struct BackendStats {
 }
 
 impl<S: System> Backend<S> {
+    /// All zeros, but for `source` and `region_bytes`.
     pub(crate) const fn new(source: S, region_bytes: usize) -> Self {
         Self {
             source,
@@ -102,7 +108,7 @@ impl<S: System> Backend<S> {
             count: AtomicUsize::new(0),
             region_bytes,
             grown_frames: AtomicUsize::new(0),
-            growth_limit_frames: AtomicUsize::new(SLACK_BYTES / FRAME_BYTES),
+            growth_limit_frames: AtomicUsize::new(0),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,
@@ -401,10 +407,15 @@ impl<S: System> Backend<S> {
         let index = state.regions.iter().position(Option::is_none)?;
         let unit = SLAB_BYTES.max(self.source.page_bytes());
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
-        let mut bytes = self.region_bytes.max(least);
+        let wanted = if self.region_bytes == 0 { REGION_BYTES } else { self.region_bytes };
+        let mut bytes = wanted.max(least);
         loop {
             match Region::open(align_down(bytes, unit), &self.source, &self.views[index]) {
                 Ok(region) => {
+                    if index == 0 {
+                        let limit = SLACK_BYTES / FRAME_BYTES;
+                        self.growth_limit_frames.store(limit, Ordering::Relaxed);
+                    }
                     state.regions[index] = Some(region);
                     self.count.store(index + 1, Ordering::Release);
                     return Some(());

@@ -65,7 +65,8 @@ pub(crate) enum Place {
 
 impl<S: System> Heap<S> {
     /// A heap that takes its memory from `source`, in regions of `region_bytes` at first (fewer,
-    /// if the source has not so much), a multiple of the page and of 64 KiB. Takes nothing yet.
+    /// if the source has not so much), a multiple of the page and of 64 KiB; 0 for as much as is
+    /// worth having, 256 GiB. Takes nothing yet; a static of it is all zeros, if `source` is.
     pub const fn new(source: S, region_bytes: usize) -> Self {
         Self {
             key: AtomicUsize::new(0),

@@ -33,10 +33,6 @@ use crate::special::{Kind, Special};
 use crate::stats::Stats;
 use crate::tls;
 
-/// How much address space the first region takes: far more than memory, since only what is used
-/// of it costs anything. Halved until the system agrees.
-const REGION_BYTES: usize = 256 << 30;
-
 /// What a thread's word names when its cache is gone again.
 static DEPARTED: Cache = Cache::ABSENT;
 
@@ -101,11 +97,12 @@ pub(crate) fn named_cache(word: NonNull<Cache>) -> Option<NonNull<Cache>> {
 }
 
 impl Process {
-    /// A heap that has nothing yet.
+    /// A heap that has nothing yet. All zeros: so a static of it lies in pages that are only there
+    /// once they are written, and those of what is never used never are.
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            heap: Heap::new(Os, REGION_BYTES),
+            heap: Heap::new(Os, 0),
             exit_key: AtomicU32::new(0),
             exit_key_lock: Lock::new(()),
             special: AtomicPtr::new(core::ptr::null_mut()),

@@ -110,7 +110,7 @@ impl<S: System> Profile<S> {
                 samples: Pages::new(),
                 live_samples: 0,
                 stacks: Pages::new(),
-                stack_words: 1,
+                stack_words: 0,
                 buckets: Pages::new(),
                 lost_samples: 0,
             }),
@@ -144,7 +144,7 @@ impl<S: System> Profile<S> {
 
     fn copy<'a>(&self, source: &'a S) -> Option<Snapshot<'a, S>> {
         let state = self.state.lock();
-        let mut stacks = Pages::with_capacity(state.stack_words, source)?;
+        let mut stacks = Pages::with_capacity(state.stack_words.max(1), source)?;
         let words = &state.stacks.entries()[..state.stack_words.min(state.stacks.capacity())];
         stacks.entries_mut()[..words.len()].copy_from_slice(words);
         Some(Snapshot {
@@ -241,7 +241,8 @@ impl State {
             }
             stack = words[stack + NEXT];
         }
-        let (place, end) = (self.stack_words, self.stack_words + FRAMES + frames.len());
+        let place = self.stack_words.max(1);
+        let end = place + FRAMES + frames.len();
         if end > self.stacks.capacity() {
             let capacity = (self.stacks.capacity() * 2).max(FIRST_STACK_WORDS);
             let mut wider = Pages::with_capacity(capacity, source)?;

@@ -13,6 +13,12 @@ const MAX_TLS_BYTES: u64 = 88;
 /// The same for the profile that packages are built with.
 const MAX_DIST_TLS_BYTES: u64 = 24;
 
+/// What of the file is copied into each process that writes to it. The heap's own state is ten times
+/// as large: it begins as zeros, of which only the pages that are used are ever there.
+const MAX_WRITABLE_FILE_BYTES: u64 = 32 << 10;
+
+const PT_LOAD: u32 = 1;
+const PF_W: u32 = 2;
 const PT_DYNAMIC: u32 = 2;
 const PT_TLS: u32 = 7;
 const DT_TEXTREL: u64 = 22;
@@ -22,6 +28,7 @@ const DF_1_INITFIRST: u64 = 0x20;
 
 pub(crate) fn add(suite: &mut Suite) {
     suite.test("elf::static_tls_is_small", static_tls_is_small);
+    suite.test("elf::writable_part_is_small", writable_part_is_small);
     suite.test("elf::initialised_first_and_never_unloaded", dynamic_flags);
 }
 
@@ -32,6 +39,15 @@ fn static_tls_is_small() -> Outcome {
     let is_dist = library().parent().is_some_and(|directory| directory.ends_with("dist"));
     let most = if is_dist { MAX_DIST_TLS_BYTES } else { MAX_TLS_BYTES };
     ensure(bytes <= most, || format!("static TLS of {bytes} bytes: > {most}"))
+}
+
+fn writable_part_is_small() -> Outcome {
+    let image = Image::read()?;
+    let writable = image.segments(PT_LOAD).filter(|segment| segment.flags & PF_W != 0);
+    let bytes: u64 = writable.map(|segment| segment.file_bytes).sum();
+    ensure(bytes <= MAX_WRITABLE_FILE_BYTES, || {
+        format!("{bytes} bytes of the file are writable: > {MAX_WRITABLE_FILE_BYTES}")
+    })
 }
 
 fn dynamic_flags() -> Outcome {
@@ -50,6 +66,7 @@ struct Image(Vec<u8>);
 
 struct Segment {
     kind: u32,
+    flags: u32,
     file_offset: u64,
     file_bytes: u64,
     memory_bytes: u64,
@@ -81,6 +98,7 @@ impl Image {
             .map(move |i| table + u64::from(i * entry_bytes))
             .map(|at| Segment {
                 kind: self.half(at),
+                flags: self.half(at + 4),
                 file_offset: self.word(at + 8),
                 file_bytes: self.word(at + 32),
                 memory_bytes: self.word(at + 40),
