@@ -37,7 +37,7 @@ impl Workload for Drain {
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         anyhow::ensure!(parameters.threads == 1, "drain runs on one thread");
         let mib: u64 = parameters.get("mib")?;
-        let seconds: u64 = parameters.get("seconds")?;
+        let seconds: f64 = parameters.get("seconds")?;
         anyhow::ensure!((1..1 << 20).contains(&mib), "drain needs at least one MiB");
         let mut random = fastrand::Rng::with_seed(parameters.seed);
         let mut sizes = Vec::new();
@@ -69,7 +69,10 @@ impl Workload for Drain {
         }
         let freed = Instant::now();
         let mut after = Vec::new();
-        for ms in [100, 1000, 5000].into_iter().filter(|&ms| ms <= 1000.max(seconds * 1000)) {
+        for ms in [100, 1000, 5000]
+            .into_iter()
+            .filter(|&ms| ms as f64 <= 1000.0_f64.max(seconds * 1000.0))
+        {
             std::thread::sleep(Duration::from_millis(ms).saturating_sub(freed.elapsed()));
             after.push((ms, resident_bytes()?.saturating_sub(baseline_bytes)));
         }

@@ -232,6 +232,7 @@ mod pools;
 mod producer_consumer;
 mod rnbench;
 mod script;
+mod server;
 mod stress;
 mod survivors;
 mod sweep;
@@ -257,6 +258,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Workload(&idle::IdleThreads),
     Entry::Workload(&drain::Drain),
     Entry::Workload(&phases::Phases),
+    Entry::Workload(&server::Server),
     Entry::Workload(&misuse::Misuse),
     Entry::Study(&tlsf::Tlsf),
     Entry::Study(&stress::Stress),
@@ -297,6 +299,8 @@ mod tests {
             ("slots", "50"),
             ("live_kib", "64"),
             ("depth", "6"),
+            ("seconds", "0.2"),
+            ("day_seconds", "0.2"),
         ] {
             if small.more.contains_key(name) {
                 small.more.insert(name.to_owned(), value.to_owned());

@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use super::heap::{Object, stamp};
-use super::script::{Step, drain, empty_slots};
+use super::script::{Step, drain, empty_slots, execute_counted};
 use super::{Memory, Outcome, Parameters, Tally, Workload, resident_bytes, team};
 use crate::measure::Window;
 
@@ -58,18 +57,8 @@ impl Workload for Phases {
         let baseline_bytes = resident_bytes()?;
         for (chunk, steps) in steps.chunks(SAMPLE_EVERY).enumerate() {
             let start = Instant::now();
-            for (place, step) in steps.iter().enumerate() {
-                let slot = &mut slots[step.slot as usize];
-                let old = std::mem::replace(slot, Object::NONE);
-                live = live - u64::from(old.size_bytes()) + u64::from(step.size_bytes);
-                if old.is_some() {
-                    old.free(&mut tally);
-                }
-                if step.size_bytes > 0 {
-                    let stamp = stamp((chunk * SAMPLE_EVERY + place) as u64, step.size_bytes);
-                    *slot = Object::allocate(step.size_bytes, stamp, &mut tally);
-                }
-            }
+            let place = chunk * SAMPLE_EVERY;
+            live = live.wrapping_add_signed(execute_counted(steps, place, &mut slots, &mut tally));
             ns += start.elapsed().as_nanos() as u64;
             resident_sum += resident_bytes()?.saturating_sub(baseline_bytes);
             live_sum += live;

@@ -39,6 +39,30 @@ pub(super) fn execute(steps: &[Step], slots: &mut [Object], tally: &mut Tally) {
     }
 }
 
+/// As [`execute`], from the `place`th step of a script on; returns how many bytes more are live.
+#[inline]
+pub(super) fn execute_counted(
+    steps: &[Step],
+    place: usize,
+    slots: &mut [Object],
+    tally: &mut Tally,
+) -> i64 {
+    let mut gained = 0;
+    for (at, step) in steps.iter().enumerate() {
+        let slot = &mut slots[step.slot as usize];
+        let old = std::mem::replace(slot, Object::NONE);
+        gained += i64::from(step.size_bytes) - i64::from(old.size_bytes());
+        if old.is_some() {
+            old.free(tally);
+        }
+        if step.size_bytes > 0 {
+            let stamp = stamp((place + at) as u64, step.size_bytes);
+            *slot = Object::allocate(step.size_bytes, stamp, tally);
+        }
+    }
+    gained
+}
+
 /// Gives back everything in `slots`.
 pub(super) fn drain(slots: &mut [Object], tally: &mut Tally) {
     for slot in slots {

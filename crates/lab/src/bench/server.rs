@@ -1,0 +1,363 @@
+//! A server through its days, in real time: load swings, sizes change, memory is looked at all along.
+
+use std::collections::VecDeque;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use super::script::{Step, drain, empty_slots, execute_counted};
+use super::{Memory, Outcome, Parameters, Tally, Workload, resident_bytes, team};
+use crate::measure::Window;
+
+/// A day is divided into so many ticks: in each, a thread does its share, and sleeps for the rest.
+const TICKS: usize = 600;
+
+/// A part of the day: its load at the beginning and at the end, in per cent of the peak, and the
+/// sizes of the values that are put into the cache meanwhile, bytes.
+const HOURS: [(u64, u64, (u32, u32)); 6] = [
+    (25, 100, (64, 512)),
+    (100, 100, (64, 512)),
+    (100, 100, (512, 4096)),
+    (100, 25, (512, 4096)),
+    (25, 25, (4096, 40_000)),
+    (60, 25, (200, 2000)),
+];
+
+/// How many objects a session has, of what sizes, and what share of live memory sessions are, per
+/// cent; the rest is the cache.
+const SESSION_OBJECTS: (usize, usize) = (10, 30);
+const SESSION_BYTES: (u32, u32) = (24, 1000);
+const SESSIONS_SHARE: u64 = 30;
+
+/// How many objects a request has, and of what sizes; one in eight is a buffer.
+const REQUEST_OBJECTS: (usize, usize) = (8, 40);
+const REQUEST_BYTES: (u32, u32) = (16, 1500);
+const BUFFER_BYTES: (u32, u32) = (2000, 60_000);
+
+/// The workload.
+pub(crate) struct Server;
+
+impl Workload for Server {
+    fn name(&self) -> &'static str {
+        "server"
+    }
+
+    fn about(&self) -> &'static str {
+        "for `seconds` of real time, in days of `day_seconds`, each thread does `ops` operations a \
+         day, a share in each tick: requests whose objects all go at once, sessions of 10 to 30 \
+         objects that close at random, and a cache of keys and values that forgets the oldest; \
+         load grows to `mib` MiB of all threads together, stays, shrinks to a quarter, surges, and \
+         the sizes of values change with the hour; the figure of interest is the mean over time of \
+         resident over live memory; not part of `bench all`; an operation is one malloc or free"
+    }
+
+    fn source(&self) -> &'static str {
+        "hectare; fragmentation of long-running servers, and memory that is not given back"
+    }
+
+    fn defaults(&self) -> Parameters {
+        Parameters::new(2, 8_000_000).with("mib", 64).with("seconds", 6).with("day_seconds", 6)
+    }
+
+    fn rows(&self) -> Vec<Parameters> {
+        Vec::new()
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::Figure("resident_over_live_ratio")
+    }
+
+    fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
+        let top_bytes = (parameters.get::<u64>("mib")? << 20) / parameters.threads as u64;
+        let seconds: f64 = parameters.get("seconds")?;
+        let day_seconds: f64 = parameters.get("day_seconds")?;
+        anyhow::ensure!(
+            (0.001..1e6).contains(&seconds) && (0.001..1e6).contains(&day_seconds),
+            "server needs time: `seconds` and `day_seconds` above 0"
+        );
+        anyhow::ensure!(top_bytes > 0, "server needs memory: `mib` above 0");
+        let clock = Clock {
+            tick: Duration::from_secs_f64(day_seconds / TICKS as f64),
+            ticks: (seconds / day_seconds * TICKS as f64).ceil() as u32,
+        };
+        let mut workers: Vec<Worker> = parameters
+            .seeds()
+            .map(|random| Worker::new(Script::write(random, parameters.ops as usize, top_bytes)))
+            .collect();
+        serve(&mut workers, clock, top_bytes as i64 / 8)
+    }
+}
+
+/// When the ticks are.
+#[derive(Clone, Copy)]
+struct Clock {
+    tick: Duration,
+    ticks: u32,
+}
+
+impl Clock {
+    /// Sleeps until `tick` ticks and the share `part` of one are over since `start`.
+    fn sleep_until(self, start: Instant, tick: u32, part: f64) {
+        let due = self.tick * tick + self.tick.mul_f64(part);
+        std::thread::sleep(due.saturating_sub(start.elapsed()));
+    }
+}
+
+/// Runs the workers, and looks at memory in the middle of each tick, once there is as much as
+/// `first_bytes` live.
+fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Result<Outcome> {
+    let live = AtomicI64::new(0);
+    let [ready, go, done, leave] = [(); 4].map(|()| Barrier::new(workers.len() + 1));
+    let (window, samples) = std::thread::scope(|scope| {
+        for worker in &mut *workers {
+            let (live, barriers) = (&live, [&ready, &go, &done, &leave]);
+            scope.spawn(move || worker.work(clock, live, barriers));
+        }
+        ready.wait();
+        // Every barrier is passed before an error is returned: the threads wait for this one.
+        let window = Window::open();
+        let baseline_bytes = resident_bytes();
+        go.wait();
+        let samples =
+            baseline_bytes.and_then(|bytes| Samples::take(clock, &live, bytes, first_bytes));
+        done.wait();
+        let window = window.and_then(Window::close);
+        leave.wait();
+        anyhow::Ok((window?, samples?))
+    })?;
+    let mut tally = Tally::default();
+    workers.iter().for_each(|worker| tally.add(&worker.tally));
+    let ops = workers.iter().map(|worker| worker.ops).sum();
+    let ns = workers.iter().map(|worker| worker.busy.as_nanos() as u64).max().unwrap_or(0);
+    let mut outcome = team::finish(ops, ns, window, tally)?;
+    outcome.live_peak_bytes = samples.live_peak_bytes as u64;
+    let count = samples.count.max(1.0);
+    for (name, figure) in [
+        ("resident_over_live_ratio", samples.ratio_sum / count),
+        ("mean_over_mean_ratio", samples.resident_sum / samples.live_sum.max(1.0)),
+        ("worst_ratio", samples.worst_ratio),
+        ("mean_live_bytes", samples.live_sum / count),
+        ("mean_resident_bytes", samples.resident_sum / count),
+    ] {
+        outcome.more.insert(name.to_owned(), figure);
+    }
+    Ok(outcome)
+}
+
+/// What was seen of memory.
+#[derive(Default)]
+struct Samples {
+    count: f64,
+    ratio_sum: f64,
+    worst_ratio: f64,
+    live_sum: f64,
+    resident_sum: f64,
+    live_peak_bytes: i64,
+}
+
+impl Samples {
+    fn take(
+        clock: Clock,
+        live: &AtomicI64,
+        baseline_bytes: u64,
+        first_bytes: i64,
+    ) -> anyhow::Result<Self> {
+        let start = Instant::now();
+        let mut samples = Self::default();
+        for tick in 0..clock.ticks {
+            clock.sleep_until(start, tick, 0.5);
+            let live_bytes = live.load(Relaxed);
+            if live_bytes < first_bytes.max(1) {
+                continue;
+            }
+            let live = live_bytes as f64;
+            samples.count += 1.0;
+            let resident = resident_bytes()?.saturating_sub(baseline_bytes) as f64;
+            samples.ratio_sum += resident / live;
+            samples.worst_ratio = samples.worst_ratio.max(resident / live);
+            samples.live_sum += live;
+            samples.resident_sum += resident;
+            samples.live_peak_bytes = samples.live_peak_bytes.max(live_bytes);
+        }
+        Ok(samples)
+    }
+}
+
+/// A thread of the server, and what it has done.
+struct Worker {
+    script: Script,
+    tally: Tally,
+    ops: u64,
+    busy: Duration,
+}
+
+impl Worker {
+    fn new(script: Script) -> Self {
+        Self { script, tally: Tally::default(), ops: 0, busy: Duration::ZERO }
+    }
+
+    fn work(&mut self, clock: Clock, live: &AtomicI64, barriers: [&Barrier; 4]) {
+        let [ready, go, done, leave] = barriers;
+        let mut slots = empty_slots(self.script.slots);
+        ready.wait();
+        go.wait();
+        let start = Instant::now();
+        for tick in 0..clock.ticks {
+            clock.sleep_until(start, tick, 0.0);
+            let begun = Instant::now();
+            let (place, steps) = self.script.tick(tick as usize % TICKS);
+            let gained = execute_counted(steps, place, &mut slots, &mut self.tally);
+            self.busy += begun.elapsed();
+            self.ops += steps.len() as u64;
+            live.fetch_add(gained, Relaxed);
+        }
+        done.wait();
+        leave.wait();
+        drain(&mut slots, &mut self.tally);
+    }
+}
+
+/// The operations of a day. The next day they are done again, upon what the day before has left:
+/// a step empties its slot first.
+struct Script {
+    steps: Vec<Step>,
+    /// Where the steps of each tick begin.
+    begins: Vec<usize>,
+    slots: usize,
+}
+
+impl Script {
+    fn write(random: fastrand::Rng, ops: usize, top_bytes: u64) -> Self {
+        let mut author = Author { random, ..Author::default() };
+        let mut begins = Vec::with_capacity(TICKS + 1);
+        for tick in 0..TICKS {
+            begins.push(author.steps.len());
+            let (from, to, values) = HOURS[tick * HOURS.len() / TICKS];
+            let within = (tick * HOURS.len() % TICKS) as u64;
+            let load = (from * (TICKS as u64 - within) + to * within) / TICKS as u64;
+            let target = top_bytes * load / 100;
+            while author.steps.len() < ops * (tick + 1) / TICKS {
+                author.write_event(target, values);
+            }
+        }
+        begins.push(author.steps.len());
+        Self { steps: author.steps, begins, slots: author.sizes.len() }
+    }
+
+    /// The steps of a tick of the day, and the place of the first.
+    fn tick(&self, tick: usize) -> (usize, &[Step]) {
+        let place = self.begins[tick];
+        (place, &self.steps[place..self.begins[tick + 1]])
+    }
+}
+
+/// Objects that come and go together, by their slots.
+type Group = Vec<u32>;
+
+/// Writes a script.
+#[derive(Default)]
+struct Author {
+    random: fastrand::Rng,
+    steps: Vec<Step>,
+    /// Size of what each slot holds, 0 when empty.
+    sizes: Vec<u32>,
+    empty: Vec<u32>,
+    sessions: Vec<Group>,
+    sessions_bytes: u64,
+    /// The oldest first.
+    cache: VecDeque<Group>,
+    cache_bytes: u64,
+}
+
+impl Author {
+    /// What happens next: a request, a new session, or a new entry of the cache; and what must go
+    /// for it.
+    fn write_event(&mut self, target_bytes: u64, values: (u32, u32)) {
+        let sessions_target = target_bytes * SESSIONS_SHARE / 100;
+        match self.random.u32(0..16) {
+            0..2 => {
+                let count = self.random.usize(REQUEST_OBJECTS.0..=REQUEST_OBJECTS.1);
+                let mut request: Group = (0..count).map(|_| self.allocate_for_request()).collect();
+                self.random.shuffle(&mut request);
+                self.free(request);
+            }
+            2 => {
+                let count = self.random.usize(SESSION_OBJECTS.0..=SESSION_OBJECTS.1);
+                let session = (0..count).map(|_| self.allocate(SESSION_BYTES)).collect();
+                self.sessions_bytes += self.bytes_of(&session);
+                self.sessions.push(session);
+                while self.sessions_bytes > sessions_target {
+                    let at = self.random.usize(0..self.sessions.len());
+                    let session = self.sessions.swap_remove(at);
+                    self.sessions_bytes -= self.bytes_of(&session);
+                    self.free(session);
+                }
+            }
+            _ => {
+                // A node of the table, a key, a value.
+                let entry = [(56, 56), (16, 64), values].map(|sizes| self.allocate(sizes));
+                let entry = entry.to_vec();
+                self.cache_bytes += self.bytes_of(&entry);
+                self.cache.push_back(entry);
+                while self.cache_bytes > target_bytes - sessions_target {
+                    let Some(entry) = self.cache.pop_front() else { break };
+                    self.cache_bytes -= self.bytes_of(&entry);
+                    self.free(entry);
+                }
+            }
+        }
+    }
+
+    fn bytes_of(&self, group: &Group) -> u64 {
+        group.iter().map(|&slot| u64::from(self.sizes[slot as usize])).sum()
+    }
+
+    fn allocate_for_request(&mut self) -> u32 {
+        let buffer = self.random.u32(0..8) == 0;
+        self.allocate(if buffer { BUFFER_BYTES } else { REQUEST_BYTES })
+    }
+
+    fn allocate(&mut self, sizes: (u32, u32)) -> u32 {
+        let size_bytes = self.random.u32(sizes.0..=sizes.1);
+        let slot = self.empty.pop().unwrap_or_else(|| {
+            self.sizes.push(0);
+            self.sizes.len() as u32 - 1
+        });
+        self.sizes[slot as usize] = size_bytes;
+        self.steps.push(Step { slot, size_bytes });
+        slot
+    }
+
+    fn free(&mut self, group: Group) {
+        for slot in group {
+            self.sizes[slot as usize] = 0;
+            self.empty.push(slot);
+            self.steps.push(Step { slot, size_bytes: 0 });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_follows_its_load() {
+        let top_bytes = 4 << 20;
+        let script = Script::write(fastrand::Rng::with_seed(1), 1_000_000, top_bytes);
+        let mut held = vec![0; script.slots];
+        let mut live = 0_i64;
+        let mut after = Vec::new();
+        for tick in 0..TICKS {
+            for step in script.tick(tick).1 {
+                let was = std::mem::replace(&mut held[step.slot as usize], step.size_bytes);
+                live += i64::from(step.size_bytes) - i64::from(was);
+            }
+            after.push(live as f64 / top_bytes as f64);
+        }
+        let about = |tick: usize, load: f64| (after[tick] - load).abs() < 0.05;
+        assert!(about(150, 1.0) && about(299, 1.0), "{} {}", after[150], after[299]);
+        assert!(about(450, 0.25) && about(599, 0.25), "{} {}", after[450], after[599]);
+        assert!(about(505, 0.6), "{}", after[505]);
+    }
+}
