@@ -112,7 +112,7 @@ impl<S: PageSource> Locked<'_, S> {
     #[inline(always)]
     pub(super) fn link(&mut self, place: Place, units: usize) {
         if self.state.compaction.is_closed(place) {
-            return;
+            return self.state.compaction.left_out(place);
         }
         let head = self.state.bins.push(bin_of(units), place);
         self.area.write(place.forward(1), head.0);

@@ -33,7 +33,8 @@
 //!
 //! Invariants (beside the shard's)
 //! 1. The cursor and the first closed block are starts of blocks, or the end mark: a block that
-//!    swallows one of them takes it along.
+//!    swallows one of them takes it along. No closed block that is free lies before the first one,
+//!    nor, in `Open`, before the cursor.
 //! 2. Nothing is closed in the phases `Idle` and `Trim`, and only in these the end mark moves down.
 //!    It moves up only where nothing at the end is closed.
 
@@ -76,7 +77,7 @@ pub(super) struct Compaction {
     target: Place,
     /// The block that the next step goes on with; [`Place::END`] in phases without one.
     cursor: Place,
-    /// The first block from the target on, as far as `Close` has come.
+    /// The first block from the target on, as far as `Close` has come; then maybe one before it.
     first_closed: Place,
     /// What is closed: the blocks that start from here on …
     closed_from: Place,
@@ -147,6 +148,15 @@ impl Compaction {
     pub(super) fn joined(&mut self, place: Place, units: usize) {
         if !self.is_idle() {
             self.take_along(place, units);
+        }
+    }
+
+    /// A free block that is closed is not listed: `Open` must come to it. It may be what was left of
+    /// one that began below the target.
+    #[cold]
+    pub(super) fn left_out(&mut self, place: Place) {
+        if self.phase != Phase::Open {
+            self.first_closed = self.first_closed.min(place);
         }
     }
 

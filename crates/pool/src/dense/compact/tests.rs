@@ -94,27 +94,28 @@ fn an_allocation_opens_a_bounded_part_of_what_is_closed() {
 
 #[test]
 fn frees_and_allocations_beside_each_step_leave_the_blocks_sound() {
-    for seed in 0..4 {
-        let mut thinned = Thinned::new(Os, 1500);
+    const OBJECTS: usize = 400;
+    for seed in 0..40 {
+        let mut thinned = Thinned::new(Os, OBJECTS);
         thinned.random = Random::new(seed);
-        for _ in 0..3 {
+        for frees_of_8 in [4, 2, 0] {
             let mut goes_on = thinned.go(0);
             while goes_on {
                 goes_on = thinned.with_shard(|mut shard| shard.step().is_some());
-                for _ in 0..thinned.random.below(6) {
-                    if thinned.random.one_in(2) {
-                        thinned.alloc().expect("memory");
-                    } else {
+                for _ in 0..thinned.random.below(40) {
+                    if thinned.random.below(8) < frees_of_8 {
                         let index = thinned.random.below(thinned.shadow.len());
                         thinned.shadow.free(&thinned.pool, index);
+                    } else {
+                        thinned.alloc().expect("memory");
                     }
                 }
                 thinned.pool.validate();
             }
-            while thinned.shadow.len() < 1500 {
+            while thinned.shadow.len() < OBJECTS {
                 thinned.alloc().expect("memory");
             }
-            thinned.shadow.thin_out(&thinned.pool, &mut thinned.random, 750);
+            thinned.shadow.thin_out(&thinned.pool, &mut thinned.random, OBJECTS / 2);
         }
         thinned.end();
     }
