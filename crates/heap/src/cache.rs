@@ -81,7 +81,7 @@ impl Cache {
     pub(crate) fn open(&mut self) {
         for class in ClassId::all() {
             let bin = &mut self.bins[class.index()];
-            let limit = (FIRST_LIMIT_BYTES / class.object_bytes()).clamp(1, FIRST_LIMIT) as u16;
+            let limit = first_limit(class);
             *bin = CacheBin {
                 head: None,
                 room: u32::from(limit),
@@ -107,6 +107,16 @@ impl Cache {
 /// How many bytes a new cache keeps of a class, and how many objects at the most.
 const FIRST_LIMIT_BYTES: usize = 256;
 const FIRST_LIMIT: usize = 8;
+
+/// How long a list of `class` may become at first.
+pub(crate) fn first_limit(class: ClassId) -> u16 {
+    (FIRST_LIMIT_BYTES / class.object_bytes()).clamp(1, FIRST_LIMIT) as u16
+}
+
+/// How long it may become when `limit` has proved too short: `most` in the end.
+pub(crate) fn longer_limit(limit: u16, most: usize) -> u16 {
+    (limit + 1 + limit / 4).min(most as u16)
+}
 
 impl CacheBin {
     fn count(&self) -> usize {
@@ -154,7 +164,7 @@ impl CacheBin {
         }
         let list = self.head.take().map(|head| Batch { head, count: self.top.into() });
         if usize::from(self.limit) < most {
-            self.limit = (self.limit + 1 + self.limit / 4).min(most as u16);
+            self.limit = longer_limit(self.limit, most);
             self.set_list(None);
             return list;
         }

@@ -119,6 +119,18 @@ const BATCH_BYTES: usize = 8 * 1024;
 const BATCH_OBJECTS: usize = 128;
 
 const SIZES: [u16; STATES] = sizes();
+
+/// [`ClassId::reciprocal`] of each.
+pub(crate) static RECIPROCALS: [u32; STATES] = {
+    let mut reciprocals = [0; STATES];
+    let mut class = 0;
+    while class < STATES {
+        reciprocals[class] = ClassId(class as u8).reciprocal();
+        class += 1;
+    }
+    reciprocals
+};
+
 const LOOKUP: [u8; MAX_SMALL_BYTES / MIN_ALIGN + 1] = lookup();
 
 const fn sizes() -> [u16; STATES] {

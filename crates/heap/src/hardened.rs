@@ -35,6 +35,7 @@ use crate::class::{ClassId, MIN_ALIGN, STATES};
 use crate::heap::{Heap, Place};
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject};
+use crate::seat::Seat;
 
 /// Larger requests take pages of their own.
 const MAX_SLOT_BYTES: usize = 8 * 1024;
@@ -351,7 +352,7 @@ fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
     // SAFETY: the pages of a large object that was sealed whole, or was to be.
     if unsafe { heap.source().commit(start, bytes) }.is_ok() {
         // SAFETY: no thread's cache is asked for, and its owner has given the object up.
-        unsafe { heap.free_slow(None, start.as_ptr()) };
+        unsafe { heap.free_slow(Seat::None, start.as_ptr()) };
     }
 }
 

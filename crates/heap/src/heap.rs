@@ -14,12 +14,14 @@ use hectare_pages::{PageRange, System};
 use crate::backend::Backend;
 use crate::bin::{Bin, SlabSource};
 use crate::cache::Cache;
-use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, SLAB_BYTES, STATES};
+use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, RECIPROCALS, SLAB_BYTES, STATES};
+use crate::cpu_front::CpuFront;
 use crate::huge::MIN_HUGE_BYTES;
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Key};
 use crate::pool::Pools;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
+use crate::seat::Seat;
 use crate::slab::SlabRef;
 use crate::stats::{ClassStats, Stats};
 
@@ -32,10 +34,11 @@ const MOVE_BYTES: usize = 1 << 20;
 /// A general-purpose heap over the memory of `S`. All methods may be called by any thread.
 ///
 /// Invariants
-/// 1. Every object of a size class is in exactly one place: with a caller, in one cache, in one
-///    pool, or free in its slab.
-/// 2. Locks are taken in this order: a pool's, alone; that of the pools' growth, or a bin's, then
-///    the backend's; the huge table's, alone, or tried under the backend's.
+/// 1. Every object of a size class is in exactly one place: with a caller, in one cache, on one
+///    list of a CPU, in one pool, or free in its slab.
+/// 2. Locks are taken in this order: the gate of the CPUs' lists; a pool's, alone; that of the
+///    pools' growth, or a bin's, then the backend's; the huge table's, alone, or tried under the
+///    backend's.
 #[derive(Debug)]
 pub struct Heap<S: System> {
     key: AtomicUsize,
@@ -47,6 +50,7 @@ pub struct Heap<S: System> {
     pub(crate) backend: Backend<S>,
     bins: [Lock<Bin, S::Park>; STATES],
     pools: Pools<S::Park>,
+    pub(crate) cpus: CpuFront<S::Park>,
     /// Bytes of the slabs' free objects, and the least there were since the last scavenge.
     free_bytes: AtomicUsize,
     least_free_bytes: AtomicUsize,
@@ -76,6 +80,7 @@ impl<S: System> Heap<S> {
             backend: Backend::new(source, region_bytes),
             bins: [const { Lock::new(Bin::new()) }; STATES],
             pools: Pools::new(),
+            cpus: CpuFront::new(),
             free_bytes: AtomicUsize::new(0),
             least_free_bytes: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
@@ -170,17 +175,16 @@ impl<S: System> Heap<S> {
         object.as_ptr().as_ptr()
     }
 
-    /// An object for `bytes`; null when memory is out. `cache` is `None` for a thread that has
-    /// none and cannot have one.
+    /// An object for `bytes`; null when memory is out.
     ///
     /// # Safety
-    /// `cache` is this thread's, and came from [`new_cache`](Self::new_cache) of this heap.
+    /// `seat` is this thread's, of this heap.
     #[cold]
     #[inline(never)]
-    pub unsafe fn malloc_slow(&self, cache: Option<NonNull<Cache>>, bytes: usize) -> *mut u8 {
+    pub unsafe fn malloc_slow(&self, seat: Seat, bytes: usize) -> *mut u8 {
         if bytes <= MAX_SMALL_BYTES {
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.take_slow(cache, ClassId::for_bytes(bytes)) }
+            unsafe { self.take_slow(seat, ClassId::for_bytes(bytes)) }
         } else {
             self.get_large(bytes, 1, false).0
         }
@@ -204,12 +208,8 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
-    pub(crate) unsafe fn malloc_undiverted(
-        &self,
-        cache: Option<NonNull<Cache>>,
-        bytes: usize,
-    ) -> *mut u8 {
-        if let Some(cache) = cache {
+    pub(crate) unsafe fn malloc_undiverted(&self, seat: Seat, bytes: usize) -> *mut u8 {
+        if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise, passed on.
             let object = unsafe { self.malloc_from(cache, bytes) };
             if !object.is_null() {
@@ -217,13 +217,16 @@ impl<S: System> Heap<S> {
             }
         }
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.malloc_slow(cache, bytes) }
+        unsafe { self.malloc_slow(seat, bytes) }
     }
 
     /// As [`malloc_slow`](Self::malloc_slow), for an object of `class`.
-    unsafe fn take_slow(&self, cache: Option<NonNull<Cache>>, class: ClassId) -> *mut u8 {
-        let Some(cache) = cache else {
-            return self.take_uncached(class);
+    unsafe fn take_slow(&self, seat: Seat, class: ClassId) -> *mut u8 {
+        let cache = match seat {
+            Seat::Own(cache) => cache,
+            // SAFETY: the caller's promise.
+            Seat::Cpu => return unsafe { self.take_by_cpu_slow(class) },
+            Seat::None => return self.take_uncached(class),
         };
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
@@ -241,7 +244,7 @@ impl<S: System> Heap<S> {
     }
 
     #[cold]
-    fn take_uncached(&self, class: ClassId) -> *mut u8 {
+    pub(crate) fn take_uncached(&self, class: ClassId) -> *mut u8 {
         self.ensure_key();
         let Some(batch) = self.take_from_bin(class, 1) else {
             return core::ptr::null_mut();
@@ -251,7 +254,7 @@ impl<S: System> Heap<S> {
     }
 
     /// `count` objects of `class`, or some fewer: from the pools, else from the bin.
-    fn get_batch(&self, class: ClassId, count: usize) -> Option<Batch> {
+    pub(crate) fn get_batch(&self, class: ClassId, count: usize) -> Option<Batch> {
         if self.draining.load(Relaxed) {
             self.draining.store(false, Relaxed);
         }
@@ -289,7 +292,7 @@ impl<S: System> Heap<S> {
     }
 
     /// Gives a batch to this CPU's pool, and what that has too much of to the bin.
-    fn put_batch(&self, class: ClassId, batch: Batch) {
+    pub(crate) fn put_batch(&self, class: ClassId, batch: Batch) {
         if self.draining.load(Relaxed) {
             self.give_to_slabs(class, batch);
         } else if let Some(overflow) =
@@ -304,10 +307,10 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
-    unsafe fn relieve(&self, cache: Option<NonNull<Cache>>) {
+    pub(crate) unsafe fn relieve(&self, seat: Seat) {
         let least = self.least_free_bytes.load(Relaxed);
         if self.free_bytes.load(Relaxed).saturating_sub(least) > self.backend.slack_bytes() {
-            if let Some(cache) = cache {
+            if let Seat::Own(cache) = seat {
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.empty_cache(cache) };
             }
@@ -354,8 +357,9 @@ impl<S: System> Heap<S> {
         self.seals_slabs.store(self.source().page_bytes() == FRAME_BYTES, Relaxed);
     }
 
-    /// Empties the pools into the slabs.
+    /// Empties the CPUs' lists and the pools into the slabs.
     pub fn release_pools(&self) {
+        self.cpus.drain(|class, batch| self.give_to_slabs(class, batch));
         for class in ClassId::all() {
             while let Some(batch) = self.pools.drain(class) {
                 self.give_to_slabs(class, batch);
@@ -410,15 +414,10 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
-    pub unsafe fn malloc_aligned(
-        &self,
-        cache: Option<NonNull<Cache>>,
-        bytes: usize,
-        align: usize,
-    ) -> *mut u8 {
+    pub unsafe fn malloc_aligned(&self, seat: Seat, bytes: usize, align: usize) -> *mut u8 {
         match ClassId::for_aligned(bytes, align) {
             Some(class) => {
-                if let Some(cache) = cache {
+                if let Seat::Own(cache) = seat {
                     // SAFETY: the caller's promise, passed on.
                     let object = unsafe { self.take_fast(cache, class, self.key()) };
                     if !object.is_null() {
@@ -426,7 +425,7 @@ impl<S: System> Heap<S> {
                     }
                 }
                 // SAFETY: the caller's promise, passed on.
-                unsafe { self.take_slow(cache, class) }
+                unsafe { self.take_slow(seat, class) }
             }
             None => self.get_large(bytes, align, false).0,
         }
@@ -436,12 +435,12 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
-    pub unsafe fn malloc_zeroed(&self, cache: Option<NonNull<Cache>>, bytes: usize) -> *mut u8 {
+    pub unsafe fn malloc_zeroed(&self, seat: Seat, bytes: usize) -> *mut u8 {
         let (object, zeroed) = if bytes > MAX_SMALL_BYTES {
             self.get_large(bytes, 1, true)
         } else {
             // SAFETY: the caller's promise, passed on.
-            (unsafe { self.malloc_aligned(cache, bytes, MIN_ALIGN) }, false)
+            (unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) }, false)
         };
         if !object.is_null() && !zeroed {
             // SAFETY: an object just taken, of at least `bytes`.
@@ -459,44 +458,70 @@ impl<S: System> Heap<S> {
     /// As [`malloc_fast`](Self::malloc_fast); and if `object` is an object, it is not used again.
     #[inline(always)]
     pub unsafe fn free_fast(&self, cache: NonNull<Cache>, object: *mut u8) -> bool {
-        let view = self.backend.first_view();
-        let address = object.addr();
-        if view.offset_of(address).is_none() {
+        // SAFETY: the caller's promise: this thread's, or one that is only read.
+        let bin = |class: ClassId| unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
+        // SAFETY: as above. Never is anything a start to the absent cache.
+        let reciprocal = |class| unsafe { (*bin(class)).reciprocal };
+        let key = self.key();
+        let Some((class, object)) = self.free_start(object, key, reciprocal) else { return false };
+        // SAFETY: as for the reciprocal.
+        if unsafe { (*bin(class)).room } == 0 {
             return false;
         }
+        // SAFETY: there is room, so the cache is not the absent one.
+        unsafe { &mut *bin(class) }.push(object, key);
+        true
+    }
+
+    /// As [`free_fast`](Self::free_fast), on the list of this CPU.
+    ///
+    /// # Safety
+    /// [`begin_cpu_front`](Self::begin_cpu_front) has said yes; if `object` is an object, it is not
+    /// used again.
+    #[inline(always)]
+    pub(crate) unsafe fn free_by_cpu(&self, object: *mut u8) -> bool {
+        let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
+        let key = self.key();
+        let Some((class, object)) = self.free_start(object, key, reciprocal) else { return false };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.give_by_cpu(class, object, key) }
+    }
+
+    /// The class of `object`, if it is an object of a size class in the first region and not marked
+    /// as free. `reciprocal` is [`ClassId::reciprocal`], from where the caller has it at hand.
+    #[inline(always)]
+    fn free_start(
+        &self,
+        object: *mut u8,
+        key: Key,
+        reciprocal: impl FnOnce(ClassId) -> u32,
+    ) -> Option<(ClassId, FreeObject)> {
+        let view = self.backend.first_view();
+        let address = object.addr();
+        view.offset_of(address)?;
         // SAFETY: the address lies in the region.
         let class = unsafe { view.class_of(address) };
-        // SAFETY: the caller's promise: this thread's, or one that is only read.
-        let bin = unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
-        // SAFETY: as above.
-        let reciprocal = unsafe { (*bin).reciprocal };
+        let reciprocal = reciprocal(class);
         // Slabs are aligned to their size, so these are the bits behind the slab's start. The
         // product is below the reciprocal exactly for the multiples of the object's size; never,
-        // if the page holds no small objects or the cache is the absent one.
+        // if the page holds no small objects.
         if ((address % SLAB_BYTES) as u32).wrapping_mul(reciprocal) >= reciprocal {
-            return false;
+            return None;
         }
         // SAFETY: no region lies at address 0.
         let object = unsafe { NonNull::new_unchecked(object) };
         // SAFETY: the start of an object of a size class, by the test above.
         let object = unsafe { FreeObject::new(object) };
-        let key = self.key();
-        // SAFETY: as for the reciprocal.
-        if object.is_marked(key) || unsafe { (*bin).room } == 0 {
-            return false;
-        }
-        // SAFETY: there is room, so the cache is not the absent one.
-        unsafe { &mut *bin }.push(object, key);
-        true
+        (!object.is_marked(key)).then_some((class, object))
     }
 
     /// Frees an object that the fast path has left alone.
     ///
     /// # Safety
-    /// `cache` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again.
+    /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again.
     #[cold]
     #[inline(never)]
-    pub unsafe fn free_slow(&self, cache: Option<NonNull<Cache>>, object: *mut u8) {
+    pub unsafe fn free_slow(&self, seat: Seat, object: *mut u8) {
         let Some(start) = NonNull::new(object) else { return };
         if self.backend.put_run(start).is_some() {
             return;
@@ -506,7 +531,7 @@ impl<S: System> Heap<S> {
                 // SAFETY: `place_of` says that it is an object of a size class.
                 let object = unsafe { FreeObject::new(start) };
                 // SAFETY: the caller's promise, passed on.
-                unsafe { self.give(cache, class, object) };
+                unsafe { self.give(seat, class, object) };
             }
             // Freed by another thread in between.
             Ok(Place::Run { .. }) => self.misuse("free", object, Misuse::NotAllocated),
@@ -519,11 +544,16 @@ impl<S: System> Heap<S> {
         }
     }
 
-    unsafe fn give(&self, cache: Option<NonNull<Cache>>, class: ClassId, object: FreeObject) {
+    unsafe fn give(&self, seat: Seat, class: ClassId, object: FreeObject) {
         let key = self.key();
-        let Some(cache) = cache else {
-            object.link(None, key);
-            return self.give_to_slabs(class, Batch { head: object, count: 1 });
+        let cache = match seat {
+            Seat::Own(cache) => cache,
+            // SAFETY: the caller's promise.
+            Seat::Cpu => return unsafe { self.give_by_cpu_slow(class, object) },
+            Seat::None => {
+                object.link(None, key);
+                return self.give_to_slabs(class, Batch { head: object, count: 1 });
+            }
         };
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
@@ -532,7 +562,7 @@ impl<S: System> Heap<S> {
         if let Some(batch) = full {
             self.put_batch(class, batch);
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.relieve(Some(cache)) };
+            unsafe { self.relieve(seat) };
         }
     }
 
@@ -613,14 +643,9 @@ impl<S: System> Heap<S> {
     /// changed, when memory is out.
     ///
     /// # Safety
-    /// `cache` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again unless the
+    /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again unless the
     /// answer is null.
-    pub unsafe fn realloc(
-        &self,
-        cache: Option<NonNull<Cache>>,
-        object: NonNull<u8>,
-        bytes: usize,
-    ) -> *mut u8 {
+    pub unsafe fn realloc(&self, seat: Seat, object: NonNull<u8>, bytes: usize) -> *mut u8 {
         let place = match self.place_of(object) {
             Ok(place) => place,
             Err(cause) => {
@@ -658,12 +683,12 @@ impl<S: System> Heap<S> {
             }
         };
         // SAFETY: the caller's promise, passed on.
-        let moved = unsafe { self.malloc_aligned(cache, bytes, MIN_ALIGN) };
+        let moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
         if let Some(moved) = NonNull::new(moved) {
             // SAFETY: both objects have as many bytes; one was just taken, so they are disjoint.
             unsafe { object.copy_to_nonoverlapping(moved, old_bytes.min(bytes)) };
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.free_slow(cache, object.as_ptr()) };
+            unsafe { self.free_slow(seat, object.as_ptr()) };
         }
         moved
     }
@@ -746,7 +771,7 @@ impl<S: System> Heap<S> {
         let mut slab_bytes = 0;
         for class in ClassId::all() {
             let (slabs, free_objects) = self.bins[class.index()].lock().counts();
-            let pooled_objects = self.pools.objects(class);
+            let pooled_objects = self.pools.objects(class) + self.cpus.objects(class);
             let entry = &mut stats.classes[class.index()];
             *entry = ClassStats {
                 object_bytes: class.object_bytes(),
@@ -770,6 +795,7 @@ impl<S: System> Heap<S> {
 
     /// Holds every lock, so that a fork copies a heap at rest.
     pub fn before_fork(&self) {
+        self.cpus.before_fork();
         self.pools.before_fork();
         for bin in &self.bins {
             bin.lock_for_fork();
@@ -791,6 +817,8 @@ impl<S: System> Heap<S> {
         }
         // SAFETY: the caller's promise.
         unsafe { self.pools.after_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.cpus.after_fork() };
     }
 
     /// Tells of a misuse and ends the process.

@@ -2,12 +2,8 @@
 //!
 //! A thread's cache is found through one word of initial-exec thread-local storage, which begins
 //! as the address of [`Cache::ABSENT`]: so the fast paths need no test whether the thread is
-//! known. Of the C library's static TLS this takes 8 bytes.
-//!
-//! A thread's life, as its word tells it:
-//! ```text
-//!   ABSENT ──first slow path──▶ its cache ──the key's destructor──▶ DEPARTED
-//! ```
+//! known. Of the C library's static TLS this takes 8 bytes. What else the word can say, and which
+//! threads get no cache, is in `seat.rs`.
 //! There is one [`Process`] in a program, in a static of whichever crate gives it its names: so the
 //! fast paths are inlined there and reach its fields without a detour through the global offset
 //! table.
@@ -29,6 +25,7 @@ use crate::guard::Guard;
 use crate::hardened::Hardened;
 use crate::heap::Heap;
 use crate::profile::{Profile, Snapshot};
+use crate::seat::Seats;
 use crate::special::{Kind, Special};
 use crate::stats::Stats;
 use crate::tls;
@@ -47,6 +44,7 @@ pub struct Process {
     /// The thread key whose destructor takes a dying thread's cache back, plus one; 0 before.
     exit_key: AtomicU32,
     exit_key_lock: Lock<(), FutexPark>,
+    pub(crate) seats: Seats,
     /// What `special.rs` is about; null in a plain process.
     pub(crate) special: AtomicPtr<Special>,
     pub(crate) notes: AtomicU32,
@@ -85,6 +83,7 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     if let (Some(process), Some(cache)) = (process, NonNull::new(cache.cast())) {
         // SAFETY: the key's value is the cache this thread had, and no longer uses.
         unsafe { process.heap.drop_cache(cache) };
+        process.seats.leave();
     }
     set_cache_word(NonNull::from(&DEPARTED));
 }
@@ -105,6 +104,7 @@ impl Process {
             heap: Heap::new(Os, 0),
             exit_key: AtomicU32::new(0),
             exit_key_lock: Lock::new(()),
+            seats: Seats::new(),
             special: AtomicPtr::new(core::ptr::null_mut()),
             notes: AtomicU32::new(0),
             forking_word: AtomicPtr::new(core::ptr::null_mut()),
@@ -114,14 +114,8 @@ impl Process {
         }
     }
 
-    /// This thread's cache, made if it has none yet; `None` for a departed thread, or when memory
-    /// is out.
-    #[cold]
-    fn cache(&'static self) -> Option<NonNull<Cache>> {
-        let word = cache_word();
-        if word != NonNull::from(&tls::ABSENT) {
-            return named_cache(word);
-        }
+    /// A cache for this thread, which has none yet; `None` when memory is out.
+    pub(crate) fn make_cache(&'static self) -> Option<NonNull<Cache>> {
         let key = self.exit_key()?;
         let cache = self.heap.new_cache()?;
         // From here on this thread has a cache: what follows may allocate.
@@ -140,6 +134,7 @@ impl Process {
         }
         let key = self.exit_key()?;
         let cache = self.heap.new_cache()?;
+        self.seats.enter();
         // SAFETY: a key made by `exit_key`. What this allocates is served without a cache.
         unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
         Some(cache)
@@ -155,6 +150,7 @@ impl Process {
         }
         // SAFETY: the cache this thread had, which its word no longer names.
         unsafe { self.heap.drop_cache(cache) };
+        self.seats.leave();
         self.heap.release_pools();
     }
 
@@ -196,8 +192,8 @@ impl Process {
         if let Some(special) = self.special() {
             return self.special_malloc(special, bytes, Kind::Plain);
         }
-        // SAFETY: `cache` gives this thread's cache or none.
-        unsafe { self.heap.malloc_slow(self.cache(), bytes) }
+        // SAFETY: the thread's own seat.
+        unsafe { self.heap.malloc_slow(self.seat(), bytes) }
     }
 
     /// Frees an object; null is none.
@@ -236,8 +232,8 @@ impl Process {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.special_free(special, object) };
         }
-        // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
-        unsafe { self.heap.free_slow(self.cache(), object) };
+        // SAFETY: the thread's own seat; the caller's promise.
+        unsafe { self.heap.free_slow(self.seat(), object) };
     }
 
     /// Frees an object by the slow path, of which the caller says that it asked for `bytes`
@@ -262,8 +258,8 @@ impl Process {
         if let Some(special) = self.special() {
             return self.special_malloc(special, bytes, Kind::Zeroed);
         }
-        // SAFETY: `cache` gives this thread's cache or none.
-        unsafe { self.heap.malloc_zeroed(self.cache(), bytes) }
+        // SAFETY: the thread's own seat.
+        unsafe { self.heap.malloc_zeroed(self.seat(), bytes) }
     }
 
     /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
@@ -271,8 +267,8 @@ impl Process {
         if let Some(special) = self.special() {
             return self.special_malloc(special, bytes, Kind::Aligned(align.max(MIN_ALIGN)));
         }
-        // SAFETY: `cache` gives this thread's cache or none.
-        unsafe { self.heap.malloc_aligned(self.cache(), bytes, align.max(MIN_ALIGN)) }
+        // SAFETY: the thread's own seat.
+        unsafe { self.heap.malloc_aligned(self.seat(), bytes, align.max(MIN_ALIGN)) }
     }
 
     /// Makes an object hold `bytes`; null, and nothing has changed, when memory is out.
@@ -284,8 +280,8 @@ impl Process {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.special_realloc(special, object, bytes) };
         }
-        // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
-        unsafe { self.heap.realloc(self.cache(), object, bytes) }
+        // SAFETY: the thread's own seat; the caller's promise.
+        unsafe { self.heap.realloc(self.seat(), object, bytes) }
     }
 
     /// How many bytes the object at `object` has. A pointer that is none ends the process.
@@ -335,7 +331,17 @@ impl Process {
         self.forking_word.store(word.as_ptr(), Ordering::Relaxed);
     }
 
-    /// Lets the heap go on; to be called after a fork, in the parent and in the child.
+    /// As [`after_fork`](Self::after_fork), for the child.
+    ///
+    /// # Safety
+    /// As [`after_fork`](Self::after_fork).
+    pub unsafe fn after_fork_in_child(&'static self) {
+        self.heap.cpus.drop_if_torn();
+        // SAFETY: the caller's promise.
+        unsafe { self.after_fork() };
+    }
+
+    /// Lets the heap go on; to be called after a fork, in the parent.
     ///
     /// # Safety
     /// This thread, or the one that it is the forked copy of, called

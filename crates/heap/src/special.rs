@@ -34,6 +34,7 @@ use crate::process::{
 };
 use crate::profile::MAX_FRAMES;
 use crate::sample::{Due, Rates};
+use crate::seat::Seat;
 
 /// What a process asks for beyond the plain front.
 #[derive(Debug)]
@@ -164,13 +165,14 @@ impl Process {
     }
 
     /// An object for `bytes` from the thread's cache, where a watched front is on and nothing is
-    /// due at it; null when [`malloc_slow`](Self::malloc_slow) must be asked. For the front of a
-    /// slow path. A thread without a cache has drawn no gap, so nothing is taken of what its word
+    /// due at it; without such a front, from the list of this CPU, where the thread shares that;
+    /// null when [`malloc_slow`](Self::malloc_slow) must be asked. For the front of a slow path. A
+    /// thread without a cache has drawn no gap, so nothing is taken of what its word
     /// names.
     #[inline(always)]
-    pub fn malloc_watched(&'static self, bytes: usize) -> *mut u8 {
+    pub fn malloc_middle(&'static self, bytes: usize) -> *mut u8 {
         if self.special.load(Relaxed).is_null() {
-            return core::ptr::null_mut();
+            return self.malloc_by_cpu(bytes);
         }
         let cache = cache_word();
         // SAFETY: this thread's own cache, or a static that is only read.
@@ -211,13 +213,14 @@ impl Process {
     }
 
     fn plain_malloc(&self, cache: Option<NonNull<Cache>>, bytes: usize, kind: Kind) -> *mut u8 {
+        let seat = Seat::from(cache);
         match kind {
             // SAFETY: `cache` gives this thread's cache or none.
-            Kind::Plain => unsafe { self.heap.malloc_undiverted(cache, bytes) },
+            Kind::Plain => unsafe { self.heap.malloc_undiverted(seat, bytes) },
             // SAFETY: as above.
-            Kind::Zeroed => unsafe { self.heap.malloc_zeroed(cache, bytes) },
+            Kind::Zeroed => unsafe { self.heap.malloc_zeroed(seat, bytes) },
             // SAFETY: as above.
-            Kind::Aligned(align) => unsafe { self.heap.malloc_aligned(cache, bytes, align) },
+            Kind::Aligned(align) => unsafe { self.heap.malloc_aligned(seat, bytes, align) },
         }
     }
 
@@ -285,7 +288,7 @@ impl Process {
         }
         if !guarded {
             // SAFETY: the caller's promise, passed on.
-            return unsafe { self.heap.free_slow(cache, object) };
+            return unsafe { self.heap.free_slow(cache.into(), object) };
         }
         let mut frames = [0; MAX_FRAMES];
         let frames = captured(special, &mut frames);
@@ -335,7 +338,7 @@ impl Process {
             self.profile.forget(address);
         }
         // SAFETY: `cache` gives this thread's cache or none; the caller's promise.
-        let resized = unsafe { self.heap.realloc(cache, object, bytes) };
+        let resized = unsafe { self.heap.realloc(cache.into(), object, bytes) };
         if due.profile && !resized.is_null() {
             let mut frames = [0; MAX_FRAMES];
             let frames = captured(special, &mut frames);

@@ -1,4 +1,5 @@
-//! Random programs against the shadow model, on 1, 4 and 64 threads.
+//! Random programs against the shadow model, on 1, 4 and 64 threads, with caches of their own and
+//! by the lists of the CPUs.
 //!
 //! By default a few hundred thousand operations. The full run, 10⁸ operations on each number of
 //! threads and 10⁷ iterations of rnBench's pattern on 16 threads:
@@ -14,6 +15,7 @@
 mod support;
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use hectare::Heap;
@@ -34,13 +36,27 @@ fn empty(slots: &Slots) -> impl Iterator<Item = Object> {
 /// Runs `operations` in sum on `threads` threads, in `rounds` rounds, each with new caches for
 /// half of the threads.
 fn soak(name: &str, threads: usize, operations: u64, rounds: u64, limits: Limits) {
+    soak_by(|heap| Front::new(heap), name, threads, operations, rounds, limits);
+}
+
+/// A way to make a thread's front.
+type Seating = for<'a> fn(&'a Heap<Source>) -> Front<'a, Source>;
+
+fn soak_by(
+    new_front: Seating,
+    name: &str,
+    threads: usize,
+    operations: u64,
+    rounds: u64,
+    limits: Limits,
+) {
     let begin = Instant::now();
     let heap = new_heap(256 << 20);
     let slots = new_slots(2 * threads);
     let seed = hectare_check::seed(threads as u64 * 1000);
     let each = operations / threads as u64 / rounds;
     let mut team: Vec<_> = (0..threads as u64)
-        .map(|i| (Driver::new(seed + i + 1, limits, &slots), Front::new(&heap)))
+        .map(|i| (Driver::new(seed + i + 1, limits, &slots), new_front(&heap)))
         .collect();
     let mut peak_live_bytes = 0;
     for round in 0..rounds {
@@ -59,7 +75,7 @@ fn soak(name: &str, threads: usize, operations: u64, rounds: u64, limits: Limits
         peak_live_bytes = team.iter().map(live).sum::<usize>().max(peak_live_bytes);
         // Threads come and go: what their caches held must not be lost.
         for (_, front) in team.iter_mut().skip(round as usize % 2).step_by(2) {
-            *front = Front::new(&heap);
+            *front = new_front(&heap);
         }
     }
     let tally = end(&heap, team, &slots);
@@ -149,6 +165,29 @@ fn sixty_four_threads() {
     let rounds = (operations / 400_000).max(2);
     let limits = Limits { objects: 500, live_bytes: 4 << 20, ..Limits::default() };
     soak("sixty-four threads", 64, operations, rounds, limits);
+}
+
+/// As `new_front` of [`soak_by`]: every third thread has a cache of its own.
+fn by_cpu_mostly(heap: &Heap<Source>) -> Front<'_, Source> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    match COUNT.fetch_add(1, Relaxed) % 3 {
+        0 => Front::new(heap),
+        _ => Front::by_cpu(heap).expect("sequences, which were there a moment ago"),
+    }
+}
+
+#[test]
+fn by_cpu() {
+    if Front::by_cpu(&new_heap(1 << 20)).is_none() {
+        eprintln!("not run: no restartable sequences here");
+        return;
+    }
+    let operations = soak_operations(400_000);
+    let limits = Limits { objects: 500, live_bytes: 4 << 20, ..Limits::default() };
+    for threads in [1, 16] {
+        let rounds = (operations / 100_000).max(2);
+        soak_by(by_cpu_mostly, "by CPU", threads, operations, rounds, limits);
+    }
 }
 
 /// The pattern of rnBench: each thread picks a slot of an array that all share, at random; what

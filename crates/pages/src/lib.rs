@@ -18,6 +18,8 @@ mod failing;
 mod fixed;
 #[cfg(feature = "os")]
 mod os;
+#[cfg(all(feature = "os", target_arch = "x86_64", target_os = "linux"))]
+pub mod rseq;
 mod source;
 mod system;
 

@@ -26,7 +26,7 @@ fn read_page_bytes() -> usize {
 }
 
 /// Runs a system call and leaves `errno` as it was.
-fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
+pub(crate) fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
     // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.

@@ -42,7 +42,7 @@ extern "C" fn malloc(bytes: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
-    let object = HEAP.malloc_watched(bytes);
+    let object = HEAP.malloc_middle(bytes);
     if object.is_null() { malloc_slower(bytes) } else { object }
 }
 
@@ -66,7 +66,10 @@ pub(crate) unsafe extern "C" fn free(object: *mut u8) {
 #[inline(never)]
 unsafe extern "C" fn free_slow(object: *mut u8) {
     // SAFETY: the C caller's promise.
-    unsafe { HEAP.free_slow(object) };
+    if !unsafe { HEAP.free_by_cpu(object) } {
+        // SAFETY: the C caller's promise.
+        unsafe { HEAP.free_slow(object) };
+    }
 }
 
 #[unsafe(no_mangle)]

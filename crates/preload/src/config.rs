@@ -9,6 +9,8 @@
 
 use core::ffi::{CStr, c_int};
 
+use hectare::Front;
+
 use crate::line::Line;
 
 /// Everything that can be configured, as it stands.
@@ -36,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) secure: bool,
     /// Whether a thread gives back what lies idle.
     pub(crate) background: bool,
+    /// Which threads have caches of their own.
+    pub(crate) front: Front,
 }
 
 impl Config {
@@ -52,7 +56,19 @@ impl Config {
         guard_one_in: 0,
         secure: false,
         background: false,
+        front: Front::Auto,
     };
+
+    /// Whether callers must be watched.
+    pub(crate) fn watches(&self) -> bool {
+        self.prof || self.guard_one_in > 0
+    }
+
+    /// Whether a front that sees every call, or a signal's handler, is asked for: threads then all
+    /// have caches of their own, or none has.
+    pub(crate) fn is_special(&self) -> bool {
+        self.watches() || self.secure || self.stats_signal.is_some()
+    }
 }
 
 /// A key: its name, what its value must be, and how that is taken over. `None`: a bad value.
@@ -156,6 +172,19 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
+    Key {
+        name: b"front",
+        expects: "auto, thread or cpu",
+        apply: |config, value| {
+            config.front = match value {
+                b"auto" => Front::Auto,
+                b"thread" => Front::Thread,
+                b"cpu" => Front::Cpu,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
 ];
 
 const SIGNAL: &str = "the number of a signal that a program may use: 1, 10, 12, or 34 to 64";
@@ -195,6 +224,7 @@ pub(crate) enum Problem {
     UnknownKey(&'static [u8]),
     BadValue { key: &'static [u8], value: &'static [u8], expects: &'static str },
     NotWithSecure,
+    NotByCpu,
 }
 
 impl Problem {
@@ -215,6 +245,9 @@ impl Problem {
             }
             Self::NotWithSecure => {
                 line.push(b"prof and guard are ignored, since secure is true");
+            }
+            Self::NotByCpu => {
+                line.push(b"front is ignored: prof, guard, secure and stats_signal have their own");
             }
         }
         line.write_to_standard_error();
@@ -241,6 +274,10 @@ pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Co
         problem(Problem::NotWithSecure);
         config.prof = false;
         config.guard_one_in = 0;
+    }
+    if config.is_special() && config.front != Front::Auto {
+        problem(Problem::NotByCpu);
+        config.front = Front::Auto;
     }
     config
 }

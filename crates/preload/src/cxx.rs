@@ -56,7 +56,7 @@ fn new(bytes: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_slow(bytes: usize) -> *mut u8 {
-    let object = HEAP.malloc_watched(bytes);
+    let object = HEAP.malloc_middle(bytes);
     if !object.is_null() {
         return object;
     }

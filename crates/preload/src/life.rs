@@ -36,7 +36,8 @@ extern "C" fn release() {
 }
 
 extern "C" fn release_in_child() {
-    release();
+    // SAFETY: as in `release`.
+    unsafe { HEAP.after_fork_in_child() };
     if config().background {
         background::start();
     }

@@ -5,6 +5,9 @@ use core::fmt::{self, Write};
 use core::str;
 use std::sync::OnceLock;
 
+use hectare::Front;
+
+use crate::HEAP;
 use crate::config::Config;
 
 /// The text, with a null behind it.
@@ -30,10 +33,14 @@ impl Write for Mode {
 fn front_of(config: &Config) -> &'static str {
     if config.secure {
         "hardened"
-    } else if config.prof || config.guard_one_in > 0 {
+    } else if config.watches() {
         "watched"
     } else {
-        "thread"
+        match HEAP.front() {
+            Front::Thread => "thread",
+            Front::Cpu => "cpu",
+            Front::Auto => "auto",
+        }
     }
 }
 

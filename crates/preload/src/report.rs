@@ -110,7 +110,8 @@ unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_i
 }
 
 fn write_xml(out: &mut impl Write, stats: &Stats) -> fmt::Result {
-    writeln!(out, "<malloc version=\"1\" allocator=\"hectare\">")?;
+    let front = mode::front();
+    writeln!(out, "<malloc version=\"1\" allocator=\"hectare\" front=\"{front}\">")?;
     writeln!(out, "<sizes>")?;
     for class in used_classes(&stats.classes) {
         writeln!(

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use hectare::Special;
+use hectare::{Front, Special};
 
 use crate::config::Config;
 use crate::line::Line;
@@ -12,11 +12,12 @@ static SPECIAL: OnceLock<Special> = OnceLock::new();
 
 /// To be called once, while the process has one thread.
 pub(crate) fn begin(config: &Config) {
-    let watches = config.prof || config.guard_one_in > 0;
-    if !watches && !config.secure && config.stats_signal.is_none() {
+    if !config.is_special() {
+        HEAP.choose_front(config.front);
         return;
     }
-    if watches {
+    HEAP.choose_front(Front::Thread);
+    if config.watches() {
         unwind::begin(config.prof_by_frames);
     }
     let special = SPECIAL.get_or_init(|| Special {

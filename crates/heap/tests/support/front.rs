@@ -2,14 +2,15 @@
 
 use std::ptr::NonNull;
 
-use hectare::{Cache, ClassId, Heap, MIN_ALIGN, Stats};
+use hectare::{Cache, ClassId, Heap, MIN_ALIGN, Seat, Stats};
 use hectare_check::{Object, Subject};
 use hectare_pages::System;
 
-/// A thread's way to `heap`. Its cache goes back when it is dropped.
+/// A thread's way to `heap`. Its cache, if it has one, goes back when it is dropped.
 pub struct Front<'a, S: System> {
     pub heap: &'a Heap<S>,
-    cache: Option<NonNull<Cache>>,
+    /// `None` as long as it has none, and shall have a cache of its own.
+    seat: Seat,
 }
 
 // SAFETY: a cache is used by whoever has the front.
@@ -20,23 +21,33 @@ static ABSENT: Cache = Cache::ABSENT;
 impl<'a, S: System> Front<'a, S> {
     /// A front without a cache yet; the first slow path makes one.
     pub fn new(heap: &'a Heap<S>) -> Self {
-        Self { heap, cache: None }
+        Self { heap, seat: Seat::None }
+    }
+
+    /// A front over the lists of whatever CPU it is used on; `None` where there are no restartable
+    /// sequences.
+    pub fn by_cpu(heap: &'a Heap<S>) -> Option<Self> {
+        heap.begin_cpu_front().then_some(Self { heap, seat: Seat::Cpu })
+    }
+
+    fn cache(&self) -> Option<NonNull<Cache>> {
+        if let Seat::Own(cache) = self.seat { Some(cache) } else { None }
     }
 
     fn fast(&self) -> NonNull<Cache> {
-        self.cache.unwrap_or(NonNull::from(&ABSENT))
+        self.cache().unwrap_or(NonNull::from(&ABSENT))
     }
 
-    fn slow(&mut self) -> Option<NonNull<Cache>> {
-        if self.cache.is_none() {
-            self.cache = self.heap.new_cache();
+    fn slow(&mut self) -> Seat {
+        if self.seat == Seat::None {
+            self.seat = self.heap.new_cache().into();
         }
-        self.cache
+        self.seat
     }
 
     /// The usable bytes of the objects that its cache holds.
     pub fn cached_bytes(&self) -> usize {
-        let Some(cache) = self.cache else { return 0 };
+        let Some(cache) = self.cache() else { return 0 };
         // SAFETY: this front's own cache.
         let cache = unsafe { cache.as_ref() };
         ClassId::all().map(|class| cache.objects(class) * class.object_bytes()).sum()
@@ -45,7 +56,7 @@ impl<'a, S: System> Front<'a, S> {
     /// How many objects of `class` its cache holds.
     pub fn cached_objects(&self, class: ClassId) -> usize {
         // SAFETY: this front's own cache.
-        self.cache.map_or(0, |cache| unsafe { cache.as_ref() }.objects(class))
+        self.cache().map_or(0, |cache| unsafe { cache.as_ref() }.objects(class))
     }
 }
 
@@ -56,27 +67,27 @@ impl<S: System> Subject for Front<'_, S> {
         if !object.is_null() {
             return object;
         }
-        let cache = self.slow();
+        let seat = self.slow();
         // SAFETY: as above.
-        unsafe { self.heap.malloc_slow(cache, bytes) }
+        unsafe { self.heap.malloc_slow(seat, bytes) }
     }
 
     fn calloc(&mut self, bytes: usize) -> *mut u8 {
-        let cache = self.slow();
+        let seat = self.slow();
         // SAFETY: this front's cache.
-        unsafe { self.heap.malloc_zeroed(cache, bytes) }
+        unsafe { self.heap.malloc_zeroed(seat, bytes) }
     }
 
     fn aligned(&mut self, bytes: usize, align: usize) -> *mut u8 {
-        let cache = self.slow();
+        let seat = self.slow();
         // SAFETY: this front's cache.
-        unsafe { self.heap.malloc_aligned(cache, bytes, align.max(MIN_ALIGN)) }
+        unsafe { self.heap.malloc_aligned(seat, bytes, align.max(MIN_ALIGN)) }
     }
 
     unsafe fn realloc(&mut self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
-        let cache = self.slow();
+        let seat = self.slow();
         // SAFETY: this front's cache; the caller's promise.
-        unsafe { self.heap.realloc(cache, object, bytes) }
+        unsafe { self.heap.realloc(seat, object, bytes) }
     }
 
     unsafe fn free(&mut self, object: NonNull<u8>) {
@@ -84,9 +95,9 @@ impl<S: System> Subject for Front<'_, S> {
         if unsafe { self.heap.free_fast(self.fast(), object.as_ptr()) } {
             return;
         }
-        let cache = self.slow();
+        let seat = self.slow();
         // SAFETY: as above.
-        unsafe { self.heap.free_slow(cache, object.as_ptr()) };
+        unsafe { self.heap.free_slow(seat, object.as_ptr()) };
     }
 
     fn usable_bytes(&self, object: NonNull<u8>) -> usize {
@@ -104,7 +115,7 @@ impl<S: System> Subject for Front<'_, S> {
 
 impl<S: System> Drop for Front<'_, S> {
     fn drop(&mut self) {
-        if let Some(cache) = self.cache.take() {
+        if let Some(cache) = self.cache() {
             // SAFETY: this front's own cache, which nobody uses from here on.
             unsafe { self.heap.drop_cache(cache) };
         }

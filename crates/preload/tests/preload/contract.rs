@@ -2,7 +2,7 @@
 
 use crate::harness::{Suite, add_cases};
 
-const CASES: &[&str] = &[
+pub(crate) const CASES: &[&str] = &[
     "names_are_ours",
     "free_keeps_errno",
     "too_large_is_enomem",

@@ -6,7 +6,7 @@ use crate::harness::{
     Outcome, Suite, add_cases, compile, ensure, library, plain, preloaded, program, run,
 };
 
-const CASES: &[&str] = &[
+pub(crate) const CASES: &[&str] = &[
     "preinit_allocates",
     "constructors_and_destructors",
     "atexit_allocates",

@@ -9,6 +9,7 @@ mod configuration;
 mod contract;
 mod cxx;
 mod elf;
+mod fronts;
 mod guard;
 mod harness;
 mod instructions;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     cxx::add(&mut suite);
     misuse::add(&mut suite);
     lifecycle::add(&mut suite);
+    fronts::add(&mut suite);
     secure::add(&mut suite);
     scarcity::add(&mut suite);
     configuration::add(&mut suite);

@@ -4,7 +4,7 @@
 use crate::harness::{Ended, Outcome, Suite, ensure, preloaded, program, run};
 
 /// A case of `misuse.c`, the call that the line must name, and what it must say of the cause.
-const CASES: &[(&str, &str, &str)] = &[
+pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ("double_free_at_once", "free", "double free"),
     ("double_free_late", "free", "double free"),
     ("double_free_other_thread", "free", "double free"),
@@ -38,7 +38,7 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-fn check(ended: &Ended, call: &str, cause: &str) -> Outcome {
+pub(crate) fn check(ended: &Ended, call: &str, cause: &str) -> Outcome {
     ensure(ended.signalled(SIGABRT), || ended.describe("not aborted"))?;
     let address = ended.stdout.trim();
     let start = format!("hectare: {call}({address}): ");

@@ -1,0 +1,174 @@
+//! A thread's seat: which front serves it.
+//!
+//! ```text
+//!   ABSENT ──first slow path─┬─ a cache is left ─▶ its own cache ──the key's destructor──▶ DEPARTED
+//!                            └─ none is ─────────▶ SHARING: the lists of whatever CPU it is on
+//! ```
+//! A cache of a thread's own is the quickest, but holds what the thread may never ask for again. So
+//! there are so many caches for each CPU; a thread beyond them shares its CPU's lists, which it
+//! finds by a restartable sequence, and holds nothing itself. A thread keeps its seat as long as it
+//! lives; one that ends leaves its cache to the next that comes.
+//!
+//! The word of a thread that shares names a static cache which is always empty and full: so the hit
+//! paths say no, as they do for one without a seat, and what is behind them looks at the word.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::cache::Cache;
+use crate::class::{ClassId, MAX_SMALL_BYTES};
+use crate::process::{Process, cache_word, named_cache, set_cache_word};
+use crate::tls;
+
+/// Where the calling thread keeps free objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seat {
+    /// In a cache of its own, from [`Heap::new_cache`](crate::Heap::new_cache).
+    Own(NonNull<Cache>),
+    /// In the lists of the CPU it runs on, which
+    /// [`Heap::begin_cpu_front`](crate::Heap::begin_cpu_front) has said it may.
+    Cpu,
+    /// Nowhere: each goes back to its slab.
+    None,
+}
+
+impl From<Option<NonNull<Cache>>> for Seat {
+    fn from(cache: Option<NonNull<Cache>>) -> Self {
+        cache.map_or(Self::None, Self::Own)
+    }
+}
+
+/// Which threads have caches of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Front {
+    /// Each.
+    Thread,
+    /// None, where there are restartable sequences.
+    Cpu,
+    /// The first so many for each CPU, where there are restartable sequences; elsewhere each.
+    Auto,
+}
+
+/// How many threads for each CPU have caches of their own, by default.
+const CACHES_PER_CPU: usize = 16;
+
+/// What the word of a thread names that shares the lists of its CPU.
+static SHARING: Cache = Cache::ABSENT;
+
+/// How many threads have caches of their own, and may.
+#[derive(Debug)]
+pub(crate) struct Seats {
+    most: AtomicUsize,
+    taken: AtomicUsize,
+}
+
+/// The CPUs have not been counted yet.
+const UNKNOWN: usize = usize::MAX - 1;
+
+impl Seats {
+    pub(crate) const fn new() -> Self {
+        Self { most: AtomicUsize::new(UNKNOWN), taken: AtomicUsize::new(0) }
+    }
+
+    fn most(&self) -> usize {
+        let most = self.most.load(Relaxed);
+        if most != UNKNOWN {
+            return most;
+        }
+        let most = CACHES_PER_CPU * cpus();
+        self.most.store(most, Relaxed);
+        most
+    }
+
+    /// A thread has got a cache.
+    pub(crate) fn enter(&self) -> usize {
+        self.taken.fetch_add(1, Relaxed)
+    }
+
+    /// A thread that had a cache has ended.
+    pub(crate) fn leave(&self) {
+        self.taken.fetch_sub(1, Relaxed);
+    }
+}
+
+/// How many CPUs this process may use.
+fn cpus() -> usize {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return hectare_pages::rseq::cpus();
+    // Without sequences it does not matter.
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    1
+}
+
+impl Process {
+    /// Chooses the front of threads that come from now on, and of the calling one. To be called
+    /// while there is one thread, before [`specialise`](Self::specialise).
+    pub fn choose_front(&'static self, front: Front) {
+        let most = match front {
+            Front::Thread => usize::MAX,
+            Front::Cpu => 0,
+            Front::Auto => UNKNOWN,
+        };
+        self.seats.most.store(most, Relaxed);
+        if front == Front::Cpu && self.heap.begin_cpu_front() {
+            self.forsake_cache();
+        }
+    }
+
+    /// The front that serves threads: what was chosen, or [`Front::Thread`] where there is no other.
+    pub fn front(&'static self) -> Front {
+        match self.seats.most.load(Relaxed) {
+            usize::MAX => Front::Thread,
+            _ if !self.heap.begin_cpu_front() => Front::Thread,
+            0 => Front::Cpu,
+            _ => Front::Auto,
+        }
+    }
+
+    /// This thread's seat. It gets one if it has none yet.
+    #[cold]
+    pub(crate) fn seat(&'static self) -> Seat {
+        let word = cache_word();
+        if word == NonNull::from(&SHARING) {
+            return Seat::Cpu;
+        }
+        if word != NonNull::from(&tls::ABSENT) {
+            return named_cache(word).into();
+        }
+        if self.seats.enter() >= self.seats.most()
+            && self.special().is_none()
+            && self.heap.begin_cpu_front()
+        {
+            self.seats.leave();
+            set_cache_word(NonNull::from(&SHARING));
+            return Seat::Cpu;
+        }
+        let cache = self.make_cache();
+        if cache.is_none() {
+            self.seats.leave();
+        }
+        cache.into()
+    }
+
+    /// An object for `bytes` from the list of this CPU; null when the thread has another seat, or
+    /// the slow path must be asked.
+    #[inline(always)]
+    pub fn malloc_by_cpu(&'static self, bytes: usize) -> *mut u8 {
+        if cache_word() != NonNull::from(&SHARING) || bytes > MAX_SMALL_BYTES {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: a thread that shares has been told that it may.
+        unsafe { self.heap.take_by_cpu(ClassId::for_bytes(bytes)) }
+    }
+
+    /// Frees a small object into the list of this CPU; `false`, and nothing has changed, when the
+    /// thread has another seat, or [`free_slow`](Self::free_slow) must be asked.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_by_cpu(&'static self, object: *mut u8) -> bool {
+        // SAFETY: the caller's promise; a thread that shares has been told that it may.
+        cache_word() == NonNull::from(&SHARING) && unsafe { self.heap.free_by_cpu(object) }
+    }
+}

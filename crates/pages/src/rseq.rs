@@ -1,0 +1,130 @@
+//! Restartable sequences: what the kernel and the C library offer of them.
+//!
+//! A thread registers an area with the kernel, which keeps the number of the CPU there that the
+//! thread runs on, and which names the sequence that the thread is in. A thread that is preempted,
+//! migrated or interrupted by a signal inside its sequence is sent to the sequence's abort handler:
+//! so a sequence that ends with one store is atomic against all threads of the same CPU, without an
+//! atomic instruction. (Desnoyers and Watson, Linux 4.18.) glibc registers each thread's area
+//! since version 2.35, at one offset from the thread pointer.
+//!
+//! Another CPU's sequences are kept away in two steps: a store that they read tells them to leave,
+//! and [`restart_all`] sends those that have read it already to their abort handlers.
+
+use core::ffi::{CStr, c_int, c_uint};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::os::keep_errno;
+
+/// Where the area names the CPU that the thread runs on, in bytes. Negative, as an `i32`, in a
+/// thread whose area is not registered.
+pub const CPU_ID_OFFSET: usize = 4;
+
+/// Where it names the sequence that the thread is in, in bytes.
+pub const SEQUENCE_OFFSET: usize = 8;
+
+/// What stands in the four bytes before each abort handler, as glibc has told the kernel.
+pub const SIGNATURE: u32 = 0x5305_3053;
+
+/// The least area with a CPU's number and the name of a sequence, in bytes.
+const MIN_AREA_BYTES: c_uint = 20;
+
+/// A constant of the C library; `None` where it has no such name: before glibc 2.35. (A reference of
+/// the linker's, even a weak one, would keep this object from being loaded there.)
+fn constant<T: Copy>(name: &CStr) -> Option<T> {
+    // SAFETY: a name that ends in 0; the first object that has it is asked.
+    let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    // SAFETY: null, or the C library's constant, set before any code of this object runs.
+    unsafe { place.cast::<T>().as_ref() }.copied()
+}
+
+/// The area's offset from the thread pointer in bytes; `None` when the C library registers none,
+/// or the kernel refused it. May allocate.
+#[must_use]
+pub fn area_offset() -> Option<isize> {
+    let area_bytes: c_uint = constant(c"__rseq_size")?;
+    (area_bytes >= MIN_AREA_BYTES).then(|| constant(c"__rseq_offset"))?
+}
+
+/// The number of the CPU that this thread runs on; `None` if its area is not registered: it was
+/// started without the C library, or a tool that runs the program has no such thing.
+///
+/// # Safety
+/// `area_offset` is what [`area_offset`] has said.
+#[inline(always)]
+#[must_use]
+pub unsafe fn cpu(area_offset: isize) -> Option<usize> {
+    let cpu: i32;
+    // SAFETY: the caller's promise: within this thread's area.
+    unsafe {
+        core::arch::asm!(
+            "mov {cpu:e}, dword ptr fs:[{area} + {field}]",
+            cpu = out(reg) cpu,
+            area = in(reg) area_offset,
+            field = const CPU_ID_OFFSET,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    usize::try_from(cpu).ok()
+}
+
+const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: c_int = 1 << 7;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: c_int = 1 << 8;
+
+/// Whether [`restart_all`] has been announced to the kernel, as it asks.
+static ANNOUNCED: AtomicBool = AtomicBool::new(false);
+
+fn membarrier(command: c_int) -> bool {
+    // SAFETY: a barrier changes no memory.
+    keep_errno(|| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }) == 0
+}
+
+/// Announces that the process will call [`restart_all`]. `false` when the kernel has no such thing
+/// (before 5.10) or may not be asked.
+pub fn announce_restarts() -> bool {
+    if !ANNOUNCED.load(Relaxed) && membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ) {
+        ANNOUNCED.store(true, Relaxed);
+    }
+    ANNOUNCED.load(Relaxed)
+}
+
+/// Sends every thread of the process that is inside a sequence to its abort handler; a sequence that
+/// begins afterwards sees what this thread has stored before. Some microseconds. `false`, and
+/// nothing is sure, when the kernel refuses it.
+#[must_use]
+pub fn restart_all() -> bool {
+    membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ)
+}
+
+/// How many CPUs this process may run on, at least one.
+#[must_use]
+pub fn cpus() -> usize {
+    // SAFETY: zeroed, the set is empty.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: a valid place of the size given.
+    keep_errno(|| unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) });
+    // SAFETY: a set, filled or empty.
+    let cpus = unsafe { libc::CPU_COUNT(&set) };
+    usize::try_from(cpus).unwrap_or(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_area_names_a_cpu_of_this_machine() {
+        // Without glibc 2.35, or under a tool that knows no sequences, there is none.
+        let Some(offset) = area_offset() else { return };
+        // SAFETY: the offset was just read.
+        let cpu = unsafe { cpu(offset) }.expect("the C library has registered this thread");
+        assert!(cpu < 1 << 16, "CPU {cpu}");
+        assert!(cpus() >= 1);
+    }
+
+    #[test]
+    fn restarts_once_announced() {
+        if announce_restarts() {
+            assert!(restart_all());
+        }
+    }
+}
