@@ -5,6 +5,7 @@
 //! | layer | of | holds | costs |
 //! |---|---|---|---|
 //! | [`Cache`] | a thread | lists of objects | no atomic operation |
+//! | CPU's lists, of threads without a cache | a CPU | lists of objects | a restartable sequence |
 //! | pool | a CPU | batches of objects | one try-lock a batch |
 //! | bin | a size class | slabs | one lock a batch |
 //! | backend | the process | regions, runs | one lock a slab |
