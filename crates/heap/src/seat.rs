@@ -58,31 +58,32 @@ static SHARING: Cache = Cache::ABSENT;
 /// How many threads have caches of their own, and may.
 #[derive(Debug)]
 pub(crate) struct Seats {
-    most: AtomicUsize,
+    /// One more than may; 0 before the CPUs are counted.
+    limit: AtomicUsize,
     taken: AtomicUsize,
 }
 
-/// The CPUs have not been counted yet.
-const UNKNOWN: usize = usize::MAX - 1;
+/// What [`Seats::limit`] says where each thread has a cache, where none has, and where the CPUs have
+/// not been counted yet.
+const ALL: usize = usize::MAX;
+const NONE: usize = 1;
+const UNKNOWN: usize = 0;
 
 impl Seats {
     pub(crate) const fn new() -> Self {
-        Self { most: AtomicUsize::new(UNKNOWN), taken: AtomicUsize::new(0) }
+        Self { limit: AtomicUsize::new(UNKNOWN), taken: AtomicUsize::new(0) }
     }
 
-    fn most(&self) -> usize {
-        let most = self.most.load(Relaxed);
-        if most != UNKNOWN {
-            return most;
+    fn limit(&self) -> usize {
+        if self.limit.load(Relaxed) == UNKNOWN {
+            self.limit.store(CACHES_PER_CPU * cpus() + 1, Relaxed);
         }
-        let most = CACHES_PER_CPU * cpus();
-        self.most.store(most, Relaxed);
-        most
+        self.limit.load(Relaxed)
     }
 
-    /// A thread has got a cache.
+    /// A thread gets a cache; returns how many have one now.
     pub(crate) fn enter(&self) -> usize {
-        self.taken.fetch_add(1, Relaxed)
+        self.taken.fetch_add(1, Relaxed) + 1
     }
 
     /// A thread that had a cache has ended.
@@ -104,12 +105,12 @@ impl Process {
     /// Chooses the front of threads that come from now on, and of the calling one. To be called
     /// while there is one thread, before [`specialise`](Self::specialise).
     pub fn choose_front(&'static self, front: Front) {
-        let most = match front {
-            Front::Thread => usize::MAX,
-            Front::Cpu => 0,
+        let limit = match front {
+            Front::Thread => ALL,
+            Front::Cpu => NONE,
             Front::Auto => UNKNOWN,
         };
-        self.seats.most.store(most, Relaxed);
+        self.seats.limit.store(limit, Relaxed);
         if front == Front::Cpu && self.heap.begin_cpu_front() {
             self.forsake_cache();
         }
@@ -117,10 +118,10 @@ impl Process {
 
     /// The front that serves threads: what was chosen, or [`Front::Thread`] where there is no other.
     pub fn front(&'static self) -> Front {
-        match self.seats.most.load(Relaxed) {
-            usize::MAX => Front::Thread,
+        match self.seats.limit.load(Relaxed) {
+            ALL => Front::Thread,
             _ if !self.heap.begin_cpu_front() => Front::Thread,
-            0 => Front::Cpu,
+            NONE => Front::Cpu,
             _ => Front::Auto,
         }
     }
@@ -135,7 +136,7 @@ impl Process {
         if word != NonNull::from(&tls::ABSENT) {
             return named_cache(word).into();
         }
-        if self.seats.enter() >= self.seats.most()
+        if self.seats.enter() >= self.seats.limit()
             && self.special().is_none()
             && self.heap.begin_cpu_front()
         {
