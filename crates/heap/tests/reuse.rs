@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use hectare::Heap;
 use hectare_check::Subject;
 use support::system::pretend_cpu;
-use support::{Front, Source, check_heap, check_released, new_heap};
+use support::{Front, Seating, Source, check_heap, check_released, new_heap};
 
 fn take(front: &mut Front<'_, Source>, bytes: usize) -> NonNull<u8> {
     let object = NonNull::new(front.malloc(bytes)).expect("memory");
@@ -41,46 +41,75 @@ struct Parcel(Vec<NonNull<u8>>);
 // SAFETY: the objects belong to whoever has the parcel.
 unsafe impl Send for Parcel {}
 
-/// One thread allocates, another frees, on another CPU: the footprint must stay where the first
-/// parcels put it.
+/// Shows how much the heap held at each tenth of a test's time: the figure of docs/malloc.md, by
+/// `cargo test -p hectare --test reuse -- --nocapture`.
+fn show(what: &str, live_bytes: usize, held: &[usize]) {
+    let mib = |bytes: usize| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    let tenths: Vec<_> = (1..=10).map(|tenth| mib(held[held.len() * tenth / 10 - 1])).collect();
+    eprintln!("| {what} | {} | {} |", mib(live_bytes), tenths.join(" | "));
+}
+
+/// Has one thread allocate parcels of objects and another, on another CPU, free them. Returns what
+/// the heap held after each parcel.
+fn flow_one_way(
+    heap: &Heap<Source>,
+    new_front: Seating,
+    parcels: usize,
+    bytes: usize,
+) -> Vec<usize> {
+    let (send, receive) = mpsc::sync_channel::<Parcel>(0);
+    let (done, wait) = mpsc::sync_channel::<()>(0);
+    let mut held = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            pretend_cpu(Some(3));
+            let mut front = new_front(heap);
+            for parcel in receive {
+                give(&mut front, parcel.0);
+                done.send(()).expect("the producer waits");
+            }
+        });
+        pretend_cpu(Some(0));
+        let mut front = new_front(heap);
+        for _ in 0..parcels {
+            let parcel = (0..PARCEL).map(|_| take(&mut front, bytes)).collect();
+            send.send(Parcel(parcel)).expect("the consumer waits");
+            wait.recv().expect("the consumer lives");
+            held.push(held_bytes(heap));
+        }
+        drop(send);
+        pretend_cpu(None);
+    });
+    held
+}
+
+const PARCEL: usize = 1000;
+
+/// The footprint of a one-way flow must stay where the first parcels put it.
 #[test]
 fn a_one_way_flow_keeps_the_footprint_flat() {
-    const PARCEL: usize = 1000;
     for bytes in [16, 100, 1000, 8192, 30_000, 100_000] {
-        let heap = new_heap(256 << 20);
-        let parcels = if bytes > 4096 { 60 } else { 300 };
-        let (send, receive) = mpsc::sync_channel::<Parcel>(0);
-        let (done, wait) = mpsc::sync_channel::<()>(0);
-        let mut held = Vec::new();
-        std::thread::scope(|scope| {
-            let heap = &*heap;
-            scope.spawn(move || {
-                pretend_cpu(Some(3));
-                let mut front = Front::new(heap);
-                for parcel in receive {
-                    give(&mut front, parcel.0);
-                    done.send(()).expect("the producer waits");
-                }
-            });
-            pretend_cpu(Some(0));
-            let mut front = Front::new(heap);
-            for _ in 0..parcels {
-                let parcel = (0..PARCEL).map(|_| take(&mut front, bytes)).collect();
-                send.send(Parcel(parcel)).expect("the consumer waits");
-                wait.recv().expect("the consumer lives");
-                held.push(held_bytes(heap));
+        let seatings: [(&str, Seating); 2] = [
+            ("caches", |heap| Front::new(heap)),
+            ("lists of CPUs", |heap| Front::by_cpu(heap).expect("sequences")),
+        ];
+        for (front, new_front) in seatings {
+            let heap = new_heap(256 << 20);
+            if front != "caches" && Front::by_cpu(&heap).is_none() {
+                continue;
             }
-            drop(send);
-            pretend_cpu(None);
-        });
-        let (early, late) = (held[parcels / 10], held[parcels - 1]);
-        assert!(late <= early + (256 << 10), "{bytes}: {early} bytes grew to {late}");
-        let live = PARCEL * bytes;
-        let peak = held.iter().max().expect("parcels");
-        let most = live + live / 4 + (9 << 20) + (1 << 20);
-        assert!(*peak <= most, "{bytes}: {peak} bytes held for {live} live");
-        check_heap(&heap, [], &[]);
-        check_released(&heap);
+            let parcels = if bytes > 4096 { 60 } else { 300 };
+            let held = flow_one_way(&heap, new_front, parcels, bytes);
+            show(&format!("one-way flow of {bytes} bytes, {front}"), PARCEL * bytes, &held);
+            let (early, late) = (held[parcels / 10], held[parcels - 1]);
+            assert!(late <= early + (256 << 10), "{bytes}: {early} bytes grew to {late}");
+            let live = PARCEL * bytes;
+            let peak = held.iter().max().expect("parcels");
+            let most = live + live / 4 + (9 << 20) + (1 << 20);
+            assert!(*peak <= most, "{bytes}: {peak} bytes held for {live} live");
+            check_heap(&heap, [], &[]);
+            check_released(&heap);
+        }
     }
 }
 
@@ -117,9 +146,45 @@ fn a_starved_class_gets_what_another_has_left() {
         peaks.push(heap.stats().committed_bytes);
         give(&mut front, objects);
     }
+    eprintln!("committed for 16 MiB of each of eight classes in turn: {peaks:?}");
     let (first, last) = (peaks[0], peaks[peaks.len() - 1]);
     // A class wastes what lies behind the last object of a slab, at worst an eighth.
     assert!(last <= first + first / 4 + (4 << 20), "committed bytes grew: {peaks:?}");
+    drop(front);
+    check_released(&heap);
+}
+
+/// Where the system gives no more, a class is served from what lies in the pools of others.
+#[test]
+fn a_starved_class_empties_the_pools_of_others() {
+    let heap = new_heap(256 << 20);
+    let mut front = Front::new(&heap);
+    let sizes = [32, 64, 128, 256, 512, 768, 2048, 3072];
+    for cpu in 0..4 {
+        pretend_cpu(Some(cpu));
+        for _ in 0..6 {
+            for bytes in sizes {
+                let objects: Vec<_> =
+                    (0..(256 << 10) / bytes).map(|_| take(&mut front, bytes)).collect();
+                give(&mut front, objects);
+            }
+        }
+    }
+    let pooled = heap.stats().pooled_bytes;
+    assert!(pooled > 1 << 20, "only {pooled} bytes in the pools: the test shows nothing");
+    support::strict(&heap).bound(support::strict(&heap).committed_bytes());
+    let slabs = heap.stats().slab_bytes;
+    let mut objects = Vec::new();
+    let mut held = Vec::new();
+    while let Some(object) = NonNull::new(front.malloc(1024)) {
+        objects.push(object);
+        held.push(held_bytes(&heap));
+    }
+    show("a class that takes what others have in pools", objects.len() << 10, &held);
+    assert!(objects.len() << 10 > slabs / 10 * 9, "{} KiB of {slabs} bytes", objects.len());
+    give(&mut front, objects);
+    support::strict(&heap).bound(usize::MAX);
+    pretend_cpu(None);
     drop(front);
     check_released(&heap);
 }
@@ -149,6 +214,11 @@ fn a_dead_threads_memory_is_used_again() {
         held.push(held_bytes(&heap));
     }
     pretend_cpu(None);
+    show(
+        "fifty threads that die and leave objects",
+        20_000 * (16 + 32 + 64 + 128 + 256) / 5,
+        &held,
+    );
     assert!(held[49] <= held[5] + (2 << 20), "{held:?}");
     // Four CPUs' pools and the caches of two threads, in chunks of 64 KiB.
     let metadata = heap.stats().metadata_bytes;

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use hectare::Heap;
 use hectare_check::{Driver, Limits, Object, Subject, Tally, assert_disjoint, soak_operations};
-use support::{Front, Source, check_heap, check_released, new_heap};
+use support::{Front, Seating, Source, check_heap, check_released, new_heap};
 
 /// Objects that change hands wait here.
 type Slots = Vec<Mutex<Option<Object>>>;
@@ -38,9 +38,6 @@ fn empty(slots: &Slots) -> impl Iterator<Item = Object> {
 fn soak(name: &str, threads: usize, operations: u64, rounds: u64, limits: Limits) {
     soak_by(|heap| Front::new(heap), name, threads, operations, rounds, limits);
 }
-
-/// A way to make a thread's front.
-type Seating = for<'a> fn(&'a Heap<Source>) -> Front<'a, Source>;
 
 fn soak_by(
     new_front: Seating,

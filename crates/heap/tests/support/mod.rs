@@ -17,6 +17,9 @@ use hectare_pages::{Counted, Failing};
 /// The source of a test's heap: it can refuse, counts, and holds the heap to its contract.
 pub type Source = Failing<Counted<Strict>>;
 
+/// A way to make a thread's front.
+pub type Seating = for<'a> fn(&'a Heap<Source>) -> Front<'a, Source>;
+
 /// A heap over such a source, in regions of `region_bytes` at first. The memory that it takes is
 /// given back when the heap is dropped, by the source.
 pub fn new_heap(region_bytes: usize) -> Box<Heap<Source>> {

@@ -1,0 +1,172 @@
+//! The pools under loom: all that two or three threads can do at once with two CPUs, a class, and
+//! pools of one to two batches. In each of these runs every batch must be in one place at the end,
+//! and none in two.
+//!
+//! ```sh
+//! RUSTFLAGS='--cfg loom' cargo test --release -p hectare --test models --target-dir target/loom
+//! ```
+//! What else threads share is a value under a lock (modelled in `hectare-base`), or the CPUs' lists,
+//! whose sequences no model knows: `tests/fronts.rs`.
+
+#![cfg(loom)]
+#![allow(dead_code, reason = "the models use a part of each file")]
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
+
+/// One size class, in place of 62.
+mod class {
+    pub(crate) const STATES: usize = 1;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct ClassId;
+
+    impl ClassId {
+        pub(crate) fn index(self) -> usize {
+            0
+        }
+
+        pub(crate) fn object_bytes(self) -> usize {
+            16
+        }
+    }
+}
+
+#[path = "../src/object.rs"]
+mod object;
+#[path = "../src/pool.rs"]
+mod pool;
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use class::ClassId;
+use hectare_base::sync::SpinPark;
+use loom::sync::Arc;
+use loom::thread;
+use object::{Batch, FreeObject};
+use pool::Pools;
+
+type Shared = Arc<Pools<SpinPark>>;
+
+/// Batch number `n`: one object, of which the pools look at the address alone.
+fn batch(n: usize) -> Batch {
+    let address = NonNull::without_provenance(std::num::NonZero::new(n * 16).expect("not 0"));
+    // SAFETY: never read or written: the pools do not look into objects.
+    Batch { head: unsafe { FreeObject::new(address) }, count: 1 }
+}
+
+fn number(batch: Batch) -> usize {
+    batch.head.as_ptr().addr().get() / 16
+}
+
+fn memory(bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: of a size that is not 0. It is never given back, as a heap's own.
+    NonNull::new(unsafe { std::alloc::alloc(Layout::from_size_align(bytes, 128).ok()?) })
+}
+
+fn put(pools: &Shared, cpu: usize, n: usize) -> Option<usize> {
+    pools.put(cpu, ClassId, batch(n), memory).map(number)
+}
+
+fn take(pools: &Shared, cpu: usize) -> Option<usize> {
+    pools.take(cpu, ClassId).map(number)
+}
+
+/// Panics unless `seen` and what the pools hold are the batches 1 to `count`, each once.
+fn check(pools: &Shared, mut seen: Vec<usize>, count: usize) {
+    let held = pools.objects(ClassId);
+    let drained: Vec<_> = std::iter::from_fn(|| pools.drain(ClassId).map(number)).collect();
+    assert_eq!(held, drained.len(), "the count of what the pools hold");
+    seen.extend(drained);
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=count).collect::<Vec<_>>(), "each batch is in one place");
+}
+
+/// Runs the threads' work and hands what each has in the end to [`check`], with the batches that
+/// were put before.
+fn model(count: usize, work: fn(&Shared, usize) -> Vec<usize>, before: fn(&Shared) -> Vec<usize>) {
+    loom::model(move || {
+        let pools: Shared = Arc::new(Pools::new());
+        let mut seen = before(&pools);
+        let other = Arc::clone(&pools);
+        let thread = thread::spawn(move || work(&other, 1));
+        seen.extend(work(&pools, 0));
+        seen.extend(thread.join().expect("no failure"));
+        check(&pools, seen, count);
+    });
+}
+
+#[test]
+fn batches_change_hands() {
+    let work = |pools: &Shared, cpu: usize| {
+        let refused = put(pools, cpu, cpu + 1);
+        refused.into_iter().chain(take(pools, cpu)).collect()
+    };
+    model(2, work, |_| Vec::new());
+}
+
+#[test]
+fn an_empty_pool_borrows_from_the_other() {
+    let work = |pools: &Shared, cpu: usize| take(pools, cpu).into_iter().collect();
+    let before = |pools: &Shared| put(pools, 0, 1).into_iter().chain(put(pools, 1, 2)).collect();
+    model(2, work, before);
+}
+
+#[test]
+fn one_way_flow() {
+    let work = |pools: &Shared, cpu: usize| {
+        if cpu == 0 {
+            (1..=3).filter_map(|n| put(pools, 0, n)).collect()
+        } else {
+            (0..3).filter_map(|_| take(pools, 1)).collect()
+        }
+    };
+    model(3, work, |_| Vec::new());
+}
+
+#[test]
+fn a_pool_is_made_once() {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    loom::model(|| {
+        MADE.store(0, Relaxed);
+        let counted = |bytes| {
+            MADE.fetch_add(1, Relaxed);
+            memory(bytes)
+        };
+        let pools: Shared = Arc::new(Pools::new());
+        let other = Arc::clone(&pools);
+        let put = move |pools: &Shared, n| pools.put(0, ClassId, batch(n), counted).map(number);
+        let thread = thread::spawn(move || put(&other, 1));
+        let mut seen: Vec<_> = put(&pools, 2).into_iter().collect();
+        seen.extend(thread.join().expect("no failure"));
+        assert_eq!(MADE.load(Relaxed), 1, "pools made for one CPU");
+        check(&pools, seen, 2);
+    });
+}
+
+#[test]
+fn pools_are_emptied_beside_their_use() {
+    let work = |pools: &Shared, cpu: usize| {
+        if cpu == 0 {
+            std::iter::from_fn(|| pools.drain(ClassId).map(number)).take(2).collect()
+        } else {
+            put(pools, 1, 2).into_iter().chain(take(pools, 1)).collect()
+        }
+    };
+    model(2, work, |pools| put(pools, 0, 1).into_iter().collect());
+}
+
+/// A fork finds every pool at rest: what the child would copy then, is whole.
+#[test]
+fn pools_stand_still_for_a_fork() {
+    let work = |pools: &Shared, cpu: usize| {
+        if cpu == 1 {
+            return put(pools, 1, 2).into_iter().chain(take(pools, 0)).collect();
+        }
+        pools.before_fork();
+        // SAFETY: this thread has just called it.
+        unsafe { pools.after_fork() };
+        Vec::new()
+    };
+    model(2, work, |pools| put(pools, 0, 1).into_iter().collect());
+}
