@@ -62,6 +62,13 @@ struct Event {
     length_bytes: u32,
 }
 
+/// What a file holds.
+struct Recorded {
+    /// Its comments: of what, how, and by which compressor it was made.
+    made: String,
+    events: Vec<Event>,
+}
+
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if let Some(What::Record(args)) = args.what {
@@ -72,9 +79,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         "which file of events? `hectare swap FILE` replays one, `hectare swap record --pid N` \
          makes one",
     )?;
-    let events = read(&file)?;
+    let Recorded { made, events } = read(&file)?;
     let mut report = Report::new("swap");
     report.parameter("file", file.display().to_string());
+    report.parameter("made", made);
     report.parameter("events", events.len());
     let workload = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for (at, spec) in replay.pools.iter().enumerate() {
@@ -104,21 +112,25 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Reads a file of events.
-fn read(path: &Path) -> anyhow::Result<Vec<Event>> {
+fn read(path: &Path) -> anyhow::Result<Recorded> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     parse(&text).with_context(|| format!("reading {}", path.display()))
 }
 
-fn parse(text: &str) -> anyhow::Result<Vec<Event>> {
+fn parse(text: &str) -> anyhow::Result<Recorded> {
     let mut lines = text.lines().zip(1..);
     match lines.next() {
         Some((MAGIC, _)) => {}
         _ => bail!("this is no file of swap events: its first line is not `{MAGIC}`"),
     }
-    let mut events = Vec::new();
+    let (mut made, mut events) = (Vec::new(), Vec::new());
     for (line, number) in lines {
-        if line.is_empty() || line.starts_with('#') {
+        if let Some(comment) = line.strip_prefix('#') {
+            made.push(comment.trim());
+            continue;
+        }
+        if line.is_empty() {
             continue;
         }
         let event = line.split_once(' ').and_then(|(page, length)| {
@@ -133,7 +145,7 @@ fn parse(text: &str) -> anyhow::Result<Vec<Event>> {
         events.push(event);
     }
     ensure!(!events.is_empty(), "the file has no events");
-    Ok(events)
+    Ok(Recorded { made: made.join("; "), events })
 }
 
 /// Calls of one kind.
@@ -200,10 +212,10 @@ fn replay_on(pool: &dyn Pool, events: &[Event]) -> anyhow::Result<Outcome> {
                 Err(_) => result.failed += 1,
             }
         }
+        let footprint = pool.stats().footprint_bytes();
+        result.peak_bytes = result.peak_bytes.max(footprint);
         result.peak_live_bytes = result.peak_live_bytes.max(live_bytes);
         if number % step == 0 || number + 1 == events.len() {
-            let footprint = pool.stats().footprint_bytes();
-            result.peak_bytes = result.peak_bytes.max(footprint);
             result.footprint.push([number as f64, footprint as f64]);
             result.ideal.push([number as f64, live_bytes as f64]);
         }
@@ -268,17 +280,19 @@ mod tests {
     #[test]
     fn files_are_read_and_damage_is_told() {
         let good = "hectare-swap 1\n# of a test\n7 100\n7 0\n";
-        let events = parse(good).expect("a good file");
-        assert_eq!(events[1], Event { page: 7, length_bytes: 0 });
+        let recorded = parse(good).expect("a good file");
+        assert_eq!(recorded.made, "of a test");
+        assert_eq!(recorded.events[1], Event { page: 7, length_bytes: 0 });
         assert!(parse("7 100\n").is_err());
-        let error = parse("hectare-swap 1\n7 100\n7 1o0\n").expect_err("a bad length");
+        let bad = parse("hectare-swap 1\n7 100\n7 1o0\n");
+        let error = bad.err().expect("a bad length");
         assert!(error.to_string().contains("line 3"), "{error}");
     }
 
     #[test]
     fn the_bundled_file_replays_on_every_pool() {
         let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/swap/python.swap");
-        let events = read(Path::new(bundled)).expect("the bundled file");
+        let Recorded { events, .. } = read(Path::new(bundled)).expect("the bundled file");
         for spec in ["xv", "zs", "dense"] {
             let pool = pools::make(spec).expect("a pool");
             let outcome = replay_on(pool.as_ref(), &events).expect("a replay");

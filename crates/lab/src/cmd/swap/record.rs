@@ -16,6 +16,9 @@ use super::{Event, MAGIC};
 use crate::machine::page_bytes;
 use crate::pools::process;
 
+/// What compresses; lengths depend on its version.
+const COMPRESSOR: &str = "LZ4 by lz4_flex 0.11.6";
+
 /// What `hectare swap record` can be given.
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -51,10 +54,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(!events.is_empty(), "process {} has no private pages", args.pid);
     let name = std::fs::read_to_string(format!("/proc/{}/comm", args.pid)).unwrap_or_default();
     let mut text = format!(
-        "{MAGIC}\n# private pages of `{}`, {looks} looks {} ms apart, {} bytes a page, LZ4\n",
+        "{MAGIC}\n# private pages of `{}`, {looks} looks {} ms apart, {} bytes a page, {COMPRESSOR}\n",
         name.trim(),
         args.every_ms,
-        page_bytes()
+        page_bytes(),
     );
     for event in &events {
         writeln!(text, "{} {}", event.page, event.length_bytes).context("formatting")?;
@@ -102,4 +105,19 @@ fn compressed_bytes(page: &[u8]) -> u32 {
         return 0;
     }
     lz4_flex::block::compress(page).len().min(page.len()) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compressor_is_told_as_it_is_locked() {
+        let lock = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock"));
+        let mut packages = lock.split("[[package]]");
+        let package = packages.find(|package| package.contains("name = \"lz4_flex\""));
+        let version = COMPRESSOR.rsplit(' ').next().expect("a version");
+        let line = format!("version = \"{version}\"");
+        assert!(package.is_some_and(|package| package.contains(&line)), "not `{COMPRESSOR}`");
+    }
 }
