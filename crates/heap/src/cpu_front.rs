@@ -27,7 +27,7 @@ use core::sync::atomic::{
 };
 
 use hectare_base::sync::{Lock, Park};
-use hectare_pages::System;
+use hectare_pages::{System, rseq};
 
 use crate::cache::{first_limit, longer_limit};
 use crate::class::{ClassId, STATES};
@@ -55,7 +55,7 @@ pub(crate) struct CpuFront<P> {
     used: AtomicUsize,
     /// The offset of the threads' areas, once ready.
     area_offset: AtomicIsize,
-    /// One of the three below.
+    /// One of the three above.
     readiness: AtomicU8,
     gate: Lock<(), P>,
     /// Whether the fork that is under way has kept all sequences away.
@@ -115,9 +115,7 @@ impl<P: Park> CpuFront<P> {
     }
 
     /// Makes ready for [`Seat::Cpu`]; whether this thread may have it.
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub(crate) fn begin(&self) -> bool {
-        use hectare_pages::rseq;
         if self.readiness.load(Acquire) == UNKNOWN {
             // The question may allocate, and so lead here again: then the answer is no.
             self.readiness.store(UNFIT, Relaxed);
@@ -130,20 +128,11 @@ impl<P: Park> CpuFront<P> {
         self.readiness.load(Acquire) == READY && self.cpu().is_some()
     }
 
-    /// There are no sequences here.
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-    pub(crate) fn begin(&self) -> bool {
-        false
-    }
-
     /// The CPU that this thread runs on: a hint, stale as soon as it is read. `None` if the kernel
     /// does not say.
     fn cpu(&self) -> Option<usize> {
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        // SAFETY: the offset is that of the area, by `begin`.
-        return unsafe { hectare_pages::rseq::cpu(self.area()) }.filter(|&cpu| cpu < CPUS);
-        #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-        None
+        // SAFETY: the offset is that of the areas, by `begin`.
+        unsafe { rseq::cpu(self.area()) }.filter(|&cpu| cpu < CPUS)
     }
 
     /// The first object of this CPU's list of `class`, which still bears its mark.
@@ -227,12 +216,11 @@ impl<P: Park> CpuFront<P> {
         for (cpu, _) in self.in_use() {
             self.table[cpu].store(core::ptr::null_mut(), SeqCst);
         }
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if hectare_pages::rseq::restart_all() {
-            return true;
+        let stopped = rseq::restart_all();
+        if !stopped {
+            self.resume();
         }
-        self.resume();
-        false
+        stopped
     }
 
     /// Lets sequences go on; the gate must be held.
@@ -317,8 +305,7 @@ impl<S: System> Heap<S> {
         let Ok(object) = (unsafe { self.cpus.pop(class, self.key()) }) else {
             return core::ptr::null_mut();
         };
-        object.unmark();
-        object.as_ptr().as_ptr()
+        hand_out(object)
     }
 
     /// Puts an object on this CPU's list; `false`, and nothing has changed, when the slow path must
@@ -328,7 +315,7 @@ impl<S: System> Heap<S> {
     /// As [`take_by_cpu`](Self::take_by_cpu).
     #[inline(always)]
     pub(crate) unsafe fn give_by_cpu(&self, class: ClassId, object: FreeObject, key: Key) -> bool {
-        object.link(None, key);
+        object.mark(key);
         // SAFETY: the caller's promise, passed on.
         let given = unsafe { self.cpus.push(class, object) }.is_ok();
         if !given {
@@ -395,7 +382,7 @@ impl<S: System> Heap<S> {
     /// As [`give_by_cpu`](Self::give_by_cpu).
     #[cold]
     pub(crate) unsafe fn give_by_cpu_slow(&self, class: ClassId, object: FreeObject) {
-        object.link(None, self.key());
+        object.mark(self.key());
         for _ in 0..TRIES {
             // SAFETY: the caller's promise, passed on.
             match unsafe { self.cpus.push(class, object) } {
@@ -435,6 +422,7 @@ impl<S: System> Heap<S> {
 }
 
 /// Takes the mark off an object on its way to a caller.
+#[inline(always)]
 fn hand_out(object: FreeObject) -> *mut u8 {
     object.unmark();
     object.as_ptr().as_ptr()

@@ -63,6 +63,13 @@ impl FreeObject {
         unsafe { self.0.write(words) };
     }
 
+    /// Marks the object as free, before it is put on a list.
+    #[inline(always)]
+    pub(crate) fn mark(self, key: Key) {
+        // SAFETY: by invariant 1 the words are this holder's to write.
+        unsafe { (*self.0.as_ptr()).mark = key.mark(self.0) };
+    }
+
     /// The object behind this one on its list.
     #[inline(always)]
     pub(crate) fn next(self) -> Option<FreeObject> {

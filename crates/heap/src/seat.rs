@@ -15,6 +15,8 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use hectare_pages::rseq;
+
 use crate::cache::Cache;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::process::{Process, cache_word, named_cache, set_cache_word};
@@ -76,7 +78,7 @@ impl Seats {
 
     fn limit(&self) -> usize {
         if self.limit.load(Relaxed) == UNKNOWN {
-            self.limit.store(CACHES_PER_CPU * cpus() + 1, Relaxed);
+            self.limit.store(CACHES_PER_CPU * rseq::cpus() + 1, Relaxed);
         }
         self.limit.load(Relaxed)
     }
@@ -90,15 +92,6 @@ impl Seats {
     pub(crate) fn leave(&self) {
         self.taken.fetch_sub(1, Relaxed);
     }
-}
-
-/// How many CPUs this process may use.
-fn cpus() -> usize {
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    return hectare_pages::rseq::cpus();
-    // Without sequences it does not matter.
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-    1
 }
 
 impl Process {

@@ -94,7 +94,7 @@ pub(crate) enum Refusal {
 
 pub(crate) use arch::{exchange, pop, push};
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(target_arch = "x86_64")]
 mod arch {
     use super::{CPUS, ClassId, CpuLists, FreeObject, Key, Place, Refusal, STATES, Table, Word};
     use core::arch::asm;
@@ -297,7 +297,7 @@ mod arch {
     }
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+#[cfg(not(target_arch = "x86_64"))]
 mod arch {
     //! No sequences here: the lists are never begun, and every call is refused.
     use super::{ClassId, FreeObject, Key, Place, Refusal, Table, Word};

@@ -18,7 +18,7 @@ mod failing;
 mod fixed;
 #[cfg(feature = "os")]
 mod os;
-#[cfg(all(feature = "os", target_arch = "x86_64", target_os = "linux"))]
+#[cfg(feature = "os")]
 pub mod rseq;
 mod source;
 mod system;

@@ -5,7 +5,8 @@
 //! migrated or interrupted by a signal inside its sequence is sent to the sequence's abort handler:
 //! so a sequence that ends with one store is atomic against all threads of the same CPU, without an
 //! atomic instruction. (Desnoyers and Watson, Linux 4.18.) glibc registers each thread's area
-//! since version 2.35, at one offset from the thread pointer.
+//! since version 2.35, at one offset from the thread pointer. (On x86-64; for other processors nobody
+//! has written the sequences, and here is said that there are none.)
 //!
 //! Another CPU's sequences are kept away in two steps: a store that they read tells them to leave,
 //! and [`restart_all`] sends those that have read it already to their abort handlers.
@@ -41,6 +42,9 @@ fn constant<T: Copy>(name: &CStr) -> Option<T> {
 /// or the kernel refused it. May allocate.
 #[must_use]
 pub fn area_offset() -> Option<isize> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return None;
+    }
     let area_bytes: c_uint = constant(c"__rseq_size")?;
     (area_bytes >= MIN_AREA_BYTES).then(|| constant(c"__rseq_offset"))?
 }
@@ -54,7 +58,13 @@ pub fn area_offset() -> Option<isize> {
 #[must_use]
 pub unsafe fn cpu(area_offset: isize) -> Option<usize> {
     let cpu: i32;
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = area_offset;
+        cpu = -1;
+    }
     // SAFETY: the caller's promise: within this thread's area.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!(
             "mov {cpu:e}, dword ptr fs:[{area} + {field}]",
