@@ -38,9 +38,6 @@ pub(crate) use surroundings::{
     Processors, Surroundings, affinity, parse_processors, pin_to, set_surroundings,
 };
 
-/// How long one measured process may take.
-const TIMEOUT: Duration = Duration::from_secs(300);
-
 /// What is run.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
@@ -112,7 +109,7 @@ pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
     })
 }
 
-/// Runs `job` on `subject`, sampling every `every`.
+/// Runs `job` on `subject`, sampling every `every`; longer than `patience` it may not take.
 ///
 /// # Errors
 /// The outer error is the harness's own (nothing can be started at all); the inner one belongs to
@@ -121,6 +118,7 @@ pub(crate) fn execute(
     subject: &Subject,
     job: &Job,
     every: Duration,
+    patience: Duration,
 ) -> anyhow::Result<Result<Measured, Failure>> {
     let flag = interrupted();
     if flag.load(Ordering::Relaxed) {
@@ -146,7 +144,7 @@ pub(crate) fn execute(
         library: subject.library.as_deref(),
         library_seen: None,
     };
-    let stop = watch.until_end(every, start_ns, flag);
+    let stop = watch.until_end(every, start_ns, patience, flag);
     if stop.is_some() {
         let _ = child.kill();
     }
@@ -274,7 +272,13 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Samples until the process has ended (`None`) or must be ended (why).
-    fn until_end(&mut self, every: Duration, start_ns: u64, flag: &AtomicBool) -> Option<Failure> {
+    fn until_end(
+        &mut self,
+        every: Duration,
+        start_ns: u64,
+        patience: Duration,
+        flag: &AtomicBool,
+    ) -> Option<Failure> {
         let mut pipe_open = true;
         loop {
             let mut waiting = [
@@ -303,9 +307,9 @@ impl Watch<'_> {
                 return Some(Failure::Interrupted);
             }
             let now_ns = monotonic_ns();
-            if now_ns - start_ns > TIMEOUT.as_nanos() as u64 {
-                let seconds = TIMEOUT.as_secs();
-                return Some(Failure::Broken(format!("did not end within {seconds} s")));
+            if u128::from(now_ns - start_ns) > patience.as_nanos() {
+                let why = format!("did not end within {} s (--timeout)", patience.as_secs());
+                return Some(Failure::Broken(why));
             }
             self.launching = self.launching && sample::is_this_executable(self.pid);
             if self.launching {

@@ -84,17 +84,19 @@ fn a_program_that_fails_is_told_with_its_code_and_not_measured_unless_asked() {
     assert_eq!(asked.status.code(), Some(0), "{}", stderr(&asked));
 }
 
+/// An allocator that never takes anything back.
+const BUMP: &str = "#include <stddef.h>\nstatic char m[1 << 24]; static size_t at;\n\
+    void *malloc(size_t n) { void *p = m + at; at += (n + 31) & ~(size_t)15; return p; }\n\
+    void free(void *p) { (void)p; }\n\
+    void *calloc(size_t a, size_t b) { return malloc(a * b); }\n\
+    void *realloc(void *p, size_t n) { char *q = malloc(n); size_t i;\n\
+    for (i = 0; p && i < n; i++) q[i] = ((char *)p)[i]; return q; }\n";
+
 #[test]
 fn a_program_that_fails_under_one_allocator_is_told_with_its_name() {
     let folder = Folder::new("one");
     let library = folder.at("libbump.so");
-    let bump = "#include <stddef.h>\nstatic char m[1 << 24]; static size_t at;\n\
-                void *malloc(size_t n) { void *p = m + at; at += (n + 31) & ~(size_t)15; return p; }\n\
-                void free(void *p) { (void)p; }\n\
-                void *calloc(size_t a, size_t b) { return malloc(a * b); }\n\
-                void *realloc(void *p, size_t n) { char *q = malloc(n); size_t i;\n\
-                for (i = 0; p && i < n; i++) q[i] = ((char *)p)[i]; return q; }\n";
-    assert!(compile(bump, &["-shared", "-fPIC"], &library));
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
     let subjects = format!("system,bump={library}");
     let output = hectare(&[
         "compare",
@@ -110,6 +112,26 @@ fn a_program_that_fails_under_one_allocator_is_told_with_its_name() {
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
     assert!(stderr(&output).contains("sh failed under bump: ended with exit code 9"));
     assert!(String::from_utf8_lossy(&output.stdout).contains("broke: ended with exit code 9"));
+}
+
+#[test]
+fn the_allocator_that_a_program_links_is_named_where_it_is_measured() {
+    let folder = Folder::new("linked");
+    let library = folder.at("libbumplinked.so");
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
+    let program = folder.at("program");
+    let main = "#include <stdlib.h>\nint main(void) { free(malloc(100)); return 0; }";
+    let path = format!("-Wl,-rpath,{}", folder.at(""));
+    assert!(compile(main, &["-xnone", &library, &path], &program));
+    let json = folder.at("a.json");
+    let output = hectare(&[&TWO_ROUNDS[..], &["--json", &json, "--", &program]].concat());
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("system = libbumplinked.so"), "{told}{}", stderr(&output));
+    assert!(told.contains("program links libbumplinked.so"), "{told}");
+    let record = std::fs::read_to_string(&json).unwrap();
+    assert!(record.contains("\"allocator\": \"libbumplinked.so\""), "{record}");
+    let told = hectare(&[&TWO_ROUNDS[..], &["--", "true"]].concat());
+    assert!(!String::from_utf8_lossy(&told.stdout).contains("links"));
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub unsafe extern "C" fn realloc(old: *mut u8, size: usize) -> *mut u8 {
     }
     if size == 0 && !old.is_null() {
         if let Some(object) = object {
-            shadow::set(old, object);
+            shadow::set(old, object, size);
         }
         // glibc frees; an allocator that returns a block instead gets the same trace.
         tape::freeing(old, false);
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn realloc(old: *mut u8, size: usize) -> *mut u8 {
     if address.is_null()
         && let Some(object) = object
     {
-        shadow::set(old, object);
+        shadow::set(old, object, size);
     }
     tape::reallocated(object, address, size);
     address

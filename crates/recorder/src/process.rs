@@ -27,7 +27,7 @@ use hectare_trace::{Event, FileHeader, HEADER_BYTES, RowState, ThreadId};
 use crate::chunk::Chunk;
 use crate::clock;
 use crate::shadow;
-use crate::sys::{self, File, KeepErrno};
+use crate::sys::{self, File, Grain, KeepErrno};
 use crate::tape::{self, Tape};
 use crate::tls::{self, Local};
 
@@ -180,7 +180,7 @@ fn variable(environment: *const *mut libc::c_char, prefix: &[u8]) -> Option<*mut
 }
 
 fn prepare() -> bool {
-    let Some(arena) = sys::reserve(ARENA_BYTES) else { return false };
+    let Some(arena) = sys::reserve(ARENA_BYTES, Grain::Page) else { return false };
     let mut key = 0;
     // SAFETY: `key` is valid for writing; the destructor fits the signature.
     let keyed = unsafe { libc::pthread_key_create(&mut key, Some(thread_end)) } == 0;

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! Two dependent loads. Both tables are address space that costs memory only where objects begin,
-//! at most as much as the heap itself. Entries are relaxed: by invariant 3 of the crate the
+//! at most as much as the heap itself. A leaf that begins with a small object is filled all over, and
+//! looked up at random: in huge pages that costs 10 ns an event less (28 instead of 38, random sizes
+//! up to 3000 bytes in 4096 slots). One that begins with a large object would only waste them. Entries are relaxed: by invariant 3 of the crate the
 //! recorded allocator orders accesses to the same one. In a forked child the tables are copied
 //! with everything else, so objects that it inherited keep their numbers.
 
@@ -16,13 +18,17 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use hectare_trace::ObjectId;
 
-use crate::sys;
+use crate::sys::{self, Grain};
 
 const ADDRESS_BITS: u32 = 47;
 const LEAF_BITS: u32 = 26;
 const GRAIN_BITS: u32 = 3;
 const ROOT_SLOTS: usize = 1 << (ADDRESS_BITS - LEAF_BITS);
 const LEAF_ENTRIES: usize = 1 << (LEAF_BITS - GRAIN_BITS);
+
+/// Objects below this size, bytes, lie close together: more than 30 of them in a huge page's worth of
+/// the table.
+const SMALL_BYTES: usize = 1 << 16;
 
 type Root = [AtomicPtr<Leaf>; ROOT_SLOTS];
 type Leaf = [AtomicU64; LEAF_ENTRIES];
@@ -31,17 +37,17 @@ static ROOT: AtomicPtr<Root> = AtomicPtr::new(null_mut());
 
 /// Makes the root table; false when there is no address space for it.
 pub(crate) fn prepare() -> bool {
-    let Some(root) = sys::reserve(size_of::<Root>()) else { return false };
+    let Some(root) = sys::reserve(size_of::<Root>(), Grain::Page) else { return false };
     ROOT.store(root.as_ptr().cast(), Ordering::Release);
     true
 }
 
-/// Notes that `object` lives at `address`.
+/// Notes that `object` of `size` bytes lives at `address`.
 #[inline(always)]
-pub(crate) fn set(address: *mut u8, object: ObjectId) {
+pub(crate) fn set(address: *mut u8, object: ObjectId, size: usize) {
     let leaf = match leaf(address) {
         Some(leaf) => leaf,
-        None => match make_leaf(address) {
+        None => match make_leaf(address, size) {
             Some(leaf) => leaf,
             None => return,
         },
@@ -87,10 +93,11 @@ fn leaf(address: *mut u8) -> Option<&'static Leaf> {
 }
 
 #[cold]
-fn make_leaf(address: *mut u8) -> Option<&'static Leaf> {
+fn make_leaf(address: *mut u8, size: usize) -> Option<&'static Leaf> {
     let _errno = sys::KeepErrno::new();
     let slot = slot(address)?;
-    let made = sys::reserve(size_of::<Leaf>())?;
+    let grain = if size < SMALL_BYTES { Grain::HugePage } else { Grain::Page };
+    let made = sys::reserve(size_of::<Leaf>(), grain)?;
     let fresh = made.as_ptr().cast();
     if slot.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: another thread was first; this mapping was never shown to anyone.

@@ -24,8 +24,17 @@ impl Drop for KeepErrno {
     }
 }
 
+/// How much memory is taken at a time where reserved address space is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grain {
+    /// A page: for what is written here and there.
+    Page,
+    /// A huge page where the system has one: for what is written all over, at random.
+    HugePage,
+}
+
 /// Address space that costs memory only where it is written. Zero at first.
-pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+pub(crate) fn reserve(bytes: usize, grain: Grain) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -33,9 +42,12 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     if mapped == libc::MAP_FAILED {
         return None;
     }
-    // Sparse tables in huge pages would cost more memory than the program itself.
+    let advice = match grain {
+        Grain::Page => libc::MADV_NOHUGEPAGE,
+        Grain::HugePage => libc::MADV_HUGEPAGE,
+    };
     // SAFETY: the mapping was made above with this length; the advice changes no content.
-    unsafe { libc::madvise(mapped, bytes, libc::MADV_NOHUGEPAGE) };
+    unsafe { libc::madvise(mapped, bytes, advice) };
     NonNull::new(mapped.cast())
 }
 

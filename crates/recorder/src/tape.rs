@@ -122,7 +122,7 @@ pub(crate) fn allocated(kind: AllocKind, address: *mut u8, size: usize) {
         state.put_alloc(window, kind, now, size as u64, address.is_null())
     });
     if let Some(object) = made {
-        shadow::set(address, object);
+        shadow::set(address, object, size);
     }
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn aligned(address: *mut u8, size: usize, align: usize) {
         state.put_memalign(window, now, size as u64, align_log2, address.is_null())
     });
     if let Some(object) = made {
-        shadow::set(address, object);
+        shadow::set(address, object, size);
     }
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn reallocated(old: Option<ObjectId>, address: *mut u8, size: usize) 
         state.put_realloc(window, now, old, size as u64, address.is_null())
     });
     if let Some(object) = made {
-        shadow::set(address, object);
+        shadow::set(address, object, size);
     }
 }
 

@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use super::{Outcome, Parameters};
 use crate::cmd::child::ChildRecord;
@@ -120,17 +120,10 @@ fn run(
         command.env("LD_PRELOAD", library);
     }
     let output = command.stdin(Stdio::null()).output().context("starting valgrind")?;
-    let line = String::from_utf8_lossy(&output.stdout);
-    let outcome = match serde_json::from_str(line.trim()) {
-        Ok(ChildRecord::Done { outcome, .. }) => *outcome,
-        Ok(ChildRecord::Failed(why)) => bail!("{} in {name}: {why}", subject.name),
-        Ok(ChildRecord::Started { .. }) | Err(_) => bail!(
-            "{} in {name} under valgrind ended with {}: {}",
-            subject.name,
-            output.status,
-            String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no word")
-        ),
-    };
+    let outcome = ChildRecord::outcome(&output.stdout).with_context(|| {
+        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("").to_owned();
+        format!("{} in {name} under valgrind ({}) {last}", subject.name, output.status)
+    })?;
     let text = std::fs::read_to_string(&file).context("reading callgrind's output")?;
     let object = match &subject.library {
         Some(library) => library.clone(),

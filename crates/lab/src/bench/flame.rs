@@ -2,7 +2,8 @@
 //!
 //! perf counts processor time where the machine shows no hardware counters (`cpu-clock`), which is
 //! all a flame graph needs. Stacks are unwound from copies of the stack, since code without frame
-//! pointers cannot be unwound otherwise.
+//! pointers cannot be unwound otherwise. Samples are taken by the clock of the window of measurement,
+//! so that what the workload prepared before it, and checked after it, is left out.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use inferno::collapse::perf::{Folder, Options as FoldOptions};
 use inferno::flamegraph::{self, Options};
 
 use super::Parameters;
+use crate::cmd::child::ChildRecord;
 use crate::scratch::Scratch;
 use crate::subject::Subject;
 
@@ -42,6 +44,7 @@ pub(crate) fn draw(
     let mut record = Command::new("perf");
     record
         .args(["record", "--quiet", "--event", "cpu-clock", "--call-graph", "dwarf,4096"])
+        .args(["--clockid", "CLOCK_MONOTONIC"])
         .args(["--freq", &SAMPLES_PER_S.to_string(), "--output"])
         .arg(&data)
         // Preloaded by `env`, so that perf itself runs on the system's allocator.
@@ -60,8 +63,12 @@ pub(crate) fn draw(
     let output = record.stdin(Stdio::null()).output().context("starting perf")?;
     let last = |text: &[u8]| String::from_utf8_lossy(text).lines().last().unwrap_or("").to_owned();
     ensure!(output.status.success(), "perf record of {name}: {}", last(&output.stderr));
+    let outcome = ChildRecord::outcome(&output.stdout)
+        .with_context(|| format!("{} in {name} under perf", subject.name))?;
+    let window = outcome.window.with_context(|| format!("{name} has no timed section"))?;
+    let timed = format!("{:.9},{:.9}", window.start_ns as f64 / 1e9, window.end_ns as f64 / 1e9);
     let script = Command::new("perf")
-        .args(["script", "--no-inline", "--input"])
+        .args(["script", "--no-inline", "--time", &timed, "--input"])
         .arg(&data)
         .output()
         .context("starting perf script")?;
@@ -77,7 +84,7 @@ pub(crate) fn draw(
     let mut options = Options::default();
     options.title = format!("{name} on {}", subject.name);
     options.subtitle = Some(format!(
-        "{} threads, {} operations each; sampled processor time",
+        "{} threads, {} operations each; processor time of the timed section",
         parameters.threads, parameters.ops
     ));
     options.count_name = "samples".to_owned();

@@ -103,6 +103,20 @@ pub(crate) enum ChildRecord {
     Failed(String),
 }
 
+impl ChildRecord {
+    /// What a workload gave, from the line it wrote.
+    ///
+    /// # Errors
+    /// When it failed, or wrote no record.
+    pub(crate) fn outcome(line: &[u8]) -> anyhow::Result<Outcome> {
+        match serde_json::from_slice(line).context("it ended without a record")? {
+            Self::Done { outcome, .. } => Ok(*outcome),
+            Self::Failed(why) => anyhow::bail!("{why}"),
+            Self::Started { .. } => anyhow::bail!("a workload gave a launcher's record"),
+        }
+    }
+}
+
 /// Runs the task and writes its record.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // A measured process ends with its harness, even when that was killed.

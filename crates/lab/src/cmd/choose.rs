@@ -10,13 +10,13 @@
 mod check;
 mod verdict;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
 use super::compare::{program_case, trace_case};
-use super::contesting::ContestArgs;
+use super::contesting::{ContestArgs, Linked};
 use super::record::{self, Options, Recorded, shortened};
 use crate::contest::Looks;
 use crate::output::place::{self, Kind};
@@ -44,7 +44,7 @@ pub(crate) struct Args {
 }
 
 /// Runs the verb.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let words: Vec<OsString> = args.command.iter().map(OsString::from).collect();
     let program = program_case(&words)?;
     args.contest.check_names()?;
@@ -62,6 +62,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
              (--ignore-failure gives it all the same)"
         );
     }
+    let advised = recorded.kept.first().context("nothing was recorded")?;
+    let started_as = advised.header.command.split(' ').next().unwrap_or_default();
+    args.contest.linked = Linked::of(OsStr::new(started_as));
     let mut case = trace_case(&path, Mode::Speed, Touch::Page)?;
     case.name = format!("{}, replayed", program.name);
     case.known.iter_mut().for_each(|series| series.workload.clone_from(&case.name));

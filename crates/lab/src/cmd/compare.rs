@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow, bail};
 
 use hectare_trace::{Histogram, LivePoint, Summary};
 
-use super::contesting::ContestArgs;
+use super::contesting::{ContestArgs, Linked};
 use crate::contest::{Case, Looks, Work};
 use crate::output::place::{self, Kind};
 use crate::replay::{self, Ideal, Mode, Touch};
@@ -40,6 +40,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         if !args.traces.is_empty() {
             bail!("a program and --trace are given: one of them is measured at a time");
         }
+        args.contest.linked = Linked::of(&args.command[0]);
         return args.contest.hold("compare", vec![program_case(&args.command)?], Looks::default());
     }
     let bundled = args.traces.is_empty();

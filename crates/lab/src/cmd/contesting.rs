@@ -1,6 +1,8 @@
 //! What `compare`, `bench` and `replay` have in common: which allocators, how many rounds, what is
 //! claimed, where the report goes.
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -11,9 +13,9 @@ use crate::contest::assertion::{Claim, Decision};
 use crate::contest::{Case, Contest, Looks, Results, Rounds, Work};
 use crate::environment::{self, Control};
 use crate::output::Outputs;
-use crate::report::Report;
+use crate::report::{Report, Row};
 use crate::runner::{self, Processors};
-use crate::subject::{self, Subject};
+use crate::subject::{self, Subject, program};
 
 /// Arguments of every verb that holds a contest.
 #[derive(clap::Args, Clone, Debug)]
@@ -37,6 +39,10 @@ pub(crate) struct ContestArgs {
     /// Measure a program although it fails (ends with another exit code than 0)
     #[arg(long)]
     pub(crate) ignore_failure: bool,
+    /// Longest time that one measured process may take, s [default: 300, or 20 times what the
+    /// reference took if that is longer]
+    #[arg(long, value_name = "S")]
+    pub(crate) timeout: Option<u64>,
     /// Set what of the machine moves measurements and may be set, and restore it afterwards
     /// (`hectare doctor` tells what that is here)
     #[arg(long)]
@@ -53,6 +59,42 @@ pub(crate) struct ContestArgs {
     /// Where to write what was measured.
     #[command(flatten)]
     pub(crate) outputs: Outputs,
+    /// The allocator that the program links, which is what it runs on under `system`.
+    #[arg(skip)]
+    pub(crate) linked: Option<Linked>,
+}
+
+/// An allocator beside the C library's that a program links.
+#[derive(Clone, Debug)]
+pub(crate) struct Linked {
+    program: String,
+    library: PathBuf,
+}
+
+impl Linked {
+    /// That of the program which is started by `name`, if it links one.
+    pub(crate) fn of(name: &OsStr) -> Option<Self> {
+        let path = program::resolve(name).ok()?;
+        if program::obstacle(&path).ok()?.is_some() {
+            return None;
+        }
+        let program = path.file_name()?.to_string_lossy().into_owned();
+        Some(Self { library: program::linked_allocator(&path)?, program })
+    }
+
+    /// The library's name.
+    pub(crate) fn name(&self) -> String {
+        self.library.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// What a reader must know.
+    fn note(&self) -> String {
+        format!(
+            "{} links {}: that is what `system`, the program as it is, runs on",
+            self.program,
+            self.name()
+        )
+    }
 }
 
 impl ContestArgs {
@@ -106,7 +148,17 @@ impl ContestArgs {
         finish: impl FnOnce(&mut Report),
     ) -> anyhow::Result<Report> {
         runner::interrupted();
-        let (subjects, reference) = self.subjects()?;
+        let (mut subjects, mut reference) = self.subjects()?;
+        if let Some(linked) = &self.linked
+            && cases.iter().all(|case| matches!(case.work, Work::Trace { .. }))
+        {
+            // The program brings its library itself, its replay does not.
+            for subject in subjects.iter_mut().chain([&mut reference]) {
+                if *subject == Subject::system() {
+                    subject.library = Some(linked.library.clone());
+                }
+            }
+        }
         if subjects.iter().all(|subject| *subject == reference) {
             eprintln!("note: {} is compared with nothing but itself", reference.name);
         }
@@ -120,6 +172,7 @@ impl ContestArgs {
             seed: self.seed,
             looks,
             ignore_failure: self.ignore_failure,
+            timeout: self.timeout.map(Duration::from_secs),
         };
         for claim in &self.claims {
             claim.check(&contest)?;
@@ -136,6 +189,16 @@ impl ContestArgs {
         let mut report = Report::new(verb);
         let analysis = Analysis::new(&contest, &results);
         analysis.fill(&mut report);
+        if let Some(linked) = &self.linked {
+            let on_system = |row: &&mut Row| {
+                let mut contestants = contest.contestants.iter();
+                contestants.any(|who| who.name == row.subject && who.subject.name == "system")
+            };
+            for row in report.rows.iter_mut().filter(on_system) {
+                row.figures.insert("allocator".to_owned(), linked.name().into());
+            }
+            report.notes.insert(0, linked.note());
+        }
         let libraries = contest.contestants.iter().filter_map(|contestant| {
             let library = contestant.subject.library.as_ref()?;
             Some((contestant.name.clone(), library.display().to_string().into()))

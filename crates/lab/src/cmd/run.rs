@@ -7,6 +7,7 @@ use anyhow::bail;
 
 use super::Exit;
 use super::compare::program_case;
+use super::contesting::Linked;
 use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::runner::{self, Failure, Job};
@@ -18,6 +19,9 @@ pub(crate) struct Args {
     /// The allocator: a name, or NAME=/path/lib.so
     #[arg(short, long, value_name = "A", default_value = "hectare")]
     allocator: String,
+    /// How long the program may take, s [default: as long as it likes]
+    #[arg(long, value_name = "S")]
+    timeout: Option<u64>,
     #[command(flatten)]
     outputs: Outputs,
     /// The program with its arguments
@@ -29,8 +33,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let subject = Subject::parse(&args.allocator)?;
     let case = program_case(&args.command)?;
+    let program = args.command[0].clone();
     let job = Job::Program { command: args.command, planted_ns: 0, show_output: true };
-    let measured = match runner::execute(&subject, &job, Duration::from_millis(2))? {
+    let patience = args.timeout.map_or(Duration::MAX, Duration::from_secs);
+    let measured = match runner::execute(&subject, &job, Duration::from_millis(2), patience)? {
         Ok(measured) => measured,
         Err(Failure::Interrupted) => bail!(Exit { code: 130, message: "interrupted".to_owned() }),
         Err(Failure::Broken(why)) => bail!("{} under {}: {why}", case.name, subject.name),
@@ -49,6 +55,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         .with("involuntary_switches", usage.involuntary_switches)
         .with("steal_ns", measured.steal_ns)
         .with("exit_code", measured.exit_code);
+    if subject == Subject::system()
+        && let Some(linked) = Linked::of(&program)
+    {
+        row = row.with("allocator", linked.name());
+    }
     if measured.peak_bytes > 0 {
         row = row.with("peak_bytes", measured.peak_bytes);
     }

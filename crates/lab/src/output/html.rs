@@ -18,6 +18,12 @@ const TEMPLATE: &str = include_str!("html/report.html.j2");
 /// thinned until it is not.
 const MOST_BYTES: usize = 1_900_000;
 
+/// Width of a chart, pixels.
+const WIDE: f64 = 720.0;
+
+/// Its width where the window has no more.
+const NARROW: f64 = 360.0;
+
 /// A plot with fewer points is never thinned.
 const LEAST_POINTS: usize = 64;
 
@@ -89,13 +95,15 @@ fn draw(reports: &[Report]) -> anyhow::Result<String> {
 }
 
 fn section(report: &Report) -> Value {
-    let charts: Vec<Value> = charts::of(report)
+    let charts: Vec<Value> = charts::of(report, WIDE)
         .into_iter()
-        .map(|chart| {
+        .zip(charts::of(report, NARROW))
+        .map(|(chart, narrow)| {
             context! {
                 title => chart.title,
                 about => chart.about,
                 svg => Value::from_safe_string(chart.svg),
+                narrow => Value::from_safe_string(narrow.svg),
             }
         })
         .collect();

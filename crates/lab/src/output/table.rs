@@ -151,7 +151,11 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
     let lines = rows
         .iter()
         .map(|row| {
-            let mut cells = vec![row.subject.clone()];
+            let allocator = row.figures.get("allocator").and_then(Value::as_str);
+            let mut cells = vec![match allocator {
+                Some(allocator) => format!("{} = {allocator}", row.subject),
+                None => row.subject.clone(),
+            }];
             if let Some(why) = row.figures.get("broken").and_then(Value::as_str) {
                 cells.push(format!("broke: {why}"));
                 cells.resize(head.len(), String::new());

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use object::elf;
@@ -16,11 +17,22 @@ use object::{Endianness, Object, ObjectSymbol};
 pub(crate) enum Obstacle {
     /// No dynamic loader: `LD_PRELOAD` is never read.
     Static,
-    /// The program defines `malloc` itself, which comes before any preloaded library.
-    OwnAllocator,
+    /// The program defines `malloc` itself, which comes before any preloaded library; the name of
+    /// the allocator, where its symbols tell.
+    OwnAllocator(Option<&'static str>),
     /// The loader drops `LD_PRELOAD` for programs that change the user.
     SetUserId,
 }
+
+/// Symbols by which a linked allocator is known.
+const SIGNATURES: [(&str, &str); 6] = [
+    ("mallctl", "jemalloc"),
+    ("je_mallctl", "jemalloc"),
+    ("mi_malloc", "mimalloc"),
+    ("tc_malloc", "tcmalloc"),
+    ("rpmalloc", "rpmalloc"),
+    ("scalable_malloc", "TBB's allocator"),
+];
 
 impl Obstacle {
     /// The reason in words, for `program`.
@@ -31,9 +43,10 @@ impl Obstacle {
                 "{program} is statically linked: no library can be preloaded into it, every \
                  allocator would measure the same. Link it dynamically, or link the allocator in"
             ),
-            Self::OwnAllocator => format!(
-                "{program} has an allocator of its own linked in (it defines `malloc`): a \
-                 preloaded one would not be used. Build it with the system's allocator"
+            Self::OwnAllocator(name) => format!(
+                "{program} has an allocator of its own linked in (it defines `malloc`{}): a \
+                 preloaded one would not be used. Build it with the system's allocator",
+                name.map_or_else(String::new, |name| format!(", and has the symbols of {name}"))
             ),
             Self::SetUserId => format!(
                 "{program} is set-user-id or set-group-id: the loader ignores LD_PRELOAD for it. \
@@ -82,10 +95,37 @@ pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
     if !dynamic {
         return Ok(Some(Obstacle::Static));
     }
-    let defines_malloc = file.dynamic_symbols().chain(file.symbols()).any(|symbol| {
-        symbol.is_definition() && symbol.name_bytes().is_ok_and(|name| name == b"malloc")
+    let defined = |wanted: &str| {
+        let mut symbols = file.dynamic_symbols().chain(file.symbols());
+        symbols.any(|symbol| symbol.is_definition() && symbol.name() == Ok(wanted))
+    };
+    if !defined("malloc") {
+        return Ok(None);
+    }
+    let known = SIGNATURES.iter().find(|(symbol, _)| defined(symbol));
+    Ok(Some(Obstacle::OwnAllocator(known.map(|&(_, name)| name))))
+}
+
+/// The library whose `malloc` the executable at `path` uses when nothing is preloaded, where it
+/// links one beside the C library's. The loader tells what it would load, in the order in which it
+/// looks for symbols.
+pub(crate) fn linked_allocator(path: &Path) -> Option<PathBuf> {
+    let listed = Command::new(path)
+        .env("LD_TRACE_LOADED_OBJECTS", "1")
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    // `	libjemalloc.so.2 => /usr/lib/libjemalloc.so.2 (0x00007fce63200000)`, or the path alone
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let mut libraries = text.lines().filter_map(|line| {
+        let (entry, _) = line.trim().rsplit_once(" (")?;
+        Some(Path::new(entry.rsplit(" => ").next()?))
     });
-    Ok(defines_malloc.then_some(Obstacle::OwnAllocator))
+    let first = libraries.find(|library| check_library(library).is_ok())?;
+    let is_c_library = first.file_name()?.to_string_lossy().starts_with("libc.");
+    (!is_c_library).then(|| first.to_owned())
 }
 
 /// Whether the library at `path` can stand in for `malloc` on this machine.
@@ -195,7 +235,7 @@ mod tests {
             done.status.success().then_some(path)
         };
         let own = build("own", &[]).expect("a C compiler");
-        assert_eq!(obstacle(&own).unwrap(), Some(Obstacle::OwnAllocator));
+        assert_eq!(obstacle(&own).unwrap(), Some(Obstacle::OwnAllocator(None)));
         match build("static", &["-static"]) {
             Some(path) => assert_eq!(obstacle(&path).unwrap(), Some(Obstacle::Static)),
             None => eprintln!("skipped: no static C library is installed"),

@@ -24,6 +24,7 @@ fn contest(cases: usize) -> Contest {
         seed: 1,
         looks: Looks::default(),
         ignore_failure: false,
+        timeout: None,
     }
 }
 

@@ -155,7 +155,8 @@ impl<'a> Plot<'a> {
                 (self.y.format)(value)
             );
         }
-        for value in self.x.scale.ticks(7) {
+        // About one mark in 90 pixels.
+        for value in self.x.scale.ticks((self.width / 90.0) as usize) {
             let x = self.at_x(value);
             let _ = write!(
                 self.body,
@@ -249,17 +250,22 @@ impl<'a> Plot<'a> {
 
     /// A legend inside the drawing, along its upper edge: class and name of each entry.
     pub(crate) fn legend(&mut self, entries: &[(String, String)]) {
-        let mut x = self.left + 10.0;
+        const LINE: f64 = 15.0;
+        let (mut x, mut top) = (self.left + 10.0, TOP);
         for (class, name) in entries {
+            let length = 26.0 + 6.4 * name.chars().count() as f64;
+            if x + length > self.width - RIGHT && x > self.left + 10.0 {
+                (x, top) = (self.left + 10.0, top + LINE);
+            }
             let _ = write!(
                 self.body,
                 r#"<circle class="dot {class}" cx="{x:.1}" cy="{:.1}" r="4"/><text class="tick" x="{:.1}" y="{:.1}">{}</text>"#,
-                TOP + 2.0,
+                top + 2.0,
                 x + 8.0,
-                TOP + 6.0,
+                top + 6.0,
                 escape(name)
             );
-            x += 26.0 + 6.4 * name.chars().count() as f64;
+            x += length;
         }
     }
 

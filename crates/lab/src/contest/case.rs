@@ -1,0 +1,200 @@
+//! What every contestant does: a trace, a workload or a user's program, as a process to be started
+//! and as figures read from it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::Run;
+use crate::bench::{self, Entry, Memory, Parameters};
+use crate::replay::{Ideal, Mode, Touch};
+use crate::report::Series;
+use crate::runner::{self, Job, Measured, Sample};
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// A trace is replayed.
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Order and pace.
+        mode: Mode,
+        /// Touching of memory.
+        touch: Touch,
+        /// Single operations to tell of each latency run.
+        points: usize,
+    },
+    /// A workload of `hectare bench`.
+    Bench {
+        /// Its name.
+        name: String,
+        /// Its parameters.
+        parameters: Parameters,
+    },
+    /// A user's program with its arguments.
+    Program(Vec<OsString>),
+}
+
+/// One thing that every contestant does.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    /// The name in tables.
+    pub(crate) name: String,
+    /// What is run.
+    pub(crate) work: Work,
+    /// Peaks of Ideal, where known.
+    pub(crate) ideal: Option<Ideal>,
+    /// What is known of the case before it is run, for plots: sizes, lifetimes, live bytes.
+    pub(crate) known: Vec<Series>,
+}
+
+/// What a run is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Time and memory.
+    Time,
+    /// Single operations.
+    Latency,
+    /// Where objects lie.
+    Map,
+}
+
+impl Case {
+    pub(super) fn can_be_looked_at(&self, look: Look) -> bool {
+        match self.work {
+            Work::Trace { .. } => true,
+            Work::Bench { .. } => look != Look::Map,
+            Work::Program(_) => false,
+        }
+    }
+
+    /// The process that does this case once.
+    pub(super) fn job(&self, planted_ns: u64, look: Look) -> Job {
+        let planted = planted_ns.to_string();
+        match &self.work {
+            Work::Trace { path, .. } if look == Look::Map => {
+                Job::Child(vec!["map".into(), path.into()])
+            }
+            Work::Trace { path, mode, touch, points } => {
+                let mut arguments = vec!["replay".into(), path.into()];
+                arguments.extend(["--mode".into(), value_name(*mode)]);
+                arguments.extend(["--touch".into(), value_name(*touch)]);
+                arguments.extend(["--planted-ns".into(), planted.into()]);
+                if look == Look::Latency {
+                    arguments.push("--latency".into());
+                    arguments.extend(["--points".into(), points.to_string().into()]);
+                }
+                Job::Child(arguments)
+            }
+            Work::Bench { name, parameters } => {
+                let parameters = serde_json::to_string(parameters).expect("maps of text serialise");
+                Job::Child(vec![
+                    "bench".into(),
+                    name.into(),
+                    parameters.into(),
+                    "--planted-ns".into(),
+                    planted.into(),
+                ])
+            }
+            Work::Program(command) => {
+                Job::Program { command: command.clone(), planted_ns, show_output: false }
+            }
+        }
+    }
+
+    /// By which figure the case judges memory.
+    pub(crate) fn memory(&self) -> Memory {
+        match &self.work {
+            Work::Bench { name, .. } => match bench::find(name) {
+                Ok(Entry::Workload(workload)) => workload.memory(),
+                _ => Memory::Peak,
+            },
+            Work::Trace { .. } | Work::Program(_) => Memory::Peak,
+        }
+    }
+
+    pub(super) fn figures(
+        &self,
+        measured: &Measured,
+        contestant: usize,
+        round: usize,
+        case: usize,
+    ) -> Run {
+        let usage = measured.usage;
+        let mut run = Run {
+            case,
+            contestant,
+            round,
+            ops: 0,
+            time_ns: measured.wall_ns as f64,
+            baseline_bytes: 0.0,
+            start_bytes: 0.0,
+            cpu_ns: (usage.user_ns + usage.system_ns) as f64,
+            peak_bytes: measured.peak_bytes as f64,
+            memory: measured.peak_bytes as f64,
+            mean_bytes: None,
+            faults: usage.minor_faults + usage.major_faults,
+            switches: usage.voluntary_switches + usage.involuntary_switches,
+            steal_ns: measured.steal_ns,
+            failed_allocations: 0,
+            exit_code: measured.exit_code,
+            live_peak_bytes: 0,
+            checksum: 0,
+            more: std::collections::BTreeMap::new(),
+            curve: Vec::new(),
+        };
+        let Some(outcome) = &measured.outcome else {
+            let (start, end) = span(&measured.samples);
+            run.mean_bytes = runner::mean_bytes(&measured.samples, start, end);
+            run.curve = curve(&measured.samples, start, end, 0);
+            return run;
+        };
+        run.ops = outcome.ops;
+        run.time_ns = outcome.ns as f64;
+        run.failed_allocations = outcome.failed_allocations;
+        run.live_peak_bytes = outcome.live_peak_bytes;
+        run.checksum = outcome.checksum;
+        run.more.clone_from(&outcome.more);
+        if let Some(window) = &outcome.window {
+            run.cpu_ns = (window.user_ns + window.system_ns) as f64;
+            run.baseline_bytes = window.baseline_bytes as f64;
+            run.start_bytes = window.start_bytes as f64;
+            run.peak_bytes = window.peak_bytes as f64;
+            run.memory = self.memory().of(outcome).unwrap_or(run.peak_bytes);
+            run.mean_bytes = runner::mean_bytes(&measured.samples, window.start_ns, window.end_ns)
+                .map(|mean| (mean - window.baseline_bytes as f64).max(0.0));
+            run.faults = window.minor_faults + window.major_faults;
+            run.switches = window.voluntary_switches + window.involuntary_switches;
+            run.curve =
+                curve(&measured.samples, window.start_ns, window.end_ns, window.baseline_bytes);
+        }
+        run
+    }
+}
+
+/// The name of a value as the command line spells it.
+fn value_name(value: impl clap::ValueEnum) -> OsString {
+    value.to_possible_value().expect("no value is skipped").get_name().into()
+}
+
+fn span(samples: &[Sample]) -> (u64, u64) {
+    (samples.first().map_or(0, |first| first.at_ns), samples.last().map_or(0, |last| last.at_ns))
+}
+
+/// Samples as (share of the section, bytes above the baseline), thinned to what a plot can show.
+fn curve(samples: &[Sample], start_ns: u64, end_ns: u64, baseline_bytes: u64) -> Vec<[f64; 2]> {
+    const POINTS: usize = 160;
+    let within: Vec<&Sample> =
+        samples.iter().filter(|sample| (start_ns..=end_ns).contains(&sample.at_ns)).collect();
+    let step = within.len().div_ceil(POINTS).max(1);
+    let length = (end_ns - start_ns).max(1) as f64;
+    within
+        .chunks(step)
+        .map(|chunk| {
+            // The largest of a chunk: a thinned curve must not lose its peaks.
+            let top = chunk.iter().max_by_key(|sample| sample.bytes).expect("chunks are not empty");
+            let share = (top.at_ns - start_ns) as f64 / length;
+            [share, top.bytes.saturating_sub(baseline_bytes) as f64]
+        })
+        .collect()
+}
