@@ -16,12 +16,17 @@ pub(super) fn scatter(lines: &[&Series], width: f64) -> String {
         scale: Scale::around(all(0), false, true),
         format: format_of(&first.x_name),
     };
-    // A clock cannot show less than its own step: zero is drawn as one. A decade above the highest
-    // is left to the legend.
+    // A clock cannot show less than its own step: zero is drawn as one. What is above the highest is
+    // left to the legend, which takes three lines where there is little room.
     let highest = all(1).fold(1.0, f64::max);
+    let legend_share = if is_narrow(width) { 40.0 } else { 4.0 };
     let y = Axis {
         name: "latency",
-        scale: Scale::around(all(1).map(|ns| ns.max(1.0)).chain([highest * 4.0]), true, false),
+        scale: Scale::around(
+            all(1).map(|ns| ns.max(1.0)).chain([highest * legend_share]),
+            true,
+            false,
+        ),
         format: format_of(&first.y_name),
     };
     let mut plot = Plot::new(width, 320.0, x, y);
