@@ -128,6 +128,14 @@ impl<P: Park> CpuFront<P> {
         self.readiness.load(Acquire) == READY && self.cpu().is_some()
     }
 
+    /// Whether [`begin`](Self::begin) can say yes, as far as can be known without asking the kernel.
+    pub(crate) fn may_begin(&self) -> bool {
+        match self.readiness.load(Acquire) {
+            UNKNOWN => rseq::area_offset().is_some(),
+            readiness => readiness == READY,
+        }
+    }
+
     /// The CPU that this thread runs on: a hint, stale as soon as it is read. `None` if the kernel
     /// does not say.
     fn cpu(&self) -> Option<usize> {
@@ -248,6 +256,11 @@ impl<P: Park> CpuFront<P> {
     pub(crate) fn objects(&self, class: ClassId) -> usize {
         let count = |word: &AtomicUsize| Word::from_bits(word.load(Relaxed)).count();
         self.in_use().flat_map(|(_, lists)| lists.words_of(class)).map(count).sum()
+    }
+
+    /// How many CPUs have lists.
+    pub(crate) fn count(&self) -> usize {
+        self.in_use().count()
     }
 
     /// A sequence is to be tried again.

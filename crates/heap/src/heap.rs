@@ -766,6 +766,7 @@ impl<S: System> Heap<S> {
             committed_bytes: backend.committed_bytes,
             metadata_bytes: backend.metadata_bytes,
             regions: backend.regions,
+            cpu_lists: self.cpus.count(),
             ..Stats::default()
         };
         let mut slab_bytes = 0;

@@ -134,7 +134,7 @@ impl Process {
         }
         let key = self.exit_key()?;
         let cache = self.heap.new_cache()?;
-        self.seats.enter();
+        self.seats.enter_beyond();
         // SAFETY: a key made by `exit_key`. What this allocates is served without a cache.
         unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
         Some(cache)
@@ -312,6 +312,7 @@ impl Process {
     pub fn stats(&'static self) -> Stats {
         let cache = named_cache(cache_word());
         let mut stats = self.inside(|| self.heap.stats());
+        stats.caches = self.seats.taken();
         if let Some(cache) = cache {
             // SAFETY: this thread's own cache, which nothing changes meanwhile.
             stats.count_as_pooled(unsafe { cache.as_ref() });

@@ -83,9 +83,21 @@ impl Seats {
         self.limit.load(Relaxed)
     }
 
-    /// A thread gets a cache; returns how many have one now.
-    pub(crate) fn enter(&self) -> usize {
-        self.taken.fetch_add(1, Relaxed) + 1
+    /// A thread gets a cache, if one is left.
+    fn enter(&self) -> bool {
+        let limit = self.limit();
+        let one_more = |taken: usize| (taken + 1 < limit).then_some(taken + 1);
+        self.taken.fetch_update(Relaxed, Relaxed, one_more).is_ok()
+    }
+
+    /// A thread gets a cache in any case.
+    pub(crate) fn enter_beyond(&self) {
+        self.taken.fetch_add(1, Relaxed);
+    }
+
+    /// How many threads have a cache.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Relaxed)
     }
 
     /// A thread that had a cache has ended.
@@ -113,13 +125,13 @@ impl Process {
     pub fn front(&'static self) -> Front {
         match self.seats.limit.load(Relaxed) {
             ALL => Front::Thread,
-            _ if !self.heap.begin_cpu_front() => Front::Thread,
+            _ if !self.heap.cpus.may_begin() => Front::Thread,
             NONE => Front::Cpu,
             _ => Front::Auto,
         }
     }
 
-    /// This thread's seat. It gets one if it has none yet.
+    /// This thread's seat, where no special front is on. It gets one if it has none yet.
     #[cold]
     pub(crate) fn seat(&'static self) -> Seat {
         let word = cache_word();
@@ -129,13 +141,12 @@ impl Process {
         if word != NonNull::from(&tls::ABSENT) {
             return named_cache(word).into();
         }
-        if self.seats.enter() >= self.seats.limit()
-            && self.special().is_none()
-            && self.heap.begin_cpu_front()
-        {
-            self.seats.leave();
-            set_cache_word(NonNull::from(&SHARING));
-            return Seat::Cpu;
+        if !self.seats.enter() {
+            if self.heap.begin_cpu_front() {
+                set_cache_word(NonNull::from(&SHARING));
+                return Seat::Cpu;
+            }
+            self.seats.enter_beyond();
         }
         let cache = self.make_cache();
         if cache.is_none() {

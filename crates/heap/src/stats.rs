@@ -26,6 +26,10 @@ pub struct Stats {
     pub metadata_bytes: usize,
     /// Regions reserved.
     pub regions: usize,
+    /// Threads of the process that have a cache of their own.
+    pub caches: usize,
+    /// CPUs that have lists for threads without one.
+    pub cpu_lists: usize,
     /// By class, in the order of their sizes; entries with no object size are no classes.
     pub classes: [ClassStats; STATES],
 }
@@ -56,6 +60,8 @@ impl Default for Stats {
             committed_bytes: 0,
             metadata_bytes: 0,
             regions: 0,
+            caches: 0,
+            cpu_lists: 0,
             classes: [ClassStats::default(); STATES],
         }
     }

@@ -183,6 +183,8 @@ fn write_json(out: &mut impl Write, stats: &Stats) -> fmt::Result {
         ("committed_bytes", stats.committed_bytes),
         ("metadata_bytes", stats.metadata_bytes),
         ("regions", stats.regions),
+        ("caches", stats.caches),
+        ("cpu_lists", stats.cpu_lists),
     ] {
         writeln!(out, " \"{name}\": {value},")?;
     }
@@ -208,6 +210,8 @@ fn write_text(out: &mut impl Write, stats: &Stats) -> fmt::Result {
     writeln!(out, "hectare: bytes in huge objects {}", stats.huge_bytes)?;
     writeln!(out, "hectare: bytes free in slabs and pools, or dirty {}", free_bytes(stats))?;
     writeln!(out, "hectare: bytes committed {}", stats.committed_bytes)?;
+    writeln!(out, "hectare: threads with caches of their own {}", stats.caches)?;
+    writeln!(out, "hectare: CPUs with lists for other threads {}", stats.cpu_lists)?;
     writeln!(out, "hectare: object bytes, slabs, used objects, pooled objects of each class")?;
     for class in used_classes(&stats.classes) {
         writeln!(

@@ -1,5 +1,6 @@
 /* Threads by the lists of their CPUs: in trouble, and in great number. */
 #include "check.h"
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -7,7 +8,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 
-enum { SLOTS = 256, MOST_THREADS = 1000 };
+enum { SLOTS = 256, MOST_THREADS = 20000 };
 
 /* Objects that change hands. The first word of each says how many bytes it has, the last the same. */
 static _Atomic(size_t *) slots[SLOTS];
@@ -81,31 +82,55 @@ static void trouble(void) {
 }
 
 static pthread_barrier_t here, gone;
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static void *fall_idle(void *seed) {
     uint64_t random = (uintptr_t)seed * 0x9e3779b97f4a7c15ull + 1;
     void *objects[700];
+    /* One at a time: so there is never much in use at once. */
+    pthread_mutex_lock(&turn);
     for (int i = 0; i < 700; i++) objects[i] = memset(malloc(256), 1, next_random(&random) % 240 + 16);
     for (int i = 0; i < 700; i++) free(objects[i]);
+    pthread_mutex_unlock(&turn);
     pthread_barrier_wait(&here);
     pthread_barrier_wait(&gone);
     return NULL;
 }
 
-/* Prints how many KiB 200 threads keep that have used some 180 KB each and now wait. */
-static void idle(void) {
-    enum { COUNT = 200 };
-    pthread_barrier_init(&here, NULL, COUNT + 1);
-    pthread_barrier_init(&gone, NULL, COUNT + 1);
-    size_t before = resident_bytes();
-    start(COUNT, fall_idle);
+/* Starts threads that use some 180 KB each and then wait until they are let go. */
+static void gather(int count) {
+    pthread_barrier_init(&here, NULL, count + 1);
+    pthread_barrier_init(&gone, NULL, count + 1);
+    start(count, fall_idle);
     pthread_barrier_wait(&here);
-    printf("%ld\n", ((long)resident_bytes() - (long)before) / 1024);
+}
+
+static void let_go(int count) {
     pthread_barrier_wait(&gone);
-    join(COUNT);
+    join(count);
+}
+
+/* Prints how many KiB 200 such threads keep. */
+static void idle(void) {
+    size_t before = resident_bytes();
+    gather(200);
+    printf("%ld\n", ((long)resident_bytes() - (long)before) / 1024);
+    let_go(200);
+}
+
+/* More threads than have caches of their own. */
+static void crowd(void) {
+    cpu_set_t allowed;
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    int cpus = CPU_COUNT(&allowed);
+    printf("CPUs %d\n", cpus);
+    int count = 16 * cpus + 50;
+    gather(count);
+    malloc_stats();
+    let_go(count);
 }
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {CASE(trouble), CASE(idle)};
+    static const struct test_case cases[] = {CASE(trouble), CASE(idle), CASE(crowd)};
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -32,6 +32,7 @@ pub(crate) fn add(suite: &mut Suite) {
             run(by(front, "fronts.c")?.arg("trouble"))?.well().map(drop)
         });
     }
+    suite.test_with("fronts::caches_are_few", &["cc"], caches_are_few);
     suite.test_with("fronts::idle_threads_keep_little", &["cc"], idle_threads);
 }
 
@@ -83,6 +84,20 @@ fn not_with_special_fronts() -> Outcome {
         ensure(ended.stderr.contains(line), || ended.describe("not told"))?;
     }
     Ok(())
+}
+
+/// By default there are sixteen caches for each CPU; the threads beyond them use lists.
+fn caches_are_few() -> Outcome {
+    let ended = run(by("auto", "fronts.c")?.arg("crowd"))?.well()?;
+    let number = |text: &str, what: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(what))?;
+        line.trim().parse::<u32>().ok()
+    };
+    let cpus = number(&ended.stdout, "CPUs").ok_or_else(|| ended.describe("no CPUs"))?;
+    let caches = number(&ended.stderr, "hectare: threads with caches of their own");
+    let lists = number(&ended.stderr, "hectare: CPUs with lists for other threads");
+    let as_promised = caches == Some(16 * cpus) && lists.is_some_and(|lists| lists > 0);
+    ensure(as_promised, || ended.describe("other seats"))
 }
 
 /// What the threads of a great number keep is bounded where they share the lists of their CPUs.
