@@ -29,7 +29,13 @@ pub(crate) fn is_here() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Runs the workload once on `subject` under perf and draws the graph into `folder`; gives the file.
+/// A graph wants this much of timed work, ns.
+const ENOUGH_NS: u64 = 1_000_000_000;
+
+/// A short workload is run again, but not more often than this.
+const MOST_RUNS: u32 = 20;
+
+/// Runs the workload on `subject` under perf and draws the graph into `folder`; gives the file.
 ///
 /// # Errors
 /// When perf may not sample here, or a file cannot be written.
@@ -39,6 +45,39 @@ pub(crate) fn draw(
     subject: &Subject,
     folder: &Path,
 ) -> anyhow::Result<PathBuf> {
+    let (mut stacks, mut timed_ns, mut runs) = (Vec::new(), 0, 0);
+    while timed_ns < ENOUGH_NS && runs < MOST_RUNS {
+        timed_ns += sample(name, parameters, subject, &mut stacks)?;
+        runs += 1;
+    }
+    let mut folded = Vec::new();
+    Folder::from(FoldOptions::default())
+        .collapse(&stacks[..], &mut folded)
+        .context("folding the stacks")?;
+    let folded = String::from_utf8_lossy(&folded).into_owned();
+    ensure!(!folded.is_empty(), "perf took no sample of {name} on {}", subject.name);
+    let path = folder.join(format!("{name}-{}.svg", subject.name));
+    let mut options = Options::default();
+    options.title = format!("{name} on {}", subject.name);
+    options.subtitle = Some(format!(
+        "{} threads, {} operations each, {runs} runs; processor time of the timed section alone",
+        parameters.threads, parameters.ops
+    ));
+    options.count_name = "ns".to_owned();
+    options.deterministic = true;
+    let file = File::create(&path).with_context(|| path.display().to_string())?;
+    flamegraph::from_lines(&mut options, folded.lines(), file).context("drawing")?;
+    Ok(path)
+}
+
+/// Runs the workload once, appends the stacks sampled in its timed section, and gives the length of
+/// that, ns.
+fn sample(
+    name: &str,
+    parameters: &Parameters,
+    subject: &Subject,
+    stacks: &mut Vec<u8>,
+) -> anyhow::Result<u64> {
     let scratch = Scratch::new()?;
     let data = scratch.path().join("perf.data");
     let mut record = Command::new("perf");
@@ -73,23 +112,6 @@ pub(crate) fn draw(
         .output()
         .context("starting perf script")?;
     ensure!(script.status.success(), "perf script: {}", last(&script.stderr));
-
-    let mut folded = Vec::new();
-    Folder::from(FoldOptions::default())
-        .collapse(&script.stdout[..], &mut folded)
-        .context("folding the stacks")?;
-    let folded = String::from_utf8_lossy(&folded).into_owned();
-    ensure!(!folded.is_empty(), "perf took no sample of {name} on {}", subject.name);
-    let path = folder.join(format!("{name}-{}.svg", subject.name));
-    let mut options = Options::default();
-    options.title = format!("{name} on {}", subject.name);
-    options.subtitle = Some(format!(
-        "{} threads, {} operations each; processor time of the timed section",
-        parameters.threads, parameters.ops
-    ));
-    options.count_name = "samples".to_owned();
-    options.deterministic = true;
-    let file = File::create(&path).with_context(|| path.display().to_string())?;
-    flamegraph::from_lines(&mut options, folded.lines(), file).context("drawing")?;
-    Ok(path)
+    stacks.extend(script.stdout);
+    Ok(window.end_ns - window.start_ns)
 }
