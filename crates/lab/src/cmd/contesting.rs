@@ -2,7 +2,7 @@
 //! claimed, where the report goes.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -78,7 +78,7 @@ impl Linked {
         if program::obstacle(&path).ok()?.is_some() {
             return None;
         }
-        let program = path.file_name()?.to_string_lossy().into_owned();
+        let program = Path::new(name).file_name()?.to_string_lossy().into_owned();
         Some(Self { library: program::linked_allocator(&path)?, program })
     }
 

@@ -125,7 +125,7 @@ pub(crate) fn linked_allocator(path: &Path) -> Option<PathBuf> {
     });
     let first = libraries.find(|library| check_library(library).is_ok())?;
     let is_c_library = first.file_name()?.to_string_lossy().starts_with("libc.");
-    (!is_c_library).then(|| first.to_owned())
+    if is_c_library { None } else { first.canonicalize().ok() }
 }
 
 /// Whether the library at `path` can stand in for `malloc` on this machine.
