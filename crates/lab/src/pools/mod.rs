@@ -10,8 +10,8 @@ use hectare_pool::{Dense, Limits, Pool, Xv, Zs, ZsConfig};
 pub(crate) use grown::{PageGranular, PowersOfTwo};
 
 /// What `--pools` understands, for help texts.
-pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, dense:pieces=N,shards=N,area-mib=N, page-granular, \
-     powers-of-two";
+pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, \
+     dense:pieces=N,shards=N,area-mib=N,compact=PERCENT, page-granular, powers-of-two";
 
 /// A pool of that description, empty.
 ///
@@ -32,6 +32,7 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
             let mut limits = Limits::new();
             limits.max_pieces = parameters.take("pieces")?.unwrap_or(limits.max_pieces);
             limits.shards = parameters.take("shards")?.unwrap_or(limits.shards);
+            limits.compact_percent = parameters.take("compact")?.unwrap_or(limits.compact_percent);
             if let Some(mib) = parameters.take("area-mib")? {
                 limits.area_bytes = mib << 20;
             }

@@ -1,13 +1,13 @@
 //! Which bin a free block of some size is in, and which bin holds one.
 //!
-//! Up to 4 KiB a bin covers 16 bytes; above, each doubling has four bins. A bitmap of one bit a
+//! Up to 4 KiB a bin covers 8 bytes; above, each doubling has four bins. A bitmap of one bit a
 //! bin finds the next one that is not empty.
 
 use super::area::Place;
 
 /// Units that a narrow bin covers, as a shift.
-const NARROW_SHIFT: u32 = 2;
-const NARROW: usize = 256;
+const NARROW_SHIFT: u32 = 1;
+const NARROW: usize = 512;
 /// Sizes from here on (4 KiB) are in wide bins, four to a doubling.
 const WIDE_FROM: usize = NARROW << NARROW_SHIFT;
 const WIDE_PER_DOUBLING_SHIFT: u32 = 2;
