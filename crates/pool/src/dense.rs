@@ -218,6 +218,13 @@ enum Refusal {
     Pool(PoolError),
 }
 
+// Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
+//
+// | sizes | alloc | free |
+// |---|---|---|
+// | 0..64 | 228 | 156 |
+// | 512..576 | 319 | 159 (three in ten objects lie in pieces) |
+// | 0..4096 | 353 | 163 |
 impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     fn name(&self) -> &'static str {
         "dense"

@@ -291,6 +291,9 @@ impl Inner {
     }
 }
 
+// Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
+// alloc 313, free 330 for 512..576; 568 and 315 for 3072..3136, without the system's part, since each
+// alloc takes a page there and each free gives one back.
 impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     fn name(&self) -> &'static str {
         "xv"
