@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 
-use crate::class::ClassId;
+use crate::class::{ClassId, SLAB_BYTES};
 use crate::object::{Batch, FreeObject, Key};
 use crate::slab::{Returned, Slab, SlabRef};
 
@@ -29,10 +29,33 @@ pub(crate) struct Bin {
     free_objects: usize,
 }
 
-/// A slab to which objects are coming back, and how many were free before.
-struct Refill {
-    name: SlabRef,
-    before: usize,
+/// An object on its way to its slab, and its number there; no slab if it is no object's start.
+#[derive(Clone, Copy)]
+struct Returning {
+    object: FreeObject,
+    slab: Option<SlabRef>,
+    index: u16,
+}
+
+impl Returning {
+    /// Finds where `object`, of `object_bytes` bytes with this [reciprocal](ClassId::reciprocal),
+    /// belongs, and begins to fetch it.
+    #[inline(always)]
+    fn of(
+        object: FreeObject,
+        object_bytes: usize,
+        reciprocal: u32,
+        source: &impl SlabSource,
+    ) -> Self {
+        let offset = object.as_ptr().addr().get() % SLAB_BYTES;
+        let index = ((offset as u64 * u64::from(reciprocal)) >> 32) as usize;
+        let is_whole = index * object_bytes == offset;
+        let slab = if is_whole { source.slab_of(object) } else { None };
+        if let Some(slab) = slab {
+            slab.prefetch(index);
+        }
+        Self { object, slab, index: index as u16 }
+    }
 }
 
 /// What a bin needs of the backend.
@@ -104,75 +127,61 @@ impl Bin {
         }
     }
 
-    /// Takes back objects of this class. An object that is not out is reported to `corrupt`.
+    /// Takes back objects of `class`. An object that is not out is reported to `corrupt`.
     pub(crate) fn give(
         &mut self,
+        class: ClassId,
         batch: Batch,
         source: &impl SlabSource,
         corrupt: impl Fn(FreeObject),
     ) {
+        let (object_bytes, reciprocal) = (class.object_bytes(), class.reciprocal());
         let mut next = Some(batch.head);
         let mut left = batch.count;
-        let mut current: Option<Refill> = None;
+        let mut ahead = [Returning { object: batch.head, slab: None, index: 0 }; PREFETCHED];
         while left > 0 {
             // The objects of a batch lie in as many slabs as chance will have it: their
-            // descriptors are fetched side by side before the first is needed.
-            let mut ahead = [None; PREFETCHED];
-            for place in ahead.iter_mut().take(left) {
+            // descriptors are fetched side by side before the first is needed. All links are read
+            // before an object is given back, for its memory may go with it.
+            let mut count = 0;
+            for place in &mut ahead[..left.min(PREFETCHED)] {
                 let Some(object) = next else { break };
                 next = object.next();
-                let name = source.slab_of(object);
-                if let Some(name) = name {
-                    name.prefetch();
-                }
-                *place = Some((object, name));
+                *place = Returning::of(object, object_bytes, reciprocal, source);
+                count += 1;
             }
-            for (object, name) in ahead.into_iter().map_while(|place| place) {
+            for &Returning { object, slab: name, index } in &ahead[..count] {
                 let Some(name) = name else {
                     corrupt(object);
                     continue;
                 };
-                // SAFETY: the slab of an object of this class is this bin's, its lock is held, and
-                // `current` keeps no reference.
+                // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
                 let slab = unsafe { name.get() };
-                // Objects that were taken together often come back together.
-                if current.as_ref().is_none_or(|current| current.name != name) {
-                    let begun = Refill { name, before: slab.free() };
-                    if let Some(done) = current.replace(begun) {
-                        self.settle(done, source);
+                match slab.give(index.into()) {
+                    Returned::Ok => self.free_objects += 1,
+                    Returned::Moves => {
+                        self.free_objects += 1;
+                        self.settle(name, slab, source);
                     }
-                }
-                if slab.give(object) == Returned::Corrupt {
-                    corrupt(object);
+                    Returned::Corrupt => corrupt(object),
                 }
             }
             left = left.saturating_sub(PREFETCHED);
         }
-        if let Some(done) = current {
-            self.settle(done, source);
-        }
     }
 
     /// Puts a slab to which objects have come back where it belongs now.
-    fn settle(&mut self, done: Refill, source: &impl SlabSource) {
-        // SAFETY: a slab of this bin, whose lock is held; no other reference is alive.
-        let slab = unsafe { done.name.get() };
-        let was_listed = done.before > 0;
-        self.free_objects += slab.free() - done.before;
+    fn settle(&mut self, name: SlabRef, slab: &mut Slab, source: &impl SlabSource) {
+        let was_listed = slab.free() > 1;
+        if was_listed {
+            self.remove(name, slab);
+        }
         if slab.is_empty() {
-            if was_listed {
-                self.remove(done.name, slab);
-            }
             self.slabs -= 1;
             self.free_objects -= slab.free();
             source.put_slab(slab.start());
-        } else if !was_listed {
-            if slab.free() > 0 {
-                self.insert(done.name, slab);
-            }
-        } else if slab.fullness_group() != slab.group {
-            self.remove(done.name, slab);
-            self.insert(done.name, slab);
+        } else {
+            self.insert(name, slab);
         }
     }
 
@@ -195,7 +204,7 @@ impl Bin {
     }
 
     fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
-        slab.group = slab.fullness_group();
+        slab.choose_group();
         let first = &mut self.groups[usize::from(slab.group) % GROUPS];
         slab.previous = None;
         slab.next = *first;
@@ -235,11 +244,7 @@ impl Bin {
                 let slab = unsafe { name.get() };
                 slab.validate();
                 assert!(slab.free() > 0 && !slab.is_empty(), "a full or an empty slab is listed");
-                assert_eq!(
-                    usize::from(slab.fullness_group()),
-                    group,
-                    "a slab is in the wrong group"
-                );
+                assert_eq!(usize::from(slab.group), group, "a slab is on the wrong list");
                 assert_eq!(slab.previous, previous, "a broken backward link");
                 free_objects += slab.free();
                 previous = next;

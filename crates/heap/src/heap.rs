@@ -339,7 +339,7 @@ impl<S: System> Heap<S> {
         };
         let mut bin = self.bins[class.index()].lock();
         let (_, before) = bin.counts();
-        bin.give(batch, self, corrupt);
+        bin.give(class, batch, self, corrupt);
         let (_, after) = bin.counts();
         drop(bin);
         self.note_free(class, before, after);
@@ -942,8 +942,14 @@ impl<S: System> SlabSource for Heap<S> {
         }
     }
 
+    #[inline(always)]
     fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {
-        let (view, offset) = self.backend.find(object.as_ptr().addr().get())?;
+        let address = object.as_ptr().addr().get();
+        let first = self.backend.first_view();
+        if let Some(offset) = first.offset_of(address) {
+            return first.slab_at(offset);
+        }
+        let (view, offset) = self.backend.find(address)?;
         view.slab_at(offset)
     }
 }

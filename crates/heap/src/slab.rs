@@ -56,6 +56,8 @@ pub(crate) struct Slab {
     class: u8,
     /// One bit a frame: it was hidden until an object was taken there.
     shown: u16,
+    /// At how many free objects it belongs to an emptier group, or is no longer full, or is empty.
+    moves_at: u16,
     /// Groups to a free object, as a fraction of 2¹⁶.
     group_scale: u32,
     summary: u64,
@@ -66,6 +68,8 @@ pub(crate) struct Slab {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Returned {
     Ok,
+    /// The slab belongs elsewhere now.
+    Moves,
     /// The object is free already, or is no object's start.
     Corrupt,
 }
@@ -83,6 +87,7 @@ impl Slab {
         self.objects = objects as u16;
         self.class = class.byte();
         self.group = 0;
+        self.moves_at = 1;
         self.bare = if clean { ALL_FRAMES } else { 0 };
         self.hidden = 0;
         self.shown = 0;
@@ -136,8 +141,15 @@ impl Slab {
     }
 
     /// Which group of its bin it belongs to: 0 for the fullest slabs.
-    pub(crate) fn fullness_group(&self) -> u8 {
+    fn fullness_group(&self) -> u8 {
         ((u32::from(self.free) * self.group_scale) >> 16) as u8
+    }
+
+    /// Assigns it to the group of its fullness, until it says that it [moves](Returned::Moves).
+    pub(crate) fn choose_group(&mut self) {
+        self.group = self.fullness_group();
+        let next = (u32::from(self.group) + 1) << 16;
+        self.moves_at = next.div_ceil(self.group_scale).min(self.objects.into()) as u16;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -192,6 +204,9 @@ impl Slab {
         let (Some(head), Some(last)) = (first, last) else { return tail };
         last.link(tail.map(|tail| tail.head), key);
         self.free -= taken as u16;
+        if self.free == 0 {
+            self.moves_at = 1;
+        }
         Some(Batch { head, count: taken + tail.map_or(0, |tail| tail.count) })
     }
 
@@ -213,21 +228,18 @@ impl Slab {
         self.bare &= !touched;
     }
 
-    /// Takes an object back.
-    pub(crate) fn give(&mut self, object: FreeObject) -> Returned {
-        let offset = object.as_ptr().addr().get() % SLAB_BYTES;
-        let index = self.index_at(offset);
-        let (word, bit) = (index / 64, 1 << (index % 64));
-        let bits = &mut self.words[word % WORDS];
-        let whole =
-            index * self.object_bytes as usize == offset && index < usize::from(self.objects);
-        if !whole || *bits & bit != 0 {
+    /// Takes the object numbered `index` back.
+    #[inline]
+    pub(crate) fn give(&mut self, index: usize) -> Returned {
+        let word = index / 64 % WORDS;
+        let bit = 1 << (index % 64);
+        if self.words[word] & bit != 0 || index >= usize::from(self.objects) {
             return Returned::Corrupt;
         }
-        *bits |= bit;
+        self.words[word] |= bit;
         self.summary |= 1 << word;
         self.free += 1;
-        Returned::Ok
+        if self.free == self.moves_at { Returned::Moves } else { Returned::Ok }
     }
 
     /// The scavenged frames in which [`take`](Self::take) has taken objects since this was last
@@ -285,6 +297,8 @@ impl Slab {
         }
         assert!(self.summary.checked_shr(words.len() as u32).unwrap_or(0) == 0, "summary's end");
         assert!(self.free <= self.objects);
+        let group = self.fullness_group();
+        assert!(self.free == 0 || self.group == group, "a slab is in the wrong group");
     }
 }
 
@@ -305,14 +319,12 @@ impl SlabRef {
         Self(slab)
     }
 
-    /// Begins to fetch what taking an object back will read.
+    /// Begins to fetch what taking back the object numbered `index` will read.
     #[inline]
-    pub(crate) fn prefetch(self) {
+    pub(crate) fn prefetch(self, index: usize) {
         prefetch(self.0.as_ptr().cast());
-        // Where the object's bit lies cannot be told before the descriptor is there; for all but
-        // the smallest objects it is in the first line of the words.
         let words = self.0.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Slab, words));
-        prefetch(words);
+        prefetch(words.wrapping_add(index / 64 % WORDS * size_of::<u64>()));
     }
 
     /// The descriptor.
