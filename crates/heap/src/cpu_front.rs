@@ -43,8 +43,12 @@ const TRIES: usize = 64;
 
 /// Nobody has asked yet whether there are sequences.
 const UNKNOWN: u8 = 0;
+/// There are none; or the question is just being asked.
 const UNFIT: u8 = 1;
-const READY: u8 = 2;
+/// Threads have areas.
+const POSSIBLE: u8 = 2;
+/// And the kernel will restart sequences.
+const READY: u8 = 3;
 
 /// The lists of all CPUs.
 #[derive(Debug)]
@@ -53,9 +57,9 @@ pub(crate) struct CpuFront<P> {
     lists: Table,
     /// One more than the highest CPU that has lists.
     used: AtomicUsize,
-    /// The offset of the threads' areas, once ready.
+    /// The offset of the threads' areas, once possible.
     area_offset: AtomicIsize,
-    /// One of the three above.
+    /// One of the four above.
     readiness: AtomicU8,
     gate: Lock<(), P>,
     /// Whether the fork that is under way has kept all sequences away.
@@ -114,26 +118,28 @@ impl<P: Park> CpuFront<P> {
         self.area_offset.load(Relaxed)
     }
 
-    /// Makes ready for [`Seat::Cpu`]; whether this thread may have it.
-    pub(crate) fn begin(&self) -> bool {
+    /// Whether [`begin`](Self::begin) can say yes, as far as can be known without asking the kernel.
+    /// The first call asks the dynamic linker, which may allocate; what finds its way here meanwhile
+    /// is told no.
+    pub(crate) fn may_begin(&self) -> bool {
         if self.readiness.load(Acquire) == UNKNOWN {
-            // The question may allocate, and so lead here again: then the answer is no.
             self.readiness.store(UNFIT, Relaxed);
-            if let Some(offset) = rseq::area_offset().filter(|_| rseq::announce_restarts()) {
+            if let Some(offset) = rseq::area_offset() {
                 self.area_offset.store(offset, Relaxed);
-                // Release: whoever sees it ready sees the offset.
-                self.readiness.store(READY, Release);
+                // Release: whoever sees that it is possible sees the offset.
+                self.readiness.store(POSSIBLE, Release);
             }
         }
-        self.readiness.load(Acquire) == READY && self.cpu().is_some()
+        self.readiness.load(Acquire) >= POSSIBLE
     }
 
-    /// Whether [`begin`](Self::begin) can say yes, as far as can be known without asking the kernel.
-    pub(crate) fn may_begin(&self) -> bool {
-        match self.readiness.load(Acquire) {
-            UNKNOWN => rseq::area_offset().is_some(),
-            readiness => readiness == READY,
+    /// Makes ready for [`Seat::Cpu`]; whether this thread may have it.
+    pub(crate) fn begin(&self) -> bool {
+        if self.may_begin() && self.readiness.load(Relaxed) == POSSIBLE {
+            let readiness = if rseq::announce_restarts() { READY } else { UNFIT };
+            self.readiness.store(readiness, Release);
         }
+        self.readiness.load(Acquire) == READY && self.cpu().is_some()
     }
 
     /// The CPU that this thread runs on: a hint, stale as soon as it is read. `None` if the kernel

@@ -121,7 +121,9 @@ impl Process {
         }
     }
 
-    /// The front that serves threads: what was chosen, or [`Front::Thread`] where there is no other.
+    /// The front that serves threads: what was chosen, or [`Front::Thread`] where there is no other. To
+    /// be asked once before there are many threads: as long as the first call looks for sequences, all
+    /// that come get caches.
     pub fn front(&'static self) -> Front {
         match self.seats.limit.load(Relaxed) {
             ALL => Front::Thread,

@@ -81,13 +81,14 @@ static void trouble(void) {
     printf("%ld preemptions\n", usage.ru_nivcsw);
 }
 
-static pthread_barrier_t here, gone;
+static pthread_barrier_t begin, here, gone;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static void *fall_idle(void *seed) {
     uint64_t random = (uintptr_t)seed * 0x9e3779b97f4a7c15ull + 1;
     void *objects[700];
-    /* One at a time: so there is never much in use at once. */
+    /* All begin at once, but one at a time: so there is never much in use. */
+    pthread_barrier_wait(&begin);
     pthread_mutex_lock(&turn);
     for (int i = 0; i < 700; i++) objects[i] = memset(malloc(256), 1, next_random(&random) % 240 + 16);
     for (int i = 0; i < 700; i++) free(objects[i]);
@@ -99,6 +100,7 @@ static void *fall_idle(void *seed) {
 
 /* Starts threads that use some 180 KB each and then wait until they are let go. */
 static void gather(int count) {
+    pthread_barrier_init(&begin, NULL, count);
     pthread_barrier_init(&here, NULL, count + 1);
     pthread_barrier_init(&gone, NULL, count + 1);
     start(count, fall_idle);
