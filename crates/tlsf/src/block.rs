@@ -20,8 +20,8 @@
 //!    the header is then a footer: the size of the block before, marked `FREE`; or the size of the
 //!    pool, not so marked, if there is no block before.
 //! 3. No two neighbours are both free.
-//! 4. A free block is in the list of its size; the last of a list has `next` zero. The `prev` of
-//!    the first says nothing: it is told by the list's head.
+//! 4. A free block is in the list of its size, but for the victim, which is in none; the last of a
+//!    list has `next` zero. The `prev` of the first says nothing: it is told by the list's head.
 
 use core::marker::PhantomData;
 use core::ptr::with_exposed_provenance_mut;
@@ -36,7 +36,7 @@ pub(crate) struct Header(usize);
 impl Header {
     const FREE: usize = 1;
     const PREV_FREE: usize = Self::FREE << 1;
-    const FLAG_BITS: u32 = 2;
+    pub(crate) const FLAG_BITS: u32 = 2;
 
     /// The end of a pool.
     pub(crate) const END: Self = Self(0);
@@ -80,6 +80,12 @@ impl Header {
     #[inline(always)]
     pub(crate) fn granules(self) -> usize {
         self.0 >> Self::FLAG_BITS
+    }
+
+    /// The size in units of `2^-FLAG_BITS` granules: its bits as they stand in the header.
+    #[inline(always)]
+    pub(crate) fn size_bits(self) -> usize {
+        self.0 & !(Self::FREE | Self::PREV_FREE)
     }
 
     #[inline(always)]
@@ -173,6 +179,19 @@ impl<S: Shape> Block<S> {
     #[inline(always)]
     pub(crate) fn payload_bytes(granules: usize) -> usize {
         (granules << S::GRANULE_LOG2) - S::Word::BYTES
+    }
+
+    /// The block (or the end) that follows, if this one's header is `header`; an instruction
+    /// shorter than by `after`.
+    #[inline(always)]
+    pub(crate) fn behind(self, header: Header) -> Self {
+        let bits = header.size_bits();
+        let bytes = if S::GRANULE_LOG2 >= Header::FLAG_BITS {
+            bits << (S::GRANULE_LOG2 - Header::FLAG_BITS)
+        } else {
+            bits >> (Header::FLAG_BITS - S::GRANULE_LOG2)
+        };
+        Self { payload: self.payload + bytes, shape: PhantomData }
     }
 
     /// The block (or the end) that follows, if this one has `granules`.

@@ -15,6 +15,7 @@ use crate::error::{Failure, Misuse};
 use crate::heap::Tlsf;
 use crate::pool::Pool;
 use crate::table::{Row, Rows, Shape};
+use crate::word::Word;
 
 /// How a [`Growing`] heap takes and gives back memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,9 +136,9 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
 
     /// Gives every region back that is wholly free. O(regions).
     pub fn trim(&mut self) {
-        let mut index = self.heap.newest_pool;
+        let mut index = self.heap.newest_pool.get();
         // Counted, so that a broken chain makes no endless loop.
-        for _ in 0..self.heap.pool_count {
+        for _ in 0..self.heap.pool_count.get() {
             let block = self.heap.block(index);
             index = block.older_pool();
             let header = block.header();
@@ -200,7 +201,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
     #[cold]
     fn shrink(&mut self, block: Block<R::Row>, keep_free_bytes: usize) {
         let granules = block.header().granules();
-        let free_granules = self.heap.managed_granules - self.heap.used_granules();
+        let free_granules = self.heap.free_granules();
         let left_bytes = (free_granules - granules) << R::Row::GRANULE_LOG2;
         if !block.footer_before().is_owned() || left_bytes < keep_free_bytes {
             return;
@@ -233,8 +234,8 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
 impl<S: PageSource, R: Rows> Drop for Growing<S, R> {
     /// Gives all regions back, whatever is in them.
     fn drop(&mut self) {
-        let mut index = self.heap.newest_pool;
-        for _ in 0..self.heap.pool_count {
+        let mut index = self.heap.newest_pool.get();
+        for _ in 0..self.heap.pool_count.get() {
             let block = self.heap.block(index);
             index = block.older_pool();
             if block.footer_before().is_owned() {

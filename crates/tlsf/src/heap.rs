@@ -17,6 +17,11 @@ pub(crate) const PROBES: usize = 4;
 const MIN_REMAINDER_GRANULES: usize = 2;
 const MIN_REMAINDER_SHIFT: u32 = 5;
 
+/// Blocks of fewer granules than this are cut off the victim without a search for a better fit...
+const SMALL_GRANULES: usize = 8;
+/// ... while it has fewer than this: a wilderness is not what small blocks shall be strewn over.
+const WILDERNESS_GRANULES: usize = 4096;
+
 /// A heap with two-level segregated fit, over pools that the caller adds.
 ///
 /// `R` states the parameters: `[Row<index width, second level, granule>; first level]`. The
@@ -43,21 +48,25 @@ const MIN_REMAINDER_SHIFT: u32 = 5;
 pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
     /// The address of index zero.
     pub(crate) base: usize,
-    /// The payloads of all blocks lie in `low .. low + span_bytes`.
+    /// The payloads of all blocks lie in the `span_granules` from `low` on.
     pub(crate) low: usize,
-    pub(crate) span_bytes: usize,
+    pub(crate) span_granules: WordOf<R>,
     /// The first block of the newest pool, 0 without one.
-    pub(crate) newest_pool: usize,
-    pub(crate) pool_count: usize,
+    pub(crate) newest_pool: WordOf<R>,
+    pub(crate) pool_count: WordOf<R>,
     /// Granules in all blocks.
-    pub(crate) managed_granules: usize,
+    pub(crate) managed_granules: WordOf<R>,
     /// The most granules that were ever used at once, and how many fewer are used now: so a call
     /// updates one number, and compares none.
-    pub(crate) peak_used_granules: usize,
-    pub(crate) headroom_granules: usize,
-    pub(crate) last_failure: Option<Failure>,
+    pub(crate) peak_used_granules: WordOf<R>,
+    pub(crate) headroom_granules: WordOf<R>,
+    /// The free block that is in no list: what the last split left. The next block is likely to be
+    /// cut off it, or to be freed before it, and then no list is touched. 0 if there is none.
+    pub(crate) victim: WordOf<R>,
+    pub(crate) victim_granules: WordOf<R>,
     /// Where the `prev` link of no block is written, and never read.
-    no_block: [WordOf<R>; 2],
+    no_block: WordOf<R>,
+    pub(crate) last_failure: Option<Failure>,
     pub(crate) table: Table<R>,
 }
 
@@ -71,14 +80,16 @@ where
         Self {
             base: 0,
             low: 0,
-            span_bytes: 0,
-            newest_pool: 0,
-            pool_count: 0,
-            managed_granules: 0,
-            peak_used_granules: 0,
-            headroom_granules: 0,
+            span_granules: S::Word::ZERO,
+            newest_pool: S::Word::ZERO,
+            pool_count: S::Word::ZERO,
+            managed_granules: S::Word::ZERO,
+            peak_used_granules: S::Word::ZERO,
+            headroom_granules: S::Word::ZERO,
+            victim: S::Word::ZERO,
+            victim_granules: S::Word::ZERO,
+            no_block: S::Word::ZERO,
             last_failure: None,
-            no_block: [S::Word::ZERO; 2],
             table: Table::<[S; FIRST]>::EMPTY,
         }
     }
@@ -99,14 +110,17 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// `None` when no block is large enough; [`last_failure`](Self::last_failure) then tells why.
     #[inline]
     pub fn malloc(&mut self, size: usize) -> Option<NonNull<u8>> {
-        let Some(granules) = self.granules_for(size) else { return self.malloc_largest(size) };
-        let (rounded, bin) = Bin::round_up::<R::Row>(granules);
+        if size > Block::<R::Row>::payload_bytes(self.table.max_class()) {
+            return self.malloc_largest(size);
+        }
+        let least = const { (Block::<R::Row>::MIN_GRANULES - 1) << R::Row::GRANULE_LOG2 };
+        let bin = Bin::above::<R::Row>((size + (Self::HEADER_BYTES - 1)).max(least));
         let index = self.table.head(bin);
         if index == 0 {
-            return self.malloc_larger(granules, rounded, bin);
+            return self.malloc_larger(size, bin);
         }
         let block = self.block(index);
-        self.unlink_first(block, bin);
+        self.table.pop(bin, block.next());
         Some(self.use_whole(block, block.header()))
     }
 
@@ -120,8 +134,12 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// is caught by luck.
     #[inline]
     pub unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.release(ptr) }.map(|_| ())
+        let block = self.used_block(ptr)?;
+        let header = block.header();
+        if !self.free_between_used(block, header) {
+            self.merge(block, header);
+        }
+        Ok(())
     }
 
     /// Frees a block; returns the first block of its pool if the pool is now one free block.
@@ -135,28 +153,35 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     ) -> Result<Option<Block<R::Row>>, Misuse> {
         let block = self.used_block(ptr)?;
         let header = block.header();
-        let granules = header.granules();
-        self.headroom_granules += granules;
-        let next = block.after(granules);
+        if self.free_between_used(block, header) { Ok(None) } else { Ok(self.merge(block, header)) }
+    }
+
+    /// Frees a block if both its neighbours are used.
+    #[inline(always)]
+    fn free_between_used(&mut self, block: Block<R::Row>, header: Header) -> bool {
+        let next = block.behind(header);
         let next_header = next.header();
         if header.may_merge(next_header) {
             cold_path();
-            return Ok(self.merge(block, header));
+            return false;
         }
+        self.note_freed(header.granules());
         next.set_header(next_header.with_prev_free());
         // No block before it is free: header and footer are the same.
         next.set_footer_before(header.with_free());
         block.set_header(header.with_free());
-        self.link(block, granules);
-        Ok(None)
+        self.push(block, Bin::of_header::<R::Row>(header));
+        true
     }
 
     /// The used block whose payload `ptr` is, as far as its header tells.
     #[inline(always)]
     pub(crate) fn used_block(&self, ptr: NonNull<u8>) -> Result<Block<R::Row>, Misuse> {
         let payload = ptr.as_ptr().expose_provenance();
-        let offset = payload.wrapping_sub(self.low);
-        if offset >= self.span_bytes || payload & ((1 << R::Row::GRANULE_LOG2) - 1) != 0 {
+        // A misaligned one has its low bits at the top now.
+        let offset = payload.wrapping_sub(self.low).rotate_right(R::Row::GRANULE_LOG2);
+        let span = self.span_granules.get();
+        if offset >= span {
             return Err(Misuse::Foreign);
         }
         // SAFETY: the callers' promise, or memory between the pools if they lied.
@@ -165,7 +190,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if header.is_free() {
             return Err(Misuse::DoubleFree);
         }
-        if header.granules().wrapping_sub(1) >= (self.span_bytes - offset) >> R::Row::GRANULE_LOG2 {
+        if header.granules().wrapping_sub(1) >= span - offset {
             return Err(Misuse::Corrupt);
         }
         Ok(block)
@@ -176,6 +201,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     #[inline(never)]
     fn merge(&mut self, block: Block<R::Row>, header: Header) -> Option<Block<R::Row>> {
         let mut granules = header.granules();
+        self.note_freed(granules);
         let mut end = block.after(granules);
         let end_header = end.header();
         if end_header.is_free() {
@@ -205,14 +231,49 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             .then_some(first)
     }
 
-    /// Allocates where the list of the size's own class is empty: from a larger class, or else
-    /// from the class below, whose blocks may be large enough.
+    /// Allocates where the list of the size's own class is empty: from a larger class or the
+    /// victim, or else from the class below, whose blocks may be large enough.
     #[inline(never)]
-    fn malloc_larger(&mut self, granules: usize, rounded: usize, bin: Bin) -> Option<NonNull<u8>> {
-        let Some(bin) = self.table.find(bin) else { return self.malloc_probing(granules) };
-        let block = self.block(self.table.head(bin));
-        self.unlink_first(block, bin);
-        Some(self.use_part(block, block.header(), rounded))
+    fn malloc_larger(&mut self, size: usize, bin: Bin) -> Option<NonNull<u8>> {
+        let granules = Self::granules_unchecked(size);
+        let rounded = Bin::round_up::<R::Row>(granules).0;
+        match self.take(rounded, bin) {
+            Some(block) => Some(self.use_part(block, block.header(), rounded)),
+            None => self.malloc_probing(granules),
+        }
+    }
+
+    /// Takes a free block of at least `granules`, all of which `bin` and the lists after it have,
+    /// out of its list, or makes the victim none.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, granules: usize, bin: Bin) -> Option<Block<R::Row>> {
+        let victim_granules = self.victim_granules.get();
+        let victim_fits = victim_granules >= granules;
+        if victim_fits && granules < SMALL_GRANULES && victim_granules < WILDERNESS_GRANULES {
+            return Some(self.take_victim());
+        }
+        match self.table.find(bin) {
+            Some(bin) if !victim_fits || bin < Bin::of::<R::Row>(victim_granules) => {
+                let block = self.block(self.table.head(bin));
+                self.table.pop(bin, block.next());
+                Some(block)
+            }
+            _ => victim_fits.then(|| self.take_victim()),
+        }
+    }
+
+    /// The victim, which is none afterwards.
+    #[inline(always)]
+    fn take_victim(&mut self) -> Block<R::Row> {
+        let block = self.block(self.victim.get());
+        self.set_victim(0, 0);
+        block
+    }
+
+    #[inline(always)]
+    fn set_victim(&mut self, index: usize, granules: usize) {
+        self.victim = WordOf::<R>::truncate(index);
+        self.victim_granules = WordOf::<R>::truncate(granules);
     }
 
     /// Allocates `granules`, all of whose larger classes are empty, from their own class.
@@ -233,8 +294,11 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         self.malloc_probing(Self::granules_unchecked(size))
     }
 
-    /// One of the first blocks in the list of `granules`, if one of them is large enough.
+    /// The victim or one of the first blocks in the list of `granules`, if it is large enough.
     pub(crate) fn probe(&self, granules: usize) -> Option<Block<R::Row>> {
+        if self.victim_granules.get() >= granules {
+            return Some(self.block(self.victim.get()));
+        }
         let mut index = self.table.head(Bin::of::<R::Row>(granules));
         for _ in 0..PROBES {
             if index == 0 {
@@ -253,7 +317,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     pub(crate) fn fail(&mut self, granules: usize) -> Option<NonNull<u8>> {
         self.last_failure = Some(if granules > self.table.max_granules() {
             Failure::TooLarge
-        } else if granules > self.managed_granules - self.used_granules() {
+        } else if granules > self.free_granules() {
             Failure::Exhausted
         } else {
             Failure::Fragmented
@@ -264,14 +328,13 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Makes all of a free block that is in no list used.
     #[inline(always)]
     pub(crate) fn use_whole(&mut self, block: Block<R::Row>, header: Header) -> NonNull<u8> {
-        let granules = header.granules();
-        let next = block.after(granules);
+        let next = block.behind(header);
         next.set_header(next.header().without_prev_free());
         block.set_header(header.without_free());
-        self.hand_out(block, granules)
+        self.hand_out(block, header.granules())
     }
 
-    /// Makes the first `granules` of a free block that is in no list used, and files the rest.
+    /// Makes the first `granules` of a free block that is in no list used, and the rest the victim.
     #[inline(always)]
     pub(crate) fn use_part(
         &mut self,
@@ -284,7 +347,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             return self.use_whole(block, header);
         }
         block.set_header(Header::used(granules).with_prev_free_of(header));
-        self.file(block.after(granules), rest);
+        self.split_off(block.after(granules), rest);
         self.hand_out(block, granules)
     }
 
@@ -308,35 +371,68 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Counts `granules` more as used.
     #[inline(always)]
     pub(crate) fn note_used(&mut self, granules: usize) {
-        let (headroom, is_peak) = self.headroom_granules.overflowing_sub(granules);
+        let (headroom, is_peak) = self.headroom_granules.minus(granules);
         self.headroom_granules = headroom;
         if is_peak {
-            cold_path();
-            self.peak_used_granules = self.peak_used_granules.wrapping_sub(headroom);
-            self.headroom_granules = 0;
+            self.raise_peak();
         }
+    }
+
+    #[cold]
+    fn raise_peak(&mut self) {
+        // Below zero by what the peak is higher.
+        self.peak_used_granules = self.peak_used_granules.minus(self.headroom_granules.get()).0;
+        self.headroom_granules = WordOf::<R>::ZERO;
+    }
+
+    /// Counts `granules` fewer as used.
+    #[inline(always)]
+    pub(crate) fn note_freed(&mut self, granules: usize) {
+        let headroom = self.headroom_granules.get() + granules;
+        self.headroom_granules = WordOf::<R>::truncate(headroom);
     }
 
     /// How many granules are in used blocks.
     #[inline(always)]
     pub(crate) fn used_granules(&self) -> usize {
-        self.peak_used_granules - self.headroom_granules
+        // Only overwritten headers make it negative.
+        self.peak_used_granules.get().saturating_sub(self.headroom_granules.get())
     }
 
-    /// Makes `granules` from `block` on a free block after a used one and files it. What follows
-    /// knows already that a free block is before it.
+    /// How many granules are in free blocks.
+    pub(crate) fn free_granules(&self) -> usize {
+        // As above.
+        self.managed_granules.get().saturating_sub(self.used_granules())
+    }
+
+    /// Makes `granules` from `block` on a free block after a used one, and the victim, in whose place
+    /// the one before is listed. What follows knows already that a free block is before it.
     #[inline(always)]
-    pub(crate) fn file(&mut self, block: Block<R::Row>, granules: usize) {
+    pub(crate) fn split_off(&mut self, block: Block<R::Row>, granules: usize) {
         block.set_header(Header::free(granules));
         block.after(granules).set_footer_before(Header::free(granules));
-        self.link(block, granules);
+        let (old, old_granules) = (self.victim.get(), self.victim_granules.get());
+        self.set_victim(self.index(block), granules);
+        if old != 0 {
+            self.push(self.block(old), Bin::of::<R::Row>(old_granules));
+        }
     }
 
-    /// Puts a free block at the head of its list.
+    /// Puts a free block at the head of its list; or makes it the victim if there is none.
     #[inline(always)]
     pub(crate) fn link(&mut self, block: Block<R::Row>, granules: usize) {
+        if self.victim == WordOf::<R>::ZERO {
+            self.set_victim(self.index(block), granules);
+        } else {
+            self.push(block, Bin::of::<R::Row>(granules));
+        }
+    }
+
+    /// Puts a free block at the head of `bin`.
+    #[inline(always)]
+    fn push(&mut self, block: Block<R::Row>, bin: Bin) {
         let index = self.index(block);
-        let old = self.table.push(Bin::of::<R::Row>(granules), index);
+        let old = self.table.push(bin, index);
         block.set_next(old);
         self.set_prev_of(old, index);
     }
@@ -347,23 +443,24 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     #[inline(always)]
     fn set_prev_of(&mut self, index: usize, prev: usize) {
         let no_block = (&raw mut self.no_block).expose_provenance();
-        let payload = select_unpredictable(index != 0, self.block(index).payload(), no_block);
+        // `prev` is the second word of a payload.
+        let no_payload = no_block.wrapping_sub(Self::HEADER_BYTES);
+        let payload = select_unpredictable(index != 0, self.block(index).payload(), no_payload);
         // SAFETY: a free block of the heap, or the heap's own field, of which only the link is used.
         unsafe { Block::<R::Row>::at(payload) }.set_prev(prev);
     }
 
-    /// Takes the first block of `bin` out of its list.
-    #[inline(always)]
-    fn unlink_first(&mut self, block: Block<R::Row>, bin: Bin) {
-        self.table.pop(bin, block.next());
-    }
-
-    /// Takes a free block of `granules` out of its list.
+    /// Takes a free block of `granules` out of its list; or leaves the heap without a victim, if it
+    /// was that.
     #[inline(always)]
     pub(crate) fn unlink(&mut self, block: Block<R::Row>, granules: usize) {
+        let index = self.index(block);
+        if index == self.victim.get() {
+            return self.set_victim(0, 0);
+        }
         let next = block.next();
         let bin = Bin::of::<R::Row>(granules);
-        if self.table.head(bin) == self.index(block) {
+        if self.table.head(bin) == index {
             self.table.pop(bin, next);
         } else {
             let prev = block.prev();

@@ -1,10 +1,10 @@
 //! A heap whose control structure lies in the caller's memory, with as many rows as its pools
-//! need: a table for 64 KiB takes a few hundred bytes instead of kilobytes.
+//! need: for 64 KiB it takes tens of bytes instead of kilobytes.
 
 use core::mem::MaybeUninit;
 
 use crate::heap::Tlsf;
-use crate::table::Row;
+use crate::table::{Row, storage_rows};
 use crate::word::Word;
 
 impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GRANULE>]> {
@@ -12,7 +12,7 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GR
     /// `pool_bytes` each.
     #[must_use]
     pub const fn control_bytes(pool_bytes: usize) -> usize {
-        let rows = Self::rows_for(pool_bytes) * size_of::<Row<W, SECOND, GRANULE>>();
+        let rows = Self::storage_rows_for(pool_bytes) * size_of::<Row<W, SECOND, GRANULE>>();
         (size_of::<Tlsf<[Row<W, SECOND, GRANULE>; 0]>>() + rows).next_multiple_of(8)
     }
 
@@ -24,7 +24,7 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GR
         memory: &mut [MaybeUninit<u8>],
         pool_bytes: usize,
     ) -> Option<(&mut Self, &mut [MaybeUninit<u8>])> {
-        let rows = Self::rows_for(pool_bytes);
+        let rows = Self::storage_rows_for(pool_bytes);
         let (control, rest) = memory.split_at_mut_checked(Self::control_bytes(pool_bytes))?;
         if control.as_ptr().addr() % 8 != 0 {
             return None;
@@ -41,11 +41,13 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GR
         Some((unsafe { &mut *heap }, rest))
     }
 
-    /// How many rows file blocks of up to `pool_bytes`.
-    const fn rows_for(pool_bytes: usize) -> usize {
-        let granules = pool_bytes / GRANULE;
-        let second_log2 = SECOND.trailing_zeros();
-        if granules < SECOND { 1 } else { (granules.ilog2() - second_log2 + 2) as usize }
+    /// How many rows of storage file the blocks of a pool of `pool_bytes`.
+    const fn storage_rows_for(pool_bytes: usize) -> usize {
+        // The pool's head takes at least one.
+        let granules = (pool_bytes / GRANULE).saturating_sub(1);
+        let log2 = SECOND.trailing_zeros();
+        let rows = if granules < SECOND { 1 } else { (granules.ilog2() - log2 + 2) as usize };
+        storage_rows::<W, SECOND>(rows)
     }
 }
 
@@ -65,7 +67,7 @@ mod tests {
     #[test]
     fn a_small_heap_has_a_small_table_and_uses_all_the_rest() {
         let mut memory = Memory([MaybeUninit::uninit(); 72 << 10]);
-        for pool_bytes in [64usize, 1000, 4096, 65536, 70_000] {
+        for pool_bytes in [64usize, 1000, 4096, 65_520, 65_536, 65_552, 70_000] {
             let control = Tlsf::<[Row<u16, 4>]>::control_bytes(pool_bytes);
             let memory = &mut memory.0[..control + pool_bytes];
             let (heap, rest) = Tlsf::<[Row<u16, 4>]>::new_in(memory, pool_bytes).expect("fits");
@@ -78,7 +80,8 @@ mod tests {
             assert!(heap.malloc(largest).is_some());
             assert_eq!(heap.validate(), Ok(()));
         }
-        assert!(Tlsf::<[Row<u16, 4>]>::control_bytes(64 << 10) <= 256);
+        assert_eq!(Tlsf::<[Row<u16, 2>]>::control_bytes(64 << 10), 96);
+        assert!(Tlsf::<[Row<u16, 4>]>::control_bytes(64 << 10) <= 144);
         assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[1..], 64).is_none());
         assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[..100], 65536).is_none());
     }

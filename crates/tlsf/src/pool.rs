@@ -14,7 +14,7 @@ use core::ptr::NonNull;
 use crate::block::{Block, Header};
 use crate::error::PoolError;
 use crate::heap::Tlsf;
-use crate::table::{Rows, Shape};
+use crate::table::{Rows, Shape, WordOf};
 use crate::word::Word;
 
 /// A pool of a heap.
@@ -76,13 +76,14 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         block.after(granules).set_header(Header::END.with_prev_free());
         block.after(granules).set_footer_before(Header::free(granules));
         block.set_newer_pool(0);
-        block.set_older_pool(self.newest_pool);
-        if self.newest_pool != 0 {
-            self.block(self.newest_pool).set_newer_pool(self.index(block));
+        let (index, older) = (self.index(block), self.newest_pool.get());
+        block.set_older_pool(older);
+        if older != 0 {
+            self.block(older).set_newer_pool(index);
         }
-        self.newest_pool = self.index(block);
-        self.pool_count += 1;
-        self.managed_granules += granules;
+        self.newest_pool = WordOf::<R>::truncate(index);
+        self.pool_count = WordOf::<R>::truncate(self.pool_count.get() + 1);
+        self.managed_granules = WordOf::<R>::truncate(self.managed_granules.get() + granules);
         self.link(block, granules);
         Ok(Pool { first_payload: first })
     }
@@ -119,19 +120,19 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if newer != 0 {
             self.block(newer).set_older_pool(older);
         } else {
-            self.newest_pool = older;
+            self.newest_pool = WordOf::<R>::truncate(older);
         }
-        self.pool_count -= 1;
-        self.managed_granules -= granules;
-        if self.pool_count == 0 {
-            (self.base, self.low, self.span_bytes) = (0, 0, 0);
+        self.pool_count = self.pool_count.minus(1).0;
+        self.managed_granules = self.managed_granules.minus(granules).0;
+        if self.pool_count == WordOf::<R>::ZERO {
+            (self.base, self.low, self.span_granules) = (0, 0, WordOf::<R>::ZERO);
         }
         Ok(())
     }
 
     /// The pools, the newest first. The heap must not change meanwhile.
     pub fn pools(&self) -> Pools<'_, R> {
-        Pools { heap: self, index: self.newest_pool, left: self.pool_count }
+        Pools { heap: self, index: self.newest_pool.get(), left: self.pool_count.get() }
     }
 
     /// Whether `payload` lies in a pool. O(pools).
@@ -146,26 +147,32 @@ impl<R: ?Sized + Rows> Tlsf<R> {
 
     /// Extends the span of addresses to `first..end`, if indices reach so far.
     fn reach(&mut self, first: usize, end: usize) -> Result<(), PoolError> {
-        let (base, low, high) = if self.pool_count == 0 {
+        let (base, low, high) = if self.pool_count == WordOf::<R>::ZERO {
             (Self::base_for(first, end), first, end)
         } else {
-            (self.base, self.low.min(first), end.max(self.low + self.span_bytes))
+            (self.base, self.low.min(first), end.max(self.low + self.span_bytes()))
         };
         let index = |payload: usize| payload.wrapping_sub(base) >> R::Row::GRANULE_LOG2;
-        let reach = 1..=<R::Row as Shape>::Word::MAX;
+        let reach = 1..=WordOf::<R>::MAX;
         if !reach.contains(&index(first)) || !reach.contains(&index(end)) {
             return Err(PoolError::OutOfReach);
         }
-        (self.base, self.low, self.span_bytes) = (base, low, high - low);
+        (self.base, self.low) = (base, low);
+        self.span_granules = WordOf::<R>::truncate((high - low) >> R::Row::GRANULE_LOG2);
         Ok(())
+    }
+
+    /// From the first payload of all pools to the last end, in bytes.
+    pub(crate) fn span_bytes(&self) -> usize {
+        self.span_granules.get() << R::Row::GRANULE_LOG2
     }
 
     /// The address of index zero that puts the first pool into the middle of what can be reached.
     fn base_for(first: usize, end: usize) -> usize {
-        if <R::Row as Shape>::Word::BITS == usize::BITS {
+        if WordOf::<R>::BITS == usize::BITS {
             return 0;
         }
-        let reach_bytes = <R::Row as Shape>::Word::MAX << R::Row::GRANULE_LOG2;
+        let reach_bytes = WordOf::<R>::MAX << R::Row::GRANULE_LOG2;
         let room = reach_bytes.saturating_sub(end - first) >> (R::Row::GRANULE_LOG2 + 1);
         first.wrapping_sub(room.max(1) << R::Row::GRANULE_LOG2)
     }
@@ -186,7 +193,7 @@ impl<R: ?Sized + Rows> Iterator for Pools<'_, R> {
         // A broken chain must not make this a loop without end, nor lead out of the heap's memory.
         let block = self.heap.block(self.index);
         let offset = block.payload().wrapping_sub(self.heap.low);
-        if self.index == 0 || self.left == 0 || offset >= self.heap.span_bytes {
+        if self.index == 0 || self.left == 0 || offset >= self.heap.span_bytes() {
             return None;
         }
         self.index = block.older_pool();

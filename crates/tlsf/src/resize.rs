@@ -31,7 +31,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if room > self.table.max_class() {
             return self.fail(usize::MAX);
         }
-        let Some(block) = self.take(room) else { return self.fail(room) };
+        let Some(block) = self.take_or_probe(room) else { return self.fail(room) };
         let header = block.header();
         let gap = Self::gap(block, align);
         if gap == 0 {
@@ -47,13 +47,12 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     /// Takes a free block of at least `granules` out of its list.
-    fn take(&mut self, granules: usize) -> Option<Block<R::Row>> {
-        let block = match self.table.find(Bin::round_up::<R::Row>(granules).1) {
-            Some(bin) => self.block(self.table.head(bin)),
-            None => self.probe(granules)?,
-        };
-        self.unlink(block, block.header().granules());
-        Some(block)
+    fn take_or_probe(&mut self, granules: usize) -> Option<Block<R::Row>> {
+        self.take(granules, Bin::round_up::<R::Row>(granules).1).or_else(|| {
+            let block = self.probe(granules)?;
+            self.unlink(block, block.header().granules());
+            Some(block)
+        })
     }
 
     /// How many granules lie between the payload of `block` and the first one at a multiple of
@@ -177,7 +176,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if has > had {
             self.note_used(has - had);
         } else {
-            self.headroom_granules += had - has;
+            self.note_freed(had - has);
         }
     }
 
@@ -203,7 +202,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             end.set_header(end.header().without_prev_free());
         } else {
             end.set_header(end.header().with_prev_free());
-            self.file(block.after(kept), whole - kept);
+            self.split_off(block.after(kept), whole - kept);
         }
         kept
     }

@@ -4,6 +4,7 @@ use crate::block::Block;
 use crate::error::Failure;
 use crate::heap::{PROBES, Tlsf};
 use crate::table::{Rows, Shape};
+use crate::word::Word;
 
 /// Figures of a heap. Bytes of blocks count their headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,11 +31,11 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     pub fn stats(&self) -> Stats {
         let bytes = |granules: usize| granules << R::Row::GRANULE_LOG2;
         Stats {
-            pools: self.pool_count,
-            managed_bytes: bytes(self.managed_granules),
+            pools: self.pool_count.get(),
+            managed_bytes: bytes(self.managed_granules.get()),
             used_bytes: bytes(self.used_granules()),
-            free_bytes: bytes(self.managed_granules - self.used_granules()),
-            peak_used_bytes: bytes(self.peak_used_granules),
+            free_bytes: bytes(self.free_granules()),
+            peak_used_bytes: bytes(self.peak_used_granules.get()),
             largest_allocatable_bytes: self.largest_allocatable_bytes(),
             last_failure: self.last_failure,
         }
@@ -46,9 +47,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     fn largest_allocatable_bytes(&self) -> usize {
-        let Some(bin) = self.table.last() else { return 0 };
-        let mut index = self.table.head(bin);
-        let mut largest = 0;
+        let mut largest = self.victim_granules.get();
+        let mut index = self.table.last().map_or(0, |bin| self.table.head(bin));
         for _ in 0..PROBES {
             if index == 0 {
                 break;
@@ -57,6 +57,6 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             largest = largest.max(block.header().granules());
             index = block.next();
         }
-        Block::<R::Row>::payload_bytes(largest)
+        if largest == 0 { 0 } else { Block::<R::Row>::payload_bytes(largest) }
     }
 }

@@ -10,16 +10,17 @@
 //! into `SECOND` bins. Bins are numbered through, so that the bin after the last of a row is the
 //! first of the next row, and rounding a size up to the start of a bin needs no case distinction.
 //!
-//! In memory the bitmaps of all rows come first, then the heads of all bins.
+//! In memory the bitmap of all bins comes first, in words of the index width, then their heads.
 //!
 //! Invariants
-//! 1. Bit `c` of row `r`'s bitmap is set exactly while bin `SECOND * r + c` has a block; bit `r` of
-//!    `occupied` exactly while that bitmap is not zero.
+//! 1. Bit `b` of the bitmap is set exactly while bin `b` has a block; bit `w` of `occupied` exactly
+//!    while word `w` of the bitmap is not zero.
 //! 2. A heap whose blocks have at most `max_granules` granules files none past the last row.
 //!
 //! (Masmano, Ripoll, Crespo, Real: "TLSF: a new dynamic memory allocator for real-time systems",
 //! ECRTS 2004.)
 
+use crate::block::Header;
 use crate::word::Word;
 
 mod sealed {
@@ -30,21 +31,40 @@ mod sealed {
 }
 
 /// The number of a free list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Bin(usize);
 
 impl Bin {
     /// The list where a block of `granules` is filed.
     #[inline(always)]
     pub(crate) fn of<S: Shape>(granules: usize) -> Self {
-        let shift = Self::shift::<S>(granules);
-        Self(((shift as usize) << S::SECOND_LOG2) + (granules >> shift))
+        Self::of_parts::<S>(granules, 0)
+    }
+
+    /// The list where a block with this header is filed.
+    #[inline(always)]
+    pub(crate) fn of_header<S: Shape>(header: Header) -> Self {
+        Self::of_parts::<S>(header.size_bits(), Header::FLAG_BITS)
+    }
+
+    /// The first list all of whose blocks have more than so many bytes.
+    #[inline(always)]
+    pub(crate) fn above<S: Shape>(bytes: usize) -> Self {
+        Self(Self::of_parts::<S>(bytes, S::GRANULE_LOG2).0 + 1)
+    }
+
+    /// The list where a block is filed whose size is so many parts, `2^part_log2` a granule.
+    #[inline(always)]
+    fn of_parts<S: Shape>(parts: usize, part_log2: u32) -> Self {
+        let shift = ilog2(parts | 1 << (S::SECOND_LOG2 + part_log2)) - S::SECOND_LOG2;
+        let rows = (shift as usize) << S::SECOND_LOG2;
+        Self(rows + (parts >> shift) - ((part_log2 as usize) << S::SECOND_LOG2))
     }
 
     /// log2 of the width of the list where a block of `granules` is filed.
     #[inline(always)]
     fn shift<S: Shape>(granules: usize) -> u32 {
-        (granules | (1 << S::SECOND_LOG2)).ilog2() - S::SECOND_LOG2
+        ilog2(granules | (1 << S::SECOND_LOG2)) - S::SECOND_LOG2
     }
 
     /// The least multiple of the width of its list that is not below `granules`, and its list:
@@ -56,20 +76,44 @@ impl Bin {
         (widths << shift, Self(((shift as usize) << S::SECOND_LOG2) + widths))
     }
 
+    /// The word of the bitmap where its bit is.
     #[inline(always)]
-    fn row<S: Shape>(self) -> usize {
-        self.0 >> S::SECOND_LOG2
+    fn word<W: Word>(self) -> usize {
+        self.0 / W::BITS as usize
     }
 
+    /// The number of its bit in that word.
     #[inline(always)]
-    fn column<S: Shape>(self) -> usize {
-        self.0 & ((1 << S::SECOND_LOG2) - 1)
+    fn bit<W: Word>(self) -> usize {
+        self.0 % W::BITS as usize
     }
+}
+
+/// The number of the highest bit that is set.
+///
+/// `bsr` waits for what its target register held before, and there the compiler's choice of a
+/// register decides whether a `free` waits for the header of the next block twice: that alone was up
+/// to a quarter of its time. So the target is the source.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn ilog2(value: usize) -> u32 {
+    debug_assert!(value != 0, "the logarithm of zero");
+    let mut log2 = value;
+    // SAFETY: an instruction on a register; its result is defined, since no value here is zero.
+    unsafe { core::arch::asm!("bsr {0}, {0}", inout(reg) log2, options(pure, nomem, nostack)) };
+    log2 as u32
+}
+
+/// The number of the highest bit that is set.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline(always)]
+fn ilog2(value: usize) -> u32 {
+    value.ilog2()
 }
 
 /// What one first-level class of sizes takes in a table: a bitmap and the heads of `SECOND` free
 /// lists of blocks whose sizes are multiples of `GRANULE` bytes. It is storage: the table has an order
-/// of its own for the words of its rows.
+/// of its own for the words of its rows, and needs fewer of them where a bitmap has few bits.
 ///
 /// `SECOND` is a power of two from 2 to the number of bits of `W`; `GRANULE`, the alignment of
 /// all blocks, is a power of two from the bytes of `W` to 4096.
@@ -113,6 +157,14 @@ pub trait Rows: sealed::Sealed {
     fn rows(&self) -> &[Self::Row];
     /// All rows.
     fn rows_mut(&mut self) -> &mut [Self::Row];
+    /// How many classes the first level has.
+    fn count(&self) -> usize;
+}
+
+/// How many rows of storage hold the bitmap and the heads of so many rows of `SECOND` lists.
+pub(crate) const fn storage_rows<W: Word, const SECOND: usize>(rows: usize) -> usize {
+    let heads = rows * SECOND;
+    (heads + heads.div_ceil(W::BITS as usize)).div_ceil(SECOND + 1)
 }
 
 impl<W: Word, const SECOND: usize, const GRANULE: usize> Rows for [Row<W, SECOND, GRANULE>] {
@@ -126,6 +178,13 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Rows for [Row<W, SECOND
     #[inline(always)]
     fn rows_mut(&mut self) -> &mut [Self::Row] {
         self
+    }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        // The most for which `storage_rows` gives no more than there are.
+        let (words, bits) = (self.len() * (SECOND + 1), W::BITS as usize);
+        words * bits / (SECOND * (bits + 1))
     }
 }
 
@@ -143,23 +202,33 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize, const FIRST: usize> Row
     fn rows_mut(&mut self) -> &mut [Self::Row] {
         self
     }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        FIRST
+    }
 }
 
-/// The table itself: the rows and the bitmap of those that hold blocks.
+/// The table itself: the rows, and a bitmap of the words of their bitmap that are not zero.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Table<R: ?Sized> {
-    pub(crate) occupied: u64,
-    pub(crate) rows: R,
+pub(crate) struct Table<R: ?Sized + Rows> {
+    occupied: WordOf<R>,
+    rows: R,
 }
 
 /// The index width of a heap with rows `R`.
 pub(crate) type WordOf<R> = <<R as Rows>::Row as Shape>::Word;
 
-impl<S: Shape, const FIRST: usize> Table<[S; FIRST]> {
+impl<S: Shape, const FIRST: usize> Table<[S; FIRST]>
+where
+    [S; FIRST]: Rows<Row = S>,
+{
     pub(crate) const EMPTY: Self = {
         assert!(FIRST >= 1 && FIRST <= 64);
-        Self { occupied: 0, rows: [S::EMPTY; FIRST] }
+        // One bit for each word of the bitmap.
+        assert!((FIRST << S::SECOND_LOG2) <= (S::Word::BITS * S::Word::BITS) as usize);
+        Self { occupied: S::Word::ZERO, rows: [S::EMPTY; FIRST] }
     };
 }
 
@@ -168,7 +237,7 @@ impl<R: ?Sized + Rows> Table<R> {
     #[inline(always)]
     pub(crate) fn max_granules(&self) -> usize {
         // The last row ends below 2^(its number + SECOND_LOG2).
-        let end_log2 = self.rows.rows().len() as u32 - 1 + R::Row::SECOND_LOG2;
+        let end_log2 = self.rows.count() as u32 - 1 + R::Row::SECOND_LOG2;
         let by_rows = usize::MAX >> usize::BITS.saturating_sub(end_log2);
         by_rows.min(WordOf::<R>::MAX >> 2).min(isize::MAX as usize >> R::Row::GRANULE_LOG2)
     }
@@ -202,20 +271,32 @@ impl<R: ?Sized + Rows> Table<R> {
         self.rows.rows().len() * ((1 << R::Row::SECOND_LOG2) + 1)
     }
 
+    /// How many lists there are.
     #[inline(always)]
-    fn bitmap(&self, row: usize) -> usize {
-        self.load(row).get()
+    fn bin_count(&self) -> usize {
+        self.rows.count() << R::Row::SECOND_LOG2
+    }
+
+    /// How many words the bitmap has.
+    #[inline(always)]
+    fn bitmap_words(&self) -> usize {
+        self.bin_count().div_ceil(WordOf::<R>::BITS as usize)
+    }
+
+    #[inline(always)]
+    fn bitmap(&self, word: usize) -> usize {
+        self.load(word).get()
     }
 
     /// The first block of `bin`, 0 if there is none.
     #[inline(always)]
     pub(crate) fn head(&self, bin: Bin) -> usize {
-        self.load(self.rows.rows().len() + bin.0).get()
+        self.load(self.bitmap_words() + bin.0).get()
     }
 
     #[inline(always)]
     fn set_head(&mut self, bin: Bin, head: usize) {
-        self.store(self.rows.rows().len() + bin.0, head);
+        self.store(self.bitmap_words() + bin.0, head);
     }
 
     /// Makes the block `head` the first of `bin`; returns the one that was first, or 0.
@@ -224,13 +305,13 @@ impl<R: ?Sized + Rows> Table<R> {
     /// mispredicted as often: the bitmap is written in any case.
     #[inline(always)]
     pub(crate) fn push(&mut self, bin: Bin, head: usize) -> usize {
-        let row = bin.row::<R::Row>();
+        let word = bin.word::<WordOf<R>>();
         let old = self.head(bin);
         self.set_head(bin, head);
-        let bitmap = self.bitmap(row);
-        self.store(row, bitmap | 1 << bin.column::<R::Row>());
+        let bitmap = self.bitmap(word);
+        self.store(word, bitmap | 1 << bin.bit::<WordOf<R>>());
         if bitmap == 0 {
-            self.occupied |= 1 << row;
+            self.set_occupied(self.occupied.get() | 1 << word);
         }
         old
     }
@@ -238,60 +319,69 @@ impl<R: ?Sized + Rows> Table<R> {
     /// Takes the first block of `bin` out and makes `head`, a block or 0, the first.
     #[inline(always)]
     pub(crate) fn pop(&mut self, bin: Bin, head: usize) {
-        let row = bin.row::<R::Row>();
+        let word = bin.word::<WordOf<R>>();
         self.set_head(bin, head);
         // By invariant 1 the bit is set.
-        let bitmap = self.load(row).inverted(bin.column::<R::Row>(), head == 0).get();
-        self.store(row, bitmap);
+        let bitmap = self.load(word).inverted(bin.bit::<WordOf<R>>(), head == 0).get();
+        self.store(word, bitmap);
         if bitmap == 0 {
-            self.occupied &= !(1 << row);
+            self.set_occupied(self.occupied.get() & !(1 << word));
         }
+    }
+
+    #[inline(always)]
+    fn set_occupied(&mut self, occupied: usize) {
+        self.occupied = WordOf::<R>::truncate(occupied);
     }
 
     /// The first list from `bin` on that holds blocks.
     #[inline(always)]
     pub(crate) fn find(&self, bin: Bin) -> Option<Bin> {
-        let mut row = bin.row::<R::Row>();
-        let mut columns = self.bitmap(row) & (usize::MAX << bin.column::<R::Row>());
-        if columns == 0 {
-            // Two shifts, since the last row may be number 63.
-            let later = self.occupied & (u64::MAX << row << 1);
+        let mut word = bin.word::<WordOf<R>>();
+        let mut bits = self.bitmap(word) & (usize::MAX << bin.bit::<WordOf<R>>());
+        if bits == 0 {
+            // Two shifts, since the last word may be number 63.
+            let later = self.occupied.get() & (usize::MAX << word << 1);
             if later == 0 {
                 return None;
             }
-            row = later.trailing_zeros() as usize;
-            columns = self.bitmap(row);
+            word = later.trailing_zeros() as usize;
+            bits = self.bitmap(word);
         }
-        Some(Bin((row << R::Row::SECOND_LOG2) + columns.trailing_zeros() as usize))
+        Some(Bin(word * WordOf::<R>::BITS as usize + bits.trailing_zeros() as usize))
     }
 
     /// The last list that holds blocks.
     pub(crate) fn last(&self) -> Option<Bin> {
-        let row = self.occupied.checked_ilog2()? as usize;
-        let column = self.bitmap(row).checked_ilog2()? as usize;
-        Some(Bin((row << R::Row::SECOND_LOG2) + column))
+        let word = self.occupied.get().checked_ilog2()? as usize;
+        let bit = self.bitmap(word).checked_ilog2()? as usize;
+        Some(Bin(word * WordOf::<R>::BITS as usize + bit))
     }
 
     /// Whether invariant 1 holds.
     pub(crate) fn bitmaps_agree(&self) -> bool {
-        let rows = self.rows.rows().len();
-        let agrees = |row: usize| {
-            let heads = (0..1 << R::Row::SECOND_LOG2)
-                .filter(|column| self.head(Bin((row << R::Row::SECOND_LOG2) + column)) != 0)
-                .fold(0, |bits, column| bits | 1usize << column);
-            heads == self.bitmap(row) && (heads != 0) == (self.occupied >> row & 1 != 0)
+        let agrees = |word: usize| {
+            let first = word * WordOf::<R>::BITS as usize;
+            let bits = (first..self.bin_count().min(first + WordOf::<R>::BITS as usize))
+                .filter(|&bin| self.head(Bin(bin)) != 0)
+                .fold(0, |bits, bin| bits | 1usize << (bin - first));
+            bits == self.bitmap(word) && (bits != 0) == (self.occupied.get() >> word & 1 != 0)
         };
-        (0..rows).all(agrees) && self.occupied.checked_shr(rows as u32).unwrap_or(0) == 0
+        let words = self.bitmap_words();
+        let beyond = self.occupied.get().checked_shr(words as u32).unwrap_or(0);
+        (0..words).all(agrees) && beyond == 0
     }
 
     /// All lists.
     pub(crate) fn bins(&self) -> impl Iterator<Item = Bin> + use<R> {
-        (0..self.rows.rows().len() << R::Row::SECOND_LOG2).map(Bin)
+        (0..self.bin_count()).map(Bin)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
 
     type Small = Row<u16, 4>;
@@ -309,6 +399,11 @@ mod tests {
             assert_eq!(Bin::of::<Small>(rounded), fitting, "{granules}");
             assert_ne!(Bin::of::<Small>(rounded - 1), fitting, "{granules}");
             assert!(granules <= rounded && rounded <= granules + granules / 4, "{granules}");
+            let header = Header::free(granules).with_prev_free();
+            assert_eq!(Bin::of_header::<Small>(header), bin, "{granules}");
+            for bytes in 16 * (granules - 1)..16 * granules {
+                assert_eq!(Bin::above::<Small>(bytes), fitting, "{bytes}");
+            }
         }
     }
 
@@ -318,8 +413,27 @@ mod tests {
         let max = table.max_granules();
         assert_eq!(Bin::round_up::<Small>(table.max_class()).0, table.max_class());
         assert_eq!(Bin::round_up::<Small>(table.max_class()).1, Bin(27));
-        assert_eq!(Bin::of::<Small>(max).row::<Small>(), 6);
-        assert_eq!(Bin::of::<Small>(max + 1).row::<Small>(), 7);
+        assert_eq!(Bin::of::<Small>(max), Bin(27));
+        assert_eq!(Bin::of::<Small>(max + 1), Bin(28));
+    }
+
+    #[test]
+    fn storage_holds_the_rows_it_is_meant_for() {
+        fn check<W: Word, const SECOND: usize>(rows: usize) {
+            let storage = storage_rows::<W, SECOND>(rows);
+            let table = std::vec![Row::<W, SECOND, 16>::EMPTY; storage];
+            let count = table.as_slice().count();
+            assert!(rows <= count, "{rows}");
+            let words = count * SECOND + (count * SECOND).div_ceil(W::BITS as usize);
+            assert!(words <= storage * (SECOND + 1), "{rows}");
+        }
+        for rows in 1..=16 {
+            check::<u16, 2>(rows);
+            check::<u16, 4>(rows);
+            check::<u16, 16>(rows);
+            check::<u32, 32>(rows);
+            check::<usize, 32>(rows);
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::vec::Vec;
 use crate::*;
 
 mod cases;
+mod corruption;
 mod growth;
 
 /// The environment variable that makes the soak tests as long as wanted.

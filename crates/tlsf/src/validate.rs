@@ -5,6 +5,7 @@ use crate::error::Corruption;
 use crate::heap::Tlsf;
 use crate::pool::Pool;
 use crate::table::{Bin, Rows, Shape};
+use crate::word::Word;
 
 /// What a walk over the pools counts.
 #[derive(Default)]
@@ -27,7 +28,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             // SAFETY: a pool of this heap begins with a block.
             let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
             let pool = first.footer_before();
-            let room = self.low + self.span_bytes - first.payload();
+            let room = self.low + self.span_bytes() - first.payload();
             if pool.granules() > room >> R::Row::GRANULE_LOG2 || pool.is_free() {
                 return Err(Corruption::Size(first.payload()));
             }
@@ -38,11 +39,11 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             Self::validate_pool(first, &mut totals)?;
             pools += 1;
         }
-        if pools != self.pool_count || older_pool != 0 {
+        if pools != self.pool_count.get() || older_pool != 0 {
             return Err(Corruption::Pools);
         }
-        if totals.managed != self.managed_granules
-            || self.headroom_granules > self.peak_used_granules
+        if totals.managed != self.managed_granules.get()
+            || self.headroom_granules.get() > self.peak_used_granules.get()
             || totals.used != self.used_granules()
         {
             return Err(Corruption::Count);
@@ -50,7 +51,23 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if !self.table.bitmaps_agree() {
             return Err(Corruption::Bitmap);
         }
-        self.validate_lists(totals.free_blocks)
+        let victims = self.validate_victim()?;
+        let to_list = totals.free_blocks.checked_sub(victims).ok_or(Corruption::Unlisted)?;
+        self.validate_lists(to_list)
+    }
+
+    /// Checks that the victim, if there is one, is a free block; returns how many there are.
+    fn validate_victim(&self) -> Result<usize, Corruption> {
+        let (index, granules) = (self.victim.get(), self.victim_granules.get());
+        if index == 0 && granules == 0 {
+            return Ok(0);
+        }
+        let block = self.block(index);
+        let at = block.payload();
+        if !self.in_pool(at) || !block.header().is_free() || block.header().granules() != granules {
+            return Err(Corruption::List(at));
+        }
+        Ok(1)
     }
 
     /// Checks the blocks of one pool of any heap with these parameters. O(blocks).
@@ -100,7 +117,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     /// Checks that the lists hold `free_blocks` blocks, each of the list's size and with a `prev`
-    /// that names the one before it, so that none is listed twice.
+    /// that names the one before it, so that none is listed twice, and none the victim.
     fn validate_lists(&self, free_blocks: usize) -> Result<(), Corruption> {
         let mut listed = 0;
         for bin in self.table.bins() {
@@ -110,7 +127,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
                 let block = self.block(index);
                 let at = block.payload();
                 listed += 1;
-                if listed > free_blocks || !self.in_pool(at) {
+                if listed > free_blocks || index == self.victim.get() || !self.in_pool(at) {
                     return Err(Corruption::List(at));
                 }
                 let header = block.header();

@@ -18,17 +18,19 @@ mod sealed {
 pub trait Word: Copy + Eq + Default + core::fmt::Debug + sealed::Sealed + 'static {
     /// Size in bytes.
     const BYTES: usize = size_of::<Self>();
-    /// Size in bits.
+    /// Size in bits, a power of two.
     const BITS: u32 = Self::BYTES as u32 * 8;
     /// The largest value.
     const MAX: usize;
     /// Zero: no block.
     const ZERO: Self;
 
-    /// The low bits of `value`.
+    /// The low bits of `value`, which is to fit unless the caller says otherwise.
     fn truncate(value: usize) -> Self;
     /// The value.
     fn get(self) -> usize;
+    /// The difference, and whether it is below zero.
+    fn minus(self, value: usize) -> (Self, bool);
     /// The value with bit `number`, taken modulo the width, inverted if `invert`; without a branch.
     fn inverted(self, number: usize, invert: bool) -> Self;
 }
@@ -47,6 +49,11 @@ macro_rules! word {
             #[inline(always)]
             fn get(self) -> usize {
                 self as usize
+            }
+
+            #[inline(always)]
+            fn minus(self, value: usize) -> (Self, bool) {
+                self.overflowing_sub(value as $ty)
             }
 
             #[inline(always)]

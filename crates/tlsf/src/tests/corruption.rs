@@ -1,0 +1,132 @@
+//! Pools whose every word may be overwritten: what is promised of a heap that a program has damaged.
+//!
+//! Indices of 16 bits lead nowhere but into the MiB around the first pool, and sizes of 14 bits at most
+//! 256 KiB further. So the memory around the pool is the test's, too: whatever the words say,
+//! no call leaves it, and each ends; `validate` without a panic besides.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+
+/// More than any index and two sizes reach, to both sides of a pool in its middle.
+const REACH_BYTES: usize = 8 << 20;
+const POOL_BYTES: usize = 16 << 10;
+
+struct Damaged<'a> {
+    heap: TinyTlsf,
+    memory: &'a Reservation,
+    live: Vec<NonNull<u8>>,
+}
+
+impl<'a> Damaged<'a> {
+    /// A heap with some blocks, free and used.
+    fn new(memory: &'a Reservation, random: &mut Random) -> Self {
+        let mut heap = TinyTlsf::new();
+        let pool = unsafe { memory.start.add(REACH_BYTES / 2) };
+        unsafe { heap.add_pool(pool, POOL_BYTES) }.expect("fits");
+        let mut live: Vec<_> = (0..100).filter_map(|_| heap.malloc(random.size(9))).collect();
+        for _ in 0..live.len() / 2 {
+            let block = live.swap_remove(random.below(live.len()));
+            assert_eq!(unsafe { heap.free(block) }, Ok(()));
+        }
+        assert_eq!(heap.validate(), Ok(()));
+        Self { heap, memory, live }
+    }
+
+    /// The word of the pool with that number.
+    fn word(&self, number: usize) -> NonNull<u16> {
+        unsafe { self.memory.start.add(REACH_BYTES / 2 + 2 * number) }.cast()
+    }
+
+    /// Overwrites a word with what is likely to mislead: a flag changed, another word, any value.
+    fn damage(&self, random: &mut Random) {
+        let word = self.word(random.below(POOL_BYTES / 2));
+        let old = unsafe { word.read() };
+        let new = match random.below(4) {
+            0 => old ^ 1 << random.below(16),
+            1 => unsafe { self.word(random.below(POOL_BYTES / 2)).read() },
+            2 => random.below(1 << 14) as u16,
+            _ => random.next() as u16,
+        };
+        unsafe { word.write(new) };
+    }
+
+    /// A call of any kind; its result may be anything.
+    fn call(&mut self, random: &mut Random) {
+        let any = |random: &mut Random| {
+            let offset = 16 * random.below(POOL_BYTES / 16) + 16 * random.below(2);
+            unsafe { self.memory.start.add(REACH_BYTES / 2 + offset) }
+        };
+        match random.below(8) {
+            0 | 1 => self.live.extend(self.heap.malloc(random.size(12))),
+            2 => self.live.extend(self.heap.memalign(1 << random.below(10), random.size(10))),
+            3 | 4 if !self.live.is_empty() => {
+                let block = self.live.swap_remove(random.below(self.live.len()));
+                let _ = unsafe { self.heap.free(block) };
+            }
+            5 if !self.live.is_empty() => {
+                let which = random.below(self.live.len());
+                let new = unsafe { self.heap.realloc(self.live[which], 16, random.size(12)) };
+                if let Ok(Some(new)) = new {
+                    self.live[which] = new;
+                }
+            }
+            6 => {
+                let block = any(random);
+                let _ = unsafe { self.heap.free(block) };
+            }
+            _ => {
+                let block = any(random);
+                let _ = unsafe { self.heap.usable_size(block) };
+                let _ = self.heap.stats();
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_headers_mislead_no_call_out_of_reach_nor_into_a_loop() {
+    // A loop shows as a test that does not end; a way out of the memory as a fault.
+    let memory = Reservation::new(REACH_BYTES);
+    let rounds = soak_ops(20_000) / 10;
+    let (mut calls, mut ended_by_a_check) = (0, 0);
+    for seed in 1..=rounds {
+        let mut random = Random::new(seed);
+        let mut heap = Damaged::new(&memory, &mut random);
+        for _ in 0..1 + random.below(8) {
+            heap.damage(&mut random);
+        }
+        for _ in 0..40 {
+            // A sum that overflows is a way to end, too; so is a list past the table.
+            let call = AssertUnwindSafe(|| heap.call(&mut random));
+            ended_by_a_check += u64::from(catch_unwind(call).is_err());
+            calls += 1;
+            let _ = heap.heap.validate();
+        }
+    }
+    assert!(ended_by_a_check < calls / 20, "{ended_by_a_check} of {calls}");
+}
+
+/// A used block whose header is overwritten is refused, or freed as what the header says; either way
+/// `validate` had told before.
+#[test]
+fn validate_finds_every_damaged_header_before_it_misleads() {
+    let memory = Reservation::new(REACH_BYTES);
+    for seed in 1..=soak_ops(20_000) / 40 {
+        let mut random = Random::new(seed);
+        let mut damaged = Damaged::new(&memory, &mut random);
+        let which = random.below(damaged.live.len());
+        let header = unsafe { damaged.live[which].cast::<u16>().sub(1) };
+        let good = unsafe { header.read() };
+        let bad = random.next() as u16;
+        unsafe { header.write(bad) };
+        assert_eq!(damaged.heap.validate().is_ok(), bad == good, "{good:#x} became {bad:#x}");
+        if bad != good {
+            unsafe { header.write(good) };
+        }
+        assert_eq!(damaged.heap.validate(), Ok(()));
+        for block in damaged.live {
+            assert_eq!(unsafe { damaged.heap.free(block) }, Ok(()));
+        }
+    }
+}
