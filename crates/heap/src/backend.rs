@@ -143,6 +143,14 @@ impl<S: System> Backend<S> {
         self.views[..count].iter().position(|view| view.offset_of(address).is_some())
     }
 
+    /// Whether `address` lies in a slab that is given up.
+    pub(crate) fn is_leaving(&self, address: NonNull<u8>) -> bool {
+        self.find(address.addr().get()).is_some_and(|(view, _)| {
+            // SAFETY: `find` says that the address lies in the region.
+            unsafe { view.class_of(address.addr().get()) == ClassId::LEAVING }
+        })
+    }
+
     /// Takes a run of `frames` frames aligned to `align` frames, marked as `class`.
     pub(crate) fn get_run(&self, frames: usize, align: usize, class: ClassId) -> Option<Run> {
         let mut state = self.state.lock();
@@ -310,7 +318,13 @@ impl<S: System> Backend<S> {
     /// more than had been freed, the last objects of many pages are going, and each of them
     /// counts: then the next comes sooner.
     pub(crate) fn note_scavenge(&self, idle_bytes: usize, found_much: bool) {
-        let used = self.state.lock().used_frames.saturating_sub(idle_bytes / FRAME_BYTES);
+        let mut state = self.state.lock();
+        let used = state.used_frames.saturating_sub(idle_bytes / FRAME_BYTES);
+        let resident = used + state.dirty_frames();
+        if let Some(region) = &mut state.regions[0] {
+            region.choose_pages(resident, &self.source);
+        }
+        drop(state);
         let limit = if found_much {
             let last = self.growth_limit_frames.load(Ordering::Relaxed);
             (last / 2).max(MIN_SLACK_BYTES / FRAME_BYTES)

@@ -66,7 +66,7 @@ pub(crate) trait SlabSource {
     fn put_slab(&self, start: NonNull<u8>);
     /// The memory is about to be written.
     fn populate(&self, start: NonNull<u8>, bytes: usize);
-    /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map again.
+    /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map.
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
     /// The slab that an object of a size class lies in.
     fn slab_of(&self, object: FreeObject) -> Option<SlabRef>;
@@ -197,6 +197,28 @@ impl Bin {
                 next = slab.next;
             }
         }
+    }
+
+    /// Gives up the slabs of the emptier half of the groups; one that must be taken from after all
+    /// stays. Returns how many there are that had not been given up.
+    pub(crate) fn evacuate(&mut self, source: &impl SlabSource) -> usize {
+        let mut slabs = 0;
+        for first in &self.groups[GROUPS / 2..] {
+            let mut next = *first;
+            while let Some(name) = next {
+                // SAFETY: a listed slab is this bin's, and its lock is held.
+                let slab = unsafe { name.get() };
+                match slab.leave() {
+                    0 => {}
+                    frames => {
+                        source.show(slab.start(), frames, ClassId::LEAVING);
+                        slabs += 1;
+                    }
+                }
+                next = slab.next;
+            }
+        }
+        slabs
     }
 
     fn fullest(&self) -> Option<SlabRef> {

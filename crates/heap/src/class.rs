@@ -17,9 +17,11 @@ pub const MAX_SMALL_BYTES: usize = 32 * 1024;
 pub const MIN_ALIGN: usize = 16;
 
 /// How many values a [`ClassId`] can have; some stand for other states of a page.
-pub const STATES: usize = 64;
+pub const STATES: usize = 65;
 
 const CLASSES: usize = 62;
+
+const _: () = assert!(ClassId::LEAVING.0 as usize + 1 == STATES);
 
 /// A size class, or what else the page map can say of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +32,9 @@ impl ClassId {
     /// The page holds no object's start.
     pub const NONE: Self = Self(0);
     /// The page is the first of a run that is one large object.
-    pub const RUN: Self = Self(STATES as u8 - 1);
+    pub const RUN: Self = Self(CLASSES as u8 + 1);
+    /// The page is of a slab that is given up: its descriptor tells the class.
+    pub(crate) const LEAVING: Self = Self(CLASSES as u8 + 2);
 
     /// The class whose objects serve `bytes`, at most [`MAX_SMALL_BYTES`].
     #[inline(always)]
@@ -74,7 +78,7 @@ impl ClassId {
     #[inline(always)]
     pub const fn index(self) -> usize {
         let index = self.0 as usize;
-        // SAFETY: every value of the type is less than STATES: one of `CLASSES` classes, or RUN.
+        // SAFETY: every value of the type is less than STATES: one of `CLASSES` classes, RUN, LEAVING.
         unsafe { core::hint::assert_unchecked(index < STATES) };
         index
     }

@@ -19,6 +19,7 @@ use crate::cpu_front::CpuFront;
 use crate::huge::MIN_HUGE_BYTES;
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Key};
+use crate::pace::Pace;
 use crate::pool::Pools;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 use crate::seat::Seat;
@@ -54,6 +55,7 @@ pub struct Heap<S: System> {
     /// Bytes of the slabs' free objects, and the least there were since the last scavenge.
     free_bytes: AtomicUsize,
     least_free_bytes: AtomicUsize,
+    pace: Pace,
     /// The last scavenge found much and nothing has been taken since: a program that frees all it
     /// has. What the pools would keep of that holds pages that nobody wants, so they keep nothing.
     draining: AtomicBool,
@@ -83,6 +85,7 @@ impl<S: System> Heap<S> {
             cpus: CpuFront::new(),
             free_bytes: AtomicUsize::new(0),
             least_free_bytes: AtomicUsize::new(0),
+            pace: Pace::new(),
             draining: AtomicBool::new(false),
         }
     }
@@ -234,10 +237,14 @@ impl<S: System> Heap<S> {
             self.misuse("malloc", damaged.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
         }
         if !bin.use_spare() {
-            let Some(batch) = self.get_batch(class, bin.ask(class.batch())) else {
+            let ask = bin.ask(class.batch());
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.relieve(seat) };
+            let Some(batch) = self.get_batch(class, ask) else {
                 return core::ptr::null_mut();
             };
-            bin.fill(batch);
+            // SAFETY: as above; looking for memory leaves this list as empty as it was.
+            unsafe { &mut (*cache.as_ptr()).bins[class.index()] }.fill(batch);
         }
         // SAFETY: the caller's promise, and the list has an object now.
         unsafe { self.take_fast(cache, class, self.key()) }
@@ -302,21 +309,47 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// When the slabs have become much emptier, looks for memory to give back. What this thread's
-    /// cache and the pools hold would keep slabs in use, so they are emptied first.
+    /// When the slabs have become much emptier, or much has been free in them for a while, looks
+    /// for memory to give back. What this thread's cache and the pools hold would keep slabs in
+    /// use, so they are emptied first.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
     pub(crate) unsafe fn relieve(&self, seat: Seat) {
         let least = self.least_free_bytes.load(Relaxed);
-        if self.free_bytes.load(Relaxed).saturating_sub(least) > self.backend.slack_bytes() {
-            if let Seat::Own(cache) = seat {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { self.empty_cache(cache) };
-            }
-            self.release_pools();
-            self.scavenge();
+        let free = self.free_bytes.load(Relaxed);
+        let has_risen = free.saturating_sub(least) > self.backend.slack_bytes();
+        let is_due = self.is_look_due(free);
+        if !has_risen && !is_due {
+            return;
         }
+        if let Seat::Own(cache) = seat {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.empty_cache(cache) };
+        }
+        self.release_pools();
+        let gone = self.scavenge();
+        if is_due {
+            self.pace.note_look(gone + self.evacuate(), free);
+        }
+    }
+
+    /// Whether much has been free in the slabs for long enough, where `free_bytes` are free now.
+    fn is_look_due(&self, free_bytes: usize) -> bool {
+        if free_bytes <= self.backend.slack_bytes() {
+            self.pace.rest();
+            return false;
+        }
+        self.pace.is_due(self.source().now_ms())
+    }
+
+    /// Gives up the emptier slabs: so that they become empty, what is freed in them goes there at
+    /// once, not to a thread's list and from there to the next request. Returns how many bytes of
+    /// slabs were not given up before.
+    #[cold]
+    fn evacuate(&self) -> usize {
+        let slabs = |bin: &Lock<Bin, S::Park>| Some(bin.try_lock()?.evacuate(self));
+        self.bins.iter().filter_map(slabs).sum::<usize>() * SLAB_BYTES
     }
 
     /// Gives all that a cache holds to the slabs.
@@ -530,6 +563,7 @@ impl<S: System> Heap<S> {
             Ok(Place::Small(class)) => {
                 // SAFETY: `place_of` says that it is an object of a size class.
                 let object = unsafe { FreeObject::new(start) };
+                let seat = if self.backend.is_leaving(start) { Seat::None } else { seat };
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.give(seat, class, object) };
             }
@@ -582,7 +616,12 @@ impl<S: System> Heap<S> {
             };
         };
         // SAFETY: `find` says that the address lies in the region.
-        let class = unsafe { view.class_of(address) };
+        let listed = unsafe { view.class_of(address) };
+        let class = if listed == ClassId::LEAVING {
+            view.slab_at(offset).map_or(ClassId::NONE, SlabRef::class)
+        } else {
+            listed
+        };
         if class.is_small() {
             if !(address % SLAB_BYTES).is_multiple_of(class.object_bytes()) {
                 return Err(Misuse::Interior);
@@ -748,13 +787,16 @@ impl<S: System> Heap<S> {
     /// What a call would give back that comes now, for a program that makes none: for a thread that
     /// looks after the heap from time to time. Returns how many bytes went.
     pub fn tend(&self) -> usize {
-        let risen = self.free_bytes.load(Relaxed) > self.least_free_bytes.load(Relaxed);
-        let slabs = if risen {
+        let free = self.free_bytes.load(Relaxed);
+        let is_due = self.is_look_due(free);
+        let mut slabs = 0;
+        if is_due || free > self.least_free_bytes.load(Relaxed) {
             self.release_pools();
-            self.scavenge()
-        } else {
-            0
-        };
+            slabs = self.scavenge();
+        }
+        if is_due {
+            self.pace.note_look(slabs + self.evacuate(), free);
+        }
         slabs + self.backend.tend()
     }
 
@@ -936,6 +978,9 @@ impl<S: System> SlabSource for Heap<S> {
 
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId) {
         let Some((view, _)) = self.backend.find(start.addr().get()) else { return };
+        if class != ClassId::LEAVING {
+            self.pace.note_needed(frames.count_ones() as usize * FRAME_BYTES);
+        }
         for frame in (0..SLAB_FRAMES).filter(|frame| frames >> frame & 1 == 1) {
             // SAFETY: a frame of a slab whose bin's lock the caller holds.
             unsafe { view.mark(start.addr().get() + frame * FRAME_BYTES, 1, class) };

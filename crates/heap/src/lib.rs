@@ -31,6 +31,7 @@ mod kept;
 mod misuse;
 mod object;
 mod own_pages;
+mod pace;
 mod pool;
 mod process;
 mod profile;

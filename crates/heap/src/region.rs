@@ -133,6 +133,8 @@ pub(crate) struct Region {
     frontier: usize,
     /// In frames from the start.
     touched: usize,
+    /// Whether what lies behind the first bytes does without huge pages.
+    plain_pages: bool,
     clean: Bitset<'static>,
     dirty: Bitset<'static>,
     cached: RunCache,
@@ -220,6 +222,7 @@ impl Region {
             bytes,
             frontier: 0,
             touched: 0,
+            plain_pages: false,
             clean,
             dirty,
             cached: RunCache::new(),
@@ -446,12 +449,46 @@ impl Region {
         let start = unsafe { self.start.add(self.frontier) };
         // SAFETY: the part of the reservation behind the old frontier.
         unsafe { source.commit(start, frontier - self.frontier) }?;
-        if self.frontier >= HUGE_PAGES_FROM_BYTES {
+        if self.frontier >= HUGE_PAGES_FROM_BYTES && !self.plain_pages {
             // SAFETY: as above.
             unsafe { source.advise_huge(start, frontier - self.frontier, true) };
         }
         self.frontier = frontier;
         Ok(())
+    }
+
+    /// Does without huge pages where less than half of what was once committed is of use, `frames`
+    /// frames: the rest, which went back in pieces, would come again two mebibytes at a time, each
+    /// for a single object. Huge pages come again when three quarters are of use.
+    pub(crate) fn choose_pages(&mut self, frames: usize, source: &impl PageSource) {
+        let bytes = frames * FRAME_BYTES;
+        let least = if self.plain_pages { self.frontier / 4 * 3 } else { self.frontier / 2 };
+        let plain = bytes < least;
+        if plain == self.plain_pages || self.frontier <= HUGE_PAGES_FROM_BYTES {
+            return;
+        }
+        self.plain_pages = plain;
+        // SAFETY: the region is longer than that.
+        let start = unsafe { self.start.add(HUGE_PAGES_FROM_BYTES) };
+        // SAFETY: committed memory of this region.
+        unsafe { source.advise_huge(start, self.frontier - HUGE_PAGES_FROM_BYTES, !plain) };
+        if plain {
+            self.decommit_clean(FrameId(HUGE_PAGES_FROM_BYTES / FRAME_BYTES), source);
+        }
+    }
+
+    /// Gives back what has come into clean frames from `from` on as parts of huge pages, by a fault
+    /// in another part or by the kernel's own making of them.
+    fn decommit_clean(&self, mut from: FrameId, source: &impl PageSource) {
+        while let Some((first, length)) = self.clean.next_free_run(from)
+            && first.0 < self.touched
+        {
+            let frames = length.min(self.touched - first.0);
+            // A refusal leaves it as it is.
+            // SAFETY: the frames are free, and below the frontier by invariant 3.
+            let _ = unsafe { source.decommit(self.at(first), frames * FRAME_BYTES) };
+            from = FrameId(first.0 + length);
+        }
     }
 
     /// The length in frames that [`set_run_length`](Self::set_run_length) noted.

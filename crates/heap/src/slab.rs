@@ -18,6 +18,7 @@
 //! Objects are taken lowest first, so that a slab is touched page by page.
 
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use hectare_base::prefetch;
 
@@ -53,11 +54,15 @@ pub(crate) struct Slab {
     /// One bit a frame: it was scavenged, and the page map says that nothing is allocated there.
     hidden: u16,
     pub(crate) group: u8,
-    class: u8,
+    /// Atomic, because whoever frees an object of a slab that is given up reads it without a lock:
+    /// it does not change while there is such an object.
+    class: AtomicU8,
     /// One bit a frame: it was hidden until an object was taken there.
     shown: u16,
     /// At how many free objects it belongs to an emptier group, or is no longer full, or is empty.
     moves_at: u16,
+    /// It is given up: the page map says so of all frames that are not hidden.
+    leaves: bool,
     /// Groups to a free object, as a fraction of 2¹⁶.
     group_scale: u32,
     summary: u64,
@@ -85,12 +90,13 @@ impl Slab {
         self.object_bytes = class.object_bytes() as u32;
         self.free = objects as u16;
         self.objects = objects as u16;
-        self.class = class.byte();
+        *self.class.get_mut() = class.byte();
         self.group = 0;
         self.moves_at = 1;
         self.bare = if clean { ALL_FRAMES } else { 0 };
         self.hidden = 0;
         self.shown = 0;
+        self.leaves = false;
         self.group_scale = ((GROUPS << 16) / (objects + 1)) as u32;
         let whole = objects / 64;
         self.words[..whole].fill(u64::MAX);
@@ -167,6 +173,9 @@ impl Slab {
         stretch: usize,
         populate: impl Fn(NonNull<u8>, usize),
     ) -> Option<Batch> {
+        if core::mem::take(&mut self.leaves) {
+            self.shown |= !self.hidden;
+        }
         let start = self.start();
         let object_bytes = self.object_bytes as usize;
         let taken = count.min(self.free());
@@ -242,10 +251,16 @@ impl Slab {
         if self.free == self.moves_at { Returned::Moves } else { Returned::Ok }
     }
 
-    /// The scavenged frames in which [`take`](Self::take) has taken objects since this was last
-    /// asked, a bit each: they must be entered into the page map.
+    /// The frames, a bit each, that must be entered into the page map since [`take`](Self::take)
+    /// has taken objects from the slab: scavenged ones; all, if it had been given up.
     pub(crate) fn reappeared(&mut self) -> u16 {
         core::mem::take(&mut self.shown)
+    }
+
+    /// Gives the slab up until objects are taken from it. Returns the frames, a bit each, of which
+    /// the page map must say so: none, if it had been given up before.
+    pub(crate) fn leave(&mut self) -> u16 {
+        if core::mem::replace(&mut self.leaves, true) { 0 } else { !self.hidden }
     }
 
     /// Calls `decommit` for each stretch of frames that hold memory but no object in use: their
@@ -291,7 +306,7 @@ impl Slab {
     pub(crate) fn validate(&self) {
         let words = &self.words[..self.objects().div_ceil(64)];
         let bits: u32 = words.iter().map(|w| w.count_ones()).sum();
-        assert_eq!(bits as usize, self.free(), "free bits of a slab of class {}", self.class);
+        assert_eq!(bits as usize, self.free(), "free bits of a slab of class {:?}", self.class);
         for (i, word) in words.iter().enumerate() {
             assert_eq!(self.summary >> i & 1 == 1, *word != 0, "summary bit {i}");
         }
@@ -325,6 +340,15 @@ impl SlabRef {
         prefetch(self.0.as_ptr().cast());
         let words = self.0.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Slab, words));
         prefetch(words.wrapping_add(index / 64 % WORDS * size_of::<u64>()));
+    }
+
+    /// The slab's class, for whoever has an object of it: so it is in use, and stays so.
+    pub(crate) fn class(self) -> ClassId {
+        // SAFETY: descriptors are never given back; of this field there are only atomic accesses
+        // while the slab is in use.
+        let class = unsafe { &*&raw const (*self.0.as_ptr()).class };
+        // SAFETY: written by `open`; or 0, if the slab never was open.
+        unsafe { ClassId::from_byte(class.load(Relaxed)) }
     }
 
     /// The descriptor.

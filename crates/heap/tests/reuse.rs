@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use hectare::Heap;
 use hectare_check::Subject;
 use support::system::pretend_cpu;
-use support::{Front, Seating, Source, check_heap, check_released, new_heap};
+use support::{Front, Seating, Source, check_heap, check_released, new_heap, strict};
 
 fn take(front: &mut Front<'_, Source>, bytes: usize) -> NonNull<u8> {
     let object = NonNull::new(front.malloc(bytes)).expect("memory");
@@ -290,6 +290,39 @@ fn a_huge_block_that_comes_and_goes_lies_ready() {
     assert_eq!(heap.trim(0), HUGE);
     let used = object(&mut front, HUGE);
     give(&mut front, [run, used]);
+    drop(front);
+    check_released(&heap);
+}
+
+/// A program that has shrunk goes on for hours, its objects changing places one by one: what it freed
+/// must not stay where it was for the sake of them.
+#[test]
+fn holes_are_gathered_while_a_program_goes_on() {
+    const BYTES: usize = 500;
+    let heap = new_heap(256 << 20);
+    let mut front = Front::new(&heap);
+    let mut random = 1_u64;
+    let mut draw = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) as usize % below
+    };
+    let mut objects: Vec<_> = (0..100_000).map(|_| take(&mut front, BYTES)).collect();
+    while objects.len() > 10_000 {
+        let at = draw(objects.len());
+        give(&mut front, [objects.swap_remove(at)]);
+    }
+    for _ in 0..5000 {
+        for _ in 0..40 {
+            let at = draw(objects.len());
+            give(&mut front, [objects.swap_remove(at)]);
+        }
+        objects.extend((0..40).map(|_| take(&mut front, BYTES)));
+        strict(&heap).pass_ms(4);
+    }
+    let held = heap.stats().slab_bytes;
+    assert!(held < 2 * 10_000 * BYTES, "{held} bytes in slabs for {} objects", objects.len());
+    heap.validate();
+    give(&mut front, objects);
     drop(front);
     check_released(&heap);
 }
