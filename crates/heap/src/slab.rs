@@ -346,7 +346,7 @@ impl SlabRef {
     pub(crate) fn class(self) -> ClassId {
         // SAFETY: descriptors are never given back; of this field there are only atomic accesses
         // while the slab is in use.
-        let class = unsafe { &*&raw const (*self.0.as_ptr()).class };
+        let class = unsafe { &(*self.0.as_ptr()).class };
         // SAFETY: written by `open`; or 0, if the slab never was open.
         unsafe { ClassId::from_byte(class.load(Relaxed)) }
     }
