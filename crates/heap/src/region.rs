@@ -133,8 +133,8 @@ pub(crate) struct Region {
     frontier: usize,
     /// In frames from the start.
     touched: usize,
-    /// Whether what lies behind the first bytes does without huge pages.
-    plain_pages: bool,
+    /// From how many bytes on huge pages are asked for; `usize::MAX` while it does without.
+    huge_from: usize,
     clean: Bitset<'static>,
     dirty: Bitset<'static>,
     cached: RunCache,
@@ -222,7 +222,7 @@ impl Region {
             bytes,
             frontier: 0,
             touched: 0,
-            plain_pages: false,
+            huge_from: HUGE_PAGES_FROM_BYTES,
             clean,
             dirty,
             cached: RunCache::new(),
@@ -449,7 +449,7 @@ impl Region {
         let start = unsafe { self.start.add(self.frontier) };
         // SAFETY: the part of the reservation behind the old frontier.
         unsafe { source.commit(start, frontier - self.frontier) }?;
-        if self.frontier >= HUGE_PAGES_FROM_BYTES && !self.plain_pages {
+        if self.frontier >= self.huge_from {
             // SAFETY: as above.
             unsafe { source.advise_huge(start, frontier - self.frontier, true) };
         }
@@ -462,12 +462,13 @@ impl Region {
     /// for a single object. Huge pages come again when three quarters are of use.
     pub(crate) fn choose_pages(&mut self, frames: usize, source: &impl PageSource) {
         let bytes = frames * FRAME_BYTES;
-        let least = if self.plain_pages { self.frontier / 4 * 3 } else { self.frontier / 2 };
+        let was_plain = self.huge_from == usize::MAX;
+        let least = if was_plain { self.frontier / 4 * 3 } else { self.frontier / 2 };
         let plain = bytes < least;
-        if plain == self.plain_pages || self.frontier <= HUGE_PAGES_FROM_BYTES {
+        if plain == was_plain || self.frontier <= HUGE_PAGES_FROM_BYTES {
             return;
         }
-        self.plain_pages = plain;
+        self.huge_from = if plain { usize::MAX } else { HUGE_PAGES_FROM_BYTES };
         // SAFETY: the region is longer than that.
         let start = unsafe { self.start.add(HUGE_PAGES_FROM_BYTES) };
         // SAFETY: committed memory of this region.
