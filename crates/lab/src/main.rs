@@ -37,11 +37,25 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static HARNESS: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
+/// What somebody who sees the command for the first time wants to do.
+const FIRST_STEPS: &str = "\
+Begin with:
+  hectare choose -- CMD              which allocator should CMD use? Records it, replays it on all
+  hectare choose --check -- CMD      and measures CMD itself afterwards, to see where both agree
+  hectare compare -- CMD             CMD itself under every allocator found
+  hectare                            eight real programs' traces on every allocator found, in three
+                                     minutes; leaves hectare-report.html
+  hectare doctor                     what can be measured well on this machine, and what is found
+
+Exit codes: 0 done · 1 could not be done · 2 wrong arguments · 3 an --assert fails · 4 one cannot be
+decided at this noise · 5 the program failed under some allocator · 130 interrupted (what was measured
+is kept). `run` and `record` end as the program did.";
+
 /// Measures memory allocators with real programs, real traces and known workloads.
 ///
 /// Without a verb: compares every allocator found over the bundled real traces.
 #[derive(Parser)]
-#[command(name = "hectare", version, args_conflicts_with_subcommands = true)]
+#[command(name = "hectare", version, args_conflicts_with_subcommands = true, after_help = FIRST_STEPS)]
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,

@@ -135,6 +135,30 @@ fn the_allocator_that_a_program_links_is_named_where_it_is_measured() {
 }
 
 #[test]
+fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
+    for (arguments, code, part) in [
+        (&["compare", "--assert", "rss(a) < b", "--", "true"][..], 2, "neither a number nor"),
+        (&["bench", "larson", "--threads", "0"], 2, "--threads"),
+        (&["bench", "larson", "--ops", "0"], 2, "--ops"),
+        (&["compare", "--pin", "999", "--", "true"], 1, "there is no processor 999"),
+        (&["replay", "no-such.hxt"], 1, "no-such.hxt: cannot read the trace: No such file"),
+    ] {
+        let output = hectare(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(part), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).matches("No such file").count() < 2, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_record_on_the_standard_output_stands_there_alone() {
+    let output = hectare(&[&TWO_ROUNDS[..], &["--json", "-", "--", "true"]].concat());
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+    assert_eq!(record["schema"], 1);
+    assert!(stderr(&output).contains("system again"), "the table is told beside it");
+}
+
+#[test]
 fn record_ends_as_its_program_did() {
     if !recorder_is_here("record_ends_as_its_program_did") {
         return;

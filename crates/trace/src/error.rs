@@ -24,7 +24,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(error) => write!(f, "cannot read the trace: {error}"),
+            Self::Io(_) => f.write_str("cannot read the trace"),
             Self::NotATrace => f.write_str(
                 "this is not a hectare trace (it does not begin with \"HECTRACE\"); \
                  `hectare record -o F.hxt -- CMD` makes one",

@@ -1,5 +1,6 @@
 //! `hectare bench`: a named workload on every allocator, or a study with subjects of its own.
 
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -22,10 +23,10 @@ pub(crate) struct Args {
     contest: ContestArgs,
     /// Numbers of threads, divided by commas: one case each
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
-    threads: Vec<usize>,
+    threads: Vec<NonZeroUsize>,
     /// Operations of each thread
     #[arg(long, value_name = "N")]
-    ops: Option<u64>,
+    ops: Option<NonZeroU64>,
     /// Of `all`: only the rows of these workloads and bundled traces, divided by commas
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
@@ -71,7 +72,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 "`{name}` takes no arguments after `--`; its parameters are given by --set"
             );
             let mut parameters = workload.defaults();
-            parameters.ops = args.ops.unwrap_or(parameters.ops);
+            parameters.ops = args.ops.map_or(parameters.ops, NonZeroU64::get);
             for setting in &args.set {
                 let Some((key, value)) = setting.split_once('=') else {
                     bail!("--set `{setting}`: write it as NAME=VALUE");
@@ -99,11 +100,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             if let Some(folder) = &args.flame {
                 return flame(&args, name, &parameters, folder);
             }
-            let threads = if args.threads.is_empty() {
-                vec![parameters.threads]
-            } else {
-                args.threads.clone()
-            };
+            let mut threads: Vec<usize> = args.threads.iter().map(|number| number.get()).collect();
+            if threads.is_empty() {
+                threads.push(parameters.threads);
+            }
             let cases = threads
                 .into_iter()
                 .map(|threads| case(name, Parameters { threads, ..parameters.clone() }, &[]))
@@ -121,7 +121,7 @@ fn count(args: &Args, name: &str, parameters: &Parameters) -> anyhow::Result<()>
     }
     let mut parameters = parameters.clone();
     if let [threads] = args.threads[..] {
-        parameters.threads = threads;
+        parameters.threads = threads.get();
     }
     let subjects = args.contest.chosen()?;
     args.contest.outputs.deliver(&callgrind::count(name, &parameters, &subjects)?)
@@ -135,7 +135,7 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
     }
     let mut parameters = parameters.clone();
     if let [threads] = args.threads[..] {
-        parameters.threads = threads;
+        parameters.threads = threads.get();
     }
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     for subject in args.contest.chosen()? {

@@ -21,6 +21,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 use hectare_buddy::{MAX_ORDER, Order};
 
+use crate::output::place;
+use crate::output::{self, export};
 use crate::report::Report;
 
 /// What `hectare buddy` can be given.
@@ -73,28 +75,19 @@ impl Common {
     /// Writes the record where it was asked for.
     fn finish(&self, report: &Report, pictures: &[picture::Occupancy]) -> anyhow::Result<()> {
         if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(report)? + "\n";
-            if path.as_os_str() == "-" {
-                print!("{text}");
-            } else {
-                std::fs::write(path, text).with_context(|| {
-                    format!("the record cannot be written to {}", path.display())
-                })?;
-            }
+            output::put(path, export::json(report)?.as_bytes())?;
         }
         if let Some(path) = &self.report {
             let is_svg = path.extension().is_some_and(|extension| extension == "svg");
             let page = if is_svg { picture::svg(report) } else { picture::page(report, pictures) };
-            std::fs::write(path, page)
-                .with_context(|| format!("the page cannot be written to {}", path.display()))?;
-            eprintln!("hectare: wrote {}", path.display());
+            output::put(path, page.as_bytes())?;
         }
         Ok(())
     }
 
     /// Whether the table goes to standard output: not if the record does.
     fn prints_table(&self) -> bool {
-        self.json.as_ref().is_none_or(|path| path.as_os_str() != "-")
+        self.json.as_ref().is_none_or(|path| !place::is_standard_output(path))
     }
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn program_case(command: &[OsString]) -> anyhow::Result<Case> {
 /// # Errors
 /// When the trace cannot be read.
 pub(crate) fn trace_case(path: &Path, mode: Mode, touch: Touch) -> anyhow::Result<Case> {
-    let summary = replay::summary(path).with_context(|| path.display().to_string())?;
+    let summary = replay::summary(path)?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let path = path.canonicalize().with_context(|| path.display().to_string())?;
     Ok(Case {

@@ -34,7 +34,7 @@ pub(crate) struct ContestArgs {
     pub(crate) seconds: u64,
     /// Claim to be decided, like 'rss(hectare) < 0.9*rss(system)'; exit code 3 when it fails, 4
     /// when the noise is larger than the margin. Can be given several times
-    #[arg(long = "assert", value_name = "EXPR")]
+    #[arg(long = "assert", value_name = "EXPR", value_parser = claim)]
     pub(crate) claims: Vec<Claim>,
     /// Measure a program although it fails (ends with another exit code than 0)
     #[arg(long)]
@@ -213,7 +213,11 @@ impl ContestArgs {
         report.parameter("no_aslr", self.no_aslr);
         let mut verdicts = Vec::new();
         for claim in &self.claims {
-            let (decision, ratio) = claim.decide(&contest, &analysis)?;
+            let Some((decision, ratio)) = claim.decide(&contest, &analysis)? else {
+                report.notes.push(format!("`{claim}` is UNDECIDED: nothing was measured for it"));
+                verdicts.push(Decision::Undecided);
+                continue;
+            };
             let word = match decision {
                 Decision::Holds => "holds",
                 Decision::Fails => "FAILS",
@@ -241,6 +245,11 @@ impl ContestArgs {
         }
         Ok(report)
     }
+}
+
+/// A claim of the command line, or everything that is wrong with it.
+fn claim(text: &str) -> Result<Claim, String> {
+    text.parse().map_err(|error: anyhow::Error| format!("{error:#}"))
 }
 
 /// The program that failed under some allocator, in words.

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Write the good part of a damaged or unsealed trace as a new one
     #[arg(long, value_name = "FILE.hxt", value_parser = place::writable(Kind::Trace))]
     salvage: Option<PathBuf>,
-    /// Write the figures as JSON (schema 1)
+    /// Write the figures as JSON (schema 1; `-` is standard output)
     #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Json))]
     json: Option<PathBuf>,
 }
@@ -37,8 +37,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let name = args.trace.display().to_string();
     let trace = Trace::open(&args.trace).with_context(|| name.clone())?;
     let summary = Summary::of(&trace).with_context(|| name.clone())?;
-    print!("{}", describe(&name, &trace, &summary));
     let outputs = Outputs { json: args.json, ..Outputs::default() };
+    outputs.tell(&describe(&name, &trace, &summary));
     outputs.write(&report(&name, &trace, &summary))?;
     if let Some(target) = &args.salvage {
         return salvage(&args.trace, target, summary.rows());

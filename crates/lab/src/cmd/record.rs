@@ -72,6 +72,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Sealing more than this is said: it takes seconds.
+const LONG_ROWS: u64 = 50_000_000;
+
 /// How to record.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -219,6 +222,14 @@ pub(crate) fn record(
         } else {
             output.with_extension(format!("{}.hxt", image.suffix()))
         };
+        if image.rows > LONG_ROWS {
+            eprintln!(
+                "sealing {} events; until that is done they are in {}, which `hectare info \
+                 --salvage` makes a trace of",
+                image.rows,
+                image.path.display()
+            );
+        }
         let sealed = seal(&image.path, &path, sealing).with_context(|| {
             format!("sealing {} into {} (the first is kept)", image.path.display(), path.display())
         })?;

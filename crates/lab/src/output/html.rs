@@ -212,7 +212,7 @@ mod tests {
         ] {
             assert!(page.contains(title), "{title}");
         }
-        assert!(page.len() < 900_000, "{} bytes", page.len());
+        assert!(page.len() < 1_800_000, "{} bytes, each plot drawn twice", page.len());
         assert!(!page.contains("NaN") && !page.contains("inf\""));
     }
 

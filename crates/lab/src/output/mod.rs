@@ -5,6 +5,7 @@ pub(crate) mod html;
 pub(crate) mod place;
 pub(crate) mod table;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -12,10 +13,11 @@ use anyhow::Context;
 use crate::report::Report;
 use place::Kind;
 
-/// Where a measuring verb writes what it measured, beside the table.
+/// Where a measuring verb writes what it measured, beside the table. A file named `-` is the standard
+/// output, and the table goes to the error output then.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Outputs {
-    /// Write the record as JSON (schema 1)
+    /// Write the record as JSON (schema 1; `-` is standard output, as for the others)
     #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Json))]
     pub(crate) json: Option<PathBuf>,
     /// Write the rows as CSV
@@ -37,8 +39,18 @@ impl Outputs {
     /// When a file cannot be written; its name is in the message.
     pub(crate) fn deliver(&self, report: &Report) -> anyhow::Result<()> {
         self.write(report)?;
-        print!("{}", table::text(report));
+        self.tell(&table::text(report));
         Ok(())
+    }
+
+    /// Prints what is for people.
+    pub(crate) fn tell(&self, text: &str) {
+        let files = [&self.json, &self.csv, &self.markdown, &self.report];
+        if files.into_iter().flatten().any(|path| place::is_standard_output(path)) {
+            eprint!("{text}");
+        } else {
+            print!("{text}");
+        }
     }
 
     /// Writes every file asked for.
@@ -66,6 +78,9 @@ fn write_file(
 /// # Errors
 /// When it cannot be written; its name is in the message.
 pub(crate) fn put(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    if place::is_standard_output(path) {
+        return std::io::stdout().write_all(content).context("writing to the standard output");
+    }
     let done = if path.is_file() { "replaced" } else { "wrote" };
     std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))?;
     eprintln!("{done} {}", path.display());

@@ -55,11 +55,19 @@ pub(crate) fn writable(
     move |text| check(Path::new(text), kind).map(|()| PathBuf::from(text))
 }
 
+/// Whether a path stands for the standard output.
+pub(crate) fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 /// Whether a file of that kind can be written to `path`; the message says why not.
 ///
 /// # Errors
 /// When the folder is missing, the file cannot be opened for writing, or holds something else.
 pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
+    if is_standard_output(path) && kind != Kind::Trace {
+        return Ok(());
+    }
     let existed = path.symlink_metadata().is_ok();
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
         // A pipe, a terminal, /dev/null: nothing is lost there.

@@ -6,7 +6,7 @@
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 /// Numbers of processors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,9 @@ static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
 pub(crate) fn set_surroundings(surroundings: Surroundings) -> anyhow::Result<()> {
     if let Some(pin) = &surroundings.pin {
         let all = affinity()?;
-        let missing = pin.0.iter().find(|cpu| !all.contains(cpu));
-        ensure!(missing.is_none(), "--pin: processor {missing:?} is none of {all:?}");
+        if let Some(missing) = pin.0.iter().find(|cpu| !all.contains(cpu)) {
+            bail!("--pin: there is no processor {missing} for this command; there are {all:?}");
+        }
         let others: Vec<usize> = all.into_iter().filter(|cpu| !pin.0.contains(cpu)).collect();
         if others.is_empty() {
             eprintln!("note: --pin leaves no processor to the harness: it shares those");

@@ -1,6 +1,7 @@
 //! Drawing: scales, axes, lines, dots, as SVG text. Colours are classes, so that the page's style
 //! decides them for light and dark.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Colours that the style knows; more subjects than this share them, told apart by dashes.
@@ -239,11 +240,13 @@ impl<'a> Plot<'a> {
         );
     }
 
-    /// Many dots without titles, as one path: a dot is a line of no length with round ends.
+    /// Many dots without titles, as one path, one for each pixel that has any: a dot is a line of no
+    /// length with round ends.
     pub(crate) fn scatter(&mut self, class: &str, points: &[[f64; 2]]) {
+        let pixel = |&[x, y]: &[f64; 2]| (self.at_x(x).round() as i32, self.at_y(y).round() as i32);
         let mut path = String::new();
-        for &[x, y] in points {
-            let _ = write!(path, "M{:.0} {:.0}h0", self.at_x(x), self.at_y(y));
+        for (x, y) in points.iter().map(pixel).collect::<BTreeSet<_>>() {
+            let _ = write!(path, "M{x} {y}h0");
         }
         let _ = write!(self.body, r#"<path class="scatter {class}" d="{path}"/>"#);
     }
