@@ -151,13 +151,14 @@ impl<S: System> Backend<S> {
         })
     }
 
-    /// Takes a run of `frames` frames aligned to `align` frames, marked as `class`.
+    /// Takes a run of at least `frames` frames aligned to `align` frames, marked as `class`.
     pub(crate) fn get_run(&self, frames: usize, align: usize, class: ClassId) -> Option<Run> {
         let mut state = self.state.lock();
         let (index, run) = match self.take(&mut state, frames, align) {
             Ok(taken) => taken,
             Err(refusal) => self.take_hard(&mut state, frames, align, refusal)?,
         };
+        let frames = run.frames;
         if run.refaults {
             state.regret_frames += frames;
         }

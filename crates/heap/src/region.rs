@@ -147,6 +147,8 @@ pub(crate) struct Region {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) start: NonNull<u8>,
+    /// At least as many as were asked for.
+    pub(crate) frames: usize,
     /// It reads as zero.
     pub(crate) clean: bool,
     /// It is clean because it was decommitted, so that using it will fault once more.
@@ -243,7 +245,7 @@ impl Region {
     }
 
     /// Takes `frames` frames aligned to `align` frames: dirty ones if there are any, the lowest
-    /// that fit.
+    /// that fit. A run that was kept may be a little longer.
     pub(crate) fn take(
         &mut self,
         frames: usize,
@@ -255,16 +257,21 @@ impl Region {
         if !self.start.addr().get().is_multiple_of(align * FRAME_BYTES) {
             return Err(Refusal::NoRange);
         }
-        let cached = if align == 1 { self.cached.pop(frames).map(FrameId) } else { None };
+        if align == 1
+            && let Some((first, frames)) = self.cached.pop(frames)
+        {
+            let start = self.at(FrameId(first));
+            return Ok(Run { start, frames, clean: false, refaults: false });
+        }
         if frames > RunCache::MAX_LENGTH {
             // For what is never kept, the kept ones are but holes in the ranges that it needs.
             self.uncache();
         }
-        let dirty = cached
-            .or_else(|| self.take_dirty(frames, align, source, view))
+        let dirty = self
+            .take_dirty(frames, align, source, view)
             .or_else(|| self.uncache().then(|| self.take_dirty(frames, align, source, view))?);
         if let Some(first) = dirty {
-            return Ok(Run { start: self.at(first), clean: false, refaults: false });
+            return Ok(Run { start: self.at(first), frames, clean: false, refaults: false });
         }
         let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
         if self.reach(first.0 + frames, source, view).is_err() {
@@ -273,7 +280,7 @@ impl Region {
         }
         let refaults = first.0 < self.touched;
         self.touched = self.touched.max(first.0 + frames);
-        Ok(Run { start: self.at(first), clean: true, refaults })
+        Ok(Run { start: self.at(first), frames, clean: true, refaults })
     }
 
     /// Takes dirty frames: a block for what is one, the best fit for other runs; and if no dirty

@@ -1,11 +1,12 @@
 //! Runs that were freed lately, by their exact length.
 //!
-//! A program that frees a block of some length often asks for one of the same length next; that
-//! one is then a pop, and the buddy allocators are left alone. What is here counts as dirty.
+//! A program that frees a block of some length often asks for one of about the same length next;
+//! that one is then a pop, and the buddy allocators are left alone. What is here counts as dirty.
 //!
 //! Invariants
 //! 1. The frames of a run here are free in neither buddy allocator.
 //! 2. `frames` is the sum of the lengths, at most [`MAX_FRAMES`].
+//! 3. A bit of `filled` is set exactly while its stack is not empty.
 
 /// How many frames are kept in all: 4 MiB.
 const MAX_FRAMES: usize = 1024;
@@ -26,8 +27,11 @@ struct Stack {
 #[derive(Debug)]
 pub(crate) struct RunCache {
     stacks: [Stack; LENGTHS],
+    filled: u64,
     frames: usize,
 }
+
+const _: () = assert!(LENGTHS <= 64, "one word of bits has to do");
 
 /// Which stack runs of `length` frames are on, if they are kept: those of the lengths that the
 /// heap asks for.
@@ -58,7 +62,7 @@ impl RunCache {
     pub(crate) const MAX_LENGTH: usize = 256;
 
     pub(crate) const fn new() -> Self {
-        Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; LENGTHS], frames: 0 }
+        Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; LENGTHS], filled: 0, frames: 0 }
     }
 
     /// How many frames it holds.
@@ -83,26 +87,37 @@ impl RunCache {
         }
         *place = start;
         stack.len += 1;
+        self.filled |= 1 << index;
         self.frames += length;
         true
     }
 
-    /// The run of exactly `length` frames that was kept last.
-    pub(crate) fn pop(&mut self, length: usize) -> Option<usize> {
-        let stack = &mut self.stacks[stack_of(length)? % LENGTHS];
-        let top = stack.len.checked_sub(1)?;
-        stack.len = top;
-        self.frames -= length;
-        stack.starts.get(top as usize).map(|&start| start as usize)
+    /// A run of at least `length` frames, the shortest that is kept, if it is at most a quarter
+    /// longer: its start and its length.
+    pub(crate) fn pop(&mut self, length: usize) -> Option<(usize, usize)> {
+        self.pop_from(stack_of(length)?, length + length / 4)
     }
 
     /// Takes some run out: its start and its length.
     pub(crate) fn pop_any(&mut self) -> Option<(usize, usize)> {
-        if self.frames == 0 {
+        self.pop_from(0, usize::MAX)
+    }
+
+    /// A run from the first stack that is not empty, from `stack` on, unless it is too long.
+    fn pop_from(&mut self, stack: usize, longest: usize) -> Option<(usize, usize)> {
+        let candidates = self.filled & (u64::MAX << stack);
+        let index = candidates.trailing_zeros() as usize;
+        let length = length_of(index);
+        if candidates == 0 || length > longest {
             return None;
         }
-        let length = length_of(self.stacks.iter().position(|stack| stack.len > 0)?);
-        Some((self.pop(length)?, length))
+        let stack = &mut self.stacks[index % LENGTHS];
+        stack.len = stack.len.checked_sub(1)?;
+        if stack.len == 0 {
+            self.filled &= !(1 << index);
+        }
+        self.frames -= length;
+        stack.starts.get(stack.len as usize).map(|&start| (start as usize, length))
     }
 }
 
@@ -127,12 +142,15 @@ mod tests {
     }
 
     #[test]
-    fn keeps_exact_lengths_and_counts_them() {
+    fn keeps_lengths_and_counts_them() {
         let mut cache = RunCache::new();
         assert!([(100, 9), (200, 9), (300, 10)].iter().all(|&(s, n)| cache.push(s, n)));
         assert_eq!(cache.frames(), 28);
-        assert_eq!((cache.pop(9), cache.pop(9), cache.pop(9)), (Some(200), Some(100), None));
-        assert_eq!(cache.pop_any(), Some((300, 10)));
+        assert_eq!((cache.pop(9), cache.pop(9)), (Some((200, 9)), Some((100, 9))));
+        assert_eq!((cache.pop(7), cache.pop(11)), (None, None), "too long, too short");
+        assert_eq!(cache.pop(8), Some((300, 10)), "a quarter longer will do");
+        assert!(cache.push(400, 40));
+        assert_eq!(cache.pop_any(), Some((400, 40)));
         assert_eq!((cache.frames(), cache.pop_any()), (0, None));
     }
 
