@@ -440,7 +440,7 @@ impl<S: System> Heap<S> {
             return frames;
         }
         let step = (frames.next_power_of_two() / 16).max(page / FRAME_BYTES);
-        frames.next_multiple_of(step)
+        align_up(frames, step)
     }
 
     /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.

@@ -18,7 +18,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
-use hectare_base::align::align_up;
+use hectare_base::align::{align_down, align_up};
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
 use hectare_pages::{PageSource, SourceError};
 
@@ -254,7 +254,8 @@ impl Region {
         view: &RegionView,
     ) -> Result<Run, Refusal> {
         // Frames are aligned from the region's start: that must be aligned as far.
-        if !self.start.addr().get().is_multiple_of(align * FRAME_BYTES) {
+        let align_bytes = align * FRAME_BYTES;
+        if align_down(self.start.addr().get(), align_bytes) != self.start.addr().get() {
             return Err(Refusal::NoRange);
         }
         if align == 1
