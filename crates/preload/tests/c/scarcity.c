@@ -219,6 +219,40 @@ static void no_rseq(void) {
     work_on_threads();
 }
 
+static volatile int is_over;
+
+static void *churn_until_over(void *seed) {
+    uint64_t random = (uintptr_t)seed + 1;
+    while (!is_over) {
+        void *all[50];
+        for (int i = 0; i < 50; i++) all[i] = memset(malloc(200), 3, next_random(&random) % 200);
+        for (int i = 0; i < 50; i++) free(all[i]);
+    }
+    return NULL;
+}
+
+/* Refused only when the lists of the CPUs are in use: nobody can take them from the threads then. A
+   trim goes on without, and a forked child does not trust its copy of them. */
+static void no_membarrier(void) {
+    free(opaque(malloc(200)));
+    refuse(SYS_membarrier, EPERM);
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn_until_over, (void *)i);
+    for (int i = 0; i < 12; i++) {
+        malloc_trim(0);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            work((void *)(uintptr_t)i);
+            _exit(0);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child && status == 0, "the child's status is %#x", status);
+    }
+    is_over = 1;
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+}
+
 static void no_mremap(void) {
     if (!getenv("TEST_AGAIN")) refuse(SYS_mremap, EPERM);
     if (!again("refused")) return;
@@ -257,7 +291,7 @@ int main(int argc, char **argv) {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
-        CASE(no_rseq), CASE(no_mremap), CASE(few_mappings),
+        CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
     };
     arguments = argv;
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -32,6 +32,9 @@ pub(crate) fn add(suite: &mut Suite) {
             run(by(front, "fronts.c")?.arg("trouble"))?.well().map(drop)
         });
     }
+    suite.test_with("fronts::no_membarrier_any_more", &["cc"], || {
+        run(by("cpu", "scarcity.c")?.arg("no_membarrier"))?.well().map(drop)
+    });
     suite.test_with("fronts::caches_are_few", &["cc"], caches_are_few);
     suite.test_with("fronts::idle_threads_keep_little", &["cc"], idle_threads);
 }
