@@ -41,9 +41,10 @@ const CELL_BYTES: usize = size_of::<PinCell32>();
 /// A free block below this many units (128 bytes) is no piece of a scattered object: the piece's
 /// head and link would cost more than 6 % of it.
 const MIN_PIECE_UNITS: usize = 32;
-/// An object smaller than two such pieces stays whole: cutting it takes a third longer and saves
-/// nothing (128 … 256 bytes alone: +10.1 and +8.4 % of overhead whole, +10.7 and +7.7 % in pieces).
-const MIN_SCATTERED_BYTES: usize = 2 * MIN_PIECE_UNITS * UNIT;
+/// An object smaller than three such pieces stays whole: cutting it takes a third longer and saves
+/// little (a pool of 128 … 192, 192 … 256, 256 … 384 bytes alone: +10.1, +8.4, +6.6 % of overhead
+/// whole, +10.7, +7.7, +5.8 % in pieces).
+const MIN_SCATTERED_BYTES: usize = 3 * MIN_PIECE_UNITS * UNIT;
 /// A free cell keeps the number of the next one, plus one, as if it were a place.
 const MAX_CELLS: u32 = (1 << PLACE_BITS) - 2;
 /// The most pieces that [`Limits::max_pieces`] can allow.
