@@ -20,15 +20,58 @@ const CASES: &[&str] = &[
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "scarcity", "scarcity.c", CASES);
     suite_control_group(suite);
+    suite_overcommit(suite);
+}
+
+/// The kernel's rule for memory that is promised: 2 promises no more than there is.
+const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
+
+/// It is the whole machine's: a test sets it only where it has been told that it may.
+const MAY_SET: &str = "HECTARE_MACHINE_TESTS";
+
+fn suite_overcommit(suite: &mut Suite) {
     let name = "scarcity::overcommit_refused";
-    match fs::read_to_string("/proc/sys/vm/overcommit_memory") {
-        Ok(mode) if mode.trim() == "2" => suite.test_with(name, &["cc"], || {
-            run(preloaded(program("scarcity.c")?).arg("address_space_limit"))?.well().map(drop)
-        }),
-        // It is the whole machine's, so a test must not set it.
-        Ok(mode) => suite.skip(name, format!("vm.overcommit_memory is {}, not 2", mode.trim())),
-        Err(error) => suite.skip(name, format!("vm.overcommit_memory cannot be read: {error}")),
+    let mode = match fs::read_to_string(OVERCOMMIT) {
+        Ok(mode) => mode.trim().to_owned(),
+        Err(error) => return suite.skip(name, format!("{OVERCOMMIT} cannot be read: {error}")),
+    };
+    if mode == "2" {
+        suite.test_with(name, &["cc"], overcommit_refused);
+    } else if std::env::var_os(MAY_SET).is_none() {
+        suite.skip(name, format!("{OVERCOMMIT} is {mode}, not 2; {MAY_SET}=1 lets root set it"));
+    } else {
+        suite.test_with(name, &["cc"], || {
+            // Compiled before, so that the machine is without overcommit for a moment only.
+            program("scarcity.c")?;
+            let _restored = Overcommit::refuse(mode)?;
+            overcommit_refused()
+        });
     }
+}
+
+/// Sets [`OVERCOMMIT`] back, also when the test has failed.
+struct Overcommit(String);
+
+impl Overcommit {
+    fn refuse(before: String) -> Result<Self, String> {
+        fs::write(OVERCOMMIT, "2").map_err(|error| format!("{OVERCOMMIT}: {error}"))?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Overcommit {
+    fn drop(&mut self) {
+        fs::write(OVERCOMMIT, &self.0).expect("what could be set can be set back");
+    }
+}
+
+/// The limits of address space hold as elsewhere, and a reservation of the heap's size is not
+/// refused for what it might hold.
+fn overcommit_refused() -> Outcome {
+    for case in ["address_space_limit", "larger_objects_after_smaller", "few_mappings"] {
+        run(preloaded(program("scarcity.c")?).arg(case))?.well()?;
+    }
+    Ok(())
 }
 
 /// A control group of this test's own, gone when the test is over.
