@@ -295,7 +295,7 @@ impl Sweep<'_> {
                         .with("failed_allocations", outcome.failed_allocations)
                         .with("failed_ratio", outcome.failed_allocations as f64 / ops.len() as f64),
                 );
-                points.push([factor, outcome.failed_allocations as f64]);
+                points.push([100.0 * factor, outcome.failed_allocations as f64]);
             }
         }
         for (who, points) in whos.into_iter().zip(points) {
@@ -303,7 +303,7 @@ impl Sweep<'_> {
                 plot: "failed allocations over arena".to_owned(),
                 subject: who.name().to_owned(),
                 workload: "[1, 2048)".to_owned(),
-                x_name: "arena_over_live".to_owned(),
+                x_name: "arena_over_live_percent".to_owned(),
                 y_name: "failed_allocations".to_owned(),
                 points,
             });

@@ -2,13 +2,14 @@
 //! work and on recorded traces; and how long it takes for it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
 use hectare_trace::{Event, ObjectId, Ordered, Trace};
 use rustc_hash::FxHashMap;
 
-use crate::bench::tlsf::subjects::{Arena, Subject, Who, Work};
+use crate::bench::tlsf::subjects::{Arena, Library, Subject, Who, Work};
 use crate::cmd::compare::bundled_traces;
 use crate::output::Outputs;
 use crate::report::{Report, Row};
@@ -33,10 +34,13 @@ pub(crate) struct Args {
     /// Rounds of each trace, the fastest of which is told; 0 replays none
     #[arg(long, value_name = "N", default_value_t = 3)]
     trace_rounds: usize,
+    /// A C TLSF with mattconte's names, as a shared library; may be given several times
+    #[arg(long, value_name = "FILE")]
+    library: Vec<PathBuf>,
 }
 
 /// The arena. Only what is touched is there.
-const ARENA_BYTES: usize = 4 << 30;
+const ARENA_BYTES: usize = 3 << 30;
 
 /// Sizes of the stress.
 #[derive(Clone, Copy, Debug)]
@@ -63,12 +67,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report.parameter("ops", args.ops as u64);
     report.parameter("slots", args.slots as u64);
     report.parameter("seeds", args.seeds);
+    let whos = comparable(&args.library)?;
     let mut arena = Arena::new(ARENA_BYTES, false)?;
     for sizes in [Sizes::Uniform, Sizes::Biased, Sizes::LogUniform] {
         // The same share of the arena is touched again and again, so a subject's footprint is
         // told by the highest byte that it handed out, as its pool could have been no smaller.
         let works: Vec<Vec<Op>> = (0..args.seeds).map(|seed| ops(args, sizes, seed)).collect();
-        for who in comparable() {
+        for who in &whos {
             let (mut sum, mut worst, mut failed) = (0.0, 0.0_f64, 0);
             for ops in &works {
                 let mut work = Stress { ops, base: arena.address(), slots: args.slots };
@@ -88,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.trace_rounds > 0 {
         let traces = if args.traces.is_empty() { bundled_traces()? } else { args.traces.clone() };
         for trace in traces {
-            replay(&mut report, &mut arena, &trace, args.trace_rounds)?;
+            replay(&mut report, &mut arena, &whos, &trace, args.trace_rounds)?;
         }
     }
     report.notes.push(
@@ -105,24 +110,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Whose footprint is told by the highest address handed out.
-fn comparable() -> impl Iterator<Item = &'static Who> {
+fn comparable(libraries: &[PathBuf]) -> anyhow::Result<Vec<Who>> {
     // linked_list_allocator's free takes time in proportion to the holes, minutes for this work;
     // buddy-alloc hands out its arena from the top, so that its highest address says nothing.
-    const ALL: &[Who] = &Who::BUILT_IN;
-    ALL.iter().filter(|who| who.uses_arena() && !matches!(who, Who::LinkedList | Who::BuddyAlloc))
+    let other = |who: &Who| matches!(who, Who::LinkedList | Who::BuddyAlloc);
+    let built_in = Who::BUILT_IN.into_iter().filter(|who| who.uses_arena() && !other(who)).map(Ok);
+    built_in
+        .chain(libraries.iter().map(|path| Ok(Who::Library(Arc::new(Library::load(path)?)))))
+        .collect()
 }
 
 /// Replays a trace over each heap.
 fn replay(
     report: &mut Report,
     arena: &mut Arena,
+    whos: &[Who],
     path: &std::path::Path,
     rounds: usize,
 ) -> anyhow::Result<()> {
     let ops = trace_ops(path).with_context(|| path.display().to_string())?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut work = Stress { ops: &ops, base: arena.address(), slots: 0 };
-    let whos: Vec<&Who> = comparable().collect();
     let mut best: Vec<Option<Outcome>> = vec![None; whos.len()];
     let mut order: Vec<usize> = (0..whos.len()).collect();
     let mut random = fastrand::Rng::with_seed(1);
@@ -134,7 +142,7 @@ fn replay(
             best.op_ns = best.op_ns.min(outcome.op_ns);
         }
     }
-    for (who, best) in whos.into_iter().zip(best) {
+    for (who, best) in whos.iter().zip(best) {
         let best = best.context("no round was made")?;
         report.rows.push(
             Row::new(who.name(), format!("trace {name}"))
