@@ -15,7 +15,7 @@ use crate::backend::Backend;
 use crate::bin::{Bin, SlabSource};
 use crate::cache::Cache;
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, RECIPROCALS, SLAB_BYTES, STATES};
-use crate::cpu_front::CpuFront;
+use crate::cpu_lists::Cpus;
 use crate::huge::MIN_HUGE_BYTES;
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Key};
@@ -51,7 +51,7 @@ pub struct Heap<S: System> {
     pub(crate) backend: Backend<S>,
     bins: [Lock<Bin, S::Park>; STATES],
     pools: Pools<S::Park>,
-    pub(crate) cpus: CpuFront<S::Park>,
+    pub(crate) cpus: Cpus<S::Park>,
     /// Bytes of the slabs' free objects, and the least there were since the last scavenge.
     free_bytes: AtomicUsize,
     least_free_bytes: AtomicUsize,
@@ -82,7 +82,7 @@ impl<S: System> Heap<S> {
             backend: Backend::new(source, region_bytes),
             bins: [const { Lock::new(Bin::new()) }; STATES],
             pools: Pools::new(),
-            cpus: CpuFront::new(),
+            cpus: Cpus::new(),
             free_bytes: AtomicUsize::new(0),
             least_free_bytes: AtomicUsize::new(0),
             pace: Pace::new(),

@@ -23,6 +23,7 @@ mod bin;
 mod cache;
 mod class;
 mod cpu_front;
+mod cpu_lists;
 mod guard;
 mod hardened;
 mod heap;

@@ -1,0 +1,300 @@
+//! The lists of all CPUs, and how they are taken from the threads.
+//!
+//! A sequence finds its lists by the table (`sequence.rs`). Who wants all that is listed (a trim, a
+//! fork) clears the table and restarts the sequences under way; threads then wait at the gate until it
+//! is filled again.
+//!
+//! Invariants
+//! 1. `table[cpu]` is `lists[cpu]` or null; `gate` is held where it changes.
+//! 2. While `gate` is held, `table[cpu]` is null and all sequences have been restarted since, the
+//!    holder alone changes the words of `lists[cpu]`.
+//! 3. Locks: the gate is taken first, before those of pools, bins and backend.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{
+    AtomicBool, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
+
+use hectare_base::sync::{Lock, Park};
+use hectare_pages::rseq;
+
+use crate::cache::first_limit;
+use crate::class::{ClassId, STATES};
+use crate::object::{Batch, FreeObject, Key};
+use crate::sequence::{self, CPUS, CpuLists, Place, Refusal, Table, Word};
+
+/// How often a sequence is tried: a thread that is interrupted each time (a debugger steps through
+/// it) goes on without the lists.
+pub(crate) const TRIES: usize = 64;
+
+/// Nobody has asked yet whether there are sequences.
+const UNKNOWN: u8 = 0;
+/// There are none; or the question is just being asked.
+const UNFIT: u8 = 1;
+/// Threads have areas.
+const POSSIBLE: u8 = 2;
+/// And the kernel will restart sequences.
+const READY: u8 = 3;
+
+/// The lists of all CPUs.
+#[derive(Debug)]
+pub(crate) struct Cpus<P> {
+    table: Table,
+    lists: Table,
+    /// One more than the highest CPU that has lists.
+    used: AtomicUsize,
+    /// The offset of the threads' areas, once possible.
+    area_offset: AtomicIsize,
+    /// One of the four above.
+    readiness: AtomicU8,
+    gate: Lock<(), P>,
+    /// Whether the fork that is under way has kept all sequences away.
+    is_stopped: AtomicBool,
+    /// How many sequences were tried again, as far as slow paths have seen it.
+    aborts: AtomicUsize,
+}
+
+impl CpuLists {
+    fn new() -> Self {
+        let lists = Self {
+            words: [const { AtomicUsize::new(0) }; 2 * STATES],
+            limits: [const { AtomicU16::new(0) }; STATES],
+        };
+        for class in ClassId::all() {
+            lists.limits[class.index()].store(first_limit(class), Relaxed);
+        }
+        lists
+    }
+
+    /// A class's two words.
+    fn words_of(&self, class: ClassId) -> [&AtomicUsize; 2] {
+        [&self.words[class.index()], &self.words[class.index() + STATES]]
+    }
+
+    /// Takes out all that is listed, a list at a time.
+    fn drain(&self, mut give: impl FnMut(ClassId, Batch)) {
+        for class in ClassId::all() {
+            for word in self.words_of(class) {
+                // SAFETY: the list was taken out of its place.
+                let list = unsafe { Word::from_bits(word.swap(0, Relaxed)).batch() };
+                if let Some(batch) = list {
+                    give(class, batch);
+                }
+            }
+            self.limits[class.index()].store(first_limit(class), Relaxed);
+        }
+    }
+}
+
+impl<P: Park> Cpus<P> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            table: [const { AtomicPtr::new(core::ptr::null_mut()) }; CPUS],
+            lists: [const { AtomicPtr::new(core::ptr::null_mut()) }; CPUS],
+            used: AtomicUsize::new(0),
+            area_offset: AtomicIsize::new(0),
+            readiness: AtomicU8::new(UNKNOWN),
+            gate: Lock::new(()),
+            is_stopped: AtomicBool::new(false),
+            aborts: AtomicUsize::new(0),
+        }
+    }
+
+    fn area(&self) -> isize {
+        self.area_offset.load(Relaxed)
+    }
+
+    /// Whether [`begin`](Self::begin) can say yes, as far as can be known without asking the kernel.
+    /// The first call asks the dynamic linker, which may allocate; what finds its way here meanwhile
+    /// is told no.
+    pub(crate) fn may_begin(&self) -> bool {
+        if self.readiness.load(Acquire) == UNKNOWN {
+            self.readiness.store(UNFIT, Relaxed);
+            if let Some(offset) = rseq::area_offset() {
+                self.area_offset.store(offset, Relaxed);
+                // Release: whoever sees that it is possible sees the offset.
+                self.readiness.store(POSSIBLE, Release);
+            }
+        }
+        self.readiness.load(Acquire) >= POSSIBLE
+    }
+
+    /// Makes ready for [`Seat::Cpu`](crate::Seat::Cpu); whether this thread may have it.
+    pub(crate) fn begin(&self) -> bool {
+        if self.may_begin() && self.readiness.load(Relaxed) == POSSIBLE {
+            let readiness = if rseq::announce_restarts() { READY } else { UNFIT };
+            self.readiness.store(readiness, Release);
+        }
+        self.readiness.load(Acquire) == READY && self.cpu().is_some()
+    }
+
+    /// The CPU that this thread runs on: a hint, stale as soon as it is read. `None` if the kernel
+    /// does not say.
+    fn cpu(&self) -> Option<usize> {
+        // SAFETY: the offset is that of the areas, by `begin`.
+        unsafe { rseq::cpu(self.area()) }.filter(|&cpu| cpu < CPUS)
+    }
+
+    /// The first object of this CPU's list of `class`, which still bears its mark.
+    ///
+    /// # Safety
+    /// [`begin`](Self::begin) has said yes.
+    #[inline(always)]
+    pub(crate) unsafe fn pop(&self, class: ClassId, key: Key) -> Result<FreeObject, Refusal> {
+        // SAFETY: the offset is that of the areas; lists are there for good.
+        unsafe { sequence::pop(&self.table, self.area(), class, key) }
+    }
+
+    /// Puts a marked object on this CPU's list of `class`.
+    ///
+    /// # Safety
+    /// As [`pop`](Self::pop).
+    #[inline(always)]
+    pub(crate) unsafe fn push(&self, class: ClassId, object: FreeObject) -> Result<(), Refusal> {
+        // SAFETY: as in `pop`.
+        unsafe { sequence::push(&self.table, self.area(), class, object) }
+    }
+
+    /// Puts `batch` in a place of this CPU, and returns the one that was there. When it is refused
+    /// each time, `batch` comes back.
+    ///
+    /// # Safety
+    /// As [`pop`](Self::pop).
+    pub(crate) unsafe fn exchange(
+        &self,
+        place: Place,
+        class: ClassId,
+        batch: Option<Batch>,
+    ) -> Option<Batch> {
+        let word = batch.map_or(Word::EMPTY, Word::new);
+        for _ in 0..TRIES {
+            // SAFETY: as in `pop`; the batch is the caller's.
+            match unsafe { sequence::exchange(&self.table, self.area(), place, class, word) } {
+                // SAFETY: taken out in exchange.
+                Ok(old) => return unsafe { old.batch() },
+                Err(Refusal::Aborted) => self.note_abort(),
+                Err(_) => break,
+            }
+        }
+        batch
+    }
+
+    /// The limit of `class` on some CPU, most often this one.
+    pub(crate) fn limit(&self, class: ClassId) -> Option<&AtomicU16> {
+        // SAFETY: null, or lists, which are there for good.
+        let lists = unsafe { self.lists[self.cpu()?].load(Acquire).as_ref() }?;
+        Some(&lists.limits[class.index()])
+    }
+
+    /// Lets this CPU have its lists, made of `memory` if it never had any. `false` if it cannot.
+    #[cold]
+    pub(crate) fn open(&self, memory: impl FnOnce(usize) -> Option<NonNull<u8>>) -> bool {
+        let _gate = self.gate.lock();
+        let Some(cpu) = self.cpu() else { return false };
+        let mut lists = self.lists[cpu].load(Relaxed);
+        if lists.is_null() {
+            let Some(fresh) = memory(size_of::<CpuLists>()) else { return false };
+            let fresh: NonNull<CpuLists> = fresh.cast();
+            // SAFETY: fresh memory of its size and alignment.
+            unsafe { fresh.write(CpuLists::new()) };
+            lists = fresh.as_ptr();
+            self.lists[cpu].store(lists, Release);
+            self.used.fetch_max(cpu + 1, Relaxed);
+        }
+        // Release: a sequence that reads the address sees the lists written.
+        self.table[cpu].store(lists, Release);
+        true
+    }
+
+    /// The lists of the CPUs that have any.
+    fn in_use(&self) -> impl Iterator<Item = (usize, &CpuLists)> {
+        (0..self.used.load(Relaxed)).filter_map(|cpu| {
+            // SAFETY: null, or lists, which are there for good.
+            let lists = unsafe { self.lists[cpu].load(Acquire).as_ref() }?;
+            Some((cpu, lists))
+        })
+    }
+
+    /// Keeps all sequences away; the gate must be held. `false`, and nothing has changed, if the
+    /// kernel will not restart those under way.
+    fn stop(&self) -> bool {
+        for (cpu, _) in self.in_use() {
+            self.table[cpu].store(core::ptr::null_mut(), SeqCst);
+        }
+        let stopped = rseq::restart_all();
+        if !stopped {
+            self.resume();
+        }
+        stopped
+    }
+
+    /// Lets sequences go on; the gate must be held.
+    fn resume(&self) {
+        for (cpu, _) in self.in_use() {
+            self.table[cpu].store(self.lists[cpu].load(Relaxed), Release);
+        }
+    }
+
+    /// Takes all objects out of the lists of all CPUs, a list at a time.
+    pub(crate) fn drain(&self, give: impl FnMut(ClassId, Batch) + Copy) {
+        if self.used.load(Relaxed) == 0 {
+            return;
+        }
+        let _gate = self.gate.lock();
+        if self.stop() {
+            for (_, lists) in self.in_use() {
+                lists.drain(give);
+            }
+            self.resume();
+        }
+    }
+
+    /// How many objects of `class` are listed; exact when no other thread is at work.
+    pub(crate) fn objects(&self, class: ClassId) -> usize {
+        let count = |word: &AtomicUsize| Word::from_bits(word.load(Relaxed)).count();
+        self.in_use().flat_map(|(_, lists)| lists.words_of(class)).map(count).sum()
+    }
+
+    /// How many sequences were tried again.
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn aborts(&self) -> usize {
+        self.aborts.load(Relaxed)
+    }
+
+    /// How many CPUs have lists.
+    pub(crate) fn count(&self) -> usize {
+        self.in_use().count()
+    }
+
+    /// A sequence is to be tried again.
+    pub(crate) fn note_abort(&self) {
+        self.aborts.fetch_add(1, Relaxed);
+    }
+
+    /// Keeps all sequences away across a fork.
+    pub(crate) fn before_fork(&self) {
+        self.gate.lock_for_fork();
+        self.is_stopped.store(self.used.load(Relaxed) == 0 || self.stop(), Relaxed);
+    }
+
+    /// Drops the lists in a forked child, if they may be the copy of a moment at which they changed:
+    /// their objects are lost. To be called before [`after_fork`](Self::after_fork).
+    pub(crate) fn drop_if_torn(&self) {
+        if !self.is_stopped.load(Relaxed) {
+            for (_, lists) in self.in_use() {
+                lists.drain(|_, _| {});
+            }
+        }
+    }
+
+    /// Lets them go on, in the parent and in the child.
+    ///
+    /// # Safety
+    /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
+    pub(crate) unsafe fn after_fork(&self) {
+        self.resume();
+        // SAFETY: the caller's promise.
+        unsafe { self.gate.unlock() };
+    }
+}
