@@ -51,7 +51,15 @@ fn run() -> Result<bool> {
             continue;
         }
         match check::check(&library, recipe.env) {
-            Ok(notes) => println!("{:<16} ok   {notes}", recipe.name),
+            Ok(notes) => {
+                let version = std::fs::read_to_string(library.with_extension("version"))?;
+                println!(
+                    "{:<16} ok   {}\n{:<21} checked: {notes}",
+                    recipe.name,
+                    version.trim(),
+                    ""
+                );
+            }
             Err(error) => {
                 println!("{:<16} BAD  {error:#}", recipe.name);
                 all_good = false;

@@ -6,7 +6,8 @@
 //!               └───────────── the next command, when nobody holds it ┴▶ restore
 //! ```
 //!
-//! 1. What a setting was stands in the state file, on the disk, before it is changed.
+//! 1. What all settings were stands in the state file, on the disk, before the first is changed, and is
+//!    not written again.
 //! 2. The state file is locked by the command that made it. One that nobody holds belongs to a
 //!    command that was killed: whoever finds it restores.
 //! 3. The keeper has a session of its own and is waiting on a pipe whose other end only the command
@@ -20,15 +21,22 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use knobs::{Knob, knobs};
 
-/// One setting that was changed.
+/// How long after the pipe of a killed command its lock may still be there.
+const LOCK_GOES_WITHIN: Duration = Duration::from_secs(5);
+
+/// One setting to be changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Changed {
+    /// What people call it.
+    #[serde(default)]
+    name: String,
     /// The file that holds it.
     path: PathBuf,
     /// What it was.
@@ -92,30 +100,27 @@ impl Control {
         let mut notes = Vec::new();
         let mut state = State { keep, changed: Vec::new() };
         for knob in knobs() {
-            let Some(before) = knob.now() else {
-                notes.push(format!("not controlled: {}: not visible on this machine", knob.name));
-                continue;
-            };
-            if before == knob.wanted {
-                continue;
-            }
-            state.changed.push(Changed {
-                path: knob.path.clone(),
-                before: before.clone(),
-                wanted: knob.wanted.to_owned(),
-            });
-            write_state(&file, &state)?;
-            match fs::write(&knob.path, knob.wanted) {
-                Ok(()) => {
-                    notes.push(format!("controlled: {}: {before} → {}", knob.name, knob.wanted));
-                }
-                Err(error) => {
-                    state.changed.pop();
-                    notes.push(format!("not controlled: {}: stays {before}: {error}", knob.name));
-                }
+            match knob.now() {
+                None => notes.push(format!("not controlled: {}: not visible here", knob.name)),
+                Some(before) if before == knob.wanted => {}
+                Some(before) => state.changed.push(Changed {
+                    name: knob.name,
+                    path: knob.path,
+                    before,
+                    wanted: knob.wanted.to_owned(),
+                }),
             }
         }
+        // Once, and whole, before the first change: a kill at any moment finds it so.
         write_state(&file, &state)?;
+        state.changed.retain(|Changed { name, path, before, wanted }| {
+            let done = fs::write(path, wanted);
+            notes.push(match &done {
+                Ok(()) => format!("controlled: {name}: {before} → {wanted}"),
+                Err(error) => format!("not controlled: {name}: stays {before}: {error}"),
+            });
+            done.is_ok()
+        });
         if state.changed.is_empty() {
             fs::remove_file(&path)?;
         }
@@ -146,16 +151,24 @@ impl Drop for Control {
 /// # Errors
 /// When there is a state file that cannot be read.
 pub(crate) fn restore(all: bool) -> anyhow::Result<Vec<String>> {
+    Ok(restore_unless_held(all)?.unwrap_or_default())
+}
+
+/// As [`restore`]; nothing when a command holds the state file.
+fn restore_unless_held(all: bool) -> anyhow::Result<Option<Vec<String>>> {
     let path = state_path()?;
     let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else {
-        return Ok(Vec::new());
+        return Ok(Some(Vec::new()));
     };
-    if !lock(&file) || (!all && read_state(&file)?.keep) {
-        return Ok(Vec::new());
+    if !lock(&file) {
+        return Ok(None);
+    }
+    if !all && read_state(&file)?.keep {
+        return Ok(Some(Vec::new()));
     }
     let mut notes = vec![format!("restored, from {}:", path.display())];
     notes.extend(restore_from(&path, &file)?);
-    Ok(notes)
+    Ok(Some(notes))
 }
 
 /// Waits for the end of standard input, then restores: what the hidden verb `keeper` does.
@@ -166,7 +179,12 @@ pub(crate) fn keep_watch() -> anyhow::Result<()> {
     }
     let mut nothing = Vec::new();
     std::io::stdin().read_to_end(&mut nothing).context("waiting for the command's end")?;
-    restore(false).map(drop)
+    // The kernel may close a killed command's pipe before it gives up the command's lock.
+    let since = Instant::now();
+    while restore_unless_held(false)?.is_none() && since.elapsed() < LOCK_GOES_WITHIN {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// The process of invariant 3.
@@ -184,7 +202,9 @@ fn restore_from(path: &Path, file: &File) -> anyhow::Result<Vec<String>> {
     for changed in read_state(file)?.changed.iter().rev() {
         let name = changed.path.display();
         match fs::read_to_string(&changed.path).map(|now| knobs::chosen(&now)) {
-            Ok(now) if now != changed.wanted && now != changed.before => {
+            // It could not be set, or has not been yet.
+            Ok(now) if now == changed.before => continue,
+            Ok(now) if now != changed.wanted => {
                 notes.push(format!("{name} is {now} by now: left so, it was {}", changed.before));
                 continue;
             }
