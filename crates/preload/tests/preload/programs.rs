@@ -21,6 +21,12 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("programs::sqlite3", &["sqlite3"], || {
         same(&|command| run_with_input(command.arg(":memory:"), SQL), "sqlite3")
     });
+    suite.test_with("programs::awk", &["awk"], || {
+        same(&|command| run_with_input(command.arg(AWK), &numbered_lines()), "awk")
+    });
+    suite.test_with("programs::sed", &["sed"], || {
+        same(&|command| run_with_input(command.args(["-E", SED]), &numbered_lines()), "sed")
+    });
     suite.test_with("programs::gcc", &["gcc"], compile_c);
     suite.test_with("programs::c++", &["c++"], compile_cxx);
     suite.test_with("programs::git", &["git"], git);
@@ -28,7 +34,7 @@ pub(crate) fn add(suite: &mut Suite) {
         same(&|command| run(command.args(["-e", NODE])), "node")
     });
     suite.test_with("programs::sort_on_threads", &["sort"], || {
-        let lines: String = (0..200_000u64).map(|i| format!("{}\n", i * 7919 % 200_003)).collect();
+        let lines = numbered_lines();
         same(
             &|command| run_with_input(command.args(["--parallel=8", "-S1M", "-n"]), &lines),
             "sort",
@@ -81,6 +87,19 @@ const m = new Map(); for (let i = 0; i < 100000; i++) m.set('k' + (i * 7919 % 10
 let s = 0; for (const [k, v] of [...m].sort()) s = (s * 31 + v.length + k.length) % 1000003;
 console.log(m.size, s, require('zlib').gzipSync(Buffer.alloc(3e6, 'abc')).length > 0);
 ";
+
+/// Counts, strings that grow, a table with as many keys as there are lines.
+const AWK: &str = r#"
+{ n[$1 % 5003] = n[$1 % 5003] "," $1; seen[$1]++; sum += length(n[$1 % 5003]) }
+END { for (k in seen) distinct++; print distinct, sum, length(n[7]), substr(n[42], 1, 60) }
+"#;
+
+/// Gathers all lines in the hold space, ten thousand at a time.
+const SED: &str = r"s/([0-9])([0-9]*)/\2-\1/; H; 0~10000!d; x; s/\n/;/g; s/-//g";
+
+fn numbered_lines() -> String {
+    (0..200_000u64).map(|i| format!("{}\n", i * 7919 % 200_003)).collect()
+}
 
 /// Runs a command with the library and without; what they print must be the same.
 fn same(act: &dyn Fn(&mut Command) -> Result<Ended, String>, tool: &str) -> Outcome {
