@@ -29,6 +29,10 @@ use crate::stats::{ClassStats, Stats};
 /// Runs of up to so many frames come in steps: 1 MiB.
 const MAX_STEPPED_FRAMES: usize = 256;
 
+/// Runs of at least so many frames, which their callers will fill, get huge pages wherever they
+/// lie: 4 MiB.
+const FILLED_FRAMES: usize = 1024;
+
 /// From how many bytes on growing a run moves its pages to a huge block instead of copying.
 const MOVE_BYTES: usize = 1 << 20;
 
@@ -422,6 +426,10 @@ impl<S: System> Heap<S> {
         let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
         let run = || self.backend.get_run(frames, align, ClassId::RUN);
         let Some(run) = run().or_else(|| self.release_kept().then(run)?) else { return null };
+        if run.clean && !zeroed && run.frames >= FILLED_FRAMES {
+            // SAFETY: the run just taken.
+            unsafe { self.source().advise_huge(run.start, run.frames * FRAME_BYTES, true) };
+        }
         (unmarked(run.start, run.clean), run.clean)
     }
 
