@@ -4,12 +4,16 @@
 //! first; only when that says no, the slow path of the same name. The fast paths are inlined into
 //! the front and touch the cache, the page map and the object, nothing else.
 
+mod large;
+mod place;
+mod relief;
+mod slabs;
+
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use hectare_base::align::align_up;
 use hectare_base::sync::Lock;
-use hectare_pages::{PageRange, System};
+use hectare_pages::System;
 
 use crate::backend::Backend;
 use crate::bin::{Bin, SlabSource};
@@ -21,20 +25,11 @@ use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Key};
 use crate::pace::Pace;
 use crate::pool::Pools;
-use crate::region::{FRAME_BYTES, SLAB_FRAMES};
+use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
-use crate::slab::SlabRef;
 use crate::stats::{ClassStats, Stats};
 
-/// Runs of up to so many frames come in steps: 1 MiB.
-const MAX_STEPPED_FRAMES: usize = 256;
-
-/// Runs of at least so many frames, which their callers will fill, get huge pages wherever they
-/// lie: 4 MiB.
-const FILLED_FRAMES: usize = 1024;
-
-/// From how many bytes on growing a run moves its pages to a huge block instead of copying.
-const MOVE_BYTES: usize = 1 << 20;
+pub(crate) use place::Place;
 
 /// A general-purpose heap over the memory of `S`. All methods may be called by any thread.
 ///
@@ -63,14 +58,6 @@ pub struct Heap<S: System> {
     /// The last scavenge found much and nothing has been taken since: a program that frees all it
     /// has. What the pools would keep of that holds pages that nobody wants, so they keep nothing.
     draining: AtomicBool,
-}
-
-/// Where an address that is to be freed, resized or measured leads.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Place {
-    Small(ClassId),
-    Run { frames: usize },
-    Huge { bytes: usize },
 }
 
 impl<S: System> Heap<S> {
@@ -313,63 +300,6 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// When the slabs have become much emptier, or much has been free in them for a while, looks
-    /// for memory to give back. What this thread's cache and the pools hold would keep slabs in
-    /// use, so they are emptied first.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
-    pub(crate) unsafe fn relieve(&self, seat: Seat) {
-        let least = self.least_free_bytes.load(Relaxed);
-        let free = self.free_bytes.load(Relaxed);
-        let has_risen = free.saturating_sub(least) > self.backend.slack_bytes();
-        let is_due = self.is_look_due(free);
-        if !has_risen && !is_due {
-            return;
-        }
-        if let Seat::Own(cache) = seat {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.empty_cache(cache) };
-        }
-        self.release_pools();
-        let gone = self.scavenge();
-        if is_due {
-            self.pace.note_look(gone + self.evacuate(), free);
-        }
-    }
-
-    /// Whether much has been free in the slabs for long enough, where `free_bytes` are free now.
-    fn is_look_due(&self, free_bytes: usize) -> bool {
-        if free_bytes <= self.backend.slack_bytes() {
-            self.pace.rest();
-            return false;
-        }
-        self.pace.is_due(self.source().now_ms())
-    }
-
-    /// Gives up the emptier slabs: so that they become empty, what is freed in them goes there at
-    /// once, not to a thread's list and from there to the next request. Returns how many bytes of
-    /// slabs were not given up before.
-    #[cold]
-    fn evacuate(&self) -> usize {
-        let slabs = |bin: &Lock<Bin, S::Park>| Some(bin.try_lock()?.evacuate(self));
-        self.bins.iter().filter_map(slabs).sum::<usize>() * SLAB_BYTES
-    }
-
-    /// Gives all that a cache holds to the slabs.
-    ///
-    /// # Safety
-    /// The caller alone uses the cache.
-    unsafe fn empty_cache(&self, cache: NonNull<Cache>) {
-        // SAFETY: the caller's promise.
-        let bins = unsafe { &mut (*cache.as_ptr()).bins };
-        for class in ClassId::all() {
-            while let Some(batch) = bins[class.index()].drain() {
-                self.give_to_slabs(class, batch);
-            }
-        }
-    }
-
     pub(crate) fn give_to_slabs(&self, class: ClassId, batch: Batch) {
         let corrupt = |object: FreeObject| {
             self.misuse("free", object.as_ptr().as_ptr(), Misuse::DoubleFree);
@@ -392,63 +322,6 @@ impl<S: System> Heap<S> {
     /// From now on the last page of each new slab is sealed, and no object reaches into it.
     pub(crate) fn seal_slabs(&self) {
         self.seals_slabs.store(self.source().page_bytes() == FRAME_BYTES, Relaxed);
-    }
-
-    /// Empties the CPUs' lists and the pools into the slabs.
-    pub fn release_pools(&self) {
-        self.cpus.drain(|class, batch| self.give_to_slabs(class, batch));
-        for class in ClassId::all() {
-            while let Some(batch) = self.pools.drain(class) {
-                self.give_to_slabs(class, batch);
-            }
-        }
-    }
-
-    /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
-    /// when memory is out. `zeroed` says that the caller wants it so.
-    pub(crate) fn get_large(&self, bytes: usize, align: usize, zeroed: bool) -> (*mut u8, bool) {
-        self.ensure_key();
-        let null = (core::ptr::null_mut(), false);
-        if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {
-            let taken = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
-            if let Some((start, zeroed)) = taken {
-                return (unmarked(start, zeroed), zeroed);
-            }
-            // Where address space is scarce, the regions hold it: they serve what they once held.
-            if bytes > self.backend.stats().committed_bytes || align >= MIN_HUGE_BYTES {
-                return null;
-            }
-        }
-        if self.backend.should_scavenge() {
-            self.scavenge();
-        }
-        let frames = self.frames_for(bytes);
-        let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
-        let run = || self.backend.get_run(frames, align, ClassId::RUN);
-        let Some(run) = run().or_else(|| self.release_kept().then(run)?) else { return null };
-        if run.clean && !zeroed && run.frames >= FILLED_FRAMES {
-            // SAFETY: the run just taken.
-            unsafe { self.source().advise_huge(run.start, run.frames * FRAME_BYTES, true) };
-        }
-        (unmarked(run.start, run.clean), run.clean)
-    }
-
-    /// Gives back the freed huge blocks that lie ready. Whether there were any.
-    #[cold]
-    fn release_kept(&self) -> bool {
-        self.backend.huge.lock().release_kept(self.source()) > 0
-    }
-
-    /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
-    /// of eight lengths to a doubling, so that a run that was freed fits the next request.
-    pub(crate) fn frames_for(&self, bytes: usize) -> usize {
-        let page = self.source().page_bytes().max(FRAME_BYTES);
-        let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
-        if frames > MAX_STEPPED_FRAMES {
-            return frames;
-        }
-        let step = (frames.next_power_of_two() / 16).max(page / FRAME_BYTES);
-        align_up(frames, step)
     }
 
     /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
@@ -608,83 +481,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// What `start` is the start of.
-    pub(crate) fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
-        let address = start.addr().get();
-        if !address.is_multiple_of(MIN_ALIGN) {
-            return Err(Misuse::Misaligned);
-        }
-        let Some((view, offset)) = self.backend.find(address) else {
-            let huge = self.backend.huge.lock();
-            return match huge.usable_bytes(start) {
-                Some(bytes) => Ok(Place::Huge { bytes }),
-                None if huge.contains(address) => Err(Misuse::Interior),
-                None if huge.was_freed(address) => Err(Misuse::DoubleFree),
-                None => Err(Misuse::Foreign),
-            };
-        };
-        // SAFETY: `find` says that the address lies in the region.
-        let listed = unsafe { view.class_of(address) };
-        let class = if listed == ClassId::LEAVING {
-            view.slab_at(offset).map_or(ClassId::NONE, SlabRef::class)
-        } else {
-            listed
-        };
-        if class.is_small() {
-            if !(address % SLAB_BYTES).is_multiple_of(class.object_bytes()) {
-                return Err(Misuse::Interior);
-            }
-            // SAFETY: the start of an object of a size class, which is only looked at.
-            let object = unsafe { FreeObject::new(start) };
-            if object.is_marked(self.key()) {
-                return Err(Misuse::DoubleFree);
-            }
-            return Ok(Place::Small(class));
-        }
-        if offset % FRAME_BYTES == 0
-            && let Some(frames) = self.backend.run_length(start)
-        {
-            return Ok(Place::Run { frames });
-        }
-        Err(if class == ClassId::RUN || self.lies_in_run(view.offset_of(address), address) {
-            Misuse::Interior
-        } else {
-            Misuse::NotAllocated
-        })
-    }
-
-    /// Whether a run that begins before `address` reaches beyond it. Slow: for error messages.
-    #[cold]
-    fn lies_in_run(&self, offset: Option<usize>, address: usize) -> bool {
-        let Some(offset) = offset else { return false };
-        let frames_before = 1..=(offset / FRAME_BYTES).min(MIN_HUGE_BYTES / FRAME_BYTES);
-        let first = address - address % FRAME_BYTES;
-        for back in frames_before {
-            let start = first - back * FRAME_BYTES;
-            let Some((view, _)) = self.backend.find(start) else { return false };
-            // SAFETY: `find` says that the address lies in the region.
-            if unsafe { view.class_of(start) } == ClassId::NONE {
-                continue;
-            }
-            let run = NonNull::new(core::ptr::with_exposed_provenance_mut(start));
-            return run.and_then(|run| self.backend.run_length(run)).is_some_and(|n| n > back);
-        }
-        false
-    }
-
     // ---- the rest ----
-
-    /// How many bytes the object at `object` has, at least what was asked for.
-    ///
-    /// # Errors
-    /// What is wrong with the pointer.
-    pub fn usable_bytes(&self, object: NonNull<u8>) -> Result<usize, Misuse> {
-        Ok(match self.place_of(object)? {
-            Place::Small(class) => class.object_bytes(),
-            Place::Run { frames } => frames * FRAME_BYTES,
-            Place::Huge { bytes } => bytes,
-        })
-    }
 
     /// Makes the object at `object` hold `bytes`, moving it if need be; null, and nothing has
     /// changed, when memory is out.
@@ -738,74 +535,6 @@ impl<S: System> Heap<S> {
             unsafe { self.free_slow(seat, object.as_ptr()) };
         }
         moved
-    }
-
-    /// Resizes a run without copying, if it can.
-    fn resize_run(&self, run: NonNull<u8>, old_bytes: usize, bytes: usize) -> Option<NonNull<u8>> {
-        if bytes > MAX_SMALL_BYTES && bytes < MIN_HUGE_BYTES {
-            let frames = self.frames_for(bytes);
-            if self.backend.resize_run(run, frames) {
-                return Some(run);
-            }
-        }
-        if bytes > old_bytes && old_bytes >= MOVE_BYTES {
-            let mut huge = self.backend.huge.lock();
-            // SAFETY: the run's own pages, whose owner waits for this call.
-            let moved = unsafe { huge.adopt(run, old_bytes, bytes, self.source()) }?;
-            drop(huge);
-            self.backend.put_run(run);
-            return Some(moved);
-        }
-        None
-    }
-
-    /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
-    /// has become free in slabs that a few objects, used or cached, keep from being empty.
-    /// Passes by the bins whose lock is held: the caller may hold one itself. Returns how many
-    /// bytes went.
-    #[cold]
-    fn scavenge(&self) -> usize {
-        let free_bytes = self.free_bytes.load(Relaxed);
-        let freed_bytes =
-            free_bytes.saturating_sub(self.least_free_bytes.swap(free_bytes, Relaxed));
-        if self.source().page_bytes() > FRAME_BYTES {
-            return 0;
-        }
-        let mut gone = 0;
-        for bin in &self.bins {
-            let Some(mut bin) = bin.try_lock() else { continue };
-            let mut idle = IdleFrames::new(self);
-            bin.scavenge(&mut |start, bytes| idle.add(start, bytes));
-            gone += idle.finish();
-        }
-        let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
-        self.backend.note_scavenge(free_bytes, found_much);
-        self.draining.store(found_much, Relaxed);
-        gone
-    }
-
-    /// Gives what the heap does not need back to the system: the pools' objects and all dirty
-    /// memory but `keep_bytes`. Returns how many bytes went.
-    pub fn trim(&self, keep_bytes: usize) -> usize {
-        self.release_pools();
-        let huge = self.backend.huge.lock().release_kept(self.source());
-        huge + self.scavenge() + self.backend.trim(keep_bytes)
-    }
-
-    /// What a call would give back that comes now, for a program that makes none: for a thread that
-    /// looks after the heap from time to time. Returns how many bytes went.
-    pub fn tend(&self) -> usize {
-        let free = self.free_bytes.load(Relaxed);
-        let is_due = self.is_look_due(free);
-        let mut slabs = 0;
-        if is_due || free > self.least_free_bytes.load(Relaxed) {
-            self.release_pools();
-            slabs = self.scavenge();
-        }
-        if is_due {
-            self.pace.note_look(slabs + self.evacuate(), free);
-        }
-        slabs + self.backend.tend()
     }
 
     /// What the heap holds now. Other threads' caches count as in use. O(classes × CPUs).
@@ -886,123 +615,5 @@ impl<S: System> Heap<S> {
             bin.lock().validate();
         }
         self.backend.validate();
-    }
-}
-
-/// The start of a large object just taken. A mark from when a small object began there must not
-/// move along with what the caller copies, and one day come back as that of an object in use.
-fn unmarked(start: NonNull<u8>, reads_as_zero: bool) -> *mut u8 {
-    if !reads_as_zero {
-        // SAFETY: the object is the heap's until it is handed out.
-        unsafe { FreeObject::new(start) }.unmark();
-    }
-    start.as_ptr()
-}
-
-/// Idle frames of one bin's slabs on their way back to the system, many in a call.
-struct IdleFrames<'a, S: System> {
-    heap: &'a Heap<S>,
-    ranges: [PageRange; IDLE_RANGES],
-    len: usize,
-    gone_bytes: usize,
-}
-
-/// How many ranges go back in a call: what the stack holds easily.
-const IDLE_RANGES: usize = 64;
-
-impl<'a, S: System> IdleFrames<'a, S> {
-    fn new(heap: &'a Heap<S>) -> Self {
-        let none = PageRange { start: NonNull::dangling(), bytes: 0 };
-        Self { heap, ranges: [none; IDLE_RANGES], len: 0, gone_bytes: 0 }
-    }
-
-    /// Takes frames of a slab that hold no object in use, and whose bin's lock is held until
-    /// [`finish`](Self::finish).
-    fn add(&mut self, start: NonNull<u8>, bytes: usize) {
-        if let Some((view, _)) = self.heap.backend.find(start.addr().get()) {
-            // SAFETY: frames of a slab whose bin's lock is held.
-            unsafe { view.mark(start.addr().get(), bytes / FRAME_BYTES, ClassId::NONE) };
-        }
-        self.ranges[self.len % IDLE_RANGES] = PageRange { start, bytes };
-        self.len += 1;
-        if self.len == IDLE_RANGES {
-            self.decommit();
-        }
-    }
-
-    fn decommit(&mut self) {
-        // SAFETY: by `add`, nothing in them is in use.
-        self.gone_bytes += unsafe { self.heap.source().decommit_all(&self.ranges[..self.len]) };
-        self.len = 0;
-    }
-
-    /// Gives back the last of them. Returns how many bytes went in all.
-    fn finish(mut self) -> usize {
-        self.decommit();
-        self.gone_bytes
-    }
-}
-
-impl<S: System> SlabSource for Heap<S> {
-    fn populate(&self, start: NonNull<u8>, bytes: usize) {
-        if self.source().page_bytes() <= FRAME_BYTES {
-            // SAFETY: frames of a slab, which are committed.
-            unsafe { self.source().populate(start, bytes) };
-        }
-    }
-
-    fn get_slab(&self, class: ClassId) -> Option<SlabRef> {
-        if self.backend.should_scavenge() {
-            self.scavenge();
-        }
-        let name = self.backend.get_slab(class)?;
-        if self.seals_slabs.load(Relaxed) {
-            // SAFETY: a slab fresh from the backend is the caller's, who holds the bin's lock.
-            let slab = unsafe { name.get() };
-            let last = slab.withhold_last_frame();
-            // A page that the system will not seal stays open, no more.
-            // SAFETY: a frame of the slab that no object reaches into.
-            let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
-            if let Some((view, _)) = self.backend.find(last.addr().get()) {
-                // SAFETY: as above: nothing is allocated there.
-                unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };
-            }
-        }
-        Some(name)
-    }
-
-    fn put_slab(&self, start: NonNull<u8>) {
-        if self.seals_slabs.load(Relaxed) {
-            // SAFETY: the slab's last frame.
-            let last = unsafe { start.add(SLAB_BYTES - FRAME_BYTES) };
-            // SAFETY: as above; the slab was committed as a whole.
-            if unsafe { self.source().commit(last, FRAME_BYTES) }.is_err() {
-                // A slab with a page that nobody may touch is of no use to others.
-                return;
-            }
-        }
-        self.backend.put_slab(start);
-    }
-
-    fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId) {
-        let Some((view, _)) = self.backend.find(start.addr().get()) else { return };
-        if class != ClassId::LEAVING {
-            self.pace.note_needed(frames.count_ones() as usize * FRAME_BYTES);
-        }
-        for frame in (0..SLAB_FRAMES).filter(|frame| frames >> frame & 1 == 1) {
-            // SAFETY: a frame of a slab whose bin's lock the caller holds.
-            unsafe { view.mark(start.addr().get() + frame * FRAME_BYTES, 1, class) };
-        }
-    }
-
-    #[inline(always)]
-    fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {
-        let address = object.as_ptr().addr().get();
-        let first = self.backend.first_view();
-        if let Some(offset) = first.offset_of(address) {
-            return first.slab_at(offset);
-        }
-        let (view, offset) = self.backend.find(address)?;
-        view.slab_at(offset)
     }
 }

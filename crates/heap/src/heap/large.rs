@@ -1,0 +1,99 @@
+//! Objects above the size classes: runs of frames, and huge blocks.
+
+use core::ptr::NonNull;
+
+use hectare_base::align::align_up;
+use hectare_pages::System;
+
+use super::Heap;
+use crate::class::{ClassId, MAX_SMALL_BYTES};
+use crate::huge::MIN_HUGE_BYTES;
+use crate::object::FreeObject;
+use crate::region::FRAME_BYTES;
+
+/// Runs of up to so many frames come in steps: 1 MiB.
+const MAX_STEPPED_FRAMES: usize = 256;
+
+/// Runs of at least so many frames, which their callers will fill, get huge pages wherever they
+/// lie: 4 MiB.
+const FILLED_FRAMES: usize = 1024;
+
+/// From how many bytes on growing a run moves its pages to a huge block instead of copying.
+const MOVE_BYTES: usize = 1 << 20;
+
+impl<S: System> Heap<S> {
+    /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
+    /// when memory is out. `zeroed` says that the caller wants it so.
+    pub(crate) fn get_large(&self, bytes: usize, align: usize, zeroed: bool) -> (*mut u8, bool) {
+        self.ensure_key();
+        let null = (core::ptr::null_mut(), false);
+        if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {
+            let taken = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
+            if let Some((start, zeroed)) = taken {
+                return (unmarked(start, zeroed), zeroed);
+            }
+            // Where address space is scarce, the regions hold it: they serve what they once held.
+            if bytes > self.backend.stats().committed_bytes || align >= MIN_HUGE_BYTES {
+                return null;
+            }
+        }
+        if self.backend.should_scavenge() {
+            self.scavenge();
+        }
+        let frames = self.frames_for(bytes);
+        let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
+        let run = || self.backend.get_run(frames, align, ClassId::RUN);
+        let Some(run) = run().or_else(|| self.release_kept().then(run)?) else { return null };
+        if run.clean && !zeroed && run.frames >= FILLED_FRAMES {
+            // SAFETY: the run just taken.
+            unsafe { self.source().advise_huge(run.start, run.frames * FRAME_BYTES, true) };
+        }
+        (unmarked(run.start, run.clean), run.clean)
+    }
+
+    /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
+    /// of eight lengths to a doubling, so that a run that was freed fits the next request.
+    pub(crate) fn frames_for(&self, bytes: usize) -> usize {
+        let page = self.source().page_bytes().max(FRAME_BYTES);
+        let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
+        if frames > MAX_STEPPED_FRAMES {
+            return frames;
+        }
+        let step = (frames.next_power_of_two() / 16).max(page / FRAME_BYTES);
+        align_up(frames, step)
+    }
+
+    /// Resizes a run without copying, if it can.
+    pub(super) fn resize_run(
+        &self,
+        run: NonNull<u8>,
+        old_bytes: usize,
+        bytes: usize,
+    ) -> Option<NonNull<u8>> {
+        if bytes > MAX_SMALL_BYTES && bytes < MIN_HUGE_BYTES {
+            let frames = self.frames_for(bytes);
+            if self.backend.resize_run(run, frames) {
+                return Some(run);
+            }
+        }
+        if bytes > old_bytes && old_bytes >= MOVE_BYTES {
+            let mut huge = self.backend.huge.lock();
+            // SAFETY: the run's own pages, whose owner waits for this call.
+            let moved = unsafe { huge.adopt(run, old_bytes, bytes, self.source()) }?;
+            drop(huge);
+            self.backend.put_run(run);
+            return Some(moved);
+        }
+        None
+    }
+}
+
+/// The start of a large object just taken. A mark from when a small object began there must not
+/// move along with what the caller copies, and one day come back as that of an object in use.
+fn unmarked(start: NonNull<u8>, reads_as_zero: bool) -> *mut u8 {
+    if !reads_as_zero {
+        // SAFETY: the object is the heap's until it is handed out.
+        unsafe { FreeObject::new(start) }.unmark();
+    }
+    start.as_ptr()
+}

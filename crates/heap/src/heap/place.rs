@@ -1,0 +1,99 @@
+//! What an address is the start of.
+
+use core::ptr::NonNull;
+
+use hectare_pages::System;
+
+use super::Heap;
+use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
+use crate::huge::MIN_HUGE_BYTES;
+use crate::misuse::Misuse;
+use crate::object::FreeObject;
+use crate::region::FRAME_BYTES;
+use crate::slab::SlabRef;
+
+/// Where an address that is to be freed, resized or measured leads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place {
+    Small(ClassId),
+    Run { frames: usize },
+    Huge { bytes: usize },
+}
+
+impl<S: System> Heap<S> {
+    /// What `start` is the start of.
+    pub(crate) fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
+        let address = start.addr().get();
+        if !address.is_multiple_of(MIN_ALIGN) {
+            return Err(Misuse::Misaligned);
+        }
+        let Some((view, offset)) = self.backend.find(address) else {
+            let huge = self.backend.huge.lock();
+            return match huge.usable_bytes(start) {
+                Some(bytes) => Ok(Place::Huge { bytes }),
+                None if huge.contains(address) => Err(Misuse::Interior),
+                None if huge.was_freed(address) => Err(Misuse::DoubleFree),
+                None => Err(Misuse::Foreign),
+            };
+        };
+        // SAFETY: `find` says that the address lies in the region.
+        let listed = unsafe { view.class_of(address) };
+        let class = if listed == ClassId::LEAVING {
+            view.slab_at(offset).map_or(ClassId::NONE, SlabRef::class)
+        } else {
+            listed
+        };
+        if class.is_small() {
+            if !(address % SLAB_BYTES).is_multiple_of(class.object_bytes()) {
+                return Err(Misuse::Interior);
+            }
+            // SAFETY: the start of an object of a size class, which is only looked at.
+            let object = unsafe { FreeObject::new(start) };
+            if object.is_marked(self.key()) {
+                return Err(Misuse::DoubleFree);
+            }
+            return Ok(Place::Small(class));
+        }
+        if offset % FRAME_BYTES == 0
+            && let Some(frames) = self.backend.run_length(start)
+        {
+            return Ok(Place::Run { frames });
+        }
+        Err(if class == ClassId::RUN || self.lies_in_run(view.offset_of(address), address) {
+            Misuse::Interior
+        } else {
+            Misuse::NotAllocated
+        })
+    }
+
+    /// Whether a run that begins before `address` reaches beyond it. Slow: for error messages.
+    #[cold]
+    fn lies_in_run(&self, offset: Option<usize>, address: usize) -> bool {
+        let Some(offset) = offset else { return false };
+        let frames_before = 1..=(offset / FRAME_BYTES).min(MIN_HUGE_BYTES / FRAME_BYTES);
+        let first = address - address % FRAME_BYTES;
+        for back in frames_before {
+            let start = first - back * FRAME_BYTES;
+            let Some((view, _)) = self.backend.find(start) else { return false };
+            // SAFETY: `find` says that the address lies in the region.
+            if unsafe { view.class_of(start) } == ClassId::NONE {
+                continue;
+            }
+            let run = NonNull::new(core::ptr::with_exposed_provenance_mut(start));
+            return run.and_then(|run| self.backend.run_length(run)).is_some_and(|n| n > back);
+        }
+        false
+    }
+
+    /// How many bytes the object at `object` has, at least what was asked for.
+    ///
+    /// # Errors
+    /// What is wrong with the pointer.
+    pub fn usable_bytes(&self, object: NonNull<u8>) -> Result<usize, Misuse> {
+        Ok(match self.place_of(object)? {
+            Place::Small(class) => class.object_bytes(),
+            Place::Run { frames } => frames * FRAME_BYTES,
+            Place::Huge { bytes } => bytes,
+        })
+    }
+}

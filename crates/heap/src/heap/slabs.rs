@@ -1,0 +1,77 @@
+//! What a bin needs of the backend.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use hectare_pages::System;
+
+use super::Heap;
+use crate::bin::SlabSource;
+use crate::class::{ClassId, SLAB_BYTES};
+use crate::object::FreeObject;
+use crate::region::{FRAME_BYTES, SLAB_FRAMES};
+use crate::slab::SlabRef;
+
+impl<S: System> SlabSource for Heap<S> {
+    fn populate(&self, start: NonNull<u8>, bytes: usize) {
+        if self.source().page_bytes() <= FRAME_BYTES {
+            // SAFETY: frames of a slab, which are committed.
+            unsafe { self.source().populate(start, bytes) };
+        }
+    }
+
+    fn get_slab(&self, class: ClassId) -> Option<SlabRef> {
+        if self.backend.should_scavenge() {
+            self.scavenge();
+        }
+        let name = self.backend.get_slab(class)?;
+        if self.seals_slabs.load(Relaxed) {
+            // SAFETY: a slab fresh from the backend is the caller's, who holds the bin's lock.
+            let slab = unsafe { name.get() };
+            let last = slab.withhold_last_frame();
+            // A page that the system will not seal stays open, no more.
+            // SAFETY: a frame of the slab that no object reaches into.
+            let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
+            if let Some((view, _)) = self.backend.find(last.addr().get()) {
+                // SAFETY: as above: nothing is allocated there.
+                unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };
+            }
+        }
+        Some(name)
+    }
+
+    fn put_slab(&self, start: NonNull<u8>) {
+        if self.seals_slabs.load(Relaxed) {
+            // SAFETY: the slab's last frame.
+            let last = unsafe { start.add(SLAB_BYTES - FRAME_BYTES) };
+            // SAFETY: as above; the slab was committed as a whole.
+            if unsafe { self.source().commit(last, FRAME_BYTES) }.is_err() {
+                // A slab with a page that nobody may touch is of no use to others.
+                return;
+            }
+        }
+        self.backend.put_slab(start);
+    }
+
+    fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId) {
+        let Some((view, _)) = self.backend.find(start.addr().get()) else { return };
+        if class != ClassId::LEAVING {
+            self.pace.note_needed(frames.count_ones() as usize * FRAME_BYTES);
+        }
+        for frame in (0..SLAB_FRAMES).filter(|frame| frames >> frame & 1 == 1) {
+            // SAFETY: a frame of a slab whose bin's lock the caller holds.
+            unsafe { view.mark(start.addr().get() + frame * FRAME_BYTES, 1, class) };
+        }
+    }
+
+    #[inline(always)]
+    fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {
+        let address = object.as_ptr().addr().get();
+        let first = self.backend.first_view();
+        if let Some(offset) = first.offset_of(address) {
+            return first.slab_at(offset);
+        }
+        let (view, offset) = self.backend.find(address)?;
+        view.slab_at(offset)
+    }
+}
