@@ -28,7 +28,8 @@ use crate::slab::SlabRef;
 pub(crate) const REGIONS: usize = 32;
 
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
-const HALF_LIFE_MS: u64 = 1000;
+/// How long it takes to forget half of what was.
+pub(crate) const HALF_LIFE_MS: u64 = 1000;
 const CLOCK_CALLS: usize = 64;
 
 /// What may stay dirty at least while clean frames are taken.
@@ -375,7 +376,7 @@ impl<S: System> Backend<S> {
         }
         let mut gone = 0;
         if state.halved_ms > 0 {
-            let halve = |frames: usize| frames.checked_shr(half_lives as u32).unwrap_or(0);
+            let halve = |frames| halved(frames, half_lives);
             state.regret_frames = halve(state.regret_frames);
             let below_peak = state.peak_used_frames - state.used_frames;
             state.peak_used_frames = state.used_frames + halve(below_peak);
@@ -530,6 +531,11 @@ const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
 /// What the processor fetches together: two cache lines.
 const METADATA_ALIGN: usize = 128;
+
+/// What is left of `amount` after so many half-lives.
+pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
+    u32::try_from(half_lives).ok().and_then(|times| amount.checked_shr(times)).unwrap_or(0)
+}
 
 impl State {
     /// How many frames may always be dirty.

@@ -13,7 +13,7 @@
 use core::ptr::NonNull;
 
 use hectare_base::align::checked_align_up;
-use hectare_pages::{PageSource, SourceError, System};
+use hectare_pages::{PageSource, System};
 
 use crate::kept::Kept;
 use crate::region::HUGE_PAGE_BYTES;
@@ -105,13 +105,8 @@ impl Huge {
         }
         self.make_way(bytes, source);
         let align = align.max(page).max(HUGE_PAGE_BYTES);
-        let start = source
-            .get(bytes, align)
-            .or_else(|_| match self.release_kept(source) {
-                0 => Err(SourceError::Exhausted),
-                _ => source.get(bytes, align),
-            })
-            .ok()?;
+        let get = || source.get(bytes, align).ok();
+        let start = get().or_else(|| (self.release_kept(source) > 0).then(get)?)?;
         if !wants_zeros {
             // SAFETY: the whole of the block just taken.
             unsafe { source.advise_huge(start, bytes, true) };
@@ -269,10 +264,8 @@ impl Huge {
         source: &impl PageSource,
     ) -> Option<Block> {
         self.make_way(bytes.saturating_sub(moving_bytes), source);
-        let block = Self::reserve_with_room(bytes, source).or_else(|| {
-            let gone_bytes = self.release_kept(source);
-            (gone_bytes > 0).then(|| Self::reserve_with_room(bytes, source))?
-        })?;
+        let reserve = || Self::reserve_with_room(bytes, source);
+        let block = reserve().or_else(|| (self.release_kept(source) > 0).then(reserve)?)?;
         // SAFETY: the front of the reservation just made.
         if unsafe { source.commit(block.start, bytes) }.is_err() {
             release(block, source);

@@ -11,10 +11,10 @@
 //! 2. Used and kept blocks together are never more than the used ones once were: where nothing
 //!    fits a request, as much as it takes goes back first ([`Kept::make_way`]).
 
+use crate::backend::{HALF_LIFE_MS, halved};
 use crate::huge::Block;
 
 const MAX_BLOCKS: usize = 16;
-const HALF_LIFE_MS: u64 = 1000;
 
 /// The kept blocks. All zeros when empty.
 #[derive(Debug)]
@@ -100,9 +100,8 @@ impl Kept {
         if half_lives == 0 {
             return;
         }
-        let halve = |bytes: usize| bytes.checked_shr(half_lives as u32).unwrap_or(0);
-        self.regret_bytes = halve(self.regret_bytes);
-        self.gone_bytes = halve(self.gone_bytes);
+        self.regret_bytes = halved(self.regret_bytes, half_lives);
+        self.gone_bytes = halved(self.gone_bytes, half_lives);
         self.halved_ms = now_ms;
     }
 

@@ -43,7 +43,7 @@ impl<S: System> Heap<S> {
         let frames = self.frames_for(bytes);
         let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
         let run = || self.backend.get_run(frames, align, ClassId::RUN);
-        let Some(run) = run().or_else(|| self.release_kept().then(run)?) else { return null };
+        let Some(run) = run().or_else(|| (self.release_kept() > 0).then(run)?) else { return null };
         if run.clean && !zeroed && run.frames >= FILLED_FRAMES {
             // SAFETY: the run just taken.
             unsafe { self.source().advise_huge(run.start, run.frames * FRAME_BYTES, true) };

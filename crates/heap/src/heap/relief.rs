@@ -32,11 +32,18 @@ impl<S: System> Heap<S> {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.empty_cache(cache) };
         }
+        self.look_for_holes(is_due, free);
+    }
+
+    /// Empties lists and pools and gives idle frames back; where a look `is_due`, for so much has
+    /// been free, gives up the emptier slabs. Returns how many bytes went.
+    fn look_for_holes(&self, is_due: bool, free_bytes: usize) -> usize {
         self.release_pools();
         let gone = self.scavenge();
         if is_due {
-            self.pace.note_look(gone + self.evacuate(), free);
+            self.pace.note_look(gone + self.evacuate(), free_bytes);
         }
+        gone
     }
 
     /// Whether much has been free in the slabs for long enough, where `free_bytes` are free now.
@@ -106,18 +113,17 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives back the freed huge blocks that lie ready. Whether there were any.
+    /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
     #[cold]
-    pub(super) fn release_kept(&self) -> bool {
-        self.backend.huge.lock().release_kept(self.source()) > 0
+    pub(super) fn release_kept(&self) -> usize {
+        self.backend.huge.lock().release_kept(self.source())
     }
 
     /// Gives what the heap does not need back to the system: the pools' objects and all dirty
     /// memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         self.release_pools();
-        let huge = self.backend.huge.lock().release_kept(self.source());
-        huge + self.scavenge() + self.backend.trim(keep_bytes)
+        self.release_kept() + self.scavenge() + self.backend.trim(keep_bytes)
     }
 
     /// What a call would give back that comes now, for a program that makes none: for a thread that
@@ -125,14 +131,8 @@ impl<S: System> Heap<S> {
     pub fn tend(&self) -> usize {
         let free = self.free_bytes.load(Relaxed);
         let is_due = self.is_look_due(free);
-        let mut slabs = 0;
-        if is_due || free > self.least_free_bytes.load(Relaxed) {
-            self.release_pools();
-            slabs = self.scavenge();
-        }
-        if is_due {
-            self.pace.note_look(slabs + self.evacuate(), free);
-        }
+        let has_risen = free > self.least_free_bytes.load(Relaxed);
+        let slabs = if is_due || has_risen { self.look_for_holes(is_due, free) } else { 0 };
         slabs + self.backend.tend()
     }
 }
