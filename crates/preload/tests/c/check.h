@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CHECK(condition, ...)                                              \
@@ -17,6 +18,18 @@
             exit(1);                                                       \
         }                                                                  \
     } while (0)
+
+/* Runs it in a forked child, which must end well, and soon. */
+static inline void run_in_child(void *(*run)(void *), void *argument) {
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        run(argument);
+        _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the child's status is %#x", status);
+}
 
 /* A case of a program: run when its name is the first argument. */
 struct test_case {

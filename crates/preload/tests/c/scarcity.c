@@ -240,14 +240,7 @@ static void no_membarrier(void) {
     for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn_until_over, (void *)i);
     for (int i = 0; i < 12; i++) {
         malloc_trim(0);
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(20);
-            work((void *)(uintptr_t)i);
-            _exit(0);
-        }
-        int status = 0;
-        CHECK(waitpid(child, &status, 0) == child && status == 0, "the child's status is %#x", status);
+        run_in_child(work, (void *)(uintptr_t)i);
     }
     is_over = 1;
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);

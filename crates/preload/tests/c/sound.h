@@ -43,14 +43,7 @@ static void run_soundly(int steps, int children) {
     for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, (void *)i);
     churn((void *)9);
     for (int i = 0; i < children; i++) {
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(20);
-            churn((void *)(uintptr_t)i);
-            _exit(0);
-        }
-        int status = 0;
-        CHECK(waitpid(child, &status, 0) == child && status == 0, "%#x", status);
+        run_in_child(churn, (void *)(uintptr_t)i);
     }
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
 }
