@@ -65,6 +65,10 @@ pub(crate) unsafe extern "C" fn free(object: *mut u8) {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_slow(object: *mut u8) {
+    // Many programs free null as often as anything else.
+    if object.is_null() {
+        return;
+    }
     // SAFETY: the C caller's promise.
     if !unsafe { HEAP.free_by_cpu(object) } {
         // SAFETY: the C caller's promise.
