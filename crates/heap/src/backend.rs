@@ -289,7 +289,7 @@ impl<S: System> Backend<S> {
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
         // SAFETY: the run was free until now, so nobody else reaches its descriptor.
-        unsafe { name.get() }.open(run.start, class, run.clean);
+        unsafe { name.get() }.open(run.start, class, run.clean && !run.huge);
         Some(name)
     }
 
@@ -319,7 +319,7 @@ impl<S: System> Backend<S> {
     /// Begins to count anew after a scavenge; `idle_bytes` lie free in the slabs. If it found far
     /// more than had been freed, the last objects of many pages are going, and each of them
     /// counts: then the next comes sooner.
-    pub(crate) fn note_scavenge(&self, idle_bytes: usize, found_much: bool) {
+    pub(crate) fn note_scavenge(&self, idle_bytes: usize, gone_bytes: usize, found_much: bool) {
         let mut state = self.state.lock();
         let used = state.used_frames.saturating_sub(idle_bytes / FRAME_BYTES);
         let resident = used + state.dirty_frames();
@@ -327,11 +327,14 @@ impl<S: System> Backend<S> {
             region.choose_pages(resident, &self.source);
         }
         drop(state);
+        let last = self.growth_limit_frames.load(Ordering::Relaxed);
+        let usual = (used / 8).max(SLACK_BYTES / FRAME_BYTES);
         let limit = if found_much {
-            let last = self.growth_limit_frames.load(Ordering::Relaxed);
             (last / 2).max(MIN_SLACK_BYTES / FRAME_BYTES)
+        } else if gone_bytes / FRAME_BYTES < last / 8 {
+            (last * 2).clamp(usual, usual.max(used / 2))
         } else {
-            (used / 8).max(SLACK_BYTES / FRAME_BYTES)
+            usual
         };
         self.growth_limit_frames.store(limit, Ordering::Relaxed);
         self.grown_frames.store(0, Ordering::Relaxed);

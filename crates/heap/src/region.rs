@@ -153,6 +153,8 @@ pub(crate) struct Run {
     pub(crate) clean: bool,
     /// It is clean because it was decommitted, so that using it will fault once more.
     pub(crate) refaults: bool,
+    /// It comes as part of huge pages, each of them by its first touch.
+    pub(crate) huge: bool,
 }
 
 /// Why a region had no run.
@@ -262,7 +264,7 @@ impl Region {
             && let Some((first, frames)) = self.cached.pop(frames)
         {
             let start = self.at(FrameId(first));
-            return Ok(Run { start, frames, clean: false, refaults: false });
+            return Ok(Run { start, frames, clean: false, refaults: false, huge: false });
         }
         if frames > RunCache::MAX_LENGTH {
             // For what is never kept, the kept ones are but holes in the ranges that it needs.
@@ -272,7 +274,8 @@ impl Region {
             .take_dirty(frames, align, source, view)
             .or_else(|| self.uncache().then(|| self.take_dirty(frames, align, source, view))?);
         if let Some(first) = dirty {
-            return Ok(Run { start: self.at(first), frames, clean: false, refaults: false });
+            let start = self.at(first);
+            return Ok(Run { start, frames, clean: false, refaults: false, huge: false });
         }
         let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
         if self.reach(first.0 + frames, source, view).is_err() {
@@ -281,7 +284,8 @@ impl Region {
         }
         let refaults = first.0 < self.touched;
         self.touched = self.touched.max(first.0 + frames);
-        Ok(Run { start: self.at(first), frames, clean: true, refaults })
+        let huge = !refaults && first.0 * FRAME_BYTES >= self.huge_from;
+        Ok(Run { start: self.at(first), frames, clean: true, refaults, huge })
     }
 
     /// Takes dirty frames: a block for what is one, the best fit for other runs; and if no dirty

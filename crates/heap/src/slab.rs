@@ -80,8 +80,9 @@ pub(crate) enum Returned {
 }
 
 impl Slab {
-    /// Makes it the descriptor of an empty slab at `start`.
-    pub(crate) fn open(&mut self, start: NonNull<u8>, class: ClassId, clean: bool) {
+    /// Makes it the descriptor of an empty slab at `start`, whose frames hold no memory yet if it
+    /// is `bare`, and get it one by one.
+    pub(crate) fn open(&mut self, start: NonNull<u8>, class: ClassId, bare: bool) {
         let objects = class.objects();
         self.next = None;
         self.previous = None;
@@ -93,7 +94,7 @@ impl Slab {
         *self.class.get_mut() = class.byte();
         self.group = 0;
         self.moves_at = 1;
-        self.bare = if clean { ALL_FRAMES } else { 0 };
+        self.bare = if bare { ALL_FRAMES } else { 0 };
         self.hidden = 0;
         self.shown = 0;
         self.leaves = false;
@@ -267,27 +268,44 @@ impl Slab {
     /// memory must go, and their entries in the page map, since the marks of their free objects
     /// go too: so a double free is still seen.
     pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
-        let mut frame = 0;
-        while frame < SLAB_FRAMES {
-            let length = (frame..SLAB_FRAMES).take_while(|&f| self.is_idle(f)).count();
-            if length > 0 {
-                // SAFETY: the slab has SLAB_FRAMES frames.
-                let start = unsafe { self.start().add(frame * FRAME_BYTES) };
-                decommit(start, length * FRAME_BYTES);
-                self.bare |= frames(frame, frame + length - 1);
-                self.hidden |= frames(frame, frame + length - 1);
-            }
-            frame += length + 1;
+        if (self.free() + 1) * (self.object_bytes as usize) < FRAME_BYTES {
+            return;
+        }
+        let idle = self.idle_frames();
+        self.bare |= idle;
+        self.hidden |= idle;
+        let mut left = idle;
+        while left != 0 {
+            let first = left.trailing_zeros() as usize;
+            let length = (left >> first).trailing_ones() as usize;
+            left &= !frames(first, first + length - 1);
+            // SAFETY: the slab has SLAB_FRAMES frames.
+            let start = unsafe { self.start().add(first * FRAME_BYTES) };
+            decommit(start, length * FRAME_BYTES);
         }
     }
 
-    /// Whether a frame holds memory, but no part of an object that is not free.
+    /// The frames, a bit each, that hold memory, but no part of an object that is not free.
+    fn idle_frames(&self) -> u16 {
+        let held = (0..SLAB_FRAMES).filter(|&frame| self.bare & frames(frame, frame) == 0);
+        let idle = held.filter(|&frame| self.is_idle(frame));
+        idle.fold(0, |idle, frame| idle | frames(frame, frame))
+    }
+
+    /// Whether all objects are free that reach into a frame.
     fn is_idle(&self, frame: usize) -> bool {
-        if self.bare & frames(frame, frame) != 0 {
-            return false;
-        }
         let first = self.index_at(frame * FRAME_BYTES);
         let last = self.index_at(frame * FRAME_BYTES + FRAME_BYTES - 1).min(self.objects() - 1);
+        if last < first {
+            return true;
+        }
+        if last - first < 64 {
+            // They lie in two words at most: of most classes, so this is what a look costs.
+            let low = u128::from(self.words[first / 64 % WORDS]);
+            let high = u128::from(self.words[last / 64 % WORDS]);
+            let wanted = u64::MAX >> (63 - (last - first));
+            return ((high << 64 | low) >> (first % 64)) as u64 & wanted == wanted;
+        }
         (first / 64..=last / 64).all(|word| {
             let from = u64::MAX << first.saturating_sub(word * 64);
             let to = u64::MAX >> 63_usize.saturating_sub(last - word * 64);

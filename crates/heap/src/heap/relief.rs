@@ -98,7 +98,7 @@ impl<S: System> Heap<S> {
             gone += idle.finish();
         }
         let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
-        self.backend.note_scavenge(free_bytes, found_much);
+        self.backend.note_scavenge(free_bytes, gone, found_much);
         self.draining.store(found_much, Relaxed);
         gone
     }
