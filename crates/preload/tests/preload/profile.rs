@@ -66,7 +66,7 @@ impl Profiled {
         let prefix = directory.join("heap");
         command
             .env("HECTARE_CONF", format!("prof:true,prof_prefix:{},{options}", prefix.display()));
-        command.env("TEST_PATH", directory.join("called")).arg(case);
+        command.env("TEST_PATH", directory.join("called")).env("TEST_PREFIX", prefix).arg(case);
         change(&mut command);
         let ended = run(&mut command)?.well()?;
         Ok(Self { ended, directory })
@@ -235,16 +235,17 @@ fn opens_in_go_pprof() -> Outcome {
 const SIGNALS: &str = "prof_signal:12,stats_signal:10";
 
 fn signals_anywhere() -> Outcome {
+    // More than a hundred signals of each kind, as a rule, on a machine that is idle.
+    const ENOUGH: usize = 60;
     let options = format!("prof_sample:100000,{SIGNALS}");
     let run = Profiled::run_with("signals", "signals_anywhere", &options, |command| {
         command.env("TEST_SIGNAL", "12").env("TEST_SIGNAL_2", "10");
+        command.env("TEST_ENOUGH", ENOUGH.to_string());
     })?;
     let files = run.files()?;
-    // Those that came while one was pending are one with it.
-    ensure(files.len() > 50, || run.ended.describe(&format!("only {} files", files.len())))?;
+    // From 0 on; at the end, and the forked child's two.
+    ensure(files.len() >= ENOUGH + 4, || run.ended.describe(&format!("{} files", files.len())))?;
     files.iter().try_for_each(|file| read(file).map(drop))?;
-    let texts = run.ended.stderr.matches("hectare: mode ").count();
-    ensure(texts > 50, || run.ended.describe(&format!("statistics only {texts} times")))?;
     run.done()
 }
 
