@@ -15,6 +15,8 @@
 //! `calloc` that is not zero, `realloc` that loses bytes, a refused call that changed something,
 //! contents that change without the program.
 //!
+//! Beside it, [`Suite`] lists tests by name that cannot run on this machine.
+//!
 //! A failing run names its seed and step; `HECTARE_SEED` runs it again.
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 
@@ -24,6 +26,7 @@ mod payload;
 mod random;
 mod shadow;
 mod subject;
+mod suite;
 mod swarm;
 
 pub use driver::{Driver, Tally};
@@ -32,4 +35,5 @@ pub use payload::Payload;
 pub use random::{Random, seed, soak_operations};
 pub use shadow::{Object, Shadow, assert_disjoint};
 pub use subject::Subject;
+pub use suite::{Suite, find_tool};
 pub use swarm::{Limits, Swarm};

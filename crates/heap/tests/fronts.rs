@@ -6,11 +6,12 @@
 
 mod support;
 
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use hectare::Heap;
-use hectare_check::{Driver, Limits, Subject, soak_operations};
+use hectare_check::{Driver, Limits, Subject, Suite, soak_operations};
 use support::{Front, Source, check_heap, check_released, new_heap};
 
 /// Moves this thread to the `n`th of the CPUs that it may use, and returns how many there are.
@@ -116,20 +117,26 @@ fn trouble(heap: &Heap<Source>, threads: usize, operations: u64) {
     }
 }
 
-#[test]
 fn sequences_under_preemption_migration_and_signals() {
     let heap = new_heap(256 << 20);
-    if Front::by_cpu(&heap).is_none() {
-        eprintln!("not run: no restartable sequences here");
-        return;
-    }
     // Some eighty are, as a rule, in each.
     let mut rounds = 0..10;
     while heap.aborted_sequences() == 0 && rounds.next().is_some() {
         trouble(&heap, 8, soak_operations(200_000));
     }
     let aborts = heap.aborted_sequences();
-    eprintln!("{aborts} sequences were aborted and tried again");
+    println!("{aborts} sequences were aborted and tried again");
     assert!(aborts > 0, "no sequence was ever interrupted: the test has shown nothing");
     check_released(&heap);
+}
+
+fn main() -> ExitCode {
+    let mut suite = Suite::new();
+    let name = "sequences_under_preemption_migration_and_signals";
+    if Front::by_cpu(&new_heap(1 << 20)).is_some() {
+        suite.check(name, sequences_under_preemption_migration_and_signals);
+    } else {
+        suite.skip(name, "no restartable sequences here");
+    }
+    suite.run()
 }

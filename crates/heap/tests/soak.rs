@@ -14,12 +14,15 @@
 
 mod support;
 
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use hectare::Heap;
-use hectare_check::{Driver, Limits, Object, Subject, Tally, assert_disjoint, soak_operations};
+use hectare_check::{
+    Driver, Limits, Object, Subject, Suite, Tally, assert_disjoint, soak_operations,
+};
 use support::{Front, Seating, Source, check_heap, check_released, new_heap};
 
 /// Objects that change hands wait here.
@@ -127,7 +130,6 @@ fn end(
     sum
 }
 
-#[test]
 fn one_thread_checked_after_every_operation() {
     let heap = new_heap(64 << 20);
     let operations = soak_operations(20_000).min(200_000);
@@ -143,20 +145,17 @@ fn one_thread_checked_after_every_operation() {
     check_released(&heap);
 }
 
-#[test]
 fn one_thread() {
     let operations = soak_operations(400_000);
     soak("one thread", 1, operations, (operations / 100_000).max(2), Limits::default());
 }
 
-#[test]
 fn four_threads() {
     let operations = soak_operations(400_000);
     let rounds = (operations / 100_000).max(2);
     soak("four threads", 4, operations, rounds, Limits::default());
 }
 
-#[test]
 fn sixty_four_threads() {
     let operations = soak_operations(400_000);
     let rounds = (operations / 400_000).max(2);
@@ -173,12 +172,7 @@ fn by_cpu_mostly(heap: &Heap<Source>) -> Front<'_, Source> {
     }
 }
 
-#[test]
 fn by_cpu() {
-    if Front::by_cpu(&new_heap(1 << 20)).is_none() {
-        eprintln!("not run: no restartable sequences here");
-        return;
-    }
     let operations = soak_operations(400_000);
     let limits = Limits { objects: 500, live_bytes: 4 << 20, ..Limits::default() };
     for threads in [1, 16] {
@@ -189,7 +183,6 @@ fn by_cpu() {
 
 /// The pattern of rnBench: each thread picks a slot of an array that all share, at random; what
 /// it finds there it frees, else it allocates one of four sizes and leaves it there.
-#[test]
 fn rnbench_pattern_on_sixteen_threads() {
     const THREADS: u64 = 16;
     const SLOTS: usize = 10_000;
@@ -255,4 +248,22 @@ fn rnbench_pattern_on_sixteen_threads() {
          {:.1} s",
         begin.elapsed().as_secs_f64()
     );
+}
+
+fn main() -> ExitCode {
+    let mut suite = Suite::new();
+    suite.check(
+        "one_thread_checked_after_every_operation",
+        one_thread_checked_after_every_operation,
+    );
+    suite.check("one_thread", one_thread);
+    suite.check("four_threads", four_threads);
+    suite.check("sixty_four_threads", sixty_four_threads);
+    suite.check("rnbench_pattern_on_sixteen_threads", rnbench_pattern_on_sixteen_threads);
+    if Front::by_cpu(&new_heap(1 << 20)).is_some() {
+        suite.check("by_cpu", by_cpu);
+    } else {
+        suite.skip("by_cpu", "no restartable sequences here");
+    }
+    suite.run()
 }

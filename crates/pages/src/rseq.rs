@@ -116,25 +116,3 @@ pub fn cpus() -> usize {
     let cpus = unsafe { libc::CPU_COUNT(&set) };
     usize::try_from(cpus).unwrap_or(1).max(1)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_area_names_a_cpu_of_this_machine() {
-        // Without glibc 2.35, or under a tool that knows no sequences, there is none.
-        let Some(offset) = area_offset() else { return };
-        // SAFETY: the offset was just read.
-        let cpu = unsafe { cpu(offset) }.expect("the C library has registered this thread");
-        assert!(cpu < 1 << 16, "CPU {cpu}");
-        assert!(cpus() >= 1);
-    }
-
-    #[test]
-    fn restarts_once_announced() {
-        if announce_restarts() {
-            assert!(restart_all());
-        }
-    }
-}

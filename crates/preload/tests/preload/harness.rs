@@ -7,75 +7,17 @@ use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+pub(crate) use hectare_check::{Suite, find_tool};
 
 /// How long a program may run. Generous: a machine may be busy, a deadlock lasts for ever.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a test says when its promise is broken.
 pub(crate) type Outcome = Result<(), String>;
-
-/// The tests to run, and those that cannot run here.
-pub(crate) struct Suite {
-    trials: Vec<Trial>,
-    skipped: Vec<(String, String)>,
-}
-
-impl Suite {
-    pub(crate) fn new() -> Self {
-        Self { trials: Vec::new(), skipped: Vec::new() }
-    }
-
-    /// Adds a test.
-    pub(crate) fn test(
-        &mut self,
-        name: impl Into<String>,
-        body: impl FnOnce() -> Outcome + Send + 'static,
-    ) {
-        self.trials.push(Trial::test(name, move || body().map_err(Failed::from)));
-    }
-
-    /// Adds a test that cannot run here, for `reason`.
-    pub(crate) fn skip(&mut self, name: impl Into<String>, reason: impl Into<String>) {
-        let (name, reason) = (name.into(), reason.into());
-        let full = format!("{name} (skipped: {reason})");
-        // Forced to run (`--ignored`), it fails: what cannot be tested has not been shown.
-        let failure = Failed::from(format!("cannot run here: {reason}"));
-        self.trials.push(Trial::test(full, move || Err(failure)).with_ignored_flag(true));
-        self.skipped.push((name, reason));
-    }
-
-    /// Adds a test that needs `needs`; if something is missing, as a skipped one.
-    pub(crate) fn test_with(
-        &mut self,
-        name: impl Into<String>,
-        needs: &[&str],
-        body: impl FnOnce() -> Outcome + Send + 'static,
-    ) {
-        match needs.iter().find(|tool| find_tool(tool).is_none()) {
-            Some(missing) => self.skip(name, format!("no {missing} here")),
-            None => self.test(name, body),
-        }
-    }
-
-    /// Runs what the command line asks for and prints a summary of what was skipped.
-    pub(crate) fn run(self) -> ExitCode {
-        let arguments = Arguments::from_args();
-        let listing = arguments.list;
-        let conclusion = libtest_mimic::run(&arguments, self.trials);
-        if !listing && !self.skipped.is_empty() {
-            println!("skipped, {} in all:", self.skipped.len());
-            for (name, reason) in &self.skipped {
-                println!("    {name}: {reason}");
-            }
-        }
-        conclusion.exit_code()
-    }
-}
 
 /// Fails with `message` unless `condition` holds.
 pub(crate) fn ensure(condition: bool, message: impl FnOnce() -> String) -> Outcome {
@@ -115,12 +57,6 @@ fn build_library() -> Result<PathBuf, String> {
     let library = directory.join("libhectare.so");
     ensure(library.is_file(), || format!("{build:?} made no {}", library.display()))?;
     Ok(library)
-}
-
-/// Where a command of this name lies.
-pub(crate) fn find_tool(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
 /// An empty directory for a test's files.
