@@ -132,8 +132,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
         let Some(new) = self.memalign(align, size) else { return Ok(None) };
         // SAFETY: the old block has so many bytes, the new one has more, since `needed` exceeds
-        // `with_next`, and they are distinct.
-        unsafe { core::ptr::copy_nonoverlapping(ptr.as_ptr(), new.as_ptr(), old_bytes) };
+        // `with_next`. They overlap only where headers were overwritten.
+        unsafe { core::ptr::copy(ptr.as_ptr(), new.as_ptr(), old_bytes) };
         // SAFETY: the caller's promise; the block was found sound above.
         unsafe { self.free(ptr) }?;
         Ok(Some(new))

@@ -2,13 +2,18 @@
 //!
 //! ```text
 //!   SECOND = 4      bin 0  1  2  3 │ 4  5  6  7 │  8   9   10  11 │  12 …
-//!   granules            -  1  2  3 │ 4  5  6  7 │ 8,9 10,11 …     │ 16…19 …
+//!   granules            1  2  3  4 │ 5  6  7  8 │9,10 11,12 …     │ 17…20 …
 //!   row                   0        │     1      │       2         │   3
 //! ```
 //!
 //! The first `2 * SECOND` bins are one granule wide; from there on each power of two is divided
 //! into `SECOND` bins. Bins are numbered through, so that the bin after the last of a row is the
 //! first of the next row, and rounding a size up to the start of a bin needs no case distinction.
+//!
+//! Bins start one granule above a multiple of their width. A power of two bytes and a header are such a
+//! size, so that the commonest requests lose nothing to rounding; and blocks of one bin do not follow
+//! each other in steps of a power of two, which would put all their headers into few sets of the caches
+//! (blocks of 8 KiB and more took half as long again).
 //!
 //! In memory the bitmap of all bins comes first, in words of the index width, then their heads.
 //!
@@ -50,30 +55,29 @@ impl Bin {
     /// The first list all of whose blocks have more than so many bytes.
     #[inline(always)]
     pub(crate) fn above<S: Shape>(bytes: usize) -> Self {
-        Self(Self::of_parts::<S>(bytes, S::GRANULE_LOG2).0 + 1)
+        Self(Self::of_parts::<S>(bytes, S::GRANULE_LOG2).0.wrapping_add(1))
     }
 
-    /// The list where a block is filed whose size is so many parts, `2^part_log2` a granule.
+    /// The list where a block is filed whose size is so many parts, `2^part_log2` a granule; before
+    /// the first, by wrapping, for less than a granule.
     #[inline(always)]
     fn of_parts<S: Shape>(parts: usize, part_log2: u32) -> Self {
         let shift = ilog2(parts | 1 << (S::SECOND_LOG2 + part_log2)) - S::SECOND_LOG2;
         let rows = (shift as usize) << S::SECOND_LOG2;
-        Self(rows + (parts >> shift) - ((part_log2 as usize) << S::SECOND_LOG2))
+        // Lists start one granule above a multiple of their width. The logarithm is that of the size
+        // itself: where it is one row too high, both rows give the same number.
+        let lists = (parts as isize - (1 << part_log2)) >> shift;
+        Self(rows.wrapping_add_signed(lists).wrapping_sub((part_log2 as usize) << S::SECOND_LOG2))
     }
 
-    /// log2 of the width of the list where a block of `granules` is filed.
-    #[inline(always)]
-    fn shift<S: Shape>(granules: usize) -> u32 {
-        ilog2(granules | (1 << S::SECOND_LOG2)) - S::SECOND_LOG2
-    }
-
-    /// The least multiple of the width of its list that is not below `granules`, and its list:
-    /// every block there and in the lists after has at least as many granules.
+    /// The size of the least blocks of the first list that has only blocks of at least `granules`,
+    /// and that list.
     #[inline(always)]
     pub(crate) fn round_up<S: Shape>(granules: usize) -> (usize, Self) {
-        let shift = Self::shift::<S>(granules);
-        let widths = ((granules - 1) >> shift) + 1;
-        (widths << shift, Self(((shift as usize) << S::SECOND_LOG2) + widths))
+        let above = granules - 1;
+        let shift = ilog2(above | (1 << S::SECOND_LOG2)) - S::SECOND_LOG2;
+        let widths = (above + ((1 << shift) - 1)) >> shift;
+        ((widths << shift) + 1, Self(((shift as usize) << S::SECOND_LOG2) + widths))
     }
 
     /// The word of the bitmap where its bit is.
@@ -246,7 +250,7 @@ impl<R: ?Sized + Rows> Table<R> {
     #[inline(always)]
     pub(crate) fn max_class(&self) -> usize {
         let end = self.max_granules() + 1;
-        end - (end >> (R::Row::SECOND_LOG2 + 1)).max(1)
+        end - (end >> (R::Row::SECOND_LOG2 + 1)).max(1) + 1
     }
 
     /// The word of the table with that number. Unchecked, since a check for each access takes a
@@ -414,7 +418,8 @@ mod tests {
         assert_eq!(Bin::round_up::<Small>(table.max_class()).0, table.max_class());
         assert_eq!(Bin::round_up::<Small>(table.max_class()).1, Bin(27));
         assert_eq!(Bin::of::<Small>(max), Bin(27));
-        assert_eq!(Bin::of::<Small>(max + 1), Bin(28));
+        assert_eq!(Bin::of::<Small>(max + 1), Bin(27));
+        assert_eq!(Bin::of::<Small>(max + 2), Bin(28));
     }
 
     #[test]
