@@ -8,7 +8,8 @@
 use core::ptr::NonNull;
 
 use crate::class::{ClassId, SLAB_BYTES};
-use crate::object::{Batch, FreeObject, Key};
+use crate::object::{Batch, FreeObject, Gathered};
+use crate::region::SlabTable;
 use crate::slab::{Returned, Slab, SlabRef};
 
 /// How many lists a bin sorts its slabs into by fullness.
@@ -21,6 +22,10 @@ const POPULATED_FRAMES: usize = 4;
 /// How many descriptors are fetched ahead when a batch comes back.
 const PREFETCHED: usize = 16;
 
+/// How many lists of objects are read side by side when they come back: of one list each object
+/// must have come from memory before the next is known.
+pub(crate) const GIVEN_AT_ONCE: usize = 4;
+
 /// A size class's slabs. Guarded by a lock of its own, under which the backend's may be taken.
 #[derive(Debug)]
 pub(crate) struct Bin {
@@ -29,32 +34,40 @@ pub(crate) struct Bin {
     free_objects: usize,
 }
 
-/// An object on its way to its slab, and its number there; no slab if it is no object's start.
+/// An object on its way to its slab: its number there.
 #[derive(Clone, Copy)]
 struct Returning {
-    object: FreeObject,
-    slab: Option<SlabRef>,
-    index: u16,
+    slab: SlabRef,
+    index: usize,
 }
 
-impl Returning {
-    /// Finds where `object`, of `object_bytes` bytes with this [reciprocal](ClassId::reciprocal),
-    /// belongs, and begins to fetch it.
-    #[inline(always)]
-    fn of(
-        object: FreeObject,
-        object_bytes: usize,
-        reciprocal: u32,
-        source: &impl SlabSource,
-    ) -> Self {
-        let offset = object.as_ptr().addr().get() % SLAB_BYTES;
-        let index = ((offset as u64 * u64::from(reciprocal)) >> 32) as usize;
-        let is_whole = index * object_bytes == offset;
-        let slab = if is_whole { source.slab_of(object) } else { None };
-        if let Some(slab) = slab {
-            slab.prefetch(index);
+/// The next object of each of several lists that are walked side by side.
+struct Walk([Option<FreeObject>; GIVEN_AT_ONCE]);
+
+impl Walk {
+    fn through(batches: &[Batch]) -> Self {
+        let mut next = [None; GIVEN_AT_ONCE];
+        for (next, batch) in next.iter_mut().zip(batches) {
+            *next = Some(batch.head);
         }
-        Self { object, slab, index: index as u16 }
+        Self(next)
+    }
+
+    /// Calls `back` for up to [`PREFETCHED`] objects, whose links are not needed any more.
+    #[inline(always)]
+    fn step(&mut self, mut back: impl FnMut(FreeObject)) {
+        for _ in 0..PREFETCHED / GIVEN_AT_ONCE {
+            for next in &mut self.0 {
+                if let Some(object) = *next {
+                    *next = object.next();
+                    back(object);
+                }
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.iter().all(Option::is_none)
     }
 }
 
@@ -68,6 +81,8 @@ pub(crate) trait SlabSource {
     fn populate(&self, start: NonNull<u8>, bytes: usize);
     /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map.
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
+    /// The slabs of the region in which nearly all are.
+    fn first_slabs(&self) -> SlabTable;
     /// The slab that an object of a size class lies in.
     fn slab_of(&self, object: FreeObject) -> Option<SlabRef>;
 }
@@ -82,28 +97,23 @@ impl Bin {
         (self.slabs, self.free_objects)
     }
 
-    /// A batch of `count` objects; of fewer, if the slabs with room have fewer and memory is out;
-    /// `None` if there is none at all.
+    /// Takes `count` objects, at most a [batch](ClassId::batch); fewer, if the slabs with room have
+    /// fewer; none, if there is none at all and memory is out.
     pub(crate) fn take(
         &mut self,
         class: ClassId,
         count: usize,
-        key: Key,
+        gathered: &mut Gathered,
         source: &impl SlabSource,
-    ) -> Option<Batch> {
+    ) {
         let stretch = self.slabs.clamp(1, POPULATED_FRAMES);
-        let mut batch: Option<Batch> = None;
-        loop {
-            let have = batch.map_or(0, |b| b.count);
-            if have >= count {
-                return batch;
-            }
+        while gathered.count() < count {
             let Some(name) = self.fullest() else {
                 // A new slab only for want of a single object: a batch may be short.
-                if have > 0 {
-                    return batch;
+                if gathered.count() > 0 {
+                    return;
                 }
-                let name = source.get_slab(class)?;
+                let Some(name) = source.get_slab(class) else { return };
                 // SAFETY: a slab fresh from the backend is this bin's, and its lock is held.
                 let slab = unsafe { name.get() };
                 self.slabs += 1;
@@ -114,59 +124,67 @@ impl Bin {
             // SAFETY: a listed slab is this bin's, and its lock is held.
             let slab = unsafe { name.get() };
             self.remove(name, slab);
-            let populate = |start, bytes| source.populate(start, bytes);
-            batch = slab.take(count - have, batch, key, stretch, populate);
+            let before = slab.free();
+            slab.take(count, gathered, stretch, |start, bytes| source.populate(start, bytes));
             match slab.reappeared() {
                 0 => {}
                 frames => source.show(slab.start(), frames, class),
             }
-            self.free_objects -= batch.map_or(0, |b| b.count) - have;
+            self.free_objects -= before - slab.free();
             if slab.free() > 0 {
                 self.insert(name, slab);
             }
         }
     }
 
-    /// Takes back objects of `class`. An object that is not out is reported to `corrupt`.
+    /// Takes back the objects of `batches`, all of `class`, [`GIVEN_AT_ONCE`] lists at a time. An
+    /// object that is not out is reported to `corrupt`.
     pub(crate) fn give(
         &mut self,
         class: ClassId,
-        batch: Batch,
+        batches: &[Batch],
         source: &impl SlabSource,
-        corrupt: impl Fn(FreeObject),
+        corrupt: impl Fn(*mut u8),
     ) {
-        let (object_bytes, reciprocal) = (class.object_bytes(), class.reciprocal());
-        let mut next = Some(batch.head);
-        let mut left = batch.count;
-        let mut ahead = [Returning { object: batch.head, slab: None, index: 0 }; PREFETCHED];
-        while left > 0 {
-            // The objects of a batch lie in as many slabs as chance will have it: their
-            // descriptors are fetched side by side before the first is needed. All links are read
-            // before an object is given back, for its memory may go with it.
-            let mut count = 0;
-            for place in &mut ahead[..left.min(PREFETCHED)] {
-                let Some(object) = next else { break };
-                next = object.next();
-                *place = Returning::of(object, object_bytes, reciprocal, source);
-                count += 1;
-            }
-            for &Returning { object, slab: name, index } in &ahead[..count] {
-                let Some(name) = name else {
-                    corrupt(object);
-                    continue;
-                };
-                // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
-                let slab = unsafe { name.get() };
-                match slab.give(index.into()) {
-                    Returned::Ok => self.free_objects += 1,
-                    Returned::Moves => {
-                        self.free_objects += 1;
-                        self.settle(name, slab, source);
+        let reciprocal = class.reciprocal();
+        let slabs = source.first_slabs();
+        for lists in batches.chunks(GIVEN_AT_ONCE) {
+            let mut walk = Walk::through(lists);
+            while !walk.has_ended() {
+                // The objects of a list lie in as many slabs as chance will have it: their
+                // descriptors are fetched side by side before the first is needed. All links are
+                // read before an object is given back, for its memory may go with it.
+                let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
+                let mut count = 0;
+                walk.step(|object| {
+                    let address = object.as_ptr().addr().get();
+                    let Some(slab) = slabs.slab_of(address).or_else(|| source.slab_of(object))
+                    else {
+                        return corrupt(object.as_ptr().as_ptr());
+                    };
+                    // What is behind the point is less than the reciprocal exactly for the
+                    // multiples of the object's size.
+                    let product = (address % SLAB_BYTES) as u64 * u64::from(reciprocal);
+                    if product as u32 >= reciprocal {
+                        return corrupt(object.as_ptr().as_ptr());
                     }
-                    Returned::Corrupt => corrupt(object),
+                    let index = (product >> 32) as usize;
+                    slab.prefetch(index);
+                    ahead[count % PREFETCHED] = Returning { slab, index };
+                    count += 1;
+                });
+                // Here at once: a count in memory for each would be the longest way through.
+                self.free_objects += count;
+                for &Returning { slab: name, index } in &ahead[..count.min(PREFETCHED)] {
+                    // SAFETY: the slab of an object of this class is this bin's, whose lock is held.
+                    let slab = unsafe { name.get() };
+                    match slab.give(index) {
+                        Returned::Ok => {}
+                        Returned::Moves => self.settle(name, slab, source),
+                        Returned::Corrupt => corrupt(slab.address_of(index)),
+                    }
                 }
             }
-            left = left.saturating_sub(PREFETCHED);
         }
     }
 
@@ -193,8 +211,11 @@ impl Bin {
             while let Some(name) = next {
                 // SAFETY: a listed slab is this bin's, and its lock is held.
                 let slab = unsafe { name.get() };
-                slab.scavenge(decommit);
                 next = slab.next;
+                if let Some(next) = next {
+                    next.prefetch(0);
+                }
+                slab.scavenge(decommit);
             }
         }
     }

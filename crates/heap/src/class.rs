@@ -120,7 +120,8 @@ impl ClassId {
 }
 
 const BATCH_BYTES: usize = 8 * 1024;
-const BATCH_OBJECTS: usize = 128;
+/// The most objects of a [batch](ClassId::batch).
+pub(crate) const BATCH_OBJECTS: usize = 128;
 
 const SIZES: [u16; STATES] = sizes();
 

@@ -143,7 +143,7 @@ impl<S: System> Heap<S> {
             }
         }
         object.link(None, self.key());
-        self.give_to_slabs(class, Batch { head: object, count: 1 });
+        self.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
     }
 
     /// Makes a list of `object` alone in place of this CPU's full one.

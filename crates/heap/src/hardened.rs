@@ -342,7 +342,7 @@ fn let_out<S: System>(heap: &Heap<S>, class: ClassId, object: FreeObject) {
     if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
         heap.misuse("free", object.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
     }
-    heap.give_to_slabs(class, Batch { head: object, count: 1 });
+    heap.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
 }
 
 /// Gives a sealed large object to the heap.

@@ -16,13 +16,13 @@ use hectare_base::sync::Lock;
 use hectare_pages::System;
 
 use crate::backend::Backend;
-use crate::bin::{Bin, SlabSource};
+use crate::bin::{Bin, GIVEN_AT_ONCE, SlabSource};
 use crate::cache::Cache;
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, RECIPROCALS, SLAB_BYTES, STATES};
 use crate::cpu_lists::Cpus;
 use crate::huge::MIN_HUGE_BYTES;
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject, Key};
+use crate::object::{Batch, FreeObject, Gathered, Key};
 use crate::pace::Pace;
 use crate::pool::Pools;
 use crate::region::FRAME_BYTES;
@@ -273,11 +273,12 @@ impl<S: System> Heap<S> {
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut bin = self.bins[class.index()].lock();
         let (_, before) = bin.counts();
-        let batch = bin.take(class, count, self.key(), self);
+        let mut gathered = Gathered::NONE;
+        bin.take(class, count.min(class.batch()), &mut gathered, self);
         let (_, after) = bin.counts();
         drop(bin);
         self.note_free(class, before, after);
-        batch
+        gathered.list(self.key())
     }
 
     /// Keeps count of the slabs' free bytes when a bin's free objects have become `after`.
@@ -289,24 +290,31 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives a batch to this CPU's pool, and what that has too much of to the bin.
+    /// Gives a batch to this CPU's pool; if that has too much, it goes to the bin, and some of the
+    /// pool's with it.
     pub(crate) fn put_batch(&self, class: ClassId, batch: Batch) {
         if self.draining.load(Relaxed) {
-            self.give_to_slabs(class, batch);
-        } else if let Some(overflow) =
-            self.pools.put(self.source().cpu(), class, batch, |bytes| self.backend.metadata(bytes))
-        {
-            self.give_to_slabs(class, overflow);
+            return self.give_to_slabs(class, &[batch]);
         }
+        let cpu = self.source().cpu();
+        let memory = |bytes| self.backend.metadata(bytes);
+        let Some(overflow) = self.pools.put(cpu, class, batch, memory) else { return };
+        let mut batches = [overflow; GIVEN_AT_ONCE];
+        let mut count = 1;
+        while count < GIVEN_AT_ONCE
+            && let Some(batch) = self.pools.take_own(cpu, class)
+        {
+            batches[count] = batch;
+            count += 1;
+        }
+        self.give_to_slabs(class, &batches[..count]);
     }
 
-    pub(crate) fn give_to_slabs(&self, class: ClassId, batch: Batch) {
-        let corrupt = |object: FreeObject| {
-            self.misuse("free", object.as_ptr().as_ptr(), Misuse::DoubleFree);
-        };
+    pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) {
+        let corrupt = |object| self.misuse("free", object, Misuse::DoubleFree);
         let mut bin = self.bins[class.index()].lock();
         let (_, before) = bin.counts();
-        bin.give(class, batch, self, corrupt);
+        bin.give(class, batches, self, corrupt);
         let (_, after) = bin.counts();
         drop(bin);
         self.note_free(class, before, after);
@@ -467,7 +475,7 @@ impl<S: System> Heap<S> {
             Seat::Cpu => return unsafe { self.give_by_cpu_slow(class, object) },
             Seat::None => {
                 object.link(None, key);
-                return self.give_to_slabs(class, Batch { head: object, count: 1 });
+                return self.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
             }
         };
         // SAFETY: the caller's promise: this thread's alone.

@@ -14,6 +14,10 @@
 
 use core::ptr::NonNull;
 
+use hectare_base::prefetch;
+
+use crate::class::BATCH_OBJECTS;
+
 /// The secret of the marks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key(pub(crate) usize);
@@ -109,6 +113,39 @@ impl FreeObject {
 pub(crate) struct Batch {
     pub(crate) head: FreeObject,
     pub(crate) count: usize,
+}
+
+/// Objects taken from their slabs, on no list yet. By when they are [listed](Self::list), which
+/// writes to each of them, their lines are on their way, side by side; and the bin's lock is free.
+pub(crate) struct Gathered {
+    objects: [Option<FreeObject>; BATCH_OBJECTS],
+    count: usize,
+}
+
+impl Gathered {
+    pub(crate) const NONE: Self = Self { objects: [None; BATCH_OBJECTS], count: 0 };
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Adds an object, which is about to be written. There must be fewer than [`BATCH_OBJECTS`].
+    #[inline(always)]
+    pub(crate) fn push(&mut self, object: FreeObject) {
+        prefetch(object.as_ptr().as_ptr());
+        self.objects[self.count % BATCH_OBJECTS] = Some(object);
+        self.count += 1;
+    }
+
+    /// Lists them in their order.
+    pub(crate) fn list(&self, key: Key) -> Option<Batch> {
+        let objects = &self.objects[..self.count];
+        let head = (*objects.first()?)?;
+        for (i, object) in objects.iter().enumerate() {
+            object.inspect(|object| object.link(objects.get(i + 1).copied().flatten(), key));
+        }
+        Some(Batch { head, count: self.count })
+    }
 }
 
 impl Batch {

@@ -116,7 +116,8 @@ impl<P: Park> Pools<P> {
     /// Puts a batch into the pool of `cpu`. It comes back, and must go to the bin, if the pool is
     /// full or busy, or is to be made and `memory` (which gives as many bytes, aligned to 128, for
     /// good) has none. (An older batch in its place would cost more: the bin reads each object, and
-    /// those that were freed last are the ones that are still in the processor's cache.)
+    /// those that were freed last are the ones that are still in the processor's cache. Of a full
+    /// pool the bin takes some more, so that it can read them side by side.)
     pub(crate) fn put(
         &self,
         cpu: usize,
@@ -172,6 +173,11 @@ impl<P: Park> Pools<P> {
         let own = self.pool(cpu % CPUS);
         let take = |pool: &CpuPool<P>| pool.bins[class.index()].try_lock()?.take();
         own.and_then(take).or_else(|| self.in_use().find_map(take))
+    }
+
+    /// Takes a batch from the pool of `cpu` that it has too many of.
+    pub(crate) fn take_own(&self, cpu: usize, class: ClassId) -> Option<Batch> {
+        self.pool(cpu % CPUS)?.bins[class.index()].try_lock()?.pop()
     }
 
     /// Takes a batch of `class` from whichever pool has one, waiting for its lock: for emptying.

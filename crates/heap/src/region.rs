@@ -94,9 +94,40 @@ impl RegionView {
 
     /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
     pub(crate) fn slab_at(&self, offset: usize) -> Option<SlabRef> {
-        let slabs = NonNull::new(self.slabs.load(Relaxed))?;
-        // SAFETY: offset < bytes, and by invariant 2 the descriptors are committed as far.
-        let slab = unsafe { slabs.add(offset / SLAB_BYTES) };
+        self.slab_table().slab_of(self.start.load(Relaxed).wrapping_add(offset))
+    }
+
+    /// Where the descriptors are: for whoever looks up many.
+    #[inline(always)]
+    pub(crate) fn slab_table(&self) -> SlabTable {
+        SlabTable {
+            start: self.start.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            slabs: self.slabs.load(Relaxed),
+        }
+    }
+}
+
+/// A region's slabs, as far as they were there when they were asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlabTable {
+    start: usize,
+    bytes: usize,
+    slabs: *mut Slab,
+}
+
+impl SlabTable {
+    /// The slab that `address` lies in, or would if there were one.
+    #[inline(always)]
+    pub(crate) fn slab_of(self, address: usize) -> Option<SlabRef> {
+        let offset = address.wrapping_sub(self.start);
+        if offset >= self.bytes {
+            return None;
+        }
+        // SAFETY: offset < bytes, so by invariant 2 there are descriptors, committed as far.
+        let slab = unsafe { self.slabs.add(offset / SLAB_BYTES) };
+        // SAFETY: as above.
+        let slab = unsafe { NonNull::new_unchecked(slab) };
         // SAFETY: as above.
         Some(unsafe { SlabRef::new(slab) })
     }

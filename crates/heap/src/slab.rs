@@ -24,7 +24,7 @@ use hectare_base::prefetch;
 
 use crate::bin::GROUPS;
 use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
-use crate::object::{Batch, FreeObject, Key};
+use crate::object::{FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 const WORDS: usize = SLAB_BYTES / MIN_ALIGN / 64;
@@ -45,9 +45,15 @@ pub(crate) struct Slab {
     pub(crate) next: Option<SlabRef>,
     pub(crate) previous: Option<SlabRef>,
     start: usize,
+    /// The counters are as wide as a register: the compiler loads a narrower one with its neighbour,
+    /// and a load that is wider than the last store has to wait until that is done.
+    free: u32,
+    /// At how many free objects it belongs to an emptier group, or is no longer full, or is empty.
+    moves_at: u32,
+    /// Groups to a free object, as a fraction of 2¹⁶.
+    group_scale: u32,
     reciprocal: u32,
-    object_bytes: u32,
-    free: u16,
+    object_bytes: u16,
     objects: u16,
     /// One bit a frame: it holds no memory.
     bare: u16,
@@ -59,12 +65,10 @@ pub(crate) struct Slab {
     class: AtomicU8,
     /// One bit a frame: it was hidden until an object was taken there.
     shown: u16,
-    /// At how many free objects it belongs to an emptier group, or is no longer full, or is empty.
-    moves_at: u16,
     /// It is given up: the page map says so of all frames that are not hidden.
     leaves: bool,
-    /// Groups to a free object, as a fraction of 2¹⁶.
-    group_scale: u32,
+    /// The most objects in use since the last look for idle frames.
+    most_used: u16,
     summary: u64,
     words: [u64; WORDS],
 }
@@ -88,8 +92,8 @@ impl Slab {
         self.previous = None;
         self.start = start.as_ptr().expose_provenance();
         self.reciprocal = class.reciprocal();
-        self.object_bytes = class.object_bytes() as u32;
-        self.free = objects as u16;
+        self.object_bytes = class.object_bytes() as u16;
+        self.free = objects as u32;
         self.objects = objects as u16;
         *self.class.get_mut() = class.byte();
         self.group = 0;
@@ -98,6 +102,7 @@ impl Slab {
         self.hidden = 0;
         self.shown = 0;
         self.leaves = false;
+        self.most_used = 0;
         self.group_scale = ((GROUPS << 16) / (objects + 1)) as u32;
         let whole = objects / 64;
         self.words[..whole].fill(u64::MAX);
@@ -111,14 +116,14 @@ impl Slab {
     /// where that begins.
     pub(crate) fn withhold_last_frame(&mut self) -> NonNull<u8> {
         let bytes = SLAB_BYTES - FRAME_BYTES;
-        let objects = bytes / self.object_bytes as usize;
+        let objects = bytes / self.object_bytes();
         for index in objects..self.objects() {
             self.words[index / 64 % WORDS] &= !(1 << (index % 64));
         }
         let words = objects.div_ceil(64);
         self.summary &= u64::MAX.checked_shr(64 - words as u32).unwrap_or(0);
         self.objects = objects as u16;
-        self.free = objects as u16;
+        self.free = objects as u32;
         // SAFETY: within the slab.
         unsafe { self.start().add(bytes) }
     }
@@ -126,8 +131,13 @@ impl Slab {
     /// Whether `object` is one of the slab's, and not free in it.
     pub(crate) fn is_taken(&self, object: FreeObject) -> bool {
         let offset = object.as_ptr().addr().get() % SLAB_BYTES;
-        let index = offset / self.object_bytes as usize;
+        let index = offset / self.object_bytes();
         index < self.objects() && self.words[index / 64 % WORDS] >> (index % 64) & 1 == 0
+    }
+
+    /// Where the object numbered `index` is, or would be.
+    pub(crate) fn address_of(&self, index: usize) -> *mut u8 {
+        self.start().as_ptr().wrapping_add(index * self.object_bytes())
     }
 
     /// The slab's first byte.
@@ -137,9 +147,17 @@ impl Slab {
             .unwrap_or(NonNull::dangling())
     }
 
+    fn used(&self) -> usize {
+        self.objects() - self.free()
+    }
+
     /// How many of its objects are free.
     pub(crate) fn free(&self) -> usize {
-        usize::from(self.free)
+        self.free as usize
+    }
+
+    fn object_bytes(&self) -> usize {
+        usize::from(self.object_bytes)
     }
 
     /// How many objects it has.
@@ -149,40 +167,37 @@ impl Slab {
 
     /// Which group of its bin it belongs to: 0 for the fullest slabs.
     fn fullness_group(&self) -> u8 {
-        ((u32::from(self.free) * self.group_scale) >> 16) as u8
+        ((self.free * self.group_scale) >> 16) as u8
     }
 
     /// Assigns it to the group of its fullness, until it says that it [moves](Returned::Moves).
     pub(crate) fn choose_group(&mut self) {
         self.group = self.fullness_group();
         let next = (u32::from(self.group) + 1) << 16;
-        self.moves_at = next.div_ceil(self.group_scale).min(self.objects.into()) as u16;
+        self.moves_at = next.div_ceil(self.group_scale).min(self.objects.into());
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.free == self.objects
+        self.free() == self.objects()
     }
 
-    /// Takes up to `count` objects, the lowest first, and lists them before `tail`. Where it comes
+    /// Takes objects until `gathered` has `count` or none is left, the lowest first. Where it comes
     /// upon a frame without memory, `populate` is told of as many as lie there in a row, up to
     /// `stretch`. O(count).
     pub(crate) fn take(
         &mut self,
         count: usize,
-        tail: Option<Batch>,
-        key: Key,
+        gathered: &mut Gathered,
         stretch: usize,
         populate: impl Fn(NonNull<u8>, usize),
-    ) -> Option<Batch> {
+    ) {
         if core::mem::take(&mut self.leaves) {
             self.shown |= !self.hidden;
         }
         let start = self.start();
-        let object_bytes = self.object_bytes as usize;
-        let taken = count.min(self.free());
+        let object_bytes = self.object_bytes();
+        let taken = (count - gathered.count()).min(self.free());
         let mut left = taken;
-        let mut first = None;
-        let mut last: Option<FreeObject> = None;
         while left > 0 && self.summary != 0 {
             let word = self.summary.trailing_zeros() as usize;
             let mut bits = self.words[word % WORDS];
@@ -191,38 +206,45 @@ impl Slab {
                 bits &= bits - 1;
                 left -= 1;
                 let offset = (word * 64 + bit) * object_bytes;
-                let last_byte = offset + object_bytes - 1;
-                let touched = frames(offset / FRAME_BYTES, last_byte / FRAME_BYTES);
-                if (self.bare | self.hidden) & touched != 0 {
-                    self.touch(touched, stretch, &populate);
+                if self.bare | self.hidden != 0 {
+                    let last_byte = offset + object_bytes - 1;
+                    self.touch(offset / FRAME_BYTES, last_byte / FRAME_BYTES, stretch, &populate);
                 }
                 // SAFETY: by invariant 1 the object is free; offset < objects × object bytes.
                 let object = unsafe { start.add(offset) };
                 // SAFETY: as above, and clearing its bit makes it the caller's.
-                let object = unsafe { FreeObject::new(object) };
-                match last {
-                    Some(last) => last.link(Some(object), key),
-                    None => first = Some(object),
-                }
-                last = Some(object);
+                gathered.push(unsafe { FreeObject::new(object) });
             }
             self.words[word % WORDS] = bits;
             if bits == 0 {
                 self.summary &= self.summary - 1;
             }
         }
-        let (Some(head), Some(last)) = (first, last) else { return tail };
-        last.link(tail.map(|tail| tail.head), key);
-        self.free -= taken as u16;
+        self.free -= taken as u32;
+        self.most_used = self.most_used.max(self.used() as u16);
         if self.free == 0 {
             self.moves_at = 1;
         }
-        Some(Batch { head, count: taken + tail.map_or(0, |tail| tail.count) })
+    }
+
+    /// An object is being taken that lies in the frames `first` to `last`.
+    #[inline]
+    fn touch(
+        &mut self,
+        first: usize,
+        last: usize,
+        stretch: usize,
+        populate: &impl Fn(NonNull<u8>, usize),
+    ) {
+        let touched = frames(first, last);
+        if (self.bare | self.hidden) & touched != 0 {
+            self.revive(touched, stretch, populate);
+        }
     }
 
     /// An object is being taken that lies in `touched`, and some of these frames are bare or hidden.
     #[cold]
-    fn touch(&mut self, touched: u16, stretch: usize, populate: &impl Fn(NonNull<u8>, usize)) {
+    fn revive(&mut self, touched: u16, stretch: usize, populate: &impl Fn(NonNull<u8>, usize)) {
         self.shown |= self.hidden & touched;
         self.hidden &= !touched;
         if self.bare & touched == 0 {
@@ -268,9 +290,12 @@ impl Slab {
     /// memory must go, and their entries in the page map, since the marks of their free objects
     /// go too: so a double free is still seen.
     pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
-        if (self.free() + 1) * (self.object_bytes as usize) < FRAME_BYTES {
+        // Looked at again only when a quarter of the objects has gone: so a slab that empties object
+        // by object is looked at some twenty times, however often the heap looks.
+        if self.used() * 4 > usize::from(self.most_used) * 3 {
             return;
         }
+        self.most_used = self.used() as u16;
         let idle = self.idle_frames();
         self.bare |= idle;
         self.hidden |= idle;
@@ -287,9 +312,14 @@ impl Slab {
 
     /// The frames, a bit each, that hold memory, but no part of an object that is not free.
     fn idle_frames(&self) -> u16 {
-        let held = (0..SLAB_FRAMES).filter(|&frame| self.bare & frames(frame, frame) == 0);
-        let idle = held.filter(|&frame| self.is_idle(frame));
-        idle.fold(0, |idle, frame| idle | frames(frame, frame))
+        let mut idle = 0;
+        let mut held = !self.bare;
+        while held != 0 {
+            let frame = held.trailing_zeros() as usize;
+            held &= held - 1;
+            idle |= u16::from(self.is_idle(frame)) << frame;
+        }
+        idle
     }
 
     /// Whether all objects are free that reach into a frame.
@@ -329,7 +359,7 @@ impl Slab {
             assert_eq!(self.summary >> i & 1 == 1, *word != 0, "summary bit {i}");
         }
         assert!(self.summary.checked_shr(words.len() as u32).unwrap_or(0) == 0, "summary's end");
-        assert!(self.free <= self.objects);
+        assert!(self.free() <= self.objects());
         let group = self.fullness_group();
         assert!(self.free == 0 || self.group == group, "a slab is in the wrong group");
     }
@@ -344,6 +374,9 @@ pub(crate) struct SlabRef(NonNull<Slab>);
 unsafe impl Send for SlabRef {}
 
 impl SlabRef {
+    /// Names no descriptor: never to be followed.
+    pub(crate) const NONE: Self = Self(NonNull::dangling());
+
     /// Names a descriptor.
     ///
     /// # Safety

@@ -73,7 +73,7 @@ impl<S: System> Heap<S> {
         let bins = unsafe { &mut (*cache.as_ptr()).bins };
         for class in ClassId::all() {
             while let Some(batch) = bins[class.index()].drain() {
-                self.give_to_slabs(class, batch);
+                self.give_to_slabs(class, &[batch]);
             }
         }
     }
@@ -105,10 +105,10 @@ impl<S: System> Heap<S> {
 
     /// Empties the CPUs' lists and the pools into the slabs.
     pub fn release_pools(&self) {
-        self.cpus.drain(|class, batch| self.give_to_slabs(class, batch));
+        self.cpus.drain(|class, batch| self.give_to_slabs(class, &[batch]));
         for class in ClassId::all() {
             while let Some(batch) = self.pools.drain(class) {
-                self.give_to_slabs(class, batch);
+                self.give_to_slabs(class, &[batch]);
             }
         }
     }

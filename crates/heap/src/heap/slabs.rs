@@ -9,7 +9,7 @@ use super::Heap;
 use crate::bin::SlabSource;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::object::FreeObject;
-use crate::region::{FRAME_BYTES, SLAB_FRAMES};
+use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
 use crate::slab::SlabRef;
 
 impl<S: System> SlabSource for Heap<S> {
@@ -65,13 +65,13 @@ impl<S: System> SlabSource for Heap<S> {
     }
 
     #[inline(always)]
+    fn first_slabs(&self) -> SlabTable {
+        self.backend.first_view().slab_table()
+    }
+
+    #[cold]
     fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {
-        let address = object.as_ptr().addr().get();
-        let first = self.backend.first_view();
-        if let Some(offset) = first.offset_of(address) {
-            return first.slab_at(offset);
-        }
-        let (view, offset) = self.backend.find(address)?;
+        let (view, offset) = self.backend.find(object.as_ptr().addr().get())?;
         view.slab_at(offset)
     }
 }
