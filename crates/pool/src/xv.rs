@@ -236,27 +236,58 @@ impl Inner {
     /// Cuts `size_bytes` off the free block that fits best, if any fits.
     #[inline]
     fn take(&mut self, size_bytes: usize) -> Option<Block> {
-        let block = self.lists.find(object_room(size_bytes), self.page_bytes)?;
-        self.lists.remove(block);
-        let end = block.end();
-        let new_end = block.offset + HEAD + object_room(size_bytes);
-        block.set_size(size_bytes);
-        // The block before is in use: no two neighbours were free.
-        block.set_back(block.prev_offset(), 0);
-        if new_end < end {
-            let rest = Block { page: block.page, offset: new_end };
-            rest.set_size(end - new_end - HEAD);
-            rest.set_back(block.offset, FREE);
-            if let Some(after) = rest.next() {
-                after.set_back(new_end, after.back() & FREE | PREV_FREE);
+        let room = object_room(size_bytes);
+        let free = self.lists.find(room, self.page_bytes)?;
+        self.lists.remove(free);
+        let object = if free.size() == room {
+            if let Some(after) = free.next() {
+                after.mark_prev_free(false);
             }
-            self.lists.insert(rest);
-        } else if let Some(after) = block.next() {
-            after.mark_prev_free(false);
-        }
+            // The block before is in use: no two neighbours were free.
+            free.set_back(free.prev_offset(), 0);
+            free
+        } else {
+            self.split(free, room)
+        };
+        object.set_size(size_bytes);
         self.objects += 1;
         self.stored_bytes += size_bytes;
-        Some(block)
+        Some(object)
+    }
+
+    /// Cuts `room` and a head off one end of a free block that is in no list, and lists the rest.
+    ///
+    /// The object goes to the side of the smaller neighbour, where a page's edge is none: then the
+    /// rest lies beside the larger one and joins with it when that is freed. So the first two
+    /// objects of a page lie at its ends, and all that is free lies between them, whichever is
+    /// freed. (Always at the front costs 1.2 points of overhead on sizes that prefer 1024 … 2600.)
+    #[inline]
+    fn split(&mut self, free: Block, room: usize) -> Block {
+        let end = free.end();
+        let after = free.next();
+        let before_bytes = free.offset - free.prev_offset();
+        let after_bytes = after.map_or(0, |after| after.end() - end);
+        let (object, rest);
+        if after_bytes < before_bytes {
+            rest = free;
+            object = Block { page: free.page, offset: end - HEAD - room };
+            object.set_back(rest.offset, PREV_FREE);
+            if let Some(after) = after {
+                after.set_back(object.offset, 0);
+            }
+            rest.set_size(object.offset - HEAD - rest.offset);
+        } else {
+            object = free;
+            rest = Block { page: free.page, offset: free.offset + HEAD + room };
+            rest.set_back(object.offset, FREE);
+            object.set_back(object.prev_offset(), 0);
+            if let Some(after) = after {
+                after.set_back(rest.offset, PREV_FREE);
+            }
+            rest.set_size(end - HEAD - rest.offset);
+        }
+        self.lists.insert(rest);
+        object
     }
 
     /// Frees a block and joins it with its neighbours. Returns its page if that is empty now.

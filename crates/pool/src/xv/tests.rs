@@ -92,3 +92,21 @@ fn above_half_a_page_nothing_pairs() {
         unsafe { pool.free(handle) };
     }
 }
+
+#[test]
+fn what_two_objects_of_a_page_leave_is_one_block() {
+    for freed in [0, 1] {
+        let pool: Xv<_> = Xv::new(Os);
+        let handles = [1500, 1800].map(|size| pool.alloc(size).expect("memory"));
+        // SAFETY: allocated above; the other stays.
+        unsafe { pool.free(handles[freed]) };
+        let left = 4096 - [1800, 1500][freed] - 3 * HEAD;
+        let third = pool.alloc(left).expect("memory");
+        validate(&pool);
+        assert_eq!(pool.stats().page_bytes, 4096, "object {freed} freed, {left} bytes asked for");
+        for handle in [handles[1 - freed], third] {
+            // SAFETY: live until now.
+            unsafe { pool.free(handle) };
+        }
+    }
+}
