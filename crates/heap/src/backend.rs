@@ -35,6 +35,9 @@ const CLOCK_CALLS: usize = 64;
 /// What may stay dirty at least while clean frames are taken.
 const MIN_HEADROOM_BYTES: usize = 4 << 20;
 
+/// What threads may always keep of freed runs.
+const MIN_LENT_BYTES: usize = 2 << 20;
+
 /// By how much the heap may grow, or its slabs empty, before they are looked through: an eighth of
 /// what is in use, and at least so much; the smaller value where that finds much.
 const SLACK_BYTES: usize = 4 << 20;
@@ -81,6 +84,8 @@ struct State {
     halved_ms: u64,
     /// How often memory was given back: the clock is asked at each [`CLOCK_CALLS`]th time.
     calls: usize,
+    /// What threads may keep of freed runs; these frames count as used.
+    lent_frames: usize,
     unused_caches: Option<NonNull<Cache>>,
     metadata: Option<NonNull<u8>>,
     metadata_left_bytes: usize,
@@ -118,6 +123,7 @@ impl<S: System> Backend<S> {
                 idle_frames: 0,
                 halved_ms: 0,
                 calls: 0,
+                lent_frames: 0,
                 unused_caches: None,
                 metadata: None,
                 metadata_left_bytes: 0,
@@ -224,41 +230,61 @@ impl<S: System> Backend<S> {
 
     /// The length in frames of the run that begins at `start`, if one does.
     pub(crate) fn run_length(&self, start: NonNull<u8>) -> Option<usize> {
-        let index = self.index_of(start.addr().get())?;
-        let state = self.state.lock();
-        let (view, region) = (&self.views[index], state.regions[index].as_ref()?);
-        let offset = view.offset_of(start.addr().get())?;
-        // SAFETY: the address lies in the region.
-        let class = unsafe { view.class_of(start.addr().get()) };
-        let is_run = offset % FRAME_BYTES == 0 && class == ClassId::RUN;
-        is_run.then(|| region.run_length(start))
+        let (view, _) = self.find(start.addr().get())?;
+        view.run_at(start.addr().get()).map(|(_, frames)| frames)
     }
 
-    /// Takes back the run that begins at `start`. `None` if no run begins there: it was given
-    /// back already, or never handed out. Takes the lock only if one seems to.
-    pub(crate) fn put_run(&self, start: NonNull<u8>) -> Option<()> {
+    /// Takes back the run that begins at `start`, and returns its length. `None` if no run begins
+    /// there: it was given back already, or never handed out. Takes the lock only if one seems to.
+    pub(crate) fn put_run(&self, start: NonNull<u8>) -> Option<usize> {
         let address = start.addr().get();
-        if !address.is_multiple_of(FRAME_BYTES) {
-            return None;
-        }
         let index = self.index_of(address)?;
         let view = &self.views[index];
-        // SAFETY: `index_of` says that the address lies in the region.
-        let begins_run = || unsafe { view.class_of(address) } == ClassId::RUN;
-        if !begins_run() {
-            return None;
-        }
+        view.run_at(address)?;
         let mut state = self.state.lock();
-        if !begins_run() {
-            return None;
-        }
-        let region = state.regions[index].as_mut()?;
-        let frames = region.run_length(start);
+        let (_, frames) = view.run_at(address)?;
+        self.give_run(&mut state, index, start, frames);
+        Some(frames)
+    }
+
+    /// Takes back runs that a thread has kept, all that `release` calls its argument with, each by
+    /// its first frame. Returns how many frames they had.
+    pub(crate) fn put_kept(&self, release: impl FnOnce(&mut dyn FnMut(usize))) -> usize {
+        let mut state = self.state.lock();
+        let mut gone = 0;
+        release(&mut |first| {
+            let Some(start) = NonNull::new(self.views[0].at(first)) else { return };
+            let Some(region) = &state.regions[0] else { return };
+            let frames = region.run_length(start);
+            self.give_run(&mut state, 0, start, frames);
+            gone += frames;
+        });
+        gone
+    }
+
+    fn give_run(&self, state: &mut State, index: usize, start: NonNull<u8>, frames: usize) {
+        let Some(region) = state.regions[index].as_mut() else { return };
         // SAFETY: the run begins in this region, and is being given back.
-        unsafe { view.mark(address, 1, ClassId::NONE) };
+        unsafe { self.views[index].mark_run(start.addr().get(), ClassId::NONE) };
         region.give_run(start, frames);
-        self.gave(&mut state, frames);
-        Some(())
+        self.gave(state, frames);
+    }
+
+    /// Whether a thread may keep `frames` frames more of what it frees: all together an eighth of
+    /// what is in use, and at least [`MIN_LENT_BYTES`].
+    pub(crate) fn lend(&self, frames: usize) -> bool {
+        let mut state = self.state.lock();
+        let most = (state.used_frames / 8).max(MIN_LENT_BYTES / FRAME_BYTES);
+        let may = state.lent_frames + frames <= most;
+        state.lent_frames += if may { frames } else { 0 };
+        may
+    }
+
+    /// A thread keeps `frames` frames less.
+    pub(crate) fn take_back(&self, frames: usize) {
+        if frames > 0 {
+            self.state.lock().lent_frames -= frames;
+        }
     }
 
     /// Makes the run at `start` `wanted` frames long without moving it. Whether it could.
@@ -351,15 +377,19 @@ impl<S: System> Backend<S> {
                 huge.age(&self.source);
             }
         }
+        self.give_back_excess(state);
+    }
+
+    /// Gives back what is dirty beyond the allowance. Returns how many frames went.
+    fn give_back_excess(&self, state: &mut State) -> usize {
         // The usual case, before the clock is asked.
         let dirty = state.dirty_frames();
         if dirty <= state.least_allowance_frames() {
-            return;
+            return 0;
         }
         let allowance = self.allowance(state);
-        if dirty > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES {
-            self.decommit(state, allowance);
-        }
+        let is_over = dirty > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES;
+        if is_over { self.decommit(state, allowance) } else { 0 }
     }
 
     /// How many dirty frames may stay when memory was freed.
@@ -396,7 +426,9 @@ impl<S: System> Backend<S> {
     /// went back to the system.
     pub(crate) fn tend(&self) -> usize {
         let huge = self.huge.lock().age(&self.source);
-        huge + self.age(&mut self.state.lock()) * FRAME_BYTES
+        let mut state = self.state.lock();
+        let idle = self.age(&mut state);
+        huge + (idle + self.give_back_excess(&mut state)) * FRAME_BYTES
     }
 
     fn decommit(&self, state: &mut State, keep: usize) -> usize {
@@ -541,9 +573,10 @@ pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
 }
 
 impl State {
-    /// How many frames may always be dirty.
+    /// How many frames may always be dirty, besides those that threads keep.
     fn least_allowance_frames(&self) -> usize {
-        (self.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES)
+        let most = (self.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
+        most.saturating_sub(self.lent_frames)
     }
 
     /// How many frames may be dirty for no more to be resident than an eighth above the most that

@@ -22,6 +22,7 @@ use core::ptr::NonNull;
 
 use crate::class::{ClassId, STATES};
 use crate::object::{Batch, FreeObject, Key};
+use crate::own_runs::OwnRuns;
 use crate::sample::Countdown;
 
 /// What a thread keeps of one size class. 32 bytes: two share a line.
@@ -50,6 +51,10 @@ pub struct Cache {
     pub(crate) next_unused: Option<NonNull<Cache>>,
     /// When this thread's next sample is due, where samples are taken.
     pub(crate) countdown: Countdown,
+    /// The runs that the thread keeps, once it needs any.
+    pub(crate) runs: Option<NonNull<OwnRuns>>,
+    /// What went to the backend that it might have kept, in frames.
+    pub(crate) gone_frames: usize,
     /// Whether it is a thread's own: none of the statics that stand for something else.
     pub(crate) is_open: bool,
 }
@@ -74,6 +79,8 @@ impl Cache {
         }; STATES],
         next_unused: None,
         countdown: Countdown::NEW,
+        runs: None,
+        gone_frames: 0,
         is_open: false,
     };
 

@@ -17,11 +17,11 @@ pub const MAX_SMALL_BYTES: usize = 32 * 1024;
 pub const MIN_ALIGN: usize = 16;
 
 /// How many values a [`ClassId`] can have; some stand for other states of a page.
-pub const STATES: usize = 65;
+pub const STATES: usize = 66;
 
 const CLASSES: usize = 62;
 
-const _: () = assert!(ClassId::LEAVING.0 as usize + 1 == STATES);
+const _: () = assert!(ClassId::KEPT.0 as usize + 1 == STATES);
 
 /// A size class, or what else the page map can say of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,8 @@ impl ClassId {
     pub const RUN: Self = Self(CLASSES as u8 + 1);
     /// The page is of a slab that is given up: its descriptor tells the class.
     pub(crate) const LEAVING: Self = Self(CLASSES as u8 + 2);
+    /// The page is the first of a run that was freed and that a thread keeps.
+    pub(crate) const KEPT: Self = Self(CLASSES as u8 + 3);
 
     /// The class whose objects serve `bytes`, at most [`MAX_SMALL_BYTES`].
     #[inline(always)]
@@ -78,7 +80,8 @@ impl ClassId {
     #[inline(always)]
     pub const fn index(self) -> usize {
         let index = self.0 as usize;
-        // SAFETY: every value of the type is less than STATES: one of `CLASSES` classes, RUN, LEAVING.
+        // SAFETY: every value of the type is less than STATES: one of `CLASSES` classes, RUN,
+        // LEAVING, KEPT.
         unsafe { core::hint::assert_unchecked(index < STATES) };
         index
     }

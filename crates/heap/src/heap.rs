@@ -110,6 +110,8 @@ impl<S: System> Heap<S> {
                 self.put_batch(class, batch);
             }
         }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.release_runs(Seat::Own(cache)) };
         self.backend.put_cache(cache);
     }
 
@@ -180,7 +182,8 @@ impl<S: System> Heap<S> {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.take_slow(seat, ClassId::for_bytes(bytes)) }
         } else {
-            self.get_large(bytes, 1, false).0
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.get_large(seat, bytes, 1, false) }.0
         }
     }
 
@@ -231,7 +234,12 @@ impl<S: System> Heap<S> {
             let ask = bin.ask(class.batch());
             // SAFETY: the caller's promise, passed on.
             unsafe { self.relieve(seat) };
-            let Some(batch) = self.get_batch(class, ask) else {
+            let batch = self.get_batch(class, ask).or_else(|| {
+                // SAFETY: the caller's promise, passed on.
+                let gone = unsafe { self.release_runs(seat) };
+                (gone > 0).then(|| self.get_batch(class, ask))?
+            });
+            let Some(batch) = batch else {
                 return core::ptr::null_mut();
             };
             // SAFETY: as above; looking for memory leaves this list as empty as it was.
@@ -349,7 +357,8 @@ impl<S: System> Heap<S> {
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.take_slow(seat, class) }
             }
-            None => self.get_large(bytes, align, false).0,
+            // SAFETY: the caller's promise, passed on.
+            None => unsafe { self.get_large(seat, bytes, align, false) }.0,
         }
     }
 
@@ -359,7 +368,8 @@ impl<S: System> Heap<S> {
     /// As [`malloc_slow`](Self::malloc_slow).
     pub unsafe fn malloc_zeroed(&self, seat: Seat, bytes: usize) -> *mut u8 {
         let (object, zeroed) = if bytes > MAX_SMALL_BYTES {
-            self.get_large(bytes, 1, true)
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.get_large(seat, bytes, 1, true) }
         } else {
             // SAFETY: the caller's promise, passed on.
             (unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) }, false)
@@ -445,7 +455,8 @@ impl<S: System> Heap<S> {
     #[inline(never)]
     pub unsafe fn free_slow(&self, seat: Seat, object: *mut u8) {
         let Some(start) = NonNull::new(object) else { return };
-        if self.backend.put_run(start).is_some() {
+        // SAFETY: the caller's promise, passed on.
+        if unsafe { self.free_run(seat, start) }.is_some() {
             return;
         }
         match self.place_of(start) {

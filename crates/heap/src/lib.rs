@@ -32,6 +32,7 @@ mod kept;
 mod misuse;
 mod object;
 mod own_pages;
+mod own_runs;
 mod pace;
 mod pool;
 mod process;

@@ -25,7 +25,7 @@ use crate::guard::Guard;
 use crate::hardened::Hardened;
 use crate::heap::Heap;
 use crate::profile::{Profile, Snapshot};
-use crate::seat::Seats;
+use crate::seat::{Seat, Seats};
 use crate::special::{Kind, Special};
 use crate::stats::Stats;
 use crate::tls;
@@ -298,7 +298,12 @@ impl Process {
     /// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes
     /// went.
     pub fn trim(&'static self, keep_bytes: usize) -> usize {
-        self.inside(|| self.heap.trim(keep_bytes))
+        let seat = Seat::from(named_cache(cache_word()));
+        self.inside(|| {
+            // SAFETY: the thread's own cache.
+            unsafe { self.heap.release_runs(seat) };
+            self.heap.trim(keep_bytes)
+        })
     }
 
     /// Gives back what lies idle, little by little; returns how many bytes went. For a thread that

@@ -16,7 +16,7 @@
 //! 3. What lies below `touched` may have been used; the clean frames above never were.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use hectare_base::align::{align_down, align_up};
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
@@ -24,7 +24,7 @@ use hectare_pages::{PageSource, SourceError};
 
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
-use crate::run_cache::RunCache;
+use crate::run_cache::{MAX_KEPT_FRAMES, RunCache};
 use crate::slab::{Slab, SlabRef};
 
 /// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
@@ -46,6 +46,7 @@ pub(crate) struct RegionView {
     /// entry is on the critical path of a free, and this saves a step of it.
     page_map_of_zero: AtomicPtr<AtomicU8>,
     slabs: AtomicPtr<Slab>,
+    run_lengths: AtomicPtr<AtomicU32>,
 }
 
 impl RegionView {
@@ -55,6 +56,7 @@ impl RegionView {
             bytes: AtomicUsize::new(0),
             page_map_of_zero: AtomicPtr::new(core::ptr::null_mut()),
             slabs: AtomicPtr::new(core::ptr::null_mut()),
+            run_lengths: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 
@@ -90,6 +92,39 @@ impl RegionView {
             // are only ever reached as atomics.
             unsafe { &*first.wrapping_add(frame) }.store(class.byte(), Relaxed);
         }
+    }
+
+    /// The run that begins at `address`, if one does: its first frame and its length in frames.
+    #[inline(always)]
+    pub(crate) fn run_at(&self, address: usize) -> Option<(usize, usize)> {
+        let offset = self.offset_of(address)?;
+        // SAFETY: the address lies in the region.
+        let class = unsafe { self.class_of(address) };
+        if class != ClassId::RUN || offset % FRAME_BYTES != 0 {
+            return None;
+        }
+        let first = offset / FRAME_BYTES;
+        let entry = self.run_lengths.load(Relaxed).wrapping_add(first);
+        // SAFETY: by invariant 2 the run table is committed as far as the region; its entries are
+        // only ever reached as atomics.
+        Some((first, unsafe { &*entry }.load(Relaxed) as usize))
+    }
+
+    /// The address of a frame of the region.
+    #[inline(always)]
+    pub(crate) fn at(&self, frame: usize) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.start.load(Relaxed) + frame * FRAME_BYTES)
+    }
+
+    /// Writes `class` into the page map for the first frame of a run at `address`.
+    ///
+    /// # Safety
+    /// As for [`mark`](Self::mark).
+    #[inline(always)]
+    pub(crate) unsafe fn mark_run(&self, address: usize, class: ClassId) {
+        let entry = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
+        // SAFETY: as in `class_of`.
+        unsafe { &*entry }.store(class.byte(), Relaxed);
     }
 
     /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
@@ -168,7 +203,7 @@ pub(crate) struct Region {
     huge_from: usize,
     clean: Bitset<'static>,
     dirty: Bitset<'static>,
-    cached: RunCache,
+    cached: RunCache<CACHED_DEPTH>,
     page_map: Table,
     run_lengths: Table,
     slabs: Table,
@@ -251,7 +286,8 @@ impl Region {
         let map = part(0).as_ptr().cast::<AtomicU8>();
         view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
         view.slabs.store(part(page_map + run_lengths).as_ptr().cast(), Relaxed);
-        view.start.store(start.addr().get(), Relaxed);
+        view.run_lengths.store(part(page_map).as_ptr().cast(), Relaxed);
+        view.start.store(start.expose_provenance().get(), Relaxed);
         Ok(Self {
             start,
             bytes,
@@ -292,12 +328,13 @@ impl Region {
             return Err(Refusal::NoRange);
         }
         if align == 1
+            && frames <= MAX_KEPT_FRAMES
             && let Some((first, frames)) = self.cached.pop(frames)
         {
             let start = self.at(FrameId(first));
             return Ok(Run { start, frames, clean: false, refaults: false, huge: false });
         }
-        if frames > RunCache::MAX_LENGTH {
+        if frames > MAX_KEPT_FRAMES {
             // For what is never kept, the kept ones are but holes in the ranges that it needs.
             self.uncache();
         }
@@ -404,7 +441,7 @@ impl Region {
     /// it is kept as it is, in place of all others if there is no room.
     pub(crate) fn give_run(&mut self, start: NonNull<u8>, frames: usize) {
         let first = self.frame_of(start);
-        if !self.cached.has_room(frames) {
+        if self.cached.frames() + frames > MAX_CACHED_FRAMES {
             self.uncache();
         }
         if !self.cached.push(first, frames) {
@@ -415,7 +452,8 @@ impl Region {
     /// Lets all cached runs coalesce. Whether there were any.
     fn uncache(&mut self) -> bool {
         let any = self.cached.frames() > 0;
-        while let Some((first, frames)) = self.cached.pop_any() {
+        let mut from = 0;
+        while let Some((first, frames)) = self.cached.pop_any(&mut from) {
             self.give(self.at(FrameId(first)), frames);
         }
         any
@@ -538,18 +576,18 @@ impl Region {
     /// The length in frames that [`set_run_length`](Self::set_run_length) noted.
     pub(crate) fn run_length(&self, start: NonNull<u8>) -> usize {
         // SAFETY: by `length_entry`, the entry is committed.
-        unsafe { self.length_entry(start).read() as usize }
+        unsafe { self.length_entry(start).as_ref() }.load(Relaxed) as usize
     }
 
     /// Notes the length in frames of the run at `start`.
     pub(crate) fn set_run_length(&mut self, start: NonNull<u8>, frames: usize) {
-        // SAFETY: by `length_entry`, the entry is committed; the region is borrowed mutably.
-        unsafe { self.length_entry(start).write(frames as u32) };
+        // SAFETY: by `length_entry`, the entry is committed.
+        unsafe { self.length_entry(start).as_ref() }.store(frames as u32, Relaxed);
     }
 
-    fn length_entry(&self, start: NonNull<u8>) -> NonNull<u32> {
+    fn length_entry(&self, start: NonNull<u8>) -> NonNull<AtomicU32> {
         // SAFETY: a frame in use lies below the frontier, and the run table reaches as far.
-        unsafe { self.run_lengths.start.cast::<u32>().add(self.frame_of(start)) }
+        unsafe { self.run_lengths.start.cast::<AtomicU32>().add(self.frame_of(start)) }
     }
 
     fn at(&self, frame: FrameId) -> NonNull<u8> {
@@ -571,7 +609,7 @@ impl Region {
             let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
             // SAFETY: as above.
             let byte = unsafe { entry.as_ref() }.load(Relaxed);
-            byte != ClassId::NONE.byte() && byte != ClassId::RUN.byte()
+            ![ClassId::NONE, ClassId::RUN, ClassId::KEPT].map(ClassId::byte).contains(&byte)
         })
     }
 
@@ -592,7 +630,7 @@ impl Region {
             let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
             // SAFETY: as above.
             let byte = unsafe { entry.as_ref() }.load(Relaxed);
-            if byte == ClassId::RUN.byte() {
+            if byte == ClassId::RUN.byte() || byte == ClassId::KEPT.byte() {
                 assert!(frame >= run_end, "the run at frame {frame} begins within another");
                 run_end = frame + self.run_length(self.at(FrameId(frame)));
             }
@@ -609,6 +647,10 @@ impl Region {
         mapped_frames
     }
 }
+
+/// How much the cache of freed runs holds, 4 MiB, and how many runs of each length.
+const MAX_CACHED_FRAMES: usize = 1024;
+const CACHED_DEPTH: usize = 31;
 
 /// How many free runs are looked at for one that fits well.
 const RUNS_TRIED: usize = 64;

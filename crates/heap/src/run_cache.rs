@@ -1,90 +1,100 @@
-//! Runs that were freed lately, by their exact length.
+//! Runs that were freed lately, by their length.
 //!
 //! A program that frees a block of some length often asks for one of about the same length next;
-//! that one is then a pop, and the buddy allocators are left alone. What is here counts as dirty.
+//! that one is then a pop, and the buddy allocators are left alone. Each region has such a cache, and
+//! each thread that needs one (`own_runs.rs`).
 //!
 //! Invariants
 //! 1. The frames of a run here are free in neither buddy allocator.
-//! 2. `frames` is the sum of the lengths, at most [`MAX_FRAMES`].
+//! 2. `frames` is the sum of the lengths.
 //! 3. A bit of `filled` is set exactly while its stack is not empty.
 
-/// How many frames are kept in all: 4 MiB.
-const MAX_FRAMES: usize = 1024;
+/// How many stacks there are, a bit of a word for each. The lengths are all up to 16 frames, then
+/// eight to a doubling; there is no stack 0, and those above [`MAX_KEPT_FRAMES`] stay empty.
+const STACKS: usize = u64::BITS as usize;
 
-/// How many lengths there are: each up to 16 frames, then eight to a doubling.
-const LENGTHS: usize = 49;
-
-/// How many runs of one length are kept.
-const DEPTH: usize = 31;
+/// A run serves requests for its own length and for the two next shorter ones: it is at most a
+/// quarter longer than what was asked for.
+const NEAR: u64 = 0b111;
 
 #[derive(Debug, Clone, Copy)]
-struct Stack {
+struct Stack<const DEPTH: usize> {
     starts: [u32; DEPTH],
     len: u32,
 }
 
-/// The cache. All zeros when empty.
+/// The cache, of at most `DEPTH` runs of each length. All zeros when empty.
 #[derive(Debug)]
-pub(crate) struct RunCache {
-    stacks: [Stack; LENGTHS],
+pub(crate) struct RunCache<const DEPTH: usize> {
+    stacks: [Stack<DEPTH>; STACKS],
     filled: u64,
     frames: usize,
 }
 
-const _: () = assert!(LENGTHS <= 64, "one word of bits has to do");
+/// Runs of at most so many frames are kept: 1 MiB.
+pub(crate) const MAX_KEPT_FRAMES: usize = 256;
 
-/// Which stack runs of `length` frames are on, if they are kept: those of the lengths that the
-/// heap asks for.
-fn stack_of(length: usize) -> Option<usize> {
-    if length == 0 || length > RunCache::MAX_LENGTH {
-        return None;
+/// The length of the runs on each stack.
+static STACK_FRAMES: [u16; STACKS] = {
+    let mut frames = [0; STACKS];
+    let mut stack = 1;
+    while stack < STACKS {
+        let step = if stack <= 16 { 1 } else { 2 << ((stack - 17) / 8) };
+        frames[stack] = frames[stack - 1] + step;
+        stack += 1;
     }
-    if length <= 16 {
-        return Some(length);
+    frames
+};
+
+/// The stack of the shortest runs that have so many frames. A table, since a branch on the length
+/// is often a surprise.
+static STACK_OF: [u8; MAX_KEPT_FRAMES + 1] = {
+    let mut stacks = [0; MAX_KEPT_FRAMES + 1];
+    let mut frames = 1;
+    while frames <= MAX_KEPT_FRAMES {
+        let last = stacks[frames - 1];
+        let is_longer = frames > STACK_FRAMES[last as usize] as usize;
+        stacks[frames] = last + is_longer as u8;
+        frames += 1;
     }
-    let bits = (length - 1).ilog2();
-    let step = 1 << (bits - 3);
-    let behind = length - (1 << bits);
-    behind.is_multiple_of(step).then(|| 8 + (bits as usize - 3) * 8 + behind / step)
+    stacks
+};
+
+#[inline(always)]
+fn stack_for(length: usize) -> Option<usize> {
+    STACK_OF.get(length).map(|&stack| usize::from(stack) % STACKS)
 }
 
-/// The inverse of [`stack_of`].
-fn length_of(stack: usize) -> usize {
-    if stack <= 16 {
-        return stack;
-    }
-    let (doubling, step) = ((stack - 17) / 8, (stack - 17) % 8 + 1);
-    (8 + step) << (doubling + 1)
+/// How long a run is that serves `length` frames, if such runs are kept.
+pub(crate) fn stepped(length: usize) -> Option<usize> {
+    stack_for(length).map(|stack| usize::from(STACK_FRAMES[stack]))
 }
 
-impl RunCache {
-    /// Runs of at most so many frames are kept: 1 MiB.
-    pub(crate) const MAX_LENGTH: usize = 256;
-
+impl<const DEPTH: usize> RunCache<DEPTH> {
     pub(crate) const fn new() -> Self {
-        Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; LENGTHS], filled: 0, frames: 0 }
+        Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; STACKS], filled: 0, frames: 0 }
     }
 
     /// How many frames it holds.
+    #[inline(always)]
     pub(crate) fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Whether a run of `length` frames more would not be too much.
-    pub(crate) fn has_room(&self, length: usize) -> bool {
-        self.frames + length <= MAX_FRAMES
-    }
-
-    /// Keeps the run of `length` frames at `start`, if it is short and there is room.
+    /// Keeps the run of `length` frames, at least one, at `start`, if that is a length of which there is a
+    /// stack, with room.
+    #[inline(always)]
     pub(crate) fn push(&mut self, start: usize, length: usize) -> bool {
-        let (Some(index), Ok(start)) = (stack_of(length), u32::try_from(start)) else {
-            return false;
-        };
-        let stack = &mut self.stacks[index % LENGTHS];
-        let Some(place) = stack.starts.get_mut(stack.len as usize) else { return false };
-        if self.frames + length > MAX_FRAMES {
+        let Some(index) = stack_for(length) else { return false };
+        if usize::from(STACK_FRAMES[index]) != length {
             return false;
         }
+        let stack = &mut self.stacks[index];
+        let (Some(place), Ok(start)) =
+            (stack.starts.get_mut(stack.len as usize), u32::try_from(start))
+        else {
+            return false;
+        };
         *place = start;
         stack.len += 1;
         self.filled |= 1 << index;
@@ -92,32 +102,39 @@ impl RunCache {
         true
     }
 
-    /// A run of at least `length` frames, the shortest that is kept, if it is at most a quarter
-    /// longer: its start and its length.
+    /// The first frame of a run of at least `length` frames, from 1 to [`MAX_KEPT_FRAMES`], the
+    /// shortest that is kept, if it is at most a quarter longer; and its length.
+    #[inline(always)]
     pub(crate) fn pop(&mut self, length: usize) -> Option<(usize, usize)> {
-        self.pop_from(stack_of(length)?, length + length / 4)
+        let index = stack_for(length)?;
+        let near = self.filled >> index & NEAR;
+        if near == 0 { None } else { self.pop_from(index + near.trailing_zeros() as usize) }
     }
 
-    /// Takes some run out: its start and its length.
-    pub(crate) fn pop_any(&mut self) -> Option<(usize, usize)> {
-        self.pop_from(0, usize::MAX)
-    }
-
-    /// A run from the first stack that is not empty, from `stack` on, unless it is too long.
-    fn pop_from(&mut self, stack: usize, longest: usize) -> Option<(usize, usize)> {
-        let candidates = self.filled & (u64::MAX << stack);
-        let index = candidates.trailing_zeros() as usize;
-        let length = length_of(index);
-        if candidates == 0 || length > longest {
+    /// Takes some run out, of the next length from stack `from` on, round about: its first frame
+    /// and its length, and sets `from` to where the next one is.
+    pub(crate) fn pop_any(&mut self, from: &mut u32) -> Option<(usize, usize)> {
+        if self.filled == 0 {
             return None;
         }
-        let stack = &mut self.stacks[index % LENGTHS];
-        stack.len = stack.len.checked_sub(1)?;
-        if stack.len == 0 {
+        let index = *from + self.filled.rotate_right(*from).trailing_zeros();
+        *from = (index + 1) % u64::BITS;
+        self.pop_from(index as usize)
+    }
+
+    #[inline(always)]
+    fn pop_from(&mut self, index: usize) -> Option<(usize, usize)> {
+        let index = index % STACKS;
+        let stack = &mut self.stacks[index];
+        let len = stack.len.checked_sub(1)?;
+        let start = *stack.starts.get(len as usize)?;
+        stack.len = len;
+        if len == 0 {
             self.filled &= !(1 << index);
         }
+        let length = usize::from(STACK_FRAMES[index]);
         self.frames -= length;
-        stack.starts.get(stack.len as usize).map(|&start| (start as usize, length))
+        Some((start as usize, length))
     }
 }
 
@@ -126,45 +143,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_length_that_the_heap_asks_for_has_its_stack() {
-        let lengths = || (1..=RunCache::MAX_LENGTH).filter(|&n| stack_of(n).is_some());
-        assert_eq!(lengths().count(), LENGTHS - 1);
-        for (index, length) in lengths().enumerate() {
-            assert_eq!(stack_of(length), Some(index + 1), "{length}");
-            assert_eq!(length_of(index + 1), length);
-            let step = (length.next_power_of_two() / 16).max(1);
-            assert!(length.is_multiple_of(step), "{length}");
+    fn each_length_has_the_least_stack_that_serves_it() {
+        for length in 1..=MAX_KEPT_FRAMES {
+            let stack = stack_for(length).expect("a stack");
+            let frames = usize::from(STACK_FRAMES[stack]);
+            assert!(frames >= length && usize::from(STACK_FRAMES[stack - 1]) < length, "{length}");
+            assert_eq!(stepped(length), Some(frames));
+            assert!(length <= 8 || (frames - length) * 8 < length, "{length} in {frames}");
         }
-        assert_eq!(
-            (stack_of(0), stack_of(RunCache::MAX_LENGTH + 1), stack_of(17)),
-            (None, None, None)
-        );
+        assert_eq!(stepped(MAX_KEPT_FRAMES + 1), None);
     }
 
     #[test]
     fn keeps_lengths_and_counts_them() {
-        let mut cache = RunCache::new();
+        let mut cache = RunCache::<4>::new();
         assert!([(100, 9), (200, 9), (300, 10)].iter().all(|&(s, n)| cache.push(s, n)));
         assert_eq!(cache.frames(), 28);
         assert_eq!((cache.pop(9), cache.pop(9)), (Some((200, 9)), Some((100, 9))));
         assert_eq!((cache.pop(7), cache.pop(11)), (None, None), "too long, too short");
-        assert_eq!(cache.pop(8), Some((300, 10)), "a quarter longer will do");
-        assert!(cache.push(400, 40));
-        assert_eq!(cache.pop_any(), Some((400, 40)));
-        assert_eq!((cache.frames(), cache.pop_any()), (0, None));
+        assert_eq!(cache.pop(8), Some((300, 10)), "two lengths longer will do");
+        assert_eq!(cache.frames(), 0);
+    }
+
+    #[test]
+    fn takes_out_round_about() {
+        let mut cache = RunCache::<4>::new();
+        let mut from = 0;
+        assert_eq!(cache.pop_any(&mut from), None);
+        assert!([(1, 9), (2, 9), (3, 40)].iter().all(|&(s, n)| cache.push(s, n)));
+        let mut any = || cache.pop_any(&mut from).map(|(start, _)| start);
+        assert_eq!([any(), any(), any(), any()], [Some(2), Some(3), Some(1), None]);
     }
 
     #[test]
     fn refuses_what_is_long_or_too_much() {
-        let mut cache = RunCache::new();
-        assert!(!cache.push(0, RunCache::MAX_LENGTH + 1) && !cache.push(0, 0));
+        let mut cache = RunCache::<4>::new();
+        assert!(!cache.push(0, MAX_KEPT_FRAMES + 1));
         assert!(!cache.push(0, 17), "no length that the heap asks for");
-        let kept = (0..DEPTH + 1).filter(|&i| cache.push(i * 16, 16)).count();
-        assert_eq!(kept, DEPTH);
-        let kept = (0..DEPTH)
-            .filter(|&i| cache.push(i * RunCache::MAX_LENGTH, RunCache::MAX_LENGTH))
-            .count();
-        assert_eq!(kept, (MAX_FRAMES - DEPTH * 16) / RunCache::MAX_LENGTH);
-        assert!(!cache.has_room(RunCache::MAX_LENGTH));
+        let kept = (0..9).filter(|&i| cache.push(i * 16, 16)).count();
+        assert_eq!((kept, cache.frames()), (4, 64));
     }
 }

@@ -172,6 +172,10 @@ impl Process {
     #[inline(always)]
     pub fn malloc_middle(&'static self, bytes: usize) -> *mut u8 {
         if self.special.load(Relaxed).is_null() {
+            if bytes > MAX_SMALL_BYTES {
+                // SAFETY: the word names this thread's cache, or a static that has no runs.
+                return unsafe { self.heap.take_own_run(cache_word(), bytes) };
+            }
             return self.malloc_by_cpu(bytes);
         }
         let cache = cache_word();
@@ -188,6 +192,24 @@ impl Process {
             unsafe { *countdown = passed };
         }
         object
+    }
+
+    /// Frees an object into the list of this CPU, where the thread shares that, or keeps a run for
+    /// the thread; `false`, and nothing has changed, when [`free_slow`](Self::free_slow) must be
+    /// asked. For the front of a slow path.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_middle(&'static self, object: *mut u8) -> bool {
+        // SAFETY: the caller's promise, passed on.
+        if unsafe { self.free_by_cpu(object) } {
+            return true;
+        }
+        // SAFETY: the word names this thread's cache, or a static that has no runs; the caller's
+        // promise.
+        self.special.load(Relaxed).is_null()
+            && unsafe { self.heap.keep_own_run(cache_word(), object) }
     }
 
     /// An object for `bytes`; null when memory is out.
@@ -243,7 +265,9 @@ impl Process {
         }
         let object = guarded.or_else(|| {
             let zeroed = matches!(kind, Kind::Zeroed);
-            let (object, is_zero) = self.heap.get_large(bytes, align, zeroed);
+            // SAFETY: no seat is anybody's.
+            let (object, is_zero) =
+                unsafe { self.heap.get_large(Seat::None, bytes, align, zeroed) };
             let object = NonNull::new(object)?;
             if zeroed && !is_zero {
                 // SAFETY: an object just taken, of at least `bytes`.

@@ -68,7 +68,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Counts the objects of `cache` as pooled, which were counted as used.
+    /// Counts the objects of `cache` as pooled, and its runs as dirty, which were counted as used.
     pub(crate) fn count_as_pooled(&mut self, cache: &Cache) {
         for class in ClassId::all() {
             let entry = &mut self.classes[class.index()];
@@ -78,6 +78,8 @@ impl Stats {
             self.small_bytes -= objects * class.object_bytes();
             self.pooled_bytes += objects * class.object_bytes();
         }
+        self.run_bytes -= cache.run_bytes().min(self.run_bytes);
+        self.dirty_bytes += cache.run_bytes();
     }
 
     /// Everything that is in use, caches of threads included.

@@ -83,6 +83,43 @@ fn double_frees() {
     }
 }
 
+/// A run that its thread keeps; it is written to, since nothing that is known of it lies in it.
+fn kept_run(front: &mut Front<'_, Source>) -> NonNull<u8> {
+    let run = loop {
+        let run = object(front, 100_000);
+        // SAFETY: live until now.
+        unsafe { front.free(run) };
+        if front.cached_run_bytes() > 0 {
+            break run;
+        }
+    };
+    // SAFETY: none: the memory is still there, but no longer this program's.
+    unsafe { run.write_bytes(0x5a, 100_000) };
+    run
+}
+
+#[test]
+fn a_double_free_of_a_run_that_the_thread_keeps() {
+    let line = aborts(|front| {
+        let kept = kept_run(front);
+        // SAFETY: none: that is the test.
+        unsafe { front.free(kept) };
+    });
+    assert_line(&line, "free", "double free: the object is free already");
+    let line = aborts(|front| {
+        let kept = kept_run(front);
+        // SAFETY: none: that is the test.
+        unsafe { Front::new(front.heap).free(kept) };
+    });
+    assert_line(&line, "free", "double free: the object is free already");
+    let line = aborts(|front| {
+        let kept = kept_run(front);
+        // SAFETY: none: that is the test.
+        unsafe { front.free(kept.add(8192)) };
+    });
+    assert_line(&line, "free", "nothing is allocated there");
+}
+
 #[test]
 fn a_double_free_with_others_between() {
     for others in [1, 100, 5000] {

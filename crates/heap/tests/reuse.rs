@@ -237,11 +237,41 @@ fn a_peak_goes_back_to_the_system() {
         assert!(heap.stats().used_bytes() >= 127 << 20);
         give(&mut front, objects);
         support::strict(&heap).pass_ms(60_000);
-        let one_more = take(&mut front, 100_000);
-        give(&mut front, [one_more]);
+        // The clock is asked at each 64th free of a run.
+        for _ in 0..=64 {
+            let one_more = take(&mut front, 100_000);
+            give(&mut front, [one_more]);
+        }
         let dirty = heap.stats().dirty_bytes;
         assert!(dirty <= 12 << 20, "{dirty} bytes kept after a peak of {bytes}-byte objects");
     }
+    drop(front);
+    check_released(&heap);
+}
+
+/// What a thread keeps of freed runs is bounded, goes by time, and goes with the thread.
+#[test]
+fn a_thread_keeps_few_runs_and_not_for_long() {
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    for bytes in (33_000..1_000_000).step_by(9000) {
+        for _ in 0..4 {
+            let objects: Vec<_> = (0..8).map(|_| take(&mut front, bytes)).collect();
+            give(&mut front, objects);
+            assert!(front.cached_run_bytes() <= 2 << 20);
+        }
+    }
+    assert!(front.cached_run_bytes() >= 1 << 20, "{}", front.cached_run_bytes());
+    // An idle half-life of one length in use: of the others half goes each time.
+    for _ in 0..8 {
+        support::strict(&heap).pass_ms(1000);
+        for _ in 0..=64 {
+            let object = take(&mut front, 100_000);
+            give(&mut front, [object]);
+        }
+    }
+    assert!(front.cached_run_bytes() <= 256 << 10, "{}", front.cached_run_bytes());
+    check_heap(&heap, [], &[&front]);
     drop(front);
     check_released(&heap);
 }

@@ -70,7 +70,7 @@ unsafe extern "C" fn free_slow(object: *mut u8) {
         return;
     }
     // SAFETY: the C caller's promise.
-    if !unsafe { HEAP.free_by_cpu(object) } {
+    if !unsafe { HEAP.free_middle(object) } {
         // SAFETY: the C caller's promise.
         unsafe { HEAP.free_slow(object) };
     }

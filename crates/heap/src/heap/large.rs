@@ -10,9 +10,8 @@ use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
-
-/// Runs of up to so many frames come in steps: 1 MiB.
-const MAX_STEPPED_FRAMES: usize = 256;
+use crate::run_cache::{MAX_KEPT_FRAMES, stepped};
+use crate::seat::Seat;
 
 /// Runs of at least so many frames, which their callers will fill, get huge pages wherever they
 /// lie: 4 MiB.
@@ -24,7 +23,16 @@ const MOVE_BYTES: usize = 1 << 20;
 impl<S: System> Heap<S> {
     /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
     /// when memory is out. `zeroed` says that the caller wants it so.
-    pub(crate) fn get_large(&self, bytes: usize, align: usize, zeroed: bool) -> (*mut u8, bool) {
+    ///
+    /// # Safety
+    /// `seat` is this thread's, of this heap.
+    pub(crate) unsafe fn get_large(
+        &self,
+        seat: Seat,
+        bytes: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> (*mut u8, bool) {
         self.ensure_key();
         let null = (core::ptr::null_mut(), false);
         if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {
@@ -37,13 +45,27 @@ impl<S: System> Heap<S> {
                 return null;
             }
         }
+        let frames = self.frames_for(bytes);
+        let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
+        if let Seat::Own(cache) = seat
+            && frames <= MAX_KEPT_FRAMES
+            && align == 1
+        {
+            // SAFETY: the caller's promise, passed on.
+            let kept = unsafe { self.take_own_run(cache, bytes) };
+            if !kept.is_null() {
+                return (kept, false);
+            }
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.regret_run(cache, frames) };
+        }
         if self.backend.should_scavenge() {
             self.scavenge();
         }
-        let frames = self.frames_for(bytes);
-        let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
         let run = || self.backend.get_run(frames, align, ClassId::RUN);
-        let Some(run) = run().or_else(|| (self.release_kept() > 0).then(run)?) else { return null };
+        // SAFETY: the caller's promise, passed on.
+        let release = || self.release_kept() + unsafe { self.release_runs(seat) };
+        let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
         if run.clean && !zeroed && run.frames >= FILLED_FRAMES {
             // SAFETY: the run just taken.
             unsafe { self.source().advise_huge(run.start, run.frames * FRAME_BYTES, true) };
@@ -56,11 +78,7 @@ impl<S: System> Heap<S> {
     pub(crate) fn frames_for(&self, bytes: usize) -> usize {
         let page = self.source().page_bytes().max(FRAME_BYTES);
         let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
-        if frames > MAX_STEPPED_FRAMES {
-            return frames;
-        }
-        let step = (frames.next_power_of_two() / 16).max(page / FRAME_BYTES);
-        align_up(frames, step)
+        align_up(stepped(frames).unwrap_or(frames), page / FRAME_BYTES)
     }
 
     /// Resizes a run without copying, if it can.

@@ -54,10 +54,11 @@ impl<S: System> Heap<S> {
             }
             return Ok(Place::Small(class));
         }
-        if offset % FRAME_BYTES == 0
-            && let Some(frames) = self.backend.run_length(start)
-        {
+        if let Some(frames) = self.backend.run_length(start) {
             return Ok(Place::Run { frames });
+        }
+        if class == ClassId::KEPT && offset % FRAME_BYTES == 0 {
+            return Err(Misuse::DoubleFree);
         }
         Err(if class == ClassId::RUN || self.lies_in_run(view.offset_of(address), address) {
             Misuse::Interior

@@ -45,12 +45,15 @@ impl<'a, S: System> Front<'a, S> {
         self.seat
     }
 
-    /// The usable bytes of the objects that its cache holds.
+    /// The usable bytes of the small objects that its cache holds.
     pub fn cached_bytes(&self) -> usize {
-        let Some(cache) = self.cache() else { return 0 };
+        ClassId::all().map(|class| self.cached_objects(class) * class.object_bytes()).sum()
+    }
+
+    /// The bytes of the runs that its cache holds.
+    pub fn cached_run_bytes(&self) -> usize {
         // SAFETY: this front's own cache.
-        let cache = unsafe { cache.as_ref() };
-        ClassId::all().map(|class| cache.objects(class) * class.object_bytes()).sum()
+        self.cache().map_or(0, |cache| unsafe { cache.as_ref() }.run_bytes())
     }
 
     /// How many objects of `class` its cache holds.
@@ -154,7 +157,8 @@ pub fn check_heap<'a, 'h: 'a, S: System + 'h>(
             entry.object_bytes
         );
     }
-    assert_eq!(stats.run_bytes + stats.huge_bytes, large_bytes, "large objects");
+    let cached: usize = fronts.iter().map(|front| front.cached_run_bytes()).sum();
+    assert_eq!(stats.run_bytes + stats.huge_bytes, large_bytes + cached, "large objects");
     stats
 }
 

@@ -1,0 +1,256 @@
+//! The runs that a thread has freed lately and keeps for itself: the next one of about the same
+//! length is then taken without a lock.
+//!
+//! ```text
+//!   thread:  Cache ─▶ OwnRuns ──no room──▶ region's RunCache ──▶ buddy allocators
+//!                     ≤ limit                ≤ 4 MiB
+//! ```
+//! A thread keeps nothing until it asks for what it has just given back: `gone_frames` counts what
+//! went to the backend, and a request that finds as much gone raises the limit by its length. The
+//! backend says how far, for all threads together ([`Backend::lend`](crate::backend::Backend::lend)).
+//! Where there is no room, runs of other lengths go first, some at a time, since each is a part of
+//! one lock.
+//!
+//! At each [`CLOCK_CALLS`]th free the slow path is taken, which asks the clock, for the backend too: of
+//! what nobody has needed for a half-life, half goes back, and the limit goes down by as much.
+//!
+//! A run that is kept is [`ClassId::KEPT`](crate::class::ClassId::KEPT) in the page map, so that a
+//! second free of it is seen, whatever has been written into it: nothing here is kept in the runs
+//! themselves, and none is touched. That two threads free one run in the same few nanoseconds is
+//! seen as seldom as with small objects.
+//!
+//! Invariants
+//! 1. `frames` of the cache are at most `limit_frames`, which are lent by the backend.
+//! 2. Only the thread that has the cache reaches it.
+
+use core::ptr::NonNull;
+
+use hectare_pages::System;
+
+use crate::backend::{HALF_LIFE_MS, halved};
+use crate::cache::Cache;
+use crate::class::ClassId;
+use crate::heap::Heap;
+use crate::region::FRAME_BYTES;
+use crate::run_cache::{MAX_KEPT_FRAMES, RunCache};
+use crate::seat::Seat;
+
+/// How many runs of one length a thread keeps.
+const DEPTH: usize = 15;
+
+/// How much a thread keeps at most: 2 MiB.
+const MAX_FRAMES: usize = 512;
+
+const CLOCK_CALLS: u32 = 64;
+
+/// What a thread keeps. Zeroed, it is open and keeps nothing.
+#[derive(Debug)]
+pub(crate) struct OwnRuns {
+    kept: RunCache<DEPTH>,
+    limit_frames: usize,
+    /// The fewest frames there were since `halved_ms`.
+    idle_frames: usize,
+    halved_ms: u64,
+    /// Frees until the clock is asked again.
+    calls_left: u32,
+    /// From which length on something is next given back.
+    next_out: u32,
+}
+
+impl OwnRuns {
+    /// What it holds, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.kept.frames() * FRAME_BYTES
+    }
+
+    #[inline(always)]
+    fn pop(&mut self, frames: usize) -> Option<usize> {
+        let (first, _) = self.kept.pop(frames)?;
+        self.idle_frames = self.idle_frames.min(self.kept.frames());
+        Some(first)
+    }
+
+    /// Keeps a run, unless there is no room, or the clock must be asked.
+    #[inline(always)]
+    fn push(&mut self, first: usize, frames: usize) -> bool {
+        if self.calls_left == 0
+            || self.kept.frames() + frames > self.limit_frames
+            || !self.kept.push(first, frames)
+        {
+            return false;
+        }
+        self.calls_left -= 1;
+        true
+    }
+
+    /// Lets runs out until at most `keep_frames` are left.
+    fn shrink(&mut self, keep_frames: usize, mut out: impl FnMut(usize)) {
+        while self.kept.frames() > keep_frames
+            && let Some((first, _)) = self.kept.pop_any(&mut self.next_out)
+        {
+            out(first);
+        }
+    }
+
+    /// How many frames there may be once the time since the last call is accounted for.
+    fn age(&mut self, now_ms: u64) -> usize {
+        self.calls_left = CLOCK_CALLS;
+        let held = self.kept.frames();
+        let half_lives = now_ms.saturating_sub(self.halved_ms) / HALF_LIFE_MS;
+        if half_lives == 0 {
+            return held;
+        }
+        let idle = if self.halved_ms > 0 { self.idle_frames.min(held) } else { 0 };
+        let keep = held - idle + halved(idle, half_lives);
+        (self.idle_frames, self.halved_ms) = (keep, now_ms);
+        keep
+    }
+}
+
+impl<S: System> Heap<S> {
+    /// An object for `bytes`, more than the size classes have, of the runs that the thread keeps;
+    /// null if none fits.
+    ///
+    /// # Safety
+    /// `cache` is this thread's, of this heap, or one without runs, as [`Cache::ABSENT`].
+    #[inline(always)]
+    pub(crate) unsafe fn take_own_run(&self, cache: NonNull<Cache>, bytes: usize) -> *mut u8 {
+        let null = core::ptr::null_mut();
+        if bytes > MAX_KEPT_FRAMES * FRAME_BYTES {
+            return null;
+        }
+        // SAFETY: the caller's promise: this thread's, or one that is only read.
+        let Some(mut runs) = (unsafe { (*cache.as_ptr()).runs }) else { return null };
+        // SAFETY: invariant 2.
+        let runs = unsafe { runs.as_mut() };
+        let Some(first) = runs.pop(bytes.div_ceil(FRAME_BYTES)) else { return null };
+        let view = self.backend.first_view();
+        let start = view.at(first);
+        // SAFETY: a run of this region that was this thread's to keep.
+        unsafe { view.mark_run(start.addr(), ClassId::RUN) };
+        start
+    }
+
+    /// Keeps the run that begins at `object` for this thread. `false`, and nothing has changed, if
+    /// none begins there, or the slow path must be asked.
+    ///
+    /// # Safety
+    /// As [`take_own_run`](Self::take_own_run); and if `object` is an object, it is not used again.
+    #[inline(always)]
+    pub(crate) unsafe fn keep_own_run(&self, cache: NonNull<Cache>, object: *mut u8) -> bool {
+        // SAFETY: the caller's promise: this thread's, or one that is only read.
+        let Some(mut runs) = (unsafe { (*cache.as_ptr()).runs }) else { return false };
+        let view = self.backend.first_view();
+        let Some((first, frames)) = view.run_at(object.addr()) else { return false };
+        // SAFETY: invariant 2.
+        if !unsafe { runs.as_mut() }.push(first, frames) {
+            return false;
+        }
+        // SAFETY: the run begins in this region, and is this thread's from now on.
+        unsafe { view.mark_run(object.addr(), ClassId::KEPT) };
+        true
+    }
+
+    /// Keeps or gives back the run that begins at `start`; `None` if none does.
+    ///
+    /// # Safety
+    /// `seat` is this thread's, of this heap; if `start` is an object, it is not used again.
+    pub(crate) unsafe fn free_run(&self, seat: Seat, start: NonNull<u8>) -> Option<()> {
+        let Seat::Own(mut cache) = seat else { return self.backend.put_run(start).map(drop) };
+        // SAFETY: the caller's promise, passed on.
+        let has_room = unsafe { self.make_room(cache, start) };
+        // SAFETY: the caller's promise, passed on.
+        if has_room && unsafe { self.keep_own_run(cache, start.as_ptr()) } {
+            return Some(());
+        }
+        let frames = self.backend.put_run(start)?;
+        if frames <= MAX_KEPT_FRAMES {
+            // SAFETY: the caller's promise: this thread's alone.
+            unsafe { cache.as_mut() }.note_gone_run(frames);
+        }
+        Some(())
+    }
+
+    /// Sees to it that what the thread keeps has room for the run at `start`, if one begins there:
+    /// whether it has.
+    ///
+    /// # Safety
+    /// `cache` is this thread's, of this heap.
+    unsafe fn make_room(&self, mut cache: NonNull<Cache>, start: NonNull<u8>) -> bool {
+        // SAFETY: the caller's promise.
+        let cache = unsafe { cache.as_mut() };
+        let Some(mut runs) = cache.runs else { return false };
+        // SAFETY: invariant 2.
+        let runs = unsafe { runs.as_mut() };
+        if runs.calls_left == 0 {
+            let keep = runs.age(self.source().now_ms());
+            let idle = self.backend.put_kept(|out| runs.shrink(keep, out));
+            runs.limit_frames -= idle;
+            self.backend.take_back(idle);
+            self.backend.tend();
+        }
+        let view = self.backend.first_view();
+        let Some((_, frames)) = view.run_at(start.addr().get()) else { return false };
+        if frames > runs.limit_frames {
+            return false;
+        }
+        if runs.kept.frames() + frames > runs.limit_frames {
+            let keep = (runs.limit_frames - frames).min(runs.limit_frames / 4 * 3);
+            let gone = self.backend.put_kept(|out| runs.shrink(keep, out));
+            cache.note_gone_run(gone);
+        }
+        true
+    }
+
+    /// Lets the thread keep more, where it asks for a run of `frames` after it gave as much back.
+    ///
+    /// # Safety
+    /// `cache` is this thread's, of this heap.
+    pub(crate) unsafe fn regret_run(&self, mut cache: NonNull<Cache>, frames: usize) {
+        // SAFETY: the caller's promise.
+        let cache = unsafe { cache.as_mut() };
+        if cache.gone_frames < frames {
+            return;
+        }
+        cache.gone_frames -= frames;
+        if cache.runs.is_none() {
+            cache.runs = self.backend.metadata(size_of::<OwnRuns>()).map(NonNull::cast);
+        }
+        let Some(mut runs) = cache.runs else { return };
+        // SAFETY: invariant 2; zeroed when it was taken.
+        let runs = unsafe { runs.as_mut() };
+        if runs.limit_frames + frames <= MAX_FRAMES && self.backend.lend(frames) {
+            runs.limit_frames += frames;
+        }
+    }
+
+    /// Gives back the runs that the thread keeps. Returns how many bytes went.
+    ///
+    /// # Safety
+    /// `seat` is this thread's, of this heap.
+    pub unsafe fn release_runs(&self, seat: Seat) -> usize {
+        let Seat::Own(mut cache) = seat else { return 0 };
+        // SAFETY: the caller's promise.
+        let cache = unsafe { cache.as_mut() };
+        cache.gone_frames = 0;
+        let Some(mut runs) = cache.runs else { return 0 };
+        // SAFETY: invariant 2.
+        let runs = unsafe { runs.as_mut() };
+        let gone = self.backend.put_kept(|out| runs.shrink(0, out));
+        self.backend.take_back(core::mem::take(&mut runs.limit_frames));
+        gone * FRAME_BYTES
+    }
+}
+
+impl Cache {
+    /// `frames` frames of runs have gone to the backend that the thread might have kept.
+    fn note_gone_run(&mut self, frames: usize) {
+        self.gone_frames = (self.gone_frames + frames).min(MAX_FRAMES);
+    }
+
+    /// The bytes of the runs that it keeps.
+    pub fn run_bytes(&self) -> usize {
+        // SAFETY: invariant 2: the caller has the cache.
+        self.runs.map_or(0, |runs| unsafe { runs.as_ref() }.bytes())
+    }
+}
