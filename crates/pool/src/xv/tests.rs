@@ -110,3 +110,98 @@ fn what_two_objects_of_a_page_leave_is_one_block() {
         }
     }
 }
+
+/// What a pool's pages hold, in bytes.
+#[derive(Debug, Default)]
+struct Parts {
+    objects: usize,
+    heads: usize,
+    rounding: usize,
+    /// Free blocks with their heads: under 32 bytes of room (in no list), then up to these.
+    free_up_to: [(usize, usize); 5],
+}
+
+impl Parts {
+    fn of(blocks: impl Iterator<Item = Block>) -> Self {
+        let free_up_to = [MIN_LISTED, 256, 512, 1024, MAX_PAGE].map(|room| (room, 0));
+        let mut parts = Self { free_up_to, ..Self::default() };
+        for block in blocks {
+            let whole = block.end() - block.offset;
+            if block.is_free() {
+                let (_, bytes) =
+                    parts.free_up_to.iter_mut().find(|part| block.size() < part.0).expect("a part");
+                *bytes += whole;
+            } else {
+                parts.objects += block.size();
+                parts.heads += HEAD;
+                parts.rounding += whole - HEAD - block.size();
+            }
+        }
+        parts
+    }
+
+    fn sum(&self) -> usize {
+        let free: usize = self.free_up_to.iter().map(|&(_, bytes)| bytes).sum();
+        self.objects + self.heads + self.rounding + free
+    }
+}
+
+/// Of alloc_stress with preferred sizes, what the peak consists of. Prints it:
+/// `cargo test --release -p hectare-pool peak_by_parts -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn peak_by_parts() {
+    for seed in 1..=8 {
+        let pool: Xv<_> = Xv::new(Os);
+        let mut random = Random::new(seed);
+        let (mut live, mut live_bytes, mut live_peak) = (Vec::<Handle>::new(), 0, 1);
+        let (mut peak, mut at_peak) = (0, Parts::default());
+        for _ in 0..1_000_000 {
+            if live.is_empty() || random.one_in(2) {
+                let is_preferred = random.below(100) < 80;
+                let size =
+                    if is_preferred { 1024 + random.below(1577) } else { 32 + random.below(2016) };
+                live.push(pool.alloc(size).expect("memory"));
+                live_bytes += size;
+                live_peak = live_peak.max(live_bytes);
+            } else {
+                let handle = live.swap_remove(random.below(live.len()));
+                // SAFETY: live until now.
+                live_bytes -= unsafe { pool.size_bytes(handle) };
+                // SAFETY: as above.
+                unsafe { pool.free(handle) };
+            }
+            let pages = pool.stats().page_bytes;
+            if pages > peak {
+                peak = pages;
+                at_peak = Parts::of(blocks_around(&pool, &live).into_iter());
+                assert_eq!(at_peak.sum(), pages, "seed {seed}");
+            }
+        }
+        let of_ideal = |bytes: usize| (bytes as f64 / live_peak as f64 * 1e4).round() / 1e2;
+        std::println!(
+            "seed {seed}: Ideal {live_peak}, pool's own structure {} %, objects {} %, heads {} %, \
+             rounding {} %, free {:?}",
+            of_ideal(size_of_val(&pool)),
+            of_ideal(at_peak.objects),
+            of_ideal(at_peak.heads),
+            of_ideal(at_peak.rounding),
+            at_peak.free_up_to.map(|(room, bytes)| (room, of_ideal(bytes))),
+        );
+        for handle in live {
+            // SAFETY: live until now.
+            unsafe { pool.free(handle) };
+        }
+    }
+}
+
+/// Every block of every page that one of the objects lies in.
+fn blocks_around<S: PageSource + Sync>(pool: &Xv<S>, objects: &[Handle]) -> Vec<Block> {
+    // SAFETY: live objects of the pool.
+    let pages = objects.iter().map(|&handle| unsafe { pool.block(handle) }.page);
+    let first = |page: Span| Some(Block { page, offset: 0 });
+    let mut pages: Vec<_> = pages.collect();
+    pages.sort_by_key(|page| page.base());
+    pages.dedup();
+    pages.into_iter().flat_map(|page| std::iter::successors(first(page), |b| b.next())).collect()
+}
