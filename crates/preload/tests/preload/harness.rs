@@ -164,8 +164,17 @@ pub(crate) fn run(command: &mut Command) -> Result<Ended, String> {
     run_with_input(command, "")
 }
 
+/// As [`run`], with another time limit.
+pub(crate) fn run_for(command: &mut Command, limit: Duration) -> Result<Ended, String> {
+    run_until(command, "", limit)
+}
+
 /// As [`run`], with `input` on its standard input.
 pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Ended, String> {
+    run_until(command, input, TIME_LIMIT)
+}
+
+fn run_until(command: &mut Command, input: &str, limit: Duration) -> Result<Ended, String> {
     // Files, not pipes: they never fill up, and a grandchild that lives on does not hold us.
     let [mut stdin, mut stdout, mut stderr] = [temporary()?, temporary()?, temporary()?];
     std::io::Write::write_all(&mut stdin, input.as_bytes()).map_err(|e| e.to_string())?;
@@ -178,7 +187,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Ended
         if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
             break Some(status);
         }
-        if started.elapsed() > TIME_LIMIT {
+        if started.elapsed() > limit {
             // Either call fails only if the child has ended meanwhile.
             let _ = child.kill();
             let _ = child.wait();
@@ -190,7 +199,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Ended
     match status {
         Some(status) => Ok(Ended { status, stdout, stderr }),
         None => Err(format!(
-            "{command:?} still ran after {TIME_LIMIT:?}\n--- stdout\n{}\n--- stderr\n{}",
+            "{command:?} still ran after {limit:?}\n--- stdout\n{}\n--- stderr\n{}",
             clipped(&stdout),
             clipped(&stderr)
         )),

@@ -20,6 +20,7 @@ mod profile;
 mod programs;
 mod scarcity;
 mod secure;
+mod suites;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     guard::add(&mut suite);
     profile::add(&mut suite);
     programs::add(&mut suite);
+    suites::add(&mut suite);
     instructions::add(&mut suite);
     suite.run()
 }
