@@ -67,6 +67,11 @@ pub(crate) struct Backend<S: System> {
     grown_frames: AtomicUsize,
     /// How many there may be before the next.
     growth_limit_frames: AtomicUsize,
+    /// By how many bytes the slabs may empty before the next.
+    emptying_limit_bytes: AtomicUsize,
+    /// Frames in slabs; and of these, those that were given back and hold no memory.
+    slab_frames: AtomicUsize,
+    bare_frames: AtomicUsize,
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,
 }
@@ -76,8 +81,8 @@ struct State {
     regions: [Option<Region>; REGIONS],
     used_frames: usize,
     regret_frames: usize,
-    /// The most that was lately in use at once.
-    peak_used_frames: usize,
+    /// The most that was lately held in use at once.
+    peak_held_frames: usize,
     /// The fewest dirty frames there were since `halved_ms`: nobody has needed these.
     idle_frames: usize,
     /// When regret, peak and idle frames were last halved.
@@ -115,11 +120,14 @@ impl<S: System> Backend<S> {
             region_bytes,
             grown_frames: AtomicUsize::new(0),
             growth_limit_frames: AtomicUsize::new(0),
+            emptying_limit_bytes: AtomicUsize::new(0),
+            slab_frames: AtomicUsize::new(0),
+            bare_frames: AtomicUsize::new(0),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,
                 regret_frames: 0,
-                peak_used_frames: 0,
+                peak_held_frames: 0,
                 idle_frames: 0,
                 halved_ms: 0,
                 calls: 0,
@@ -170,11 +178,11 @@ impl<S: System> Backend<S> {
             state.regret_frames += frames;
         }
         state.used_frames += frames;
-        state.peak_used_frames = state.peak_used_frames.max(state.used_frames);
+        self.note_peak(&mut state);
         state.idle_frames = state.idle_frames.min(state.dirty_frames());
         if run.clean {
             self.grown_frames.fetch_add(frames, Ordering::Relaxed);
-            let keep = state.headroom_frames();
+            let keep = state.headroom_frames(self.held_frames(&state));
             self.decommit(&mut state, keep);
         }
         let region = state.regions[index].as_mut()?;
@@ -299,7 +307,7 @@ impl<S: System> Backend<S> {
             }
             region.set_run_length(start, wanted);
             state.used_frames += wanted - frames;
-            state.peak_used_frames = state.peak_used_frames.max(state.used_frames);
+            self.note_peak(&mut state);
         } else if wanted < frames {
             region.set_run_length(start, wanted);
             // SAFETY: wanted < frames: within the run.
@@ -314,6 +322,7 @@ impl<S: System> Backend<S> {
         let run = self.get_run(SLAB_FRAMES, SLAB_FRAMES, class)?;
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
+        self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
         // SAFETY: the run was free until now, so nobody else reaches its descriptor.
         unsafe { name.get() }.open(run.start, class, run.clean && !run.huge);
         Some(name)
@@ -324,10 +333,42 @@ impl<S: System> Backend<S> {
         let Some(index) = self.index_of(start.addr().get()) else { return };
         let mut state = self.state.lock();
         let Some(region) = state.regions[index].as_mut() else { return };
+        let address = start.addr().get();
         // SAFETY: the slab lies in this region, and is being given back.
-        unsafe { self.views[index].mark(start.addr().get(), SLAB_FRAMES, ClassId::NONE) };
+        let bare_frames = unsafe { self.views[index].unmarked(address, SLAB_FRAMES) };
+        self.come_back(bare_frames);
+        self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { self.views[index].mark(address, SLAB_FRAMES, ClassId::NONE) };
         region.give(start, SLAB_FRAMES);
         self.gave(&mut state, SLAB_FRAMES);
+    }
+
+    /// The memory of so many frames of slabs has gone, and the page map says nothing of them any
+    /// more. Called under the lock of their bin, as is [`come_back`](Self::come_back).
+    pub(crate) fn become_bare(&self, frames: usize) {
+        self.bare_frames.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// So many of them have objects in use again.
+    pub(crate) fn come_back(&self, frames: usize) {
+        self.bare_frames.fetch_sub(frames, Ordering::Relaxed);
+    }
+
+    /// How much memory the slabs hold beyond the `live_bytes` of their objects.
+    pub(crate) fn idle_bytes(&self, live_bytes: usize) -> usize {
+        let bare_frames = self.bare_frames.load(Ordering::Relaxed);
+        let held_frames = self.slab_frames.load(Ordering::Relaxed).saturating_sub(bare_frames);
+        (held_frames * FRAME_BYTES).saturating_sub(live_bytes)
+    }
+
+    /// How many frames are in use and hold memory.
+    fn held_frames(&self, state: &State) -> usize {
+        state.used_frames.saturating_sub(self.bare_frames.load(Ordering::Relaxed))
+    }
+
+    fn note_peak(&self, state: &mut State) {
+        state.peak_held_frames = state.peak_held_frames.max(self.held_frames(state));
     }
 
     /// Whether the heap has grown so much that it should look for idle memory in the slabs first.
@@ -336,18 +377,19 @@ impl<S: System> Backend<S> {
         self.grown_frames.load(Ordering::Relaxed) > self.growth_limit_frames.load(Ordering::Relaxed)
     }
 
-    /// By how many bytes the heap may grow, or the slabs empty, before the next scavenge.
+    /// By how many bytes the slabs may empty before the next scavenge.
     #[inline]
     pub(crate) fn slack_bytes(&self) -> usize {
-        self.growth_limit_frames.load(Ordering::Relaxed) * FRAME_BYTES
+        self.emptying_limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// Begins to count anew after a scavenge; `idle_bytes` lie free in the slabs. If it found far
+    /// Begins to count anew after a scavenge; `live_bytes` are out of the slabs. If it found far
     /// more than had been freed, the last objects of many pages are going, and each of them
     /// counts: then the next comes sooner.
-    pub(crate) fn note_scavenge(&self, idle_bytes: usize, gone_bytes: usize, found_much: bool) {
+    pub(crate) fn note_scavenge(&self, live_bytes: usize, gone_bytes: usize, found_much: bool) {
         let mut state = self.state.lock();
-        let used = state.used_frames.saturating_sub(idle_bytes / FRAME_BYTES);
+        let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
+        let used = self.held_frames(&state).saturating_sub(idle_frames);
         let resident = used + state.dirty_frames();
         if let Some(region) = &mut state.regions[0] {
             region.choose_pages(resident, &self.source);
@@ -364,6 +406,12 @@ impl<S: System> Backend<S> {
         };
         self.growth_limit_frames.store(limit, Ordering::Relaxed);
         self.grown_frames.store(0, Ordering::Relaxed);
+        // Where little is left in much, each object that goes may be the last of its page.
+        let live_frames = live_bytes / FRAME_BYTES;
+        let is_sparse = idle_frames > (2 * live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
+        let sparse = (live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES);
+        let emptying = if is_sparse { sparse } else { limit };
+        self.emptying_limit_bytes.store(emptying * FRAME_BYTES, Ordering::Relaxed);
     }
 
     /// What follows when `frames` frames have become dirty.
@@ -384,7 +432,7 @@ impl<S: System> Backend<S> {
     fn give_back_excess(&self, state: &mut State) -> usize {
         // The usual case, before the clock is asked.
         let dirty = state.dirty_frames();
-        if dirty <= state.least_allowance_frames() {
+        if dirty <= state.least_allowance_frames(self.held_frames(state)) {
             return 0;
         }
         let allowance = self.allowance(state);
@@ -395,8 +443,10 @@ impl<S: System> Backend<S> {
     /// How many dirty frames may stay when memory was freed.
     fn allowance(&self, state: &mut State) -> usize {
         self.age(state);
-        let least = state.least_allowance_frames();
-        least.max(state.headroom_frames().min(state.used_frames / 2 + state.regret_frames))
+        let held = self.held_frames(state);
+        state
+            .least_allowance_frames(held)
+            .max(state.headroom_frames(held).min(held / 2 + state.regret_frames))
     }
 
     /// For each half-life that has passed, halves regret and peak, and gives back half of what lay
@@ -411,8 +461,8 @@ impl<S: System> Backend<S> {
         if state.halved_ms > 0 {
             let halve = |frames| halved(frames, half_lives);
             state.regret_frames = halve(state.regret_frames);
-            let below_peak = state.peak_used_frames - state.used_frames;
-            state.peak_used_frames = state.used_frames + halve(below_peak);
+            let held = self.held_frames(state);
+            state.peak_held_frames = held + halve(state.peak_held_frames.saturating_sub(held));
             let dirty = state.dirty_frames();
             let idle = state.idle_frames.min(dirty);
             gone = self.decommit(state, dirty - idle + halve(idle));
@@ -466,6 +516,7 @@ impl<S: System> Backend<S> {
                     if index == 0 {
                         let limit = SLACK_BYTES / FRAME_BYTES;
                         self.growth_limit_frames.store(limit, Ordering::Relaxed);
+                        self.emptying_limit_bytes.store(SLACK_BYTES, Ordering::Relaxed);
                     }
                     state.regions[index] = Some(region);
                     self.count.store(index + 1, Ordering::Release);
@@ -574,16 +625,16 @@ pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
 
 impl State {
     /// How many frames may always be dirty, besides those that threads keep.
-    fn least_allowance_frames(&self) -> usize {
-        let most = (self.used_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
+    fn least_allowance_frames(&self, held_frames: usize) -> usize {
+        let most = (held_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
         most.saturating_sub(self.lent_frames)
     }
 
     /// How many frames may be dirty for no more to be resident than an eighth above the most that
     /// was lately in use at once.
-    fn headroom_frames(&self) -> usize {
-        let peak = self.peak_used_frames;
-        peak + peak / 8 + MIN_HEADROOM_BYTES / FRAME_BYTES - self.used_frames
+    fn headroom_frames(&self, held_frames: usize) -> usize {
+        let peak = self.peak_held_frames.max(held_frames);
+        peak + peak / 8 + MIN_HEADROOM_BYTES / FRAME_BYTES - held_frames
     }
 
     fn dirty_frames(&self) -> usize {

@@ -15,6 +15,9 @@ use crate::slab::{Returned, Slab, SlabRef};
 /// How many lists a bin sorts its slabs into by fullness.
 pub(crate) const GROUPS: usize = 8;
 
+/// The first group of which slabs are given up: of the others at most a quarter is free.
+const LEAST_LEFT: usize = GROUPS / 4;
+
 /// How many frames are populated in a row at most, the lock being held: more gain little (1.0 µs a
 /// page by four, 0.9 by sixteen, 1.4 by faults: `--bench calls` of `hectare-pages`).
 const POPULATED_FRAMES: usize = 4;
@@ -203,10 +206,27 @@ impl Bin {
         }
     }
 
-    /// Calls `decommit` for the idle frames of the emptier half of the groups; those of the fuller
-    /// half will be used first.
+    /// Calls `decommit` for the idle frames of the emptier half of the groups, and of what is given
+    /// up; those of the fuller half will be used first.
     pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
-        for first in &self.groups[GROUPS / 2..] {
+        self.for_each_from(LEAST_LEFT, |group, slab| {
+            if group >= GROUPS / 2 || slab.leaves() {
+                slab.scavenge(decommit);
+            }
+        });
+    }
+
+    /// Gives up the slabs of the emptier groups; one that must be taken from after all stays.
+    pub(crate) fn evacuate(&mut self, source: &impl SlabSource) {
+        self.for_each_from(LEAST_LEFT, |_, slab| match slab.leave() {
+            0 => {}
+            frames => source.show(slab.start(), frames, ClassId::LEAVING),
+        });
+    }
+
+    /// Calls `visit` for each slab of the groups from `least` on.
+    fn for_each_from(&mut self, least: usize, mut visit: impl FnMut(usize, &mut Slab)) {
+        for (group, first) in self.groups.iter().enumerate().skip(least) {
             let mut next = *first;
             while let Some(name) = next {
                 // SAFETY: a listed slab is this bin's, and its lock is held.
@@ -215,31 +235,9 @@ impl Bin {
                 if let Some(next) = next {
                     next.prefetch(0);
                 }
-                slab.scavenge(decommit);
+                visit(group, slab);
             }
         }
-    }
-
-    /// Gives up the slabs of the emptier half of the groups; one that must be taken from after all
-    /// stays. Returns how many there are that had not been given up.
-    pub(crate) fn evacuate(&mut self, source: &impl SlabSource) -> usize {
-        let mut slabs = 0;
-        for first in &self.groups[GROUPS / 2..] {
-            let mut next = *first;
-            while let Some(name) = next {
-                // SAFETY: a listed slab is this bin's, and its lock is held.
-                let slab = unsafe { name.get() };
-                match slab.leave() {
-                    0 => {}
-                    frames => {
-                        source.show(slab.start(), frames, ClassId::LEAVING);
-                        slabs += 1;
-                    }
-                }
-                next = slab.next;
-            }
-        }
-        slabs
     }
 
     fn fullest(&self) -> Option<SlabRef> {

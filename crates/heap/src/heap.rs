@@ -51,9 +51,11 @@ pub struct Heap<S: System> {
     bins: [Lock<Bin, S::Park>; STATES],
     pools: Pools<S::Park>,
     pub(crate) cpus: Cpus<S::Park>,
-    /// Bytes of the slabs' free objects, and the least there were since the last scavenge.
-    free_bytes: AtomicUsize,
-    least_free_bytes: AtomicUsize,
+    /// Bytes of objects that are out of their slabs, and the most there were since the last scavenge.
+    live_bytes: AtomicUsize,
+    most_live_bytes: AtomicUsize,
+    /// The least that the slabs held beyond those since then.
+    least_idle_bytes: AtomicUsize,
     pace: Pace,
     /// The last scavenge found much and nothing has been taken since: a program that frees all it
     /// has. What the pools would keep of that holds pages that nobody wants, so they keep nothing.
@@ -74,8 +76,9 @@ impl<S: System> Heap<S> {
             bins: [const { Lock::new(Bin::new()) }; STATES],
             pools: Pools::new(),
             cpus: Cpus::new(),
-            free_bytes: AtomicUsize::new(0),
-            least_free_bytes: AtomicUsize::new(0),
+            live_bytes: AtomicUsize::new(0),
+            most_live_bytes: AtomicUsize::new(0),
+            least_idle_bytes: AtomicUsize::new(0),
             pace: Pace::new(),
             draining: AtomicBool::new(false),
         }
@@ -279,23 +282,14 @@ impl<S: System> Heap<S> {
     }
 
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
-        let mut bin = self.bins[class.index()].lock();
-        let (_, before) = bin.counts();
         let mut gathered = Gathered::NONE;
-        bin.take(class, count.min(class.batch()), &mut gathered, self);
-        let (_, after) = bin.counts();
-        drop(bin);
-        self.note_free(class, before, after);
-        gathered.list(self.key())
-    }
-
-    /// Keeps count of the slabs' free bytes when a bin's free objects have become `after`.
-    fn note_free(&self, class: ClassId, before: usize, after: usize) {
-        let change = after.wrapping_sub(before).wrapping_mul(class.object_bytes());
-        let free = self.free_bytes.fetch_add(change, Relaxed).wrapping_add(change);
-        if free < self.least_free_bytes.load(Relaxed) {
-            self.least_free_bytes.store(free, Relaxed);
+        self.bins[class.index()].lock().take(class, count.min(class.batch()), &mut gathered, self);
+        let bytes = gathered.count() * class.object_bytes();
+        let live_bytes = self.live_bytes.fetch_add(bytes, Relaxed) + bytes;
+        if live_bytes > self.most_live_bytes.load(Relaxed) {
+            self.most_live_bytes.store(live_bytes, Relaxed);
         }
+        gathered.list(self.key())
     }
 
     /// Gives a batch to this CPU's pool; if that has too much, it goes to the bin, and some of the
@@ -320,12 +314,9 @@ impl<S: System> Heap<S> {
 
     pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) {
         let corrupt = |object| self.misuse("free", object, Misuse::DoubleFree);
-        let mut bin = self.bins[class.index()].lock();
-        let (_, before) = bin.counts();
-        bin.give(class, batches, self, corrupt);
-        let (_, after) = bin.counts();
-        drop(bin);
-        self.note_free(class, before, after);
+        self.bins[class.index()].lock().give(class, batches, self, corrupt);
+        let objects: usize = batches.iter().map(|batch| batch.count).sum();
+        self.live_bytes.fetch_sub(objects * class.object_bytes(), Relaxed);
     }
 
     /// Whether the slab of an object of `class` says that it is taken: in use, or on a list.

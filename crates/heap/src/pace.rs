@@ -1,11 +1,11 @@
 //! How often the heap is looked through for holes when nothing but time asks for it.
 //!
 //! A program that has freed much, or has changed its sizes, leaves slabs in which a few objects are
-//! still in use. So where much has been free in the slabs for a second, the emptier ones are given
+//! still in use. So where much has been idle in the slabs for a second, the emptier ones are given
 //! up: what is freed in them no longer comes back by the threads' lists, and nothing is taken from
 //! them while there is room in others. Each second their idle frames go back to the system: half as
-//! often, down to once in eight seconds, each time that there were few of them, or that half of
-//! what had gone was needed again.
+//! often, down to once in eight seconds, each time that no less is idle than at the look before;
+//! and each second again once more is idle, by a quarter.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -15,59 +15,48 @@ const MAX_PERIOD_MS: u64 = 8000;
 /// When the next look is due. All zeros at first.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// 0 while little is free.
-    due_ms: AtomicU64,
+    /// When the last look was, or when much began to be idle; 0 while little is.
+    since_ms: AtomicU64,
     /// 0 stands for [`PERIOD_MS`].
     period_ms: AtomicU64,
-    /// What the last look gained, and what was needed again since, of all that ever went.
-    gained_bytes: AtomicUsize,
-    needed_bytes: AtomicUsize,
+    /// What was idle at the last look.
+    idle_bytes: AtomicUsize,
 }
 
 impl Pace {
     pub(crate) const fn new() -> Self {
         Self {
-            due_ms: AtomicU64::new(0),
+            since_ms: AtomicU64::new(0),
             period_ms: AtomicU64::new(0),
-            gained_bytes: AtomicUsize::new(0),
-            needed_bytes: AtomicUsize::new(0),
+            idle_bytes: AtomicUsize::new(0),
         }
     }
 
-    fn period_ms(&self) -> u64 {
-        self.period_ms.load(Relaxed).max(PERIOD_MS)
-    }
-
-    /// Little is free in the slabs.
+    /// Little is idle in the slabs.
     #[inline]
     pub(crate) fn rest(&self) {
-        if self.due_ms.load(Relaxed) > 0 {
-            self.due_ms.store(0, Relaxed);
+        if self.since_ms.load(Relaxed) > 0 {
+            self.since_ms.store(0, Relaxed);
         }
     }
 
-    /// Much is free in the slabs: whether a look is due, which only one of the threads that ask is
-    /// told.
-    pub(crate) fn is_due(&self, now_ms: u64) -> bool {
-        let due_ms = self.due_ms.load(Relaxed);
-        let next_ms = now_ms + self.period_ms();
-        (due_ms == 0 || now_ms >= due_ms)
-            && self.due_ms.compare_exchange(due_ms, next_ms, Relaxed, Relaxed).is_ok()
-            && due_ms > 0
+    /// Much is idle in the slabs, `idle_bytes`: whether a look is due, which only one of the threads
+    /// that ask is told.
+    pub(crate) fn is_due(&self, now_ms: u64, idle_bytes: usize) -> bool {
+        let since_ms = self.since_ms.load(Relaxed);
+        let has_grown = idle_bytes / 5 > self.idle_bytes.load(Relaxed) / 4;
+        let period_ms = if has_grown { 0 } else { self.period_ms.load(Relaxed) };
+        (since_ms == 0 || now_ms >= since_ms + period_ms.max(PERIOD_MS))
+            && self.since_ms.compare_exchange(since_ms, now_ms, Relaxed, Relaxed).is_ok()
+            && since_ms > 0
     }
 
-    /// Memory that had gone is needed again.
-    pub(crate) fn note_needed(&self, bytes: usize) {
-        self.needed_bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// A look has gained `gained_bytes` of the `free_bytes` that lay free: given back, or in slabs
-    /// given up just now.
-    pub(crate) fn note_look(&self, gained_bytes: usize, free_bytes: usize) {
-        let last_bytes = self.gained_bytes.swap(gained_bytes, Relaxed);
-        let needed_bytes = self.needed_bytes.swap(0, Relaxed);
-        let slower = gained_bytes < free_bytes / 32 || needed_bytes > last_bytes / 2;
-        let period_ms = if slower { (self.period_ms() * 2).min(MAX_PERIOD_MS) } else { PERIOD_MS };
+    /// A look begins at `idle_bytes`.
+    pub(crate) fn note_look(&self, idle_bytes: usize) {
+        let last_bytes = self.idle_bytes.swap(idle_bytes, Relaxed);
+        let period_ms = self.period_ms.load(Relaxed).max(PERIOD_MS);
+        let is_in_vain = idle_bytes / 7 > last_bytes / 8 && idle_bytes / 5 <= last_bytes / 4;
+        let period_ms = if is_in_vain { (period_ms * 2).min(MAX_PERIOD_MS) } else { PERIOD_MS };
         self.period_ms.store(period_ms, Relaxed);
     }
 }
@@ -79,31 +68,34 @@ mod tests {
     #[test]
     fn looks_once_a_second_while_it_is_worth_it() {
         let pace = Pace::new();
-        assert!(!pace.is_due(5000) && !pace.is_due(5999));
-        assert!(pace.is_due(6000) && !pace.is_due(6000));
-        pace.note_look(1 << 20, 8 << 20);
-        assert!(!pace.is_due(6999) && pace.is_due(7000));
+        assert!(!pace.is_due(5000, 1000) && !pace.is_due(5999, 1000));
+        assert!(pace.is_due(6000, 1000) && !pace.is_due(6000, 1000));
+        pace.note_look(1000);
+        assert!(!pace.is_due(6999, 800) && pace.is_due(7000, 800));
     }
 
     #[test]
-    fn begins_anew_when_little_was_free() {
+    fn begins_anew_when_little_was_idle() {
         let pace = Pace::new();
-        assert!(!pace.is_due(5000));
+        assert!(!pace.is_due(5000, 1000));
         pace.rest();
-        assert!(!pace.is_due(6500) && !pace.is_due(7499) && pace.is_due(7500));
+        assert!(!pace.is_due(6500, 1000) && !pace.is_due(7499, 1000) && pace.is_due(7500, 1000));
     }
 
     #[test]
-    fn looks_less_often_where_little_is_idle_or_much_comes_back() {
+    fn looks_less_often_where_as_much_stays_idle() {
         let pace = Pace::new();
-        pace.note_look(1000, 8 << 20);
-        assert_eq!(pace.period_ms(), 2 * PERIOD_MS);
-        pace.note_look(4 << 20, 8 << 20);
-        assert_eq!(pace.period_ms(), PERIOD_MS);
+        assert!(!pace.is_due(1000, 800) && pace.is_due(2000, 800));
+        pace.note_look(800);
+        pace.note_look(800);
+        assert!(!pace.is_due(3999, 800) && pace.is_due(4000, 800), "two seconds");
         for _ in 0..9 {
-            pace.note_needed(3 << 20);
-            pace.note_look(4 << 20, 8 << 20);
+            pace.note_look(800);
         }
-        assert_eq!(pace.period_ms(), MAX_PERIOD_MS);
+        assert!(!pace.is_due(11_999, 800) && pace.is_due(12_000, 800), "eight seconds");
+        assert!(!pace.is_due(12_999, 1050) && pace.is_due(13_000, 1050), "more by a quarter");
+        pace.note_look(1050);
+        pace.note_look(800);
+        assert!(pace.is_due(14_000, 800), "less by an eighth");
     }
 }

@@ -13,8 +13,10 @@
 //!    these.
 //! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
 //!    run table and the slabs that describe them.
+//!    A page of those that describes nothing but frames given back was given back with them.
 //! 3. What lies below `touched` may have been used; the clean frames above never were.
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -127,6 +129,16 @@ impl RegionView {
         unsafe { &*entry }.store(class.byte(), Relaxed);
     }
 
+    /// How many of the `frames` frames from `address` on the page map says nothing of.
+    ///
+    /// # Safety
+    /// As for [`mark`](Self::mark).
+    pub(crate) unsafe fn unmarked(&self, address: usize, frames: usize) -> usize {
+        let frames = (0..frames).map(|frame| address + frame * FRAME_BYTES);
+        // SAFETY: the caller's promise.
+        frames.filter(|&frame| unsafe { self.class_of(frame) } == ClassId::NONE).count()
+    }
+
     /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
     pub(crate) fn slab_at(&self, offset: usize) -> Option<SlabRef> {
         self.slab_table().slab_of(self.start.load(Relaxed).wrapping_add(offset))
@@ -187,6 +199,22 @@ impl Table {
             self.committed_bytes = wanted;
         }
         Ok(())
+    }
+
+    /// Gives back the pages that lie within `unused` and of which a part lies in `changed`: the
+    /// others went before. The table reads as zero there.
+    fn forget(&self, unused: Range<usize>, changed: Range<usize>, source: &impl PageSource) {
+        let page = source.page_bytes();
+        let from = align_up(unused.start, page).max(align_down(changed.start, page));
+        let to = align_down(unused.end, page).min(align_up(changed.end, page));
+        let to = to.min(self.committed_bytes);
+        if from < to {
+            // SAFETY: from < committed bytes.
+            let start = unsafe { self.start.add(from) };
+            // A refusal leaves what nobody reads.
+            // SAFETY: committed, and the caller says that it is unused.
+            let _ = unsafe { source.decommit(start, to - from) };
+        }
     }
 }
 
@@ -495,8 +523,28 @@ impl Region {
                 break;
             }
             self.give_clean(first, frames);
+            self.forget(first.0, frames, source);
         }
         before - self.dirty.free_frames()
+    }
+
+    /// Gives back the metadata of the clean frames around the `frames` frames at `first`, which
+    /// have just become clean, as far as it fills pages.
+    fn forget(&self, first: usize, frames: usize, source: &impl PageSource) {
+        let below = self.clean.previous_free_run(FrameId(first + frames));
+        let above = self.clean.next_free_run(FrameId(first));
+        let (Some((start, _)), Some((rest, length))) = (below, above) else { return };
+        let (start, end) = (start.0, rest.0 + length);
+        for (table, unit_frames, entry_bytes) in [
+            (&self.page_map, 1, size_of::<AtomicU8>()),
+            (&self.run_lengths, 1, size_of::<u32>()),
+            (&self.slabs, SLAB_FRAMES, size_of::<Slab>()),
+        ] {
+            let whole = start.div_ceil(unit_frames)..end / unit_frames;
+            let changed = first / unit_frames..(first + frames).div_ceil(unit_frames);
+            let bytes = |units: Range<usize>| units.start * entry_bytes..units.end * entry_bytes;
+            table.forget(bytes(whole), bytes(changed), source);
+        }
     }
 
     /// Moves the frontier so that `frames` frames lie below it.

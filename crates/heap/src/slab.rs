@@ -124,6 +124,8 @@ impl Slab {
         self.summary &= u64::MAX.checked_shr(64 - words as u32).unwrap_or(0);
         self.objects = objects as u16;
         self.free = objects as u32;
+        self.bare |= frames(SLAB_FRAMES - 1, SLAB_FRAMES - 1);
+        self.hidden |= frames(SLAB_FRAMES - 1, SLAB_FRAMES - 1);
         // SAFETY: within the slab.
         unsafe { self.start().add(bytes) }
     }
@@ -280,6 +282,11 @@ impl Slab {
         core::mem::take(&mut self.shown)
     }
 
+    /// Whether it is given up.
+    pub(crate) fn leaves(&self) -> bool {
+        self.leaves
+    }
+
     /// Gives the slab up until objects are taken from it. Returns the frames, a bit each, of which
     /// the page map must say so: none, if it had been given up before.
     pub(crate) fn leave(&mut self) -> u16 {
@@ -365,7 +372,7 @@ impl Slab {
     }
 }
 
-/// A slab's descriptor in the heap's metadata, which is never given back.
+/// A slab's descriptor in the heap's metadata: there, and zeroed at worst, whatever the slab is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct SlabRef(NonNull<Slab>);
@@ -395,7 +402,7 @@ impl SlabRef {
 
     /// The slab's class, for whoever has an object of it: so it is in use, and stays so.
     pub(crate) fn class(self) -> ClassId {
-        // SAFETY: descriptors are never given back; of this field there are only atomic accesses
+        // SAFETY: descriptors stay committed; of this field there are only atomic accesses
         // while the slab is in use.
         let class = unsafe { &(*self.0.as_ptr()).class };
         // SAFETY: written by `open`; or 0, if the slab never was open.
@@ -407,7 +414,7 @@ impl SlabRef {
     /// # Safety
     /// The caller holds the lock that guards it (invariant 3), and no other reference to it.
     pub(crate) unsafe fn get<'a>(self) -> &'a mut Slab {
-        // SAFETY: descriptors are never given back, and the caller is alone.
+        // SAFETY: descriptors stay committed, and the caller is alone.
         unsafe { &mut *self.0.as_ptr() }
     }
 }

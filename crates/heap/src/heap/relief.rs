@@ -3,15 +3,18 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use hectare_base::sync::Lock;
 use hectare_pages::{PageRange, System};
 
 use super::Heap;
-use crate::bin::Bin;
 use crate::cache::Cache;
-use crate::class::{ClassId, SLAB_BYTES};
+use crate::class::ClassId;
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
+
+/// How much may lie idle in the slabs without a look at the emptier ones: this share of what is
+/// live, and at least so much.
+const IDLE_SHARE: usize = 32;
+const MIN_IDLE_BYTES: usize = 2 << 20;
 
 impl<S: System> Heap<S> {
     /// When the slabs have become much emptier, or much has been free in them for a while, looks
@@ -21,47 +24,59 @@ impl<S: System> Heap<S> {
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
     pub(crate) unsafe fn relieve(&self, seat: Seat) {
-        let least = self.least_free_bytes.load(Relaxed);
-        let free = self.free_bytes.load(Relaxed);
-        let has_risen = free.saturating_sub(least) > self.backend.slack_bytes();
-        let is_due = self.is_look_due(free);
-        if !has_risen && !is_due {
+        let live_bytes = self.live_bytes.load(Relaxed);
+        let idle_bytes = self.backend.idle_bytes(live_bytes);
+        let is_due = self.is_look_due(live_bytes, idle_bytes);
+        if !is_due && !self.has_emptied(live_bytes, idle_bytes) {
             return;
         }
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.empty_cache(cache) };
         }
-        self.look_for_holes(is_due, free);
+        self.look_for_holes(is_due);
+    }
+
+    /// Whether much has been freed since the last scavenge, or much has become idle.
+    fn has_emptied(&self, live_bytes: usize, idle_bytes: usize) -> bool {
+        let slack_bytes = self.backend.slack_bytes();
+        let least_bytes = self.least_idle_bytes.load(Relaxed);
+        if idle_bytes < least_bytes {
+            self.least_idle_bytes.store(idle_bytes, Relaxed);
+        }
+        idle_bytes.saturating_sub(least_bytes) > slack_bytes
+            || self.most_live_bytes.load(Relaxed).saturating_sub(live_bytes) > slack_bytes
     }
 
     /// Empties lists and pools and gives idle frames back; where a look `is_due`, for so much has
-    /// been free, gives up the emptier slabs. Returns how many bytes went.
-    fn look_for_holes(&self, is_due: bool, free_bytes: usize) -> usize {
+    /// been idle, gives up the emptier slabs. Returns how many bytes went.
+    fn look_for_holes(&self, is_due: bool) -> usize {
         self.release_pools();
-        let gone = self.scavenge();
         if is_due {
-            self.pace.note_look(gone + self.evacuate(), free_bytes);
+            self.pace.note_look(self.backend.idle_bytes(self.live_bytes.load(Relaxed)));
+            self.evacuate();
         }
-        gone
+        self.scavenge()
     }
 
-    /// Whether much has been free in the slabs for long enough, where `free_bytes` are free now.
-    fn is_look_due(&self, free_bytes: usize) -> bool {
-        if free_bytes <= self.backend.slack_bytes() {
+    /// Whether much has been idle in the slabs for long enough, beside what is live.
+    fn is_look_due(&self, live_bytes: usize, idle_bytes: usize) -> bool {
+        if idle_bytes <= (live_bytes / IDLE_SHARE).max(MIN_IDLE_BYTES) {
             self.pace.rest();
             return false;
         }
-        self.pace.is_due(self.source().now_ms())
+        self.pace.is_due(self.source().now_ms(), idle_bytes)
     }
 
     /// Gives up the emptier slabs: so that they become empty, what is freed in them goes there at
-    /// once, not to a thread's list and from there to the next request. Returns how many bytes of
-    /// slabs were not given up before.
+    /// once, not to a thread's list and from there to the next request.
     #[cold]
-    fn evacuate(&self) -> usize {
-        let slabs = |bin: &Lock<Bin, S::Park>| Some(bin.try_lock()?.evacuate(self));
-        self.bins.iter().filter_map(slabs).sum::<usize>() * SLAB_BYTES
+    fn evacuate(&self) {
+        for bin in &self.bins {
+            if let Some(mut bin) = bin.try_lock() {
+                bin.evacuate(self);
+            }
+        }
     }
 
     /// Gives all that a cache holds to the slabs.
@@ -84,9 +99,10 @@ impl<S: System> Heap<S> {
     /// bytes went.
     #[cold]
     pub(super) fn scavenge(&self) -> usize {
-        let free_bytes = self.free_bytes.load(Relaxed);
-        let freed_bytes =
-            free_bytes.saturating_sub(self.least_free_bytes.swap(free_bytes, Relaxed));
+        let live_bytes = self.live_bytes.load(Relaxed);
+        let freed_bytes = self.most_live_bytes.swap(live_bytes, Relaxed).saturating_sub(live_bytes);
+        let idle_bytes = self.backend.idle_bytes(live_bytes);
+        self.least_idle_bytes.store(idle_bytes, Relaxed);
         if self.source().page_bytes() > FRAME_BYTES {
             return 0;
         }
@@ -98,7 +114,8 @@ impl<S: System> Heap<S> {
             gone += idle.finish();
         }
         let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
-        self.backend.note_scavenge(free_bytes, gone, found_much);
+        self.backend.note_scavenge(live_bytes, gone, found_much);
+        self.least_idle_bytes.store(idle_bytes.saturating_sub(gone), Relaxed);
         self.draining.store(found_much, Relaxed);
         gone
     }
@@ -129,10 +146,10 @@ impl<S: System> Heap<S> {
     /// What a call would give back that comes now, for a program that makes none: for a thread that
     /// looks after the heap from time to time. Returns how many bytes went.
     pub fn tend(&self) -> usize {
-        let free = self.free_bytes.load(Relaxed);
-        let is_due = self.is_look_due(free);
-        let has_risen = free > self.least_free_bytes.load(Relaxed);
-        let slabs = if is_due || has_risen { self.look_for_holes(is_due, free) } else { 0 };
+        let live_bytes = self.live_bytes.load(Relaxed);
+        let is_due = self.is_look_due(live_bytes, self.backend.idle_bytes(live_bytes));
+        let has_fallen = live_bytes < self.most_live_bytes.load(Relaxed);
+        let slabs = if is_due || has_fallen { self.look_for_holes(is_due) } else { 0 };
         slabs + self.backend.tend()
     }
 }
@@ -157,9 +174,14 @@ impl<'a, S: System> IdleFrames<'a, S> {
     /// Takes frames of a slab that hold no object in use, and whose bin's lock is held until
     /// [`finish`](Self::finish).
     fn add(&mut self, start: NonNull<u8>, bytes: usize) {
-        if let Some((view, _)) = self.heap.backend.find(start.addr().get()) {
+        let (address, frames) = (start.addr().get(), bytes / FRAME_BYTES);
+        if let Some((view, _)) = self.heap.backend.find(address) {
+            // Some were populated with a neighbour, and not used since they went the last time.
             // SAFETY: frames of a slab whose bin's lock is held.
-            unsafe { view.mark(start.addr().get(), bytes / FRAME_BYTES, ClassId::NONE) };
+            let bare_frames = unsafe { view.unmarked(address, frames) };
+            // SAFETY: as above.
+            unsafe { view.mark(address, frames, ClassId::NONE) };
+            self.heap.backend.become_bare(frames - bare_frames);
         }
         self.ranges[self.len % IDLE_RANGES] = PageRange { start, bytes };
         self.len += 1;

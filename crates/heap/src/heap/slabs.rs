@@ -29,6 +29,7 @@ impl<S: System> SlabSource for Heap<S> {
             // SAFETY: a slab fresh from the backend is the caller's, who holds the bin's lock.
             let slab = unsafe { name.get() };
             let last = slab.withhold_last_frame();
+            self.backend.become_bare(1);
             // A page that the system will not seal stays open, no more.
             // SAFETY: a frame of the slab that no object reaches into.
             let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
@@ -55,13 +56,15 @@ impl<S: System> SlabSource for Heap<S> {
 
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId) {
         let Some((view, _)) = self.backend.find(start.addr().get()) else { return };
-        if class != ClassId::LEAVING {
-            self.pace.note_needed(frames.count_ones() as usize * FRAME_BYTES);
-        }
+        let mut came_back = 0;
         for frame in (0..SLAB_FRAMES).filter(|frame| frames >> frame & 1 == 1) {
+            let address = start.addr().get() + frame * FRAME_BYTES;
             // SAFETY: a frame of a slab whose bin's lock the caller holds.
-            unsafe { view.mark(start.addr().get() + frame * FRAME_BYTES, 1, class) };
+            came_back += unsafe { view.unmarked(address, 1) };
+            // SAFETY: as above.
+            unsafe { view.mark(address, 1, class) };
         }
+        self.backend.come_back(came_back);
     }
 
     #[inline(always)]

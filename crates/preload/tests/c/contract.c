@@ -492,6 +492,30 @@ static void malloc_trim_gives_back(void) {
     CHECK(malloc_trim(0) == 0, "nothing is left to give back");
 }
 
+/* Freed in random order, so that each page keeps an object nearly to the end: then the calls that
+   free must see to what is left, for none comes after them. */
+static void a_peak_goes_back(void) {
+    enum { COUNT = 1000000 };
+    static void *all[COUNT];
+    unsigned long long random = 88172645463325252ull;
+    memset(all, 1, sizeof all);
+    size_t start = resident_bytes();
+    for (int i = 0; i < COUNT; i++) {
+        size_t bytes = 16 + (size_t)i * 7919 % 497;
+        memset(all[i] = malloc(bytes), 1, bytes);
+    }
+    size_t peak = resident_bytes();
+    CHECK(peak > start + 250000000, "%zu bytes at the start, %zu at the peak", start, peak);
+    for (int i = COUNT - 1; i >= 0; i--) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        int other = (int)(random % (unsigned)(i + 1));
+        free(all[other]);
+        all[other] = all[i];
+    }
+    size_t end = resident_bytes();
+    CHECK(end < start + 16000000, "%zu bytes at the start, %zu at the end", start, end);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(names_are_ours), CASE(free_keeps_errno), CASE(too_large_is_enomem),
@@ -503,6 +527,7 @@ int main(int argc, char **argv) {
         CASE(sized_frees), CASE(libc_aliases), {"mallopt", mallopt_case},
         CASE(mallinfo2_is_true), CASE(mallinfo2_is_exact), CASE(mallinfo_agrees), CASE(malloc_info_is_true),
         CASE(malloc_info_prints), CASE(malloc_stats_prints), CASE(malloc_trim_gives_back),
+        CASE(a_peak_goes_back),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

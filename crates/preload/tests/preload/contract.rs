@@ -28,6 +28,7 @@ pub(crate) const CASES: &[&str] = &[
     "malloc_info_is_true",
     "malloc_stats_prints",
     "malloc_trim_gives_back",
+    "a_peak_goes_back",
 ];
 
 pub(crate) fn add(suite: &mut Suite) {
