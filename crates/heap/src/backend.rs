@@ -21,7 +21,7 @@ use hectare_pages::System;
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::huge::Huge;
-use crate::region::{FRAME_BYTES, Refusal, Region, RegionView, Run, SLAB_FRAMES};
+use crate::region::{FRAME_BYTES, Refusal, Region, RegionView, Run, SLAB_FRAMES, Wanted};
 use crate::slab::SlabRef;
 
 /// How many regions a heap can have.
@@ -166,12 +166,12 @@ impl<S: System> Backend<S> {
         })
     }
 
-    /// Takes a run of at least `frames` frames aligned to `align` frames, marked as `class`.
-    pub(crate) fn get_run(&self, frames: usize, align: usize, class: ClassId) -> Option<Run> {
+    /// Takes what is `wanted`, marked as `class`.
+    pub(crate) fn get_run(&self, wanted: Wanted, class: ClassId) -> Option<Run> {
         let mut state = self.state.lock();
-        let (index, run) = match self.take(&mut state, frames, align) {
+        let (index, run) = match self.take(&mut state, wanted) {
             Ok(taken) => taken,
-            Err(refusal) => self.take_hard(&mut state, frames, align, refusal)?,
+            Err(refusal) => self.take_hard(&mut state, wanted, refusal)?,
         };
         let frames = run.frames;
         if run.refaults {
@@ -200,34 +200,28 @@ impl<S: System> Backend<S> {
     fn take_hard(
         &self,
         state: &mut State,
-        frames: usize,
-        align: usize,
+        wanted: Wanted,
         refusal: Refusal,
     ) -> Option<(usize, Run)> {
         // A range that is half dirty and half clean is a run only once both are one kind.
         if self.decommit(state, 0) > 0
-            && let Ok(taken) = self.take(state, frames, align)
+            && let Ok(taken) = self.take(state, wanted)
         {
             return Some(taken);
         }
         if refusal == Refusal::NoMemory {
             return None;
         }
-        self.open_region(state, (frames + align) * FRAME_BYTES)?;
-        self.take(state, frames, align).ok()
+        self.open_region(state, wanted.room_frames() * FRAME_BYTES)?;
+        self.take(state, wanted).ok()
     }
 
     /// Takes a run from the first region that has one.
-    fn take(
-        &self,
-        state: &mut State,
-        frames: usize,
-        align: usize,
-    ) -> Result<(usize, Run), Refusal> {
+    fn take(&self, state: &mut State, wanted: Wanted) -> Result<(usize, Run), Refusal> {
         let mut refusal = Refusal::NoRange;
         for (index, (region, view)) in state.regions.iter_mut().zip(&self.views).enumerate() {
             let Some(region) = region else { break };
-            match region.take(frames, align, &self.source, view) {
+            match region.take(wanted, &self.source, view) {
                 Ok(run) => return Ok((index, run)),
                 Err(Refusal::NoMemory) => refusal = Refusal::NoMemory,
                 Err(Refusal::NoRange) => {}
@@ -317,9 +311,9 @@ impl<S: System> Backend<S> {
         true
     }
 
-    /// Takes a slab opened for `class`.
-    pub(crate) fn get_slab(&self, class: ClassId) -> Option<SlabRef> {
-        let run = self.get_run(SLAB_FRAMES, SLAB_FRAMES, class)?;
+    /// Takes a slab opened for `class`, which is going to be filled, if it `fills`.
+    pub(crate) fn get_slab(&self, class: ClassId, fills: bool) -> Option<SlabRef> {
+        let run = self.get_run(Wanted::Slab { fills }, class)?;
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
         self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
@@ -340,7 +334,7 @@ impl<S: System> Backend<S> {
         self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { self.views[index].mark(address, SLAB_FRAMES, ClassId::NONE) };
-        region.give(start, SLAB_FRAMES);
+        region.give_slab(start);
         self.gave(&mut state, SLAB_FRAMES);
     }
 
@@ -580,7 +574,9 @@ impl<S: System> Backend<S> {
         let regions = || state.regions.iter().flatten();
         BackendStats {
             used_bytes: state.used_frames * FRAME_BYTES,
-            dirty_bytes: state.dirty_frames() * FRAME_BYTES,
+            dirty_bytes: (state.dirty_frames()
+                + regions().map(Region::block_frames).sum::<usize>())
+                * FRAME_BYTES,
             committed_bytes: regions().map(Region::frontier_bytes).sum(),
             metadata_bytes: state.metadata_bytes,
             regions: regions().count(),

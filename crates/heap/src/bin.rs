@@ -20,7 +20,10 @@ const LEAST_LEFT: usize = GROUPS / 4;
 
 /// How many frames are populated in a row at most, the lock being held: more gain little (1.0 µs a
 /// page by four, 0.9 by sixteen, 1.4 by faults: `--bench calls` of `hectare-pages`).
-const POPULATED_FRAMES: usize = 4;
+const POPULATED_FRAMES: usize = 16;
+
+/// A class that has so many slabs is growing: the next is going to be filled.
+const SLABS_OF_GROWTH: usize = 8;
 
 /// How many descriptors are fetched ahead when a batch comes back.
 const PREFETCHED: usize = 16;
@@ -76,8 +79,9 @@ impl Walk {
 
 /// What a bin needs of the backend.
 pub(crate) trait SlabSource {
-    /// A slab opened for `class`, or `None` when memory is out.
-    fn get_slab(&self, class: ClassId) -> Option<SlabRef>;
+    /// A slab opened for `class`, or `None` when memory is out. It is going to be filled soon, if
+    /// it `fills`.
+    fn get_slab(&self, class: ClassId, fills: bool) -> Option<SlabRef>;
     /// Takes back the slab at `start`, which is empty.
     fn put_slab(&self, start: NonNull<u8>);
     /// The memory is about to be written.
@@ -116,7 +120,9 @@ impl Bin {
                 if gathered.count() > 0 {
                     return;
                 }
-                let Some(name) = source.get_slab(class) else { return };
+                let Some(name) = source.get_slab(class, self.slabs >= SLABS_OF_GROWTH) else {
+                    return;
+                };
                 // SAFETY: a slab fresh from the backend is this bin's, and its lock is held.
                 let slab = unsafe { name.get() };
                 self.slabs += 1;

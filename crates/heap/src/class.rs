@@ -51,7 +51,15 @@ impl ClassId {
             return None;
         }
         let first = Self::for_bytes(bytes.max(align));
-        (first.0..=CLASSES as u8).map(Self).find(|class| class.object_bytes() % align == 0)
+        (first.0..=CLASSES as u8).map(Self).find(|class| class.object_bytes() & (align - 1) == 0)
+    }
+
+    /// Whether an object of this class that is to hold `bytes` stays where it is: growing within the
+    /// object is free, and shrinking pays only when it saves half.
+    #[inline]
+    pub(crate) const fn keeps(self, bytes: usize) -> bool {
+        let object_bytes = self.object_bytes();
+        bytes <= object_bytes && (bytes > object_bytes / 2 || Self::for_bytes(bytes).0 == self.0)
     }
 
     /// All size classes, the smallest first.

@@ -438,6 +438,13 @@ impl<S: System> Heap<S> {
         (!object.is_marked(key)).then_some((class, object))
     }
 
+    /// The class of `object`, if it is plain to see: what a free that goes by the fast path would say.
+    #[inline(always)]
+    pub(crate) fn class_of_fast(&self, object: NonNull<u8>) -> Option<ClassId> {
+        let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
+        self.free_start(object.as_ptr(), self.key(), reciprocal).map(|(class, _)| class)
+    }
+
     /// Frees an object that the fast path has left alone.
     ///
     /// # Safety
@@ -509,15 +516,10 @@ impl<S: System> Heap<S> {
         };
         let old_bytes = match place {
             Place::Small(class) => {
-                let old_bytes = class.object_bytes();
-                // Growing within the object is free; shrinking pays only when it saves half.
-                if bytes <= old_bytes && bytes > old_bytes / 2 {
+                if class.keeps(bytes) {
                     return object.as_ptr();
                 }
-                if bytes <= MAX_SMALL_BYTES && ClassId::for_bytes(bytes) == class {
-                    return object.as_ptr();
-                }
-                old_bytes
+                class.object_bytes()
             }
             Place::Run { frames } => {
                 let old_bytes = frames * FRAME_BYTES;

@@ -20,7 +20,7 @@ use hectare_base::sync::Lock;
 use hectare_pages::{FutexPark, Os};
 
 use crate::cache::Cache;
-use crate::class::MIN_ALIGN;
+use crate::class::{ClassId, MIN_ALIGN};
 use crate::guard::Guard;
 use crate::hardened::Hardened;
 use crate::heap::Heap;
@@ -254,7 +254,20 @@ impl Process {
     }
 
     /// An object of `bytes` zeros; null when memory is out.
+    #[inline(always)]
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
+        let object = self.malloc_fast(bytes);
+        if object.is_null() {
+            return self.malloc_zeroed_slow(bytes);
+        }
+        // SAFETY: an object just taken, of at least `bytes`.
+        unsafe { object.write_bytes(0, bytes) };
+        object
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn malloc_zeroed_slow(&'static self, bytes: usize) -> *mut u8 {
         if let Some(special) = self.special() {
             return self.special_malloc(special, bytes, Kind::Zeroed);
         }
@@ -275,7 +288,29 @@ impl Process {
     ///
     /// # Safety
     /// `object` is an object of this heap, not used again unless the answer is null.
+    #[inline]
     pub unsafe fn realloc(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        let Some(class) = self.class_of_plain(object) else {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.realloc_slow(object, bytes) };
+        };
+        if class.keeps(bytes) {
+            return object.as_ptr();
+        }
+        let Some(moved) = NonNull::new(self.malloc_fast(bytes)) else {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.realloc_slow(object, bytes) };
+        };
+        // SAFETY: both objects have as many bytes; one was just taken, so they are disjoint.
+        unsafe { object.copy_to_nonoverlapping(moved, class.object_bytes().min(bytes)) };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.free(object.as_ptr()) };
+        moved.as_ptr()
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn realloc_slow(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
         if let Some(special) = self.special() {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.special_realloc(special, object, bytes) };
@@ -285,7 +320,17 @@ impl Process {
     }
 
     /// How many bytes the object at `object` has. A pointer that is none ends the process.
+    #[inline]
     pub fn usable_bytes(&'static self, object: NonNull<u8>) -> usize {
+        match self.class_of_plain(object) {
+            Some(class) => class.object_bytes(),
+            None => self.usable_bytes_slow(object),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn usable_bytes_slow(&'static self, object: NonNull<u8>) -> usize {
         if let Some(special) = self.special() {
             return self.special_usable_bytes(special, object, "malloc_usable_size");
         }
@@ -293,6 +338,15 @@ impl Process {
             Ok(bytes) => bytes,
             Err(cause) => cause.abort(&Os, "malloc_usable_size", object.as_ptr()),
         }
+    }
+
+    /// The class of a small object, where no special front is on and it is plain to see.
+    #[inline(always)]
+    fn class_of_plain(&'static self, object: NonNull<u8>) -> Option<ClassId> {
+        if self.special().is_some() {
+            return None;
+        }
+        self.heap.class_of_fast(object)
     }
 
     /// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes

@@ -9,7 +9,7 @@ use super::Heap;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::object::FreeObject;
-use crate::region::FRAME_BYTES;
+use crate::region::{FRAME_BYTES, Wanted};
 use crate::run_cache::{MAX_KEPT_FRAMES, stepped};
 use crate::seat::Seat;
 
@@ -62,7 +62,7 @@ impl<S: System> Heap<S> {
         if self.backend.should_scavenge() {
             self.scavenge();
         }
-        let run = || self.backend.get_run(frames, align, ClassId::RUN);
+        let run = || self.backend.get_run(Wanted::Run { frames, align }, ClassId::RUN);
         // SAFETY: the caller's promise, passed on.
         let release = || self.release_kept() + unsafe { self.release_runs(seat) };
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };

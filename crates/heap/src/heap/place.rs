@@ -23,6 +23,9 @@ pub(crate) enum Place {
 impl<S: System> Heap<S> {
     /// What `start` is the start of.
     pub(crate) fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
+        if let Some(class) = self.class_of_fast(start) {
+            return Ok(Place::Small(class));
+        }
         let address = start.addr().get();
         if !address.is_multiple_of(MIN_ALIGN) {
             return Err(Misuse::Misaligned);
