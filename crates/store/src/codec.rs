@@ -1,0 +1,133 @@
+//! What compresses pages.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use lz4_flex::block;
+use zstd::bulk::{Compressor, Decompressor};
+
+/// A way to compress pages. Several threads use it at once.
+pub trait Codec: Send + Sync {
+    /// A short name for tables.
+    fn name(&self) -> &str;
+
+    /// The most bytes that a page of `page_bytes` can become.
+    fn bound_bytes(&self, page_bytes: usize) -> usize;
+
+    /// Compresses `page` to the start of `out`, which has [`bound_bytes`](Self::bound_bytes).
+    /// Returns how many bytes that is; `None` if it cannot be done, and the page is stored raw.
+    fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize>;
+
+    /// Fills `page` with what [`compress`](Self::compress) made `data` of. False if `data` is no
+    /// such thing, and then `page` has any content.
+    fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool;
+}
+
+impl fmt::Debug for dyn Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// LZ4: quick both ways.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Lz4;
+
+impl Codec for Lz4 {
+    fn name(&self) -> &str {
+        "lz4"
+    }
+
+    fn bound_bytes(&self, page_bytes: usize) -> usize {
+        block::get_maximum_output_size(page_bytes)
+    }
+
+    fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize> {
+        block::compress_into(page, out).ok()
+    }
+
+    fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool {
+        block::decompress_into(data, page).is_ok_and(|bytes| bytes == page.len())
+    }
+}
+
+/// Zstandard with a level, and a dictionary if one is given: denser than LZ4, and slower.
+pub struct Zstd {
+    name: String,
+    level: i32,
+    dictionary: Vec<u8>,
+    /// Contexts that no thread uses now; each thread that comes when there is none makes one.
+    idle: Mutex<Vec<Context>>,
+}
+
+struct Context {
+    compressor: Compressor<'static>,
+    decompressor: Decompressor<'static>,
+}
+
+impl Zstd {
+    /// Level `level`, 1 … 22 or negative for quicker ones (levels beyond are the nearest).
+    #[must_use]
+    pub fn new(level: i32) -> Self {
+        Self::with_dictionary(level, Vec::new())
+    }
+
+    /// The same with a dictionary: content that pages are likely to have in common, or what
+    /// `zstd --train` made of samples. An empty one is none.
+    #[must_use]
+    pub fn with_dictionary(level: i32, dictionary: Vec<u8>) -> Self {
+        let with = if dictionary.is_empty() { "" } else { "+dictionary" };
+        let name = format!("zstd-{level}{with}");
+        Self { name, level, dictionary, idle: Mutex::new(Vec::new()) }
+    }
+
+    fn context(&self) -> Option<Context> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.or_else(|| self.new_context().ok())
+    }
+
+    #[cold]
+    fn new_context(&self) -> std::io::Result<Context> {
+        let mut compressor = Compressor::with_dictionary(self.level, &self.dictionary)?;
+        // A page's size, its sum and its dictionary are known: they need no place in the data.
+        compressor.include_contentsize(false)?;
+        compressor.include_checksum(false)?;
+        compressor.include_dictid(false)?;
+        let decompressor = Decompressor::with_dictionary(&self.dictionary)?;
+        Ok(Context { compressor, decompressor })
+    }
+
+    fn with_context<R>(&self, act: impl FnOnce(&mut Context) -> R) -> Option<R> {
+        let mut context = self.context()?;
+        let result = act(&mut context);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(context);
+        Some(result)
+    }
+}
+
+impl fmt::Debug for Zstd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Codec for Zstd {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn bound_bytes(&self, page_bytes: usize) -> usize {
+        zstd::zstd_safe::compress_bound(page_bytes)
+    }
+
+    fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize> {
+        self.with_context(|context| context.compressor.compress_to_buffer(page, out).ok())?
+    }
+
+    fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool {
+        let filled = self.with_context(|context| {
+            context.decompressor.decompress_to_buffer(data, &mut *page).ok()
+        });
+        filled == Some(Some(page.len()))
+    }
+}

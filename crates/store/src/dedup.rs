@@ -1,0 +1,81 @@
+//! Which contents are stored already: an index of shared objects by the hash of their pages.
+//!
+//! The index holds weak references: an object ends with the last slot that has it, and then its
+//! entry goes as well. Of two contents with one hash the index has the later.
+//!
+//! Invariant: who holds an `Arc<Shared>` gives it to a slot or to [`Dedup::release`]. One that is
+//! merely dropped would be the last at times, and leave its object in the pool for ever.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::slot::{Packed, Shared};
+
+/// Parts of the index with a lock each.
+const PARTS: usize = 64;
+
+type Part = HashMap<u64, Weak<Shared>, BuildHasherDefault<AsItIs>>;
+
+#[derive(Debug)]
+pub(crate) struct Dedup {
+    parts: Vec<Mutex<Part>>,
+}
+
+impl Dedup {
+    pub(crate) fn new() -> Self {
+        Self { parts: (0..PARTS).map(|_| Mutex::default()).collect() }
+    }
+
+    /// The object whose page has this hash: its content is still to be compared.
+    pub(crate) fn find(&self, hash: u64) -> Option<Arc<Shared>> {
+        self.part(hash).get(&hash)?.upgrade()
+    }
+
+    /// Makes the object the one of its hash.
+    pub(crate) fn insert(&self, shared: &Arc<Shared>) {
+        self.part(shared.hash).insert(shared.hash, Arc::downgrade(shared));
+    }
+
+    /// Ends one slot's share. The object, if that was the last.
+    pub(crate) fn release(&self, shared: Arc<Shared>) -> Option<Packed> {
+        let hash = shared.hash;
+        let Shared { packed, .. } = Arc::into_inner(shared)?;
+        let mut part = self.part(hash);
+        // Another object may have taken the entry meanwhile.
+        if part.get(&hash).is_some_and(|entry| entry.strong_count() == 0) {
+            part.remove(&hash);
+        }
+        Some(packed)
+    }
+
+    /// Memory of the index, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let entry_bytes = size_of::<(u64, Weak<Shared>)>() + 1;
+        let entries: usize = (0..PARTS).map(|part| self.part(part as u64).capacity()).sum();
+        entries * entry_bytes
+    }
+
+    fn part(&self, hash: u64) -> MutexGuard<'_, Part> {
+        // Nothing that can panic is done while it is held.
+        self.parts[hash as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hashes are hashed already. The lower bits chose the part: others come first.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _bytes: &[u8]) {
+        unreachable!("keys are words");
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word.rotate_right(PARTS.ilog2());
+    }
+}

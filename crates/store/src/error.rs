@@ -1,0 +1,98 @@
+//! Why the store refused.
+
+use std::fmt;
+use std::io;
+
+use hectare_pool::PoolError;
+
+/// Why a [`Store`](crate::Store) refused. Whatever was stored before is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreError {
+    /// The key is not below [`Config::pages`](crate::Config::pages).
+    Key {
+        /// What was asked for.
+        key: usize,
+        /// How many keys there are.
+        pages: usize,
+    },
+    /// A page or a buffer has another size than [`Config::page_bytes`](crate::Config::page_bytes).
+    PageSize {
+        /// The size given.
+        bytes: usize,
+        /// The size that every page has.
+        page_bytes: usize,
+    },
+    /// The configuration cannot work.
+    Config(&'static str),
+    /// The memory limit is reached, and nothing could be written back or compacted to stay in it.
+    Limit {
+        /// [`Config::limit_bytes`](crate::Config::limit_bytes).
+        limit_bytes: usize,
+    },
+    /// The pool has no room.
+    Pool(PoolError),
+    /// What was stored has changed since, in memory or in the file.
+    Damaged {
+        /// Whose content is lost.
+        key: usize,
+    },
+    /// The file for written-back pages failed.
+    Io(io::ErrorKind),
+    /// The store was given no file to write pages back to.
+    NoFile,
+    /// The file for written-back pages holds as many as it may.
+    FileFull,
+    /// The store has no codec of that number.
+    NoCodec {
+        /// What was asked for.
+        codec: usize,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Key { key, pages } => {
+                write!(f, "key {key} is not below {pages}, the number of keys configured")
+            }
+            Self::PageSize { bytes, page_bytes } => {
+                write!(f, "a page of {bytes} bytes was given; this store's have {page_bytes}")
+            }
+            Self::Config(what) => write!(f, "the configuration cannot work: {what}"),
+            Self::Limit { limit_bytes } => write!(
+                f,
+                "the limit of {limit_bytes} bytes is reached: remove pages, raise the limit, or \
+                 give the store a file to write idle pages back to"
+            ),
+            Self::Pool(error) => write!(f, "the pool refused: {error}"),
+            Self::Damaged { key } => {
+                write!(f, "the content of page {key} has changed since it was stored")
+            }
+            Self::Io(kind) => write!(f, "the file for written-back pages failed: {kind}"),
+            Self::NoFile => {
+                f.write_str("there is no file to write pages back to (Config::backing)")
+            }
+            Self::FileFull => f.write_str(
+                "the file for written-back pages is full: remove pages, or raise \
+                 Config::backing_pages",
+            ),
+            Self::NoCodec { codec } => {
+                write!(f, "there is no codec {codec} to recompress with (Config::codecs)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<PoolError> for StoreError {
+    fn from(error: PoolError) -> Self {
+        Self::Pool(error)
+    }
+}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.kind())
+    }
+}

@@ -1,0 +1,427 @@
+//! Pages by key: put, get, removed.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hectare_pool::{Pool, PoolError};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::StoreError;
+use crate::backing::Backing;
+use crate::buffer::with_buffer;
+use crate::codec::{Codec, Lz4};
+use crate::dedup::Dedup;
+use crate::objects::Objects;
+use crate::slot::{CodecId, Content, Packed, Shared, Slot};
+use crate::state::{PageKind, PageState};
+use crate::stats::{Counters, Stats};
+use crate::tend::Policy;
+
+/// Puts between two looks at the pool's footprint where the limit is far.
+const PUTS_A_LOOK: u32 = 16;
+/// Limits below this are looked at with every put: sixteen puts could pass an eighth of them.
+const SMALL_LIMIT_BYTES: usize = 16 << 20;
+
+/// What a [`Store`] is made with.
+#[derive(Debug)]
+pub struct Config {
+    /// Keys go from 0 to this. A key costs 48 bytes whether it is used or not.
+    pub pages: usize,
+    /// The size of every page: a multiple of 8, 64 to 65536.
+    pub page_bytes: usize,
+    /// What compresses: the first all that is put, the others what is recompressed. 1 to 8.
+    pub codecs: Vec<Box<dyn Codec>>,
+    /// A page that does not become shorter than this is kept raw.
+    pub raw_from_bytes: usize,
+    /// Whether pages with the same content are stored once. It costs some 80 bytes for each
+    /// content.
+    pub dedup: bool,
+    /// The most that the pool may take; 0: no limit. What it took for a page that was refused it
+    /// keeps for the next one.
+    pub limit_bytes: usize,
+    /// A file, or device, that pages are written back to, open for reading and writing. It is the
+    /// store's alone, which begins to write at its start.
+    pub backing: Option<File>,
+    /// How many pages the file may hold.
+    pub backing_pages: usize,
+    /// What [`Store::tend`] does.
+    pub policy: Policy,
+}
+
+impl Config {
+    /// Pages of 4096 bytes, LZ4 alone, no limit, no file, contents not compared.
+    #[must_use]
+    pub fn new(pages: usize) -> Self {
+        Self {
+            pages,
+            page_bytes: 4096,
+            codecs: vec![Box::new(Lz4)],
+            raw_from_bytes: 4096 / 16 * 15,
+            dedup: false,
+            limit_bytes: 0,
+            backing: None,
+            backing_pages: usize::MAX,
+            policy: Policy::default(),
+        }
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        let is_size = (64..=1 << 16).contains(&self.page_bytes);
+        if !is_size || !self.page_bytes.is_multiple_of(8) {
+            return Err(StoreError::Config("page_bytes is a multiple of 8 from 64 to 65536"));
+        }
+        if !(1..=8).contains(&self.codecs.len()) {
+            return Err(StoreError::Config("there are 1 to 8 codecs"));
+        }
+        if !(1..=self.page_bytes).contains(&self.raw_from_bytes) {
+            return Err(StoreError::Config("raw_from_bytes is 1 to page_bytes"));
+        }
+        Ok(())
+    }
+}
+
+/// A compressed page store over a pool.
+///
+/// Every method may be called from several threads at once. Pages are copied in and out; what two
+/// threads put under one key at the same time is one of the two.
+#[derive(Debug)]
+pub struct Store<P> {
+    pub(crate) objects: Objects<P>,
+    pub(crate) slots: Box<[Mutex<Slot>]>,
+    pub(crate) config: Settings,
+    pub(crate) counters: Counters,
+    pub(crate) dedup: Option<Dedup>,
+    pub(crate) backing: Option<Backing>,
+    pub(crate) begun: Instant,
+    /// The clock as it was last tended.
+    pub(crate) now_s: AtomicU32,
+    /// Puts until the footprint is looked at again.
+    until_look: AtomicU32,
+    /// Held by who makes room.
+    pub(crate) relieving: Mutex<()>,
+}
+
+/// What of a [`Config`] stays as it was given.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) page_bytes: usize,
+    pub(crate) codecs: Vec<Box<dyn Codec>>,
+    pub(crate) raw_from_bytes: usize,
+    pub(crate) limit_bytes: usize,
+    pub(crate) policy: Policy,
+}
+
+const _: () = assert!(size_of::<Mutex<Slot>>() <= 48, "as Config::pages says");
+
+impl<P: Pool> Store<P> {
+    /// An empty store over `pool`, which is its own.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`].
+    pub fn new(pool: P, config: Config) -> Result<Self, StoreError> {
+        config.check()?;
+        let Config { pages, page_bytes, codecs, raw_from_bytes, limit_bytes, policy, .. } = config;
+        let backing =
+            config.backing.map(|file| Backing::new(file, page_bytes, config.backing_pages));
+        Ok(Self {
+            objects: Objects::new(pool),
+            slots: (0..pages).map(|_| Mutex::default()).collect(),
+            config: Settings { page_bytes, codecs, raw_from_bytes, limit_bytes, policy },
+            counters: Counters::default(),
+            dedup: config.dedup.then(Dedup::new),
+            backing,
+            begun: Instant::now(),
+            now_s: AtomicU32::new(0),
+            until_look: AtomicU32::new(0),
+            relieving: Mutex::new(()),
+        })
+    }
+
+    /// The pool, for its own statistics.
+    pub const fn pool(&self) -> &P {
+        self.objects.pool()
+    }
+
+    /// Stores a page under `key`, in place of what was there.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what was stored under the key is still there then. Where the limit is
+    /// reached the pool is compacted and pages are written back first, the oldest before others.
+    pub fn put(&self, key: usize, page: &[u8]) -> Result<(), StoreError> {
+        let slot = self.slot(key)?;
+        self.check_size(page)?;
+        let mut new = Slot { touched_s: self.now_s.load(Relaxed), ..Slot::default() };
+        if let Some(word) = filling_word(page) {
+            new.content = Content::Filled(word);
+        } else {
+            let hash = xxh3_64(page);
+            new.checksum = hash as u32;
+            new.content = self.pack(page, hash)?;
+            if let Err(error) = self.keep_limit() {
+                self.end(new.content);
+                return Err(error);
+            }
+        }
+        self.counters.add(&new.content);
+        let old = core::mem::replace(&mut *lock(slot), new);
+        self.counters.remove(&old.content);
+        self.end(old.content);
+        Ok(())
+    }
+
+    /// Copies the page of `key` to `page`. False if there is none: then `page` is as it was.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the content is not what was put, [`StoreError::Io`] if it is in
+    /// the file and cannot be read; `page` has any content then.
+    pub fn get(&self, key: usize, page: &mut [u8]) -> Result<bool, StoreError> {
+        let slot = self.slot(key)?;
+        self.check_size(page)?;
+        let mut slot = lock(slot);
+        if matches!(slot.content, Content::Absent) {
+            return Ok(false);
+        }
+        slot.touched_s = self.now_s.load(Relaxed);
+        self.unpack(key, &slot, page)?;
+        Ok(true)
+    }
+
+    /// Forgets the page of `key`. False if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Key`].
+    pub fn remove(&self, key: usize) -> Result<bool, StoreError> {
+        let old = core::mem::take(&mut *lock(self.slot(key)?));
+        self.counters.remove(&old.content);
+        let was_there = !matches!(old.content, Content::Absent);
+        self.end(old.content);
+        Ok(was_there)
+    }
+
+    /// The account. O(1), or as long as the pool's own takes.
+    pub fn stats(&self) -> Stats {
+        let counters = &self.counters;
+        let pages = counters.pages.load(Relaxed);
+        let traffic = self.backing.as_ref().map(Backing::traffic).unwrap_or_default();
+        let pool_bytes = self.memory_bytes();
+        let plain_bytes = counters.plain.load(Relaxed) * self.config.page_bytes;
+        Stats {
+            pages,
+            original_bytes: pages * self.config.page_bytes,
+            compressed_bytes: counters.compressed_bytes.load(Relaxed) + plain_bytes,
+            pool_bytes,
+            table_bytes: size_of_val(&*self.slots) + self.dedup.as_ref().map_or(0, Dedup::bytes),
+            limit_bytes: self.config.limit_bytes,
+            most_pool_bytes: counters.most_memory_bytes.load(Relaxed),
+            same_filled_pages: counters.same_filled.load(Relaxed),
+            sharing_pages: counters.sharing.load(Relaxed),
+            raw_pages: counters.raw.load(Relaxed),
+            raw_pages_ever: counters.raw_ever.load(Relaxed),
+            compacted_pages: counters.compacted_bytes.load(Relaxed) / self.config.page_bytes as u64,
+            recompressed_pages: counters.recompressed.load(Relaxed),
+            written_back_pages: counters.written_back.load(Relaxed),
+            file_pages: traffic.held,
+            file_reads: traffic.reads,
+            failed_reads: traffic.failed_reads,
+            failed_writes: traffic.failed_writes,
+        }
+    }
+
+    /// Calls `each` with the state of every page that is stored, by key. It must not use the store.
+    pub fn for_each_page(&self, mut each: impl FnMut(PageState)) {
+        let now_s = self.now_s.load(Relaxed);
+        for (key, slot) in self.slots.iter().enumerate() {
+            let slot = lock(slot);
+            let kind = match &slot.content {
+                Content::Absent => continue,
+                Content::Filled(_) => PageKind::SameFilled,
+                Content::Backed(_) => PageKind::WrittenBack,
+                content => match content.packed().filter(|packed| packed.codec != CodecId::RAW) {
+                    None => PageKind::Raw,
+                    Some(packed) => PageKind::Compressed {
+                        bytes: packed.bytes as usize,
+                        codec: usize::from(packed.codec.0),
+                        shared: matches!(content, Content::Shared(_)),
+                    },
+                },
+            };
+            let codec = match kind {
+                PageKind::Compressed { codec, .. } => codec + 1,
+                _ => 0,
+            };
+            each(PageState {
+                key,
+                touched: Duration::from_secs(slot.touched_s.into()),
+                kind,
+                is_idle: slot.touched_s < now_s,
+                is_incompressible: usize::from(slot.tried_codecs) > codec,
+            });
+        }
+    }
+
+    pub(crate) fn slot(&self, key: usize) -> Result<&Mutex<Slot>, StoreError> {
+        self.slots.get(key).ok_or(StoreError::Key { key, pages: self.slots.len() })
+    }
+
+    fn check_size(&self, page: &[u8]) -> Result<(), StoreError> {
+        let (bytes, page_bytes) = (page.len(), self.config.page_bytes);
+        if bytes == page_bytes { Ok(()) } else { Err(StoreError::PageSize { bytes, page_bytes }) }
+    }
+
+    /// A page that no word fills, somewhere in memory.
+    fn pack(&self, page: &[u8], hash: u64) -> Result<Content, StoreError> {
+        if let Some(known) = self.known(hash, page) {
+            return Ok(Content::Shared(known));
+        }
+        match self.compress(page, CodecId(0), self.config.raw_from_bytes)? {
+            Some(packed) => Ok(self.own_or_share(packed, hash)),
+            None if page.len() > self.objects.max_size_bytes() => Ok(Content::Plain(page.into())),
+            None => {
+                let object = self.objects.put(page)?;
+                let bytes = page.len() as u32;
+                let packed = Packed { object, bytes, codec: CodecId::RAW };
+                self.counters.object_begins(&packed);
+                Ok(self.own_or_share(packed, hash))
+            }
+        }
+    }
+
+    /// The object that has this content already.
+    pub(crate) fn known(&self, hash: u64, page: &[u8]) -> Option<Arc<Shared>> {
+        let known = self.dedup.as_ref()?.find(hash)?;
+        let is_same = with_buffer(page.len(), |other| {
+            self.unpack_object(&known.packed, other) && other == page
+        });
+        if is_same {
+            return Some(known);
+        }
+        self.end(Content::Shared(known));
+        None
+    }
+
+    pub(crate) fn own_or_share(&self, packed: Packed, hash: u64) -> Content {
+        let Some(dedup) = &self.dedup else { return Content::Own(packed) };
+        let shared = Arc::new(Shared { packed, hash });
+        dedup.insert(&shared);
+        Content::Shared(shared)
+    }
+
+    /// The page compressed into an object of less than `below_bytes`, if it becomes that short.
+    pub(crate) fn compress(
+        &self,
+        page: &[u8],
+        codec: CodecId,
+        below_bytes: usize,
+    ) -> Result<Option<Packed>, PoolError> {
+        let compressor = &self.config.codecs[usize::from(codec.0)];
+        with_buffer(compressor.bound_bytes(page.len()), |out| {
+            let most_bytes = self.objects.max_size_bytes();
+            let bytes = compressor.compress(page, out);
+            let Some(bytes) = bytes.filter(|&bytes| bytes < below_bytes && bytes <= most_bytes)
+            else {
+                return Ok(None);
+            };
+            let object = self.objects.put(&out[..bytes])?;
+            let packed = Packed { object, bytes: bytes as u32, codec };
+            self.counters.object_begins(&packed);
+            Ok(Some(packed))
+        })
+    }
+
+    /// The page of a slot that has one.
+    pub(crate) fn unpack(
+        &self,
+        key: usize,
+        slot: &Slot,
+        page: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let is_whole = match &slot.content {
+            Content::Absent => false,
+            Content::Filled(word) => {
+                page.chunks_exact_mut(8)
+                    .for_each(|chunk| chunk.copy_from_slice(&word.to_ne_bytes()));
+                return Ok(());
+            }
+            Content::Own(packed) => self.unpack_object(packed, page),
+            Content::Shared(shared) => self.unpack_object(&shared.packed, page),
+            Content::Plain(plain) => {
+                page.copy_from_slice(plain);
+                true
+            }
+            Content::Backed(block) => {
+                let backing = self.backing.as_ref().ok_or(StoreError::NoFile)?;
+                backing.read(block, page)?;
+                true
+            }
+        };
+        if is_whole && xxh3_64(page) as u32 == slot.checksum {
+            Ok(())
+        } else {
+            Err(StoreError::Damaged { key })
+        }
+    }
+
+    fn unpack_object(&self, packed: &Packed, page: &mut [u8]) -> bool {
+        self.objects.read(&packed.object, |data| {
+            if packed.codec == CodecId::RAW {
+                page.copy_from_slice(data);
+                return true;
+            }
+            self.config.codecs[usize::from(packed.codec.0)].decompress(data, page)
+        })
+    }
+
+    /// Ends a content that no slot has any more.
+    pub(crate) fn end(&self, content: Content) {
+        let packed = match (content, &self.dedup, &self.backing) {
+            (Content::Own(packed), ..) => packed,
+            (Content::Shared(shared), Some(dedup), _) => match dedup.release(shared) {
+                Some(packed) => packed,
+                None => return,
+            },
+            (Content::Backed(block), _, Some(backing)) => return backing.free(block),
+            _ => return,
+        };
+        self.counters.object_ends(&packed);
+        self.objects.free(packed.object);
+    }
+
+    /// What counts against the limit.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let plain_bytes = self.counters.plain.load(Relaxed) * self.config.page_bytes;
+        let bytes = self.objects.stats().footprint_bytes() + plain_bytes;
+        self.counters.most_memory_bytes.fetch_max(bytes, Relaxed);
+        bytes
+    }
+
+    /// Makes room if the limit is passed. The footprint is looked at with every 16th put, and with
+    /// every one where the limit is small or within an eighth.
+    fn keep_limit(&self) -> Result<(), StoreError> {
+        let was = self.until_look.fetch_sub(1, Relaxed);
+        if (1..=PUTS_A_LOOK).contains(&was) {
+            return Ok(());
+        }
+        let limit_bytes = self.config.limit_bytes;
+        let bytes = self.memory_bytes();
+        let is_far = bytes < limit_bytes / 8 * 7 && limit_bytes >= SMALL_LIMIT_BYTES;
+        let puts = if limit_bytes == 0 || is_far { PUTS_A_LOOK - 1 } else { 0 };
+        self.until_look.store(puts, Relaxed);
+        if limit_bytes > 0 && bytes > limit_bytes && !self.relieve(limit_bytes) {
+            return Err(StoreError::Limit { limit_bytes });
+        }
+        Ok(())
+    }
+}
+
+/// The word that fills a page, if one does.
+fn filling_word(page: &[u8]) -> Option<u64> {
+    let (first, rest) = page.split_first_chunk::<8>()?;
+    (rest == &page[..rest.len()]).then(|| u64::from_ne_bytes(*first))
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A slot is replaced whole: a panic of a codec leaves it as it was.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,264 @@
+//! What is done with pages while nobody asks for them: stronger codecs for what is idle, the file
+//! for what is idle or incompressible, and room when the limit is near.
+
+use std::ops::AddAssign;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use hectare_pool::Pool;
+
+use crate::StoreError;
+use crate::buffer::with_buffer;
+use crate::slot::{CodecId, Content, Slot};
+use crate::store::{Store, lock};
+
+/// Pages written back between two looks at the footprint.
+const PAGES_A_LOOK: usize = 64;
+
+/// What [`Store::tend`] does by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// A page that was not touched for so long is recompressed by the last codec, if there are
+    /// several; `None`: only when asked to.
+    pub recompress_after: Option<Duration>,
+    /// A page that was not touched for so long is written back, if there is a file.
+    pub write_back_after: Option<Duration>,
+    /// From this part of the limit on room is made; 100 and more: only when the limit is reached.
+    pub pressure_percent: usize,
+}
+
+impl Default for Policy {
+    /// Recompressed after a minute, written back after an hour, pressure from 90 % of the limit.
+    fn default() -> Self {
+        Self {
+            recompress_after: Some(Duration::from_secs(60)),
+            write_back_after: Some(Duration::from_secs(3600)),
+            pressure_percent: 90,
+        }
+    }
+}
+
+/// Which pages are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Select {
+    /// All that are in memory.
+    All,
+    /// Those that were not touched for so long.
+    Idle(Duration),
+    /// Those that are kept raw.
+    Raw,
+}
+
+/// What a call has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tended {
+    /// Pages compressed anew.
+    pub recompressed_pages: usize,
+    /// Pages written back.
+    pub written_back_pages: usize,
+}
+
+impl AddAssign for Tended {
+    fn add_assign(&mut self, other: Self) {
+        self.recompressed_pages += other.recompressed_pages;
+        self.written_back_pages += other.written_back_pages;
+    }
+}
+
+impl<P: Pool> Store<P> {
+    /// Does what the [`Policy`] asks for: call it every second or so, from one thread. O(pages).
+    ///
+    /// # Errors
+    /// [`StoreError`] of the first page that failed; the others are as they were, or done.
+    pub fn tend(&self) -> Result<Tended, StoreError> {
+        self.tend_at(self.begun.elapsed())
+    }
+
+    /// [`tend`](Self::tend) by a clock of the caller's, which begins with the store and never goes
+    /// backwards.
+    ///
+    /// # Errors
+    /// As [`tend`](Self::tend).
+    pub fn tend_at(&self, now: Duration) -> Result<Tended, StoreError> {
+        let now_s = now.as_secs().try_into().unwrap_or(u32::MAX);
+        self.now_s.fetch_max(now_s, Relaxed);
+        let policy = self.config.policy;
+        let mut tended = Tended::default();
+        let last_codec = self.config.codecs.len() - 1;
+        if let Some(after) = policy.recompress_after.filter(|_| last_codec > 0) {
+            tended += self.recompress(last_codec, Select::Idle(after))?;
+        }
+        if let Some(after) = policy.write_back_after.filter(|_| self.backing.is_some()) {
+            tended += self.write_back(Select::Idle(after))?;
+        }
+        let pressure_bytes = self.config.limit_bytes / 100 * policy.pressure_percent;
+        if self.config.limit_bytes > 0 && self.memory_bytes() > pressure_bytes {
+            if last_codec > 0 {
+                tended += self.recompress(last_codec, Select::All)?;
+            }
+            self.relieve(pressure_bytes);
+        }
+        Ok(tended)
+    }
+
+    /// Compresses pages anew by codec `codec` (its number in
+    /// [`Config::codecs`](crate::Config::codecs)), where that makes them shorter.
+    ///
+    /// # Errors
+    /// [`StoreError::NoCodec`], or that of the first page that failed.
+    pub fn recompress(&self, codec: usize, select: Select) -> Result<Tended, StoreError> {
+        if codec >= self.config.codecs.len() {
+            return Err(StoreError::NoCodec { codec });
+        }
+        let codec = CodecId(codec as u8);
+        let pages = self.for_each(select, |key, slot| self.recompress_slot(key, slot, codec))?;
+        self.counters.recompressed.fetch_add(pages as u64, Relaxed);
+        Ok(Tended { recompressed_pages: pages, ..Tended::default() })
+    }
+
+    /// Writes pages to the file, and their memory is free.
+    ///
+    /// # Errors
+    /// [`StoreError::NoFile`], [`StoreError::FileFull`], or that of the first page that failed.
+    pub fn write_back(&self, select: Select) -> Result<Tended, StoreError> {
+        let pages = self.for_each(select, |key, slot| self.write_back_slot(key, slot))?;
+        Ok(Tended { written_back_pages: pages, ..Tended::default() })
+    }
+
+    /// Compacts the pool. Returns the bytes given back.
+    pub fn compact(&self) -> usize {
+        let bytes = self.pool().compact();
+        self.counters.compacted_bytes.fetch_add(bytes as u64, Relaxed);
+        bytes
+    }
+
+    /// Brings memory to at most `most_bytes`: by compaction, then by writing back, raw pages first
+    /// and then the older before the newer. False if that was not enough. One thread at a time: the
+    /// others wait, and look whether it still has to be done.
+    pub(crate) fn relieve(&self, most_bytes: usize) -> bool {
+        let _one = lock(&self.relieving);
+        let fits = || self.memory_bytes() <= most_bytes;
+        if fits() {
+            return true;
+        }
+        // Whole pages of room are worth a way through all objects, what a full pool lacks is not.
+        let stats = self.pool().stats();
+        if stats.footprint_bytes() - stats.stored_bytes > stats.footprint_bytes() / 16 {
+            self.compact();
+        }
+        if fits() || self.backing.is_none() {
+            return fits();
+        }
+        let now_s = self.now_s.load(Relaxed);
+        let ages = std::iter::successors(Some(now_s), |&age_s| (age_s > 0).then_some(age_s / 2));
+        let idle = ages.map(|age_s| Select::Idle(Duration::from_secs(age_s.into())));
+        for select in std::iter::once(Select::Raw).chain(idle) {
+            let mut pages = 0;
+            // What goes wrong is told by `fits`: a caller wants room and nothing else.
+            let _ = self.for_each_while(select, |key, slot| {
+                let is_written = self.write_back_slot(key, slot)?;
+                pages += usize::from(is_written);
+                Ok((is_written, pages % PAGES_A_LOOK != 0 || !fits()))
+            });
+            if fits() {
+                return true;
+            }
+            self.compact();
+            if fits() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn recompress_slot(
+        &self,
+        key: usize,
+        slot: &mut Slot,
+        codec: CodecId,
+    ) -> Result<bool, StoreError> {
+        let CodecId(number) = codec;
+        let old = slot.content.packed().filter(|packed| packed.codec != CodecId::RAW);
+        let is_done = old.is_some_and(|packed| packed.codec >= codec);
+        if is_done || slot.tried_codecs > number {
+            return Ok(false);
+        }
+        let below_bytes = old.map_or(self.config.raw_from_bytes, |packed| packed.bytes as usize);
+        with_buffer(self.config.page_bytes, |page| {
+            self.unpack(key, slot, page)?;
+            let new = match &slot.content {
+                Content::Shared(shared) => match self.known(shared.hash, page) {
+                    Some(known) if known.packed.codec == codec => Some(Content::Shared(known)),
+                    known => {
+                        known.into_iter().for_each(|known| self.end(Content::Shared(known)));
+                        let packed = self.compress(page, codec, below_bytes)?;
+                        packed.map(|packed| self.own_or_share(packed, shared.hash))
+                    }
+                },
+                _ => self.compress(page, codec, below_bytes)?.map(Content::Own),
+            };
+            slot.tried_codecs = number + 1;
+            let is_shorter = new.is_some();
+            if let Some(new) = new {
+                self.replace(slot, new);
+            }
+            Ok(is_shorter)
+        })
+    }
+
+    fn write_back_slot(&self, key: usize, slot: &mut Slot) -> Result<bool, StoreError> {
+        let backing = self.backing.as_ref().ok_or(StoreError::NoFile)?;
+        with_buffer(self.config.page_bytes, |page| {
+            self.unpack(key, slot, page)?;
+            let block = backing.write(page)?;
+            self.counters.written_back.fetch_add(1, Relaxed);
+            self.replace(slot, Content::Backed(block));
+            Ok(true)
+        })
+    }
+
+    /// The same page, elsewhere.
+    fn replace(&self, slot: &mut Slot, new: Content) {
+        self.counters.add(&new);
+        let old = core::mem::replace(&mut slot.content, new);
+        self.counters.remove(&old);
+        self.end(old);
+    }
+
+    fn for_each(
+        &self,
+        select: Select,
+        mut act: impl FnMut(usize, &mut Slot) -> Result<bool, StoreError>,
+    ) -> Result<usize, StoreError> {
+        self.for_each_while(select, |key, slot| Ok((act(key, slot)?, true)))
+    }
+
+    /// Calls `act` with each selected page that takes memory, under its slot's lock. It tells whether
+    /// it did something, and whether to go on. Returns with how many it did something.
+    fn for_each_while(
+        &self,
+        select: Select,
+        mut act: impl FnMut(usize, &mut Slot) -> Result<(bool, bool), StoreError>,
+    ) -> Result<usize, StoreError> {
+        let now_s = self.now_s.load(Relaxed);
+        let mut done = 0;
+        for (key, slot) in self.slots.iter().enumerate() {
+            let mut slot = lock(slot);
+            let is_meant = match select {
+                Select::All => true,
+                Select::Idle(after) => {
+                    u64::from(now_s.saturating_sub(slot.touched_s)) >= after.as_secs()
+                }
+                Select::Raw => slot.content.is_raw(),
+            };
+            if is_meant && slot.content.is_in_memory() {
+                let (is_done, goes_on) = act(key, &mut slot)?;
+                done += usize::from(is_done);
+                if !goes_on {
+                    break;
+                }
+            }
+        }
+        Ok(done)
+    }
+}
