@@ -105,6 +105,14 @@ impl Header {
         (self.0 | next.0 << 1) & Self::PREV_FREE != 0
     }
 
+    /// Whether this is the header of a used block that has no more than `granules`.
+    #[inline(always)]
+    pub(crate) fn is_used_within(self, granules: usize) -> bool {
+        // One comparison: `FREE` rotated to the top makes it larger than any size, and a size of zero
+        // wraps. `PREV_FREE` is half of the unit.
+        self.0.rotate_right(1).wrapping_sub(1 << 1) < granules << 1
+    }
+
     /// What stands before the first block of a pool of `granules`; `owned` if the pool is to be
     /// given back once it is free.
     pub(crate) fn pool(granules: usize, owned: bool) -> Self {

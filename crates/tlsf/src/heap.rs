@@ -48,24 +48,23 @@ const WILDERNESS_GRANULES: usize = 4096;
 pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
     /// The address of index zero.
     pub(crate) base: usize,
-    /// The payloads of all blocks lie in the `span_granules` from `low` on.
-    pub(crate) low: usize,
-    pub(crate) span_granules: WordOf<R>,
+    /// How much less is used now than at the peak, in the units of [`Header::size_bits`]: so a call
+    /// updates one number, and compares none.
+    pub(crate) headroom_bits: usize,
+    /// The indices of all blocks are from `low` to below `end`.
+    pub(crate) low: WordOf<R>,
+    pub(crate) end: WordOf<R>,
     /// The first block of the newest pool, 0 without one.
     pub(crate) newest_pool: WordOf<R>,
     pub(crate) pool_count: WordOf<R>,
     /// Granules in all blocks.
     pub(crate) managed_granules: WordOf<R>,
-    /// The most granules that were ever used at once, and how many fewer are used now: so a call
-    /// updates one number, and compares none.
+    /// The most granules that were ever used at once.
     pub(crate) peak_used_granules: WordOf<R>,
-    pub(crate) headroom_granules: WordOf<R>,
     /// The free block that is in no list: what the last split left. The next block is likely to be
     /// cut off it, or to be freed before it, and then no list is touched. 0 if there is none.
     pub(crate) victim: WordOf<R>,
     pub(crate) victim_granules: WordOf<R>,
-    /// Where the `prev` link of no block is written, and never read.
-    no_block: WordOf<R>,
     pub(crate) last_failure: Option<Failure>,
     pub(crate) table: Table<R>,
 }
@@ -79,20 +78,27 @@ where
     pub const fn new() -> Self {
         Self {
             base: 0,
-            low: 0,
-            span_granules: S::Word::ZERO,
+            headroom_bits: 0,
+            low: S::Word::ZERO,
+            end: S::Word::ZERO,
             newest_pool: S::Word::ZERO,
             pool_count: S::Word::ZERO,
             managed_granules: S::Word::ZERO,
             peak_used_granules: S::Word::ZERO,
-            headroom_granules: S::Word::ZERO,
             victim: S::Word::ZERO,
             victim_granules: S::Word::ZERO,
-            no_block: S::Word::ZERO,
             last_failure: None,
             table: Table::<[S; FIRST]>::EMPTY,
         }
     }
+}
+
+/// A used block as [`Tlsf::used_block`] found it.
+#[derive(Clone, Copy)]
+pub(crate) struct Used<S> {
+    pub(crate) block: Block<S>,
+    pub(crate) header: Header,
+    index: usize,
 }
 
 impl<S: Shape, const FIRST: usize> Default for Tlsf<[S; FIRST]>
@@ -110,17 +116,24 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// `None` when no block is large enough; [`last_failure`](Self::last_failure) then tells why.
     #[inline]
     pub fn malloc(&mut self, size: usize) -> Option<NonNull<u8>> {
-        if size > Block::<R::Row>::payload_bytes(self.table.max_class()) {
-            return self.malloc_largest(size);
+        // Smaller sizes would be looked for in lists of blocks smaller than the smallest.
+        let least = const {
+            ((Block::<R::Row>::MIN_GRANULES - 1) << R::Row::GRANULE_LOG2)
+                .saturating_sub(Self::HEADER_BYTES - 1)
+        };
+        let size = size.max(least);
+        if size > Block::<R::Row>::payload_bytes(self.table.max_near_class()) {
+            return self.malloc_large(size);
         }
-        let least = const { (Block::<R::Row>::MIN_GRANULES - 1) << R::Row::GRANULE_LOG2 };
-        let bin = Bin::above::<R::Row>((size + (Self::HEADER_BYTES - 1)).max(least));
-        let index = self.table.head(bin);
+        let bin = Bin::above::<R::Row>(size + (Self::HEADER_BYTES - 1));
+        // A block of the next list has at most two widths too much, and is not split.
+        let near = self.table.near(bin);
+        let index = self.table.head(near);
         if index == 0 {
             return self.malloc_larger(size, bin);
         }
         let block = self.block(index);
-        self.table.pop(bin, block.next());
+        self.table.pop(near, block.next());
         Some(self.use_whole(block, block.header()))
     }
 
@@ -134,10 +147,9 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// is caught by luck.
     #[inline]
     pub unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
-        let block = self.used_block(ptr)?;
-        let header = block.header();
-        if !self.free_between_used(block, header) {
-            self.merge(block, header);
+        let used = self.used_block(ptr)?;
+        if !self.free_between_used(used) {
+            self.merge(used.block, used.header);
         }
         Ok(())
     }
@@ -151,49 +163,45 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         &mut self,
         ptr: NonNull<u8>,
     ) -> Result<Option<Block<R::Row>>, Misuse> {
-        let block = self.used_block(ptr)?;
-        let header = block.header();
-        if self.free_between_used(block, header) { Ok(None) } else { Ok(self.merge(block, header)) }
+        let used = self.used_block(ptr)?;
+        Ok(if self.free_between_used(used) { None } else { self.merge(used.block, used.header) })
     }
 
     /// Frees a block if both its neighbours are used.
     #[inline(always)]
-    fn free_between_used(&mut self, block: Block<R::Row>, header: Header) -> bool {
+    fn free_between_used(&mut self, used: Used<R::Row>) -> bool {
+        let Used { block, header, index } = used;
         let next = block.behind(header);
         let next_header = next.header();
         if header.may_merge(next_header) {
             cold_path();
             return false;
         }
-        self.note_freed(header.granules());
+        self.note_freed(header.size_bits());
         next.set_header(next_header.with_prev_free());
         // No block before it is free: header and footer are the same.
         next.set_footer_before(header.with_free());
         block.set_header(header.with_free());
-        self.push(block, Bin::of_header::<R::Row>(header));
+        self.push_index(block, index, Bin::of_header::<R::Row>(header));
         true
     }
 
     /// The used block whose payload `ptr` is, as far as its header tells.
     #[inline(always)]
-    pub(crate) fn used_block(&self, ptr: NonNull<u8>) -> Result<Block<R::Row>, Misuse> {
+    pub(crate) fn used_block(&self, ptr: NonNull<u8>) -> Result<Used<R::Row>, Misuse> {
         let payload = ptr.as_ptr().expose_provenance();
         // A misaligned one has its low bits at the top now.
-        let offset = payload.wrapping_sub(self.low).rotate_right(R::Row::GRANULE_LOG2);
-        let span = self.span_granules.get();
-        if offset >= span {
+        let index = payload.wrapping_sub(self.base).rotate_right(R::Row::GRANULE_LOG2);
+        if index >= self.end.get() || index < self.low.get() {
             return Err(Misuse::Foreign);
         }
         // SAFETY: the callers' promise, or memory between the pools if they lied.
         let block = unsafe { Block::at(payload) };
         let header = block.header();
-        if header.is_free() {
-            return Err(Misuse::DoubleFree);
+        if !header.is_used_within(self.end.get() - index) {
+            return Err(if header.is_free() { Misuse::DoubleFree } else { Misuse::Corrupt });
         }
-        if header.granules().wrapping_sub(1) >= span - offset {
-            return Err(Misuse::Corrupt);
-        }
-        Ok(block)
+        Ok(Used { block, header, index })
     }
 
     /// Makes a used block free, joins it with its free neighbours and files the whole; returns it
@@ -201,7 +209,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     #[inline(never)]
     fn merge(&mut self, block: Block<R::Row>, header: Header) -> Option<Block<R::Row>> {
         let mut granules = header.granules();
-        self.note_freed(granules);
+        self.note_freed(header.size_bits());
         let mut end = block.after(granules);
         let end_header = end.header();
         if end_header.is_free() {
@@ -285,9 +293,12 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Some(self.use_part(block, header, granules))
     }
 
-    /// Allocates a size whose class would lie past the end of the table.
+    /// Allocates a size whose class is the last, or would lie past the end of the table.
     #[cold]
-    fn malloc_largest(&mut self, size: usize) -> Option<NonNull<u8>> {
+    fn malloc_large(&mut self, size: usize) -> Option<NonNull<u8>> {
+        if let Some(granules) = self.granules_for(size) {
+            return self.malloc_larger(size, Bin::round_up::<R::Row>(granules).1);
+        }
         if size > Block::<R::Row>::payload_bytes(self.table.max_granules()) {
             return self.fail(usize::MAX);
         }
@@ -331,7 +342,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let next = block.behind(header);
         next.set_header(next.header().without_prev_free());
         block.set_header(header.without_free());
-        self.hand_out(block, header.granules())
+        self.hand_out(block, header)
     }
 
     /// Makes the first `granules` of a free block that is in no list used, and the rest the victim.
@@ -346,9 +357,10 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if Self::stays_whole(rest, granules) {
             return self.use_whole(block, header);
         }
-        block.set_header(Header::used(granules).with_prev_free_of(header));
+        let used = Header::used(granules).with_prev_free_of(header);
+        block.set_header(used);
         self.split_off(block.after(granules), rest);
-        self.hand_out(block, granules)
+        self.hand_out(block, used)
     }
 
     /// Whether a remainder of `rest` is too small to be split off a block of `granules`.
@@ -362,41 +374,43 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     #[inline(always)]
-    pub(crate) fn hand_out(&mut self, block: Block<R::Row>, granules: usize) -> NonNull<u8> {
-        self.note_used(granules);
+    fn hand_out(&mut self, block: Block<R::Row>, header: Header) -> NonNull<u8> {
+        self.note_used(header.size_bits());
         // SAFETY: a block's payload lies behind its header, so not at address zero.
         unsafe { NonNull::new_unchecked(block.as_ptr()) }
     }
 
-    /// Counts `granules` more as used.
+    /// Counts so much more as used, in the units of headers.
     #[inline(always)]
-    pub(crate) fn note_used(&mut self, granules: usize) {
-        let (headroom, is_peak) = self.headroom_granules.minus(granules);
-        self.headroom_granules = headroom;
+    pub(crate) fn note_used(&mut self, size_bits: usize) {
+        let is_peak = self.headroom_bits < size_bits;
+        self.headroom_bits = self.headroom_bits.wrapping_sub(size_bits);
         if is_peak {
             self.raise_peak();
         }
     }
 
     #[cold]
+    #[inline(never)]
     fn raise_peak(&mut self) {
         // Below zero by what the peak is higher.
-        self.peak_used_granules = self.peak_used_granules.minus(self.headroom_granules.get()).0;
-        self.headroom_granules = WordOf::<R>::ZERO;
+        let higher_granules = self.headroom_bits.wrapping_neg() >> Header::FLAG_BITS;
+        let peak_granules = self.peak_used_granules.get() + higher_granules;
+        self.peak_used_granules = WordOf::<R>::truncate(peak_granules);
+        self.headroom_bits = 0;
     }
 
-    /// Counts `granules` fewer as used.
+    /// Counts so much less as used, in the units of headers.
     #[inline(always)]
-    pub(crate) fn note_freed(&mut self, granules: usize) {
-        let headroom = self.headroom_granules.get() + granules;
-        self.headroom_granules = WordOf::<R>::truncate(headroom);
+    pub(crate) fn note_freed(&mut self, size_bits: usize) {
+        self.headroom_bits += size_bits;
     }
 
     /// How many granules are in used blocks.
     #[inline(always)]
     pub(crate) fn used_granules(&self) -> usize {
         // Only overwritten headers make it negative.
-        self.peak_used_granules.get().saturating_sub(self.headroom_granules.get())
+        self.peak_used_granules.get().saturating_sub(self.headroom_bits >> Header::FLAG_BITS)
     }
 
     /// How many granules are in free blocks.
@@ -431,23 +445,17 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Puts a free block at the head of `bin`.
     #[inline(always)]
     fn push(&mut self, block: Block<R::Row>, bin: Bin) {
-        let index = self.index(block);
-        let old = self.table.push(bin, index);
-        block.set_next(old);
-        self.set_prev_of(old, index);
+        self.push_index(block, self.index(block), bin);
     }
 
-    /// Sets the `prev` link of the block `index`; of no block if that is 0.
-    ///
-    /// Whether there is one cannot be foreseen, so the place is chosen, not the way.
+    /// As [`push`](Self::push), for a block whose index is known.
     #[inline(always)]
-    fn set_prev_of(&mut self, index: usize, prev: usize) {
-        let no_block = (&raw mut self.no_block).expose_provenance();
-        // `prev` is the second word of a payload.
-        let no_payload = no_block.wrapping_sub(Self::HEADER_BYTES);
-        let payload = select_unpredictable(index != 0, self.block(index).payload(), no_payload);
-        // SAFETY: a free block of the heap, or the heap's own field, of which only the link is used.
-        unsafe { Block::<R::Row>::at(payload) }.set_prev(prev);
+    fn push_index(&mut self, block: Block<R::Row>, index: usize, bin: Bin) {
+        let old = self.table.push(bin, index);
+        block.set_next(old);
+        // Whether there was one cannot be foreseen, so the place is chosen, not the way: the `prev` of
+        // the first says nothing.
+        select_unpredictable(old != 0, self.block(old), block).set_prev(index);
     }
 
     /// Takes a free block of `granules` out of its list; or leaves the heap without a victim, if it
@@ -465,7 +473,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         } else {
             let prev = block.prev();
             self.block(prev).set_next(next);
-            self.set_prev_of(next, prev);
+            select_unpredictable(next != 0, self.block(next), block).set_prev(prev);
         }
     }
 

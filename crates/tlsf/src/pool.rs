@@ -125,7 +125,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         self.pool_count = self.pool_count.minus(1).0;
         self.managed_granules = self.managed_granules.minus(granules).0;
         if self.pool_count == WordOf::<R>::ZERO {
-            (self.base, self.low, self.span_granules) = (0, 0, WordOf::<R>::ZERO);
+            (self.base, self.low, self.end) = (0, WordOf::<R>::ZERO, WordOf::<R>::ZERO);
         }
         Ok(())
     }
@@ -145,26 +145,22 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         })
     }
 
-    /// Extends the span of addresses to `first..end`, if indices reach so far.
+    /// Extends the span of indices to the blocks from `first` to `end`, if they reach so far.
     fn reach(&mut self, first: usize, end: usize) -> Result<(), PoolError> {
-        let (base, low, high) = if self.pool_count == WordOf::<R>::ZERO {
-            (Self::base_for(first, end), first, end)
-        } else {
-            (self.base, self.low.min(first), end.max(self.low + self.span_bytes()))
-        };
+        let is_first_pool = self.pool_count == WordOf::<R>::ZERO;
+        let base = if is_first_pool { Self::base_for(first, end) } else { self.base };
         let index = |payload: usize| payload.wrapping_sub(base) >> R::Row::GRANULE_LOG2;
+        let (mut low, mut end) = (index(first), index(end));
         let reach = 1..=WordOf::<R>::MAX;
-        if !reach.contains(&index(first)) || !reach.contains(&index(end)) {
+        if !reach.contains(&low) || !reach.contains(&end) {
             return Err(PoolError::OutOfReach);
         }
-        (self.base, self.low) = (base, low);
-        self.span_granules = WordOf::<R>::truncate((high - low) >> R::Row::GRANULE_LOG2);
+        if !is_first_pool {
+            (low, end) = (low.min(self.low.get()), end.max(self.end.get()));
+        }
+        self.base = base;
+        (self.low, self.end) = (WordOf::<R>::truncate(low), WordOf::<R>::truncate(end));
         Ok(())
-    }
-
-    /// From the first payload of all pools to the last end, in bytes.
-    pub(crate) fn span_bytes(&self) -> usize {
-        self.span_granules.get() << R::Row::GRANULE_LOG2
     }
 
     /// The address of index zero that puts the first pool into the middle of what can be reached.
@@ -191,11 +187,11 @@ impl<R: ?Sized + Rows> Iterator for Pools<'_, R> {
 
     fn next(&mut self) -> Option<Pool> {
         // A broken chain must not make this a loop without end, nor lead out of the heap's memory.
-        let block = self.heap.block(self.index);
-        let offset = block.payload().wrapping_sub(self.heap.low);
-        if self.index == 0 || self.left == 0 || offset >= self.heap.span_bytes() {
+        let blocks = self.heap.low.get()..self.heap.end.get();
+        if self.index == 0 || self.left == 0 || !blocks.contains(&self.index) {
             return None;
         }
+        let block = self.heap.block(self.index);
         self.index = block.older_pool();
         self.left -= 1;
         Some(Pool { first_payload: block.payload() })

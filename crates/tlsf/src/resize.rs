@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 
 use crate::block::{Block, Header};
 use crate::error::Misuse;
-use crate::heap::Tlsf;
+use crate::heap::{Tlsf, Used};
 use crate::table::{Bin, Rows, Shape};
 
 impl<R: ?Sized + Rows> Tlsf<R> {
@@ -75,7 +75,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// `ptr` came from this heap.
     #[inline]
     pub unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
-        Ok(Block::<R::Row>::payload_bytes(self.used_block(ptr)?.header().granules()))
+        Ok(Block::<R::Row>::payload_bytes(self.used_block(ptr)?.header.granules()))
     }
 
     /// As [`usable_size`](Self::usable_size), for a block of any heap with these parameters.
@@ -107,11 +107,10 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         align: usize,
         size: usize,
     ) -> Result<Option<NonNull<u8>>, Misuse> {
-        let block = self.used_block(ptr)?;
+        let Used { block, header, .. } = self.used_block(ptr)?;
         let Some(needed) = self.granules_for(size) else { return Ok(self.fail(usize::MAX)) };
         // What is wanted; but what is there is taken if it is enough, and only then left.
         let rounded = Bin::round_up::<R::Row>(needed).0;
-        let header = block.header();
         let have = header.granules();
         let next = block.after(have);
         let next_header = next.header();
@@ -173,10 +172,11 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Counts a used block that had so many granules and now has others.
     #[inline(always)]
     fn note_resized(&mut self, had: usize, has: usize) {
+        let size_bits = |granules: usize| Header::used(granules).size_bits();
         if has > had {
-            self.note_used(has - had);
+            self.note_used(size_bits(has - had));
         } else {
-            self.note_freed(had - has);
+            self.note_freed(size_bits(had - has));
         }
     }
 

@@ -253,6 +253,13 @@ impl<R: ?Sized + Rows> Table<R> {
         end - (end >> (R::Row::SECOND_LOG2 + 1)).max(1) + 1
     }
 
+    /// The largest size that [`Bin::round_up`] keeps below the last list.
+    #[inline(always)]
+    pub(crate) fn max_near_class(&self) -> usize {
+        let end = self.max_granules() + 1;
+        end - 2 * (end >> (R::Row::SECOND_LOG2 + 1)).max(1) + 1
+    }
+
     /// The word of the table with that number. Unchecked, since a check for each access takes a
     /// tenth of a call's instructions.
     #[inline(always)]
@@ -318,6 +325,15 @@ impl<R: ?Sized + Rows> Table<R> {
             self.set_occupied(self.occupied.get() | 1 << word);
         }
         old
+    }
+
+    /// `bin`, or the list after if `bin` is empty; not past the last list.
+    ///
+    /// Where sizes are mixed it cannot be foreseen which, so it is computed: a branch that is
+    /// mispredicted here is known late, since the head waits for what the free before it pushed.
+    #[inline(always)]
+    pub(crate) fn near(&self, bin: Bin) -> Bin {
+        Bin(bin.0 + usize::from(self.head(bin) == 0))
     }
 
     /// Takes the first block of `bin` out and makes `head`, a block or 0, the first.

@@ -28,8 +28,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             // SAFETY: a pool of this heap begins with a block.
             let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
             let pool = first.footer_before();
-            let room = self.low + self.span_bytes() - first.payload();
-            if pool.granules() > room >> R::Row::GRANULE_LOG2 || pool.is_free() {
+            if pool.granules() > self.end.get() - self.index(first) || pool.is_free() {
                 return Err(Corruption::Size(first.payload()));
             }
             if first.newer_pool() != newer_pool {
@@ -43,7 +42,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             return Err(Corruption::Pools);
         }
         if totals.managed != self.managed_granules.get()
-            || self.headroom_granules.get() > self.peak_used_granules.get()
+            || self.headroom_bits >> Header::FLAG_BITS > self.peak_used_granules.get()
             || totals.used != self.used_granules()
         {
             return Err(Corruption::Count);

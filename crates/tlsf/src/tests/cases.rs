@@ -225,3 +225,42 @@ fn the_control_structure_fits_its_pool() {
     assert!(size_of::<Tlsf>() <= 3584, "{}", size_of::<Tlsf>());
     assert!(size_of::<TinyTlsf>() <= 256, "{}", size_of::<TinyTlsf>());
 }
+
+/// Heaps whose tables have hardly a list: the one after the last is no list.
+#[test]
+fn the_smallest_tables_serve_to_their_last_list() {
+    fn fill<S: Shape, const FIRST: usize>()
+    where
+        [S; FIRST]: Rows<Row = S>,
+    {
+        let mut arena = Arena::new(4096);
+        for pool_bytes in (64..4096).step_by(56) {
+            let mut heap = Tlsf::<[S; FIRST]>::new();
+            if unsafe { heap.add_pool(arena.start(), pool_bytes) }.is_err() {
+                continue;
+            }
+            for bytes in 0..pool_bytes {
+                let largest = heap.stats().largest_allocatable_bytes;
+                let block = heap.malloc(bytes);
+                assert_eq!(block.is_some(), bytes <= largest, "{bytes} of {pool_bytes}");
+                if let Some(block) = block {
+                    let small = heap.malloc(0);
+                    unsafe { heap.free(block) }.expect("allocated above");
+                    if let Some(small) = small {
+                        unsafe { heap.free(small) }.expect("allocated above");
+                    }
+                }
+            }
+            assert_eq!(heap.stats().used_bytes, 0);
+            assert_eq!(heap.validate(), Ok(()));
+        }
+    }
+    fill::<Row<u16, 2>, 1>();
+    fill::<Row<u16, 4>, 2>();
+    fill::<Row<u32, 2, 4>, 2>();
+    fill::<Row<u32, 4>, 1>();
+    fill::<Row<usize, 2>, 1>();
+    fill::<Row<usize, 2>, 3>();
+    fill::<Row<usize, 4, 8>, 2>();
+    fill::<Row<usize, 64>, 1>();
+}
