@@ -496,6 +496,20 @@ impl<S: System> Backend<S> {
         self.decommit(&mut state, keep_bytes / FRAME_BYTES) * FRAME_BYTES
     }
 
+    /// Has the next `bytes` come from what was set aside for the process. Whether they will.
+    ///
+    /// # Safety
+    /// The process has one thread.
+    pub(crate) unsafe fn set_aside(&self, bytes: usize) -> bool {
+        let mut state = self.state.lock();
+        if state.regions[0].is_none() && self.open_region(&mut state, bytes).is_none() {
+            return false;
+        }
+        let region = state.regions[0].as_mut();
+        // SAFETY: the caller's promise, passed on.
+        region.is_some_and(|region| unsafe { region.set_aside(bytes, &self.source) }.is_ok())
+    }
+
     /// Reserves one more region, of at least `least_bytes`.
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {

@@ -360,6 +360,16 @@ impl Process {
         })
     }
 
+    /// Has the next `bytes`, whole huge pages, come from those that the machine has set aside.
+    /// Whether so many are to be had; if not, ordinary pages serve.
+    ///
+    /// # Safety
+    /// The process has one thread.
+    pub unsafe fn set_aside(&'static self, bytes: usize) -> bool {
+        // SAFETY: the caller's promise, passed on.
+        self.inside(|| unsafe { self.heap.backend.set_aside(bytes) })
+    }
+
     /// Gives back what lies idle, little by little; returns how many bytes went. For a thread that
     /// calls it some times a second, so that a program which has fallen idle holds little.
     pub fn tend(&'static self) -> usize {

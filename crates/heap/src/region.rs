@@ -625,6 +625,25 @@ impl Region {
         Ok(())
     }
 
+    /// Has the next `bytes` of the region come from what was set aside for the process.
+    ///
+    /// # Safety
+    /// No other thread uses the source.
+    pub(crate) unsafe fn set_aside(
+        &mut self,
+        bytes: usize,
+        source: &impl PageSource,
+    ) -> Result<(), SourceError> {
+        let next = align_up(self.frontier, HUGE_PAGE_BYTES);
+        if bytes > self.bytes - next {
+            return Err(SourceError::Exhausted);
+        }
+        // SAFETY: next < bytes of the region.
+        let start = unsafe { self.start.add(next) };
+        // SAFETY: reserved, and not committed yet; the rest is the caller's promise.
+        unsafe { source.set_aside(start, bytes) }
+    }
+
     /// Does without huge pages where less than half of what was once committed is of use, `frames`
     /// frames: the rest, which went back in pieces, would come again two mebibytes at a time, each
     /// for a single object. Huge pages come again when three quarters are of use.

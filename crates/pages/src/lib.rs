@@ -17,6 +17,8 @@ mod counted;
 mod failing;
 mod fixed;
 #[cfg(feature = "os")]
+mod hugetlb;
+#[cfg(feature = "os")]
 mod os;
 #[cfg(feature = "os")]
 pub mod rseq;

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use hectare_base::align::align_up;
 use hectare_base::sync::Park;
 
+use crate::hugetlb;
 use crate::{PageRange, PageSource, SourceError, System};
 
 /// Linux's private anonymous memory. No call touches `errno` that a caller could see: each saves
@@ -39,6 +40,17 @@ pub(crate) fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
 
 fn checked(status: libc::c_int) -> Result<(), SourceError> {
     if status == 0 { Ok(()) } else { Err(SourceError::Exhausted) }
+}
+
+/// Makes a system call for the parts of a range that lie outside the pool of huge pages.
+fn each_ordinary(
+    start: NonNull<u8>,
+    bytes: usize,
+    call: impl Fn(*mut libc::c_void, usize) -> libc::c_int,
+) -> Result<(), SourceError> {
+    let parts = hugetlb::divide(start, bytes).ordinary;
+    let mut parts = parts.into_iter().filter(|(_, bytes)| *bytes > 0);
+    parts.try_for_each(|(start, bytes)| checked(keep_errno(|| call(start.as_ptr().cast(), bytes))))
 }
 
 fn map_inaccessible(bytes: usize) -> Result<NonNull<u8>, SourceError> {
@@ -133,19 +145,25 @@ unsafe impl PageSource for Os {
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the caller says that the range is a part of a reservation.
-        checked(keep_errno(|| unsafe { libc::mprotect(start.as_ptr().cast(), bytes, access) }))
+        each_ordinary(start, bytes, |start, bytes| {
+            // SAFETY: the caller says that the range is a part of a reservation.
+            unsafe { libc::mprotect(start, bytes, access) }
+        })
     }
 
     unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        let (pooled, pooled_bytes) = hugetlb::divide(start, bytes).pooled;
         // SAFETY: the caller says that the range is committed and unused.
-        checked(keep_errno(|| unsafe {
-            libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTNEED)
-        }))
+        unsafe { pooled.write_bytes(0, pooled_bytes) };
+        each_ordinary(start, bytes, |start, bytes| {
+            // SAFETY: as above.
+            unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) }
+        })
     }
 
     unsafe fn decommit_all(&self, ranges: &[PageRange]) -> usize {
         if ranges.len() > 1
+            && !ranges.iter().any(|range| hugetlb::touches(range.start, range.bytes))
             && let Some(gone) = advise_all(ranges)
         {
             return gone;
@@ -157,11 +175,11 @@ unsafe impl PageSource for Os {
 
     unsafe fn populate(&self, start: NonNull<u8>, bytes: usize) {
         if CAN_POPULATE.load(Relaxed) {
-            // SAFETY: advice on the caller's own range changes no contents.
-            let status = keep_errno(|| unsafe {
-                libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE)
+            let populated = each_ordinary(start, bytes, |start, bytes| {
+                // SAFETY: advice on the caller's own range changes no contents.
+                unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) }
             });
-            if status != 0 {
+            if populated.is_err() {
                 CAN_POPULATE.store(false, Relaxed);
             }
         }
@@ -202,6 +220,9 @@ unsafe impl PageSource for Os {
         to: NonNull<u8>,
         bytes: usize,
     ) -> Result<(), SourceError> {
+        if hugetlb::touches(from, bytes) || hugetlb::touches(to, bytes) {
+            return Err(SourceError::Unsupported);
+        }
         // `DONTUNMAP` (Linux 5.7) leaves `from` mapped and empty, as the contract asks.
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         // SAFETY: the caller says that both ranges are committed, disjoint and unused by others.
@@ -212,6 +233,9 @@ unsafe impl PageSource for Os {
     }
 
     unsafe fn seal(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        if hugetlb::touches(start, bytes) {
+            return Err(SourceError::Unsupported);
+        }
         // SAFETY: the caller's promise, passed on.
         unsafe { self.decommit(start, bytes) }?;
         let access = libc::PROT_NONE;
@@ -221,8 +245,16 @@ unsafe impl PageSource for Os {
 
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // SAFETY: advice on the caller's own range changes no contents.
-        keep_errno(|| unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) });
+        // What is only advice may be refused.
+        let _ = each_ordinary(start, bytes, |start, bytes| {
+            // SAFETY: advice on the caller's own range changes no contents.
+            unsafe { libc::madvise(start, bytes, advice) }
+        });
+    }
+
+    unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { hugetlb::set_aside(start, bytes) }
     }
 }
 

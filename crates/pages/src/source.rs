@@ -159,6 +159,22 @@ pub unsafe trait PageSource {
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
         let _ = (start, bytes, huge);
     }
+
+    /// Commits the range, for good, with memory that was set aside for this: it is there whatever
+    /// else the system does, and nothing of it goes back before the process ends.
+    ///
+    /// # Errors
+    /// [`SourceError::Unsupported`] (the default) where there is nothing of the kind,
+    /// [`SourceError::Exhausted`] where there is not so much of it. The range is then reserved as
+    /// before.
+    ///
+    /// # Safety
+    /// The range lies within one reservation of this source, none of it was ever committed, and no
+    /// other thread uses a source meanwhile.
+    unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        let _ = (start, bytes);
+        Err(SourceError::Unsupported)
+    }
 }
 
 // SAFETY: every call is passed on unchanged to a source that meets the contract.
@@ -218,5 +234,10 @@ unsafe impl<S: PageSource + ?Sized> PageSource for &S {
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).advise_huge(start, bytes, huge) }
+    }
+
+    unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).set_aside(start, bytes) }
     }
 }

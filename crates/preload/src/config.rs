@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) secure: bool,
     /// Whether a thread gives back what lies idle.
     pub(crate) background: bool,
+    /// How much of the heap comes from huge pages that were set aside, in MiB; 0: none.
+    pub(crate) hugetlb_mib: usize,
     /// Which threads have caches of their own.
     pub(crate) front: Front,
 }
@@ -56,6 +58,7 @@ impl Config {
         guard_one_in: 0,
         secure: false,
         background: false,
+        hugetlb_mib: 0,
         front: Front::Auto,
     };
 
@@ -169,6 +172,15 @@ const KEYS: &[Key] = &[
         expects: "true or false",
         apply: |config, value| {
             config.background = boolean(value)?;
+            Some(())
+        },
+    },
+    Key {
+        name: b"hugetlb",
+        expects: "an even number of MiB, up to 131072; 0 for none",
+        apply: |config, value| {
+            config.hugetlb_mib =
+                number(value).filter(|mib| mib.is_multiple_of(2) && *mib <= 128 << 10)?;
             Some(())
         },
     },

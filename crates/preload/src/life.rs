@@ -60,7 +60,9 @@ extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environme
     // A function has no captures: boxing it takes no memory.
     std::panic::set_hook(Box::new(abort_on_panic));
     // SAFETY: glibc passes the process's environment to constructors.
-    let config = unsafe { config::read(environment) };
+    let mut config = unsafe { config::read(environment) };
+    // SAFETY: this library is loaded before others can begin a thread.
+    unsafe { special::set_aside(&mut config.hugetlb_mib) };
     // Set once: constructors run once.
     let _ = CONFIG.set(config);
     special::begin(&config);

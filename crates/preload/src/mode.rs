@@ -58,6 +58,9 @@ fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
     write!(out, "front:{}", front_of(config))?;
     out.write_str(if config.secure { ",secure:true" } else { "" })?;
     out.write_str(if config.background { ",background:true" } else { "" })?;
+    if config.hugetlb_mib > 0 {
+        write!(out, ",hugetlb:{}", config.hugetlb_mib)?;
+    }
     if config.prof {
         write!(out, ",prof:true,prof_sample:{}", config.prof_sample_bytes)?;
         out.write_str(if config.prof_by_frames { ",prof_unwind:frames" } else { "" })?;

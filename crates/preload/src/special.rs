@@ -1,5 +1,6 @@
 //! Turns on what the configuration asks for beyond the plain front.
 
+use core::fmt::Write;
 use std::sync::OnceLock;
 
 use hectare::{Front, Special};
@@ -9,6 +10,27 @@ use crate::line::Line;
 use crate::{HEAP, finding, signals, unwind};
 
 static SPECIAL: OnceLock<Special> = OnceLock::new();
+
+/// Has as much of the heap as is asked for come from huge pages that were set aside; nothing, and
+/// that is told, where not so many are free.
+///
+/// # Safety
+/// The process has one thread.
+pub(crate) unsafe fn set_aside(mib: &mut usize) {
+    // SAFETY: the caller's promise, passed on.
+    if *mib == 0 || unsafe { HEAP.set_aside(*mib << 20) } {
+        return;
+    }
+    let mut line = Line::new();
+    // A line takes all text, or as much as it has room for.
+    let _ = write!(
+        line,
+        "hectare: HECTARE_CONF: hugetlb:{mib} is ignored: not so many huge pages of 2 MiB are free \
+         (vm.nr_hugepages sets them aside); ordinary pages serve"
+    );
+    line.write_to_standard_error();
+    *mib = 0;
+}
 
 /// To be called once, while the process has one thread.
 pub(crate) fn begin(config: &Config) {

@@ -279,12 +279,52 @@ static void few_mappings(void) {
     for (int i = 1; i < 20000; i += 2) free(all[i]);
 }
 
+/* How many bytes of huge pages that were set aside the process has. */
+static size_t hugetlb_bytes(void) {
+    char line[256];
+    size_t kib = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    CHECK(file);
+    while (fgets(line, sizeof line, file)) sscanf(line, "Private_Hugetlb: %zu", &kib);
+    fclose(file);
+    return kib << 10;
+}
+
+/* With a pool of 64 MiB: it is there from the start and never goes; what does not fit lies in
+   ordinary pages; what comes back from it reads as zero where that was asked for. */
+static void hugetlb_pool(void) {
+    enum { COUNT = 100000, BYTES = 1000 };
+    static char *all[COUNT];
+    CHECK(hugetlb_bytes() == 64 << 20, "%zu bytes of huge pages", hugetlb_bytes());
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) memset(all[i] = malloc(BYTES), i + round, BYTES);
+        pid_t child = fork();
+        for (int i = 0; i < COUNT; i++) {
+            CHECK(all[i][0] == (char)(i + round) && all[i][BYTES - 1] == (char)(i + round));
+            all[i][1] = 1;
+        }
+        if (child == 0) _exit(0);
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0, "status %x", status);
+        for (int i = 0; i < COUNT; i++) free(all[i * 7919ll % COUNT]);
+        malloc_trim(0);
+        for (size_t bytes = 100000; bytes < 40000000; bytes *= 3) {
+            char *zeros = calloc(1, bytes);
+            for (size_t i = 0; i < bytes; i++) CHECK(!zeros[i]);
+            memset(zeros, 1, bytes);
+            free(realloc(zeros, bytes * 2));
+        }
+    }
+    CHECK(hugetlb_bytes() == 64 << 20, "%zu bytes of huge pages", hugetlb_bytes());
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
         CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
+        CASE(hugetlb_pool),
     };
     arguments = argv;
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

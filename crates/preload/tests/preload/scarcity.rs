@@ -21,6 +21,7 @@ pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "scarcity", "scarcity.c", CASES);
     suite_control_group(suite);
     suite_overcommit(suite);
+    suite_hugetlb(suite);
 }
 
 /// The kernel's rule for memory that is promised: 2 promises no more than there is.
@@ -43,26 +44,58 @@ fn suite_overcommit(suite: &mut Suite) {
         suite.test_with(name, &["cc"], || {
             // Compiled before, so that the machine is without overcommit for a moment only.
             program("scarcity.c")?;
-            let _restored = Overcommit::refuse(mode)?;
+            let _restored = Setting::set(OVERCOMMIT, mode, "2")?;
             overcommit_refused()
         });
     }
 }
 
-/// Sets [`OVERCOMMIT`] back, also when the test has failed.
-struct Overcommit(String);
+/// A setting of the machine, set back also when the test has failed.
+struct Setting {
+    path: &'static str,
+    before: String,
+}
 
-impl Overcommit {
-    fn refuse(before: String) -> Result<Self, String> {
-        fs::write(OVERCOMMIT, "2").map_err(|error| format!("{OVERCOMMIT}: {error}"))?;
-        Ok(Self(before))
+impl Setting {
+    fn set(path: &'static str, before: String, value: &str) -> Result<Self, String> {
+        fs::write(path, value).map_err(|error| format!("{path}: {error}"))?;
+        Ok(Self { path, before })
     }
 }
 
-impl Drop for Overcommit {
+impl Drop for Setting {
     fn drop(&mut self) {
-        fs::write(OVERCOMMIT, &self.0).expect("what could be set can be set back");
+        fs::write(self.path, &self.before).expect("what could be set can be set back");
     }
+}
+
+/// How many huge pages the machine has set aside.
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+fn suite_hugetlb(suite: &mut Suite) {
+    suite.test_with("scarcity::hugetlb_refused", &["cc"], || {
+        let mut command = preloaded(program("plain.c")?);
+        let ended = run(command.env("HECTARE_CONF", "hugetlb:131072"))?.well()?;
+        let line = "hectare: HECTARE_CONF: hugetlb:131072 is ignored: not so many huge pages of \
+                    2 MiB are free (vm.nr_hugepages sets them aside); ordinary pages serve\n";
+        ensure(ended.stderr == line, || ended.describe("not told in one line"))
+    });
+    let name = "scarcity::hugetlb_pool";
+    let before = match fs::read_to_string(HUGE_PAGES) {
+        Ok(pages) => pages.trim().to_owned(),
+        Err(error) => return suite.skip(name, format!("{HUGE_PAGES} cannot be read: {error}")),
+    };
+    if std::env::var_os(MAY_SET).is_none() {
+        return suite.skip(name, format!("{MAY_SET}=1 lets root set {HUGE_PAGES}"));
+    }
+    suite.test_with(name, &["cc"], move || {
+        let program = program("scarcity.c")?;
+        // The pool's, and as many again for the child that writes to them all.
+        let pages = before.parse::<usize>().map_err(|_| format!("{HUGE_PAGES}: {before}"))? + 64;
+        let _restored = Setting::set(HUGE_PAGES, before, &pages.to_string())?;
+        let mut command = preloaded(program);
+        run(command.arg("hugetlb_pool").env("HECTARE_CONF", "hugetlb:64"))?.well().map(drop)
+    });
 }
 
 /// The limits of address space hold as elsewhere, and a reservation of the heap's size is not

@@ -1,0 +1,114 @@
+//! Pages that were set aside for a process: hugetlbfs behind a part of a reservation.
+//!
+//! ```text
+//!   reservation:   … │ ordinary │ pool: committed once and for good │ ordinary …
+//! ```
+//! The administrator sets huge pages aside (`vm.nr_hugepages`); what takes them has them whatever
+//! else the machine does, and pays neither faults nor small pages' misses. They cannot be given
+//! back in parts, so in the pool to decommit is to clear. [`Os`](crate::Os) passes what lies in it
+//! to this file, and the rest to the system.
+//!
+//! Invariants
+//! 1. A process has one pool at most. Its start is published before its size (release, acquire).
+//! 2. Each of its pages was there before it was published: no touch finds the pages used up, which
+//!    the kernel answers with SIGBUS. A forked child that writes takes pages anew: for it this
+//!    does not hold.
+
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use crate::SourceError;
+use crate::os::keep_errno;
+
+/// The size of the pages in bytes. Where the system has none of this size there is no pool.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+static START: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// How a range lies to the pool: before it, in it, behind it; any of these may have no bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parts {
+    pub(crate) ordinary: [(NonNull<u8>, usize); 2],
+    pub(crate) pooled: (NonNull<u8>, usize),
+}
+
+/// Divides a range by the pool.
+pub(crate) fn divide(start: NonNull<u8>, bytes: usize) -> Parts {
+    let pool_bytes = BYTES.load(Acquire);
+    let pool = START.load(Relaxed);
+    let before = if pool_bytes == 0 { bytes } else { pool.saturating_sub(start.addr().get()) };
+    let before = before.min(bytes);
+    let beyond = (pool + pool_bytes).saturating_sub(start.addr().get()).clamp(before, bytes);
+    // SAFETY: at most `bytes`: within the range, or at its end.
+    let at = |offset: usize| unsafe { start.add(offset) };
+    Parts {
+        ordinary: [(start, before), (at(beyond), bytes - beyond)],
+        pooled: (at(before), beyond - before),
+    }
+}
+
+/// Whether any of a range lies in the pool.
+pub(crate) fn touches(start: NonNull<u8>, bytes: usize) -> bool {
+    divide(start, bytes).pooled.1 > 0
+}
+
+/// Puts `bytes` of huge pages behind the address space at `start`, for good.
+///
+/// # Errors
+/// [`SourceError::Exhausted`] where not so many are free; [`SourceError::Unsupported`] where there
+/// is a pool already, the range is none of whole huge pages, or the system is too old (Linux 5.16).
+///
+/// # Safety
+/// The range lies within one reservation, and none of it was ever committed. No other thread maps
+/// memory meanwhile.
+pub(crate) unsafe fn set_aside(start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+    let is_whole = (start.addr().get() | bytes).is_multiple_of(HUGE_PAGE_BYTES);
+    if BYTES.load(Relaxed) > 0 || bytes == 0 || !is_whole {
+        return Err(SourceError::Unsupported);
+    }
+    // Taken elsewhere first: a refusal must leave the reservation as it is.
+    let pages = keep_errno(|| take(bytes))?;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller gives up the range; the pages are this call's own.
+    let moved = keep_errno(|| unsafe { libc::mremap(pages, bytes, bytes, flags, start.as_ptr()) });
+    if moved == libc::MAP_FAILED {
+        // SAFETY: as above.
+        keep_errno(|| unsafe { libc::munmap(pages, bytes) });
+        keep_errno(|| reserve_again(start, bytes));
+        return Err(SourceError::Unsupported);
+    }
+    START.store(start.addr().get(), Relaxed);
+    BYTES.store(bytes, Release);
+    Ok(())
+}
+
+/// Maps huge pages, and sees to it that each is there.
+fn take(bytes: usize) -> Result<*mut libc::c_void, SourceError> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+    let pages = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+    if pages == libc::MAP_FAILED {
+        return Err(SourceError::Exhausted);
+    }
+    // A control group may have fewer than the machine: only a touch tells, and here without harm.
+    // SAFETY: the mapping just made.
+    if unsafe { libc::madvise(pages, bytes, libc::MADV_POPULATE_WRITE) } != 0 {
+        // SAFETY: as above; nobody has seen it.
+        unsafe { libc::munmap(pages, bytes) };
+        return Err(SourceError::Exhausted);
+    }
+    Ok(pages)
+}
+
+/// Reserves what a failed move may have unmapped.
+fn reserve_again(start: NonNull<u8>, bytes: usize) {
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: what is mapped there stays; what is not is the reservation's.
+    unsafe { libc::mmap(start.as_ptr().cast(), bytes, libc::PROT_NONE, flags, -1, 0) };
+}
