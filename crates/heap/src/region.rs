@@ -23,10 +23,11 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use hectare_base::align::{align_down, align_up};
-use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
+use hectare_buddy::{Bitset, FrameAllocator, FrameId, RangeAllocator};
 use hectare_pages::{PageSource, SourceError};
 
 use crate::class::{ClassId, SLAB_BYTES};
+use crate::dirty::{DirtyFrames, take_range};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::run_cache::{MAX_KEPT_FRAMES, RunCache};
 use crate::slab::{Slab, SlabRef};
@@ -234,7 +235,7 @@ pub(crate) struct Region {
     /// From how many bytes on huge pages are asked for; `usize::MAX` while it does without.
     huge_from: usize,
     clean: Bitset<'static>,
-    dirty: Bitset<'static>,
+    dirty: DirtyFrames,
     cached: RunCache<CACHED_DEPTH>,
     block: SlabBlock,
     page_map: Table,
@@ -347,7 +348,7 @@ impl Region {
             touched: 0,
             huge_from: HUGE_PAGES_FROM_BYTES,
             clean,
-            dirty,
+            dirty: DirtyFrames::new(dirty),
             cached: RunCache::new(),
             block: SlabBlock::new(),
             page_map: Table { start: part(0), committed_bytes: 0 },
@@ -358,7 +359,7 @@ impl Region {
 
     /// Frames that are free and still hold memory.
     pub(crate) fn dirty_frames(&self) -> usize {
-        self.dirty.free_frames() + self.cached.frames()
+        self.dirty.count() + self.cached.frames()
     }
 
     /// Committed bytes.
@@ -429,38 +430,13 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<FrameId> {
-        if self.dirty.free_frames() == 0 {
-            return None;
-        }
         if align > 1 {
-            return take_range(&mut self.dirty, frames, align).ok();
+            return self.dirty.take_lowest(frames, align);
         }
-        let mut best: Option<(FrameId, usize)> = None;
-        let mut longest: Option<(FrameId, usize)> = None;
-        let mut from = FrameId(0);
-        let mut tried = 0;
-        while let Some((start, length)) = self.dirty.next_free_run(from) {
-            if tried == RUNS_TRIED {
-                break;
-            }
-            tried += 1;
-            if length >= frames && best.is_none_or(|(_, least)| length < least) {
-                best = Some((start, length));
-            }
-            if longest.is_none_or(|(_, most)| length > most) {
-                longest = Some((start, length));
-            }
-            from = FrameId(start.0 + length);
-        }
-        if let Some((start, _)) = best {
-            return self.dirty.reserve(start, frames).ok().map(|()| start);
-        }
-        if tried == RUNS_TRIED
-            && let Ok(start) = take_range(&mut self.dirty, frames, align)
-        {
+        if let Some(start) = self.dirty.take_best(frames) {
             return Some(start);
         }
-        let (start, length) = longest.filter(|&(_, length)| length >= frames / 2)?;
+        let (start, length) = self.dirty.longest().filter(|&(_, length)| length >= frames / 2)?;
         let (behind, more) = (FrameId(start.0 + length), frames - length);
         if behind.0 + more > self.bytes / FRAME_BYTES || self.clean.reserve(behind, more).is_err() {
             return None;
@@ -470,7 +446,7 @@ impl Region {
             return None;
         }
         self.touched = self.touched.max(behind.0 + more);
-        self.dirty.reserve(start, length).ok().map(|()| start)
+        self.dirty.take_at(start, length).then_some(start)
     }
 
     /// Lengthens a run in place, if the frames behind it are free.
@@ -487,7 +463,7 @@ impl Region {
         if behind.0 + more > self.bytes / FRAME_BYTES {
             return false;
         }
-        if self.dirty.reserve(behind, more).is_ok() {
+        if self.dirty.take_at(behind, more) {
             return true;
         }
         if self.clean.reserve(behind, more).is_err() {
@@ -526,8 +502,7 @@ impl Region {
     /// Takes back frames that hold memory.
     pub(crate) fn give(&mut self, start: NonNull<u8>, frames: usize) {
         let first = FrameId(self.frame_of(start));
-        let given = self.dirty.free_range(first, frames);
-        debug_assert!(given.is_ok(), "{first:?} + {frames}: {given:?}");
+        self.dirty.give(first, frames);
     }
 
     /// Takes back frames that read as zero.
@@ -543,15 +518,15 @@ impl Region {
         if keep == 0 {
             self.close_block();
         }
-        let before = self.dirty.free_frames();
+        let before = self.dirty.count();
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         let mut end = FrameId(self.touched);
-        while self.dirty.free_frames() > keep {
-            let most = self.dirty.free_frames() - keep;
-            let Some((run, length)) = self.dirty.previous_free_run(end) else { break };
+        while self.dirty.count() > keep {
+            let most = self.dirty.count() - keep;
+            let Some((run, length)) = self.dirty.last_run(end) else { break };
             let frames = length.min(align_up(most, page_frames));
             let first = FrameId(run.0 + length - frames);
-            if self.dirty.reserve(first, frames).is_err() {
+            if !self.dirty.take_at(first, frames) {
                 break;
             }
             end = first;
@@ -564,7 +539,7 @@ impl Region {
             self.give_clean(first, frames);
             self.forget(first.0, frames, source);
         }
-        before - self.dirty.free_frames()
+        before - self.dirty.count()
     }
 
     /// Gives back the metadata of the clean frames around the `frames` frames at `first`, which
@@ -725,12 +700,12 @@ impl Region {
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&self) -> usize {
         self.clean.validate().expect("the clean frames");
-        self.dirty.validate().expect("the dirty frames");
+        self.dirty.validate();
         let mut mapped_frames = 0;
         let mut run_end = 0;
         for frame in 0..self.frontier / FRAME_BYTES {
             let (clean, dirty) =
-                (self.clean.is_free(FrameId(frame)), self.dirty.is_free(FrameId(frame)));
+                (self.clean.is_free(FrameId(frame)), self.dirty.has(FrameId(frame)));
             assert!(!(clean && dirty), "frame {frame} is both clean and dirty");
             assert!(!dirty || frame < self.touched, "frame {frame} is dirty, but never touched");
             // SAFETY: below the frontier, as far as the page map reaches.
@@ -758,19 +733,6 @@ impl Region {
 /// How much the cache of freed runs holds, 4 MiB, and how many runs of each length.
 const MAX_CACHED_FRAMES: usize = 1024;
 const CACHED_DEPTH: usize = 31;
-
-/// How many free runs are looked at for one that fits well.
-const RUNS_TRIED: usize = 64;
-
-/// Takes `frames` frames at a multiple of `align`, the lowest that fit, so that the frontier does
-/// not run ahead of what is used; a slab, which is by far the most frequent and a block of the
-/// buddy system, by the shorter way.
-fn take_range(from: &mut Bitset<'_>, frames: usize, align: usize) -> Result<FrameId, Error> {
-    match Order::for_frames(frames) {
-        Some(order) if frames == order.frames() && align == frames => from.alloc(order),
-        _ => from.alloc_range(frames, align, usize::MAX),
-    }
-}
 
 /// From which size on a region asks for huge pages: what is untouched of the last one is then a
 /// few per cent of the whole at most, and a small program does not grow.

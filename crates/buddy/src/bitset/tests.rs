@@ -99,6 +99,11 @@ fn a_random_life_agrees_with_a_map_of_frames() {
             }
             down.reverse();
             assert_eq!(up, down);
+            let around = FrameId(random.below(frames));
+            let holds = |&&(start, length): &&(FrameId, usize)| {
+                (start.0..start.0 + length).contains(&around.0)
+            };
+            assert_eq!(bitset.free_run_around(around), up.iter().find(holds).copied());
         }
     }
 }

@@ -24,6 +24,14 @@ impl Bitset<'_> {
         Some((FrameId(start), last + 1 - start))
     }
 
+    /// The run of free frames that `frame` lies in: its first frame and its length.
+    #[must_use]
+    pub fn free_run_around(&self, frame: FrameId) -> Option<(FrameId, usize)> {
+        let end = self.run_end(frame.0);
+        let start = (end > frame.0).then(|| self.run_start(frame.0))?;
+        Some((FrameId(start), end - start))
+    }
+
     /// The order of the largest free block.
     #[must_use]
     pub fn largest_free_order(&self) -> Option<Order> {
@@ -36,13 +44,19 @@ impl Bitset<'_> {
 
     /// The first free frame from `from` on.
     pub(super) fn next_free(&self, from: usize) -> Option<usize> {
-        let shift = |level: usize| WORD_SHIFT as usize * level;
-        (0..LEVELS)
-            .filter_map(|level| {
-                Some(self.levels.next_bit(level, from >> shift(level))? << shift(level))
-            })
-            .min()
-            .map(|frame| frame.max(from))
+        let mut least = None;
+        for level in 0..LEVELS {
+            let shift = WORD_SHIFT as usize * level;
+            let at = from >> shift;
+            let Some(bit) = self.levels.next_bit(level, at) else { continue };
+            let frame = (bit << shift).max(from);
+            least = Some(least.map_or(frame, |other: usize| other.min(frame)));
+            // By invariant 1, the blocks of the levels above begin behind a word that is not 0.
+            if bit / WORD == at / WORD {
+                break;
+            }
+        }
+        least
     }
 
     /// The last free frame up to `to`.
@@ -59,10 +73,15 @@ impl Bitset<'_> {
 
     /// The level on which `frame` is free, by invariant 1 at most one.
     fn free_level(&self, frame: usize) -> Option<usize> {
-        (0..LEVELS).find(|&level| {
+        for level in 0..LEVELS {
             let bit = frame >> (WORD_SHIFT as usize * level);
-            self.levels.word(level, bit / WORD) >> (bit % WORD) & 1 != 0
-        })
+            let word = self.levels.word(level, bit / WORD);
+            if word != 0 {
+                // No block above encloses a word that is not 0.
+                return (word >> (bit % WORD) & 1 != 0).then_some(level);
+            }
+        }
+        None
     }
 
     /// The end of the run of free frames that `frame` lies in, or `frame` if it is not free.

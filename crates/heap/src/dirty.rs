@@ -1,0 +1,258 @@
+//! The free frames of a region that still hold memory, with the longest runs of them at hand.
+//!
+//! A request for a run takes the one that fits best. To walk over all free runs for that costs some
+//! 150 instructions a step; so the longest [`NOTED`] of them are noted in an array, each as one word
+//! whose order is that of the lengths, then of the places.
+//!
+//! Invariants
+//! 1. Each noted run is one of free frames, as long as it can be, of more than [`SHORT_FRAMES`].
+//! 2. If fewer than [`NOTED`] are noted, it is all there are, but for those that had no room when
+//!    they came and have not changed since.
+
+use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
+
+use crate::class::MAX_SMALL_BYTES;
+use crate::region::FRAME_BYTES;
+
+const NOTED: usize = 64;
+
+/// Runs up to so many frames are not noted: no request for a run is as short.
+const SHORT_FRAMES: usize = MAX_SMALL_BYTES / FRAME_BYTES;
+
+/// A run of free frames: its length in the upper half, its first frame in the lower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Note(u64);
+
+impl Note {
+    fn new(start: usize, length: usize) -> Self {
+        Self((length as u64) << 32 | start as u64)
+    }
+
+    fn start(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn length(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    fn end(self) -> usize {
+        self.start() + self.length()
+    }
+}
+
+/// Free frames, none at first.
+#[derive(Debug)]
+pub(crate) struct DirtyFrames {
+    frames: Bitset<'static>,
+    notes: [Note; NOTED],
+    len: usize,
+}
+
+impl DirtyFrames {
+    /// Over an allocator without free frames.
+    pub(crate) fn new(frames: Bitset<'static>) -> Self {
+        Self { frames, notes: [Note(0); NOTED], len: 0 }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.frames.free_frames()
+    }
+
+    /// Adds frames that are not there.
+    pub(crate) fn give(&mut self, first: FrameId, frames: usize) {
+        let given = self.frames.free_range(first, frames);
+        debug_assert!(given.is_ok(), "{first:?} + {frames}: {given:?}");
+        let Some((start, length)) = self.frames.free_run_around(first) else { return };
+        self.forget(start.0, start.0 + length);
+        self.note(start.0, start.0 + length);
+    }
+
+    /// Takes `frames` frames from `first` on; `false`, and nothing has changed, if one is missing.
+    pub(crate) fn take_at(&mut self, first: FrameId, frames: usize) -> bool {
+        let taken = self.frames.reserve(first, frames).is_ok();
+        if taken {
+            self.note_taken(first.0, frames);
+        }
+        taken
+    }
+
+    /// Takes `frames` frames at a multiple of `align`, the lowest that fit.
+    pub(crate) fn take_lowest(&mut self, frames: usize, align: usize) -> Option<FrameId> {
+        let first = take_range(&mut self.frames, frames, align).ok()?;
+        self.note_taken(first.0, frames);
+        Some(first)
+    }
+
+    /// Takes `frames` frames out of the shortest run that has as many.
+    pub(crate) fn take_best(&mut self, frames: usize) -> Option<FrameId> {
+        let fits = |note: &&Note| note.length() >= frames;
+        match self.notes[..self.len].iter().filter(fits).min() {
+            Some(best) => {
+                let first = FrameId(best.start());
+                self.take_at(first, frames).then_some(first)
+            }
+            None if self.len == NOTED || frames <= SHORT_FRAMES => self.take_lowest(frames, 1),
+            None => None,
+        }
+    }
+
+    /// The longest run that is noted: its first frame and its length.
+    pub(crate) fn longest(&self) -> Option<(FrameId, usize)> {
+        let longest = self.notes[..self.len].iter().max()?;
+        Some((FrameId(longest.start()), longest.length()))
+    }
+
+    /// The last run that begins before `before`, cut off there: its first frame and its length.
+    pub(crate) fn last_run(&self, before: FrameId) -> Option<(FrameId, usize)> {
+        self.frames.previous_free_run(before)
+    }
+
+    /// Corrects the notes after frames were taken, which were all of one run.
+    fn note_taken(&mut self, first: usize, frames: usize) {
+        let end = first + frames;
+        let Some(old) = self.forget(first, end) else { return };
+        self.note(old.start(), first);
+        self.note(end, old.end());
+    }
+
+    /// Drops the notes that lie in `start .. end` or around it. Returns the last of them.
+    fn forget(&mut self, start: usize, end: usize) -> Option<Note> {
+        let mut dropped = None;
+        let mut at = 0;
+        while at < self.len {
+            let note = self.notes[at];
+            if note.start() < end && start < note.end() {
+                self.len -= 1;
+                self.notes[at] = self.notes[self.len];
+                dropped = Some(note);
+            } else {
+                at += 1;
+            }
+        }
+        dropped
+    }
+
+    /// Notes a run, in place of the shortest if there is no room.
+    fn note(&mut self, start: usize, end: usize) {
+        if end - start <= SHORT_FRAMES {
+            return;
+        }
+        let note = Note::new(start, end - start);
+        if let Some(free) = self.notes.get_mut(self.len) {
+            *free = note;
+            self.len += 1;
+        } else if let Some(shortest) = self.notes.iter_mut().min()
+            && *shortest < note
+        {
+            *shortest = note;
+        }
+    }
+
+    /// Whether `frame` is there. For tests.
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn has(&self, frame: FrameId) -> bool {
+        self.frames.is_free(frame)
+    }
+
+    /// Panics unless the invariants hold. For tests.
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn validate(&self) {
+        self.frames.validate().expect("the dirty frames");
+        for note in &self.notes[..self.len] {
+            let run = (FrameId(note.start()), note.length());
+            assert_eq!(self.frames.next_free_run(run.0), Some(run), "a note");
+            assert_eq!(self.frames.previous_free_run(FrameId(note.end())), Some(run), "a note");
+            assert!(run.1 > SHORT_FRAMES);
+        }
+    }
+}
+
+/// Takes `frames` frames at a multiple of `align`, the lowest that fit, so that the frontier does
+/// not run ahead of what is used; a slab, which is by far the most frequent and a block of the
+/// buddy system, by the shorter way.
+pub(crate) fn take_range(
+    from: &mut Bitset<'_>,
+    frames: usize,
+    align: usize,
+) -> Result<FrameId, Error> {
+    match Order::for_frames(frames) {
+        Some(order) if frames == order.frames() && align == frames => from.alloc(order),
+        _ => from.alloc_range(frames, align, usize::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec;
+    use std::vec::Vec;
+
+    use hectare_check::Random;
+
+    use super::*;
+
+    /// The runs of set places: first and length.
+    fn runs(free: &[bool]) -> Vec<(usize, usize)> {
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for frame in (0..free.len()).filter(|&frame| free[frame]) {
+            match runs.last_mut() {
+                Some((first, length)) if *first + *length == frame => *length += 1,
+                _ => runs.push((frame, 1)),
+            }
+        }
+        runs
+    }
+
+    #[test]
+    fn takes_the_best_fit_as_a_shadow_says() {
+        const FRAMES: usize = 4000;
+        let mut random = Random::new(5);
+        let mut dirty = {
+            let words = vec![0; Bitset::metadata_words(FRAMES)].leak();
+            DirtyFrames::new(Bitset::new(FRAMES, words).expect("enough words"))
+        };
+        let mut free = [false; FRAMES];
+        let mut fitted = 0;
+        for _ in 0..20_000 {
+            let first = random.below(FRAMES);
+            let frames = (1 + random.below(100)).min(FRAMES - first);
+            match random.below(4) {
+                0 | 1 => {
+                    // What is taken around there goes back.
+                    let taken = (first..first + frames).filter(|&frame| !free[frame]);
+                    for frame in taken.collect::<Vec<_>>() {
+                        dirty.give(FrameId(frame), 1);
+                        free[frame] = true;
+                    }
+                }
+                2 => {
+                    let is_there = free[first..first + frames].iter().all(|&free| free);
+                    assert_eq!(dirty.take_at(FrameId(first), frames), is_there);
+                    if is_there {
+                        free[first..first + frames].fill(false);
+                    }
+                }
+                _ => {
+                    let frames = SHORT_FRAMES + frames;
+                    let long = runs(&free).into_iter().filter(|run| run.1 > SHORT_FRAMES);
+                    let is_known = long.clone().count() < NOTED;
+                    let best = long.filter(|run| run.1 >= frames).min_by_key(|run| run.1);
+                    let taken = dirty.take_best(frames).map(|first| first.0);
+                    if is_known {
+                        assert_eq!(taken, best.map(|run| run.0), "{frames} frames");
+                        fitted += usize::from(best.is_some());
+                    }
+                    if let Some(first) = taken {
+                        assert!(free[first..first + frames].iter().all(|&free| free));
+                        free[first..first + frames].fill(false);
+                    }
+                }
+            }
+            assert_eq!(dirty.count(), free.iter().filter(|&&free| free).count());
+            dirty.validate();
+        }
+        assert!(fitted > 1000, "{fitted}");
+    }
+}
