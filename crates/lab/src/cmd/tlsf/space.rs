@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             let (mut sum, mut worst, mut failed) = (0.0, 0.0_f64, 0);
             for ops in &works {
                 let mut work = Stress { ops, base: arena.address(), slots: args.slots };
-                let outcome = who.with(&mut arena, &mut work)?;
+                let outcome = measure(who, &mut arena, &mut work)?;
                 sum += outcome.overhead;
                 worst = worst.max(outcome.overhead);
                 failed += outcome.failed_allocations;
@@ -103,21 +103,44 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     );
     report.notes.push(
         "overhead: highest address in use, counted from the start of the arena, over the peak of \
-         the live bytes, minus one; everything that a heap keeps in its arena counts"
+         the live bytes, minus one; everything that a heap keeps in its arena counts; of \
+         buddy-alloc, which fills its arena from the top, the smallest arena that serves all"
             .to_owned(),
     );
     args.outputs.deliver(&report)
 }
 
-/// Whose footprint is told by the highest address handed out.
+/// Whose footprint is measured.
 fn comparable(libraries: &[PathBuf]) -> anyhow::Result<Vec<Who>> {
-    // linked_list_allocator's free takes time in proportion to the holes, minutes for this work;
-    // buddy-alloc hands out its arena from the top, so that its highest address says nothing.
-    let other = |who: &Who| matches!(who, Who::LinkedList | Who::BuddyAlloc);
-    let built_in = Who::BUILT_IN.into_iter().filter(|who| who.uses_arena() && !other(who)).map(Ok);
+    // linked_list_allocator's free takes time in proportion to the holes, minutes for this work.
+    let comparable = |who: &Who| who.uses_arena() && !matches!(who, Who::LinkedList);
+    let built_in = Who::BUILT_IN.into_iter().filter(comparable).map(Ok);
     built_in
         .chain(libraries.iter().map(|path| Ok(Who::Library(Arc::new(Library::load(path)?)))))
         .collect()
+}
+
+/// Does the work, and tells how much of the arena it needed.
+fn measure(who: &Who, arena: &mut Arena, work: &mut Stress) -> anyhow::Result<Outcome> {
+    if who.fills_from_below() {
+        return who.with(arena, work);
+    }
+    // The smallest arena that serves everything, by bisection to a thousandth.
+    let most_bytes = arena.bytes();
+    let mut outcome = who.with(arena, work)?;
+    let step_bytes = outcome.peak_live_bytes / 1000 + 1;
+    let (mut refusing, mut serving) = (outcome.peak_live_bytes, most_bytes);
+    while serving - refusing > step_bytes {
+        let bytes = refusing.midpoint(serving) & !4095;
+        let in_this = arena.shrunk(bytes, |arena| who.with(arena, work))?;
+        if in_this.failed_allocations == 0 {
+            (serving, outcome) = (bytes, in_this);
+        } else {
+            refusing = bytes;
+        }
+    }
+    outcome.overhead = serving as f64 / outcome.peak_live_bytes as f64 - 1.0;
+    Ok(outcome)
 }
 
 /// Replays a trace over each heap.
@@ -137,7 +160,7 @@ fn replay(
     for _ in 0..rounds {
         random.shuffle(&mut order);
         for &who in &order {
-            let outcome = whos[who].with(arena, &mut work)?;
+            let outcome = measure(&whos[who], arena, &mut work)?;
             let best = best[who].get_or_insert(outcome);
             best.op_ns = best.op_ns.min(outcome.op_ns);
         }
@@ -221,6 +244,7 @@ struct Stress<'a> {
 #[derive(Clone, Copy)]
 struct Outcome {
     overhead: f64,
+    peak_live_bytes: usize,
     /// Mean time of an operation with what the harness does beside it.
     op_ns: f64,
     failed_allocations: u64,
@@ -266,6 +290,6 @@ impl Work for Stress<'_> {
             }
         }
         let overhead = (end - self.base) as f64 / peak_live_bytes as f64 - 1.0;
-        Outcome { overhead, op_ns, failed_allocations }
+        Outcome { overhead, peak_live_bytes, op_ns, failed_allocations }
     }
 }
