@@ -17,6 +17,8 @@
 //! 3. What lies below `touched` may have been used; the clean frames above never were.
 
 mod slab_block;
+#[cfg(test)]
+mod tests;
 
 use core::ops::Range;
 use core::ptr::NonNull;
