@@ -311,9 +311,9 @@ impl<S: System> Backend<S> {
         true
     }
 
-    /// Takes a slab opened for `class`, which is going to be filled, if it `fills`.
-    pub(crate) fn get_slab(&self, class: ClassId, fills: bool) -> Option<SlabRef> {
-        let run = self.get_run(Wanted::Slab { fills }, class)?;
+    /// Takes a slab opened for `class`, which has `siblings` slabs now.
+    pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef> {
+        let run = self.get_run(Wanted::Slab { siblings }, class)?;
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
         self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
@@ -334,7 +334,7 @@ impl<S: System> Backend<S> {
         self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { self.views[index].mark(address, SLAB_FRAMES, ClassId::NONE) };
-        region.give_slab(start);
+        region.give(start, SLAB_FRAMES);
         self.gave(&mut state, SLAB_FRAMES);
     }
 
@@ -588,9 +588,7 @@ impl<S: System> Backend<S> {
         let regions = || state.regions.iter().flatten();
         BackendStats {
             used_bytes: state.used_frames * FRAME_BYTES,
-            dirty_bytes: (state.dirty_frames()
-                + regions().map(Region::block_frames).sum::<usize>())
-                * FRAME_BYTES,
+            dirty_bytes: state.dirty_frames() * FRAME_BYTES,
             committed_bytes: regions().map(Region::frontier_bytes).sum(),
             metadata_bytes: state.metadata_bytes,
             regions: regions().count(),

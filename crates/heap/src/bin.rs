@@ -22,9 +22,6 @@ const LEAST_LEFT: usize = GROUPS / 4;
 /// page by four, 0.9 by sixteen, 1.4 by faults: `--bench calls` of `hectare-pages`).
 const POPULATED_FRAMES: usize = 16;
 
-/// A class that has so many slabs is growing: the next is going to be filled.
-const SLABS_OF_GROWTH: usize = 8;
-
 /// How many descriptors are fetched ahead when a batch comes back.
 const PREFETCHED: usize = 16;
 
@@ -79,9 +76,8 @@ impl Walk {
 
 /// What a bin needs of the backend.
 pub(crate) trait SlabSource {
-    /// A slab opened for `class`, or `None` when memory is out. It is going to be filled soon, if
-    /// it `fills`.
-    fn get_slab(&self, class: ClassId, fills: bool) -> Option<SlabRef>;
+    /// A slab opened for `class`, which has `siblings` slabs now, or `None` when memory is out.
+    fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef>;
     /// Takes back the slab at `start`, which is empty.
     fn put_slab(&self, start: NonNull<u8>);
     /// The memory is about to be written.
@@ -120,7 +116,7 @@ impl Bin {
                 if gathered.count() > 0 {
                     return;
                 }
-                let Some(name) = source.get_slab(class, self.slabs >= SLABS_OF_GROWTH) else {
+                let Some(name) = source.get_slab(class, self.slabs) else {
                     return;
                 };
                 // SAFETY: a slab fresh from the backend is this bin's, and its lock is held.

@@ -9,8 +9,8 @@
 //!              dirty      frames that are free and still hold memory     ┘ buddy allocators
 //! ```
 //! Invariants
-//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or left in the slabs'
-//!    block, or in use: never two of these.
+//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in use: never two of
+//!    these.
 //! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
 //!    run table and the slabs that describe them.
 //!    A page of those that describes nothing but frames given back was given back with them.
@@ -33,8 +33,6 @@ use crate::dirty::{DirtyFrames, take_range};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::run_cache::{MAX_KEPT_FRAMES, RunCache};
 use crate::slab::{Slab, SlabRef};
-
-use slab_block::SlabBlock;
 
 /// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
 /// whole pages of the system.
@@ -239,7 +237,6 @@ pub(crate) struct Region {
     clean: Bitset<'static>,
     dirty: DirtyFrames,
     cached: RunCache<CACHED_DEPTH>,
-    block: SlabBlock,
     page_map: Table,
     run_lengths: Table,
     slabs: Table,
@@ -250,8 +247,8 @@ pub(crate) struct Region {
 pub(crate) enum Wanted {
     /// A run of `frames` at a multiple of `align` frames. One that was kept may be a little longer.
     Run { frames: usize, align: usize },
-    /// A slab, which is going to be filled soon, if it `fills`.
-    Slab { fills: bool },
+    /// A slab of a class that has `siblings` slabs now.
+    Slab { siblings: usize },
 }
 
 impl Wanted {
@@ -352,7 +349,6 @@ impl Region {
             clean,
             dirty: DirtyFrames::new(dirty),
             cached: RunCache::new(),
-            block: SlabBlock::new(),
             page_map: Table { start: part(0), committed_bytes: 0 },
             run_lengths: Table { start: part(page_map), committed_bytes: 0 },
             slabs: Table { start: part(page_map + run_lengths), committed_bytes: 0 },
@@ -378,7 +374,7 @@ impl Region {
     ) -> Result<Run, Refusal> {
         match wanted {
             Wanted::Run { frames, align } => self.take_run(frames, align, source, view),
-            Wanted::Slab { fills } => self.take_slab(fills, source, view),
+            Wanted::Slab { siblings } => self.take_slab(siblings, source, view),
         }
     }
 
@@ -517,9 +513,6 @@ impl Region {
     /// first, since the lowest are used next. Returns how many frames it gave back.
     pub(crate) fn decommit(&mut self, keep: usize, source: &impl PageSource) -> usize {
         self.uncache();
-        if keep == 0 {
-            self.close_block();
-        }
         let before = self.dirty.count();
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         let mut end = FrameId(self.touched);
@@ -638,7 +631,6 @@ impl Region {
         // SAFETY: committed memory of this region.
         unsafe { source.advise_huge(start, self.frontier - HUGE_PAGES_FROM_BYTES, !plain) };
         if plain {
-            self.close_block();
             self.decommit_clean(FrameId(HUGE_PAGES_FROM_BYTES / FRAME_BYTES), source);
         }
     }
@@ -725,8 +717,8 @@ impl Region {
             assert!(!mapped || !clean && !dirty, "frame {frame} is free, but of class {byte}");
             mapped_frames += usize::from(mapped);
         }
-        // What is neither free nor mapped must be in a cached run or the slabs' block: the sum says so.
-        let free_frames = self.clean.free_frames() + self.dirty_frames() + self.block_frames();
+        // What is neither free nor mapped must be in a cached run: the sum says so.
+        let free_frames = self.clean.free_frames() + self.dirty_frames();
         assert_eq!(free_frames + mapped_frames, self.bytes / FRAME_BYTES, "frames are lost");
         mapped_frames
     }

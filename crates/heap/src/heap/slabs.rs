@@ -20,11 +20,11 @@ impl<S: System> SlabSource for Heap<S> {
         }
     }
 
-    fn get_slab(&self, class: ClassId, fills: bool) -> Option<SlabRef> {
+    fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef> {
         if self.backend.should_scavenge() {
             self.scavenge();
         }
-        let name = self.backend.get_slab(class, fills)?;
+        let name = self.backend.get_slab(class, siblings)?;
         if self.seals_slabs.load(Relaxed) {
             // SAFETY: a slab fresh from the backend is the caller's, who holds the bin's lock.
             let slab = unsafe { name.get() };
