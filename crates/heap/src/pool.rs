@@ -46,8 +46,20 @@ struct CpuPool<P> {
 }
 
 impl<P: Park> CpuPool<P> {
-    fn new() -> Self {
-        Self { bins: core::array::from_fn(|_| Lock::new(Slots::EMPTY)) }
+    /// Makes an empty pool of `memory`, bin by bin: in whole it is larger than the stack that a
+    /// thread may have.
+    ///
+    /// # Safety
+    /// Nobody else uses `memory`, which has a pool's size and alignment.
+    unsafe fn write_to(memory: NonNull<Self>) {
+        // SAFETY: within the memory.
+        let bins = unsafe { &raw mut (*memory.as_ptr()).bins }.cast::<Lock<Slots, P>>();
+        for class in 0..STATES {
+            // SAFETY: a bin of the pool's.
+            let bin = unsafe { bins.add(class) };
+            // SAFETY: as above.
+            unsafe { bin.write(Lock::new(Slots::EMPTY)) };
+        }
     }
 }
 
@@ -155,7 +167,7 @@ impl<P: Park> Pools<P> {
         if self.pool(cpu).is_none() {
             let pool: NonNull<CpuPool<P>> = memory(size_of::<CpuPool<P>>())?.cast();
             // SAFETY: fresh memory of its size and alignment.
-            unsafe { pool.write(CpuPool::new()) };
+            unsafe { CpuPool::write_to(pool) };
             // Release: whoever reads the address sees the pool written.
             self.cpus[cpu].store(pool.as_ptr(), Release);
             self.used.fetch_max(cpu + 1, Relaxed);

@@ -1,5 +1,6 @@
 /* Allocation before main, after main, in forked children, under signals. */
 #include "check.h"
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -136,6 +137,24 @@ static void threads_do_not_leak(void) {
     }
     size_t end = resident_bytes();
     CHECK(end < middle + 3000000, "%zu bytes after 1000 threads, %zu after 4000", middle, end);
+}
+
+/* The least stack that a thread may have is enough for whatever the heap does on it: threads that end
+   too, and the first that needs what is made once. */
+static void least_stack(void) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    CHECK(pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN) == 0);
+    for (uintptr_t i = 0; i < 2000; i += 8) {
+        pthread_t threads[8];
+        for (uintptr_t j = 0; j < 8; j++)
+            CHECK(pthread_create(&threads[j], &attributes, brief, (void *)(i + j)) == 0);
+        for (int j = 0; j < 8; j++) {
+            void *left = NULL;
+            pthread_join(threads[j], &left);
+            free(left);
+        }
+    }
 }
 
 static volatile int stop;
@@ -325,7 +344,7 @@ static void objects_change_hands(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(preinit_allocates), CASE(constructors_and_destructors), CASE(atexit_allocates),
-        CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak),
+        CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak), CASE(least_stack),
         CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
         CASE(raw_fork), CASE(vfork_and_spawn), CASE(signals_during_malloc),
         CASE(objects_change_hands),

@@ -13,6 +13,7 @@ pub(crate) const CASES: &[&str] = &[
     "quick_exit_allocates",
     "thread_destructors_after_ours",
     "threads_do_not_leak",
+    "least_stack",
     "fork_while_threads_allocate",
     "fork_handlers_allocate",
     "fork_of_fork",

@@ -101,9 +101,9 @@ fn python(suite: &mut Suite) {
     }
 }
 
-/// The first `python3` that has its suite: another than the system's may come before it.
+/// The `python3` that has its suite: the distribution's, or else the first on the path.
 fn find_python() -> Option<PathBuf> {
-    let candidates = [find_tool("python3"), Some(PathBuf::from("/usr/bin/python3"))];
+    let candidates = [Some(PathBuf::from("/usr/bin/python3")), find_tool("python3")];
     candidates.into_iter().flatten().find(|python| {
         let mut command = plain(python);
         command.args(["-c", "import test.test_gc, test.test_json"]);
