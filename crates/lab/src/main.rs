@@ -85,6 +85,8 @@ enum Verb {
     Tlsf(cmd::tlsf::Args),
     /// Replay recorded swap traffic on the pools for compressed data
     Swap(cmd::swap::Args),
+    /// Store real pages compressed: density and speed, beside the kernel's zram
+    Store(cmd::store::Args),
     /// Compare the pools with the kernel's zsmalloc through /dev/zram0
     Zram(cmd::zram::Args),
     /// Make an HTML report from stored JSON records
@@ -116,6 +118,7 @@ fn main() -> std::process::ExitCode {
         Some(Verb::Buddy(args)) => cmd::buddy::run(args),
         Some(Verb::Tlsf(args)) => cmd::tlsf::run(args),
         Some(Verb::Swap(args)) => cmd::swap::run(args),
+        Some(Verb::Store(args)) => cmd::store::run(args),
         Some(Verb::Zram(args)) => cmd::zram::run(args),
         Some(Verb::Report(args)) => cmd::report::run(args),
         Some(Verb::Doctor(args)) => cmd::doctor::run(args),

@@ -109,3 +109,46 @@ pub trait Pool: Sync {
     /// What the pool holds and has taken. O(1) or O(size classes).
     fn stats(&self) -> PoolStats;
 }
+
+/// A pool that somebody else owns.
+impl<P: Pool + ?Sized> Pool for &P {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn max_size_bytes(&self) -> usize {
+        (**self).max_size_bytes()
+    }
+
+    fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
+        (**self).alloc(size_bytes)
+    }
+
+    unsafe fn free(&self, handle: Handle) {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).free(handle) };
+    }
+
+    unsafe fn size_bytes(&self, handle: Handle) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).size_bytes(handle) }
+    }
+
+    unsafe fn write(&self, handle: Handle, data: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).write(handle, data) };
+    }
+
+    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).read(handle, bounce, reader) };
+    }
+
+    fn compact(&self) -> usize {
+        (**self).compact()
+    }
+
+    fn stats(&self) -> PoolStats {
+        (**self).stats()
+    }
+}

@@ -12,6 +12,7 @@ pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod store;
 pub(crate) mod swap;
 pub(crate) mod tlsf;
 pub(crate) mod zram;

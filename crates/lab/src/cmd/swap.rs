@@ -153,13 +153,16 @@ fn parse(text: &str) -> anyhow::Result<Recorded> {
 struct Calls {
     count: u64,
     ns: u64,
+    most_ns: u64,
 }
 
 impl Calls {
     fn time<R>(&mut self, call: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = call();
-        self.ns += start.elapsed().as_nanos() as u64;
+        let ns = start.elapsed().as_nanos() as u64;
+        self.ns += ns;
+        self.most_ns = self.most_ns.max(ns);
         self.count += 1;
         result
     }
@@ -173,6 +176,8 @@ impl Calls {
 struct Outcome {
     alloc: Calls,
     free: Calls,
+    /// Of the half that is freed at the end.
+    half_free: Calls,
     failed: u64,
     end_bytes: usize,
     end_live_bytes: usize,
@@ -228,7 +233,7 @@ fn replay_on(pool: &dyn Pool, events: &[Event]) -> anyhow::Result<Outcome> {
     fastrand::Rng::with_seed(1).shuffle(&mut left);
     for (_, (handle, length)) in left.drain(left.len() / 2..) {
         // SAFETY: stored, and forgotten now.
-        unsafe { pool.free(handle) };
+        result.half_free.time(|| unsafe { pool.free(handle) });
         live_bytes -= length;
     }
     result.half_live_bytes = live_bytes;
@@ -267,6 +272,8 @@ impl Outcome {
             .with("alloc_ns", self.alloc.mean_ns())
             .with("free_calls", self.free.count)
             .with("free_ns", self.free.mean_ns())
+            .with("half_free_ns", self.half_free.mean_ns())
+            .with("half_most_free_ns", self.half_free.most_ns)
             .with("pages_taken", self.pages_taken)
             .with("pages_returned", self.pages_returned)
             .with("failed_allocations", self.failed)

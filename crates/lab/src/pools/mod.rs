@@ -2,6 +2,7 @@
 
 mod grown;
 pub(crate) mod process;
+pub(crate) mod zram;
 
 use anyhow::{Context, bail};
 use hectare_pages::{FutexPark, Os};

@@ -2,13 +2,80 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::machine::page_bytes;
 
 /// Bit 63 of an entry of `/proc/PID/pagemap`: the page is in memory.
 const PRESENT: u64 = 1 << 63;
+
+/// Whose pages a verb works on.
+#[derive(clap::Args)]
+pub(crate) struct Sources {
+    /// Processes whose private pages to store
+    #[arg(long, num_args = 1..)]
+    pid: Vec<u32>,
+    /// Store the private pages of every process of this machine, whosever it is
+    #[arg(long, conflicts_with = "pid")]
+    all: bool,
+    /// Files whose pages to store after those
+    #[arg(long, num_args = 1..)]
+    file: Vec<PathBuf>,
+    /// Store at most this much, uncompressed
+    #[arg(long, default_value_t = 256)]
+    limit_mib: usize,
+}
+
+impl Sources {
+    /// Whether some were named.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.all || !self.pid.is_empty() || !self.file.is_empty(),
+            "whose pages? --pid N for some processes, --file F for files, --all for every process \
+             of this machine, whosever it is"
+        );
+        Ok(())
+    }
+
+    /// The pages of the processes, then those of the files.
+    pub(crate) fn collect(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+        let limit = (self.limit_mib << 20) / page_bytes() as usize;
+        let mut pages = Vec::new();
+        let mut add = |page: &[u8]| {
+            if pages.len() < limit {
+                pages.push(page.to_vec());
+            }
+        };
+        let own = std::process::id();
+        let pids = if self.all { all_pids()? } else { self.pid.clone() };
+        for pid in pids.into_iter().filter(|&pid| pid != own) {
+            let result = for_each_page(pid, |_, page| {
+                add(page);
+                Ok(())
+            });
+            // Of all processes, some have no memory and some end meanwhile.
+            if !self.all {
+                result?;
+            }
+        }
+        for path in &self.file {
+            let bytes =
+                std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            bytes.chunks_exact(page_bytes() as usize).for_each(&mut add);
+        }
+        Ok(pages)
+    }
+}
+
+fn all_pids() -> anyhow::Result<Vec<u32>> {
+    let entries = std::fs::read_dir("/proc").context("reading /proc")?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<u32> = names.collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
 
 /// Calls `each` with the number (address / page size) and the content of each such page, in the
 /// order of addresses. Pages that vanish while they are read are passed by.

@@ -70,6 +70,7 @@ impl<S: PageSource> Locked<'_, S> {
     /// Frees a block in use and joins it with its neighbours.
     #[inline]
     pub(super) fn free_block(&mut self, mut place: Place) {
+        let freed = place;
         let head = self.area.head(place);
         let mut units = head.units();
         self.state.free_units += units;
@@ -90,7 +91,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.state.compaction.joined(place, units);
         self.set_free(place, units);
         if units * UNIT >= 4 * self.page_bytes && self.has_too_much_free() {
-            self.give_back_pages(place);
+            self.give_back_around(place, freed);
         }
     }
 

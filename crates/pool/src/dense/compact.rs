@@ -43,6 +43,7 @@ use hectare_pages::PageSource;
 
 use super::area::{Place, UNIT};
 use super::migrate::Moved;
+use super::pages::PAGES_A_STEP;
 use super::shard::{Locked, Shard};
 
 #[cfg(all(test, not(loom)))]
@@ -50,8 +51,6 @@ mod tests;
 
 /// Blocks visited in one step.
 const BLOCKS_A_STEP: usize = 64;
-/// Pages that a step gives back at most; of a block between others, all.
-const PAGES_A_STEP: usize = 256;
 /// Steps that an allocation opens before it takes pages.
 pub(super) const STEPS_AN_ALLOC: usize = 4;
 /// Each pass of `compact` closes what lies beyond the used bytes and 1/64, 1/32, 1/16 of them.
@@ -77,6 +76,8 @@ pub(super) struct Compaction {
     target: Place,
     /// The block that the next step goes on with; [`Place::END`] in phases without one.
     cursor: Place,
+    /// In `Open`, up to which page the free block at the cursor was given back.
+    given_to_page: usize,
     /// The first block from the target on, as far as `Close` has come; then maybe one before it.
     first_closed: Place,
     /// What is closed: the blocks that start from here on …
@@ -95,6 +96,7 @@ impl Compaction {
             phase: Phase::Idle,
             target: Place::END,
             cursor: Place::END,
+            given_to_page: 0,
             first_closed: Place::END,
             closed_from: Place::END,
             closed_end: Place(0),
@@ -133,6 +135,7 @@ impl Compaction {
 
     fn set_cursor(&mut self, cursor: Place) {
         self.cursor = cursor;
+        self.given_to_page = 0;
         match self.phase {
             Phase::Close => {
                 (self.closed_from, self.closed_end) = (self.target, cursor.max(self.target));
@@ -275,7 +278,7 @@ impl<S: PageSource> Locked<'_, S> {
                 Moved::All => self.start_opening(true),
                 Moved::NoRoom => self.start_opening(false),
             },
-            Phase::Open => return Some(self.open_some()),
+            Phase::Open => return Some(self.open_some(true)),
             Phase::Trim => return Some(self.trim_some()),
         }
         Some(0)
@@ -314,11 +317,13 @@ impl<S: PageSource> Locked<'_, S> {
             Phase::Close | Phase::Move { .. } => self.start_opening(false),
             Phase::Open => {}
         }
-        self.open_some();
+        self.open_some(false);
         true
     }
 
-    fn open_some(&mut self) -> usize {
+    /// Opens the next blocks. Returns the pages given back: [`PAGES_A_STEP`] at most. Of a block that
+    /// has more, the next step gives the rest if there `is_patient` time; else it is opened as it is.
+    fn open_some(&mut self, is_patient: bool) -> usize {
         let mut given_pages = 0;
         for _ in 0..BLOCKS_A_STEP {
             let place = self.state.compaction.cursor;
@@ -329,17 +334,23 @@ impl<S: PageSource> Locked<'_, S> {
                 break;
             }
             let next = place.forward(head.units());
-            self.state.compaction.set_cursor(next);
-            if head.is_free() {
-                if place >= self.state.compaction.target {
-                    self.link(place, head.units());
-                }
-                // What lies before the end mark is for `Trim`.
-                if !self.area.head(next).is_end() && head.units() * UNIT >= self.page_bytes {
-                    given_pages += self.give_back_pages(place);
+            let is_large = head.is_free() && head.units() * UNIT >= self.page_bytes;
+            // What lies before the end mark is for `Trim`.
+            if is_large && given_pages < PAGES_A_STEP && !self.area.head(next).is_end() {
+                let from_page = self.state.compaction.given_to_page;
+                let (given, more) =
+                    self.give_back_some(place, from_page, PAGES_A_STEP - given_pages);
+                given_pages += given;
+                if let Some(page) = more.filter(|_| is_patient) {
+                    self.state.compaction.given_to_page = page;
+                    break;
                 }
             }
-            if given_pages >= PAGES_A_STEP {
+            self.state.compaction.set_cursor(next);
+            if head.is_free() && place >= self.state.compaction.target {
+                self.link(place, head.units());
+            }
+            if is_patient && given_pages >= PAGES_A_STEP {
                 break;
             }
         }

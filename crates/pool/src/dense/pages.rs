@@ -10,6 +10,9 @@ use super::block::{Head, MIN_UNITS};
 use super::shard::Locked;
 use crate::PoolError;
 
+/// Pages that one step of compaction, or one free, looks at and gives back at most.
+pub(super) const PAGES_A_STEP: usize = 256;
+
 impl<S: PageSource> Locked<'_, S> {
     /// Commits more pages: enough for a block of `units` together with what is free at the end,
     /// and some more in a large shard, where calls cost more than pages.
@@ -87,11 +90,29 @@ impl<S: PageSource> Locked<'_, S> {
         first..end.max(first)
     }
 
-    /// Gives back the pages within a free block. Returns how many.
+    /// Gives back pages within the free block at `place` that lie around what was freed just now:
+    /// the others had their turn when they were.
     #[cold]
-    pub(super) fn give_back_pages(&mut self, place: Place) -> usize {
+    pub(super) fn give_back_around(&mut self, place: Place, freed: Place) {
         let pages = self.inner_pages(place, self.area.head(place).units());
-        self.give_back(pages)
+        let around = freed.offset_bytes() / self.page_bytes;
+        let first = pages.start.max(around.saturating_sub(PAGES_A_STEP / 2));
+        self.give_back(first..pages.end.min(around + PAGES_A_STEP / 2));
+    }
+
+    /// Gives back those of the next `most_pages` pages from `from_page` on that lie within the free
+    /// block at `place`. Returns how many, and the page to go on from if there is more of the block.
+    #[cold]
+    pub(super) fn give_back_some(
+        &mut self,
+        place: Place,
+        from_page: usize,
+        most_pages: usize,
+    ) -> (usize, Option<usize>) {
+        let pages = self.inner_pages(place, self.area.head(place).units());
+        let first = pages.start.max(from_page);
+        let end = pages.end.min(first + most_pages);
+        (self.give_back(first..end), (end < pages.end).then_some(end))
     }
 
     /// Gives back those of the pages that were not. Returns how many.

@@ -1,12 +1,14 @@
 //! Allocations and frees in every state of a pass.
 
+use std::vec::Vec;
+
 use hectare_check::Random;
 use hectare_pages::{Failing, Os};
 
 use super::*;
 use crate::dense::{Dense, Limits};
 use crate::testing::{Shadow, Validate};
-use crate::{Pool, PoolError};
+use crate::{Handle, Pool, PoolError};
 
 /// A pool that compacts only when it is asked to, and half of whose objects are gone: now what
 /// it holds is twice what it needs.
@@ -135,5 +137,61 @@ fn what_is_closed_is_used_before_an_allocation_is_refused() {
         assert!(held < 1.1, "{held} bytes held per live byte, a pass {steps} steps old");
         failing.refuse_all(false);
         thinned.end();
+    }
+}
+
+/// Objects one after the other, each about a page: the number of pages of the shard.
+fn row_of_pages(compact_percent: usize, objects: usize) -> (Dense<Os>, Vec<Handle>) {
+    let limits = Limits { shards: 1, compact_percent, ..Limits::new() };
+    let pool: Dense<_> = Dense::with_limits(Os, limits);
+    let handles = (0..objects).map(|_| pool.alloc(4000).expect("memory")).collect();
+    (pool, handles)
+}
+
+#[test]
+fn a_step_gives_back_a_bounded_part_of_a_large_block() {
+    const HOLE: usize = 700;
+    let (pool, handles) = row_of_pages(0, 10 * HOLE);
+    let (freed, kept) = handles[1000..].split_at(HOLE);
+    for &handle in freed {
+        // SAFETY: live until now.
+        unsafe { pool.free(handle) };
+    }
+    pool.validate();
+    assert_eq!(pool.stats().pages_returned, 0, "an eighth of a shard may be free");
+    let shard = pool.shard(0).expect("the shard of the objects");
+    shard.with_lock(&pool.source, |mut shard| shard.start_sweep());
+    let mut given = 0;
+    while let Some(pages) = shard.with_lock(&pool.source, |mut shard| shard.step()) {
+        assert!(pages <= PAGES_A_STEP, "{pages} pages by one step");
+        given += pages;
+        pool.validate();
+    }
+    assert!(given > HOLE * 4000 / 4096 - 3, "{given} pages given back of {HOLE} objects");
+    for &handle in handles[..1000].iter().chain(kept) {
+        // SAFETY: as above.
+        unsafe { pool.free(handle) };
+    }
+}
+
+#[test]
+fn a_free_gives_back_and_looks_at_a_bounded_number_of_pages() {
+    for newest_first in [true, false] {
+        let (pool, mut handles) = row_of_pages(25, 20_000);
+        if newest_first {
+            handles.reverse();
+        }
+        let begun = std::time::Instant::now();
+        for (number, handle) in handles.into_iter().enumerate() {
+            let before = pool.stats().pages_returned;
+            // SAFETY: live until now.
+            unsafe { pool.free(handle) };
+            let given = pool.stats().pages_returned - before;
+            assert!(given <= 2 * PAGES_A_STEP as u64, "{given} pages by free {number}");
+        }
+        // Quadratic in 20,000 pages would be minutes.
+        assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+        pool.compact();
+        assert_eq!(pool.stats().page_bytes, 0);
     }
 }
