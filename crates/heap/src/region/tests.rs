@@ -18,7 +18,7 @@ fn open() -> (Region, RegionView) {
 fn take_slabs(region: &mut Region, view: &RegionView, count: usize) -> Vec<SlabRef> {
     let class = ClassId::for_bytes(100);
     let slabs = (0..count).map(|_| {
-        let run = region.take(Wanted::Slab { fills: false }, &Os, view).expect("memory");
+        let run = region.take(Wanted::Slab { siblings: 0 }, &Os, view).expect("memory");
         let offset = view.offset_of(run.start.addr().get()).expect("in the region");
         let slab = view.slab_at(offset).expect("a descriptor");
         // SAFETY: the run was free until now, and there is one thread.
@@ -39,7 +39,7 @@ fn descriptors_go_with_what_they_describe() {
     let slabs = take_slabs(&mut region, &view, 64);
     assert_eq!(64 * size_of::<Slab>() % Os.page_bytes(), 0, "whole pages");
     for &slab in &slabs {
-        region.give_slab(start_of(slab));
+        region.give(start_of(slab), SLAB_FRAMES);
     }
     assert_eq!(region.decommit(0, &Os), 64 * SLAB_FRAMES);
     assert!(slabs.iter().all(|slab| slab.class() == ClassId::NONE));
@@ -53,7 +53,7 @@ fn descriptors_of_slabs_in_use_stay() {
     let slabs = take_slabs(&mut region, &view, 64);
     for (i, &slab) in slabs.iter().enumerate() {
         if i % 7 != 3 {
-            region.give_slab(start_of(slab));
+            region.give(start_of(slab), SLAB_FRAMES);
         }
     }
     region.decommit(0, &Os);
@@ -70,7 +70,7 @@ fn descriptors_go_bit_by_bit_too() {
     let (mut region, view) = open();
     let slabs = take_slabs(&mut region, &view, 64);
     for &slab in &slabs {
-        region.give_slab(start_of(slab));
+        region.give(start_of(slab), SLAB_FRAMES);
     }
     for keep in (0..64).rev() {
         assert_eq!(region.decommit(keep * SLAB_FRAMES, &Os), SLAB_FRAMES);
