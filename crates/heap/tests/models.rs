@@ -15,6 +15,7 @@
 /// One size class, in place of 62.
 mod class {
     pub(crate) const STATES: usize = 1;
+    pub(crate) const BATCH_OBJECTS: usize = 1;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct ClassId;
