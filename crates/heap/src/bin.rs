@@ -15,8 +15,8 @@ use crate::slab::{Returned, Slab, SlabRef};
 /// How many lists a bin sorts its slabs into by fullness.
 pub(crate) const GROUPS: usize = 8;
 
-/// The first group of which slabs are given up: of the others at most a quarter is free.
-const LEAST_LEFT: usize = GROUPS / 4;
+/// The first group of which slabs are given up: of the others at most an eighth is free.
+const LEAST_LEFT: usize = 1;
 
 /// How many frames are populated in a row at most, the lock being held: more gain little (1.0 µs a
 /// page by four, 0.9 by sixteen, 1.4 by faults: `--bench calls` of `hectare-pages`).

@@ -55,6 +55,8 @@ pub struct Cache {
     pub(crate) runs: Option<NonNull<OwnRuns>>,
     /// What went to the backend that it might have kept, in frames.
     pub(crate) gone_frames: usize,
+    /// At how many looks for holes it has been emptied, or was there to be.
+    pub(crate) looks: u32,
     /// Whether it is a thread's own: none of the statics that stand for something else.
     pub(crate) is_open: bool,
 }
@@ -79,6 +81,7 @@ impl Cache {
         }; STATES],
         next_unused: None,
         countdown: Countdown::NEW,
+        looks: 0,
         runs: None,
         gone_frames: 0,
         is_open: false,

@@ -1,16 +1,16 @@
 //! How often the heap is looked through for holes when nothing but time asks for it.
 //!
 //! A program that has freed much, or has changed its sizes, leaves slabs in which a few objects are
-//! still in use. So where much has been idle in the slabs for a second, the emptier ones are given
-//! up: what is freed in them no longer comes back by the threads' lists, and nothing is taken from
-//! them while there is room in others. Each second their idle frames go back to the system: half as
-//! often, down to once in eight seconds, each time that no less is idle than at the look before;
-//! and each second again once more is idle, by a quarter.
+//! still in use. So where much has been idle in the slabs for half a second, the emptier ones are
+//! given up: what is freed in them no longer comes back by the threads' lists, and nothing is taken
+//! from them while there is room in others. Each half second their idle frames go back to the
+//! system: half as often, down to once in four seconds, each time that no less is idle than at the
+//! look before; and at the first pace again once more is idle, by a quarter.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-const PERIOD_MS: u64 = 1000;
-const MAX_PERIOD_MS: u64 = 8000;
+const PERIOD_MS: u64 = 500;
+const MAX_PERIOD_MS: u64 = 4000;
 
 /// When the next look is due. All zeros at first.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct Pace {
     period_ms: AtomicU64,
     /// What was idle at the last look.
     idle_bytes: AtomicUsize,
+    /// How many looks there were.
+    looks: AtomicU32,
 }
 
 impl Pace {
@@ -29,6 +31,7 @@ impl Pace {
             since_ms: AtomicU64::new(0),
             period_ms: AtomicU64::new(0),
             idle_bytes: AtomicUsize::new(0),
+            looks: AtomicU32::new(0),
         }
     }
 
@@ -51,8 +54,15 @@ impl Pace {
             && since_ms > 0
     }
 
+    /// How many looks there were: at each, what threads keep is asked for.
+    #[inline]
+    pub(crate) fn looks(&self) -> u32 {
+        self.looks.load(Relaxed)
+    }
+
     /// A look begins at `idle_bytes`.
     pub(crate) fn note_look(&self, idle_bytes: usize) {
+        self.looks.fetch_add(1, Relaxed);
         let last_bytes = self.idle_bytes.swap(idle_bytes, Relaxed);
         let period_ms = self.period_ms.load(Relaxed).max(PERIOD_MS);
         let is_in_vain = idle_bytes / 7 > last_bytes / 8 && idle_bytes / 5 <= last_bytes / 4;
@@ -66,12 +76,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_once_a_second_while_it_is_worth_it() {
+    fn looks_twice_a_second_while_it_is_worth_it() {
         let pace = Pace::new();
-        assert!(!pace.is_due(5000, 1000) && !pace.is_due(5999, 1000));
-        assert!(pace.is_due(6000, 1000) && !pace.is_due(6000, 1000));
+        assert!(!pace.is_due(5000, 1000) && !pace.is_due(5499, 1000));
+        assert!(pace.is_due(5500, 1000) && !pace.is_due(5500, 1000));
         pace.note_look(1000);
-        assert!(!pace.is_due(6999, 800) && pace.is_due(7000, 800));
+        assert!(!pace.is_due(5999, 800) && pace.is_due(6000, 800));
     }
 
     #[test]
@@ -79,23 +89,24 @@ mod tests {
         let pace = Pace::new();
         assert!(!pace.is_due(5000, 1000));
         pace.rest();
-        assert!(!pace.is_due(6500, 1000) && !pace.is_due(7499, 1000) && pace.is_due(7500, 1000));
+        assert!(!pace.is_due(5700, 1000) && !pace.is_due(6199, 1000) && pace.is_due(6200, 1000));
     }
 
     #[test]
     fn looks_less_often_where_as_much_stays_idle() {
         let pace = Pace::new();
-        assert!(!pace.is_due(1000, 800) && pace.is_due(2000, 800));
+        assert!(!pace.is_due(1000, 800) && pace.is_due(1500, 800));
         pace.note_look(800);
         pace.note_look(800);
-        assert!(!pace.is_due(3999, 800) && pace.is_due(4000, 800), "two seconds");
+        assert!(!pace.is_due(2499, 800) && pace.is_due(2500, 800), "one second");
         for _ in 0..9 {
             pace.note_look(800);
         }
-        assert!(!pace.is_due(11_999, 800) && pace.is_due(12_000, 800), "eight seconds");
-        assert!(!pace.is_due(12_999, 1050) && pace.is_due(13_000, 1050), "more by a quarter");
+        assert!(!pace.is_due(6499, 800) && pace.is_due(6500, 800), "four seconds");
+        assert!(!pace.is_due(6999, 1050) && pace.is_due(7000, 1050), "more by a quarter");
         pace.note_look(1050);
         pace.note_look(800);
-        assert!(pace.is_due(14_000, 800), "less by an eighth");
+        assert!(pace.is_due(7500, 800), "less by an eighth");
+        assert_eq!(pace.looks(), 13);
     }
 }

@@ -614,13 +614,13 @@ impl Region {
         unsafe { source.set_aside(start, bytes) }
     }
 
-    /// Does without huge pages where less than half of what was once committed is of use, `frames`
-    /// frames: the rest, which went back in pieces, would come again two mebibytes at a time, each
-    /// for a single object. Huge pages come again when three quarters are of use.
+    /// Does without huge pages where less than three quarters of what was once committed is of use,
+    /// `frames` frames: the rest, which went back in pieces, would come again two mebibytes at a time,
+    /// each for a single object. Huge pages come again when seven eighths are of use.
     pub(crate) fn choose_pages(&mut self, frames: usize, source: &impl PageSource) {
         let bytes = frames * FRAME_BYTES;
         let was_plain = self.huge_from == usize::MAX;
-        let least = if was_plain { self.frontier / 4 * 3 } else { self.frontier / 2 };
+        let least = if was_plain { self.frontier / 8 * 7 } else { self.frontier / 4 * 3 };
         let plain = bytes < least;
         if plain == was_plain || self.frontier <= HUGE_PAGES_FROM_BYTES {
             return;

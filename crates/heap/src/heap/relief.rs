@@ -13,13 +13,13 @@ use crate::seat::Seat;
 
 /// How much may lie idle in the slabs without a look at the emptier ones: this share of what is
 /// live, and at least so much.
-const IDLE_SHARE: usize = 32;
-const MIN_IDLE_BYTES: usize = 2 << 20;
+const IDLE_SHARE: usize = 64;
+const MIN_IDLE_BYTES: usize = 1 << 20;
 
 impl<S: System> Heap<S> {
-    /// When the slabs have become much emptier, or much has been free in them for a while, looks
+    /// When the slabs have become much emptier, or much has been idle in them for a while, looks
     /// for memory to give back. What this thread's cache and the pools hold would keep slabs in
-    /// use, so they are emptied first.
+    /// use, so they are emptied first; other threads empty theirs when they come here next.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
@@ -27,14 +27,19 @@ impl<S: System> Heap<S> {
         let live_bytes = self.live_bytes.load(Relaxed);
         let idle_bytes = self.backend.idle_bytes(live_bytes);
         let is_due = self.is_look_due(live_bytes, idle_bytes);
-        if !is_due && !self.has_emptied(live_bytes, idle_bytes) {
-            return;
-        }
+        let looks = is_due || self.has_emptied(live_bytes, idle_bytes);
         if let Seat::Own(cache) = seat {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.empty_cache(cache) };
+            // SAFETY: the caller's promise: this thread's alone.
+            let seen = unsafe { &mut (*cache.as_ptr()).looks };
+            if looks || *seen != self.pace.looks() {
+                *seen = self.pace.looks() + u32::from(is_due);
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.empty_cache(cache) };
+            }
         }
-        self.look_for_holes(is_due);
+        if looks {
+            self.look_for_holes(is_due);
+        }
     }
 
     /// Whether much has been freed since the last scavenge, or much has become idle.
