@@ -34,11 +34,6 @@ impl Arena {
         self.start.addr().get()
     }
 
-    /// How many bytes it has.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The first `bytes` of it, as an arena of their own.
     ///
     /// # Panics
