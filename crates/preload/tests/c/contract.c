@@ -474,6 +474,86 @@ static void malloc_stats_prints(void) {
     free(keep);
 }
 
+enum { TELLERS = 8, HELD = 1500 };
+static void *held[TELLERS][HELD];
+
+/* Holds objects of all kinds, a huge one among them; others come and go. */
+static void *hold(void *number) {
+    uintptr_t own = (uintptr_t)number;
+    uint64_t random = own + 21;
+    for (int i = 0; i < 4 * HELD; i++) {
+        void **place = &held[own][next_random(&random) % HELD];
+        free(*place);
+        *place = malloc(random_size(&random) % 400000);
+    }
+    for (int i = 0; i < HELD; i++) {
+        if (!held[own][i]) held[own][i] = malloc(100);
+    }
+    free(held[own][0]);
+    held[own][0] = malloc((size_t)50 << 20);
+    return NULL;
+}
+
+/* What the statistics as JSON say of `key`. */
+static size_t exported(const char *key) {
+    int (*dump)(const char *) = dlsym(RTLD_DEFAULT, "hectare_stats_dump");
+    const char *path = getenv("TEST_PATH");
+    CHECK(dump && path && dump(path) == 0);
+    static char text[60000];
+    FILE *file = fopen(path, "r");
+    CHECK(file);
+    size_t bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[bytes] = 0;
+    return number_after(text, key);
+}
+
+/* What threads left behind when they ended is known, and each way to ask tells the same of it. By
+   threads' own caches exactly; the other fronts round, seal or keep back in their own ways. */
+static void statistics_of_many_threads(void) {
+    int is_exact = getenv("TEST_EXACT") != NULL;
+    exported("\"used_bytes\": ");
+    size_t start = in_use(), huge = mallinfo2().hblks;
+    pthread_t threads[TELLERS];
+    for (uintptr_t i = 0; i < TELLERS; i++)
+        CHECK(pthread_create(&threads[i], NULL, hold, (void *)i) == 0);
+    for (int i = 0; i < TELLERS; i++) pthread_join(threads[i], NULL);
+    size_t live = 0;
+    for (int i = 0; i < TELLERS; i++) {
+        for (int j = 0; j < HELD; j++) live += malloc_usable_size(held[i][j]);
+    }
+    size_t told = in_use() - start;
+    /* The C library keeps some hundred bytes for each thread that comes after. */
+    int is_true = is_exact ? told - live < TELLERS * 500 : near(told, live);
+    CHECK(is_true, "%zu, live are %zu", told, live);
+    CHECK(mallinfo2().hblks - huge == TELLERS, "%zu huge objects", mallinfo2().hblks - huge);
+    CHECK(near(exported("\"used_bytes\": ") - start, live));
+    CHECK(exported("\"huge_objects\": ") - huge == TELLERS);
+    CHECK(near(exported("\"small_bytes\": ") + exported("\"large_bytes\": ") +
+               exported("\"huge_bytes\": ") - start, live));
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+    CHECK(malloc_info(0, stream) == 0);
+    fclose(stream);
+    size_t in_xml = number_after(text, "<total type=\"small\" size=\"") +
+                    number_after(text, "<total type=\"run\" size=\"") +
+                    number_after(text, "<total type=\"mmap\" size=\"");
+    CHECK(near(in_xml - start, live), "%zu", in_xml - start);
+    /* The classes add up to what they are summed up as. */
+    size_t of_classes = 0;
+    for (const char *at = text; (at = strstr(at, "<size bytes=\"")); at++)
+        of_classes += number_after(at, "bytes=\"") * number_after(at, "used=\"");
+    CHECK(of_classes == number_after(text, "<total type=\"small\" size=\""), "%zu", of_classes);
+    free(text);
+    for (int i = 0; i < TELLERS; i++) {
+        for (int j = 0; j < HELD; j++) free(held[i][j]);
+    }
+    size_t left = in_use() - start;
+    /* A quarantine is in use: at most 256 KiB of each of 62 classes. */
+    CHECK(left < (is_exact ? 60000 : 62 * 256 << 10), "%zu bytes are left", left);
+}
+
 static void malloc_trim_gives_back(void) {
     malloc_trim(0);
     size_t start = resident_bytes();
@@ -526,7 +606,7 @@ int main(int argc, char **argv) {
         {"reallocarray", reallocarray_case}, CASE(usable_size), CASE(valloc_pvalloc),
         CASE(sized_frees), CASE(libc_aliases), {"mallopt", mallopt_case},
         CASE(mallinfo2_is_true), CASE(mallinfo2_is_exact), CASE(mallinfo_agrees), CASE(malloc_info_is_true),
-        CASE(malloc_info_prints), CASE(malloc_stats_prints), CASE(malloc_trim_gives_back),
+        CASE(malloc_info_prints), CASE(malloc_stats_prints), CASE(statistics_of_many_threads), CASE(malloc_trim_gives_back),
         CASE(a_peak_goes_back),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -1,6 +1,8 @@
 //! The C names and their contracts.
 
-use crate::harness::{Suite, add_cases};
+use std::fs;
+
+use crate::harness::{Outcome, Suite, add_cases, preloaded, program, run, scratch};
 
 pub(crate) const CASES: &[&str] = &[
     "names_are_ours",
@@ -33,4 +35,22 @@ pub(crate) const CASES: &[&str] = &[
 
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "contract", "contract.c", CASES);
+    for options in ["front:thread", "front:cpu", "prof:true", "guard:20", "secure:true"] {
+        let name = format!("contract::statistics_of_many_threads[{options}]");
+        suite.test_with(name, &["cc"], move || statistics_of_many_threads(options));
+    }
+}
+
+/// What the program asks in four ways is true of what it holds, whichever front serves it.
+fn statistics_of_many_threads(options: &str) -> Outcome {
+    let directory = scratch(&format!("statistics-{}", options.replace(':', "-")));
+    let mut command = preloaded(program("contract.c")?);
+    command.arg("statistics_of_many_threads").env("TEST_PATH", directory.join("json"));
+    let prefix = directory.join("heap");
+    command.env("HECTARE_CONF", format!("{options},prof_prefix:{}", prefix.display()));
+    if options == "front:thread" {
+        command.env("TEST_EXACT", "1");
+    }
+    run(&mut command)?.well()?;
+    fs::remove_dir_all(directory).map_err(|error| error.to_string())
 }
