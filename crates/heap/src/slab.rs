@@ -184,8 +184,8 @@ impl Slab {
     }
 
     /// Takes objects until `gathered` has `count` or none is left, the lowest first. Where it comes
-    /// upon a frame without memory, `populate` is told of as many as lie there in a row, up to
-    /// `stretch`. O(count).
+    /// upon a frame without memory, `populate` is told of the next such ones too, `stretch` in all
+    /// at most. O(count).
     pub(crate) fn take(
         &mut self,
         count: usize,
@@ -252,12 +252,22 @@ impl Slab {
         if self.bare & touched == 0 {
             return;
         }
+        // The next bare frames are needed next, whatever lies between: a call costs as much as they.
         let first = (self.bare & touched).trailing_zeros() as usize;
-        let length = (self.bare >> first).trailing_ones().min(stretch as u32) as usize;
-        if length > 1 {
+        let mut last = first;
+        let mut ahead = self.bare & !frames(0, first);
+        for _ in 1..stretch {
+            if ahead == 0 {
+                break;
+            }
+            last = ahead.trailing_zeros() as usize;
+            ahead &= ahead - 1;
+        }
+        if last > first {
             // SAFETY: the slab has SLAB_FRAMES frames.
-            populate(unsafe { self.start().add(first * FRAME_BYTES) }, length * FRAME_BYTES);
-            self.bare &= !frames(first, first + length - 1);
+            let start = unsafe { self.start().add(first * FRAME_BYTES) };
+            populate(start, (last + 1 - first) * FRAME_BYTES);
+            self.bare &= !frames(first, last);
         }
         self.bare &= !touched;
     }
