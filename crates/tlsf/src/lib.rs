@@ -43,6 +43,11 @@ pub type WideTlsf = Tlsf<[Row<usize, 32>; 32]>;
 /// A heap for pools of up to 256 KiB in a MiB; 2 bytes of overhead a block.
 pub type TinyTlsf = Tlsf<[Row<u16, 4>; 13]>;
 
+/// The README's example is a test, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(all(test, not(loom)))]
 #[expect(
     clippy::undocumented_unsafe_blocks,
