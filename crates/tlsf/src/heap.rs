@@ -17,7 +17,7 @@ pub(crate) const PROBES: usize = 4;
 const MIN_REMAINDER_GRANULES: usize = 2;
 const MIN_REMAINDER_SHIFT: u32 = 5;
 
-/// Blocks of fewer granules than this are cut off the victim without a search for a better fit...
+/// Blocks of fewer granules than this are cut off the victim without a search past the next list...
 const SMALL_GRANULES: usize = 8;
 /// ... while it has fewer than this: a wilderness is not what small blocks shall be strewn over.
 const WILDERNESS_GRANULES: usize = 4096;
