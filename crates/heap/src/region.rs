@@ -234,6 +234,8 @@ pub(crate) struct Region {
     touched: usize,
     /// From how many bytes on huge pages are asked for; `usize::MAX` while it does without.
     huge_from: usize,
+    /// Clean frames that were taken for long runs.
+    filled_frames: usize,
     clean: Bitset<'static>,
     dirty: DirtyFrames,
     cached: RunCache<CACHED_DEPTH>,
@@ -246,7 +248,8 @@ pub(crate) struct Region {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
     /// A run of `frames` at a multiple of `align` frames. One that was kept may be a little longer.
-    Run { frames: usize, align: usize },
+    /// The caller is going to fill it, if it `fills`.
+    Run { frames: usize, align: usize, fills: bool },
     /// A slab of a class that has `siblings` slabs now.
     Slab { siblings: usize },
 }
@@ -255,7 +258,7 @@ impl Wanted {
     /// In how many frames it finds a place wherever they begin.
     pub(crate) fn room_frames(self) -> usize {
         match self {
-            Self::Run { frames, align } => frames + align,
+            Self::Run { frames, align, .. } => frames + align,
             Self::Slab { .. } => 2 * SLAB_FRAMES,
         }
     }
@@ -346,6 +349,7 @@ impl Region {
             frontier: 0,
             touched: 0,
             huge_from: HUGE_PAGES_FROM_BYTES,
+            filled_frames: 0,
             clean,
             dirty: DirtyFrames::new(dirty),
             cached: RunCache::new(),
@@ -373,7 +377,13 @@ impl Region {
         view: &RegionView,
     ) -> Result<Run, Refusal> {
         match wanted {
-            Wanted::Run { frames, align } => self.take_run(frames, align, source, view),
+            Wanted::Run { frames, align, fills } => {
+                let run = self.take_run(frames, align, source, view)?;
+                if fills && run.clean && frames >= LONG_FRAMES {
+                    self.note_filled(run, source);
+                }
+                Ok(run)
+            }
             Wanted::Slab { siblings } => self.take_slab(siblings, source, view),
         }
     }
@@ -510,31 +520,45 @@ impl Region {
     }
 
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
-    /// first, since the lowest are used next. Returns how many frames it gave back.
+    /// first, since the lowest are used next; but first of all whole huge pages, since one of
+    /// which a part has gone comes back page by page. Returns how many frames it gave back.
     pub(crate) fn decommit(&mut self, keep: usize, source: &impl PageSource) -> usize {
         self.uncache();
         let before = self.dirty.count();
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
+        if self.huge_from < self.frontier && page_frames == 1 {
+            self.decommit_units(HUGE_PAGE_BYTES / FRAME_BYTES, keep, source);
+        }
+        self.decommit_units(page_frames, keep, source);
+        before - self.dirty.count()
+    }
+
+    /// As [`decommit`](Self::decommit), only whole units of so many frames.
+    fn decommit_units(&mut self, unit: usize, keep: usize, source: &impl PageSource) {
         let mut end = FrameId(self.touched);
-        while self.dirty.count() > keep {
-            let most = self.dirty.count() - keep;
-            let Some((run, length)) = self.dirty.last_run(end) else { break };
-            let frames = length.min(align_up(most, page_frames));
-            let first = FrameId(run.0 + length - frames);
-            if !self.dirty.take_at(first, frames) {
-                break;
+        while self.dirty.count() > keep
+            && let Some((run, length)) = self.dirty.last_run(end)
+        {
+            let most = align_up(self.dirty.count() - keep, unit);
+            let upper = align_down(run.0 + length, unit);
+            let first = align_up(run.0, unit).max(upper.saturating_sub(most));
+            end = FrameId(first);
+            if first >= upper {
+                end = run;
+                continue;
             }
-            end = first;
+            let (first, frames) = (FrameId(first), upper - first);
+            if !self.dirty.take_at(first, frames) {
+                return;
+            }
             let start = self.at(first);
             // SAFETY: the frames are free, below the frontier by invariant 2, and just taken.
             if unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_err() {
-                self.give(start, frames);
-                break;
+                return self.give(start, frames);
             }
             self.give_clean(first, frames);
             self.forget(first.0, frames, source);
         }
-        before - self.dirty.count()
     }
 
     /// Gives back the metadata of the clean frames around the `frames` frames at `first`, which
@@ -614,6 +638,20 @@ impl Region {
         unsafe { source.set_aside(start, bytes) }
     }
 
+    /// Notes that a long run was taken that its caller will fill. Where there are many, huge pages
+    /// begin with it, if they do not begin below.
+    fn note_filled(&mut self, run: Run, source: &impl PageSource) {
+        self.filled_frames = self.filled_frames.saturating_add(run.frames);
+        let from = self.frame_of(run.start) * FRAME_BYTES;
+        let has_many = self.filled_frames >= FILLED_FRAMES;
+        if has_many && from < self.huge_from && self.huge_from <= HUGE_PAGES_FROM_BYTES {
+            let end = self.huge_from.min(self.frontier);
+            // SAFETY: from the run just taken to the frontier at most.
+            unsafe { source.advise_huge(run.start, end - from, true) };
+            self.huge_from = from;
+        }
+    }
+
     /// Does without huge pages where less than three quarters of what was once committed is of use,
     /// `frames` frames: the rest, which went back in pieces, would come again two mebibytes at a time,
     /// each for a single object. Huge pages come again when seven eighths are of use.
@@ -622,16 +660,17 @@ impl Region {
         let was_plain = self.huge_from == usize::MAX;
         let least = if was_plain { self.frontier / 8 * 7 } else { self.frontier / 4 * 3 };
         let plain = bytes < least;
+        let from = self.huge_from.min(HUGE_PAGES_FROM_BYTES);
         if plain == was_plain || self.frontier <= HUGE_PAGES_FROM_BYTES {
             return;
         }
-        self.huge_from = if plain { usize::MAX } else { HUGE_PAGES_FROM_BYTES };
+        self.huge_from = if plain { usize::MAX } else { from };
         // SAFETY: the region is longer than that.
-        let start = unsafe { self.start.add(HUGE_PAGES_FROM_BYTES) };
+        let start = unsafe { self.start.add(from) };
         // SAFETY: committed memory of this region.
-        unsafe { source.advise_huge(start, self.frontier - HUGE_PAGES_FROM_BYTES, !plain) };
+        unsafe { source.advise_huge(start, self.frontier - from, !plain) };
         if plain {
-            self.decommit_clean(FrameId(HUGE_PAGES_FROM_BYTES / FRAME_BYTES), source);
+            self.decommit_clean(FrameId(from / FRAME_BYTES), source);
         }
     }
 
@@ -728,7 +767,11 @@ impl Region {
 const MAX_CACHED_FRAMES: usize = 1024;
 const CACHED_DEPTH: usize = 31;
 
-/// From which size on a region asks for huge pages: what is untouched of the last one is then a
+/// Runs of so many frames are long, 256 KiB, and so many frames of them are many, 4 MiB.
+const LONG_FRAMES: usize = 64;
+const FILLED_FRAMES: usize = 1024;
+
+/// From which size on a region asks for huge pages anyhow: what is untouched of the last one is then a
 /// few per cent of the whole at most, and a small program does not grow.
 const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
 

@@ -62,7 +62,8 @@ impl<S: System> Heap<S> {
         if self.backend.should_scavenge() {
             self.scavenge();
         }
-        let run = || self.backend.get_run(Wanted::Run { frames, align }, ClassId::RUN);
+        let wanted = Wanted::Run { frames, align, fills: !zeroed };
+        let run = || self.backend.get_run(wanted, ClassId::RUN);
         // SAFETY: the caller's promise, passed on.
         let release = || self.release_kept() + unsafe { self.release_runs(seat) };
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
