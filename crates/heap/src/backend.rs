@@ -385,8 +385,9 @@ impl<S: System> Backend<S> {
         let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
         let used = self.held_frames(&state).saturating_sub(idle_frames);
         let resident = used + state.dirty_frames();
+        let of_slabs = 2 * self.slab_frames.load(Ordering::Relaxed) >= state.used_frames;
         if let Some(region) = &mut state.regions[0] {
-            region.choose_pages(resident, &self.source);
+            region.choose_pages(resident, of_slabs, &self.source);
         }
         drop(state);
         let last = self.growth_limit_frames.load(Ordering::Relaxed);

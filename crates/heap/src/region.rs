@@ -654,12 +654,12 @@ impl Region {
 
     /// Does without huge pages where less than three quarters of what was once committed is of use,
     /// `frames` frames: the rest, which went back in pieces, would come again two mebibytes at a time,
-    /// each for a single object. Huge pages come again when seven eighths are of use.
-    pub(crate) fn choose_pages(&mut self, frames: usize, source: &impl PageSource) {
-        let bytes = frames * FRAME_BYTES;
+    /// each for a single object. Huge pages come again when seven eighths are of use. Where it is
+    /// not for the most part `of_slabs`, runs fill what comes again: there a half is enough.
+    pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
         let was_plain = self.huge_from == usize::MAX;
-        let least = if was_plain { self.frontier / 8 * 7 } else { self.frontier / 4 * 3 };
-        let plain = bytes < least;
+        let eighths = if of_slabs { 6 } else { 4 } + usize::from(was_plain);
+        let plain = frames * FRAME_BYTES < self.frontier / 8 * eighths;
         let from = self.huge_from.min(HUGE_PAGES_FROM_BYTES);
         if plain == was_plain || self.frontier <= HUGE_PAGES_FROM_BYTES {
             return;
