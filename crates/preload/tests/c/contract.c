@@ -293,12 +293,14 @@ static void usable_size(void) {
 static void valloc_pvalloc(void) {
     size_t page = sysconf(_SC_PAGESIZE);
     for (size_t n = 0; n < 100000; n += 997) {
-        void *p = valloc(n), *q = pvalloc(n);
+        /* Beside others: the first object of a slab is aligned without asking. */
+        void *before = malloc(n), *p = valloc(n), *q = pvalloc(n), *r = valloc(n);
         CHECK(p && (uintptr_t)p % page == 0);
+        CHECK(r && (uintptr_t)r % page == 0);
         CHECK(q && (uintptr_t)q % page == 0);
         CHECK(malloc_usable_size(q) >= page && malloc_usable_size(q) >= n);
         memset(q, 1, (n + page - 1) / page * page);
-        free(p), free(q);
+        free(before), free(p), free(q), free(r);
     }
 }
 
