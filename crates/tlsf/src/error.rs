@@ -61,6 +61,8 @@ pub enum PoolError {
     TooLarge,
     /// The memory is too far from the first pool for the index width.
     OutOfReach,
+    /// The memory is a pool of this heap already, in part or in whole.
+    Overlap,
     /// Blocks of the pool are in use.
     InUse,
 }
@@ -71,6 +73,7 @@ impl fmt::Display for PoolError {
             Self::TooSmall => "the pool has no room for one block",
             Self::TooLarge => "the pool exceeds the largest block of this heap; add it in parts",
             Self::OutOfReach => "the pool is too far from the first one for the index width",
+            Self::Overlap => "the pool overlaps another one of the same heap",
             Self::InUse => "blocks of the pool are in use",
         })
     }

@@ -31,7 +31,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         words.div_ceil(granule) * granule
     };
 
-    /// Adds `bytes` of memory from `start` on.
+    /// Adds `bytes` of memory from `start` on; neither needs to be aligned. O(pools), since each is
+    /// compared with.
     ///
     /// # Errors
     /// [`PoolError`]; the memory is then untouched.
@@ -40,11 +41,22 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// The memory is valid for reads and writes, and belongs to the heap until the pool is removed
     /// or the heap is used no more.
     pub unsafe fn add_pool(&mut self, start: NonNull<u8>, bytes: usize) -> Result<Pool, PoolError> {
+        let start_address = start.addr().get();
+        let end_address = start_address.saturating_add(bytes);
+        let overlaps = |pool: Pool| {
+            // SAFETY: a pool of this heap begins with a block.
+            let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
+            let end = first.after(first.footer_before().granules()).payload();
+            start_address < end && pool.first_payload - 4 * Self::HEADER_BYTES < end_address
+        };
+        if self.pools().any(overlaps) {
+            return Err(PoolError::Overlap);
+        }
         // SAFETY: the caller's promise, passed on.
         unsafe { self.add(start, bytes, false) }
     }
 
-    /// Adds a pool, marked as `owned` or not.
+    /// Adds a pool, marked as `owned` or not. Constant time.
     ///
     /// # Safety
     /// As of [`add_pool`](Self::add_pool).

@@ -221,6 +221,22 @@ fn a_pool_out_of_reach_or_too_large_is_refused() {
 }
 
 #[test]
+fn a_pool_that_overlaps_another_is_refused_and_one_that_touches_it_is_not() {
+    let mut arena = Arena::new(16384);
+    let start = arena.start();
+    let mut heap: Tlsf = Tlsf::new();
+    unsafe { heap.add_pool(start.add(4096), 4096) }.expect("fits");
+    for (offset, bytes) in [(4096, 4096), (0, 4100), (0, 16384), (8191 - 16, 64), (5000, 100)] {
+        let refused = unsafe { heap.add_pool(start.add(offset), bytes) };
+        assert_eq!(refused, Err(PoolError::Overlap), "{bytes} bytes at {offset}");
+    }
+    unsafe { heap.add_pool(start, 4096) }.expect("touches the first from below");
+    unsafe { heap.add_pool(start.add(8192), 4096) }.expect("touches it from above");
+    assert_eq!(heap.stats().pools, 3);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn the_control_structure_fits_its_pool() {
     assert!(size_of::<Tlsf>() <= 3584, "{}", size_of::<Tlsf>());
     assert!(size_of::<TinyTlsf>() <= 256, "{}", size_of::<TinyTlsf>());
