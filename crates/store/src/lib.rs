@@ -35,6 +35,7 @@
 mod backing;
 mod buffer;
 mod codec;
+mod config;
 mod dedup;
 mod error;
 mod objects;
@@ -47,8 +48,9 @@ mod tend;
 mod tests;
 
 pub use codec::{Codec, Lz4, Zstd};
+pub use config::Config;
 pub use error::StoreError;
 pub use state::{PageKind, PageState};
 pub use stats::Stats;
-pub use store::{Config, Store};
+pub use store::Store;
 pub use tend::{Policy, Select, Tended};

@@ -1,6 +1,5 @@
 //! Pages by key: put, get, removed.
 
-use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,76 +10,17 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::StoreError;
 use crate::backing::Backing;
 use crate::buffer::with_buffer;
-use crate::codec::{Codec, Lz4};
+use crate::config::{Config, Settings};
 use crate::dedup::Dedup;
 use crate::objects::Objects;
 use crate::slot::{CodecId, Content, Packed, Shared, Slot};
 use crate::state::{PageKind, PageState};
 use crate::stats::{Counters, Stats};
-use crate::tend::Policy;
 
 /// Puts between two looks at the pool's footprint where the limit is far.
 const PUTS_A_LOOK: u32 = 16;
 /// Limits below this are looked at with every put: sixteen puts could pass an eighth of them.
 const SMALL_LIMIT_BYTES: usize = 16 << 20;
-
-/// What a [`Store`] is made with.
-#[derive(Debug)]
-pub struct Config {
-    /// Keys go from 0 to this. A key costs 48 bytes whether it is used or not.
-    pub pages: usize,
-    /// The size of every page: a multiple of 8, 64 to 65536.
-    pub page_bytes: usize,
-    /// What compresses: the first all that is put, the others what is recompressed. 1 to 8.
-    pub codecs: Vec<Box<dyn Codec>>,
-    /// A page that does not become shorter than this is kept raw.
-    pub raw_from_bytes: usize,
-    /// Whether pages with the same content are stored once. It costs some 80 bytes for each
-    /// content.
-    pub dedup: bool,
-    /// The most that the pool may take; 0: no limit. What it took for a page that was refused it
-    /// keeps for the next one.
-    pub limit_bytes: usize,
-    /// A file, or device, that pages are written back to, open for reading and writing. It is the
-    /// store's alone, which begins to write at its start.
-    pub backing: Option<File>,
-    /// How many pages the file may hold.
-    pub backing_pages: usize,
-    /// What [`Store::tend`] does.
-    pub policy: Policy,
-}
-
-impl Config {
-    /// Pages of 4096 bytes, LZ4 alone, no limit, no file, contents not compared.
-    #[must_use]
-    pub fn new(pages: usize) -> Self {
-        Self {
-            pages,
-            page_bytes: 4096,
-            codecs: vec![Box::new(Lz4)],
-            raw_from_bytes: 4096 / 16 * 15,
-            dedup: false,
-            limit_bytes: 0,
-            backing: None,
-            backing_pages: usize::MAX,
-            policy: Policy::default(),
-        }
-    }
-
-    fn check(&self) -> Result<(), StoreError> {
-        let is_size = (64..=1 << 16).contains(&self.page_bytes);
-        if !is_size || !self.page_bytes.is_multiple_of(8) {
-            return Err(StoreError::Config("page_bytes is a multiple of 8 from 64 to 65536"));
-        }
-        if !(1..=8).contains(&self.codecs.len()) {
-            return Err(StoreError::Config("there are 1 to 8 codecs"));
-        }
-        if !(1..=self.page_bytes).contains(&self.raw_from_bytes) {
-            return Err(StoreError::Config("raw_from_bytes is 1 to page_bytes"));
-        }
-        Ok(())
-    }
-}
 
 /// A compressed page store over a pool.
 ///
@@ -101,16 +41,6 @@ pub struct Store<P> {
     until_look: AtomicU32,
     /// Held by who makes room.
     pub(crate) relieving: Mutex<()>,
-}
-
-/// What of a [`Config`] stays as it was given.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    pub(crate) page_bytes: usize,
-    pub(crate) codecs: Vec<Box<dyn Codec>>,
-    pub(crate) raw_from_bytes: usize,
-    pub(crate) limit_bytes: usize,
-    pub(crate) policy: Policy,
 }
 
 const _: () = assert!(size_of::<Mutex<Slot>>() <= 48, "as Config::pages says");

@@ -45,11 +45,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "zero is no number of rounds");
     let pages = args.sources.collect()?;
     ensure!(!pages.is_empty(), "there are no pages to store");
-    let missing = Device::missing();
+    let mut missing: Vec<_> = Device::missing().into_iter().collect();
+    let has_device = missing.is_empty();
     let mut subjects = Vec::new();
     for codec in &args.codecs {
-        let in_kernel = missing.is_none().then(|| kernel_algorithm(codec)).flatten();
-        subjects.extend(in_kernel.map(|algorithm| Subject::Kernel { algorithm }));
+        match kernel_algorithm(codec) {
+            Some(algorithm) if has_device && Device::has(algorithm) => {
+                subjects.push(Subject::Kernel { algorithm });
+            }
+            Some(algorithm) if has_device => missing.push(format!("it has no {algorithm}")),
+            _ => {}
+        }
         subjects.extend(args.pools.iter().map(|pool| Subject::Store { pool, codec }));
     }
     let mut order: Vec<_> = (0..pages.len()).collect();
@@ -74,9 +80,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     for (subject, outcome) in subjects.iter().zip(outcomes.into_iter().flatten()) {
         report.rows.push(outcome.row(&subject.name(), &workload, original_bytes));
     }
-    report
-        .notes
-        .extend(missing.map(|missing| format!("the kernel's zram was left out: {missing}")));
+    let left_out = missing.iter().map(|what| format!("the kernel's zram was left out: {what}"));
+    report.notes.extend(left_out);
     report.notes.push(
         "density: memory used for each byte stored, by mm_stat's mem_used_total (the kernel's has \
          pages alone, a store's the pool's cells and descriptors as well); with_table: a store's \

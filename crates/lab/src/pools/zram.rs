@@ -44,6 +44,14 @@ impl Device {
         }
     }
 
+    /// Whether the kernel has this compressor.
+    pub(crate) fn has(algorithm: &str) -> bool {
+        let known = std::fs::read_to_string(Path::new(SYSFS).join("comp_algorithm"));
+        // The one that is chosen stands in brackets.
+        let mut names = known.iter().flat_map(|names| names.split_whitespace());
+        names.any(|name| name.trim_matches(['[', ']']) == algorithm)
+    }
+
     pub(crate) fn open(algorithm: &str, pages: usize) -> anyhow::Result<Self> {
         let sysfs = Path::new(SYSFS);
         write(&sysfs.join("reset"), "1")?;

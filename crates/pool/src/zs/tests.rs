@@ -5,6 +5,7 @@ use std::string::ToString;
 use hectare_check::Random;
 use hectare_pages::Os;
 
+use super::class::GROUPS;
 use super::*;
 use crate::testing::{Shadow, Validate, shadow_tests};
 
