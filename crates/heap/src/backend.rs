@@ -36,7 +36,7 @@ const CLOCK_CALLS: usize = 64;
 const MIN_HEADROOM_BYTES: usize = 4 << 20;
 
 /// What threads may always keep of freed runs.
-const MIN_LENT_BYTES: usize = 128 << 10;
+const MIN_LENT_BYTES: usize = 2 << 20;
 
 /// By how much the heap may grow, or its slabs empty, before they are looked through: an eighth of
 /// what is in use, and at least so much; the smaller value where that finds much.
@@ -272,11 +272,11 @@ impl<S: System> Backend<S> {
         self.gave(state, frames);
     }
 
-    /// Whether a thread may keep `frames` frames more of what it frees: all together a 64th of
+    /// Whether a thread may keep `frames` frames more of what it frees: all together an eighth of
     /// what is in use, and at least [`MIN_LENT_BYTES`].
     pub(crate) fn lend(&self, frames: usize) -> bool {
         let mut state = self.state.lock();
-        let most = (state.used_frames / 64).max(MIN_LENT_BYTES / FRAME_BYTES);
+        let most = (state.used_frames / 8).max(MIN_LENT_BYTES / FRAME_BYTES);
         let may = state.lent_frames + frames <= most;
         state.lent_frames += if may { frames } else { 0 };
         may

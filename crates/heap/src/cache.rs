@@ -55,6 +55,8 @@ pub struct Cache {
     pub(crate) runs: Option<NonNull<OwnRuns>>,
     /// What went to the backend that it might have kept, in frames.
     pub(crate) gone_frames: usize,
+    /// How many runs have gone, before it keeps any.
+    pub(crate) gone_runs: usize,
     /// At how many looks for holes it has been emptied, or was there to be.
     pub(crate) looks: u32,
     /// Whether it is a thread's own: none of the statics that stand for something else.
@@ -84,6 +86,7 @@ impl Cache {
         looks: 0,
         runs: None,
         gone_frames: 0,
+        gone_runs: 0,
         is_open: false,
     };
 

@@ -6,7 +6,7 @@
 //!                     ≤ limit                ≤ 4 MiB
 //! ```
 //! A thread keeps nothing until it asks for what it has just given back: `gone_frames` counts what
-//! went to the backend, and a request that finds as much gone raises the limit by its length. The
+//! went to the backend, and a request that finds as much gone, and many, raises the limit by its length. The
 //! backend says how far, for all threads together ([`Backend::lend`](crate::backend::Backend::lend)).
 //! Where there is no room, runs of other lengths go first, some at a time, since each is a part of
 //! one lock.
@@ -42,6 +42,10 @@ const DEPTH: usize = 15;
 const MAX_FRAMES: usize = 512;
 
 const CLOCK_CALLS: u32 = 64;
+
+/// A thread keeps nothing before so many runs have gone: what one that frees few keeps is memory that
+/// no other length can use, for next to no time.
+const MIN_GONE_RUNS: usize = 1000;
 
 /// What a thread keeps. Zeroed, it is open and keeps nothing.
 #[derive(Debug)]
@@ -209,7 +213,7 @@ impl<S: System> Heap<S> {
     pub(crate) unsafe fn regret_run(&self, mut cache: NonNull<Cache>, frames: usize) {
         // SAFETY: the caller's promise.
         let cache = unsafe { cache.as_mut() };
-        if cache.gone_frames < frames {
+        if cache.gone_frames < frames || cache.gone_runs < MIN_GONE_RUNS {
             return;
         }
         cache.gone_frames -= frames;
@@ -246,6 +250,7 @@ impl Cache {
     /// `frames` frames of runs have gone to the backend that the thread might have kept.
     fn note_gone_run(&mut self, frames: usize) {
         self.gone_frames = (self.gone_frames + frames).min(MAX_FRAMES);
+        self.gone_runs += 1;
     }
 
     /// The bytes of the runs that it keeps.
