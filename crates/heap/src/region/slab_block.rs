@@ -38,7 +38,6 @@ impl Region {
     /// Makes a block of clean memory dirty, if that is worth it and there is one.
     fn open_block(&mut self, source: &impl PageSource, view: &RegionView) {
         if self.touched < BLOCKS_FROM_BYTES / FRAME_BYTES
-            || self.huge_from == usize::MAX
             || source.page_bytes() > FRAME_BYTES
             || !self.start.addr().get().is_multiple_of(HUGE_PAGE_BYTES)
         {

@@ -5,6 +5,8 @@ use std::vec::Vec;
 use hectare_pages::Os;
 
 use super::*;
+use crate::class::ClassId;
+use crate::slab::SlabRef;
 
 const BYTES: usize = 64 << 20;
 

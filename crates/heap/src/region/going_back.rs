@@ -1,0 +1,88 @@
+//! What of a region goes back to the system.
+
+use core::ops::Range;
+use core::sync::atomic::AtomicU8;
+
+use hectare_base::align::{align_down, align_up};
+use hectare_buddy::FrameId;
+use hectare_pages::PageSource;
+
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, SLAB_FRAMES};
+use crate::slab::Slab;
+
+impl Region {
+    /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
+    /// first, since the lowest are used next; but first of all whole huge pages, since one of
+    /// which a part has gone comes back page by page. Returns how many frames it gave back.
+    pub(crate) fn decommit(&mut self, keep: usize, source: &impl PageSource) -> usize {
+        self.uncache();
+        let before = self.dirty.count();
+        let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
+        if self.plain_until == 0 && self.huge_from < self.frontier && page_frames == 1 {
+            self.decommit_units(HUGE_PAGE_BYTES / FRAME_BYTES, keep, source);
+        }
+        self.decommit_units(page_frames, keep, source);
+        before - self.dirty.count()
+    }
+
+    /// As [`decommit`](Self::decommit), only whole units of so many frames.
+    fn decommit_units(&mut self, unit: usize, keep: usize, source: &impl PageSource) {
+        let mut end = FrameId(self.touched);
+        while self.dirty.count() > keep
+            && let Some((run, length)) = self.dirty.last_run(end)
+        {
+            let most = align_up(self.dirty.count() - keep, unit);
+            let upper = align_down(run.0 + length, unit);
+            let first = align_up(run.0, unit).max(upper.saturating_sub(most));
+            end = FrameId(first);
+            if first >= upper {
+                end = run;
+                continue;
+            }
+            let (first, frames) = (FrameId(first), upper - first);
+            if !self.dirty.take_at(first, frames) {
+                return;
+            }
+            let start = self.at(first);
+            // SAFETY: the frames are free, below the frontier by invariant 2, and just taken.
+            if unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_err() {
+                return self.give(start, frames);
+            }
+            self.give_clean(first, frames);
+            self.forget(first.0, frames, source);
+        }
+    }
+
+    /// Gives back what has come into clean frames from `from` on as parts of huge pages, by a fault
+    /// in another part or by the kernel's own making of them.
+    pub(super) fn decommit_clean(&self, mut from: FrameId, source: &impl PageSource) {
+        while let Some((first, length)) = self.clean.next_free_run(from)
+            && first.0 < self.touched
+        {
+            let frames = length.min(self.touched - first.0);
+            // A refusal leaves it as it is.
+            // SAFETY: the frames are free, and below the frontier by invariant 3.
+            let _ = unsafe { source.decommit(self.at(first), frames * FRAME_BYTES) };
+            from = FrameId(first.0 + length);
+        }
+    }
+
+    /// Gives back the metadata of the clean frames around the `frames` frames at `first`, which
+    /// have just become clean, as far as it fills pages.
+    fn forget(&self, first: usize, frames: usize, source: &impl PageSource) {
+        let below = self.clean.previous_free_run(FrameId(first + frames));
+        let above = self.clean.next_free_run(FrameId(first));
+        let (Some((start, _)), Some((rest, length))) = (below, above) else { return };
+        let (start, end) = (start.0, rest.0 + length);
+        for (table, unit_frames, entry_bytes) in [
+            (&self.page_map, 1, size_of::<AtomicU8>()),
+            (&self.run_lengths, 1, size_of::<u32>()),
+            (&self.slabs, SLAB_FRAMES, size_of::<Slab>()),
+        ] {
+            let whole = start.div_ceil(unit_frames)..end / unit_frames;
+            let changed = first / unit_frames..(first + frames).div_ceil(unit_frames);
+            let bytes = |units: Range<usize>| units.start * entry_bytes..units.end * entry_bytes;
+            table.forget(bytes(whole), bytes(changed), source);
+        }
+    }
+}

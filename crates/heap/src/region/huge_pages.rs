@@ -1,0 +1,53 @@
+//! Where a region asks for huge pages.
+
+use hectare_buddy::FrameId;
+use hectare_pages::PageSource;
+
+use super::{FRAME_BYTES, Region, Run};
+
+/// Runs of so many frames are long, 256 KiB, and so many frames of them are many, 4 MiB.
+pub(super) const LONG_FRAMES: usize = 64;
+const FILLED_FRAMES: usize = 1024;
+
+/// From which size on a region asks for huge pages anyhow: what is untouched of the last one is then a
+/// few per cent of the whole at most, and a small program does not grow.
+pub(super) const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
+
+impl Region {
+    /// Notes that a long run was taken that its caller will fill. Where there are many, huge pages
+    /// begin with it, if they do not begin below.
+    pub(super) fn note_filled(&mut self, run: Run, source: &impl PageSource) {
+        self.filled_frames = self.filled_frames.saturating_add(run.frames);
+        let from = self.frame_of(run.start) * FRAME_BYTES;
+        let has_many = self.filled_frames >= FILLED_FRAMES;
+        if has_many && from < self.huge_from && self.plain_until == 0 {
+            let end = self.huge_from.min(self.frontier);
+            // SAFETY: from the run just taken to the frontier at most.
+            unsafe { source.advise_huge(run.start, end - from, true) };
+            self.huge_from = from;
+        }
+    }
+
+    /// Does without huge pages where less than three quarters of what was once committed is of use,
+    /// `frames` frames: the rest, which went back in pieces, would come again two mebibytes at a time,
+    /// each for a single object. Huge pages come again when seven eighths are of use. Where it is
+    /// not for the most part `of_slabs`, runs fill what comes again: there a half is enough. What was never committed yet
+    /// comes in huge pages all the same: a heap that grows so far has no holes for what it needs.
+    pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
+        let was_plain = self.plain_until > 0;
+        let eighths = if of_slabs { 6 } else { 4 } + usize::from(was_plain);
+        let plain = frames * FRAME_BYTES < self.frontier / 8 * eighths;
+        if plain == was_plain || self.frontier <= self.huge_from {
+            return;
+        }
+        let from = self.huge_from;
+        self.plain_until = if plain { self.frontier } else { 0 };
+        // SAFETY: the region is longer than that.
+        let start = unsafe { self.start.add(from) };
+        // SAFETY: committed memory of this region.
+        unsafe { source.advise_huge(start, self.frontier - from, !plain) };
+        if plain {
+            self.decommit_clean(FrameId(from / FRAME_BYTES), source);
+        }
+    }
+}

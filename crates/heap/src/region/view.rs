@@ -1,0 +1,152 @@
+//! What of a region can be read without its lock: the way from an address to what it belongs to.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+use super::FRAME_BYTES;
+use crate::class::{ClassId, SLAB_BYTES};
+use crate::slab::{Slab, SlabRef};
+
+/// What a thread must know of a region to tell where an address belongs, readable without a lock.
+/// Zeroed, it is a region of no bytes.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct RegionView {
+    pub(super) start: AtomicUsize,
+    /// Up to the frontier.
+    pub(super) bytes: AtomicUsize,
+    /// Where the page map would begin if it began with address 0: the way from an address to its
+    /// entry is on the critical path of a free, and this saves a step of it.
+    pub(super) page_map_of_zero: AtomicPtr<AtomicU8>,
+    pub(super) slabs: AtomicPtr<Slab>,
+    pub(super) run_lengths: AtomicPtr<AtomicU32>,
+}
+
+impl RegionView {
+    pub(crate) const fn new() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            page_map_of_zero: AtomicPtr::new(core::ptr::null_mut()),
+            slabs: AtomicPtr::new(core::ptr::null_mut()),
+            run_lengths: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// How far behind the region's start `address` lies, if it lies in the committed part.
+    #[inline(always)]
+    pub(crate) fn offset_of(&self, address: usize) -> Option<usize> {
+        let offset = address.wrapping_sub(self.start.load(Relaxed));
+        (offset < self.bytes.load(Relaxed)).then_some(offset)
+    }
+
+    /// What the page map says of the frame that `address` lies in.
+    ///
+    /// # Safety
+    /// [`offset_of`](Self::offset_of) has an offset for the address.
+    #[inline(always)]
+    pub(crate) unsafe fn class_of(&self, address: usize) -> ClassId {
+        let entry = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
+        // SAFETY: by invariant 2 the page map is committed as far as the region; its entries are
+        // only ever reached as atomics.
+        let byte = unsafe { &*entry }.load(Relaxed);
+        // SAFETY: an entry is 0, or was written by `mark`.
+        unsafe { ClassId::from_byte(byte) }
+    }
+
+    /// Writes `class` into the page map for `frames` frames from `address`.
+    ///
+    /// # Safety
+    /// The frames lie in the region and are the caller's.
+    pub(crate) unsafe fn mark(&self, address: usize, frames: usize, class: ClassId) {
+        let first = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
+        for frame in 0..frames {
+            // SAFETY: by invariant 2 the page map is committed as far as the region; its entries
+            // are only ever reached as atomics.
+            unsafe { &*first.wrapping_add(frame) }.store(class.byte(), Relaxed);
+        }
+    }
+
+    /// The run that begins at `address`, if one does: its first frame and its length in frames.
+    #[inline(always)]
+    pub(crate) fn run_at(&self, address: usize) -> Option<(usize, usize)> {
+        let offset = self.offset_of(address)?;
+        // SAFETY: the address lies in the region.
+        let class = unsafe { self.class_of(address) };
+        if class != ClassId::RUN || offset % FRAME_BYTES != 0 {
+            return None;
+        }
+        let first = offset / FRAME_BYTES;
+        let entry = self.run_lengths.load(Relaxed).wrapping_add(first);
+        // SAFETY: by invariant 2 the run table is committed as far as the region; its entries are
+        // only ever reached as atomics.
+        Some((first, unsafe { &*entry }.load(Relaxed) as usize))
+    }
+
+    /// The address of a frame of the region.
+    #[inline(always)]
+    pub(crate) fn at(&self, frame: usize) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.start.load(Relaxed) + frame * FRAME_BYTES)
+    }
+
+    /// Writes `class` into the page map for the first frame of a run at `address`.
+    ///
+    /// # Safety
+    /// As for [`mark`](Self::mark).
+    #[inline(always)]
+    pub(crate) unsafe fn mark_run(&self, address: usize, class: ClassId) {
+        let entry = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
+        // SAFETY: as in `class_of`.
+        unsafe { &*entry }.store(class.byte(), Relaxed);
+    }
+
+    /// How many of the `frames` frames from `address` on the page map says nothing of.
+    ///
+    /// # Safety
+    /// As for [`mark`](Self::mark).
+    pub(crate) unsafe fn unmarked(&self, address: usize, frames: usize) -> usize {
+        let frames = (0..frames).map(|frame| address + frame * FRAME_BYTES);
+        // SAFETY: the caller's promise.
+        frames.filter(|&frame| unsafe { self.class_of(frame) } == ClassId::NONE).count()
+    }
+
+    /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
+    pub(crate) fn slab_at(&self, offset: usize) -> Option<SlabRef> {
+        self.slab_table().slab_of(self.start.load(Relaxed).wrapping_add(offset))
+    }
+
+    /// Where the descriptors are: for whoever looks up many.
+    #[inline(always)]
+    pub(crate) fn slab_table(&self) -> SlabTable {
+        SlabTable {
+            start: self.start.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            slabs: self.slabs.load(Relaxed),
+        }
+    }
+}
+
+/// A region's slabs, as far as they were there when they were asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlabTable {
+    start: usize,
+    bytes: usize,
+    slabs: *mut Slab,
+}
+
+impl SlabTable {
+    /// The slab that `address` lies in, or would if there were one.
+    #[inline(always)]
+    pub(crate) fn slab_of(self, address: usize) -> Option<SlabRef> {
+        let offset = address.wrapping_sub(self.start);
+        if offset >= self.bytes {
+            return None;
+        }
+        // SAFETY: offset < bytes, so by invariant 2 there are descriptors, committed as far.
+        let slab = unsafe { self.slabs.add(offset / SLAB_BYTES) };
+        // SAFETY: as above.
+        let slab = unsafe { NonNull::new_unchecked(slab) };
+        // SAFETY: as above.
+        Some(unsafe { SlabRef::new(slab) })
+    }
+}
