@@ -349,6 +349,13 @@ impl Process {
         self.heap.class_of_fast(object)
     }
 
+    /// From now on the heap makes no system calls but those that every sandbox of a program that
+    /// allocates must allow: see [`Os::keep_to_plain_calls`]. To be called while there is one thread,
+    /// and with [`Front::Thread`](crate::Front::Thread): the other front has calls of its own.
+    pub fn keep_to_plain_calls(&'static self) {
+        Os.keep_to_plain_calls();
+    }
+
     /// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes
     /// went.
     pub fn trim(&'static self, keep_bytes: usize) -> usize {

@@ -80,6 +80,20 @@ static CAN_POPULATE: AtomicBool = AtomicBool::new(true);
 /// Whether a process may advise itself of many ranges at once (Linux 6.13; `PIDFD_SELF` 6.14).
 static CAN_ADVISE_ALL: AtomicBool = AtomicBool::new(true);
 
+/// Whether huge pages are asked for, and declined.
+static ADVISES_HUGE: AtomicBool = AtomicBool::new(true);
+
+impl Os {
+    /// From now on memory is had, moved and given back by `mmap`, `munmap`, `mprotect`, `mremap` and
+    /// `madvise` with `MADV_DONTNEED` alone, in every thread: for a process that a filter kills for
+    /// other calls. (What would only be quicker by others is slower then.)
+    pub fn keep_to_plain_calls(&self) {
+        for more in [&CAN_POPULATE, &CAN_ADVISE_ALL, &ADVISES_HUGE] {
+            more.store(false, Relaxed);
+        }
+    }
+}
+
 /// In place of a pidfd: the calling process.
 const PIDFD_SELF: libc::c_int = -10_001;
 
@@ -244,6 +258,9 @@ unsafe impl PageSource for Os {
     }
 
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
+        if !ADVISES_HUGE.load(Relaxed) {
+            return;
+        }
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // What is only advice may be refused.
         let _ = each_ordinary(start, bytes, |start, bytes| {

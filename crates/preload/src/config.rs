@@ -42,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) hugetlb_mib: usize,
     /// Which threads have caches of their own.
     pub(crate) front: Front,
+    /// Whether the program has itself killed for system calls that are not on a list.
+    pub(crate) sandbox: bool,
 }
 
 impl Config {
@@ -60,6 +62,7 @@ impl Config {
         background: false,
         hugetlb_mib: 0,
         front: Front::Auto,
+        sandbox: false,
     };
 
     /// Whether callers must be watched.
@@ -181,6 +184,14 @@ const KEYS: &[Key] = &[
         apply: |config, value| {
             config.hugetlb_mib =
                 number(value).filter(|mib| mib.is_multiple_of(2) && *mib <= 128 << 10)?;
+            Some(())
+        },
+    },
+    Key {
+        name: b"sandbox",
+        expects: "true or false",
+        apply: |config, value| {
+            config.sandbox = boolean(value)?;
             Some(())
         },
     },

@@ -14,6 +14,8 @@ use core::fmt::Write;
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 
+use hectare::Front;
+
 use crate::HEAP;
 use crate::config::{self, Config};
 use crate::line::Line;
@@ -63,6 +65,10 @@ extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environme
     let mut config = unsafe { config::read(environment) };
     // SAFETY: this library is loaded before others can begin a thread.
     unsafe { special::set_aside(&mut config.hugetlb_mib) };
+    if config.sandbox {
+        HEAP.keep_to_plain_calls();
+        config.front = Front::Thread;
+    }
     // Set once: constructors run once.
     let _ = CONFIG.set(config);
     special::begin(&config);

@@ -12,7 +12,7 @@ use crate::config::Config;
 
 /// The text, with a null behind it.
 struct Mode {
-    bytes: [u8; 320],
+    bytes: [u8; 336],
     len: usize,
 }
 
@@ -22,7 +22,7 @@ impl Write for Mode {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.len + text.len();
         // The last byte stays the null.
-        let room = self.bytes.get_mut(self.len..end).filter(|_| end < 320).ok_or(fmt::Error)?;
+        let room = self.bytes.get_mut(self.len..end).filter(|_| end < 336).ok_or(fmt::Error)?;
         room.copy_from_slice(text.as_bytes());
         self.len = end;
         Ok(())
@@ -47,7 +47,7 @@ fn front_of(config: &Config) -> &'static str {
 /// Writes the mode down, for good.
 pub(crate) fn note(config: &Config) {
     MODE.get_or_init(|| {
-        let mut mode = Mode { bytes: [0; 320], len: 0 };
+        let mut mode = Mode { bytes: [0; 336], len: 0 };
         // All options at their longest fit; were one more to be too many, it would be cut.
         let _ = write_mode(&mut mode, config);
         mode
@@ -58,6 +58,7 @@ fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
     write!(out, "front:{}", front_of(config))?;
     out.write_str(if config.secure { ",secure:true" } else { "" })?;
     out.write_str(if config.background { ",background:true" } else { "" })?;
+    out.write_str(if config.sandbox { ",sandbox:true" } else { "" })?;
     if config.hugetlb_mib > 0 {
         write!(out, ",hugetlb:{}", config.hugetlb_mib)?;
     }

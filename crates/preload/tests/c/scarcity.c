@@ -213,6 +213,54 @@ static void no_madvise(void) {
     work_on_threads();
 }
 
+/* A filter as a sandbox has it: what is not on the list kills. */
+static void kill_but_for_plain_calls(void) {
+#define ALLOW(number) \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ALLOW(SYS_mmap), ALLOW(SYS_munmap), ALLOW(SYS_mprotect), ALLOW(SYS_mremap),
+        ALLOW(SYS_brk), ALLOW(SYS_read), ALLOW(SYS_write), ALLOW(SYS_futex),
+        ALLOW(SYS_clock_gettime), ALLOW(SYS_exit_group),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        ALLOW(MADV_DONTNEED),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "%s", strerror(errno));
+}
+
+static void sandboxed(void) {
+    free(opaque(malloc(200)));
+    kill_but_for_plain_calls();
+    enum { COUNT = 200000 };
+    char **all = malloc(COUNT * sizeof *all);
+    uint64_t random = 1;
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < COUNT; i++) {
+            size_t bytes = 16 + next_random(&random) % 500;
+            all[i] = memset(malloc(bytes), 5, bytes);
+        }
+        for (int i = 0; i < COUNT; i++) {
+            int other = next_random(&random) % COUNT;
+            char *object = all[i];
+            all[i] = all[other];
+            all[other] = object;
+        }
+        for (int i = 0; i < COUNT; i++) free(all[i]);
+    }
+    for (size_t mib = 1; mib <= 128; mib *= 2) {
+        all[0] = realloc(mib > 1 ? all[0] : NULL, mib << 20);
+        CHECK(all[0] != NULL);
+        all[0][(mib << 20) - 1] = 1;
+    }
+    free(all[0]);
+    free(all);
+    malloc_trim(0);
+}
+
 static void no_rseq(void) {
     if (!getenv("TEST_AGAIN")) refuse(SYS_rseq, ENOSYS);
     if (!again("refused")) return;
@@ -323,7 +371,7 @@ int main(int argc, char **argv) {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
-        CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
+        CASE(sandboxed), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(hugetlb_pool),
     };
     arguments = argv;

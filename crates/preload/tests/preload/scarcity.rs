@@ -22,6 +22,10 @@ pub(crate) fn add(suite: &mut Suite) {
     suite_control_group(suite);
     suite_overcommit(suite);
     suite_hugetlb(suite);
+    suite.test_with("scarcity::sandboxed", &["cc"], || {
+        let mut command = preloaded(program("scarcity.c")?);
+        run(command.arg("sandboxed").env("HECTARE_CONF", "sandbox:true"))?.well().map(drop)
+    });
 }
 
 /// The kernel's rule for memory that is promised: 2 promises no more than there is.
