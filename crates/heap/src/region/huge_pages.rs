@@ -37,11 +37,12 @@ impl Region {
         let was_plain = self.plain_until > 0;
         let eighths = if of_slabs { 6 } else { 4 } + usize::from(was_plain);
         let plain = frames * FRAME_BYTES < self.frontier / 8 * eighths;
-        if plain == was_plain || self.frontier <= self.huge_from {
+        let plain_until = if plain { self.frontier } else { 0 };
+        if plain_until == self.plain_until || self.frontier <= self.huge_from {
             return;
         }
-        let from = self.huge_from;
-        self.plain_until = if plain { self.frontier } else { 0 };
+        let from = self.huge_from.max(if plain { self.plain_until } else { 0 });
+        self.plain_until = plain_until;
         // SAFETY: the region is longer than that.
         let start = unsafe { self.start.add(from) };
         // SAFETY: committed memory of this region.
