@@ -2,9 +2,10 @@
 //! back to the system.
 //!
 //! Dirty frames are reused before clean ones, so what is kept costs resident memory only as far
-//! as it is not needed. How much may stay, when memory is freed: an eighth of what is in use (frames of
-//! slabs that were given back hold nothing, and count as no use) and at least [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot, so that a program that then
-//! falls idle holds little. A program in the midst of its work would fault for nothing: so half of
+//! as it is not needed. How much may stay, when memory is freed: an eighth of what is in use (frames
+//! of slabs that were given back hold nothing, and count as no use) and at least
+//! [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot, so that a program that then falls
+//! idle holds little. A program in the midst of its work would fault for nothing: so half of
 //! what is in use may stay, and more by each frame that faults anew (*regret*), as long as no more
 //! is resident than an eighth above what was lately in use at once. That peak and regret halve
 //! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back.

@@ -7,11 +7,12 @@
 
 mod support;
 
+use std::process::ExitCode;
 use std::ptr::NonNull;
 use std::sync::mpsc;
 
 use hectare::Heap;
-use hectare_check::Subject;
+use hectare_check::{Subject, Suite};
 use support::system::pretend_cpu;
 use support::{Front, Seating, Source, check_heap, check_released, new_heap, strict};
 
@@ -86,35 +87,32 @@ fn flow_one_way(
 const PARCEL: usize = 1000;
 
 /// The footprint of a one-way flow must stay where the first parcels put it.
-#[test]
-fn a_one_way_flow_keeps_the_footprint_flat() {
+fn flows_one_way(what: &str, new_front: Seating) {
     for bytes in [16, 100, 1000, 8192, 30_000, 100_000] {
-        let seatings: [(&str, Seating); 2] = [
-            ("caches", |heap| Front::new(heap)),
-            ("lists of CPUs", |heap| Front::by_cpu(heap).expect("sequences")),
-        ];
-        for (front, new_front) in seatings {
-            let heap = new_heap(256 << 20);
-            if front != "caches" && Front::by_cpu(&heap).is_none() {
-                continue;
-            }
-            let parcels = if bytes > 4096 { 60 } else { 300 };
-            let held = flow_one_way(&heap, new_front, parcels, bytes);
-            show(&format!("one-way flow of {bytes} bytes, {front}"), PARCEL * bytes, &held);
-            let (early, late) = (held[parcels / 10], held[parcels - 1]);
-            assert!(late <= early + (256 << 10), "{bytes}: {early} bytes grew to {late}");
-            let live = PARCEL * bytes;
-            let peak = held.iter().max().expect("parcels");
-            let most = live + live / 4 + (9 << 20) + (1 << 20);
-            assert!(*peak <= most, "{bytes}: {peak} bytes held for {live} live");
-            check_heap(&heap, [], &[]);
-            check_released(&heap);
-        }
+        let heap = new_heap(256 << 20);
+        let parcels = if bytes > 4096 { 60 } else { 300 };
+        let held = flow_one_way(&heap, new_front, parcels, bytes);
+        show(&format!("one-way flow of {bytes} bytes, {what}"), PARCEL * bytes, &held);
+        let (early, late) = (held[parcels / 10], held[parcels - 1]);
+        assert!(late <= early + (256 << 10), "{bytes}: {early} bytes grew to {late}");
+        let live = PARCEL * bytes;
+        let peak = held.iter().max().expect("parcels");
+        let most = live + live / 4 + (9 << 20) + (1 << 20);
+        assert!(*peak <= most, "{bytes}: {peak} bytes held for {live} live");
+        check_heap(&heap, [], &[]);
+        check_released(&heap);
     }
 }
 
+fn a_one_way_flow_keeps_the_footprint_flat() {
+    flows_one_way("caches", |heap| Front::new(heap));
+}
+
+fn a_one_way_flow_by_lists_of_cpus_keeps_the_footprint_flat() {
+    flows_one_way("lists of CPUs", |heap| Front::by_cpu(heap).expect("sequences"));
+}
+
 /// A consumer that never allocates: what it frees reaches the producer without a new slab.
-#[test]
 fn a_pool_borrows_from_another() {
     let heap = new_heap(64 << 20);
     let mut producer = Front::new(&heap);
@@ -135,7 +133,6 @@ fn a_pool_borrows_from_another() {
 }
 
 /// Memory of one class is used by another when the first no longer needs it.
-#[test]
 fn a_starved_class_gets_what_another_has_left() {
     let heap = new_heap(256 << 20);
     let mut front = Front::new(&heap);
@@ -155,7 +152,6 @@ fn a_starved_class_gets_what_another_has_left() {
 }
 
 /// Where the system gives no more, a class is served from what lies in the pools of others.
-#[test]
 fn a_starved_class_empties_the_pools_of_others() {
     let heap = new_heap(256 << 20);
     let mut front = Front::new(&heap);
@@ -190,7 +186,6 @@ fn a_starved_class_empties_the_pools_of_others() {
 }
 
 /// What a thread's cache and its objects hold is used again when the thread is gone.
-#[test]
 fn a_dead_threads_memory_is_used_again() {
     let heap = new_heap(256 << 20);
     let mut held = Vec::new();
@@ -228,7 +223,6 @@ fn a_dead_threads_memory_is_used_again() {
 }
 
 /// After a peak most of the memory goes back at once, and an idle heap keeps little.
-#[test]
 fn a_peak_goes_back_to_the_system() {
     let heap = new_heap(512 << 20);
     let mut front = Front::new(&heap);
@@ -250,7 +244,6 @@ fn a_peak_goes_back_to_the_system() {
 }
 
 /// What a thread keeps of freed runs is bounded, goes by time, and goes with the thread.
-#[test]
 fn a_thread_keeps_few_runs_and_not_for_long() {
     let heap = new_heap(512 << 20);
     let mut front = Front::new(&heap);
@@ -278,7 +271,6 @@ fn a_thread_keeps_few_runs_and_not_for_long() {
 
 /// A huge block goes back when it is freed, unless one like it was asked for again after that; and
 /// what lies ready goes when nobody asks for it, when others take as much, or when memory is out.
-#[test]
 fn a_huge_block_that_comes_and_goes_lies_ready() {
     const HUGE: usize = 40 << 20;
     let heap = new_heap(16 << 20);
@@ -326,7 +318,6 @@ fn a_huge_block_that_comes_and_goes_lies_ready() {
 
 /// A program that has shrunk goes on for hours, its objects changing places one by one: what it freed
 /// must not stay where it was for the sake of them.
-#[test]
 fn holes_are_gathered_while_a_program_goes_on() {
     const BYTES: usize = 500;
     let heap = new_heap(256 << 20);
@@ -355,4 +346,35 @@ fn holes_are_gathered_while_a_program_goes_on() {
     give(&mut front, objects);
     drop(front);
     check_released(&heap);
+}
+
+fn main() -> ExitCode {
+    let mut suite = Suite::new();
+    let tests: [(&str, fn()); 9] = [
+        ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
+        ("a_pool_borrows_from_another", a_pool_borrows_from_another),
+        ("a_starved_class_gets_what_another_has_left", a_starved_class_gets_what_another_has_left),
+        (
+            "a_starved_class_empties_the_pools_of_others",
+            a_starved_class_empties_the_pools_of_others,
+        ),
+        ("a_dead_threads_memory_is_used_again", a_dead_threads_memory_is_used_again),
+        ("a_peak_goes_back_to_the_system", a_peak_goes_back_to_the_system),
+        ("a_thread_keeps_few_runs_and_not_for_long", a_thread_keeps_few_runs_and_not_for_long),
+        (
+            "a_huge_block_that_comes_and_goes_lies_ready",
+            a_huge_block_that_comes_and_goes_lies_ready,
+        ),
+        ("holes_are_gathered_while_a_program_goes_on", holes_are_gathered_while_a_program_goes_on),
+    ];
+    for (name, test) in tests {
+        suite.check(name, test);
+    }
+    let name = "a_one_way_flow_by_lists_of_cpus_keeps_the_footprint_flat";
+    if Front::by_cpu(&new_heap(1 << 20)).is_some() {
+        suite.check(name, a_one_way_flow_by_lists_of_cpus_keeps_the_footprint_flat);
+    } else {
+        suite.skip(name, "no restartable sequences here");
+    }
+    suite.run()
 }

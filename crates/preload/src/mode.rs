@@ -10,9 +10,12 @@ use hectare::Front;
 use crate::HEAP;
 use crate::config::Config;
 
+/// All options at their longest, and the null.
+const MODE_BYTES: usize = 336;
+
 /// The text, with a null behind it.
 struct Mode {
-    bytes: [u8; 336],
+    bytes: [u8; MODE_BYTES],
     len: usize,
 }
 
@@ -22,7 +25,8 @@ impl Write for Mode {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.len + text.len();
         // The last byte stays the null.
-        let room = self.bytes.get_mut(self.len..end).filter(|_| end < 336).ok_or(fmt::Error)?;
+        let room =
+            self.bytes.get_mut(self.len..end).filter(|_| end < MODE_BYTES).ok_or(fmt::Error)?;
         room.copy_from_slice(text.as_bytes());
         self.len = end;
         Ok(())
@@ -47,7 +51,7 @@ fn front_of(config: &Config) -> &'static str {
 /// Writes the mode down, for good.
 pub(crate) fn note(config: &Config) {
     MODE.get_or_init(|| {
-        let mut mode = Mode { bytes: [0; 336], len: 0 };
+        let mut mode = Mode { bytes: [0; MODE_BYTES], len: 0 };
         // All options at their longest fit; were one more to be too many, it would be cut.
         let _ = write_mode(&mut mode, config);
         mode

@@ -7,7 +7,7 @@ use super::{FRAME_BYTES, Region, Run};
 
 /// Runs of so many frames are long, 256 KiB, and so many frames of them are many, 4 MiB.
 pub(super) const LONG_FRAMES: usize = 64;
-const FILLED_FRAMES: usize = 1024;
+const MANY_FRAMES: usize = 1024;
 
 /// From which size on a region asks for huge pages anyhow: what is untouched of the last one is then a
 /// few per cent of the whole at most, and a small program does not grow.
@@ -19,7 +19,7 @@ impl Region {
     pub(super) fn note_filled(&mut self, run: Run, source: &impl PageSource) {
         self.filled_frames = self.filled_frames.saturating_add(run.frames);
         let from = self.frame_of(run.start) * FRAME_BYTES;
-        let has_many = self.filled_frames >= FILLED_FRAMES;
+        let has_many = self.filled_frames >= MANY_FRAMES;
         if has_many && from < self.huge_from && self.plain_until == 0 {
             let end = self.huge_from.min(self.frontier);
             // SAFETY: from the run just taken to the frontier at most.
@@ -31,8 +31,9 @@ impl Region {
     /// Does without huge pages where less than three quarters of what was once committed is of use,
     /// `frames` frames: the rest, which went back in pieces, would come again two mebibytes at a time,
     /// each for a single object. Huge pages come again when seven eighths are of use. Where it is
-    /// not for the most part `of_slabs`, runs fill what comes again: there a half is enough. What was never committed yet
-    /// comes in huge pages all the same: a heap that grows so far has no holes for what it needs.
+    /// not for the most part `of_slabs`, runs fill what comes again: there a half is enough. What is committed later comes in
+    /// huge pages all the same, until the next such look: a heap that grows so far has no holes for what
+    /// it needs.
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
         let was_plain = self.plain_until > 0;
         let eighths = if of_slabs { 6 } else { 4 } + usize::from(was_plain);

@@ -45,7 +45,7 @@ impl Library {
         // SAFETY: the caller's promise.
         let tlsf = unsafe { (self.create_with_pool)(start.as_ptr().cast(), bytes) };
         ensure!(!tlsf.is_null(), "{} does not take an arena of {bytes} bytes", self.name);
-        Ok(Foreign { library: self, tlsf })
+        Ok(Foreign { functions: self, tlsf })
     }
 
     /// Loads it; it stays loaded.
@@ -86,7 +86,7 @@ impl Library {
 
 /// A heap of the library's.
 pub(super) struct Foreign<'a> {
-    library: &'a Library,
+    functions: &'a Library,
     tlsf: *mut c_void,
 }
 
@@ -94,13 +94,13 @@ impl Subject for Foreign<'_> {
     #[inline]
     fn alloc(&mut self, bytes: usize) -> *mut u8 {
         // SAFETY: the heap was made by this library.
-        unsafe { (self.library.malloc)(self.tlsf, bytes.max(1)) }.cast()
+        unsafe { (self.functions.malloc)(self.tlsf, bytes.max(1)) }.cast()
     }
 
     #[inline]
     unsafe fn free(&mut self, ptr: *mut u8, _bytes: usize) {
         // SAFETY: as above, and the caller's promise.
-        unsafe { (self.library.free)(self.tlsf, ptr.cast()) };
+        unsafe { (self.functions.free)(self.tlsf, ptr.cast()) };
     }
 }
 
