@@ -1,16 +1,9 @@
-//! The backend: the process-wide owner of the regions. It hands out runs and decides what goes
-//! back to the system.
-//!
-//! Dirty frames are reused before clean ones, so what is kept costs resident memory only as far
-//! as it is not needed. How much may stay, when memory is freed: an eighth of what is in use (frames
-//! of slabs that were given back hold nothing, and count as no use) and at least
-//! [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot, so that a program that then falls
-//! idle holds little. A program in the midst of its work would fault for nothing: so half of
-//! what is in use may stay, and more by each frame that faults anew (*regret*), as long as no more
-//! is resident than an eighth above what was lately in use at once. That peak and regret halve
-//! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back.
-//! When clean frames must be taken although dirty ones are there (too small, or in the wrong
-//! place), dirty ones go back by the same bound: a heap does not grow far by its holes.
+//! The backend: the process-wide owner of the regions. It hands out runs and slabs, and takes them
+//! back. What of that goes back to the system is decided in `backend/keeping.rs`.
+
+mod keeping;
+mod metadata;
+mod slabs;
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -22,30 +15,13 @@ use hectare_pages::System;
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::huge::Huge;
-use crate::region::{FRAME_BYTES, Refusal, Region, RegionView, Run, SLAB_FRAMES, Wanted};
-use crate::slab::SlabRef;
+use crate::region::{FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
+
+use keeping::SLACK_BYTES;
+pub(crate) use keeping::{HALF_LIFE_MS, halved};
 
 /// How many regions a heap can have.
 pub(crate) const REGIONS: usize = 32;
-
-const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
-/// How long it takes to forget half of what was.
-pub(crate) const HALF_LIFE_MS: u64 = 1000;
-const CLOCK_CALLS: usize = 64;
-
-/// What may stay dirty at least while clean frames are taken.
-const MIN_HEADROOM_BYTES: usize = 4 << 20;
-
-/// What threads may always keep of freed runs.
-const MIN_LENT_BYTES: usize = 2 << 20;
-
-/// By how much the heap may grow, or its slabs empty, before they are looked through: an eighth of
-/// what is in use, and at least so much; the smaller value where that finds much.
-const SLACK_BYTES: usize = 4 << 20;
-const MIN_SLACK_BYTES: usize = 256 << 10;
-
-/// How much is given back at once at least, to keep the calls few.
-const DECOMMIT_STEP_BYTES: usize = 1 << 20;
 
 /// How much address space a region takes where nothing else is asked for: far more than memory,
 /// since only what is used of it costs anything. Halved until the system agrees.
@@ -273,23 +249,6 @@ impl<S: System> Backend<S> {
         self.gave(state, frames);
     }
 
-    /// Whether a thread may keep `frames` frames more of what it frees: all together an eighth of
-    /// what is in use, and at least [`MIN_LENT_BYTES`].
-    pub(crate) fn lend(&self, frames: usize) -> bool {
-        let mut state = self.state.lock();
-        let most = (state.used_frames / 8).max(MIN_LENT_BYTES / FRAME_BYTES);
-        let may = state.lent_frames + frames <= most;
-        state.lent_frames += if may { frames } else { 0 };
-        may
-    }
-
-    /// A thread keeps `frames` frames less.
-    pub(crate) fn take_back(&self, frames: usize) {
-        if frames > 0 {
-            self.state.lock().lent_frames -= frames;
-        }
-    }
-
     /// Makes the run at `start` `wanted` frames long without moving it. Whether it could.
     pub(crate) fn resize_run(&self, start: NonNull<u8>, wanted: usize) -> bool {
         let Some(index) = self.index_of(start.addr().get()) else { return false };
@@ -310,192 +269,6 @@ impl<S: System> Backend<S> {
             self.gave(&mut state, frames - wanted);
         }
         true
-    }
-
-    /// Takes a slab opened for `class`, which has `siblings` slabs now.
-    pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef> {
-        let run = self.get_run(Wanted::Slab { siblings }, class)?;
-        let (view, offset) = self.find(run.start.addr().get())?;
-        let name = view.slab_at(offset)?;
-        self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
-        // SAFETY: the run was free until now, so nobody else reaches its descriptor.
-        unsafe { name.get() }.open(run.start, class, run.clean && !run.huge);
-        Some(name)
-    }
-
-    /// Takes back a slab that is empty.
-    pub(crate) fn put_slab(&self, start: NonNull<u8>) {
-        let Some(index) = self.index_of(start.addr().get()) else { return };
-        let mut state = self.state.lock();
-        let Some(region) = state.regions[index].as_mut() else { return };
-        let address = start.addr().get();
-        // SAFETY: the slab lies in this region, and is being given back.
-        let bare_frames = unsafe { self.views[index].unmarked(address, SLAB_FRAMES) };
-        self.come_back(bare_frames);
-        self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { self.views[index].mark(address, SLAB_FRAMES, ClassId::NONE) };
-        region.give(start, SLAB_FRAMES);
-        self.gave(&mut state, SLAB_FRAMES);
-    }
-
-    /// The memory of so many frames of slabs has gone, and the page map says nothing of them any
-    /// more. Called under the lock of their bin, as is [`come_back`](Self::come_back).
-    pub(crate) fn become_bare(&self, frames: usize) {
-        self.bare_frames.fetch_add(frames, Ordering::Relaxed);
-    }
-
-    /// So many of them have objects in use again.
-    pub(crate) fn come_back(&self, frames: usize) {
-        self.bare_frames.fetch_sub(frames, Ordering::Relaxed);
-    }
-
-    /// How much memory the slabs hold beyond the `live_bytes` of their objects.
-    pub(crate) fn idle_bytes(&self, live_bytes: usize) -> usize {
-        let bare_frames = self.bare_frames.load(Ordering::Relaxed);
-        let held_frames = self.slab_frames.load(Ordering::Relaxed).saturating_sub(bare_frames);
-        (held_frames * FRAME_BYTES).saturating_sub(live_bytes)
-    }
-
-    /// How many frames are in use and hold memory.
-    fn held_frames(&self, state: &State) -> usize {
-        state.used_frames.saturating_sub(self.bare_frames.load(Ordering::Relaxed))
-    }
-
-    fn note_peak(&self, state: &mut State) {
-        state.peak_held_frames = state.peak_held_frames.max(self.held_frames(state));
-    }
-
-    /// Whether the heap has grown so much that it should look for idle memory in the slabs first.
-    #[inline]
-    pub(crate) fn should_scavenge(&self) -> bool {
-        self.grown_frames.load(Ordering::Relaxed) > self.growth_limit_frames.load(Ordering::Relaxed)
-    }
-
-    /// By how many bytes the slabs may empty before the next scavenge.
-    #[inline]
-    pub(crate) fn slack_bytes(&self) -> usize {
-        self.emptying_limit_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Begins to count anew after a scavenge; `live_bytes` are out of the slabs. If it found far
-    /// more than had been freed, the last objects of many pages are going, and each of them
-    /// counts: then the next comes sooner.
-    pub(crate) fn note_scavenge(&self, live_bytes: usize, gone_bytes: usize, found_much: bool) {
-        let mut state = self.state.lock();
-        let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
-        let used = self.held_frames(&state).saturating_sub(idle_frames);
-        let resident = used + state.dirty_frames();
-        let of_slabs = 2 * self.slab_frames.load(Ordering::Relaxed) >= state.used_frames;
-        if let Some(region) = &mut state.regions[0] {
-            region.choose_pages(resident, of_slabs, &self.source);
-        }
-        drop(state);
-        let last = self.growth_limit_frames.load(Ordering::Relaxed);
-        let usual = (used / 8).max(SLACK_BYTES / FRAME_BYTES);
-        let limit = if found_much {
-            (last / 2).max(MIN_SLACK_BYTES / FRAME_BYTES)
-        } else if gone_bytes / FRAME_BYTES < last / 8 {
-            (last * 2).clamp(usual, usual.max(used / 2))
-        } else {
-            usual
-        };
-        self.growth_limit_frames.store(limit, Ordering::Relaxed);
-        self.grown_frames.store(0, Ordering::Relaxed);
-        // Where little is left in much, each object that goes may be the last of its page.
-        let live_frames = live_bytes / FRAME_BYTES;
-        let is_sparse = idle_frames > (2 * live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
-        let sparse = (live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES);
-        let emptying = if is_sparse { sparse } else { limit };
-        self.emptying_limit_bytes.store(emptying * FRAME_BYTES, Ordering::Relaxed);
-    }
-
-    /// What follows when `frames` frames have become dirty.
-    fn gave(&self, state: &mut State, frames: usize) {
-        state.used_frames -= frames;
-        state.calls = state.calls.wrapping_add(1);
-        if state.calls.is_multiple_of(CLOCK_CALLS) {
-            self.age(state);
-            // Only tried, since the huge table's lock is otherwise taken alone.
-            if let Some(mut huge) = self.huge.try_lock() {
-                huge.age(&self.source);
-            }
-        }
-        self.give_back_excess(state);
-    }
-
-    /// Gives back what is dirty beyond the allowance. Returns how many frames went.
-    fn give_back_excess(&self, state: &mut State) -> usize {
-        // The usual case, before the clock is asked.
-        let dirty = state.dirty_frames();
-        if dirty <= state.least_allowance_frames(self.held_frames(state)) {
-            return 0;
-        }
-        let allowance = self.allowance(state);
-        let is_over = dirty > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES;
-        if is_over { self.decommit(state, allowance) } else { 0 }
-    }
-
-    /// How many dirty frames may stay when memory was freed.
-    fn allowance(&self, state: &mut State) -> usize {
-        self.age(state);
-        let held = self.held_frames(state);
-        state
-            .least_allowance_frames(held)
-            .max(state.headroom_frames(held).min(held / 2 + state.regret_frames))
-    }
-
-    /// For each half-life that has passed, halves regret and peak, and gives back half of what lay
-    /// idle through it. Returns how many frames went.
-    fn age(&self, state: &mut State) -> usize {
-        let now = self.source.now_ms();
-        let half_lives = now.saturating_sub(state.halved_ms) / HALF_LIFE_MS;
-        if half_lives == 0 {
-            return 0;
-        }
-        let mut gone = 0;
-        if state.halved_ms > 0 {
-            let halve = |frames| halved(frames, half_lives);
-            state.regret_frames = halve(state.regret_frames);
-            let held = self.held_frames(state);
-            state.peak_held_frames = held + halve(state.peak_held_frames.saturating_sub(held));
-            let dirty = state.dirty_frames();
-            let idle = state.idle_frames.min(dirty);
-            gone = self.decommit(state, dirty - idle + halve(idle));
-        }
-        state.idle_frames = state.dirty_frames();
-        state.halved_ms = now;
-        gone
-    }
-
-    /// What a call would do that comes now, for a program that makes none. Returns how many bytes
-    /// went back to the system.
-    pub(crate) fn tend(&self) -> usize {
-        let huge = self.huge.lock().age(&self.source);
-        let mut state = self.state.lock();
-        let idle = self.age(&mut state);
-        huge + (idle + self.give_back_excess(&mut state)) * FRAME_BYTES
-    }
-
-    fn decommit(&self, state: &mut State, keep: usize) -> usize {
-        let mut over = state.dirty_frames().saturating_sub(keep);
-        if over == 0 {
-            return 0;
-        }
-        let mut given_back = 0;
-        for region in state.regions.iter_mut().rev().flatten() {
-            let keep_here = region.dirty_frames().saturating_sub(over);
-            let gone = region.decommit(keep_here, &self.source);
-            given_back += gone;
-            over = over.saturating_sub(gone);
-        }
-        given_back
-    }
-
-    /// Gives back all but `keep_bytes` of the dirty memory. Returns how many bytes went.
-    pub(crate) fn trim(&self, keep_bytes: usize) -> usize {
-        let mut state = self.state.lock();
-        self.decommit(&mut state, keep_bytes / FRAME_BYTES) * FRAME_BYTES
     }
 
     /// Has the next `bytes` come from what was set aside for the process. Whether they will.
@@ -538,53 +311,6 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// A cache that nobody uses, opened.
-    pub(crate) fn get_cache(&self) -> Option<NonNull<Cache>> {
-        let mut state = self.state.lock();
-        let cache = match state.unused_caches {
-            Some(cache) => {
-                // SAFETY: an unused cache is the backend's, and the lock is held.
-                state.unused_caches = unsafe { cache.as_ref() }.next_unused;
-                cache
-            }
-            None => self.get_metadata(&mut state, size_of::<Cache>())?.cast(),
-        };
-        // SAFETY: zeroed or once opened metadata of a cache's size, and now the caller's.
-        unsafe { &mut *cache.as_ptr() }.open();
-        Some(cache)
-    }
-
-    /// Takes back a cache, which must be empty.
-    pub(crate) fn put_cache(&self, mut cache: NonNull<Cache>) {
-        let mut state = self.state.lock();
-        // SAFETY: the caller gives up the cache.
-        unsafe { cache.as_mut() }.next_unused = state.unused_caches;
-        state.unused_caches = Some(cache);
-    }
-
-    /// Zeroed memory, aligned to [`METADATA_ALIGN`], that is never given back.
-    ///
-    /// Its lock is taken under that of the pools' growth.
-    pub(crate) fn metadata(&self, bytes: usize) -> Option<NonNull<u8>> {
-        self.get_metadata(&mut self.state.lock(), bytes)
-    }
-
-    fn get_metadata(&self, state: &mut State, bytes: usize) -> Option<NonNull<u8>> {
-        let bytes = align_up(bytes, METADATA_ALIGN);
-        let fresh = state.metadata.is_none() || state.metadata_left_bytes < bytes;
-        if fresh {
-            let chunk = align_up(METADATA_CHUNK_BYTES, self.source.page_bytes());
-            state.metadata = Some(self.source.get(chunk, self.source.page_bytes()).ok()?);
-            state.metadata_left_bytes = chunk;
-            state.metadata_bytes += chunk;
-        }
-        let start = state.metadata?;
-        state.metadata_left_bytes -= bytes;
-        // SAFETY: the chunk has as many bytes left.
-        state.metadata = Some(unsafe { start.add(bytes) });
-        Some(start)
-    }
-
     pub(crate) fn stats(&self) -> BackendStats {
         let state = self.state.lock();
         let regions = || state.regions.iter().flatten();
@@ -623,30 +349,7 @@ impl<S: System> Backend<S> {
     }
 }
 
-const METADATA_CHUNK_BYTES: usize = 64 << 10;
-
-/// What the processor fetches together: two cache lines.
-const METADATA_ALIGN: usize = 128;
-
-/// What is left of `amount` after so many half-lives.
-pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
-    u32::try_from(half_lives).ok().and_then(|times| amount.checked_shr(times)).unwrap_or(0)
-}
-
 impl State {
-    /// How many frames may always be dirty, besides those that threads keep.
-    fn least_allowance_frames(&self, held_frames: usize) -> usize {
-        let most = (held_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
-        most.saturating_sub(self.lent_frames)
-    }
-
-    /// How many frames may be dirty for no more to be resident than an eighth above the most that
-    /// was lately in use at once.
-    fn headroom_frames(&self, held_frames: usize) -> usize {
-        let peak = self.peak_held_frames.max(held_frames);
-        peak + peak / 8 + MIN_HEADROOM_BYTES / FRAME_BYTES - held_frames
-    }
-
     fn dirty_frames(&self) -> usize {
         self.regions.iter().map_while(Option::as_ref).map(Region::dirty_frames).sum()
     }

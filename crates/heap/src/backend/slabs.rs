@@ -1,0 +1,63 @@
+//! Runs that are slabs, and how much of them holds memory.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+
+use hectare_pages::System;
+
+use super::{Backend, State};
+use crate::class::ClassId;
+use crate::region::{FRAME_BYTES, SLAB_FRAMES, Wanted};
+use crate::slab::SlabRef;
+
+impl<S: System> Backend<S> {
+    /// Takes a slab opened for `class`, which has `siblings` slabs now.
+    pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef> {
+        let run = self.get_run(Wanted::Slab { siblings }, class)?;
+        let (view, offset) = self.find(run.start.addr().get())?;
+        let name = view.slab_at(offset)?;
+        self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
+        // SAFETY: the run was free until now, so nobody else reaches its descriptor.
+        unsafe { name.get() }.open(run.start, class, run.clean && !run.huge);
+        Some(name)
+    }
+
+    /// Takes back a slab that is empty.
+    pub(crate) fn put_slab(&self, start: NonNull<u8>) {
+        let Some(index) = self.index_of(start.addr().get()) else { return };
+        let mut state = self.state.lock();
+        let Some(region) = state.regions[index].as_mut() else { return };
+        let address = start.addr().get();
+        // SAFETY: the slab lies in this region, and is being given back.
+        let bare_frames = unsafe { self.views[index].unmarked(address, SLAB_FRAMES) };
+        self.come_back(bare_frames);
+        self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { self.views[index].mark(address, SLAB_FRAMES, ClassId::NONE) };
+        region.give(start, SLAB_FRAMES);
+        self.gave(&mut state, SLAB_FRAMES);
+    }
+
+    /// The memory of so many frames of slabs has gone, and the page map says nothing of them any
+    /// more. Called under the lock of their bin, as is [`come_back`](Self::come_back).
+    pub(crate) fn become_bare(&self, frames: usize) {
+        self.bare_frames.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// So many of them have objects in use again.
+    pub(crate) fn come_back(&self, frames: usize) {
+        self.bare_frames.fetch_sub(frames, Ordering::Relaxed);
+    }
+
+    /// How much memory the slabs hold beyond the `live_bytes` of their objects.
+    pub(crate) fn idle_bytes(&self, live_bytes: usize) -> usize {
+        let bare_frames = self.bare_frames.load(Ordering::Relaxed);
+        let held_frames = self.slab_frames.load(Ordering::Relaxed).saturating_sub(bare_frames);
+        (held_frames * FRAME_BYTES).saturating_sub(live_bytes)
+    }
+
+    /// How many frames are in use and hold memory.
+    pub(super) fn held_frames(&self, state: &State) -> usize {
+        state.used_frames.saturating_sub(self.bare_frames.load(Ordering::Relaxed))
+    }
+}

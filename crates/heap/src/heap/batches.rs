@@ -1,0 +1,77 @@
+//! Batches of objects on their way between lists, pools and bins.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use hectare_pages::System;
+
+use super::Heap;
+use crate::bin::{GIVEN_AT_ONCE, SlabSource};
+use crate::class::ClassId;
+use crate::misuse::Misuse;
+use crate::object::{Batch, FreeObject, Gathered};
+
+impl<S: System> Heap<S> {
+    /// `count` objects of `class`, or some fewer: from the pools, else from the bin.
+    pub(crate) fn get_batch(&self, class: ClassId, count: usize) -> Option<Batch> {
+        if self.draining.load(Relaxed) {
+            self.draining.store(false, Relaxed);
+        }
+        if let Some(mut batch) = self.pools.take(self.source().cpu(), class) {
+            if let Some(rest) = batch.split_off(count, self.key()) {
+                self.put_batch(class, rest);
+            }
+            return Some(batch);
+        }
+        self.take_from_bin(class, count).or_else(|| {
+            // Memory is out: what lies unused in the pools may make slabs empty.
+            self.release_pools();
+            self.release_kept();
+            self.take_from_bin(class, count)
+        })
+    }
+
+    pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
+        let mut gathered = Gathered::NONE;
+        self.bins[class.index()].lock().take(class, count.min(class.batch()), &mut gathered, self);
+        let bytes = gathered.count() * class.object_bytes();
+        let live_bytes = self.live_bytes.fetch_add(bytes, Relaxed) + bytes;
+        if live_bytes > self.most_live_bytes.load(Relaxed) {
+            self.most_live_bytes.store(live_bytes, Relaxed);
+        }
+        gathered.list(self.key())
+    }
+
+    /// Gives a batch to this CPU's pool; if that has too much, it goes to the bin, and some of the
+    /// pool's with it.
+    pub(crate) fn put_batch(&self, class: ClassId, batch: Batch) {
+        if self.draining.load(Relaxed) {
+            return self.give_to_slabs(class, &[batch]);
+        }
+        let cpu = self.source().cpu();
+        let memory = |bytes| self.backend.metadata(bytes);
+        let Some(overflow) = self.pools.put(cpu, class, batch, memory) else { return };
+        let mut batches = [overflow; GIVEN_AT_ONCE];
+        let mut count = 1;
+        while count < GIVEN_AT_ONCE
+            && let Some(batch) = self.pools.take_own(cpu, class)
+        {
+            batches[count] = batch;
+            count += 1;
+        }
+        self.give_to_slabs(class, &batches[..count]);
+    }
+
+    pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) {
+        let corrupt = |object| self.misuse("free", object, Misuse::DoubleFree);
+        self.bins[class.index()].lock().give(class, batches, self, corrupt);
+        let objects: usize = batches.iter().map(|batch| batch.count).sum();
+        self.live_bytes.fetch_sub(objects * class.object_bytes(), Relaxed);
+    }
+
+    /// Whether the slab of an object of `class` says that it is taken: in use, or on a list.
+    pub(crate) fn is_taken(&self, class: ClassId, object: FreeObject) -> bool {
+        let _bin = self.bins[class.index()].lock();
+        // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
+        self.slab_of(object).is_some_and(|slab| unsafe { slab.get() }.is_taken(object))
+    }
+}

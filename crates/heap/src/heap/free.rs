@@ -1,0 +1,138 @@
+//! Freeing objects: to the thread's list, or by the slow path.
+
+use core::ptr::NonNull;
+
+use hectare_pages::System;
+
+use super::{Heap, Place};
+use crate::cache::Cache;
+use crate::class::{ClassId, RECIPROCALS, SLAB_BYTES};
+use crate::misuse::Misuse;
+use crate::object::{Batch, FreeObject, Key};
+use crate::seat::Seat;
+
+impl<S: System> Heap<S> {
+    /// Puts an object on the thread's list. `false`, and nothing has changed, when the slow path
+    /// must be asked: the list is full, or the pointer leads elsewhere, or nowhere.
+    ///
+    /// # Safety
+    /// As [`malloc_fast`](Self::malloc_fast); and if `object` is an object, it is not used again.
+    #[inline(always)]
+    pub unsafe fn free_fast(&self, cache: NonNull<Cache>, object: *mut u8) -> bool {
+        // SAFETY: the caller's promise: this thread's, or one that is only read.
+        let bin = |class: ClassId| unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
+        // SAFETY: as above. Never is anything a start to the absent cache.
+        let reciprocal = |class| unsafe { (*bin(class)).reciprocal };
+        let key = self.key();
+        let Some((class, object)) = self.free_start(object, key, reciprocal) else { return false };
+        // SAFETY: as for the reciprocal.
+        if unsafe { (*bin(class)).room } == 0 {
+            return false;
+        }
+        // SAFETY: there is room, so the cache is not the absent one.
+        unsafe { &mut *bin(class) }.push(object, key);
+        true
+    }
+
+    /// As [`free_fast`](Self::free_fast), on the list of this CPU.
+    ///
+    /// # Safety
+    /// [`begin_cpu_front`](Self::begin_cpu_front) has said yes; if `object` is an object, it is not
+    /// used again.
+    #[inline(always)]
+    pub(crate) unsafe fn free_by_cpu(&self, object: *mut u8) -> bool {
+        let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
+        let key = self.key();
+        let Some((class, object)) = self.free_start(object, key, reciprocal) else { return false };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.give_by_cpu(class, object, key) }
+    }
+
+    /// The class of `object`, if it is an object of a size class in the first region and not marked
+    /// as free. `reciprocal` is [`ClassId::reciprocal`], from where the caller has it at hand.
+    #[inline(always)]
+    fn free_start(
+        &self,
+        object: *mut u8,
+        key: Key,
+        reciprocal: impl FnOnce(ClassId) -> u32,
+    ) -> Option<(ClassId, FreeObject)> {
+        let view = self.backend.first_view();
+        let address = object.addr();
+        view.offset_of(address)?;
+        // SAFETY: the address lies in the region.
+        let class = unsafe { view.class_of(address) };
+        let reciprocal = reciprocal(class);
+        // Slabs are aligned to their size, so these are the bits behind the slab's start. The
+        // product is below the reciprocal exactly for the multiples of the object's size; never,
+        // if the page holds no small objects.
+        if ((address % SLAB_BYTES) as u32).wrapping_mul(reciprocal) >= reciprocal {
+            return None;
+        }
+        // SAFETY: no region lies at address 0.
+        let object = unsafe { NonNull::new_unchecked(object) };
+        // SAFETY: the start of an object of a size class, by the test above.
+        let object = unsafe { FreeObject::new(object) };
+        (!object.is_marked(key)).then_some((class, object))
+    }
+
+    /// The class of `object`, if it is plain to see: what a free that goes by the fast path would say.
+    #[inline(always)]
+    pub(crate) fn class_of_fast(&self, object: NonNull<u8>) -> Option<ClassId> {
+        let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
+        self.free_start(object.as_ptr(), self.key(), reciprocal).map(|(class, _)| class)
+    }
+
+    /// Frees an object that the fast path has left alone.
+    ///
+    /// # Safety
+    /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_slow(&self, seat: Seat, object: *mut u8) {
+        let Some(start) = NonNull::new(object) else { return };
+        // SAFETY: the caller's promise, passed on.
+        if unsafe { self.free_run(seat, start) }.is_some() {
+            return;
+        }
+        match self.place_of(start) {
+            Ok(Place::Small(class)) => {
+                // SAFETY: `place_of` says that it is an object of a size class.
+                let object = unsafe { FreeObject::new(start) };
+                let seat = if self.backend.is_leaving(start) { Seat::None } else { seat };
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.give(seat, class, object) };
+            }
+            // Freed by another thread in between.
+            Ok(Place::Run { .. }) => self.misuse("free", object, Misuse::NotAllocated),
+            Ok(Place::Huge { .. }) => {
+                if self.backend.huge.lock().put(start, self.source()).is_none() {
+                    self.misuse("free", object, Misuse::NotAllocated);
+                }
+            }
+            Err(cause) => self.misuse("free", object, cause),
+        }
+    }
+
+    unsafe fn give(&self, seat: Seat, class: ClassId, object: FreeObject) {
+        let key = self.key();
+        let cache = match seat {
+            Seat::Own(cache) => cache,
+            // SAFETY: the caller's promise.
+            Seat::Cpu => return unsafe { self.give_by_cpu_slow(class, object) },
+            Seat::None => {
+                object.link(None, key);
+                return self.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
+            }
+        };
+        // SAFETY: the caller's promise: this thread's alone.
+        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+        let full = bin.make_room(class.batch());
+        bin.push(object, key);
+        if let Some(batch) = full {
+            self.put_batch(class, batch);
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.relieve(seat) };
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Making objects larger or smaller.
+
+use core::ptr::NonNull;
+
+use hectare_pages::System;
+
+use super::{Heap, Place};
+use crate::class::MIN_ALIGN;
+use crate::huge::MIN_HUGE_BYTES;
+use crate::region::FRAME_BYTES;
+use crate::seat::Seat;
+
+impl<S: System> Heap<S> {
+    /// Makes the object at `object` hold `bytes`, moving it if need be; null, and nothing has
+    /// changed, when memory is out.
+    ///
+    /// # Safety
+    /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again unless the
+    /// answer is null.
+    pub unsafe fn realloc(&self, seat: Seat, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        let place = match self.place_of(object) {
+            Ok(place) => place,
+            Err(cause) => {
+                self.misuse("realloc", object.as_ptr(), cause);
+                return core::ptr::null_mut();
+            }
+        };
+        let old_bytes = match place {
+            Place::Small(class) => {
+                if class.keeps(bytes) {
+                    return object.as_ptr();
+                }
+                class.object_bytes()
+            }
+            Place::Run { frames } => {
+                let old_bytes = frames * FRAME_BYTES;
+                if let Some(kept) = self.resize_run(object, old_bytes, bytes) {
+                    return kept.as_ptr();
+                }
+                old_bytes
+            }
+            Place::Huge { bytes: old_bytes } => {
+                if bytes >= MIN_HUGE_BYTES / 2 {
+                    let resized = self.backend.huge.lock().resize(object, bytes, self.source());
+                    if let Some(start) = resized {
+                        return start.as_ptr();
+                    }
+                }
+                old_bytes
+            }
+        };
+        // SAFETY: the caller's promise, passed on.
+        let moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
+        if let Some(moved) = NonNull::new(moved) {
+            // SAFETY: both objects have as many bytes; one was just taken, so they are disjoint.
+            unsafe { object.copy_to_nonoverlapping(moved, old_bytes.min(bytes)) };
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.free_slow(seat, object.as_ptr()) };
+        }
+        moved
+    }
+}

@@ -1,0 +1,191 @@
+//! The calls of a program: fast path, special front, slow path, in this order.
+
+use core::ptr::NonNull;
+
+use hectare_pages::Os;
+
+use super::Process;
+use super::threads::cache_word;
+use crate::class::{ClassId, MIN_ALIGN};
+use crate::special::Kind;
+
+impl Process {
+    /// An object for `bytes`; null when memory is out.
+    #[inline(always)]
+    pub fn malloc(&'static self, bytes: usize) -> *mut u8 {
+        let object = self.malloc_fast(bytes);
+        if object.is_null() { self.malloc_slow(bytes) } else { object }
+    }
+
+    /// An object for `bytes` from the thread's cache; null when [`malloc_slow`](Self::malloc_slow)
+    /// must be asked. For a caller whose slow path does more, and is a tail call.
+    #[inline(always)]
+    pub fn malloc_fast(&'static self, bytes: usize) -> *mut u8 {
+        // SAFETY: the word names this thread's cache, or an absent one.
+        unsafe { self.heap.malloc_fast(cache_word(), bytes) }
+    }
+
+    /// An object for `bytes` by the slow path; null when memory is out.
+    #[cold]
+    #[inline(never)]
+    pub fn malloc_slow(&'static self, bytes: usize) -> *mut u8 {
+        if let Some(special) = self.special() {
+            return self.special_malloc(special, bytes, Kind::Plain);
+        }
+        // SAFETY: the thread's own seat.
+        unsafe { self.heap.malloc_slow(self.seat(), bytes) }
+    }
+
+    /// Frees an object; null is none.
+    ///
+    /// # Safety
+    /// `object` is null or an object of this heap that is not used again. What can be seen of
+    /// other pointers ends the process with a line that says so.
+    #[inline(always)]
+    pub unsafe fn free(&'static self, object: *mut u8) {
+        // SAFETY: the caller's promise, passed on.
+        if !unsafe { self.free_fast(object) } {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.free_slow(object) };
+        }
+    }
+
+    /// Frees an object into the thread's cache; `false`, and nothing has changed, when
+    /// [`free_slow`](Self::free_slow) must be asked.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_fast(&'static self, object: *mut u8) -> bool {
+        // SAFETY: the word names this thread's cache, or an absent one; the caller's promise.
+        unsafe { self.heap.free_fast(cache_word(), object) }
+    }
+
+    /// Frees an object by the slow path.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_slow(&'static self, object: *mut u8) {
+        if let Some(special) = self.special() {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.special_free(special, object) };
+        }
+        // SAFETY: the thread's own seat; the caller's promise.
+        unsafe { self.heap.free_slow(self.seat(), object) };
+    }
+
+    /// Frees an object by the slow path, of which the caller says that it asked for `bytes`
+    /// aligned to `align`: a hardened front looks whether that is so.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_sized_slow(&'static self, object: *mut u8, bytes: usize, align: usize) {
+        match self.special() {
+            Some(special) if special.hardened => {
+                self.hardened_free(object, Some((bytes, align)));
+            }
+            // SAFETY: the caller's promise, passed on.
+            _ => unsafe { self.free_slow(object) },
+        }
+    }
+
+    /// An object of `bytes` zeros; null when memory is out.
+    #[inline(always)]
+    pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
+        let object = self.malloc_fast(bytes);
+        if object.is_null() {
+            return self.malloc_zeroed_slow(bytes);
+        }
+        // SAFETY: an object just taken, of at least `bytes`.
+        unsafe { object.write_bytes(0, bytes) };
+        object
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn malloc_zeroed_slow(&'static self, bytes: usize) -> *mut u8 {
+        if let Some(special) = self.special() {
+            return self.special_malloc(special, bytes, Kind::Zeroed);
+        }
+        // SAFETY: the thread's own seat.
+        unsafe { self.heap.malloc_zeroed(self.seat(), bytes) }
+    }
+
+    /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
+    pub fn malloc_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
+        if let Some(special) = self.special() {
+            return self.special_malloc(special, bytes, Kind::Aligned(align.max(MIN_ALIGN)));
+        }
+        // SAFETY: the thread's own seat.
+        unsafe { self.heap.malloc_aligned(self.seat(), bytes, align.max(MIN_ALIGN)) }
+    }
+
+    /// Makes an object hold `bytes`; null, and nothing has changed, when memory is out.
+    ///
+    /// # Safety
+    /// `object` is an object of this heap, not used again unless the answer is null.
+    #[inline]
+    pub unsafe fn realloc(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        let Some(class) = self.class_of_plain(object) else {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.realloc_slow(object, bytes) };
+        };
+        if class.keeps(bytes) {
+            return object.as_ptr();
+        }
+        let Some(moved) = NonNull::new(self.malloc_fast(bytes)) else {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.realloc_slow(object, bytes) };
+        };
+        // SAFETY: both objects have as many bytes; one was just taken, so they are disjoint.
+        unsafe { object.copy_to_nonoverlapping(moved, class.object_bytes().min(bytes)) };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.free(object.as_ptr()) };
+        moved.as_ptr()
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn realloc_slow(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        if let Some(special) = self.special() {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.special_realloc(special, object, bytes) };
+        }
+        // SAFETY: the thread's own seat; the caller's promise.
+        unsafe { self.heap.realloc(self.seat(), object, bytes) }
+    }
+
+    /// How many bytes the object at `object` has. A pointer that is none ends the process.
+    #[inline]
+    pub fn usable_bytes(&'static self, object: NonNull<u8>) -> usize {
+        match self.class_of_plain(object) {
+            Some(class) => class.object_bytes(),
+            None => self.usable_bytes_slow(object),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn usable_bytes_slow(&'static self, object: NonNull<u8>) -> usize {
+        if let Some(special) = self.special() {
+            return self.special_usable_bytes(special, object, "malloc_usable_size");
+        }
+        match self.heap.usable_bytes(object) {
+            Ok(bytes) => bytes,
+            Err(cause) => cause.abort(&Os, "malloc_usable_size", object.as_ptr()),
+        }
+    }
+
+    /// The class of a small object, where no special front is on and it is plain to see.
+    #[inline(always)]
+    fn class_of_plain(&'static self, object: NonNull<u8>) -> Option<ClassId> {
+        if self.special().is_some() {
+            return None;
+        }
+        self.heap.class_of_fast(object)
+    }
+}

@@ -1,0 +1,53 @@
+//! A fork copies a heap at rest.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+
+use super::Process;
+use super::threads::{cache_word, inside_word, set_cache_word};
+
+impl Process {
+    /// Holds the heap still; to be called before a fork, by the thread that forks.
+    pub fn before_fork(&'static self) {
+        let word = cache_word();
+        set_cache_word(inside_word());
+        self.profile.before_fork();
+        self.guard.before_fork();
+        self.hardened.before_fork();
+        self.exit_key_lock.lock_for_fork();
+        self.heap.before_fork();
+        self.forking_word.store(word.as_ptr(), Ordering::Relaxed);
+    }
+
+    /// As [`after_fork`](Self::after_fork), for the child.
+    ///
+    /// # Safety
+    /// As [`after_fork`](Self::after_fork).
+    pub unsafe fn after_fork_in_child(&'static self) {
+        self.heap.cpus.drop_if_torn();
+        // SAFETY: the caller's promise.
+        unsafe { self.after_fork() };
+    }
+
+    /// Lets the heap go on; to be called after a fork, in the parent.
+    ///
+    /// # Safety
+    /// This thread, or the one that it is the forked copy of, called
+    /// [`before_fork`](Self::before_fork).
+    pub unsafe fn after_fork(&'static self) {
+        let word = self.forking_word.load(Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.heap.after_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.exit_key_lock.unlock() };
+        // SAFETY: the caller's promise.
+        unsafe { self.hardened.after_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.guard.after_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.profile.after_fork() };
+        if let Some(word) = NonNull::new(word) {
+            self.leave(word);
+        }
+    }
+}

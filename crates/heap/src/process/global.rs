@@ -1,0 +1,66 @@
+//! The heap as the global allocator of a Rust program.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::NonNull;
+
+use super::Process;
+use crate::class::MIN_ALIGN;
+
+/// The heap as a Rust program's global allocator.
+///
+/// ```
+/// #[global_allocator]
+/// static GLOBAL: hectare::Malloc = hectare::Malloc;
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Malloc;
+
+static PROCESS: Process = Process::new();
+
+// SAFETY: objects are disjoint, of at least the size and the alignment asked for, and stay where
+// they are until they are freed; no method unwinds.
+unsafe impl GlobalAlloc for Malloc {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= MIN_ALIGN {
+            PROCESS.malloc(layout.size())
+        } else {
+            PROCESS.malloc_aligned(layout.size(), layout.align())
+        }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, object: *mut u8, _layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { PROCESS.free(object) };
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= MIN_ALIGN {
+            return PROCESS.malloc_zeroed(layout.size());
+        }
+        let object = PROCESS.malloc_aligned(layout.size(), layout.align());
+        if !object.is_null() {
+            // SAFETY: an object just taken, of at least as many bytes.
+            unsafe { object.write_bytes(0, layout.size()) };
+        }
+        object
+    }
+
+    unsafe fn realloc(&self, object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if layout.align() <= MIN_ALIGN
+            && let Some(object) = NonNull::new(object)
+        {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { PROCESS.realloc(object, bytes) };
+        }
+        let moved = PROCESS.malloc_aligned(bytes, layout.align());
+        if !moved.is_null() {
+            // SAFETY: both have as many bytes; one was just taken, so they are disjoint.
+            unsafe { moved.copy_from_nonoverlapping(object, layout.size().min(bytes)) };
+            // SAFETY: the caller's promise, passed on.
+            unsafe { PROCESS.free(object) };
+        }
+        moved
+    }
+}

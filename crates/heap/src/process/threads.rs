@@ -1,0 +1,119 @@
+//! Each thread's way to its cache, and the end of a thread.
+//!
+//! A thread's cache is found through one word of initial-exec thread-local storage, which begins
+//! as the address of [`Cache::ABSENT`]: so the fast paths need no test whether the thread is
+//! known. Of the C library's static TLS this takes 8 bytes. What else the word can say, and which
+//! threads get no cache, is in `seat.rs`.
+//!
+//! A departed thread still allocates and frees (other destructors run after ours): object by
+//! object, through the bins.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use super::Process;
+use crate::cache::Cache;
+use crate::tls;
+
+/// What a thread's word names when its cache is gone again.
+static DEPARTED: Cache = Cache::ABSENT;
+
+/// What a thread's word names while the thread is inside the heap, where `special.rs` keeps count
+/// of that.
+static INSIDE: Cache = Cache::ABSENT;
+
+/// The [`Process`] that has handed out a cache, for the destructor of dying threads.
+static IN_USE: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+
+#[inline(always)]
+pub(crate) fn cache_word() -> NonNull<Cache> {
+    // SAFETY: the word begins as an address, and is only ever set to another.
+    unsafe { NonNull::new_unchecked(tls::get().cast()) }
+}
+
+pub(crate) fn set_cache_word(word: NonNull<Cache>) {
+    tls::set(word.as_ptr().cast());
+}
+
+/// What the word says while the thread is inside the heap.
+pub(crate) fn inside_word() -> NonNull<Cache> {
+    NonNull::from(&INSIDE)
+}
+
+unsafe extern "C" fn thread_exits(cache: *mut c_void) {
+    set_cache_word(inside_word());
+    // SAFETY: set before the first cache was made, to a static.
+    let process = unsafe { IN_USE.load(Ordering::Acquire).as_ref() };
+    if let (Some(process), Some(cache)) = (process, NonNull::new(cache.cast())) {
+        // SAFETY: the key's value is the cache this thread had, and no longer uses.
+        unsafe { process.heap.drop_cache(cache) };
+        process.seats.leave();
+    }
+    set_cache_word(NonNull::from(&DEPARTED));
+}
+
+/// The cache that a thread's word names, if it is one that can be used.
+#[inline(always)]
+pub(crate) fn named_cache(word: NonNull<Cache>) -> Option<NonNull<Cache>> {
+    // SAFETY: the word names this thread's cache, or a static.
+    unsafe { word.as_ref() }.is_open.then_some(word)
+}
+
+impl Process {
+    /// A cache for this thread, which has none yet; `None` when memory is out.
+    pub(crate) fn make_cache(&'static self) -> Option<NonNull<Cache>> {
+        let key = self.exit_key()?;
+        let cache = self.heap.new_cache()?;
+        // From here on this thread has a cache: what follows may allocate.
+        set_cache_word(cache);
+        // SAFETY: a key made by `exit_key`.
+        unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
+        Some(cache)
+    }
+
+    /// A new cache for a thread that is inside, and whose word said `word` before; `None` unless
+    /// it never had one.
+    #[cold]
+    pub(crate) fn cache_inside(&'static self, word: NonNull<Cache>) -> Option<NonNull<Cache>> {
+        if word != NonNull::from(&tls::ABSENT) {
+            return None;
+        }
+        let key = self.exit_key()?;
+        let cache = self.heap.new_cache()?;
+        self.seats.enter_beyond();
+        // SAFETY: a key made by `exit_key`. What this allocates is served without a cache.
+        unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
+        Some(cache)
+    }
+
+    /// Takes this thread's cache away, for good: a hardened front has none.
+    pub(crate) fn forsake_cache(&'static self) {
+        let Some(cache) = named_cache(cache_word()) else { return };
+        set_cache_word(NonNull::from(&tls::ABSENT));
+        if let Some(key) = self.exit_key() {
+            // SAFETY: a key made by `exit_key`; its destructor must not see the cache again.
+            unsafe { libc::pthread_setspecific(key, core::ptr::null()) };
+        }
+        // SAFETY: the cache this thread had, which its word no longer names.
+        unsafe { self.heap.drop_cache(cache) };
+        self.seats.leave();
+        self.heap.release_pools();
+    }
+
+    fn exit_key(&'static self) -> Option<libc::pthread_key_t> {
+        if self.exit_key.load(Ordering::Acquire) == 0 {
+            let _guard = self.exit_key_lock.lock();
+            if self.exit_key.load(Ordering::Relaxed) == 0 {
+                let mut key = 0;
+                // SAFETY: `key` is a valid place; the destructor may be called on any thread.
+                if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exits)) } != 0 {
+                    return None;
+                }
+                IN_USE.store((&raw const *self).cast_mut(), Ordering::Release);
+                self.exit_key.store(key + 1, Ordering::Release);
+            }
+        }
+        Some(self.exit_key.load(Ordering::Acquire) - 1)
+    }
+}
