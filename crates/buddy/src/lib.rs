@@ -43,3 +43,8 @@ pub use list::{Block, BlockList, DoublyLinked, ListLinked, ListVec, Lists, State
 pub use stats::{HUGE_ORDER, Stats};
 #[cfg(any(test, feature = "alloc"))]
 pub use tree::{FreeList, SinglyLinked, Tree, TreeLinked, TreeVec};
+
+/// The README's examples are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -58,3 +58,8 @@ pub use profile::{MAX_FRAMES, Snapshot, Stack, Tally, call_of};
 pub use seat::{Front, Seat};
 pub use special::Special;
 pub use stats::{ClassStats, Stats};
+
+/// The README's example is a test, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
