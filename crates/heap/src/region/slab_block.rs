@@ -52,6 +52,9 @@ impl Region {
         self.touched = end;
         // SAFETY: frames of this region, committed by `reach`.
         unsafe { source.advise_huge(self.at(first), HUGE_PAGE_BYTES, true) };
+        // SAFETY: as above. Its first touch, before others can get slabs of it: the kernel clears a
+        // huge page before it looks whether another thread has done so meanwhile.
+        unsafe { source.populate(self.at(first), FRAME_BYTES) };
         self.give(self.at(first), BLOCK_FRAMES);
     }
 }
