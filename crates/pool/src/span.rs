@@ -41,9 +41,15 @@ impl Span {
     }
 
     #[inline]
+    fn check(self, offset: usize, len: usize) {
+        if offset > self.len || len > self.len - offset {
+            outside(offset, len, self.len);
+        }
+    }
+
+    #[inline]
     fn at<T>(self, offset: usize) -> *mut T {
-        let fits = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);
-        assert!(fits, "a pool's page is damaged: offset {offset} of {}", self.len);
+        self.check(offset, size_of::<T>());
         // SAFETY: within the span, just checked.
         unsafe { self.base.add(offset) }.as_ptr().cast()
     }
@@ -98,8 +104,8 @@ impl Span {
 
     /// Copies `len` bytes at `from_offset` of `from` to `offset`. The two ranges are apart.
     pub(crate) fn copy_from(self, offset: usize, from: Self, from_offset: usize, len: usize) {
-        let fits = offset + len <= self.len && from_offset + len <= from.len;
-        assert!(fits, "{len} bytes from {from_offset} to {offset}");
+        self.check(offset, len);
+        from.check(from_offset, len);
         // SAFETY: within the span, just checked.
         let to = unsafe { self.base.add(offset) };
         // SAFETY: within the other span, just checked.
@@ -111,8 +117,7 @@ impl Span {
     /// Copies `data` to `offset`.
     #[inline]
     pub(crate) fn copy_in(self, offset: usize, data: &[u8]) {
-        let fits = offset.checked_add(data.len()).is_some_and(|end| end <= self.len);
-        assert!(fits, "{} bytes at offset {offset} of a span of {}", data.len(), self.len);
+        self.check(offset, data.len());
         // SAFETY: within the span, just checked.
         let place = unsafe { self.base.add(offset) };
         // SAFETY: in bounds; `data` is borrowed, so it does not overlap an object's memory.
@@ -125,11 +130,18 @@ impl Span {
     /// They are a live object's and initialised, and nobody writes them while the slice lives.
     #[inline]
     pub(crate) unsafe fn bytes<'a>(self, offset: usize, len: usize) -> &'a [u8] {
-        let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(fits, "{len} bytes at offset {offset} of a span of {}", self.len);
+        self.check(offset, len);
         // SAFETY: within the span, just checked.
         let place = unsafe { self.base.add(offset) };
         // SAFETY: in bounds, committed; the rest is the caller's promise.
         unsafe { core::slice::from_raw_parts(place.as_ptr(), len) }
     }
+}
+
+/// By value and out of the way: a message that borrowed its numbers would keep them in memory on
+/// the way that every access takes.
+#[cold]
+#[inline(never)]
+fn outside(offset: usize, len: usize, span_len: usize) -> ! {
+    panic!("a pool's page is damaged: {len} bytes at offset {offset} of {span_len}");
 }

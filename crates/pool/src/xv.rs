@@ -11,7 +11,8 @@
 //!         prev: u16   offset of the block before; bit 0 FREE, bit 1 PREV_FREE
 //!  free   next, prev: pointers   the neighbours in its list
 //!
-//!  lists  one for every 8 bytes from 32 to the page, behind a two-level bitmap
+//!  lists  one for every 32 bytes up to the page, behind a two-level bitmap; of the first
+//!         eight blocks of a list the one that fits best is taken
 //! ```
 //!
 //! Invariants
@@ -323,7 +324,7 @@ impl Inner {
 }
 
 // Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// alloc 313, free 330 for 512..576; 568 and 315 for 3072..3136, without the system's part, since each
+// alloc 235, free 153 for 512..576; 422 and 158 for 3072..3136, without the system's part, since each
 // alloc takes a page there and each free gives one back.
 impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     fn name(&self) -> &'static str {

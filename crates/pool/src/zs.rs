@@ -300,7 +300,7 @@ const fn open(handle: Handle) -> (u32, usize) {
 }
 
 // Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// alloc 362, free 362 for 512..576; 377 and 346 for 0..4096.
+// alloc 354, free 356 for 512..576; 370 and 340 for 0..4096.
 impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
     fn name(&self) -> &'static str {
         "zs"

@@ -1,38 +1,51 @@
-//! The free blocks of an xv pool by size: 512 lists behind a two-level bitmap.
+//! The free blocks of an xv pool by size: 128 lists behind a two-level bitmap.
 
 use core::ptr::NonNull;
 
 use super::{Block, HEAD};
+use crate::span::Span;
 
 /// The least room that is listed: two links fit in it, and some small object.
 pub(super) const MIN_LISTED: usize = 32;
 
-const LISTS: usize = 512;
-/// How many blocks of the list that a size belongs to are looked at: some are too small by a few
-/// bytes.
-const LIST_TRIES: usize = 4;
+const LISTS: usize = 128;
+/// How many blocks of a list are looked at for the one that fits best: it bounds the time. Lists
+/// every 8 bytes need no look, and cost 3 KiB: more than they gain (docs/pools.md).
+const LIST_TRIES: usize = 8;
 /// Rests of up to 3/32 of a page (384 bytes) are little, those from a quarter (1 KiB) are useful.
 const LITTLE: usize = LISTS * 3 / 32;
 const USEFUL: usize = LISTS / 4;
-const WORD: usize = u64::BITS as usize;
+const WORD: usize = u32::BITS as usize;
 
-/// Lists of free blocks, one for every 8 bytes of size (for every 1/512 of a page). A block is in
+/// Lists of free blocks, one for every 32 bytes of size (for every 1/128 of a page). A block is in
 /// the list of the largest step that it reaches; `words` has a bit for each list that is not
 /// empty, `summary` one for each word that is not 0.
 #[derive(Debug)]
 pub(super) struct Lists {
     heads: [Option<NonNull<u8>>; LISTS],
-    words: [u64; LISTS / WORD],
-    summary: u64,
+    words: [u32; LISTS / WORD],
+    summary: u32,
     step_shift: u32,
 }
 
 // SAFETY: the heads name pages of the pool, which are reached under its lock only.
 unsafe impl Send for Lists {}
 
-/// Payload offsets of the two links of a free block.
+/// Offsets of the two links of a free block from its head.
 const NEXT: usize = HEAD;
 const PREV: usize = HEAD + size_of::<usize>();
+
+/// The head and the links of a listed block: what every one has, whatever its page and its size.
+///
+/// # Safety
+/// `payload` is that of a listed block, which stays so while the span is used.
+#[inline]
+unsafe fn links(payload: NonNull<u8>) -> Span {
+    // SAFETY: the head lies before the payload, in the same page.
+    let head = unsafe { payload.sub(HEAD) };
+    // SAFETY: a listed block has room for its links (`MIN_LISTED`), in a page of the pool.
+    unsafe { Span::new(head, HEAD + MIN_LISTED) }
+}
 
 impl Lists {
     pub(super) const fn new(page_bytes: usize) -> Self {
@@ -58,35 +71,49 @@ impl Lists {
     #[inline]
     pub(super) fn find(&self, room_bytes: usize, page_bytes: usize) -> Option<Block> {
         let list = self.list_of(room_bytes);
+        let payload = self.closest_of(list, room_bytes).or_else(|| {
+            let closest = self.first_from(list + 1)?;
+            let best = if closest <= list + LITTLE {
+                closest
+            } else {
+                self.first_from(list + USEFUL).unwrap_or(closest)
+            };
+            self.closest_of(best, room_bytes)
+        })?;
+        // SAFETY: by invariant 3 of the pool the lists hold free blocks of its pages.
+        Some(unsafe { Block::at_payload(payload, page_bytes) })
+    }
+
+    /// Of the first blocks of a list the smallest that has `room_bytes`.
+    #[inline]
+    fn closest_of(&self, list: usize, room_bytes: usize) -> Option<NonNull<u8>> {
         let mut at = self.heads[list];
+        let (mut closest, mut least) = (None, usize::MAX);
         for _ in 0..LIST_TRIES {
             let Some(payload) = at else { break };
             // SAFETY: by invariant 3 of the pool the lists hold free blocks of its pages.
-            let block = unsafe { Block::at_payload(payload, page_bytes) };
-            if block.size() >= room_bytes {
-                return Some(block);
+            let links = unsafe { links(payload) };
+            let size = links.read_u16(0) as usize;
+            if size >= room_bytes && size < least {
+                (closest, least) = (Some(payload), size);
+                if size == room_bytes {
+                    break;
+                }
             }
-            at = block.page.read_pointer(block.offset + NEXT);
+            at = links.read_pointer(NEXT);
         }
-        let closest = self.first_from(list + 1)?;
-        let best = if closest <= list + LITTLE {
-            closest
-        } else {
-            self.first_from(list + USEFUL).unwrap_or(closest)
-        };
-        // SAFETY: as above.
-        Some(unsafe { Block::at_payload(self.heads[best]?, page_bytes) })
+        closest
     }
 
     /// The first list from `list` on that is not empty.
     #[inline]
     fn first_from(&self, list: usize) -> Option<usize> {
         let word = list / WORD;
-        let rest = self.words.get(word)? & (u64::MAX << (list % WORD));
+        let rest = self.words.get(word)? & (u32::MAX << (list % WORD));
         if rest != 0 {
             return Some(word * WORD + rest.trailing_zeros() as usize);
         }
-        let words = self.summary & u64::MAX.checked_shl(word as u32 + 1).unwrap_or(0);
+        let words = self.summary & u32::MAX.checked_shl(word as u32 + 1).unwrap_or(0);
         if words == 0 {
             return None;
         }
@@ -102,15 +129,16 @@ impl Lists {
             return;
         }
         let list = self.list_of(size);
-        let head = self.heads[list];
-        block.page.write_pointer(block.offset + NEXT, head);
-        block.page.write_pointer(block.offset + PREV, None);
+        let (head, payload) = (self.heads[list], block.payload());
+        // SAFETY: it has the room, and is listed from now on.
+        let own = unsafe { links(payload) };
+        own.write_pointer(NEXT, head);
+        own.write_pointer(PREV, None);
         if let Some(head) = head {
-            // SAFETY: as in `find`.
-            let head = unsafe { Block::at_payload(head, block.page.len()) };
-            head.page.write_pointer(head.offset + PREV, Some(block.payload()));
+            // SAFETY: as in `closest_of`.
+            unsafe { links(head) }.write_pointer(PREV, Some(payload));
         }
-        self.heads[list] = Some(block.payload());
+        self.heads[list] = Some(payload);
         self.words[list / WORD] |= 1 << (list % WORD);
         self.summary |= 1 << (list / WORD);
     }
@@ -122,17 +150,16 @@ impl Lists {
         if size < MIN_LISTED {
             return;
         }
-        let next = block.page.read_pointer(block.offset + NEXT);
-        let prev = block.page.read_pointer(block.offset + PREV);
+        // SAFETY: it has the room, and is listed until now.
+        let own = unsafe { links(block.payload()) };
+        let (next, prev) = (own.read_pointer(NEXT), own.read_pointer(PREV));
         if let Some(next) = next {
-            // SAFETY: as in `find`.
-            let next = unsafe { Block::at_payload(next, block.page.len()) };
-            next.page.write_pointer(next.offset + PREV, prev);
+            // SAFETY: as in `closest_of`.
+            unsafe { links(next) }.write_pointer(PREV, prev);
         }
         if let Some(prev) = prev {
-            // SAFETY: as in `find`.
-            let prev = unsafe { Block::at_payload(prev, block.page.len()) };
-            prev.page.write_pointer(prev.offset + NEXT, next);
+            // SAFETY: as in `closest_of`.
+            unsafe { links(prev) }.write_pointer(NEXT, next);
             return;
         }
         let list = self.list_of(size);
@@ -151,7 +178,7 @@ impl Lists {
         for (list, &head) in self.heads.iter().enumerate() {
             let mut at = head;
             while let Some(payload) = at {
-                // SAFETY: as in `find`.
+                // SAFETY: as in `closest_of`.
                 let block = unsafe { Block::at_payload(payload, page_bytes) };
                 visit(list, block);
                 at = block.page.read_pointer(block.offset + NEXT);
