@@ -42,14 +42,17 @@
 //! What it does not promise: frames in another `Local`'s held block (64 at most) and in blocks that
 //! another thread is just taking are not seen by a search, so `Exhausted` can come that much early.
 
+mod hints;
 mod local;
+mod range;
 mod state;
 #[cfg(test)]
 mod tests;
 
 use hectare_base::sync::atomic::{AtomicU64, Ordering};
+use hints::Top;
 pub use local::Local;
-use state::{Class, SECTOR_WORDS, SectorState, Summary};
+use state::{Class, SECTOR_WORDS};
 
 use crate::bits::{WORD, blocks, span};
 use crate::{Error, FrameId, Invalid};
@@ -63,14 +66,6 @@ const STATES: usize = TREE_WORDS;
 const HELD_WORD: usize = TREE_WORDS + 2;
 const HELD_MASK: usize = TREE_WORDS + 3;
 const SECTORS_IN_TREE: usize = TREE_WORDS / SECTOR_WORDS;
-
-/// A bit field of `top`.
-#[derive(Clone, Copy)]
-enum Top {
-    Partial,
-    Whole,
-    Reserved,
-}
 
 /// The metadata of a tree.
 type Tree = [AtomicU64; TREE_STRIDE];
@@ -178,54 +173,6 @@ impl<'m> Atomic<'m> {
         &self.trees[tree][HELD_MASK]
     }
 
-    #[inline]
-    const fn sector(&self, sector: usize) -> &'m AtomicU64 {
-        &self.trees[sector / SECTORS_IN_TREE][STATES + sector % SECTORS_IN_TREE]
-    }
-
-    fn sector_state(&self, sector: usize) -> SectorState {
-        SectorState::new(self.sector(sector).load(Ordering::Acquire))
-    }
-
-    fn top(&self, field: Top, at: usize) -> &AtomicU64 {
-        let sector_bits = self.sectors().div_ceil(WORD);
-        let start = match field {
-            Top::Partial => 0,
-            Top::Whole => sector_bits,
-            Top::Reserved => 2 * sector_bits,
-        };
-        &self.top[start + at / WORD]
-    }
-
-    fn top_bit(&self, field: Top, at: usize) -> bool {
-        self.top(field, at).load(Ordering::Acquire) >> (at % WORD) & 1 != 0
-    }
-
-    /// Sets or clears a bit of `top`; tells what it was.
-    fn set_top(&self, field: Top, at: usize, value: bool) -> bool {
-        let bit = 1 << (at % WORD);
-        let word = self.top(field, at);
-        let old = if value {
-            word.fetch_or(bit, Ordering::AcqRel)
-        } else {
-            word.fetch_and(!bit, Ordering::AcqRel)
-        };
-        old & bit != 0
-    }
-
-    /// The first sector from `from` on that `field` names.
-    fn next_sector(&self, field: Top, from: usize) -> Option<usize> {
-        let mut at = from;
-        while at < self.sectors() {
-            let named = self.top(field, at).load(Ordering::Acquire) & (!0 << (at % WORD));
-            if named != 0 {
-                return Some(at / WORD * WORD + named.trailing_zeros() as usize);
-            }
-            at = (at / WORD + 1) * WORD;
-        }
-        None
-    }
-
     /// The free frames of `word` that the owner of its tree holds.
     #[inline]
     fn held_in(&self, word: usize) -> u64 {
@@ -294,206 +241,6 @@ impl<'m> Atomic<'m> {
         self.bits(word).compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed)?;
         self.note(word, old, new);
         Ok(())
-    }
-
-    /// Rule 3, after this thread has changed a word from `old` to `new`.
-    #[inline]
-    fn note(&self, word: usize, old: u64, new: u64) {
-        // Not 0 and not full, before and after: the class is the same.
-        if [old, new].iter().any(|bits| bits.wrapping_add(1) <= 1) {
-            self.publish_word(word);
-        }
-    }
-
-    /// Writes the class of a word into the state of its sector.
-    #[inline(never)]
-    fn publish_word(&self, word: usize) {
-        let (bits, at) = (self.bits(word), word % SECTOR_WORDS);
-        self.publish(word / SECTOR_WORDS, 1 << at, || {
-            SectorState::default().with(at, Class::of(bits.load(Ordering::Acquire)))
-        });
-    }
-
-    /// Rule 3 for the words in `which` of a sector; `classes` looks at them.
-    #[inline]
-    fn publish(&self, sector: usize, which: u32, classes: impl Fn() -> SectorState) {
-        let mut seen = classes();
-        loop {
-            let mut state = self.sector(sector).load(Ordering::Relaxed);
-            let (old, new) = loop {
-                let new = SectorState::new(state).replace(which, seen);
-                let done = self.sector(sector).compare_exchange_weak(
-                    state,
-                    new.get(),
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                );
-                match done {
-                    Ok(_) => break (SectorState::new(state), new),
-                    Err(other) => state = other,
-                }
-            };
-            if old.summary_differs(new) {
-                self.publish_summary(sector, old.summary());
-            }
-            let now = classes();
-            if now == seen {
-                return;
-            }
-            seen = now;
-        }
-    }
-
-    /// Rule 3 for the bits of `top` that this thread's change of a sector from `old` on concerns:
-    /// `top` is shared by all threads, and a write more is a cache line that goes to and fro.
-    #[cold]
-    fn publish_summary(&self, sector: usize, mut old: Summary) {
-        let mut seen = self.sector_state(sector).summary();
-        while seen != old {
-            if seen.has_partial != old.has_partial {
-                self.set_top(Top::Partial, sector, seen.has_partial);
-            }
-            if seen.has_whole != old.has_whole {
-                self.set_top(Top::Whole, sector, seen.has_whole);
-            }
-            old = seen;
-            seen = self.sector_state(sector).summary();
-        }
-    }
-
-    /// Takes `count` whole words from `first`, all of them or none.
-    fn take_words(&self, first: usize, count: usize) -> bool {
-        let took = (first..first + count)
-            .take_while(|&word| {
-                let swapped =
-                    self.bits(word).compare_exchange(!0, 0, Ordering::AcqRel, Ordering::Relaxed);
-                swapped.is_ok()
-            })
-            .count();
-        if took < count {
-            for word in first..first + took {
-                // Rule 1: they are this thread's, so no one else has set a bit there.
-                self.bits(word).fetch_or(!0, Ordering::AcqRel);
-            }
-        }
-        self.publish_words(first, took);
-        took == count
-    }
-
-    /// Rule 3 for `count` words from `first` whose class this thread has changed.
-    fn publish_words(&self, first: usize, count: usize) {
-        let end = first + count;
-        let mut word = first;
-        while word < end {
-            let sector = word / SECTOR_WORDS;
-            let to = end.min((sector + 1) * SECTOR_WORDS);
-            let which = span(word % SECTOR_WORDS, to - sector * SECTOR_WORDS) as u32;
-            self.publish(sector, which, || {
-                state::each(which).fold(SectorState::default(), |state, at| {
-                    let bits = self.bits(sector * SECTOR_WORDS + at).load(Ordering::Acquire);
-                    state.with(at, Class::of(bits))
-                })
-            });
-            word = to;
-        }
-    }
-
-    /// Calls `each` with the words of `start .. end` and the bits of them, until one refuses;
-    /// returns that word.
-    fn for_words(
-        start: usize,
-        end: usize,
-        mut each: impl FnMut(usize, u64) -> bool,
-    ) -> Option<usize> {
-        let mut words = if start < end { start / WORD..end.div_ceil(WORD) } else { 0..0 };
-        words.find(|&word| {
-            let from = start.max(word * WORD) - word * WORD;
-            let to = end.min((word + 1) * WORD) - word * WORD;
-            !each(word, span(from, to))
-        })
-    }
-
-    /// Whether a frame of `start .. end` is free, held or not.
-    fn has_free(&self, start: usize, end: usize) -> bool {
-        let is_clear = |word: usize, mask: u64| {
-            (self.bits(word).load(Ordering::Acquire) | self.held_in(word)) & mask == 0
-        };
-        Self::for_words(start, end, is_clear).is_some()
-    }
-
-    /// Gives back all of `start .. end`.
-    fn give_range(&self, start: usize, end: usize) -> Result<(), Error> {
-        if self.has_free(start, end) {
-            return Err(Error::NotAllocated);
-        }
-        match Self::for_words(start, end, |word, mask| self.give_bits(word, mask).is_ok()) {
-            None => Ok(()),
-            Some(refused) => {
-                // Someone freed a part of it meanwhile: take back what has been given.
-                let given = (refused * WORD).max(start);
-                Self::for_words(start, given, |word, mask| {
-                    // False if even that has been allocated meanwhile: it was freed twice.
-                    self.take_bits(word, mask);
-                    true
-                });
-                Err(Error::NotAllocated)
-            }
-        }
-    }
-
-    /// Takes all of `start .. end`, or nothing.
-    fn take_range(&self, start: usize, end: usize) -> Result<(), Error> {
-        match Self::for_words(start, end, |word, mask| self.take_bits(word, mask)) {
-            None => Ok(()),
-            Some(refused) => {
-                let taken = (refused * WORD).max(start);
-                Self::for_words(start, taken, |word, mask| self.give_bits(word, mask).is_ok());
-                Err(Error::Exhausted)
-            }
-        }
-    }
-
-    /// The first run of free frames from `from` on, as it was when looked at; cut off somewhere
-    /// behind its first `enough` frames.
-    fn next_run(&self, from: usize, enough: usize) -> Option<(usize, usize)> {
-        let mut word = from / WORD;
-        let mut found = self.load(word)? & (!0 << (from % WORD));
-        while found == 0 {
-            word = self.next_nonempty(word + 1)?;
-            found = self.load(word)?;
-        }
-        let start = word * WORD + found.trailing_zeros() as usize;
-        found = !self.load(word)? & (!0 << (start % WORD));
-        while found == 0 {
-            word += 1;
-            if word * WORD - start >= enough {
-                return Some((start, word * WORD));
-            }
-            let Some(bits) = self.load(word) else { return Some((start, self.frames)) };
-            found = !bits;
-        }
-        Some((start, (word * WORD + found.trailing_zeros() as usize).min(self.frames)))
-    }
-
-    /// The first word from `word` on that the summaries say has a free frame.
-    fn next_nonempty(&self, word: usize) -> Option<usize> {
-        let mut sector = word / SECTOR_WORDS;
-        let mut past = u32::MAX << (word % SECTOR_WORDS);
-        while sector < self.sectors() {
-            let words = self.sector_state(sector).nonempty() & past;
-            if words != 0 {
-                return Some(sector * SECTOR_WORDS + words.trailing_zeros() as usize);
-            }
-            let partial = self.next_sector(Top::Partial, sector + 1);
-            let whole = self.next_sector(Top::Whole, sector + 1);
-            sector = partial.into_iter().chain(whole).min()?;
-            past = u32::MAX;
-        }
-        None
-    }
-
-    fn load(&self, word: usize) -> Option<u64> {
-        (word < self.words()).then(|| self.bits(word).load(Ordering::Acquire))
     }
 
     /// Checks that the summaries are exact, which they are when no call is under way (rule 4).

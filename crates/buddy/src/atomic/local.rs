@@ -2,8 +2,9 @@
 
 use hectare_base::sync::atomic::{AtomicU64, Ordering};
 
+use super::hints::Top;
 use super::state::{self, SECTOR_WORDS};
-use super::{Atomic, SECTORS_IN_TREE, TREE_WORDS, Top};
+use super::{Atomic, SECTORS_IN_TREE, TREE_WORDS};
 use crate::bits::{WORD, WORD_SHIFT, blocks, span};
 use crate::frame::{check_block, range_end};
 use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator};
