@@ -7,4 +7,6 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // Never unloaded: objects in use, fork handlers and the thread key's destructor point into it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // A symbol that nobody has is an error now, not when a program starts.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
 }

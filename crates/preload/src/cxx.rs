@@ -3,9 +3,14 @@
 //! A throwing `new` that finds no memory calls the program's new-handler until there is memory or
 //! no handler, then throws `std::bad_alloc`: both through the program's own C++ library, found at
 //! that moment, so that a C program needs none.
+//!
+//! What is thrown passes through the frames of this file on its way to the caller: the functions
+//! that are `extern "C-unwind"` (`personality.rs` lets it pass).
 
 use core::ffi::CStr;
 use core::ptr;
+
+use hectare::MIN_ALIGN;
 
 use crate::HEAP;
 use crate::abi::{aligned, free, free_aligned_sized, free_sized};
@@ -20,7 +25,7 @@ fn symbol(name: &CStr) -> *mut libc::c_void {
 /// What a throwing `new` does when there is no memory.
 #[cold]
 #[inline(never)]
-fn new_failed(allocate: impl Fn() -> *mut u8) -> *mut u8 {
+extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
     let get_handler = symbol(c"_ZSt15get_new_handlerv");
     while !get_handler.is_null() {
         // SAFETY: the C++ library's function of this name has this type.
@@ -30,7 +35,7 @@ fn new_failed(allocate: impl Fn() -> *mut u8) -> *mut u8 {
         let Some(handler) = get_handler() else { break };
         // SAFETY: the program's own handler; it may throw, and this frame may be unwound.
         unsafe { handler() };
-        let object = allocate();
+        let object = aligned(align, bytes);
         if !object.is_null() {
             return object;
         }
@@ -48,7 +53,7 @@ fn new_failed(allocate: impl Fn() -> *mut u8) -> *mut u8 {
 }
 
 #[inline(always)]
-fn new(bytes: usize) -> *mut u8 {
+extern "C-unwind" fn new(bytes: usize) -> *mut u8 {
     let object = HEAP.malloc_fast(bytes);
     if object.is_null() { new_slow(bytes) } else { object }
 }
@@ -61,13 +66,13 @@ extern "C-unwind" fn new_slow(bytes: usize) -> *mut u8 {
         return object;
     }
     let object = HEAP.malloc_slow(bytes);
-    if object.is_null() { new_failed(|| HEAP.malloc(bytes)) } else { object }
+    if object.is_null() { new_failed(bytes, MIN_ALIGN) } else { object }
 }
 
 #[inline(always)]
-fn new_aligned(bytes: usize, align: usize) -> *mut u8 {
+extern "C-unwind" fn new_aligned(bytes: usize, align: usize) -> *mut u8 {
     let object = aligned(align, bytes);
-    if object.is_null() { new_failed(|| aligned(align, bytes)) } else { object }
+    if object.is_null() { new_failed(bytes, align) } else { object }
 }
 
 /// What a `new` that does not throw does when there is no memory: what the C++ standard says,

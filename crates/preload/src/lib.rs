@@ -2,6 +2,12 @@
 //!
 //! Preloaded or linked it serves a whole program. This crate gives the names, their contracts
 //! (errno, null, alignment), the configuration and the handling of fork; the heap is [`hectare`].
+//!
+//! Without Rust's standard library: its printing of panics is 200 KB of text, part of it resident in
+//! each process, and needs libgcc_s. So a panic must abort (`panic = "abort"` in the workspace's
+//! profiles): to unwind needs the standard library.
+
+#![no_std]
 
 use hectare::Process;
 
@@ -18,10 +24,15 @@ mod life;
 mod line;
 mod maps;
 mod mode;
+mod once;
 mod output;
+mod personality;
 mod pprof;
 mod profile;
 mod report;
+// A harness, which Clippy builds with all targets, has the standard library.
+#[cfg(not(test))]
+mod runtime;
 mod signals;
 mod special;
 mod unwind;

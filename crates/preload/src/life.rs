@@ -10,18 +10,15 @@
 //! `at_load` uses nothing that needs it, and takes the environment from its arguments.
 
 use core::ffi::{c_char, c_int};
-use core::fmt::Write;
-use std::panic::PanicHookInfo;
-use std::sync::OnceLock;
 
 use hectare::Front;
 
 use crate::HEAP;
 use crate::config::{self, Config};
-use crate::line::Line;
+use crate::once::Once;
 use crate::{background, mode, profile, report, signals, special};
 
-static CONFIG: OnceLock<Config> = OnceLock::new();
+static CONFIG: Once<Config> = Once::new();
 
 /// The configuration; the default before it was read.
 pub(crate) fn config() -> &'static Config {
@@ -45,22 +42,9 @@ extern "C" fn release_in_child() {
     }
 }
 
-/// A panic is a bug of this library, perhaps under a lock of the heap: the usual hook would
-/// allocate, and wait for that lock for ever.
-fn abort_on_panic(info: &PanicHookInfo<'_>) {
-    let mut line = Line::new();
-    // A line takes all text, or as much as it has room for.
-    let _ = write!(line, "hectare: a bug in the allocator: {info}");
-    line.write_to_standard_error();
-    // SAFETY: no preconditions.
-    unsafe { libc::abort() };
-}
-
 extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environment: Environment) {
     // SAFETY: three functions that stay as long as this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release_in_child)) };
-    // A function has no captures: boxing it takes no memory.
-    std::panic::set_hook(Box::new(abort_on_panic));
     // SAFETY: glibc passes the process's environment to constructors.
     let mut config = unsafe { config::read(environment) };
     // SAFETY: this library is loaded before others can begin a thread.
@@ -69,8 +53,7 @@ extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environme
         HEAP.keep_to_plain_calls();
         config.front = Front::Thread;
     }
-    // Set once: constructors run once.
-    let _ = CONFIG.set(config);
+    CONFIG.set(config);
     special::begin(&config);
     mode::note(&config);
     signals::listen(&config);

@@ -3,12 +3,12 @@
 use core::ffi::c_char;
 use core::fmt::{self, Write};
 use core::str;
-use std::sync::OnceLock;
 
 use hectare::Front;
 
 use crate::HEAP;
 use crate::config::Config;
+use crate::once::Once;
 
 /// All options at their longest, and the null.
 const MODE_BYTES: usize = 336;
@@ -19,7 +19,7 @@ struct Mode {
     len: usize,
 }
 
-static MODE: OnceLock<Mode> = OnceLock::new();
+static MODE: Once<Mode> = Once::new();
 
 impl Write for Mode {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -50,12 +50,10 @@ fn front_of(config: &Config) -> &'static str {
 
 /// Writes the mode down, for good.
 pub(crate) fn note(config: &Config) {
-    MODE.get_or_init(|| {
-        let mut mode = Mode { bytes: [0; MODE_BYTES], len: 0 };
-        // All options at their longest fit; were one more to be too many, it would be cut.
-        let _ = write_mode(&mut mode, config);
-        mode
-    });
+    let mut mode = Mode { bytes: [0; MODE_BYTES], len: 0 };
+    // All options at their longest fit; were one more to be too many, it would be cut.
+    let _ = write_mode(&mut mode, config);
+    MODE.set(mode);
 }
 
 fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {

@@ -8,9 +8,9 @@
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use std::sync::OnceLock;
 
 use crate::config::Config;
+use crate::once::Once;
 use crate::{HEAP, finding, life, profile, report};
 
 const PROFILE: u32 = 1;
@@ -19,7 +19,7 @@ const STATISTICS: u32 = 2;
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// What was to be done about faults before this library came.
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+static PREVIOUS: Once<libc::sigaction> = Once::new();
 
 /// Installs the handlers that the configuration asks for. A program that installs its own for the
 /// same signal has its way.
@@ -31,8 +31,7 @@ pub(crate) fn listen(config: &Config) {
     if config.guard_one_in > 0
         && let Some(previous) = install(libc::SIGSEGV, on_fault, libc::SA_ONSTACK)
     {
-        // Set once: constructors run once.
-        let _ = PREVIOUS.set(previous);
+        PREVIOUS.set(previous);
     }
 }
 

@@ -1,15 +1,15 @@
 //! Turns on what the configuration asks for beyond the plain front.
 
 use core::fmt::Write;
-use std::sync::OnceLock;
 
 use hectare::{Front, Special};
 
 use crate::config::Config;
 use crate::line::Line;
+use crate::once::Once;
 use crate::{HEAP, finding, signals, unwind};
 
-static SPECIAL: OnceLock<Special> = OnceLock::new();
+static SPECIAL: Once<Special> = Once::new();
 
 /// Has as much of the heap as is asked for come from huge pages that were set aside; nothing, and
 /// that is told, where not so many are free.
@@ -42,7 +42,7 @@ pub(crate) fn begin(config: &Config) {
     if config.watches() {
         unwind::begin(config.prof_by_frames);
     }
-    let special = SPECIAL.get_or_init(|| Special {
+    SPECIAL.set(Special {
         profile_mean_bytes: if config.prof { config.prof_sample_bytes } else { 0 },
         guard_one_in: config.guard_one_in,
         hardened: config.secure,
@@ -50,7 +50,7 @@ pub(crate) fn begin(config: &Config) {
         report: finding::abort,
         act: signals::act,
     });
-    if !HEAP.specialise(special) {
+    if SPECIAL.get().is_some_and(|special| !HEAP.specialise(special)) {
         let mut line = Line::new();
         line.push(b"hectare: HECTARE_CONF: no memory for guarded objects: there will be none");
         line.write_to_standard_error();

@@ -5,13 +5,11 @@ use std::fs;
 use crate::harness::{Outcome, Suite, ensure, library};
 
 /// glibc keeps 144 bytes of static TLS for all libraries loaded by `dlopen` together; beyond that
-/// it is "cannot allocate memory in static TLS block". Ours is 8 bytes, the word that names a
-/// thread's cache. The rest is Rust's standard library's, for panics: 16 to count them; and in its
-/// usual hook, which ours replaces, 16 for captured output, 16 for the thread's name, 32 for the
-/// destructors of those. Link-time optimisation sees that nobody calls that hook.
-const MAX_TLS_BYTES: u64 = 88;
-/// The same for the profile that packages are built with.
-const MAX_DIST_TLS_BYTES: u64 = 24;
+/// it is "cannot allocate memory in static TLS block". Ours is the word that names a thread's cache.
+const MAX_TLS_BYTES: u64 = 8;
+
+/// Code and constants, most of it resident in each process; with checks where there are any.
+const MAX_TEXT_BYTES: u64 = if cfg!(debug_assertions) { 320 << 10 } else { 224 << 10 };
 
 /// What of the file is copied into each process that writes to it. The heap's own state is ten times
 /// as large: it begins as zeros, of which only the pages that are used are ever there.
@@ -21,6 +19,8 @@ const PT_LOAD: u32 = 1;
 const PF_W: u32 = 2;
 const PT_DYNAMIC: u32 = 2;
 const PT_TLS: u32 = 7;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
 const DT_TEXTREL: u64 = 22;
 const DT_FLAGS_1: u64 = 0x6fff_fffb;
 const DF_1_NODELETE: u64 = 0x8;
@@ -28,6 +28,8 @@ const DF_1_INITFIRST: u64 = 0x20;
 
 pub(crate) fn add(suite: &mut Suite) {
     suite.test("elf::static_tls_is_small", static_tls_is_small);
+    suite.test("elf::text_is_small", text_is_small);
+    suite.test("elf::needs_the_c_library_alone", needs_the_c_library_alone);
     suite.test("elf::writable_part_is_small", writable_part_is_small);
     suite.test("elf::initialised_first_and_never_unloaded", dynamic_flags);
 }
@@ -36,9 +38,20 @@ fn static_tls_is_small() -> Outcome {
     let image = Image::read()?;
     let bytes: u64 = image.segments(PT_TLS).map(|segment| segment.memory_bytes).sum();
     ensure(bytes > 0, || "no PT_TLS segment: where is a thread's cache kept?".into())?;
-    let is_dist = library().parent().is_some_and(|directory| directory.ends_with("dist"));
-    let most = if is_dist { MAX_DIST_TLS_BYTES } else { MAX_TLS_BYTES };
-    ensure(bytes <= most, || format!("static TLS of {bytes} bytes: > {most}"))
+    ensure(bytes <= MAX_TLS_BYTES, || format!("static TLS of {bytes} bytes: > {MAX_TLS_BYTES}"))
+}
+
+/// Rust's standard library would be as much again, and would ask for libgcc_s, 100 KB more.
+fn text_is_small() -> Outcome {
+    let image = Image::read()?;
+    let read_only = image.segments(PT_LOAD).filter(|segment| segment.flags & PF_W == 0);
+    let bytes: u64 = read_only.map(|segment| segment.file_bytes).sum();
+    ensure(bytes <= MAX_TEXT_BYTES, || format!("{bytes} bytes of text: > {MAX_TEXT_BYTES}"))
+}
+
+fn needs_the_c_library_alone() -> Outcome {
+    let needed = Image::read()?.needed()?;
+    ensure(needed == ["libc.so.6"], || format!("asked for are {needed:?}"))
 }
 
 fn writable_part_is_small() -> Outcome {
@@ -51,10 +64,7 @@ fn writable_part_is_small() -> Outcome {
 }
 
 fn dynamic_flags() -> Outcome {
-    let image = Image::read()?;
-    let segment = image.segments(PT_DYNAMIC).next().ok_or("no dynamic segment")?;
-    let entries = (0..segment.file_bytes / 16).map(|i| segment.file_offset + 16 * i);
-    let entries: Vec<_> = entries.map(|at| (image.word(at), image.word(at + 8))).collect();
+    let entries = Image::read()?.dynamic()?;
     let flags = entries.iter().find(|(tag, _)| *tag == DT_FLAGS_1).map_or(0, |(_, value)| *value);
     ensure(flags & DF_1_INITFIRST != 0, || "not linked with -z initfirst".into())?;
     ensure(flags & DF_1_NODELETE != 0, || "not linked with -z nodelete".into())?;
@@ -88,6 +98,25 @@ impl Image {
     fn half(&self, at: u64) -> u32 {
         let at = usize::try_from(at).expect("offsets of a file in memory fit");
         u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    /// The entries of the dynamic section: tags and values.
+    fn dynamic(&self) -> Result<Vec<(u64, u64)>, String> {
+        let segment = self.segments(PT_DYNAMIC).next().ok_or("no dynamic segment")?;
+        let entries = (0..segment.file_bytes / 16).map(|i| segment.file_offset + 16 * i);
+        Ok(entries.map(|at| (self.word(at), self.word(at + 8))).collect())
+    }
+
+    /// The names of the libraries that this one asks for.
+    fn needed(&self) -> Result<Vec<String>, String> {
+        let entries = self.dynamic()?;
+        let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB).ok_or("no strings")?.1;
+        // They lie in the first segment, which begins with the file.
+        let name = |at: u64| {
+            let rest = &self.0[usize::try_from(strings + at).expect("offsets fit")..];
+            String::from_utf8_lossy(rest.split(|&byte| byte == 0).next().unwrap_or_default()).into()
+        };
+        Ok(entries.iter().filter(|(tag, _)| *tag == DT_NEEDED).map(|(_, at)| name(*at)).collect())
     }
 
     /// The program headers of a kind.

@@ -20,6 +20,7 @@ pub(crate) fn add(suite: &mut Suite) {
         live_bytes_by_call_site(Profiled::run_program(&program, "frames", "sites", options)?)
     });
     suite.test_with("profile::every_byte_at_rate_one", &["cc"], every_byte_at_rate_one);
+    suite.test_with("profile::stacks_are_those_of_backtrace", &["cc"], stacks_of_backtrace);
     suite.test_with("profile::freed_objects_are_forgotten", &["cc"], freed_objects_are_forgotten);
     suite.test_with("profile::symbols_resolve", &["cc", "addr2line"], symbols_resolve);
     suite.test_with("profile::opens_in_go_pprof", &["cc", "go"], opens_in_go_pprof);
@@ -179,6 +180,28 @@ fn every_byte_at_rate_one() -> Outcome {
             format!("{}: {bytes} attributed, {} live", site.name, site.live_bytes)
         })?;
     }
+    run.done()
+}
+
+/// What glibc's own unwinder sees is what the profile says, call by call, up to the outermost frame.
+fn stacks_of_backtrace() -> Outcome {
+    let run = Profiled::run_program(&program("unwind.c")?, "stacks", "", "prof_sample:1")?;
+    let profile = run.only_profile()?;
+    let stacks: Vec<_> = profile.stacks().map(|(addresses, _)| addresses).collect();
+    let mut seen = 0;
+    for line in run.ended.stdout.lines() {
+        let addresses = line.split(' ').skip(1).map(|word| {
+            let digits = word.strip_prefix("0x").ok_or(format!("not an address: {word}"))?;
+            u64::from_str_radix(digits, 16).map_err(|error| error.to_string())
+        });
+        // A file has the place of each call, a byte before the address behind it.
+        let callers =
+            addresses.map(|address| Ok(address? - 1)).collect::<Result<Vec<_>, String>>()?;
+        let known = stacks.iter().any(|stack| stack[1..] == callers);
+        ensure(known, || format!("not in the profile: {line}\n{stacks:x?}"))?;
+        seen += 1;
+    }
+    ensure(seen > 10, || format!("only {seen} stacks"))?;
     run.done()
 }
 

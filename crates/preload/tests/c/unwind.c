@@ -1,0 +1,88 @@
+/* Calls that an unwinder must find its way through. Each allocates at its end, and prints the return
+ * addresses of the callers there as glibc's backtrace() sees them: a line for each, the innermost first. */
+#include "check.h"
+#include <alloca.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <signal.h>
+
+#define NEVER_INLINE __attribute__((noinline, noclone))
+
+static void *kept[64];
+static int kept_count;
+
+NEVER_INLINE static void allocate(const char *how) {
+    void *frames[64];
+    int count = backtrace(frames, 64);
+    kept[kept_count++] = opaque(malloc(100));
+    printf("%s", how);
+    /* The first is in this very function, elsewhere. */
+    for (int i = 1; i < count; i++) printf(" %p", frames[i]);
+    printf("\n");
+}
+
+NEVER_INLINE static int recursion(int depth, const char *how) {
+    if (depth == 0) {
+        allocate(how);
+        return 1;
+    }
+    return depth + recursion(depth - 1, how);
+}
+
+/* The stack pointer moves by what only the frame pointer knows. */
+NEVER_INLINE static int moving_stack(int bytes) {
+    char *room = opaque(alloca((size_t)bytes));
+    room[0] = 1;
+    recursion(3, "alloca");
+    return room[0];
+}
+
+/* The frame is aligned beyond what a caller promises: its place is told by an expression. */
+NEVER_INLINE static int realigned(int bytes) {
+    char aligned[256] __attribute__((aligned(128)));
+    char *room = opaque(alloca((size_t)bytes));
+    CHECK((uintptr_t)opaque(aligned) % 128 == 0);
+    room[0] = 1;
+    recursion(2, "realigned");
+    return room[0];
+}
+
+static int compare(const void *a, const void *b) {
+    if (kept_count < 8) recursion(1, "qsort");
+    return *(const int *)a - *(const int *)b;
+}
+
+static void on_signal(int number) {
+    (void)number;
+    recursion(2, "signal");
+}
+
+NEVER_INLINE static void signalled(int flags) {
+    static char stack[1 << 16];
+    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    CHECK(sigaltstack(&other, NULL) == 0);
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(raise(SIGUSR1) == 0);
+}
+
+static void *thread(void *argument) {
+    recursion(4, "thread");
+    return argument;
+}
+
+int main(void) {
+    void *first[4];
+    /* It loads what it needs. */
+    CHECK(backtrace(first, 4) > 0);
+    recursion(20, "recursion");
+    moving_stack(1000);
+    realigned(500);
+    int numbers[] = {3, 1, 2, 5, 4};
+    qsort(numbers, 5, sizeof *numbers, compare);
+    signalled(0);
+    signalled(SA_ONSTACK);
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, thread, NULL) == 0 && pthread_join(other, NULL) == 0);
+    return 0;
+}
