@@ -86,7 +86,9 @@ impl Span {
     #[inline]
     pub(crate) fn word(self, offset: usize) -> &'static AtomicU32 {
         let place = self.at::<u32>(offset);
-        assert!(place.is_aligned(), "a pool's word at offset {offset} is misaligned");
+        if !place.is_aligned() {
+            misaligned(offset);
+        }
         // SAFETY: in bounds and aligned; by invariants 1 and 2 the memory outlives every use, and
         // words that threads share are only ever touched as atomics.
         unsafe { AtomicU32::from_ptr(place) }
@@ -144,4 +146,10 @@ impl Span {
 #[inline(never)]
 fn outside(offset: usize, len: usize, span_len: usize) -> ! {
     panic!("a pool's page is damaged: {len} bytes at offset {offset} of {span_len}");
+}
+
+#[cold]
+#[inline(never)]
+fn misaligned(offset: usize) -> ! {
+    panic!("a pool's word at offset {offset} is misaligned");
 }

@@ -21,33 +21,32 @@
 //! of zspages when one is made or given back. Order: pin, then class; compaction, which holds the
 //! class, only *tries* to pin.
 
-use core::num::NonZeroU64;
 use core::ptr::NonNull;
 
 use hectare_base::sync::{Lock, Park, SpinPark};
 use hectare_pages::PageSource;
 
+use crate::PoolError;
 use crate::pin::PinCell64;
 use crate::table::Table;
-use crate::{Handle, Pool, PoolError, PoolStats};
 
 mod cells;
 mod class;
 mod columns;
 mod compact;
 mod geometry;
+mod objects;
 mod stack;
+mod supply;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use cells::Cells;
-use class::{State, Zspage, ZspageId, Zspages};
+use class::{State, Zspage, Zspages};
 pub use columns::{ClassStats, ClassTable};
-use geometry::{Geometry, HEADER, for_each_step, step_count, step_of};
+use geometry::{Geometry, for_each_step, step_count, step_of};
+use supply::Ids;
 
-/// Handles keep the object's exact size above the number of its cell.
-const SIZE_SHIFT: u32 = 40;
-const OBJECT_BITS: u32 = 16;
 const MAX_CHAIN: usize = 64;
 const MIN_STEP: usize = 4;
 
@@ -94,24 +93,10 @@ struct Class<P> {
     state: Lock<State, P>,
 }
 
-/// The numbers of zspages, and what was ever taken for them.
-#[derive(Debug)]
-struct Ids {
-    used: u32,
-    free: Option<ZspageId>,
-    pages_taken: u64,
-    pages_returned: u64,
-}
-
 // SAFETY: the classes are memory of the pool's own, reached through their locks.
 unsafe impl<S: PageSource + Send, P> Send for Zs<S, P> {}
 // SAFETY: as above.
 unsafe impl<S: PageSource + Sync, P> Sync for Zs<S, P> {}
-
-#[inline]
-fn place_of(zspage: ZspageId, object: u16) -> u64 {
-    u64::from(zspage.0) << OBJECT_BITS | u64::from(object)
-}
 
 impl<S: PageSource, P: Park> Zs<S, P> {
     /// An empty pool with [`ZsConfig::for_page_bytes`].
@@ -156,7 +141,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
             classes_bytes,
             cells: Cells::new(page_bytes),
             zspages: Table::new(page_bytes),
-            ids: Lock::new(Ids { used: 0, free: None, pages_taken: 0, pages_returned: 0 }),
+            ids: Lock::new(Ids::new()),
             source,
         };
         let (mut class, mut last) = (0usize, None);
@@ -180,32 +165,6 @@ impl<S: PageSource, P: Park> Zs<S, P> {
     /// The source that the memory comes from.
     pub const fn source(&self) -> &S {
         &self.source
-    }
-
-    /// Where the object lies, until [`unmap`](Self::unmap); it cannot move meanwhile. Whoever
-    /// else maps it waits.
-    ///
-    /// # Safety
-    /// `handle` names a live object of this pool that this thread has not mapped.
-    pub unsafe fn map(&self, handle: Handle) -> NonNull<[u8]> {
-        let (cell, size_bytes) = open(handle);
-        let place = self.cell(cell).pin();
-        let (id, object) = (ZspageId((place >> OBJECT_BITS) as u32), place as u16);
-        let zspages = self.zspages();
-        let geometry = self.classes()[zspages.get(id).class()].geometry;
-        let span = zspages.span(id, geometry);
-        let offset = object as usize * geometry.size_bytes + geometry.header_bytes();
-        // SAFETY: the object lies within the zspage.
-        let start = unsafe { span.base().add(offset) };
-        NonNull::slice_from_raw_parts(start, size_bytes)
-    }
-
-    /// Ends what [`map`](Self::map) began.
-    ///
-    /// # Safety
-    /// This thread has mapped the object, and uses what `map` returned no more.
-    pub unsafe fn unmap(&self, handle: Handle) {
-        self.cell(open(handle).0).unpin();
     }
 
     #[inline]
@@ -238,194 +197,6 @@ impl<S: PageSource, P: Park> Zs<S, P> {
     const fn zspages(&self) -> Zspages<'_> {
         Zspages { table: &self.zspages, page_bytes: self.page_bytes }
     }
-
-    /// Memory for one zspage more of this shape. Without a class's lock: asking the system for
-    /// memory is slow.
-    #[cold]
-    fn take_zspage(&self, geometry: Geometry) -> Result<(ZspageId, NonNull<u8>), PoolError> {
-        let bytes = geometry.pages * self.page_bytes;
-        let base = self.source.get(bytes, self.page_bytes).map_err(|_| PoolError::OutOfMemory)?;
-        match self.take_id(geometry.pages) {
-            Ok(id) => Ok((id, base)),
-            Err(error) => {
-                // SAFETY: taken just now, seen by nobody.
-                unsafe { self.source.release(base, bytes) };
-                Err(error)
-            }
-        }
-    }
-
-    fn take_id(&self, pages: usize) -> Result<ZspageId, PoolError> {
-        let mut ids = self.ids.lock();
-        let id = match ids.free {
-            Some(id) => {
-                ids.free = self.zspages().get(id).next();
-                id
-            }
-            None => {
-                if ids.used as usize == self.zspages.end() {
-                    self.zspages.grow(&self.source).map_err(|_| PoolError::OutOfMemory)?;
-                }
-                let id = ids.used;
-                ids.used = id.checked_add(1).ok_or(PoolError::Full)?;
-                ZspageId(id)
-            }
-        };
-        ids.pages_taken += pages as u64;
-        Ok(id)
-    }
-
-    /// Gives the memory of a zspage back, which is empty and in no list.
-    #[cold]
-    fn give_back(&self, id: ZspageId, geometry: Geometry) {
-        let zspages = self.zspages();
-        let zspage = zspages.get(id);
-        if let Some(base) = zspage.base() {
-            // SAFETY: taken in `take_zspage` with this length; no object of it is in use.
-            unsafe { self.source.release(base, geometry.pages * self.page_bytes) };
-        }
-        zspage.set_base(None);
-        let mut ids = self.ids.lock();
-        zspage.set_next(ids.free);
-        ids.free = Some(id);
-        ids.pages_returned += geometry.pages as u64;
-    }
-}
-
-/// The number of the handle's cell, and the object's size.
-#[inline]
-const fn open(handle: Handle) -> (u32, usize) {
-    let raw = handle.to_raw().get();
-    (raw as u32, (raw >> SIZE_SHIFT) as usize)
-}
-
-// Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// alloc 354, free 356 for 512..576; 370 and 340 for 0..4096.
-impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
-    fn name(&self) -> &'static str {
-        "zs"
-    }
-
-    fn max_size_bytes(&self) -> usize {
-        self.page_bytes
-    }
-
-    fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
-        if size_bytes == 0 || size_bytes > self.page_bytes {
-            return Err(PoolError::Size);
-        }
-        let cell = self.cells.take(&self.source)?;
-        let number = self.class_of(size_bytes);
-        let class = &self.classes()[number];
-        let (zspages, geometry) = (self.zspages(), class.geometry);
-        let mut state = class.state.lock();
-        let (zspage, object) = match state.take(&zspages, geometry, cell) {
-            Some(taken) => taken,
-            None => {
-                drop(state);
-                let (id, base) = match self.take_zspage(geometry) {
-                    Ok(taken) => taken,
-                    Err(error) => {
-                        self.cells.put(cell);
-                        return Err(error);
-                    }
-                };
-                // The object lies in the new zspage even if another thread has made room
-                // meanwhile: nobody would give back one that was never used.
-                state = class.state.lock();
-                (id, state.adopt(&zspages, id, base, number, geometry, cell))
-            }
-        };
-        state.stored_bytes += size_bytes;
-        self.cell(cell).move_to(place_of(zspage, object));
-        let raw = (size_bytes as u64) << SIZE_SHIFT | u64::from(cell);
-        NonZeroU64::new(raw).map(Handle::new).ok_or(PoolError::Size)
-    }
-
-    unsafe fn free(&self, handle: Handle) {
-        let (cell, size_bytes) = open(handle);
-        let place = self.cell(cell).pin();
-        let (id, object) = (ZspageId((place >> OBJECT_BITS) as u32), place as u16);
-        let zspages = self.zspages();
-        let zspage = zspages.get(id);
-        let class = &self.classes()[zspage.class()];
-        let geometry = class.geometry;
-        let mut state = class.state.lock();
-        let was = State::group_of(zspage.in_use(), geometry.objects);
-        state.put_to(&zspages, id, geometry, object);
-        state.stored_bytes -= size_bytes;
-        let now = State::group_of(zspage.in_use(), geometry.objects);
-        if now == 0 {
-            state.remove(&zspages, id, was);
-            state.allocated -= geometry.objects;
-        } else {
-            state.regroup(&zspages, id, was, now);
-        }
-        drop(state);
-        if now == 0 {
-            self.give_back(id, geometry);
-        }
-        self.cells.put(cell);
-    }
-
-    unsafe fn size_bytes(&self, handle: Handle) -> usize {
-        open(handle).1
-    }
-
-    unsafe fn write(&self, handle: Handle, data: &[u8]) {
-        // SAFETY: the caller's promise.
-        let room = unsafe { self.map(handle) };
-        debug_assert!(data.len() <= room.len());
-        // SAFETY: room for the object, mapped; `data` is borrowed from elsewhere.
-        unsafe {
-            room.cast::<u8>().copy_from_nonoverlapping(NonNull::from(data).cast(), data.len())
-        };
-        // SAFETY: mapped above.
-        unsafe { self.unmap(handle) };
-    }
-
-    unsafe fn read(&self, handle: Handle, _bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
-        let _unpin = Unpin { pin: self.cell(open(handle).0) };
-        // SAFETY: the caller's promise.
-        let object = unsafe { self.map(handle) };
-        // SAFETY: mapped, by the caller's promise written and not being written.
-        reader(unsafe { object.as_ref() });
-    }
-
-    fn compact(&self) -> usize {
-        (0..self.class_count).map(|class| self.compact_class(class) * self.page_bytes).sum()
-    }
-
-    fn stats(&self) -> PoolStats {
-        let mut stats = PoolStats {
-            cell_bytes: self.cells.table.bytes(),
-            descriptor_bytes: size_of::<Self>() + self.classes_bytes + self.zspages.bytes(),
-            ..PoolStats::default()
-        };
-        for class in self.classes() {
-            let state = class.state.lock();
-            let zspages = state.allocated / class.geometry.objects;
-            stats.objects += state.in_use;
-            stats.stored_bytes += state.stored_bytes;
-            stats.page_bytes += zspages * class.geometry.pages * self.page_bytes;
-            stats.objects_moved += state.moved;
-        }
-        let ids = self.ids.lock();
-        stats.pages_taken = ids.pages_taken;
-        stats.pages_returned = ids.pages_returned;
-        stats
-    }
-}
-
-/// Unpins when dropped, a reader's panic included.
-struct Unpin<'a> {
-    pin: &'a PinCell64,
-}
-
-impl Drop for Unpin<'_> {
-    fn drop(&mut self) {
-        self.pin.unpin();
-    }
 }
 
 impl<S: PageSource, P> Drop for Zs<S, P> {
@@ -449,5 +220,3 @@ impl<S: PageSource, P> Drop for Zs<S, P> {
         unsafe { self.source.release(self.classes.cast(), self.classes_bytes) };
     }
 }
-
-const _: () = assert!(HEADER == 8, "the header is the kernel's");

@@ -96,8 +96,8 @@ impl Zspages<'_> {
 
     /// The memory of a zspage.
     #[inline]
-    pub(super) fn span(&self, id: ZspageId, geometry: Geometry) -> Span {
-        let base = self.get(id).base().expect("a zspage that was given back");
+    pub(super) fn span(&self, zspage: &Zspage, geometry: Geometry) -> Span {
+        let base = zspage.base().expect("a zspage that was given back");
         // SAFETY: the zspage was taken from the source with this length, and lives.
         unsafe { Span::new(base, geometry.pages * self.page_bytes) }
     }
@@ -189,14 +189,14 @@ impl State {
         zspage.set_base(Some(base));
         zspage.in_use.store(0, Relaxed);
         zspage.first_free.store(0, Relaxed);
-        let span = zspages.span(id, geometry);
+        let span = zspages.span(zspage, geometry);
         for object in 0..geometry.objects {
             let last = object + 1 == geometry.objects;
             let next = if last { NO_OBJECT } else { object as u16 + 1 };
             span.write_u32(object * geometry.size_bytes, u32::from(next));
         }
         self.allocated += geometry.objects;
-        let object = self.take_from(zspages, id, geometry, cell);
+        let object = self.take_from(zspage, span, geometry, cell);
         self.insert(zspages, id, Self::group_of(zspage.in_use(), geometry.objects));
         object
     }
@@ -212,24 +212,24 @@ impl State {
         let mut groups = (LEAST_USED..=FULLEST_WITH_ROOM).rev();
         let group = groups.find(|&group| self.heads[group] != NO_PAGE)?;
         let id = ZspageId(self.heads[group]);
-        let object = self.take_from(zspages, id, geometry, cell);
-        let now = Self::group_of(zspages.get(id).in_use(), geometry.objects);
+        let zspage = zspages.get(id);
+        let object = self.take_from(zspage, zspages.span(zspage, geometry), geometry, cell);
+        let now = Self::group_of(zspage.in_use(), geometry.objects);
         self.regroup(zspages, id, group, now);
         Some((id, object))
     }
 
-    /// Takes an object of a zspage that has a free one.
+    /// Takes an object of a zspage that has a free one; `span` is its memory.
+    #[inline]
     pub(super) fn take_from(
         &mut self,
-        zspages: &Zspages<'_>,
-        id: ZspageId,
+        zspage: &Zspage,
+        span: Span,
         geometry: Geometry,
         cell: u32,
     ) -> u16 {
-        let zspage = zspages.get(id);
         let object = zspage.first_free.load(Relaxed);
-        assert_ne!(object, NO_OBJECT, "a full zspage in the list of one with room");
-        let span = zspages.span(id, geometry);
+        assert!(object != NO_OBJECT, "a full zspage in the list of one with room");
         let offset = object as usize * geometry.size_bytes;
         zspage.first_free.store(span.read_u32(offset) as u16, Relaxed);
         if geometry.is_huge() {
@@ -243,16 +243,9 @@ impl State {
         object
     }
 
-    /// Gives an object back to its zspage, which stays where it is listed.
-    pub(super) fn put_to(
-        &mut self,
-        zspages: &Zspages<'_>,
-        id: ZspageId,
-        geometry: Geometry,
-        object: u16,
-    ) {
-        let zspage = zspages.get(id);
-        let span = zspages.span(id, geometry);
+    /// Gives an object back to its zspage, which stays where it is listed; `span` is its memory.
+    #[inline]
+    pub(super) fn put_to(&mut self, zspage: &Zspage, span: Span, geometry: Geometry, object: u16) {
         let offset = object as usize * geometry.size_bytes;
         span.write_u32(offset, u32::from(zspage.first_free.load(Relaxed)));
         if !geometry.is_huge() {

@@ -3,9 +3,10 @@
 use hectare_base::sync::Park;
 use hectare_pages::PageSource;
 
+use super::Zs;
 use super::class::{FULLEST_WITH_ROOM, LEAST_USED, State, ZspageId, Zspages};
 use super::geometry::Geometry;
-use super::{Zs, place_of};
+use super::objects::place_of;
 
 impl<S: PageSource, P: Park> Zs<S, P> {
     /// Empties zspages of the class until none more can be had. The lock is opened between any
@@ -63,11 +64,11 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         to: ZspageId,
     ) -> usize {
         let zspages: Zspages<'_> = self.zspages();
-        let from_span = zspages.span(from, geometry);
-        let to_span = zspages.span(to, geometry);
+        let (from, to_id, to) = (zspages.get(from), to, zspages.get(to));
+        let (from_span, to_span) = (zspages.span(from, geometry), zspages.span(to, geometry));
         let mut moved = 0;
         for object in 0..geometry.objects {
-            if zspages.get(to).in_use() == geometry.objects {
+            if to.in_use() == geometry.objects {
                 break;
             }
             let Some(cell) = State::cell_of(from_span, geometry, object) else { continue };
@@ -75,11 +76,11 @@ impl<S: PageSource, P: Park> Zs<S, P> {
             if pin.try_pin().is_none() {
                 continue;
             }
-            let target = state.take_from(&zspages, to, geometry, cell);
+            let target = state.take_from(to, to_span, geometry, cell);
             let size = geometry.size_bytes;
             to_span.copy_from(target as usize * size, from_span, object * size, size);
-            state.put_to(&zspages, from, geometry, object as u16);
-            pin.move_to(place_of(to, target));
+            state.put_to(from, from_span, geometry, object as u16);
+            pin.move_to(place_of(to_id, target));
             moved += 1;
         }
         state.moved += moved as u64;

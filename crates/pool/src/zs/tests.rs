@@ -5,8 +5,9 @@ use std::string::ToString;
 use hectare_check::Random;
 use hectare_pages::Os;
 
-use super::class::GROUPS;
+use super::class::{GROUPS, State};
 use super::*;
+use crate::Pool;
 use crate::testing::{Shadow, Validate, shadow_tests};
 
 shadow_tests!(|source, seed| with_chain(source, [8, 4, 16, 1][seed as usize % 4]), buffer pages of 4096);
@@ -31,7 +32,7 @@ fn validate<S: PageSource + Sync>(pool: &Zs<S>) {
                 assert_eq!(zspage.class(), number);
                 assert_eq!(State::group_of(zspage.in_use(), objects), group);
                 if !class.geometry.is_huge() {
-                    let span = zspages.span(id, class.geometry);
+                    let span = zspages.span(zspage, class.geometry);
                     let tagged = (0..objects)
                         .filter(|&object| State::cell_of(span, class.geometry, object).is_some());
                     assert_eq!(tagged.count(), zspage.in_use());
