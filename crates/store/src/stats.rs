@@ -22,23 +22,23 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// A slot begins to have this content. Objects are counted where they begin and end.
-    pub(crate) fn add(&self, content: &Content) {
-        self.pages.fetch_add(usize::from(!matches!(content, Content::Absent)), Relaxed);
-        self.same_filled.fetch_add(usize::from(matches!(content, Content::Filled(_))), Relaxed);
-        self.sharing.fetch_add(usize::from(matches!(content, Content::Shared(_))), Relaxed);
-        self.plain.fetch_add(usize::from(matches!(content, Content::Plain(_))), Relaxed);
-        self.raw.fetch_add(usize::from(content.is_raw()), Relaxed);
-        self.raw_ever.fetch_add(u64::from(content.is_raw()), Relaxed);
-    }
-
-    /// A slot ends to have this content.
-    pub(crate) fn remove(&self, content: &Content) {
-        self.pages.fetch_sub(usize::from(!matches!(content, Content::Absent)), Relaxed);
-        self.same_filled.fetch_sub(usize::from(matches!(content, Content::Filled(_))), Relaxed);
-        self.sharing.fetch_sub(usize::from(matches!(content, Content::Shared(_))), Relaxed);
-        self.plain.fetch_sub(usize::from(matches!(content, Content::Plain(_))), Relaxed);
-        self.raw.fetch_sub(usize::from(content.is_raw()), Relaxed);
+    /// A slot has another content; under its lock, so that a page is never counted out before it
+    /// was counted in. Objects are counted where they begin and end.
+    pub(crate) fn change(&self, old: &Content, new: &Content) {
+        let count = |counter: &AtomicUsize, is: fn(&Content) -> bool| match (is(old), is(new)) {
+            (false, true) => drop(counter.fetch_add(1, Relaxed)),
+            (true, false) => drop(counter.fetch_sub(1, Relaxed)),
+            // Nobody else waits for the counter's cache line.
+            _ => {}
+        };
+        count(&self.pages, |content| !matches!(content, Content::Absent));
+        count(&self.same_filled, |content| matches!(content, Content::Filled(_)));
+        count(&self.sharing, |content| matches!(content, Content::Shared(_)));
+        count(&self.plain, |content| matches!(content, Content::Plain(_)));
+        count(&self.raw, Content::is_raw);
+        if new.is_raw() {
+            self.raw_ever.fetch_add(1, Relaxed);
+        }
     }
 
     pub(crate) fn object_begins(&self, packed: &Packed) {

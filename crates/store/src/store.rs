@@ -94,10 +94,8 @@ impl<P: Pool> Store<P> {
                 return Err(error);
             }
         }
-        self.counters.add(&new.content);
-        let old = core::mem::replace(&mut *lock(slot), new);
-        self.counters.remove(&old.content);
-        self.end(old.content);
+        let old = self.exchange(slot, new);
+        self.end(old);
         Ok(())
     }
 
@@ -123,10 +121,9 @@ impl<P: Pool> Store<P> {
     /// # Errors
     /// [`StoreError::Key`].
     pub fn remove(&self, key: usize) -> Result<bool, StoreError> {
-        let old = core::mem::take(&mut *lock(self.slot(key)?));
-        self.counters.remove(&old.content);
-        let was_there = !matches!(old.content, Content::Absent);
-        self.end(old.content);
+        let old = self.exchange(self.slot(key)?, Slot::default());
+        let was_there = !matches!(old, Content::Absent);
+        self.end(old);
         Ok(was_there)
     }
 
@@ -193,6 +190,13 @@ impl<P: Pool> Store<P> {
 
     pub(crate) fn slot(&self, key: usize) -> Result<&Mutex<Slot>, StoreError> {
         self.slots.get(key).ok_or(StoreError::Key { key, pages: self.slots.len() })
+    }
+
+    /// Gives a slot what is new. Returns the content that it had.
+    fn exchange(&self, slot: &Mutex<Slot>, new: Slot) -> Content {
+        let mut slot = lock(slot);
+        self.counters.change(&slot.content, &new.content);
+        core::mem::replace(&mut *slot, new).content
     }
 
     fn check_size(&self, page: &[u8]) -> Result<(), StoreError> {

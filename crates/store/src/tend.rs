@@ -219,9 +219,8 @@ impl<P: Pool> Store<P> {
 
     /// The same page, elsewhere.
     fn replace(&self, slot: &mut Slot, new: Content) {
-        self.counters.add(&new);
+        self.counters.change(&slot.content, &new);
         let old = core::mem::replace(&mut slot.content, new);
-        self.counters.remove(&old);
         self.end(old);
     }
 

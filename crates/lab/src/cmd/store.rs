@@ -1,21 +1,24 @@
 //! `hectare store`: real pages in the compressed page store, and in the kernel's zram.
 //!
-//! The pages of a file or of running processes are put one after the other, and then got in an order
-//! drawn at random, by one thread; the best of several rounds counts, in which all subjects take
-//! turns. Each page that is got is compared with what was put, outside the time that is told. Where
-//! the machine has `/dev/zram0` and this is root, the same pages are written to and read from the
-//! device, one at a time and without the page cache.
+//! The pages of a file or of running processes are put one after the other, then got in an order drawn
+//! at random, then every other one put again and the rest got; by one thread, and by several with a
+//! part of the pages each. The best of several rounds counts, in which all subjects take turns. Each
+//! page is compared with what was put, outside the time that is told. Where the machine has
+//! `/dev/zram0` and this is root, the same pages are written to and read from the device, one at a time
+//! and without the page cache.
 
+use std::sync::Barrier;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use hectare_pool::Pool;
 use hectare_store::{Codec, Config, Lz4, Stats, Store, Zstd};
 
 use crate::machine::page_bytes;
 use crate::output::Outputs;
 use crate::pools;
 use crate::pools::process::Sources;
-use crate::pools::zram::Device;
+use crate::pools::zram::{AlignedPage, Device};
 use crate::report::{Report, Row};
 
 /// What `hectare store` can be given.
@@ -29,6 +32,9 @@ pub(crate) struct Args {
     /// What compresses: lz4, zstd, zstd:LEVEL
     #[arg(long, num_args = 1.., default_values_t = ["lz4", "zstd"].map(str::to_owned))]
     codecs: Vec<String>,
+    /// How many threads put and get
+    #[arg(long, num_args = 1.., default_values_t = [1, 2])]
+    threads: Vec<usize>,
     /// Store equal contents once
     #[arg(long)]
     dedup: bool,
@@ -43,21 +49,24 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     args.sources.check()?;
     ensure!(args.rounds > 0, "zero is no number of rounds");
+    ensure!(!args.threads.contains(&0), "zero is no number of threads");
     let pages = args.sources.collect()?;
     ensure!(!pages.is_empty(), "there are no pages to store");
     let mut missing: Vec<_> = Device::missing().into_iter().collect();
     let has_device = missing.is_empty();
-    let mut subjects = Vec::new();
+    let mut kinds = Vec::new();
     for codec in &args.codecs {
         match kernel_algorithm(codec) {
             Some(algorithm) if has_device && Device::has(algorithm) => {
-                subjects.push(Subject::Kernel { algorithm });
+                kinds.push(Kind::Kernel { algorithm });
             }
             Some(algorithm) if has_device => missing.push(format!("it has no {algorithm}")),
             _ => {}
         }
-        subjects.extend(args.pools.iter().map(|pool| Subject::Store { pool, codec }));
+        kinds.extend(args.pools.iter().map(|pool| Kind::Store { pool, codec }));
     }
+    let of_kind = |kind| args.threads.iter().map(move |&threads| Subject { kind, threads });
+    let subjects: Vec<_> = kinds.into_iter().flat_map(of_kind).collect();
     let mut order: Vec<_> = (0..pages.len()).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut order);
     let mut outcomes: Vec<Option<Outcome>> = subjects.iter().map(|_| None).collect();
@@ -85,7 +94,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     report.notes.push(
         "density: memory used for each byte stored, by mm_stat's mem_used_total (the kernel's has \
          pages alone, a store's the pool's cells and descriptors as well); with_table: a store's \
-         slots too; MiB/s of uncompressed pages, one thread"
+         slots too; MiB/s of uncompressed pages, of all threads together; mixed: half put, half got, after the density was told"
             .to_owned(),
     );
     args.outputs.deliver(&report)
@@ -111,58 +120,141 @@ fn make_codec(spec: &str) -> anyhow::Result<Box<dyn Codec>> {
     })
 }
 
-enum Subject<'a> {
+#[derive(Clone, Copy)]
+enum Kind<'a> {
     Kernel { algorithm: &'static str },
     Store { pool: &'a str, codec: &'a str },
+}
+
+struct Subject<'a> {
+    kind: Kind<'a>,
+    threads: usize,
 }
 
 struct Outcome {
     used_bytes: usize,
     table_bytes: usize,
-    put_ns: u64,
-    get_ns: u64,
+    times: Times,
     stats: Option<Stats>,
+}
+
+/// Nanoseconds until the last thread was done.
+#[derive(Clone, Copy)]
+struct Times {
+    put: u64,
+    get: u64,
+    mixed: u64,
+}
+
+/// What pages are put in and got from, by any thread.
+trait Pages: Sync {
+    fn put(&self, key: usize, page: &[u8], room: &mut [u8]) -> anyhow::Result<()>;
+    fn get(&self, key: usize, room: &mut [u8]) -> anyhow::Result<()>;
+    /// What pages take, and what the table of keys takes.
+    fn used_bytes(&self) -> anyhow::Result<(usize, usize)>;
+}
+
+impl Pages for Device {
+    fn put(&self, key: usize, page: &[u8], room: &mut [u8]) -> anyhow::Result<()> {
+        room.copy_from_slice(page);
+        self.write(key, room)
+    }
+
+    fn get(&self, key: usize, room: &mut [u8]) -> anyhow::Result<()> {
+        self.read(key, room)
+    }
+
+    fn used_bytes(&self) -> anyhow::Result<(usize, usize)> {
+        Ok((self.account()?.used_bytes, 0))
+    }
+}
+
+impl<P: Pool> Pages for Store<P> {
+    fn put(&self, key: usize, page: &[u8], _room: &mut [u8]) -> anyhow::Result<()> {
+        Ok(self.put(key, page)?)
+    }
+
+    fn get(&self, key: usize, room: &mut [u8]) -> anyhow::Result<()> {
+        ensure!(self.get(key, room)?, "page {key} is not there");
+        Ok(())
+    }
+
+    fn used_bytes(&self) -> anyhow::Result<(usize, usize)> {
+        let stats = self.stats();
+        Ok((stats.pool_bytes, stats.table_bytes))
+    }
+}
+
+/// Gives each of `threads` threads a part of the keys, and takes the time until all are done.
+fn time(
+    threads: usize,
+    keys: &[usize],
+    act: impl Fn(usize, &mut [u8]) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<u64> {
+    let (start, act) = (&Barrier::new(threads + 1), &act);
+    std::thread::scope(|scope| {
+        let mut parts = keys.chunks(keys.len().div_ceil(threads));
+        let spawn = |_| {
+            let part = parts.next().unwrap_or(&[]);
+            scope.spawn(move || {
+                let mut room = AlignedPage::new();
+                start.wait();
+                part.iter().try_for_each(|&key| act(key, room.bytes()))
+            })
+        };
+        let running: Vec<_> = (0..threads).map(spawn).collect();
+        let begun = Instant::now();
+        start.wait();
+        for thread in running {
+            thread.join().expect("a thread panicked")?;
+        }
+        Ok(begun.elapsed().as_nanos() as u64)
+    })
+}
+
+fn measure(
+    subject: &impl Pages,
+    threads: usize,
+    pages: &[Vec<u8>],
+    order: &[usize],
+) -> anyhow::Result<Outcome> {
+    let keys: Vec<_> = (0..pages.len()).collect();
+    let put = time(threads, &keys, |key, room| subject.put(key, &pages[key], room))?;
+    let (used_bytes, table_bytes) = subject.used_bytes()?;
+    let get = time(threads, order, |key, room| subject.get(key, room))?;
+    let mixed = time(threads, order, |key, room| {
+        if key % 2 == 0 { subject.put(key, &pages[key], room) } else { subject.get(key, room) }
+    })?;
+    let mut room = AlignedPage::new();
+    for (key, page) in pages.iter().enumerate() {
+        subject.get(key, room.bytes())?;
+        ensure!(room.bytes() == page.as_slice(), "page {key} did not come back as it was put");
+    }
+    Ok(Outcome { used_bytes, table_bytes, times: Times { put, get, mixed }, stats: None })
 }
 
 impl Subject<'_> {
     fn name(&self) -> String {
-        match self {
-            Self::Kernel { algorithm } => format!("kernel zram, {algorithm}"),
-            Self::Store { pool, codec } => format!("store, {pool}, {codec}"),
-        }
+        let name = match self.kind {
+            Kind::Kernel { algorithm } => format!("kernel zram, {algorithm}"),
+            Kind::Store { pool, codec } => format!("store, {pool}, {codec}"),
+        };
+        if self.threads == 1 { name } else { format!("{name}, {} threads", self.threads) }
     }
 
     fn measure(&self, pages: &[Vec<u8>], order: &[usize], dedup: bool) -> anyhow::Result<Outcome> {
-        match self {
-            Self::Kernel { algorithm } => {
+        match self.kind {
+            Kind::Kernel { algorithm } => {
                 let device = Device::open(algorithm, pages.len())?;
-                let (put_ns, get_ns) = device.time(pages, order)?;
-                let used_bytes = device.account()?.used_bytes;
-                Ok(Outcome { used_bytes, table_bytes: 0, put_ns, get_ns, stats: None })
+                measure(&device, self.threads, pages, order)
             }
-            Self::Store { pool, codec } => {
+            Kind::Store { pool, codec } => {
                 let pool = pools::make(pool)?;
                 let codecs = vec![make_codec(codec)?];
                 let config = Config { codecs, dedup, ..Config::new(pages.len()) };
                 let store = Store::new(&*pool, config)?;
-                let start = Instant::now();
-                for (key, page) in pages.iter().enumerate() {
-                    store.put(key, page)?;
-                }
-                let put_ns = start.elapsed().as_nanos() as u64;
-                let mut room = vec![0; page_bytes() as usize];
-                let start = Instant::now();
-                for &key in order {
-                    store.get(key, &mut room)?;
-                }
-                let get_ns = start.elapsed().as_nanos() as u64;
-                for (key, page) in pages.iter().enumerate() {
-                    let is_same = store.get(key, &mut room)? && room == *page;
-                    ensure!(is_same, "page {key} did not come back as it was put");
-                }
-                let stats = store.stats();
-                let (used_bytes, table_bytes) = (stats.pool_bytes, stats.table_bytes);
-                Ok(Outcome { used_bytes, table_bytes, put_ns, get_ns, stats: Some(stats) })
+                let outcome = measure(&store, self.threads, pages, order)?;
+                Ok(Outcome { stats: Some(store.stats()), ..outcome })
             }
         }
     }
@@ -170,11 +262,12 @@ impl Subject<'_> {
 
 impl Outcome {
     fn faster(self, other: Self) -> Self {
-        Self {
-            put_ns: self.put_ns.min(other.put_ns),
-            get_ns: self.get_ns.min(other.get_ns),
-            ..other
-        }
+        let times = Times {
+            put: self.times.put.min(other.times.put),
+            get: self.times.get.min(other.times.get),
+            mixed: self.times.mixed.min(other.times.mixed),
+        };
+        Self { times, ..other }
     }
 
     fn row(&self, subject: &str, workload: &str, original_bytes: usize) -> Row {
@@ -185,8 +278,9 @@ impl Outcome {
         let row = Row::new(subject, workload)
             .with("density_percent", percent(self.used_bytes))
             .with("with_table_percent", percent(self.used_bytes + self.table_bytes))
-            .with("put_mib_per_s", mib_s(self.put_ns))
-            .with("get_mib_per_s", mib_s(self.get_ns));
+            .with("put_mib_per_s", mib_s(self.times.put))
+            .with("get_mib_per_s", mib_s(self.times.get))
+            .with("mixed_mib_per_s", mib_s(self.times.mixed));
         match &self.stats {
             Some(stats) => row
                 .with("same_filled_pages", stats.same_filled_pages)
@@ -215,8 +309,8 @@ mod tests {
         pages.push(vec![7; 4096]);
         pages.push(pages[0].clone());
         let order: Vec<_> = (0..pages.len()).rev().collect();
-        for pool in ["dense", "zs", "xv"] {
-            let subject = Subject::Store { pool, codec: "zstd" };
+        for (pool, threads) in [("dense", 1), ("zs", 2), ("xv", 3)] {
+            let subject = Subject { kind: Kind::Store { pool, codec: "zstd" }, threads };
             let outcome = subject.measure(&pages, &order, true).expect("a run");
             let stats = outcome.stats.expect("of a store");
             assert_eq!((stats.same_filled_pages, stats.sharing_pages), (1, pages.len() - 1));

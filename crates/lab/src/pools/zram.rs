@@ -4,9 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Instant;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 
 use crate::machine::page_bytes;
 
@@ -84,35 +83,14 @@ impl Device {
         Ok(lengths)
     }
 
-    /// Writes the pages, and reads them in that order, one at a time. Returns the nanoseconds of
-    /// both; then compares what is read.
-    pub(crate) fn time(&self, pages: &[Vec<u8>], order: &[usize]) -> anyhow::Result<(u64, u64)> {
-        let mut room = AlignedPage::new();
-        let buffer = room.bytes();
-        let start = Instant::now();
-        for (number, page) in pages.iter().enumerate() {
-            buffer.copy_from_slice(page);
-            self.write(number, buffer)?;
-        }
-        let write_ns = start.elapsed().as_nanos() as u64;
-        let start = Instant::now();
-        for &number in order {
-            self.read(number, buffer)?;
-        }
-        let read_ns = start.elapsed().as_nanos() as u64;
-        for (number, page) in pages.iter().enumerate() {
-            self.read(number, buffer)?;
-            ensure!(buffer == page.as_slice(), "{DEVICE}: page {number} came back as another");
-        }
-        Ok((write_ns, read_ns))
-    }
-
-    fn write(&self, number: usize, page: &[u8]) -> anyhow::Result<()> {
+    /// Writes a page, of an [`AlignedPage`].
+    pub(crate) fn write(&self, number: usize, page: &[u8]) -> anyhow::Result<()> {
         let written = self.file.write_all_at(page, number as u64 * page_bytes());
         written.with_context(|| format!("writing {DEVICE}"))
     }
 
-    fn read(&self, number: usize, page: &mut [u8]) -> anyhow::Result<()> {
+    /// Reads a page, to an [`AlignedPage`].
+    pub(crate) fn read(&self, number: usize, page: &mut [u8]) -> anyhow::Result<()> {
         let read = self.file.read_exact_at(page, number as u64 * page_bytes());
         read.with_context(|| format!("reading {DEVICE}"))
     }
@@ -160,16 +138,16 @@ impl Drop for Device {
 }
 
 /// A page where O_DIRECT wants it: aligned to the device's block.
-struct AlignedPage {
+pub(crate) struct AlignedPage {
     room: Vec<u8>,
 }
 
 impl AlignedPage {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { room: vec![0; 2 * page_bytes() as usize] }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let bytes = page_bytes() as usize;
         let skip = self.room.as_ptr().align_offset(bytes);
         &mut self.room[skip..skip + bytes]
