@@ -41,7 +41,7 @@ pub(crate) struct Bin {
 #[derive(Clone, Copy)]
 struct Returning {
     slab: SlabRef,
-    index: usize,
+    index: u32,
 }
 
 /// The next object of each of several lists that are walked side by side.
@@ -56,17 +56,21 @@ impl Walk {
         Self(next)
     }
 
-    /// Calls `back` for up to [`PREFETCHED`] objects, whose links are not needed any more.
+    /// Finds the next objects, up to [`PREFETCHED`], and returns how many. Their links are not needed
+    /// any more.
     #[inline(always)]
-    fn step(&mut self, mut back: impl FnMut(FreeObject)) {
+    fn step(&mut self, found: &mut [FreeObject; PREFETCHED]) -> usize {
+        let mut count = 0;
         for _ in 0..PREFETCHED / GIVEN_AT_ONCE {
             for next in &mut self.0 {
                 if let Some(object) = *next {
                     *next = object.next();
-                    back(object);
+                    found[count % PREFETCHED] = object;
+                    count += 1;
                 }
             }
         }
+        count
     }
 
     fn has_ended(&self) -> bool {
@@ -153,19 +157,25 @@ impl Bin {
     ) {
         let reciprocal = class.reciprocal();
         let slabs = source.first_slabs();
+        let Some(first) = batches.first() else { return };
+        let mut found = [first.head; PREFETCHED];
+        let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
         for lists in batches.chunks(GIVEN_AT_ONCE) {
             let mut walk = Walk::through(lists);
             while !walk.has_ended() {
                 // The objects of a list lie in as many slabs as chance will have it: their
                 // descriptors are fetched side by side before the first is needed. All links are
                 // read before an object is given back, for its memory may go with it.
-                let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
-                let mut count = 0;
-                walk.step(|object| {
+                let count = walk.step(&mut found);
+                for (&object, ahead) in found[..count].iter().zip(&mut ahead) {
                     let address = object.as_ptr().addr().get();
-                    let Some(slab) = slabs.slab_of(address).or_else(|| source.slab_of(object))
-                    else {
-                        return corrupt(object.as_ptr().as_ptr());
+                    let slab = match slabs.offset_of(address) {
+                        // SAFETY: as `offset_of` says.
+                        Some(offset) => unsafe { slabs.slab_at(offset) },
+                        None => match source.slab_of(object) {
+                            Some(slab) => slab,
+                            None => return corrupt(object.as_ptr().as_ptr()),
+                        },
                     };
                     // What is behind the point is less than the reciprocal exactly for the
                     // multiples of the object's size.
@@ -173,14 +183,13 @@ impl Bin {
                     if product as u32 >= reciprocal {
                         return corrupt(object.as_ptr().as_ptr());
                     }
-                    let index = (product >> 32) as usize;
+                    let index = (product >> 32) as u32;
                     slab.prefetch(index);
-                    ahead[count % PREFETCHED] = Returning { slab, index };
-                    count += 1;
-                });
+                    *ahead = Returning { slab, index };
+                }
                 // Here at once: a count in memory for each would be the longest way through.
                 self.free_objects += count;
-                for &Returning { slab: name, index } in &ahead[..count.min(PREFETCHED)] {
+                for &Returning { slab: name, index } in &ahead[..count] {
                     // SAFETY: the slab of an object of this class is this bin's, whose lock is held.
                     let slab = unsafe { name.get() };
                     match slab.give(index) {

@@ -12,6 +12,7 @@
 //! The key is a secret of the process and the mark depends on the address, so that neither chance
 //! nor a copy of a freed object's contents makes one (with probability 1 − 2⁻⁶⁴).
 
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use hectare_base::prefetch;
@@ -117,33 +118,56 @@ pub(crate) struct Batch {
 
 /// Objects taken from their slabs, on no list yet. By when they are [listed](Self::list), which
 /// writes to each of them, their lines are on their way, side by side; and the bin's lock is free.
+///
+/// The first `count` are there.
 pub(crate) struct Gathered {
-    objects: [Option<FreeObject>; BATCH_OBJECTS],
+    objects: [MaybeUninit<FreeObject>; BATCH_OBJECTS],
     count: usize,
 }
 
 impl Gathered {
-    pub(crate) const NONE: Self = Self { objects: [None; BATCH_OBJECTS], count: 0 };
+    pub(crate) const NONE: Self =
+        Self { objects: [MaybeUninit::uninit(); BATCH_OBJECTS], count: 0 };
 
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Adds an object, which is about to be written. There must be fewer than [`BATCH_OBJECTS`].
+    /// Adds `count` objects that lie one behind the other, `object_bytes` apart, and are about to be
+    /// written. There must be room for so many.
+    ///
+    /// # Safety
+    /// Each is aligned to 16, at least 16 bytes of committed memory, and the caller's.
     #[inline(always)]
-    pub(crate) fn push(&mut self, object: FreeObject) {
-        prefetch(object.as_ptr().as_ptr());
-        self.objects[self.count % BATCH_OBJECTS] = Some(object);
-        self.count += 1;
+    pub(crate) unsafe fn push_row(
+        &mut self,
+        first: NonNull<u8>,
+        object_bytes: usize,
+        count: usize,
+    ) {
+        let places = &mut self.objects[self.count..self.count + count];
+        let mut object = first;
+        for place in places {
+            prefetch(object.as_ptr());
+            // SAFETY: the caller's promise.
+            place.write(unsafe { FreeObject::new(object) });
+            // SAFETY: no object lies at address 0; what is behind the last is never followed.
+            object = unsafe { NonNull::new_unchecked(object.as_ptr().wrapping_add(object_bytes)) };
+        }
+        self.count += count;
     }
 
     /// Lists them in their order.
     pub(crate) fn list(&self, key: Key) -> Option<Batch> {
-        let objects = &self.objects[..self.count];
-        let head = (*objects.first()?)?;
-        for (i, object) in objects.iter().enumerate() {
-            object.inspect(|object| object.link(objects.get(i + 1).copied().flatten(), key));
+        // SAFETY: the first `count` were written.
+        let objects = unsafe { self.objects[..self.count].assume_init_ref() };
+        let (&head, others) = objects.split_first()?;
+        let mut last = head;
+        for &object in others {
+            last.link(Some(object), key);
+            last = object;
         }
+        last.link(None, key);
         Some(Batch { head, count: self.count })
     }
 }

@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use hectare_base::prefetch;
 
 use crate::bin::GROUPS;
-use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
+use crate::class::{ClassId, MIN_ALIGN, RECIPROCALS, SLAB_BYTES, STATES};
 use crate::object::{FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
@@ -45,16 +45,16 @@ pub(crate) struct Slab {
     pub(crate) next: Option<SlabRef>,
     pub(crate) previous: Option<SlabRef>,
     start: usize,
-    /// The counters are as wide as a register: the compiler loads a narrower one with its neighbour,
-    /// and a load that is wider than the last store has to wait until that is done.
-    free: u32,
     /// At how many free objects it belongs to an emptier group, or is no longer full, or is empty.
     moves_at: u32,
+    /// How many fewer are free now. (The counters are as wide as a register: the compiler loads a
+    /// narrower one with its neighbour, and a load that is wider than the last store has to wait until
+    /// that is done.)
+    left: u32,
     /// Groups to a free object, as a fraction of 2¹⁶.
     group_scale: u32,
-    reciprocal: u32,
+    objects: u32,
     object_bytes: u16,
-    objects: u16,
     /// One bit a frame: it holds no memory.
     bare: u16,
     /// One bit a frame: it was scavenged, and the page map says that nothing is allocated there.
@@ -91,13 +91,11 @@ impl Slab {
         self.next = None;
         self.previous = None;
         self.start = start.as_ptr().expose_provenance();
-        self.reciprocal = class.reciprocal();
         self.object_bytes = class.object_bytes() as u16;
-        self.free = objects as u32;
-        self.objects = objects as u16;
+        self.objects = objects as u32;
         *self.class.get_mut() = class.byte();
         self.group = 0;
-        self.moves_at = 1;
+        self.set_free(objects, objects);
         self.bare = if bare { ALL_FRAMES } else { 0 };
         self.hidden = 0;
         self.shown = 0;
@@ -122,8 +120,8 @@ impl Slab {
         }
         let words = objects.div_ceil(64);
         self.summary &= u64::MAX.checked_shr(64 - words as u32).unwrap_or(0);
-        self.objects = objects as u16;
-        self.free = objects as u32;
+        self.objects = objects as u32;
+        self.set_free(objects, objects);
         self.bare |= frames(SLAB_FRAMES - 1, SLAB_FRAMES - 1);
         self.hidden |= frames(SLAB_FRAMES - 1, SLAB_FRAMES - 1);
         // SAFETY: within the slab.
@@ -138,8 +136,8 @@ impl Slab {
     }
 
     /// Where the object numbered `index` is, or would be.
-    pub(crate) fn address_of(&self, index: usize) -> *mut u8 {
-        self.start().as_ptr().wrapping_add(index * self.object_bytes())
+    pub(crate) fn address_of(&self, index: u32) -> *mut u8 {
+        self.start().as_ptr().wrapping_add(index as usize * self.object_bytes())
     }
 
     /// The slab's first byte.
@@ -155,7 +153,13 @@ impl Slab {
 
     /// How many of its objects are free.
     pub(crate) fn free(&self) -> usize {
-        self.free as usize
+        (self.moves_at - self.left) as usize
+    }
+
+    /// Notes that `free` of its objects are free, and that it moves once `moves_at` are.
+    fn set_free(&mut self, free: usize, moves_at: usize) {
+        self.moves_at = moves_at as u32;
+        self.left = (moves_at - free) as u32;
     }
 
     fn object_bytes(&self) -> usize {
@@ -164,19 +168,20 @@ impl Slab {
 
     /// How many objects it has.
     pub(crate) fn objects(&self) -> usize {
-        usize::from(self.objects)
+        self.objects as usize
     }
 
     /// Which group of its bin it belongs to: 0 for the fullest slabs.
     fn fullness_group(&self) -> u8 {
-        ((self.free * self.group_scale) >> 16) as u8
+        ((self.free() * self.group_scale as usize) >> 16) as u8
     }
 
     /// Assigns it to the group of its fullness, until it says that it [moves](Returned::Moves).
     pub(crate) fn choose_group(&mut self) {
         self.group = self.fullness_group();
         let next = (u32::from(self.group) + 1) << 16;
-        self.moves_at = next.div_ceil(self.group_scale).min(self.objects.into());
+        let moves_at = next.div_ceil(self.group_scale).min(self.objects) as usize;
+        self.set_free(self.free(), moves_at);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -205,27 +210,28 @@ impl Slab {
             let mut bits = self.words[word % WORDS];
             while left > 0 && bits != 0 {
                 let bit = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                left -= 1;
+                let row = ((bits >> bit).trailing_ones() as usize).min(left);
+                bits &= !((u64::MAX >> (64 - row)) << bit);
+                left -= row;
                 let offset = (word * 64 + bit) * object_bytes;
                 if self.bare | self.hidden != 0 {
-                    let last_byte = offset + object_bytes - 1;
+                    let last_byte = offset + row * object_bytes - 1;
                     self.touch(offset / FRAME_BYTES, last_byte / FRAME_BYTES, stretch, &populate);
                 }
                 // SAFETY: by invariant 1 the object is free; offset < objects × object bytes.
                 let object = unsafe { start.add(offset) };
-                // SAFETY: as above, and clearing its bit makes it the caller's.
-                gathered.push(unsafe { FreeObject::new(object) });
+                // SAFETY: as above, and clearing their bits makes them the caller's.
+                unsafe { gathered.push_row(object, object_bytes, row) };
             }
             self.words[word % WORDS] = bits;
             if bits == 0 {
                 self.summary &= self.summary - 1;
             }
         }
-        self.free -= taken as u32;
+        self.left += taken as u32;
         self.most_used = self.most_used.max(self.used() as u16);
-        if self.free == 0 {
-            self.moves_at = 1;
+        if self.free() == 0 {
+            self.set_free(0, 1);
         }
     }
 
@@ -273,17 +279,20 @@ impl Slab {
     }
 
     /// Takes the object numbered `index` back.
-    #[inline]
-    pub(crate) fn give(&mut self, index: usize) -> Returned {
-        let word = index / 64 % WORDS;
+    #[inline(always)]
+    pub(crate) fn give(&mut self, index: u32) -> Returned {
+        let at = (index / 64) as usize % WORDS;
+        let word = self.words[at];
         let bit = 1 << (index % 64);
-        if self.words[word] & bit != 0 || index >= usize::from(self.objects) {
+        if word & bit != 0 || index >= self.objects {
             return Returned::Corrupt;
         }
-        self.words[word] |= bit;
-        self.summary |= 1 << word;
-        self.free += 1;
-        if self.free == self.moves_at { Returned::Moves } else { Returned::Ok }
+        self.words[at] = word | bit;
+        if word == 0 {
+            self.summary |= 1 << at;
+        }
+        self.left -= 1;
+        if self.left == 0 { Returned::Moves } else { Returned::Ok }
     }
 
     /// The frames, a bit each, that must be entered into the page map since [`take`](Self::take)
@@ -363,7 +372,8 @@ impl Slab {
 
     /// The number of the object that the byte at `offset` belongs to.
     fn index_at(&self, offset: usize) -> usize {
-        ((offset as u64 * u64::from(self.reciprocal)) >> 32) as usize
+        let reciprocal = RECIPROCALS[usize::from(self.class.load(Relaxed)) % STATES];
+        ((offset as u64 * u64::from(reciprocal)) >> 32) as usize
     }
 
     /// Panics unless invariants 1 and 2 hold. For tests.
@@ -378,7 +388,7 @@ impl Slab {
         assert!(self.summary.checked_shr(words.len() as u32).unwrap_or(0) == 0, "summary's end");
         assert!(self.free() <= self.objects());
         let group = self.fullness_group();
-        assert!(self.free == 0 || self.group == group, "a slab is in the wrong group");
+        assert!(self.free() == 0 || self.group == group, "a slab is in the wrong group");
     }
 }
 
@@ -404,10 +414,10 @@ impl SlabRef {
 
     /// Begins to fetch what taking back the object numbered `index` will read.
     #[inline]
-    pub(crate) fn prefetch(self, index: usize) {
+    pub(crate) fn prefetch(self, index: u32) {
         prefetch(self.0.as_ptr().cast());
         let words = self.0.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Slab, words));
-        prefetch(words.wrapping_add(index / 64 % WORDS * size_of::<u64>()));
+        prefetch(words.wrapping_add((index / 64) as usize % WORDS * size_of::<u64>()));
     }
 
     /// The slab's class, for whoever has an object of it: so it is in use, and stays so.

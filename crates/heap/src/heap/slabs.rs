@@ -73,6 +73,7 @@ impl<S: System> SlabSource for Heap<S> {
     }
 
     #[cold]
+    #[inline(never)]
     fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {
         let (view, offset) = self.backend.find(object.as_ptr().addr().get())?;
         view.slab_at(offset)

@@ -138,15 +138,29 @@ impl SlabTable {
     /// The slab that `address` lies in, or would if there were one.
     #[inline(always)]
     pub(crate) fn slab_of(self, address: usize) -> Option<SlabRef> {
+        let offset = self.offset_of(address)?;
+        // SAFETY: as `offset_of` says.
+        Some(unsafe { self.slab_at(offset) })
+    }
+
+    /// How far behind the region's start `address` lies, if it lies below the frontier.
+    #[inline(always)]
+    pub(crate) fn offset_of(self, address: usize) -> Option<usize> {
         let offset = address.wrapping_sub(self.start);
-        if offset >= self.bytes {
-            return None;
-        }
+        (offset < self.bytes).then_some(offset)
+    }
+
+    /// The slab at `offset`.
+    ///
+    /// # Safety
+    /// [`offset_of`](Self::offset_of) gave the offset.
+    #[inline(always)]
+    pub(crate) unsafe fn slab_at(self, offset: usize) -> SlabRef {
         // SAFETY: offset < bytes, so by invariant 2 there are descriptors, committed as far.
         let slab = unsafe { self.slabs.add(offset / SLAB_BYTES) };
         // SAFETY: as above.
         let slab = unsafe { NonNull::new_unchecked(slab) };
         // SAFETY: as above.
-        Some(unsafe { SlabRef::new(slab) })
+        unsafe { SlabRef::new(slab) }
     }
 }
