@@ -152,13 +152,13 @@ impl<S: System> Backend<S> {
         };
         let frames = run.frames;
         if run.refaults {
-            state.regret_frames += frames;
+            state.regret_frames += run.bare_frames;
         }
         state.used_frames += frames;
         self.note_peak(&mut state);
         state.idle_frames = state.idle_frames.min(state.dirty_frames());
-        if run.clean {
-            self.grown_frames.fetch_add(frames, Ordering::Relaxed);
+        if run.bare_frames > 0 {
+            self.grown_frames.fetch_add(run.bare_frames, Ordering::Relaxed);
             let keep = state.headroom_frames(self.held_frames(&state));
             self.decommit(&mut state, keep);
         }

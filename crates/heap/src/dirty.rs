@@ -9,6 +9,7 @@
 //! 2. If fewer than [`NOTED`] are noted, it is all there are, but for those that had no room when
 //!    they came and have not changed since.
 
+use hectare_base::align::align_down;
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
 
 use crate::class::MAX_SMALL_BYTES;
@@ -96,6 +97,16 @@ impl DirtyFrames {
             None if self.len == NOTED || frames <= SHORT_FRAMES => self.take_lowest(frames, 1),
             None => None,
         }
+    }
+
+    /// Takes `frames` frames at a multiple of as many out of the last of the noted runs that has such.
+    pub(crate) fn take_block(&mut self, frames: usize) -> Option<FrameId> {
+        let block = |note: &Note| {
+            let first = align_down(note.end(), frames).checked_sub(frames)?;
+            (first >= note.start()).then_some(first)
+        };
+        let first = FrameId(self.notes[..self.len].iter().filter_map(block).max()?);
+        self.take_at(first, frames).then_some(first)
     }
 
     /// The longest run that is noted: its first frame and its length.

@@ -13,7 +13,7 @@
 use core::ptr::NonNull;
 
 use hectare_base::align::checked_align_up;
-use hectare_pages::{PageSource, System};
+use hectare_pages::{PageSource, SourceError, System};
 
 use crate::kept::Kept;
 use crate::region::HUGE_PAGE_BYTES;
@@ -201,7 +201,7 @@ impl Huge {
         }
         let moved = self.get_with_room(bytes, block.committed_bytes, source)?;
         // SAFETY: both are committed as far, disjoint, and their owner waits for this call.
-        unsafe { move_contents(block.start, moved.start, block.committed_bytes, source) };
+        unsafe { move_contents(block.start, moved.start, block.committed_bytes, source) }?;
         self.remove(index);
         // SAFETY: the block is off the table, and its contents are elsewhere.
         unsafe { source.release(block.start, block.reserved_bytes) };
@@ -225,7 +225,7 @@ impl Huge {
         let bytes = whole_pages(bytes, source.page_bytes())?;
         let moved = self.get_with_room(bytes, used_bytes, source)?;
         // SAFETY: the caller's promise, and the reservation just made.
-        unsafe { move_contents(from, moved.start, used_bytes, source) };
+        unsafe { move_contents(from, moved.start, used_bytes, source) }?;
         self.insert(moved);
         Some(moved.start)
     }
@@ -343,7 +343,7 @@ fn release(block: Block, source: &impl PageSource) -> usize {
     block.committed_bytes
 }
 
-/// Moves pages if the source can, copies bytes if not.
+/// Moves pages if the source can, copies bytes if not; `None` if it has lost the place.
 ///
 /// # Safety
 /// Both ranges are committed, disjoint, and used by nobody else.
@@ -352,12 +352,15 @@ unsafe fn move_contents(
     to: NonNull<u8>,
     bytes: usize,
     source: &impl PageSource,
-) {
+) -> Option<()> {
     // SAFETY: the caller's promise.
-    if unsafe { source.move_pages(from, to, bytes) }.is_err() {
-        // SAFETY: the caller's promise.
-        unsafe { from.copy_to_nonoverlapping(to, bytes) };
+    match unsafe { source.move_pages(from, to, bytes) } {
+        Ok(()) => {}
+        // SAFETY: the caller's promise; `to` is still there.
+        Err(SourceError::Unsupported) => unsafe { from.copy_to_nonoverlapping(to, bytes) },
+        Err(SourceError::Exhausted) => return None,
     }
+    Some(())
 }
 
 fn whole_pages(bytes: usize, page: usize) -> Option<usize> {

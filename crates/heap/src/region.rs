@@ -24,6 +24,7 @@ mod slab_block;
 mod table;
 #[cfg(test)]
 mod tests;
+mod units;
 mod view;
 
 use core::ptr::NonNull;
@@ -101,10 +102,19 @@ pub(crate) struct Run {
     pub(crate) frames: usize,
     /// It reads as zero.
     pub(crate) clean: bool,
+    /// How many frames that hold no memory were taken for it.
+    pub(crate) bare_frames: usize,
     /// It is clean because it was decommitted, so that using it will fault once more.
     pub(crate) refaults: bool,
     /// It comes as part of huge pages, each of them by its first touch.
     pub(crate) huge: bool,
+}
+
+impl Run {
+    /// A run all of whose frames hold memory.
+    fn holding(start: NonNull<u8>, frames: usize) -> Self {
+        Self { start, frames, clean: false, bare_frames: 0, refaults: false, huge: false }
+    }
 }
 
 /// Why a region had no run.
@@ -208,8 +218,8 @@ impl Region {
     ) -> Result<Run, Refusal> {
         match wanted {
             Wanted::Run { frames, align, fills } => {
-                let run = self.take_run(frames, align, source, view)?;
-                if fills && run.clean && frames >= LONG_FRAMES {
+                let run = self.take_run(frames, align, fills, source, view)?;
+                if fills && run.bare_frames > 0 && frames >= LONG_FRAMES {
                     self.note_filled(run, source);
                 }
                 Ok(run)
@@ -222,6 +232,7 @@ impl Region {
         &mut self,
         frames: usize,
         align: usize,
+        fills: bool,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Result<Run, Refusal> {
@@ -234,57 +245,86 @@ impl Region {
             && frames <= MAX_KEPT_FRAMES
             && let Some((first, frames)) = self.cached.pop(frames)
         {
-            let start = self.at(FrameId(first));
-            return Ok(Run { start, frames, clean: false, refaults: false, huge: false });
+            return Ok(Run::holding(self.at(FrameId(first)), frames));
         }
         if frames > MAX_KEPT_FRAMES {
             // For what is never kept, the kept ones are but holes in the ranges that it needs.
             self.uncache();
         }
         let dirty = self
-            .take_dirty(frames, align, source, view)
-            .or_else(|| self.uncache().then(|| self.take_dirty(frames, align, source, view))?);
+            .take_dirty(frames, align)
+            .or_else(|| self.uncache().then(|| self.take_dirty(frames, align))?);
         if let Some(first) = dirty {
-            let start = self.at(first);
-            return Ok(Run { start, frames, clean: false, refaults: false, huge: false });
+            return Ok(Run::holding(self.at(first), frames));
+        }
+        if align == 1
+            && fills
+            && let Some(run) = self.take_units(frames, source, view)
+        {
+            return Ok(run);
+        }
+        if align == 1
+            && let Some((first, bare_frames)) = self.take_lengthened(frames, source, view)
+        {
+            return Ok(Run { bare_frames, ..Run::holding(self.at(first), frames) });
         }
         let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
-        if self.reach(first.0 + frames, source, view).is_err() {
+        let refaults = first.0 < self.touched;
+        self.touch_clean(first, frames, source, view)?;
+        let huge = !refaults && self.is_huge_from(first);
+        let start = self.at(first);
+        Ok(Run { start, frames, clean: true, bare_frames: frames, refaults, huge })
+    }
+
+    /// Sees to it that clean frames just taken may be used; gives them back where memory is out.
+    fn touch_clean(
+        &mut self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<(), Refusal> {
+        let end = first.0 + frames;
+        if self.reach(end, source, view).is_err() {
             self.give_clean(first, frames);
             return Err(Refusal::NoMemory);
         }
-        let refaults = first.0 < self.touched;
-        self.touched = self.touched.max(first.0 + frames);
-        let huge = !refaults && first.0 * FRAME_BYTES >= self.huge_from.max(self.plain_until);
-        Ok(Run { start: self.at(first), frames, clean: true, refaults, huge })
+        self.touched = self.touched.max(end);
+        Ok(())
     }
 
-    /// Takes dirty frames: a block for what is one, the best fit for other runs; and if no dirty
-    /// run is long enough, a large part of one with the clean frames behind it.
-    fn take_dirty(
+    /// Takes dirty frames: a block for what is one, the best fit for other runs.
+    fn take_dirty(&mut self, frames: usize, align: usize) -> Option<FrameId> {
+        if align > 1 { self.dirty.take_lowest(frames, align) } else { self.dirty.take_best(frames) }
+    }
+
+    /// Takes the longest dirty run with the clean frames behind it, if no more of these than dirty ones
+    /// are wanted. Returns how many they are, too.
+    fn take_lengthened(
         &mut self,
         frames: usize,
-        align: usize,
         source: &impl PageSource,
         view: &RegionView,
-    ) -> Option<FrameId> {
-        if align > 1 {
-            return self.dirty.take_lowest(frames, align);
-        }
-        if let Some(start) = self.dirty.take_best(frames) {
-            return Some(start);
-        }
+    ) -> Option<(FrameId, usize)> {
         let (start, length) = self.dirty.longest().filter(|&(_, length)| length >= frames / 2)?;
         let (behind, more) = (FrameId(start.0 + length), frames - length);
-        if behind.0 + more > self.bytes / FRAME_BYTES || self.clean.reserve(behind, more).is_err() {
+        self.take_behind(behind, more, source, view)?;
+        self.dirty.take_at(start, length).then_some((start, more))
+    }
+
+    /// Takes the clean frames `first` and those behind it, if they are clean.
+    fn take_behind(
+        &mut self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<()> {
+        let has_room = first.0 + frames <= self.bytes / FRAME_BYTES;
+        if !has_room || self.clean.reserve(first, frames).is_err() {
             return None;
         }
-        if self.reach(behind.0 + more, source, view).is_err() {
-            self.give_clean(behind, more);
-            return None;
-        }
-        self.touched = self.touched.max(behind.0 + more);
-        self.dirty.take_at(start, length).then_some(start)
+        self.touch_clean(first, frames, source, view).ok()
     }
 
     /// Lengthens a run in place, if the frames behind it are free.
@@ -298,21 +338,9 @@ impl Region {
     ) -> bool {
         let behind = FrameId(self.frame_of(run) + frames);
         let more = wanted - frames;
-        if behind.0 + more > self.bytes / FRAME_BYTES {
-            return false;
-        }
-        if self.dirty.take_at(behind, more) {
-            return true;
-        }
-        if self.clean.reserve(behind, more).is_err() {
-            return false;
-        }
-        if self.reach(behind.0 + more, source, view).is_err() {
-            self.give_clean(behind, more);
-            return false;
-        }
-        self.touched = self.touched.max(behind.0 + more);
-        true
+        behind.0 + more <= self.bytes / FRAME_BYTES
+            && (self.dirty.take_at(behind, more)
+                || self.take_behind(behind, more, source, view).is_some())
     }
 
     /// Takes back a large object's run. The next of the same length is likely to be this one: so

@@ -1,5 +1,5 @@
 //! What the system's calls cost for a page: faults against populating ahead, single give-backs
-//! against many in a call. `cargo bench -p hectare-pages --features os --bench calls`
+//! against many in a call, pages that move against those taken anew. `cargo bench -p hectare-pages --features os --bench calls`
 
 use std::ptr::NonNull;
 use std::time::Instant;
@@ -8,6 +8,8 @@ use hectare_pages::{Os, PageRange, PageSource};
 
 const PAGES: usize = 1 << 14;
 const ROUNDS: usize = 7;
+/// Pages of a huge page.
+const UNIT: usize = 512;
 
 /// The median time of `act` on fresh committed memory that `prepare` has seen, ns for each of
 /// `count` pages.
@@ -15,7 +17,7 @@ fn median_ns(count: usize, prepare: impl Fn(NonNull<u8>), act: impl Fn(NonNull<u
     let bytes = PAGES * Os.page_bytes();
     let mut times: Vec<u128> = (0..ROUNDS)
         .map(|_| {
-            let memory = Os.get(bytes, Os.page_bytes()).expect("memory");
+            let memory = Os.get(bytes, UNIT * Os.page_bytes()).expect("memory");
             prepare(memory);
             let start = Instant::now();
             act(memory);
@@ -35,7 +37,11 @@ fn page(memory: NonNull<u8>, index: usize) -> NonNull<u8> {
 }
 
 fn touch(memory: NonNull<u8>) {
-    for index in 0..PAGES {
+    touch_first(PAGES, memory);
+}
+
+fn touch_first(count: usize, memory: NonNull<u8>) {
+    for index in 0..count {
         // SAFETY: committed memory of this bench alone.
         unsafe { page(memory, index).write(1) };
     }
@@ -55,6 +61,21 @@ fn populate_by(pages: usize) -> f64 {
     )
 }
 
+/// A page as one of a huge page, which comes by its first touch.
+fn huge_page() -> f64 {
+    median_ns(
+        PAGES,
+        // SAFETY: the whole of what was just taken.
+        |memory| unsafe { Os.advise_huge(memory, PAGES * Os.page_bytes(), true) },
+        |memory| {
+            for index in (0..PAGES).step_by(UNIT) {
+                // SAFETY: committed memory of this bench alone.
+                unsafe { page(memory, index).write(1) };
+            }
+        },
+    )
+}
+
 /// Gives back every other page, `ranges` in a call.
 fn decommit_by(ranges: usize) -> f64 {
     median_ns(PAGES / 2, touch, |memory| {
@@ -67,11 +88,26 @@ fn decommit_by(ranges: usize) -> f64 {
     })
 }
 
+/// Moves the first half of the pages to where the second would be, `UNIT` at a time.
+fn move_by_units() -> f64 {
+    let first_half = |memory| touch_first(PAGES / 2, memory);
+    median_ns(PAGES / 2, first_half, |memory| {
+        for first in (0..PAGES / 2).step_by(UNIT) {
+            let (from, to) = (page(memory, first), page(memory, PAGES / 2 + first));
+            // SAFETY: committed, disjoint, and this bench's alone.
+            let moved = unsafe { Os.move_pages(from, to, UNIT * Os.page_bytes()) };
+            assert_eq!(moved, Ok(()), "the system does not move pages");
+        }
+    })
+}
+
 fn main() {
     println!("a page taken by a fault          {:7.0} ns", median_ns(PAGES, |_| {}, touch));
     for pages in [2, 4, 16] {
         println!("populated by {pages:2} in a row        {:7.0} ns", populate_by(pages));
     }
+    println!("a huge page's, by a fault         {:6.0} ns", huge_page());
+    println!("moved by {UNIT} in a row           {:6.1} ns", move_by_units());
     for ranges in [1, 64] {
         println!("given back, {ranges:2} single pages a call {:5.0} ns", decommit_by(ranges));
     }

@@ -26,6 +26,14 @@ fn read_page_bytes() -> usize {
     bytes
 }
 
+/// Why the last system call of this thread was refused.
+fn last_error() -> libc::c_int {
+    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *errno }
+}
+
 /// Runs a system call and leaves `errno` as it was.
 pub(crate) fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
     // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
@@ -243,7 +251,20 @@ unsafe impl PageSource for Os {
         let moved = keep_errno(|| unsafe {
             libc::mremap(from.as_ptr().cast(), bytes, bytes, flags, to.as_ptr())
         });
-        if moved == libc::MAP_FAILED { Err(SourceError::Unsupported) } else { Ok(()) }
+        if moved != libc::MAP_FAILED {
+            return Ok(());
+        }
+        // Before Linux 6.17 some refusals come when `to` has been unmapped already: then it is mapped
+        // anew, and where it has not, it exists.
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        keep_errno(|| {
+            // SAFETY: a new mapping where there is none disturbs nothing.
+            let mapped = unsafe { libc::mmap(to.as_ptr().cast(), bytes, access, flags, -1, 0) };
+            let is_there = mapped == to.as_ptr().cast()
+                || mapped == libc::MAP_FAILED && last_error() == libc::EEXIST;
+            Err(if is_there { SourceError::Unsupported } else { SourceError::Exhausted })
+        })
     }
 
     unsafe fn seal(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
@@ -407,6 +428,20 @@ mod tests {
             }
             Os.release(from, 2 * page);
             Os.release(to, 2 * page);
+        }
+    }
+
+    #[test]
+    fn a_refused_move_changes_nothing() {
+        let page = Os.page_bytes();
+        let start = Os.get(3 * page, page).expect("memory");
+        // SAFETY: a range of this test's own; that they overlap is what the system refuses.
+        unsafe {
+            start.write_bytes(9, 3 * page);
+            let moved = Os.move_pages(start, start.add(page), 2 * page);
+            assert_eq!(moved, Err(SourceError::Unsupported));
+            assert!((0..3).all(|i| start.add(i * page).read() == 9));
+            Os.release(start, 3 * page);
         }
     }
 

@@ -121,8 +121,9 @@ pub unsafe trait PageSource {
     /// copying, if the source can; `from` then reads as zero, and what `to` held is forgotten.
     ///
     /// # Errors
-    /// [`SourceError::Unsupported`] (the default) or [`SourceError::Exhausted`]; both ranges are
-    /// then as they were.
+    /// [`SourceError::Unsupported`] (the default): `from` is as it was, and so is `to`, or it reads as
+    /// zero. [`SourceError::Exhausted`]: `from` is as it was, but `to` is lost: it must not be used,
+    /// committed or released again.
     ///
     /// # Safety
     /// Both ranges are committed, do not overlap, and nobody else uses them during the call.

@@ -4,12 +4,13 @@
 //! as it is not needed. How much may stay, when memory is freed: an eighth of what is in use (frames
 //! of slabs that were given back hold nothing, and count as no use) and at least
 //! [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot, so that a program that then falls
-//! idle holds little. A program in the midst of its work would fault for nothing: so half of
-//! what is in use may stay, and more by each frame that faults anew (*regret*), as long as no more
+//! idle holds little. A program in the midst of its work would fault for nothing: so as much
+//! as is in use may stay, and more by each frame that faults anew (*regret*), as long as no more
 //! is resident than an eighth above what was lately in use at once. That peak and regret halve
 //! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back.
 //! When clean frames must be taken although dirty ones are there (too small, or in the wrong
-//! place), dirty ones go back by the same bound: a heap does not grow far by its holes.
+//! place), whole units of those move to where they are needed (`region/units.rs`), and of what is left
+//! dirty frames go back by the same bound: a heap does not grow far by its holes.
 
 use core::sync::atomic::Ordering;
 
@@ -118,7 +119,7 @@ impl<S: System> Backend<S> {
         let held = self.held_frames(state);
         state
             .least_allowance_frames(held)
-            .max(state.headroom_frames(held).min(held / 2 + state.regret_frames))
+            .max(state.headroom_frames(held).min(held + state.regret_frames))
     }
 
     /// For each half-life that has passed, halves regret and peak, and gives back half of what lay

@@ -2,14 +2,14 @@
 
 use core::ptr::NonNull;
 
-use hectare_base::align::align_up;
+use hectare_base::align::{align_down, align_up};
 use hectare_pages::System;
 
 use super::Heap;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::object::FreeObject;
-use crate::region::{FRAME_BYTES, Wanted};
+use crate::region::{FRAME_BYTES, HUGE_PAGE_BYTES, Wanted};
 use crate::run_cache::{MAX_KEPT_FRAMES, stepped};
 use crate::seat::Seat;
 
@@ -67,9 +67,10 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise, passed on.
         let release = || self.release_kept() + unsafe { self.release_runs(seat) };
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
-        if run.clean && !zeroed && run.frames >= FILLED_FRAMES {
-            // SAFETY: the run just taken.
-            unsafe { self.source().advise_huge(run.start, run.frames * FRAME_BYTES, true) };
+        if run.bare_frames > 0 && !zeroed && run.frames >= FILLED_FRAMES {
+            let bytes = align_down(run.frames * FRAME_BYTES, HUGE_PAGE_BYTES);
+            // SAFETY: within the run just taken.
+            unsafe { self.source().advise_huge(run.start, bytes, true) };
         }
         (unmarked(run.start, run.clean), run.clean)
     }

@@ -7,7 +7,8 @@ use hectare_base::align::{align_down, align_up};
 use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, SLAB_FRAMES};
+use super::units::UNIT_FRAMES;
+use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 use crate::slab::Slab;
 
 impl Region {
@@ -19,9 +20,11 @@ impl Region {
         let before = self.dirty.count();
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         if self.plain_until == 0 && self.huge_from < self.frontier && page_frames == 1 {
-            self.decommit_units(HUGE_PAGE_BYTES / FRAME_BYTES, keep, source);
+            self.decommit_units(UNIT_FRAMES, keep, source);
+            self.decommit_units(page_frames, keep + keep / 8, source);
+        } else {
+            self.decommit_units(page_frames, keep, source);
         }
-        self.decommit_units(page_frames, keep, source);
         before - self.dirty.count()
     }
 

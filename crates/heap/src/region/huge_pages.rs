@@ -1,8 +1,10 @@
 //! Where a region asks for huge pages.
 
+use hectare_base::align::align_up;
 use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
+use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, Run};
 
 /// Runs of so many frames are long, 256 KiB, and so many frames of them are many, 4 MiB.
@@ -14,16 +16,24 @@ const MANY_FRAMES: usize = 1024;
 pub(super) const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
 
 impl Region {
+    /// Whether huge pages are asked for from `first` on.
+    pub(super) fn is_huge_from(&self, first: FrameId) -> bool {
+        first.0 * FRAME_BYTES >= self.huge_from.max(self.plain_until)
+    }
+
     /// Notes that a long run was taken that its caller will fill. Where there are many, huge pages
-    /// begin with it, if they do not begin below.
+    /// begin with its first whole unit, if they do not begin below.
     pub(super) fn note_filled(&mut self, run: Run, source: &impl PageSource) {
-        self.filled_frames = self.filled_frames.saturating_add(run.frames);
-        let from = self.frame_of(run.start) * FRAME_BYTES;
+        self.filled_frames = self.filled_frames.saturating_add(run.bare_frames);
+        let first = FrameId(align_up(self.frame_of(run.start), UNIT_FRAMES));
+        let from = first.0 * FRAME_BYTES;
         let has_many = self.filled_frames >= MANY_FRAMES;
         if has_many && from < self.huge_from && self.plain_until == 0 {
             let end = self.huge_from.min(self.frontier);
-            // SAFETY: from the run just taken to the frontier at most.
-            unsafe { source.advise_huge(run.start, end - from, true) };
+            if from < end {
+                // SAFETY: from behind the run's start to the frontier at most.
+                unsafe { source.advise_huge(self.at(first), end - from, true) };
+            }
             self.huge_from = from;
         }
     }

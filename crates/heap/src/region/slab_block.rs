@@ -8,6 +8,7 @@
 
 use hectare_pages::PageSource;
 
+use super::units::UNIT_FRAMES;
 use super::{
     FRAME_BYTES, HUGE_PAGE_BYTES, Refusal, Region, RegionView, Run, SLAB_FRAMES, take_range,
 };
@@ -18,8 +19,6 @@ const BLOCKS_FROM_BYTES: usize = 4 << 20;
 
 /// A class that has so many slabs is growing: the next is going to be filled.
 const SIBLINGS_OF_GROWTH: usize = 12;
-
-const BLOCK_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
 
 impl Region {
     /// Takes the frames of a slab of a class that has `siblings`.
@@ -32,22 +31,19 @@ impl Region {
         if siblings >= SIBLINGS_OF_GROWTH && self.dirty_frames() < SLAB_FRAMES {
             self.open_block(source, view);
         }
-        self.take_run(SLAB_FRAMES, SLAB_FRAMES, source, view)
+        self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view)
     }
 
     /// Makes a block of clean memory dirty, if that is worth it and there is one.
     fn open_block(&mut self, source: &impl PageSource, view: &RegionView) {
-        if self.touched < BLOCKS_FROM_BYTES / FRAME_BYTES
-            || source.page_bytes() > FRAME_BYTES
-            || !self.start.addr().get().is_multiple_of(HUGE_PAGE_BYTES)
-        {
+        if self.touched < BLOCKS_FROM_BYTES / FRAME_BYTES || !self.has_units(source) {
             return;
         }
-        let Ok(first) = take_range(&mut self.clean, BLOCK_FRAMES, BLOCK_FRAMES) else { return };
-        let end = first.0 + BLOCK_FRAMES;
+        let Ok(first) = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES) else { return };
+        let end = first.0 + UNIT_FRAMES;
         // One that was in use before would not come as a whole.
         if first.0 < self.touched || self.reach(end, source, view).is_err() {
-            return self.give_clean(first, BLOCK_FRAMES);
+            return self.give_clean(first, UNIT_FRAMES);
         }
         self.touched = end;
         // SAFETY: frames of this region, committed by `reach`.
@@ -55,6 +51,6 @@ impl Region {
         // SAFETY: as above. Its first touch, before others can get slabs of it: the kernel clears a
         // huge page before it looks whether another thread has done so meanwhile.
         unsafe { source.populate(self.at(first), FRAME_BYTES) };
-        self.give(self.at(first), BLOCK_FRAMES);
+        self.give(self.at(first), UNIT_FRAMES);
     }
 }

@@ -4,6 +4,7 @@ use std::vec::Vec;
 
 use hectare_pages::Os;
 
+use super::units::UNIT_FRAMES;
 use super::*;
 use crate::class::ClassId;
 use crate::slab::SlabRef;
@@ -78,4 +79,108 @@ fn descriptors_go_bit_by_bit_too() {
         assert_eq!(region.decommit(keep * SLAB_FRAMES, &Os), SLAB_FRAMES);
     }
     assert!(slabs.iter().all(|slab| slab.class() == ClassId::NONE));
+}
+
+/// Takes a run of so many units that will be filled, and writes `byte` into each page of it.
+fn take_units(region: &mut Region, view: &RegionView, units: usize, byte: u8) -> Run {
+    let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };
+    let run = region.take(wanted, &Os, view).expect("memory");
+    for frame in 0..run.frames {
+        // SAFETY: a run just taken.
+        unsafe { run.start.add(frame * FRAME_BYTES).write(byte) };
+    }
+    run
+}
+
+#[test]
+fn dirty_units_move_into_a_longer_run() {
+    let (mut region, view) = open();
+    let runs: Vec<Run> = (1..=8).map(|i| take_units(&mut region, &view, 1, i)).collect();
+    for run in runs.iter().step_by(2) {
+        region.give(run.start, UNIT_FRAMES);
+    }
+    assert_eq!(region.dirty_frames(), 4 * UNIT_FRAMES);
+    let wanted = Wanted::Run { frames: 3 * UNIT_FRAMES + 10, align: 1, fills: true };
+    let run = region.take(wanted, &Os, &view).expect("memory");
+    assert_eq!((run.frames, run.bare_frames, run.clean), (3 * UNIT_FRAMES + 10, 0, false));
+    assert_eq!(region.dirty_frames(), UNIT_FRAMES - 10, "what is left of the fourth");
+    for (unit, byte) in [7, 5, 3, 1].into_iter().enumerate() {
+        // SAFETY: within the run.
+        assert_eq!(unsafe { run.start.add(unit * HUGE_PAGE_BYTES).read() }, byte);
+    }
+    // SAFETY: the other runs are still in use.
+    assert!(runs.iter().skip(1).step_by(2).zip([2, 4, 6, 8]).all(|(run, byte)| unsafe {
+        run.start.read() == byte && run.start.add(HUGE_PAGE_BYTES - 1).read() == 0
+    }));
+}
+
+/// The system, but moves are refused.
+struct Unmoving(SourceError);
+
+// SAFETY: every call is passed on unchanged, or refused without effect.
+unsafe impl PageSource for Unmoving {
+    fn page_bytes(&self) -> usize {
+        Os.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        Os.reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.commit(start, bytes) }
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.decommit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.release(start, bytes) };
+    }
+
+    unsafe fn move_pages(
+        &self,
+        _: NonNull<u8>,
+        _: NonNull<u8>,
+        _: usize,
+    ) -> Result<(), SourceError> {
+        Err(self.0)
+    }
+}
+
+#[test]
+fn where_nothing_can_move_a_run_is_bare() {
+    for refusal in [SourceError::Unsupported, SourceError::Exhausted] {
+        let (mut region, view) = open();
+        let runs: Vec<Run> = (1..=4).map(|i| take_units(&mut region, &view, 1, i)).collect();
+        for run in runs.iter().step_by(2) {
+            region.give(run.start, UNIT_FRAMES);
+        }
+        let wanted = Wanted::Run { frames: 2 * UNIT_FRAMES, align: 1, fills: true };
+        let clean_frames = region.clean.free_frames();
+        let run = region.take(wanted, &Unmoving(refusal), &view).expect("memory");
+        assert_eq!((run.bare_frames, run.clean), (2 * UNIT_FRAMES, true), "{refusal}");
+        assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES, "{refusal}");
+        // A place that is lost is never handed out.
+        let lost_frames = if refusal == SourceError::Exhausted { 2 * UNIT_FRAMES } else { 0 };
+        let taken_frames = clean_frames - region.clean.free_frames();
+        assert_eq!(taken_frames, 2 * UNIT_FRAMES + lost_frames, "{refusal}");
+    }
+}
+
+#[test]
+fn a_run_of_zeros_is_left_untouched() {
+    let (mut region, view) = open();
+    let runs: Vec<Run> = (1..=4).map(|i| take_units(&mut region, &view, 1, i)).collect();
+    for run in runs.iter().step_by(2) {
+        region.give(run.start, UNIT_FRAMES);
+    }
+    let wanted = Wanted::Run { frames: 2 * UNIT_FRAMES, align: 1, fills: false };
+    let run = region.take(wanted, &Os, &view).expect("memory");
+    assert_eq!((run.bare_frames, run.clean), (2 * UNIT_FRAMES, true));
+    assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES, "what is dirty is no help");
 }
