@@ -1,5 +1,6 @@
 //! What a store is made with.
 
+use std::fmt;
 use std::fs::File;
 
 use crate::StoreError;
@@ -28,8 +29,36 @@ pub struct Config {
     pub backing: Option<File>,
     /// How many pages the file may hold.
     pub backing_pages: usize,
+    /// Who takes pages that the limit has no room for, where there is no file or it is full.
+    pub evict: Option<Evict>,
     /// What [`Store::tend`](crate::Store::tend) does.
     pub policy: Policy,
+}
+
+/// Takes pages over when room must be made: a cache drops them, a pager writes them where it likes.
+///
+/// It is given the key and the page, and says whether it took it: then the store has it no longer.
+/// It is called under the page's lock, by the thread whose put needs the room or that tends the
+/// store, for one page at a time, and must not use the store.
+pub struct Evict(Box<Taker>);
+
+type Taker = dyn Fn(usize, &[u8]) -> bool + Send + Sync;
+
+impl Evict {
+    /// One that calls `take`.
+    pub fn new(take: impl Fn(usize, &[u8]) -> bool + Send + Sync + 'static) -> Self {
+        Self(Box::new(take))
+    }
+
+    pub(crate) fn takes(&self, key: usize, page: &[u8]) -> bool {
+        (self.0)(key, page)
+    }
+}
+
+impl fmt::Debug for Evict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Evict").finish_non_exhaustive()
+    }
 }
 
 impl Config {
@@ -45,6 +74,7 @@ impl Config {
             limit_bytes: 0,
             backing: None,
             backing_pages: usize::MAX,
+            evict: None,
             policy: Policy::default(),
         }
     }
@@ -71,5 +101,6 @@ pub(crate) struct Settings {
     pub(crate) codecs: Vec<Box<dyn Codec>>,
     pub(crate) raw_from_bytes: usize,
     pub(crate) limit_bytes: usize,
+    pub(crate) evict: Option<Evict>,
     pub(crate) policy: Policy,
 }

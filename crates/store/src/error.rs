@@ -24,7 +24,8 @@ pub enum StoreError {
     },
     /// The configuration cannot work.
     Config(&'static str),
-    /// The memory limit is reached, and nothing could be written back or compacted to stay in it.
+    /// The memory limit is reached, and nothing could be written back, evicted or compacted to stay
+    /// in it.
     Limit {
         /// [`Config::limit_bytes`](crate::Config::limit_bytes).
         limit_bytes: usize,
@@ -62,7 +63,8 @@ impl fmt::Display for StoreError {
             Self::Limit { limit_bytes } => write!(
                 f,
                 "the limit of {limit_bytes} bytes is reached: remove pages, raise the limit, or \
-                 give the store a file to write idle pages back to"
+                 give the store a file to write idle pages back to (Config::backing) or someone \
+                 to take them (Config::evict)"
             ),
             Self::Pool(error) => write!(f, "the pool refused: {error}"),
             Self::Damaged { key } => {

@@ -48,7 +48,7 @@ mod tend;
 mod tests;
 
 pub use codec::{Codec, Lz4, Zstd};
-pub use config::Config;
+pub use config::{Config, Evict};
 pub use error::StoreError;
 pub use state::{PageKind, PageState};
 pub use stats::Stats;

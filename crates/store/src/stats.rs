@@ -17,6 +17,7 @@ pub(crate) struct Counters {
     pub(crate) raw_ever: AtomicU64,
     pub(crate) recompressed: AtomicU64,
     pub(crate) written_back: AtomicU64,
+    pub(crate) evicted: AtomicU64,
     pub(crate) compacted_bytes: AtomicU64,
     pub(crate) most_memory_bytes: AtomicUsize,
 }
@@ -82,6 +83,8 @@ pub struct Stats {
     pub recompressed_pages: u64,
     /// Pages ever written back.
     pub written_back_pages: u64,
+    /// Pages ever taken over by [`Evict`](crate::Evict).
+    pub evicted_pages: u64,
     /// Pages in the file now.
     pub file_pages: u64,
     /// Pages read from the file.

@@ -52,13 +52,20 @@ impl<P: Pool> Store<P> {
     /// [`StoreError::Config`].
     pub fn new(pool: P, config: Config) -> Result<Self, StoreError> {
         config.check()?;
-        let Config { pages, page_bytes, codecs, raw_from_bytes, limit_bytes, policy, .. } = config;
+        let Config { pages, page_bytes, codecs, raw_from_bytes, limit_bytes, .. } = config;
         let backing =
             config.backing.map(|file| Backing::new(file, page_bytes, config.backing_pages));
         Ok(Self {
             objects: Objects::new(pool),
             slots: (0..pages).map(|_| Mutex::default()).collect(),
-            config: Settings { page_bytes, codecs, raw_from_bytes, limit_bytes, policy },
+            config: Settings {
+                page_bytes,
+                codecs,
+                raw_from_bytes,
+                limit_bytes,
+                evict: config.evict,
+                policy: config.policy,
+            },
             counters: Counters::default(),
             dedup: config.dedup.then(Dedup::new),
             backing,
@@ -78,7 +85,8 @@ impl<P: Pool> Store<P> {
     ///
     /// # Errors
     /// [`StoreError`]; what was stored under the key is still there then. Where the limit is
-    /// reached the pool is compacted and pages are written back first, the oldest before others.
+    /// reached the pool is compacted and pages are written back or evicted first, the oldest before
+    /// others.
     pub fn put(&self, key: usize, page: &[u8]) -> Result<(), StoreError> {
         let slot = self.slot(key)?;
         self.check_size(page)?;
@@ -149,6 +157,7 @@ impl<P: Pool> Store<P> {
             compacted_pages: counters.compacted_bytes.load(Relaxed) / self.config.page_bytes as u64,
             recompressed_pages: counters.recompressed.load(Relaxed),
             written_back_pages: counters.written_back.load(Relaxed),
+            evicted_pages: counters.evicted.load(Relaxed),
             file_pages: traffic.held,
             file_reads: traffic.reads,
             failed_reads: traffic.failed_reads,

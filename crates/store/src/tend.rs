@@ -132,8 +132,8 @@ impl<P: Pool> Store<P> {
         bytes
     }
 
-    /// Brings memory to at most `most_bytes`: by compaction, then by writing back, raw pages first
-    /// and then the older before the newer. False if that was not enough. One thread at a time: the
+    /// Brings memory to at most `most_bytes`: by compaction, then by writing back or evicting, raw
+    /// pages first and then the older before the newer. False if that was not enough. One thread at a time: the
     /// others wait, and look whether it still has to be done.
     pub(crate) fn relieve(&self, most_bytes: usize) -> bool {
         let _one = lock(&self.relieving);
@@ -146,7 +146,7 @@ impl<P: Pool> Store<P> {
         if stats.footprint_bytes() - stats.stored_bytes > stats.footprint_bytes() / 16 {
             self.compact();
         }
-        if fits() || self.backing.is_none() {
+        if fits() || (self.backing.is_none() && self.config.evict.is_none()) {
             return fits();
         }
         let now_s = self.now_s.load(Relaxed);
@@ -156,9 +156,9 @@ impl<P: Pool> Store<P> {
             let mut pages = 0;
             // What goes wrong is told by `fits`: a caller wants room and nothing else.
             let _ = self.for_each_while(select, |key, slot| {
-                let is_written = self.write_back_slot(key, slot)?;
-                pages += usize::from(is_written);
-                Ok((is_written, pages % PAGES_A_LOOK != 0 || !fits()))
+                let is_gone = self.expel_slot(key, slot)?;
+                pages += usize::from(is_gone);
+                Ok((is_gone, pages % PAGES_A_LOOK != 0 || !fits()))
             });
             if fits() {
                 return true;
@@ -217,7 +217,25 @@ impl<P: Pool> Store<P> {
         })
     }
 
-    /// The same page, elsewhere.
+    /// Takes the page out of memory: to the file, or to who evicts.
+    fn expel_slot(&self, key: usize, slot: &mut Slot) -> Result<bool, StoreError> {
+        let refusal = match self.write_back_slot(key, slot) {
+            Err(refusal @ (StoreError::NoFile | StoreError::FileFull)) => refusal,
+            done => return done,
+        };
+        let evict = self.config.evict.as_ref().ok_or(refusal)?;
+        with_buffer(self.config.page_bytes, |page| {
+            self.unpack(key, slot, page)?;
+            let is_taken = evict.takes(key, page);
+            if is_taken {
+                self.counters.evicted.fetch_add(1, Relaxed);
+                self.replace(slot, Content::Absent);
+            }
+            Ok(is_taken)
+        })
+    }
+
+    /// Another content of the slot: the same page elsewhere, or none.
     fn replace(&self, slot: &mut Slot, new: Content) {
         self.counters.change(&slot.content, &new);
         let old = core::mem::replace(&mut slot.content, new);

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hectare_check::{Random, seed, soak_operations};
@@ -301,6 +302,54 @@ fn with_a_file_the_limit_writes_old_pages_back() {
         in_memory.extend((state.kind != PageKind::WrittenBack).then_some(state.key))
     });
     assert!(in_memory.len() > 20 && in_memory.iter().all(|&key| key > 500), "{in_memory:?}");
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn without_a_file_the_limit_evicts_old_pages() {
+    let limit_bytes = 256 << 10;
+    let evicted = Arc::new(Mutex::new(HashMap::new()));
+    let taken = Arc::clone(&evicted);
+    // Every seventh page is not to be had.
+    let evict = Evict::new(move |key, page| {
+        let takes = key % 7 != 0;
+        if takes {
+            let before = taken.lock().expect("a sound map").insert(key, page.to_vec());
+            assert!(before.is_none(), "page {key} was evicted twice");
+        }
+        takes
+    });
+    let config = Config { limit_bytes, evict: Some(evict), ..Config::new(700) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(14));
+    for key in 0..700 {
+        store.now_s.store(key as u32, Relaxed);
+        shadow.put(&store, key, text(&mut random)).expect("room is made");
+        assert!(store.stats().pool_bytes <= limit_bytes);
+    }
+    let evicted = std::mem::take(&mut *evicted.lock().expect("a sound map"));
+    for (&key, page) in &evicted {
+        assert!(shadow.pages.remove(&key).expect("a page that was put") == *page, "page {key}");
+    }
+    let newest_evicted = evicted.keys().max().expect("something was evicted");
+    let oldest_kept = shadow.pages.keys().filter(|&key| key % 7 != 0).min();
+    assert!(oldest_kept.is_some_and(|kept| kept + 200 > *newest_evicted), "the older go first");
+    assert_eq!(store.stats().evicted_pages, evicted.len() as u64);
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn what_is_not_taken_stays_and_the_limit_is_told() {
+    let limit_bytes = 64 << 10;
+    let evict = Some(Evict::new(|_, _| false));
+    let config = Config { evict, limit_bytes, backing_pages: 3, ..config(100) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(15));
+    let refused = (0..100).find_map(|key| shadow.put(&store, key, text(&mut random)).err());
+    assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
+    assert_eq!((store.stats().file_pages, store.stats().evicted_pages), (3, 0));
     shadow.check_all(&store);
     shadow.drain(&store);
 }
