@@ -3,8 +3,10 @@
 //! | Header | Names of |
 //! |---|---|
 //! | `include/tlsf.h` | Matthew Conte's TLSF 3.1: a program written for it links unchanged |
+//! | `include/hectare_store.h` | our own: a compressed page store |
 //!
-//! The library calls no allocator of its own and prints nothing but what `tlsf_walk_pool` without
+//! The heap calls no allocator of its own; the store calls the program's. The library prints nothing but what `tlsf_walk_pool` without
 //! a walker and a misuse of the heap print, the latter before it aborts.
 
+pub mod store;
 pub mod tlsf;

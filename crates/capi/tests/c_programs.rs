@@ -70,20 +70,31 @@ fn a_double_free_aborts_with_one_clear_line() {
 }
 
 #[test]
-fn the_header_and_the_c_test_name_all_that_the_library_has() {
-    let header = std::fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("include").join("tlsf.h"),
-    )
-    .expect("the header");
-    let source = include_str!("../src/tlsf.rs");
-    let program = include_str!("tlsf.c");
+fn a_c_program_uses_every_name_of_hectare_store_h() {
+    for name in ["libhectare_capi.a", "libhectare_capi.so"] {
+        let library = library(name);
+        let output = run(&compile("store", "store", &library), &library, None);
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn the_headers_and_the_c_tests_name_all_that_the_library_has() {
+    let tlsf = include_str!("../include/tlsf.h");
+    let store = include_str!("../include/hectare_store.h");
+    assert_named(include_str!("../src/tlsf.rs"), 20, tlsf, include_str!("tlsf.c"));
+    assert_named(include_str!("../src/store.rs"), 7, store, include_str!("store.c"));
+}
+
+/// The functions of `source`, `count` of them, are in the header and in the C test.
+fn assert_named(source: &str, count: usize, header: &str, program: &str) {
     let names: Vec<&str> = source
         .split("pub unsafe extern \"C\" fn ")
         .skip(1)
         .chain(source.split("pub extern \"C\" fn ").skip(1))
         .filter_map(|rest| rest.split('(').next())
         .collect();
-    assert_eq!(names.len(), 20);
+    assert_eq!(names.len(), count);
     for name in names {
         assert!(header.contains(&format!("{name}(")), "{name} is not in the header");
         assert!(program.contains(name), "{name} is not in the C test");

@@ -1,0 +1,60 @@
+/*
+ * A compressed page store: pages by key, compressed by LZ4, in a pool that packs objects of any
+ * length. What zram does for a kernel, for a program. See docs/store.md.
+ *
+ * Every call may be made from several threads at once, but for hectare_store_destroy. A call returns
+ * 0, or a negative number of errno.h; what was stored before is then still there.
+ */
+#ifndef HECTARE_STORE_H
+#define HECTARE_STORE_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hectare_store hectare_store;
+
+/* What a store holds, in bytes and pages. */
+struct hectare_store_stat {
+    size_t pages;             /* stored */
+    size_t original_bytes;    /* those times the size of a page */
+    size_t compressed_bytes;  /* what they became */
+    size_t pool_bytes;        /* memory taken for that, with all that it costs but the table */
+    size_t table_bytes;       /* the table of keys */
+    size_t limit_bytes;       /* 0: none */
+    size_t same_filled_pages; /* one word fills them: they take no memory */
+    size_t raw_pages;         /* they do not become shorter */
+};
+
+/*
+ * A store for keys 0 to pages - 1, 48 bytes each, and pages of page_bytes: a multiple of 8 from 64 to
+ * 65536. Its pool takes limit_bytes at most, or what it needs if that is 0. NULL if page_bytes is none
+ * of these.
+ */
+hectare_store *hectare_store_create(size_t pages, size_t page_bytes, size_t limit_bytes);
+
+/* Gives all memory back. NULL is nothing. */
+void hectare_store_destroy(hectare_store *store);
+
+/* Stores the page_bytes at page. -ENOSPC: the limit; -ENOMEM: no memory; -EINVAL: no such key. */
+int hectare_store_put(hectare_store *store, size_t key, const void *page);
+
+/* Copies the page of key to page. -ENOENT: there is none; -EBADMSG: it is damaged; -EINVAL. */
+int hectare_store_get(hectare_store *store, size_t key, void *page);
+
+/* Forgets the page of key. -ENOENT: there is none; -EINVAL. */
+int hectare_store_remove(hectare_store *store, size_t key);
+
+/* Moves what is stored together, and gives whole pages back. Returns their bytes. */
+size_t hectare_store_compact(hectare_store *store);
+
+/* Tells what the store holds. */
+void hectare_store_stat(const hectare_store *store, struct hectare_store_stat *stat);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

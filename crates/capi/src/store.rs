@@ -1,0 +1,151 @@
+//! `hectare_store.h`: a compressed page store for C programs: LZ4 over a
+//! [`Dense`](hectare_pool::Dense) pool.
+
+use core::ffi::{c_int, c_void};
+
+use hectare_pages::{FutexPark, Os};
+use hectare_pool::{Dense, PoolError};
+use hectare_store::{Config, Store, StoreError};
+
+/// `hectare_store`.
+#[derive(Debug)]
+pub struct PageStore {
+    store: Store<Dense<Os, FutexPark>>,
+    page_bytes: usize,
+}
+
+/// `struct hectare_store_stat`: see the header.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the header has them")]
+pub struct PageStoreStat {
+    pub pages: usize,
+    pub original_bytes: usize,
+    pub compressed_bytes: usize,
+    pub pool_bytes: usize,
+    pub table_bytes: usize,
+    pub limit_bytes: usize,
+    pub same_filled_pages: usize,
+    pub raw_pages: usize,
+}
+
+/// The number of `errno.h`, negative.
+const fn status(error: StoreError) -> c_int {
+    -match error {
+        StoreError::Limit { .. } => libc::ENOSPC,
+        StoreError::Pool(PoolError::OutOfMemory) => libc::ENOMEM,
+        StoreError::Damaged { .. } => libc::EBADMSG,
+        _ => libc::EINVAL,
+    }
+}
+
+fn found(is_found: Result<bool, StoreError>) -> c_int {
+    match is_found {
+        Ok(true) => 0,
+        Ok(false) => -libc::ENOENT,
+        Err(error) => status(error),
+    }
+}
+
+/// Makes a store; null if `page_bytes` is no size of pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn hectare_store_create(
+    pages: usize,
+    page_bytes: usize,
+    limit_bytes: usize,
+) -> *mut PageStore {
+    let raw_from_bytes = page_bytes / 16 * 15;
+    let config = Config { page_bytes, limit_bytes, raw_from_bytes, ..Config::new(pages) };
+    match Store::new(Dense::new(Os), config) {
+        Ok(store) => Box::into_raw(Box::new(PageStore { store, page_bytes })),
+        Err(_) => core::ptr::null_mut(),
+    }
+}
+
+/// Ends a store.
+///
+/// # Safety
+/// `store` is null, or came from [`hectare_store_create`] and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hectare_store_destroy(store: *mut PageStore) {
+    if !store.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(store) });
+    }
+}
+
+/// Stores a page.
+///
+/// # Safety
+/// `store` came from [`hectare_store_create`]; `page` has as many bytes as a page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hectare_store_put(
+    store: *const PageStore,
+    key: usize,
+    page: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let store = unsafe { &*store };
+    // SAFETY: as above.
+    let page = unsafe { core::slice::from_raw_parts(page.cast(), store.page_bytes) };
+    store.store.put(key, page).map_or_else(status, |()| 0)
+}
+
+/// Copies a page out.
+///
+/// # Safety
+/// As of [`hectare_store_put`]; nobody else uses what is at `page`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hectare_store_get(
+    store: *const PageStore,
+    key: usize,
+    page: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let store = unsafe { &*store };
+    // SAFETY: as above. A store writes the page whole and reads nothing of it.
+    let page = unsafe { core::slice::from_raw_parts_mut(page.cast(), store.page_bytes) };
+    found(store.store.get(key, page))
+}
+
+/// Forgets a page.
+///
+/// # Safety
+/// `store` came from [`hectare_store_create`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hectare_store_remove(store: *const PageStore, key: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    found(unsafe { &*store }.store.remove(key))
+}
+
+/// Compacts the pool. Returns the bytes given back.
+///
+/// # Safety
+/// `store` came from [`hectare_store_create`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hectare_store_compact(store: *const PageStore) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { &*store }.store.compact()
+}
+
+/// Tells what the store holds.
+///
+/// # Safety
+/// `store` came from [`hectare_store_create`]; `stat` is the caller's to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hectare_store_stat(store: *const PageStore, stat: *mut PageStoreStat) {
+    // SAFETY: the caller's promise.
+    let stats = unsafe { &*store }.store.stats();
+    let told = PageStoreStat {
+        pages: stats.pages,
+        original_bytes: stats.original_bytes,
+        compressed_bytes: stats.compressed_bytes,
+        pool_bytes: stats.pool_bytes,
+        table_bytes: stats.table_bytes,
+        limit_bytes: stats.limit_bytes,
+        same_filled_pages: stats.same_filled_pages,
+        raw_pages: stats.raw_pages,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { stat.write(told) };
+}

@@ -1,0 +1,90 @@
+/* Uses every name of hectare_store.h. Exits with 0 if all of it does what the header says. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "hectare_store.h"
+
+enum { PAGES = 300, PAGE = 4096 };
+
+static unsigned char page[PAGE], other[PAGE];
+
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "store.c:%d: %s\n", __LINE__, #what); \
+            return 1; \
+        } \
+    } while (0)
+
+/* Lines of text that differ from key to key. */
+static void fill(unsigned char *out, size_t key) {
+    size_t at = 0, line = 0;
+    while (at < PAGE) {
+        char text[64];
+        int length = snprintf(text, sizeof text, "%zu: line %zu of page %zu\n", key * line, line, key);
+        size_t room = PAGE - at;
+        memcpy(out + at, text, (size_t)length < room ? (size_t)length : room);
+        at += (size_t)length;
+        line++;
+    }
+}
+
+int main(void) {
+    CHECK(hectare_store_create(10, 100, 0) == NULL);
+    hectare_store_destroy(NULL);
+
+    hectare_store *store = hectare_store_create(PAGES, PAGE, 0);
+    CHECK(store != NULL);
+    CHECK(hectare_store_get(store, 0, page) == -ENOENT);
+    CHECK(hectare_store_put(store, PAGES, page) == -EINVAL);
+    for (size_t key = 1; key < PAGES; key++) {
+        fill(page, key);
+        CHECK(hectare_store_put(store, key, page) == 0);
+    }
+    memset(page, 7, PAGE);
+    CHECK(hectare_store_put(store, 0, page) == 0);
+    for (size_t key = 1; key < PAGES; key++) {
+        fill(page, key);
+        CHECK(hectare_store_get(store, key, other) == 0);
+        CHECK(memcmp(page, other, PAGE) == 0);
+    }
+
+    struct hectare_store_stat stat;
+    hectare_store_stat(store, &stat);
+    CHECK(stat.pages == PAGES && stat.original_bytes == (size_t)PAGES * PAGE);
+    CHECK(stat.same_filled_pages == 1 && stat.raw_pages == 0 && stat.limit_bytes == 0);
+    CHECK(stat.compressed_bytes < stat.pool_bytes && stat.pool_bytes < stat.original_bytes / 2);
+    CHECK(stat.table_bytes == PAGES * 48);
+
+    for (size_t key = 0; key < PAGES; key++) {
+        CHECK(key % 3 == 0 || hectare_store_remove(store, key) == 0);
+    }
+    CHECK(hectare_store_remove(store, 1) == -ENOENT);
+    size_t before = stat.pool_bytes;
+    size_t given = hectare_store_compact(store);
+    hectare_store_stat(store, &stat);
+    CHECK(stat.pages == PAGES / 3 && stat.pool_bytes + given <= before);
+    fill(page, 3);
+    CHECK(hectare_store_get(store, 3, other) == 0 && memcmp(page, other, PAGE) == 0);
+    hectare_store_destroy(store);
+
+    /* Pages that do not become shorter, and a limit. */
+    store = hectare_store_create(PAGES, PAGE, 256 << 10);
+    CHECK(store != NULL);
+    unsigned long long state = 1;
+    int status = 0;
+    size_t key = 0;
+    while (key < PAGES && status == 0) {
+        for (size_t at = 0; at < PAGE; at++) {
+            state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+            page[at] = (unsigned char)(state >> 56);
+        }
+        status = hectare_store_put(store, key++, page);
+    }
+    CHECK(status == -ENOSPC);
+    hectare_store_stat(store, &stat);
+    CHECK(stat.raw_pages == stat.pages && stat.pages == key - 1 && stat.limit_bytes == 256 << 10);
+    hectare_store_destroy(store);
+    return 0;
+}
