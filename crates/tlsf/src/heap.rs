@@ -125,16 +125,34 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if size > Block::<R::Row>::payload_bytes(self.table.max_near_class()) {
             return self.malloc_large(size);
         }
-        let bin = Bin::above::<R::Row>(size + (Self::HEADER_BYTES - 1));
-        // A block of the next list has at most two widths too much, and is not split.
-        let near = self.table.near(bin);
-        let index = self.table.head(near);
+        let above_bytes = size + (Self::HEADER_BYTES - 1);
+        match Bin::above_in_first_row::<R::Row>(above_bytes) {
+            // The list tells the size: what follows the block is found without waiting for its header.
+            Some(bin) => self.malloc_near(size, bin, |near, _| near.free_header()),
+            None => {
+                let bin = Bin::above::<R::Row>(above_bytes);
+                self.malloc_near(size, bin, |_, block| block.header())
+            }
+        }
+    }
+
+    /// Allocates `size` bytes from `bin`, their own list, or the one after; `sized` gives the size of
+    /// a block there as a header. A block of the list after has at most two widths too much, and is
+    /// not split.
+    #[inline(always)]
+    fn malloc_near(
+        &mut self,
+        size: usize,
+        bin: Bin,
+        sized: impl FnOnce(Bin, Block<R::Row>) -> Header,
+    ) -> Option<NonNull<u8>> {
+        let (near, index) = self.table.near(bin);
         if index == 0 {
             return self.malloc_larger(size, bin);
         }
         let block = self.block(index);
         self.table.pop(near, block.next());
-        Some(self.use_whole(block, block.header()))
+        Some(self.use_whole(block, sized(near, block)))
     }
 
     /// Frees a block.
@@ -336,13 +354,14 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         None
     }
 
-    /// Makes all of a free block that is in no list used.
+    /// Makes all of a free block that is in no list used; the flags of `size` say nothing.
     #[inline(always)]
-    pub(crate) fn use_whole(&mut self, block: Block<R::Row>, header: Header) -> NonNull<u8> {
-        let next = block.behind(header);
+    pub(crate) fn use_whole(&mut self, block: Block<R::Row>, size: Header) -> NonNull<u8> {
+        let header = block.header();
+        let next = block.behind(size);
         next.set_header(next.header().without_prev_free());
         block.set_header(header.without_free());
-        self.hand_out(block, header)
+        self.hand_out(block, size)
     }
 
     /// Makes the first `granules` of a free block that is in no list used, and the rest the victim.

@@ -25,6 +25,8 @@
 //! (Masmano, Ripoll, Crespo, Real: "TLSF: a new dynamic memory allocator for real-time systems",
 //! ECRTS 2004.)
 
+use core::hint::select_unpredictable;
+
 use crate::block::Header;
 use crate::word::Word;
 
@@ -56,6 +58,20 @@ impl Bin {
     #[inline(always)]
     pub(crate) fn above<S: Shape>(bytes: usize) -> Self {
         Self(Self::of_parts::<S>(bytes, S::GRANULE_LOG2).0.wrapping_add(1))
+    }
+
+    /// As [`above`](Self::above), if that list is in the first row, without a logarithm. All blocks of
+    /// the list, and of the one after, have one size.
+    #[inline(always)]
+    pub(crate) fn above_in_first_row<S: Shape>(bytes: usize) -> Option<Self> {
+        let bin = bytes >> S::GRANULE_LOG2;
+        (bin < 1 << S::SECOND_LOG2).then_some(Self(bin))
+    }
+
+    /// The header of the free blocks of this list, which are of one size.
+    #[inline(always)]
+    pub(crate) fn free_header(self) -> Header {
+        Header::free(self.0 + 1)
     }
 
     /// The list where a block is filed whose size is so many parts, `2^part_log2` a granule; before
@@ -154,13 +170,11 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Shape for Row<W, SECOND
 }
 
 /// The rows of a heap: `[Row; FIRST]`, or `[Row]` where their number is chosen at run time.
-pub trait Rows: sealed::Sealed {
+pub trait Rows:
+    sealed::Sealed + AsRef<[<Self as Rows>::Row]> + AsMut<[<Self as Rows>::Row]>
+{
     /// What the rows are.
     type Row: Shape;
-    /// All rows.
-    fn rows(&self) -> &[Self::Row];
-    /// All rows.
-    fn rows_mut(&mut self) -> &mut [Self::Row];
     /// How many classes the first level has.
     fn count(&self) -> usize;
 }
@@ -175,16 +189,6 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Rows for [Row<W, SECOND
     type Row = Row<W, SECOND, GRANULE>;
 
     #[inline(always)]
-    fn rows(&self) -> &[Self::Row] {
-        self
-    }
-
-    #[inline(always)]
-    fn rows_mut(&mut self) -> &mut [Self::Row] {
-        self
-    }
-
-    #[inline(always)]
     fn count(&self) -> usize {
         // The most for which `storage_rows` gives no more than there are.
         let (words, bits) = (self.len() * (SECOND + 1), W::BITS as usize);
@@ -196,16 +200,6 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize, const FIRST: usize> Row
     for [Row<W, SECOND, GRANULE>; FIRST]
 {
     type Row = Row<W, SECOND, GRANULE>;
-
-    #[inline(always)]
-    fn rows(&self) -> &[Self::Row] {
-        self
-    }
-
-    #[inline(always)]
-    fn rows_mut(&mut self) -> &mut [Self::Row] {
-        self
-    }
 
     #[inline(always)]
     fn count(&self) -> usize {
@@ -265,7 +259,7 @@ impl<R: ?Sized + Rows> Table<R> {
     #[inline(always)]
     fn load(&self, word: usize) -> WordOf<R> {
         debug_assert!(word < self.words(), "word {word} of a TLSF table");
-        let at = self.rows.rows().as_ptr().cast::<WordOf<R>>().wrapping_add(word);
+        let at = self.rows.as_ref().as_ptr().cast::<WordOf<R>>().wrapping_add(word);
         // SAFETY: by invariant 2 every row and bin is one of the table, and so is its word.
         unsafe { at.read() }
     }
@@ -273,13 +267,13 @@ impl<R: ?Sized + Rows> Table<R> {
     #[inline(always)]
     fn store(&mut self, word: usize, value: usize) {
         debug_assert!(word < self.words(), "word {word} of a TLSF table");
-        let at = self.rows.rows_mut().as_mut_ptr().cast::<WordOf<R>>().wrapping_add(word);
+        let at = self.rows.as_mut().as_mut_ptr().cast::<WordOf<R>>().wrapping_add(word);
         // SAFETY: as in `load`; the rows are borrowed mutably.
         unsafe { at.write(WordOf::<R>::truncate(value)) };
     }
 
     fn words(&self) -> usize {
-        self.rows.rows().len() * ((1 << R::Row::SECOND_LOG2) + 1)
+        self.rows.as_ref().len() * ((1 << R::Row::SECOND_LOG2) + 1)
     }
 
     /// How many lists there are.
@@ -327,13 +321,18 @@ impl<R: ?Sized + Rows> Table<R> {
         old
     }
 
-    /// `bin`, or the list after if `bin` is empty; not past the last list.
+    /// `bin`, or the list after if `bin` is empty, which must not be past the last one; and its first
+    /// block, or 0.
     ///
     /// Where sizes are mixed it cannot be foreseen which, so it is computed: a branch that is
-    /// mispredicted here is known late, since the head waits for what the free before it pushed.
+    /// mispredicted here is known late, since the head waits for what the free before it pushed. Both
+    /// heads are loaded, lest the second wait for the first.
     #[inline(always)]
-    pub(crate) fn near(&self, bin: Bin) -> Bin {
-        Bin(bin.0 + usize::from(self.head(bin) == 0))
+    pub(crate) fn near(&self, bin: Bin) -> (Bin, usize) {
+        let after = Bin(bin.0 + 1);
+        let (own_head, after_head) = (self.head(bin), self.head(after));
+        let near = Bin(bin.0 + usize::from(own_head == 0));
+        (near, select_unpredictable(own_head != 0, own_head, after_head))
     }
 
     /// Takes the first block of `bin` out and makes `head`, a block or 0, the first.
