@@ -1,26 +1,18 @@
 //! The heap: allocation and freeing in constant time.
 
-use core::hint::{cold_path, select_unpredictable};
+use core::hint::cold_path;
 use core::ptr::NonNull;
 
+use crate::bin::Bin;
 use crate::block::{Block, Header};
 use crate::error::{Failure, Misuse};
-use crate::table::{Bin, Row, Rows, Shape, Table, WordOf};
+use crate::table::{Row, Rows, Shape, Table, WordOf};
 use crate::word::Word;
-
-/// How many blocks of a list are looked at when the list may hold a block that is large enough,
-/// but need not, and all lists after it are empty.
-pub(crate) const PROBES: usize = 4;
 
 /// A remainder smaller than this many granules, or than 1/32 of what was asked for, stays with its
 /// block: shreds would only be joined again by the free of either neighbour.
 const MIN_REMAINDER_GRANULES: usize = 2;
 const MIN_REMAINDER_SHIFT: u32 = 5;
-
-/// Blocks of fewer granules than this are cut off the victim without a search past the next list...
-const SMALL_GRANULES: usize = 8;
-/// ... while it has fewer than this: a wilderness is not what small blocks shall be strewn over.
-const WILDERNESS_GRANULES: usize = 4096;
 
 /// A heap with two-level segregated fit, over pools that the caller adds.
 ///
@@ -269,39 +261,6 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Takes a free block of at least `granules`, all of which `bin` and the lists after it have,
-    /// out of its list, or makes the victim none.
-    #[inline(always)]
-    pub(crate) fn take(&mut self, granules: usize, bin: Bin) -> Option<Block<R::Row>> {
-        let victim_granules = self.victim_granules.get();
-        let victim_fits = victim_granules >= granules;
-        if victim_fits && granules < SMALL_GRANULES && victim_granules < WILDERNESS_GRANULES {
-            return Some(self.take_victim());
-        }
-        match self.table.find(bin) {
-            Some(bin) if !victim_fits || bin < Bin::of::<R::Row>(victim_granules) => {
-                let block = self.block(self.table.head(bin));
-                self.table.pop(bin, block.next());
-                Some(block)
-            }
-            _ => victim_fits.then(|| self.take_victim()),
-        }
-    }
-
-    /// The victim, which is none afterwards.
-    #[inline(always)]
-    fn take_victim(&mut self) -> Block<R::Row> {
-        let block = self.block(self.victim.get());
-        self.set_victim(0, 0);
-        block
-    }
-
-    #[inline(always)]
-    fn set_victim(&mut self, index: usize, granules: usize) {
-        self.victim = WordOf::<R>::truncate(index);
-        self.victim_granules = WordOf::<R>::truncate(granules);
-    }
-
     /// Allocates `granules`, all of whose larger classes are empty, from their own class.
     #[cold]
     fn malloc_probing(&mut self, granules: usize) -> Option<NonNull<u8>> {
@@ -321,25 +280,6 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             return self.fail(usize::MAX);
         }
         self.malloc_probing(Self::granules_unchecked(size))
-    }
-
-    /// The victim or one of the first blocks in the list of `granules`, if it is large enough.
-    pub(crate) fn probe(&self, granules: usize) -> Option<Block<R::Row>> {
-        if self.victim_granules.get() >= granules {
-            return Some(self.block(self.victim.get()));
-        }
-        let mut index = self.table.head(Bin::of::<R::Row>(granules));
-        for _ in 0..PROBES {
-            if index == 0 {
-                break;
-            }
-            let block = self.block(index);
-            if block.header().granules() >= granules {
-                return Some(block);
-            }
-            index = block.next();
-        }
-        None
     }
 
     #[cold]
@@ -397,103 +337,6 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         self.note_used(header.size_bits());
         // SAFETY: a block's payload lies behind its header, so not at address zero.
         unsafe { NonNull::new_unchecked(block.as_ptr()) }
-    }
-
-    /// Counts so much more as used, in the units of headers.
-    #[inline(always)]
-    pub(crate) fn note_used(&mut self, size_bits: usize) {
-        let is_peak = self.headroom_bits < size_bits;
-        self.headroom_bits = self.headroom_bits.wrapping_sub(size_bits);
-        if is_peak {
-            self.raise_peak();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn raise_peak(&mut self) {
-        // Below zero by what the peak is higher.
-        let higher_granules = self.headroom_bits.wrapping_neg() >> Header::FLAG_BITS;
-        let peak_granules = self.peak_used_granules.get() + higher_granules;
-        self.peak_used_granules = WordOf::<R>::truncate(peak_granules);
-        self.headroom_bits = 0;
-    }
-
-    /// Counts so much less as used, in the units of headers.
-    #[inline(always)]
-    pub(crate) fn note_freed(&mut self, size_bits: usize) {
-        self.headroom_bits += size_bits;
-    }
-
-    /// How many granules are in used blocks.
-    #[inline(always)]
-    pub(crate) fn used_granules(&self) -> usize {
-        // Only overwritten headers make it negative.
-        self.peak_used_granules.get().saturating_sub(self.headroom_bits >> Header::FLAG_BITS)
-    }
-
-    /// How many granules are in free blocks.
-    pub(crate) fn free_granules(&self) -> usize {
-        // As above.
-        self.managed_granules.get().saturating_sub(self.used_granules())
-    }
-
-    /// Makes `granules` from `block` on a free block after a used one, and the victim, in whose place
-    /// the one before is listed. What follows knows already that a free block is before it.
-    #[inline(always)]
-    pub(crate) fn split_off(&mut self, block: Block<R::Row>, granules: usize) {
-        block.set_header(Header::free(granules));
-        block.after(granules).set_footer_before(Header::free(granules));
-        let (old, old_granules) = (self.victim.get(), self.victim_granules.get());
-        self.set_victim(self.index(block), granules);
-        if old != 0 {
-            self.push(self.block(old), Bin::of::<R::Row>(old_granules));
-        }
-    }
-
-    /// Puts a free block at the head of its list; or makes it the victim if there is none.
-    #[inline(always)]
-    pub(crate) fn link(&mut self, block: Block<R::Row>, granules: usize) {
-        if self.victim == WordOf::<R>::ZERO {
-            self.set_victim(self.index(block), granules);
-        } else {
-            self.push(block, Bin::of::<R::Row>(granules));
-        }
-    }
-
-    /// Puts a free block at the head of `bin`.
-    #[inline(always)]
-    fn push(&mut self, block: Block<R::Row>, bin: Bin) {
-        self.push_index(block, self.index(block), bin);
-    }
-
-    /// As [`push`](Self::push), for a block whose index is known.
-    #[inline(always)]
-    fn push_index(&mut self, block: Block<R::Row>, index: usize, bin: Bin) {
-        let old = self.table.push(bin, index);
-        block.set_next(old);
-        // Whether there was one cannot be foreseen, so the place is chosen, not the way: the `prev` of
-        // the first says nothing.
-        select_unpredictable(old != 0, self.block(old), block).set_prev(index);
-    }
-
-    /// Takes a free block of `granules` out of its list; or leaves the heap without a victim, if it
-    /// was that.
-    #[inline(always)]
-    pub(crate) fn unlink(&mut self, block: Block<R::Row>, granules: usize) {
-        let index = self.index(block);
-        if index == self.victim.get() {
-            return self.set_victim(0, 0);
-        }
-        let next = block.next();
-        let bin = Bin::of::<R::Row>(granules);
-        if self.table.head(bin) == index {
-            self.table.pop(bin, next);
-        } else {
-            let prev = block.prev();
-            self.block(prev).set_next(next);
-            select_unpredictable(next != 0, self.block(next), block).set_prev(prev);
-        }
     }
 
     #[inline(always)]

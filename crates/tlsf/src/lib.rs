@@ -2,8 +2,8 @@
 //! the caller owns. No operating system, no other allocator, no thread is needed.
 //!
 //! ```text
-//!   Sharded ─▶ Locked ─▶ Growing ─▶ Tlsf ─▶ table: which list has a block of that size?
-//!   one a CPU  a lock    regions     │ ▲     ─▶ block: headers, neighbours, links
+//!   Sharded ─▶ Locked ─▶ Growing ─▶ Tlsf ─▶ lists ─▶ bin, table: which list has a block of that size?
+//!   one a CPU  a lock    regions     │ ▲          ─▶ block: headers, neighbours, links
 //!                        from a      │ └── pool: memory added and taken back
 //!                        PageSource  └──── resize: aligned, realloc; stats; validate
 //! ```
@@ -13,11 +13,13 @@
 //! [`WideTlsf`] pools anywhere with 8, [`TinyTlsf`] up to 256 KiB with 2.
 #![no_std]
 
+mod bin;
 mod block;
 mod error;
 mod growing;
 mod heap;
 mod in_place;
+mod lists;
 mod locked;
 mod pool;
 mod resize;

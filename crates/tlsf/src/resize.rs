@@ -2,10 +2,11 @@
 
 use core::ptr::NonNull;
 
+use crate::bin::Bin;
 use crate::block::{Block, Header};
 use crate::error::Misuse;
 use crate::heap::{Tlsf, Used};
-use crate::table::{Bin, Rows, Shape};
+use crate::table::{Rows, Shape};
 
 impl<R: ?Sized + Rows> Tlsf<R> {
     /// Allocates `size` bytes at a multiple of `align`, a power of two.

@@ -1,9 +1,10 @@
 //! What the heap knows about itself at any time, in constant time.
 
-use crate::block::Block;
+use crate::block::{Block, Header};
 use crate::error::Failure;
-use crate::heap::{PROBES, Tlsf};
-use crate::table::{Rows, Shape};
+use crate::heap::Tlsf;
+use crate::lists::PROBES;
+use crate::table::{Rows, Shape, WordOf};
 use crate::word::Word;
 
 /// Figures of a heap. Bytes of blocks count their headers.
@@ -58,5 +59,44 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             index = block.next();
         }
         if largest == 0 { 0 } else { Block::<R::Row>::payload_bytes(largest) }
+    }
+
+    /// Counts so much more as used, in the units of headers.
+    #[inline(always)]
+    pub(crate) fn note_used(&mut self, size_bits: usize) {
+        let is_peak = self.headroom_bits < size_bits;
+        self.headroom_bits = self.headroom_bits.wrapping_sub(size_bits);
+        if is_peak {
+            self.raise_peak();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn raise_peak(&mut self) {
+        // Below zero by what the peak is higher.
+        let higher_granules = self.headroom_bits.wrapping_neg() >> Header::FLAG_BITS;
+        let peak_granules = self.peak_used_granules.get() + higher_granules;
+        self.peak_used_granules = WordOf::<R>::truncate(peak_granules);
+        self.headroom_bits = 0;
+    }
+
+    /// Counts so much less as used, in the units of headers.
+    #[inline(always)]
+    pub(crate) fn note_freed(&mut self, size_bits: usize) {
+        self.headroom_bits += size_bits;
+    }
+
+    /// How many granules are in used blocks.
+    #[inline(always)]
+    pub(crate) fn used_granules(&self) -> usize {
+        // Only overwritten headers make it negative.
+        self.peak_used_granules.get().saturating_sub(self.headroom_bits >> Header::FLAG_BITS)
+    }
+
+    /// How many granules are in free blocks.
+    pub(crate) fn free_granules(&self) -> usize {
+        // As above.
+        self.managed_granules.get().saturating_sub(self.used_granules())
     }
 }

@@ -1,10 +1,11 @@
 //! Checks the whole heap against its invariants.
 
+use crate::bin::Bin;
 use crate::block::{Block, Header};
 use crate::error::Corruption;
 use crate::heap::Tlsf;
 use crate::pool::Pool;
-use crate::table::{Bin, Rows, Shape};
+use crate::table::{Rows, Shape};
 use crate::word::Word;
 
 /// What a walk over the pools counts.

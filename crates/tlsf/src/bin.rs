@@ -1,0 +1,143 @@
+//! The numbers of the free lists: which sizes go to which.
+//!
+//! ```text
+//!   SECOND = 4      bin 0  1  2  3 │ 4  5  6  7 │  8   9   10  11 │  12 …
+//!   granules            1  2  3  4 │ 5  6  7  8 │9,10 11,12 …     │ 17…20 …
+//!   row                   0        │     1      │       2         │   3
+//! ```
+//!
+//! The first `2 * SECOND` bins are one granule wide; from there on each power of two is divided
+//! into `SECOND` bins. Bins are numbered through, so that the bin after the last of a row is the
+//! first of the next row, and rounding a size up to the start of a bin needs no case distinction.
+//!
+//! Bins start one granule above a multiple of their width. A power of two bytes and a header are such a
+//! size, so that the commonest requests lose nothing to rounding; and blocks of one bin do not follow
+//! each other in steps of a power of two, which would put all their headers into few sets of the caches
+//! (blocks of 8 KiB and more took half as long again).
+
+use crate::block::Header;
+use crate::table::Shape;
+use crate::word::Word;
+
+/// The number of a free list.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Bin(pub(crate) usize);
+
+impl Bin {
+    /// The list where a block of `granules` is filed.
+    #[inline(always)]
+    pub(crate) fn of<S: Shape>(granules: usize) -> Self {
+        Self::of_parts::<S>(granules, 0)
+    }
+
+    /// The list where a block with this header is filed.
+    #[inline(always)]
+    pub(crate) fn of_header<S: Shape>(header: Header) -> Self {
+        Self::of_parts::<S>(header.size_bits(), Header::FLAG_BITS)
+    }
+
+    /// The first list all of whose blocks have more than so many bytes.
+    #[inline(always)]
+    pub(crate) fn above<S: Shape>(bytes: usize) -> Self {
+        Self(Self::of_parts::<S>(bytes, S::GRANULE_LOG2).0.wrapping_add(1))
+    }
+
+    /// As [`above`](Self::above), if that list is in the first row, without a logarithm. All blocks of
+    /// the list, and of the one after, have one size.
+    #[inline(always)]
+    pub(crate) fn above_in_first_row<S: Shape>(bytes: usize) -> Option<Self> {
+        let bin = bytes >> S::GRANULE_LOG2;
+        (bin < 1 << S::SECOND_LOG2).then_some(Self(bin))
+    }
+
+    /// The header of the free blocks of this list, which are of one size.
+    #[inline(always)]
+    pub(crate) fn free_header(self) -> Header {
+        Header::free(self.0 + 1)
+    }
+
+    /// The list where a block is filed whose size is so many parts, `2^part_log2` a granule; before
+    /// the first, by wrapping, for less than a granule.
+    #[inline(always)]
+    fn of_parts<S: Shape>(parts: usize, part_log2: u32) -> Self {
+        let shift = ilog2(parts | 1 << (S::SECOND_LOG2 + part_log2)) - S::SECOND_LOG2;
+        let rows = (shift as usize) << S::SECOND_LOG2;
+        // Lists start one granule above a multiple of their width. The logarithm is that of the size
+        // itself: where it is one row too high, both rows give the same number.
+        let lists = (parts as isize - (1 << part_log2)) >> shift;
+        Self(rows.wrapping_add_signed(lists).wrapping_sub((part_log2 as usize) << S::SECOND_LOG2))
+    }
+
+    /// The size of the least blocks of the first list that has only blocks of at least `granules`,
+    /// and that list.
+    #[inline(always)]
+    pub(crate) fn round_up<S: Shape>(granules: usize) -> (usize, Self) {
+        let above = granules - 1;
+        let shift = ilog2(above | (1 << S::SECOND_LOG2)) - S::SECOND_LOG2;
+        let widths = (above + ((1 << shift) - 1)) >> shift;
+        ((widths << shift) + 1, Self(((shift as usize) << S::SECOND_LOG2) + widths))
+    }
+
+    /// The word of the bitmap where its bit is.
+    #[inline(always)]
+    pub(crate) fn word<W: Word>(self) -> usize {
+        self.0 / W::BITS as usize
+    }
+
+    /// The number of its bit in that word.
+    #[inline(always)]
+    pub(crate) fn bit<W: Word>(self) -> usize {
+        self.0 % W::BITS as usize
+    }
+}
+
+/// The number of the highest bit that is set.
+///
+/// `bsr` waits for what its target register held before, and there the compiler's choice of a
+/// register decides whether a `free` waits for the header of the next block twice: that alone was up
+/// to a quarter of its time. So the target is the source.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn ilog2(value: usize) -> u32 {
+    debug_assert!(value != 0, "the logarithm of zero");
+    let mut log2 = value;
+    // SAFETY: an instruction on a register; its result is defined, since no value here is zero.
+    unsafe { core::arch::asm!("bsr {0}, {0}", inout(reg) log2, options(pure, nomem, nostack)) };
+    log2 as u32
+}
+
+/// The number of the highest bit that is set.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline(always)]
+fn ilog2(value: usize) -> u32 {
+    value.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Row;
+
+    type Small = Row<u16, 4>;
+
+    #[test]
+    fn bins_are_numbered_through_and_hold_what_they_say() {
+        let mut last = Bin::of::<Small>(1);
+        for granules in 1..10_000 {
+            let bin = Bin::of::<Small>(granules);
+            assert!(bin.0 == last.0 || bin.0 == last.0 + 1, "{granules}");
+            last = bin;
+            let (rounded, fitting) = Bin::round_up::<Small>(granules);
+            let exact = granules == 1 || Bin::of::<Small>(granules - 1) != bin;
+            assert_eq!(fitting.0, bin.0 + usize::from(!exact), "{granules}");
+            assert_eq!(Bin::of::<Small>(rounded), fitting, "{granules}");
+            assert_ne!(Bin::of::<Small>(rounded - 1), fitting, "{granules}");
+            assert!(granules <= rounded && rounded <= granules + granules / 4, "{granules}");
+            let header = Header::free(granules).with_prev_free();
+            assert_eq!(Bin::of_header::<Small>(header), bin, "{granules}");
+            for bytes in 16 * (granules - 1)..16 * granules {
+                assert_eq!(Bin::above::<Small>(bytes), fitting, "{bytes}");
+            }
+        }
+    }
+}
