@@ -55,11 +55,12 @@ impl Workload for Sweep {
         let mut each = Vec::new();
         let window = Window::open()?;
         let start = Instant::now();
-        for (size_bytes, steps, mut slots) in phases {
+        // By reference: what the scripts take must not go while resident memory is watched.
+        for (size_bytes, steps, slots) in &mut phases {
             let phase = Instant::now();
-            execute(&steps, &mut slots, &mut tally);
-            each.push((size_bytes, phase.elapsed()));
-            drain(&mut slots, &mut tally);
+            execute(steps, slots, &mut tally);
+            each.push((*size_bytes, phase.elapsed()));
+            drain(slots, &mut tally);
         }
         let ns = start.elapsed().as_nanos() as u64;
         let mut outcome = team::finish(ops, ns, window.close()?, tally)?;
