@@ -32,6 +32,7 @@ use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::stats::{ClassStats, Stats};
 
+pub use malloc::{Diverted, Fast};
 pub(crate) use place::Place;
 
 /// A general-purpose heap over the memory of `S`. All methods may be called by any thread.

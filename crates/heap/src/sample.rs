@@ -50,8 +50,7 @@ impl Countdown {
     /// a seed for a thread that has drawn no gap yet.
     #[inline(always)]
     pub(crate) fn step(&mut self, bytes: usize, rates: impl FnOnce() -> (Rates, u64)) -> Due {
-        if let Some(passed) = self.passed(bytes) {
-            *self = passed;
+        if self.passes(bytes) {
             return Due::NOTHING;
         }
         self.bytes_left -= bytes.max(1) as i64;
@@ -60,13 +59,18 @@ impl Countdown {
         self.ended(bytes, rates, seed)
     }
 
-    /// What the counts would be behind an allocation of `bytes` at which nothing is due; `None` if
-    /// anything is, or no gap was drawn yet.
+    /// Counts an allocation of `bytes` if nothing is due at it; `false`, and nothing has changed, if
+    /// anything is, or no gap was drawn yet: [`step`](Self::step) must follow.
     #[inline(always)]
-    pub(crate) fn passed(&self, bytes: usize) -> Option<Self> {
+    pub(crate) fn passes(&mut self, bytes: usize) -> bool {
         let bytes_left = self.bytes_left - bytes.max(1) as i64;
         let calls_left = self.calls_left - 1;
-        (bytes_left | calls_left >= 0).then_some(Self { bytes_left, calls_left, ..*self })
+        if bytes_left | calls_left < 0 {
+            return false;
+        }
+        self.bytes_left = bytes_left;
+        self.calls_left = calls_left;
+        true
     }
 
     /// A gap has ended, or none was drawn yet.

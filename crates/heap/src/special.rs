@@ -29,6 +29,7 @@ use hectare_pages::{Os, PageSource};
 use crate::cache::Cache;
 use crate::class::{MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::guard::Finding;
+use crate::heap::{Diverted, Fast};
 use crate::process::{
     Process, ProcessProfile, cache_word, inside_word, named_cache, set_cache_word,
 };
@@ -164,34 +165,39 @@ impl Process {
         self.guard.explain(address)
     }
 
-    /// An object for `bytes` from the thread's cache, where a watched front is on and nothing is
-    /// due at it; without such a front, from the list of this CPU, where the thread shares that;
-    /// null when [`malloc_slow`](Self::malloc_slow) must be asked. For the front of a slow path. A
-    /// thread without a cache has drawn no gap, so nothing is taken of what its word
-    /// names.
+    /// An object for `bytes` from the list of this CPU, where the thread shares that, or a run that
+    /// the thread keeps; null when [`malloc_slow`](Self::malloc_slow) must be asked. For the front of
+    /// a slow path.
     #[inline(always)]
     pub fn malloc_middle(&'static self, bytes: usize) -> *mut u8 {
-        if self.special.load(Relaxed).is_null() {
-            if bytes > MAX_SMALL_BYTES {
-                // SAFETY: the word names this thread's cache, or a static that has no runs.
-                return unsafe { self.heap.take_own_run(cache_word(), bytes) };
-            }
+        if bytes <= MAX_SMALL_BYTES {
             return self.malloc_by_cpu(bytes);
         }
-        let cache = cache_word();
-        // SAFETY: this thread's own cache, or a static that is only read.
-        let countdown = unsafe { &raw mut (*cache.as_ptr()).countdown };
-        // SAFETY: as above.
-        let Some(passed) = (unsafe { (*countdown).passed(bytes) }) else {
+        if !self.special.load(Relaxed).is_null() {
             return core::ptr::null_mut();
-        };
-        // SAFETY: the word names this thread's cache: nobody else has drawn a gap.
-        let object = unsafe { self.heap.malloc_from(cache, bytes) };
-        if !object.is_null() {
-            // SAFETY: as above.
-            unsafe { *countdown = passed };
         }
-        object
+        // SAFETY: the word names this thread's cache, or a static that has no runs.
+        unsafe { self.heap.take_own_run(cache_word(), bytes) }
+    }
+
+    /// The object for `bytes` that [`malloc_fast`](Self::malloc_fast) was diverted from, where a
+    /// watched front is on and nothing is due at it; null when [`malloc_slow`](Self::malloc_slow)
+    /// must be asked. 20 instructions beyond the diverted path's 17.
+    ///
+    /// # Safety
+    /// `found` is what this thread's last call of that found, and it has not used its cache since.
+    #[inline(always)]
+    pub unsafe fn malloc_diverted(&'static self, bytes: usize, found: Diverted) -> *mut u8 {
+        // SAFETY: its list is not empty, so the word names this thread's own cache.
+        let countdown = unsafe { &mut (*cache_word().as_ptr()).countdown };
+        if !countdown.passes(bytes) {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { self.heap.take_diverted(found) } {
+            Fast::Object(object) => object.as_ptr(),
+            _ => core::ptr::null_mut(),
+        }
     }
 
     /// Frees an object into the list of this CPU, where the thread shares that, or keeps a run for

@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 
-use hectare::MIN_ALIGN;
+use hectare::{Diverted, Fast, MIN_ALIGN};
 
 use crate::HEAP;
 
@@ -35,8 +35,20 @@ fn out_of_memory() -> *mut u8 {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc(bytes: usize) -> *mut u8 {
-    let object = HEAP.malloc_fast(bytes);
-    if object.is_null() { malloc_slow(bytes) } else { object }
+    match HEAP.malloc_fast(bytes) {
+        Fast::Object(object) => object.as_ptr(),
+        Fast::Diverted(found) => malloc_diverted(bytes, found),
+        Fast::Missing => malloc_slow(bytes),
+    }
+}
+
+/// What the hit path has found comes in registers.
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_diverted(bytes: usize, found: Diverted) -> *mut u8 {
+    // SAFETY: found just now.
+    let object = unsafe { HEAP.malloc_diverted(bytes, found) };
+    if object.is_null() { malloc_slower(bytes) } else { object }
 }
 
 #[cold]

@@ -10,7 +10,7 @@
 use core::ffi::CStr;
 use core::ptr;
 
-use hectare::MIN_ALIGN;
+use hectare::{Diverted, Fast, MIN_ALIGN};
 
 use crate::HEAP;
 use crate::abi::{aligned, free, free_aligned_sized, free_sized};
@@ -54,17 +54,31 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
 
 #[inline(always)]
 extern "C-unwind" fn new(bytes: usize) -> *mut u8 {
-    let object = HEAP.malloc_fast(bytes);
-    if object.is_null() { new_slow(bytes) } else { object }
+    match HEAP.malloc_fast(bytes) {
+        Fast::Object(object) => object.as_ptr(),
+        Fast::Diverted(found) => new_diverted(bytes, found),
+        Fast::Missing => new_slow(bytes),
+    }
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_diverted(bytes: usize, found: Diverted) -> *mut u8 {
+    // SAFETY: found just now.
+    let object = unsafe { HEAP.malloc_diverted(bytes, found) };
+    if object.is_null() { new_slower(bytes) } else { object }
 }
 
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_slow(bytes: usize) -> *mut u8 {
     let object = HEAP.malloc_middle(bytes);
-    if !object.is_null() {
-        return object;
-    }
+    if object.is_null() { new_slower(bytes) } else { object }
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_slower(bytes: usize) -> *mut u8 {
     let object = HEAP.malloc_slow(bytes);
     if object.is_null() { new_failed(bytes, MIN_ALIGN) } else { object }
 }

@@ -7,20 +7,24 @@ use hectare_pages::Os;
 use super::Process;
 use super::threads::cache_word;
 use crate::class::{ClassId, MIN_ALIGN};
+use crate::heap::Fast;
 use crate::special::Kind;
 
 impl Process {
     /// An object for `bytes`; null when memory is out.
     #[inline(always)]
     pub fn malloc(&'static self, bytes: usize) -> *mut u8 {
-        let object = self.malloc_fast(bytes);
-        if object.is_null() { self.malloc_slow(bytes) } else { object }
+        match self.malloc_fast(bytes) {
+            Fast::Object(object) => object.as_ptr(),
+            _ => self.malloc_slow(bytes),
+        }
     }
 
-    /// An object for `bytes` from the thread's cache; null when [`malloc_slow`](Self::malloc_slow)
-    /// must be asked. For a caller whose slow path does more, and is a tail call.
+    /// An object for `bytes` from the thread's cache; if there is none,
+    /// [`malloc_slow`](Self::malloc_slow) must be asked. For a caller whose slow path does more, and
+    /// is a tail call.
     #[inline(always)]
-    pub fn malloc_fast(&'static self, bytes: usize) -> *mut u8 {
+    pub fn malloc_fast(&'static self, bytes: usize) -> Fast {
         // SAFETY: the word names this thread's cache, or an absent one.
         unsafe { self.heap.malloc_fast(cache_word(), bytes) }
     }
@@ -96,13 +100,12 @@ impl Process {
     /// An object of `bytes` zeros; null when memory is out.
     #[inline(always)]
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
-        let object = self.malloc_fast(bytes);
-        if object.is_null() {
+        let Fast::Object(object) = self.malloc_fast(bytes) else {
             return self.malloc_zeroed_slow(bytes);
-        }
+        };
         // SAFETY: an object just taken, of at least `bytes`.
         unsafe { object.write_bytes(0, bytes) };
-        object
+        object.as_ptr()
     }
 
     #[cold]
@@ -137,7 +140,7 @@ impl Process {
         if class.keeps(bytes) {
             return object.as_ptr();
         }
-        let Some(moved) = NonNull::new(self.malloc_fast(bytes)) else {
+        let Fast::Object(moved) = self.malloc_fast(bytes) else {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.realloc_slow(object, bytes) };
         };
