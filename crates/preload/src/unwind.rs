@@ -13,6 +13,7 @@
 mod cursor;
 mod pointers;
 mod registers;
+mod rows;
 mod tables;
 
 use core::ffi::{c_int, c_void};

@@ -33,6 +33,10 @@ impl Cursor {
         Self { at, end: at + bytes }
     }
 
+    pub(super) fn address(&self) -> usize {
+        self.at
+    }
+
     pub(super) fn is_at_end(&self) -> bool {
         self.at >= self.end
     }

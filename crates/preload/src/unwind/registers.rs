@@ -1,25 +1,36 @@
-//! The registers of a frame, by the numbers that unwind tables give them.
+//! The registers of a frame that matter to its callers: what functions must preserve, and the return
+//! address. Unwind tables have a number for each; here each has a slot.
 
 #[cfg(target_arch = "x86_64")]
 mod processor {
-    /// How many have numbers that matter: the sixteen general ones and the return address.
-    pub(in crate::unwind) const COUNT: usize = 17;
-    pub(in crate::unwind) const FRAME_POINTER: usize = 6;
-    pub(in crate::unwind) const STACK_POINTER: usize = 7;
+    /// rbx, rbp, rsp, r12 to r15, and where the return address is.
+    pub(in crate::unwind) const SLOTS: usize = 8;
+    pub(in crate::unwind) const FRAME_POINTER: usize = 1;
+    pub(in crate::unwind) const STACK_POINTER: usize = 2;
+
+    pub(in crate::unwind) fn slot(number: usize) -> Option<usize> {
+        match number {
+            3 => Some(0),
+            6 => Some(FRAME_POINTER),
+            7 => Some(STACK_POINTER),
+            12..=16 => Some(number - 9),
+            _ => None,
+        }
+    }
 
     #[inline(always)]
-    pub(super) fn here(of: &mut [usize; COUNT]) -> usize {
+    pub(super) fn here(of: &mut [usize; SLOTS]) -> usize {
         let pc: usize;
         // SAFETY: stores what functions must preserve into the array.
         unsafe {
             core::arch::asm!(
-                "mov [{of} + 8 * 3], rbx",
-                "mov [{of} + 8 * 6], rbp",
-                "mov [{of} + 8 * 7], rsp",
-                "mov [{of} + 8 * 12], r12",
-                "mov [{of} + 8 * 13], r13",
-                "mov [{of} + 8 * 14], r14",
-                "mov [{of} + 8 * 15], r15",
+                "mov [{of} + 8 * 0], rbx",
+                "mov [{of} + 8 * 1], rbp",
+                "mov [{of} + 8 * 2], rsp",
+                "mov [{of} + 8 * 3], r12",
+                "mov [{of} + 8 * 4], r13",
+                "mov [{of} + 8 * 5], r14",
+                "mov [{of} + 8 * 6], r15",
                 "lea {pc}, [rip]",
                 of = in(reg) of.as_mut_ptr(),
                 pc = out(reg) pc,
@@ -36,25 +47,29 @@ mod processor {
 
 #[cfg(target_arch = "aarch64")]
 mod processor {
-    /// x0 to x30 and the stack pointer.
-    pub(in crate::unwind) const COUNT: usize = 32;
-    pub(in crate::unwind) const FRAME_POINTER: usize = 29;
-    pub(in crate::unwind) const STACK_POINTER: usize = 31;
+    /// x19 to x30 and the stack pointer.
+    pub(in crate::unwind) const SLOTS: usize = 13;
+    pub(in crate::unwind) const FRAME_POINTER: usize = 10;
+    pub(in crate::unwind) const STACK_POINTER: usize = 12;
+
+    pub(in crate::unwind) fn slot(number: usize) -> Option<usize> {
+        number.checked_sub(19).filter(|&slot| slot < SLOTS)
+    }
 
     #[inline(always)]
-    pub(super) fn here(of: &mut [usize; COUNT]) -> usize {
+    pub(super) fn here(of: &mut [usize; SLOTS]) -> usize {
         let pc: usize;
         // SAFETY: stores what functions must preserve into the array.
         unsafe {
             core::arch::asm!(
-                "stp x19, x20, [{of}, #8 * 19]",
-                "stp x21, x22, [{of}, #8 * 21]",
-                "stp x23, x24, [{of}, #8 * 23]",
-                "stp x25, x26, [{of}, #8 * 25]",
-                "stp x27, x28, [{of}, #8 * 27]",
-                "stp x29, x30, [{of}, #8 * 29]",
+                "stp x19, x20, [{of}, #8 * 0]",
+                "stp x21, x22, [{of}, #8 * 2]",
+                "stp x23, x24, [{of}, #8 * 4]",
+                "stp x25, x26, [{of}, #8 * 6]",
+                "stp x27, x28, [{of}, #8 * 8]",
+                "stp x29, x30, [{of}, #8 * 10]",
                 "mov {pc}, sp",
-                "str {pc}, [{of}, #8 * 31]",
+                "str {pc}, [{of}, #8 * 12]",
                 "adr {pc}, .",
                 of = in(reg) of.as_mut_ptr(),
                 pc = out(reg) pc,
@@ -79,20 +94,21 @@ mod processor {
     }
 }
 
-pub(super) use processor::{COUNT, FRAME_POINTER, STACK_POINTER};
+use processor::FRAME_POINTER;
+pub(super) use processor::{SLOTS, STACK_POINTER, slot};
 
 /// A frame as far as it is known: where it is executing, and what its caller needs back.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
     pub(super) pc: usize,
-    pub(super) registers: [usize; COUNT],
+    pub(super) registers: [usize; SLOTS],
 }
 
 impl Frame {
     /// That of the function this is inlined into.
     #[inline(always)]
     pub(super) fn here() -> Self {
-        let mut registers = [0; COUNT];
+        let mut registers = [0; SLOTS];
         let pc = processor::here(&mut registers);
         Self { pc, registers }
     }

@@ -15,7 +15,8 @@
 use core::ffi::{c_int, c_void};
 
 use super::cursor::{Cursor, read};
-use super::registers::{COUNT, Frame, STACK_POINTER, plain_address};
+use super::registers::{Frame, plain_address, slot};
+use super::rows::{Place, Row, Rule, Stack, small};
 use crate::once::Once;
 
 /// What `_dl_find_object` says of an object.
@@ -66,8 +67,9 @@ pub(super) enum Step {
 pub(super) fn step(frame: &Frame, code: Code) -> Step {
     let within = frame.pc.wrapping_sub(usize::from(code == Code::Caller));
     let Some((next, code)) = find(within).and_then(|description| {
-        let (stack, registers) = description.row(within)?.apply(&frame.registers)?;
-        let pc = plain_address(registers[description.return_register]);
+        let (stack, registers) =
+            description.row(within)?.apply(description.start, &frame.registers)?;
+        let pc = plain_address(registers[description.return_slot]);
         // A stack gets shorter on the way to a caller, unless a handler has its own.
         let is_above = stack > frame.stack_pointer() || description.is_signal;
         let code = if description.is_signal { Code::Interrupted } else { Code::Caller };
@@ -178,7 +180,7 @@ unsafe fn record(address: usize) -> Option<Cursor> {
 struct Description {
     code_align: usize,
     data_align: isize,
-    return_register: usize,
+    return_slot: usize,
     is_signal: bool,
     /// Where the code begins that it is of.
     start: usize,
@@ -230,11 +232,11 @@ impl Description {
             let bytes = own.unsigned()?;
             own.part(bytes)?;
         }
-        let is_of_pc = pc.wrapping_sub(start) < bytes && return_register < COUNT;
+        let return_slot = slot(return_register)?;
         let instructions = [common, own];
         let description =
-            Self { code_align, data_align, return_register, is_signal, start, instructions };
-        is_of_pc.then_some(description)
+            Self { code_align, data_align, return_slot, is_signal, start, instructions };
+        (pc.wrapping_sub(start) < bytes).then_some(description)
     }
 
     /// The rules at `pc`.
@@ -247,28 +249,38 @@ impl Description {
         Some(row)
     }
 
+    /// Notes where an expression lies, and passes over it.
+    fn expression(&self, code: &mut Cursor) -> Option<Place> {
+        let place = code.address().wrapping_sub(self.start) as isize;
+        let bytes: u8 = code.next()?;
+        code.part(bytes.into())?;
+        // Longer ones have a length of several bytes.
+        if bytes < 0x80 { small(place).map(Place) } else { None }
+    }
+
     /// Executes `instructions` up to those of the code behind `pc`. `initial` is what registers are
     /// restored to.
     fn execute(&self, row: &mut Row, initial: &Row, mut code: Cursor, pc: usize) -> Option<()> {
-        let mut remembered = [Row::UNKNOWN; REMEMBERED];
+        let mut remembered = [*row; REMEMBERED];
         let mut depth = 0;
         let mut at = self.start;
         while at <= pc && !code.is_at_end() {
             let opcode: u8 = code.next()?;
             let low = usize::from(opcode & 0x3f);
-            let data = |number: usize| self.data_align.wrapping_mul(number as isize);
+            let data = |number: usize| small(self.data_align.wrapping_mul(number as isize));
             let advance = |by: usize| by.wrapping_mul(self.code_align);
+            let expression = |code: &mut Cursor| self.expression(code);
             // The upper two bits are an opcode of their own, or say that the lower six are.
             match (opcode >> 6, low) {
                 (1, _) => at = at.wrapping_add(advance(low)),
-                (2, _) => row.set(low, Rule::At(data(code.unsigned()?))),
+                (2, _) => row.set(low, Rule::At(data(code.unsigned()?)?)),
                 (3, _) => row.restore(low, initial),
                 // advance_loc1, 2, 4
                 (0, 0x02) => at = at.wrapping_add(advance(code.next::<u8>()?.into())),
                 (0, 0x03) => at = at.wrapping_add(advance(code.next::<u16>()?.into())),
                 (0, 0x04) => at = at.wrapping_add(advance(code.next::<u32>()? as usize)),
                 // offset_extended
-                (0, 0x05) => row.set(code.unsigned()?, Rule::At(data(code.unsigned()?))),
+                (0, 0x05) => row.set(code.unsigned()?, Rule::At(data(code.unsigned()?)?)),
                 // restore_extended
                 (0, 0x06) => row.restore(code.unsigned()?, initial),
                 // undefined
@@ -276,7 +288,9 @@ impl Description {
                 // same_value
                 (0, 0x08) => row.set(code.unsigned()?, Rule::Same),
                 // register
-                (0, 0x09) => row.set(code.unsigned()?, Rule::Register(code.unsigned()?)),
+                (0, 0x09) => {
+                    row.set(code.unsigned()?, Rule::Register(slot(code.unsigned()?)? as u8))
+                }
                 // remember_state
                 (0, 0x0a) => {
                     *remembered.get_mut(depth)? = *row;
@@ -288,12 +302,12 @@ impl Description {
                     *row = remembered[depth];
                 }
                 // def_cfa
-                (0, 0x0c) => row.stack = Stack::Above(code.unsigned()?, code.unsigned()? as isize),
+                (0, 0x0c) => row.stack = Stack::above(code.unsigned()?, code.unsigned()? as isize)?,
                 // def_cfa_register
-                (0, 0x0d) => row.stack = Stack::Above(code.unsigned()?, row.stack.offset()?),
+                (0, 0x0d) => row.stack = row.stack.with_register(code.unsigned()?)?,
                 // def_cfa_offset
                 (0, 0x0e) => {
-                    row.stack = Stack::Above(row.stack.register()?, code.unsigned()? as isize);
+                    row.stack = row.stack.with_offset(code.unsigned()? as isize)?;
                 }
                 // def_cfa_expression
                 (0, 0x0f) => row.stack = Stack::Expression(expression(&mut code)?),
@@ -301,18 +315,17 @@ impl Description {
                 (0, 0x10) => row.set(code.unsigned()?, Rule::AtExpression(expression(&mut code)?)),
                 (0, 0x16) => row.set(code.unsigned()?, Rule::Expression(expression(&mut code)?)),
                 // offset_extended_sf
-                (0, 0x11) => row.set(code.unsigned()?, Rule::At(code.signed()? * self.data_align)),
+                (0, 0x11) => row.set(code.unsigned()?, Rule::At(data(code.signed()? as usize)?)),
                 // def_cfa_sf, def_cfa_offset_sf
                 (0, 0x12) => {
-                    row.stack = Stack::Above(code.unsigned()?, code.signed()? * self.data_align);
+                    row.stack = Stack::above(code.unsigned()?, code.signed()? * self.data_align)?;
                 }
                 (0, 0x13) => {
-                    let offset = code.signed()? * self.data_align;
-                    row.stack = Stack::Above(row.stack.register()?, offset);
+                    row.stack = row.stack.with_offset(code.signed()? * self.data_align)?;
                 }
                 // val_offset, val_offset_sf
-                (0, 0x14) => row.set(code.unsigned()?, Rule::Is(data(code.unsigned()?))),
-                (0, 0x15) => row.set(code.unsigned()?, Rule::Is(code.signed()? * self.data_align)),
+                (0, 0x14) => row.set(code.unsigned()?, Rule::Is(data(code.unsigned()?)?)),
+                (0, 0x15) => row.set(code.unsigned()?, Rule::Is(data(code.signed()? as usize)?)),
                 // nop; AArch64's change of whether the return address is signed, which is seen there
                 (0, 0x00 | 0x2d) => {}
                 // GNU_args_size
@@ -326,123 +339,3 @@ impl Description {
 
 /// How deep rows are remembered at most: compilers do not nest them.
 const REMEMBERED: usize = 2;
-
-/// Takes an expression, which its length comes before.
-fn expression(code: &mut Cursor) -> Option<Cursor> {
-    let bytes = code.unsigned()?;
-    code.part(bytes)
-}
-
-/// What the stack pointer was before the call (CFA).
-#[derive(Debug, Clone, Copy)]
-enum Stack {
-    Unknown,
-    /// So far above what a register holds.
-    Above(usize, isize),
-    Expression(Cursor),
-}
-
-impl Stack {
-    fn register(self) -> Option<usize> {
-        if let Self::Above(register, _) = self { Some(register) } else { None }
-    }
-
-    fn offset(self) -> Option<isize> {
-        if let Self::Above(_, offset) = self { Some(offset) } else { None }
-    }
-}
-
-/// What a register held before the call.
-#[derive(Debug, Clone, Copy)]
-enum Rule {
-    /// What it holds now.
-    Same,
-    Undefined,
-    /// What lies so far from the CFA.
-    At(isize),
-    /// The address so far from the CFA.
-    Is(isize),
-    /// What another holds now.
-    Register(usize),
-    /// What lies where an expression says.
-    AtExpression(Cursor),
-    Expression(Cursor),
-}
-
-/// The rules at one place in the code.
-#[derive(Debug, Clone, Copy)]
-struct Row {
-    stack: Stack,
-    rules: [Rule; COUNT],
-}
-
-impl Row {
-    const UNKNOWN: Self = Self { stack: Stack::Unknown, rules: [Rule::Same; COUNT] };
-
-    /// Sets a rule; registers beyond the general ones are nobody's return address or frame.
-    fn set(&mut self, register: usize, rule: Rule) {
-        if let Some(place) = self.rules.get_mut(register) {
-            *place = rule;
-        }
-    }
-
-    fn restore(&mut self, register: usize, initial: &Row) {
-        if let Some(&rule) = initial.rules.get(register) {
-            self.set(register, rule);
-        }
-    }
-
-    /// The CFA of a frame, and its caller's registers. An undefined one is 0.
-    fn apply(&self, registers: &[usize; COUNT]) -> Option<(usize, [usize; COUNT])> {
-        let stack = match self.stack {
-            Stack::Unknown => return None,
-            Stack::Above(register, offset) => registers.get(register)?.wrapping_add_signed(offset),
-            Stack::Expression(expression) => evaluate(expression, None, registers)?,
-        };
-        let mut callers = *registers;
-        // A caller's stack pointer is the CFA, unless a rule says otherwise.
-        callers[STACK_POINTER] = stack;
-        for (value, rule) in callers.iter_mut().zip(self.rules) {
-            match rule {
-                Rule::Same => {}
-                Rule::Undefined => *value = 0,
-                // SAFETY: the tables say that the register was saved there, on the stack.
-                Rule::At(offset) => *value = unsafe { read(stack.wrapping_add_signed(offset)) },
-                Rule::Is(offset) => *value = stack.wrapping_add_signed(offset),
-                Rule::Register(register) => *value = *registers.get(register)?,
-                Rule::AtExpression(expression) => {
-                    let place = evaluate(expression, Some(stack), registers)?;
-                    // SAFETY: as above.
-                    *value = unsafe { read(place) };
-                }
-                Rule::Expression(expression) => {
-                    *value = evaluate(expression, Some(stack), registers)?;
-                }
-            }
-        }
-        Some((stack, callers))
-    }
-}
-
-/// What an expression makes of `first`: of those operations only that compilers use where a stack was
-/// realigned, and the C library where a signal came.
-fn evaluate(mut code: Cursor, first: Option<usize>, registers: &[usize; COUNT]) -> Option<usize> {
-    let mut top = first;
-    while !code.is_at_end() {
-        let opcode: u8 = code.next()?;
-        top = Some(match opcode {
-            // deref
-            // SAFETY: the tables say that what is wanted lies there, on the stack.
-            0x06 => unsafe { read(top?) },
-            // plus_uconst
-            0x23 => top?.wrapping_add(code.unsigned()?),
-            // breg0 to breg31
-            0x70..=0x8f => {
-                let value = registers.get(usize::from(opcode - 0x70))?;
-                value.wrapping_add_signed(code.signed()?)
-            }
-            _ => return None,
-        });
-    }
-    top
-}
