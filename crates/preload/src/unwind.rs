@@ -11,6 +11,7 @@
 //! much, and that library 100 KB of resident memory in every program that would not have it.
 
 mod cursor;
+mod known;
 mod pointers;
 mod registers;
 mod rows;
@@ -21,6 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hectare::MAX_FRAMES;
 
+use known::Known;
 use registers::Frame;
 use tables::{Code, Step};
 
@@ -73,8 +75,9 @@ fn is_own(address: usize) -> bool {
 pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
     let mut frame = Frame::here();
     let mut code = Code::Interrupted;
+    let known = &mut Known::borrow();
     while is_own(frame.pc) {
-        let Step::To(next, of) = tables::step(&frame, code) else { return 0 };
+        let Step::To(next, of) = tables::step(&frame, code, known) else { return 0 };
         (frame, code) = (next, of);
     }
     frames[0] = frame.pc;
@@ -86,7 +89,7 @@ pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
         }
     }
     while count < MAX_FRAMES {
-        match tables::step(&frame, code) {
+        match tables::step(&frame, code, known) {
             Step::To(next, of) => (frame, code) = (next, of),
             Step::Outermost => break,
             Step::Unknown => return pointers::follow(&frame, frames, count),

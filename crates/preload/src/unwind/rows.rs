@@ -78,25 +78,34 @@ impl Row {
             self.rules[slot] = initial.rules[slot];
         }
     }
+}
 
-    /// The CFA of a frame whose code begins at `start`, and its caller's registers. An undefined one
-    /// is 0.
-    pub(super) fn apply(
-        &self,
-        start: usize,
-        registers: &[usize; SLOTS],
-    ) -> Option<(usize, [usize; SLOTS])> {
-        let stack = match self.stack {
+/// The rules at one place in the code, and what else a step needs to know of that.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) row: Row,
+    /// Where the code begins.
+    pub(super) start: usize,
+    /// Where its return address is.
+    pub(super) return_slot: usize,
+    /// Whether it is what a signal's handler returns to.
+    pub(super) is_signal: bool,
+}
+
+impl Rules {
+    /// The CFA of a frame, and its caller's registers. An undefined one is 0.
+    pub(super) fn apply(&self, registers: &[usize; SLOTS]) -> Option<(usize, [usize; SLOTS])> {
+        let stack = match self.row.stack {
             Stack::Unknown => return None,
             Stack::Above(slot, offset) => {
                 registers[usize::from(slot?)].wrapping_add_signed(offset as isize)
             }
-            Stack::Expression(place) => evaluate(start, place, None, registers)?,
+            Stack::Expression(place) => evaluate(self.start, place, None, registers)?,
         };
         let mut callers = *registers;
         // A caller's stack pointer is the CFA, unless a rule says otherwise.
         callers[STACK_POINTER] = stack;
-        for (value, rule) in callers.iter_mut().zip(self.rules) {
+        for (value, rule) in callers.iter_mut().zip(self.row.rules) {
             match rule {
                 Rule::Same => {}
                 Rule::Undefined => *value = 0,
@@ -107,12 +116,12 @@ impl Row {
                 Rule::Is(offset) => *value = stack.wrapping_add_signed(offset as isize),
                 Rule::Register(slot) => *value = registers[usize::from(slot)],
                 Rule::AtExpression(place) => {
-                    let place = evaluate(start, place, Some(stack), registers)?;
+                    let place = evaluate(self.start, place, Some(stack), registers)?;
                     // SAFETY: as above.
                     *value = unsafe { read(place) };
                 }
                 Rule::Expression(place) => {
-                    *value = evaluate(start, place, Some(stack), registers)?;
+                    *value = evaluate(self.start, place, Some(stack), registers)?;
                 }
             }
         }

@@ -15,8 +15,9 @@
 use core::ffi::{c_int, c_void};
 
 use super::cursor::{Cursor, read};
+use super::known::Known;
 use super::registers::{Frame, plain_address, slot};
-use super::rows::{Place, Row, Rule, Stack, small};
+use super::rows::{Place, Row, Rule, Rules, Stack, small};
 use crate::once::Once;
 
 /// What `_dl_find_object` says of an object.
@@ -64,15 +65,14 @@ pub(super) enum Step {
 }
 
 /// Goes from a frame to the next.
-pub(super) fn step(frame: &Frame, code: Code) -> Step {
+pub(super) fn step(frame: &Frame, code: Code, known: &mut Known) -> Step {
     let within = frame.pc.wrapping_sub(usize::from(code == Code::Caller));
-    let Some((next, code)) = find(within).and_then(|description| {
-        let (stack, registers) =
-            description.row(within)?.apply(description.start, &frame.registers)?;
-        let pc = plain_address(registers[description.return_slot]);
+    let Some((next, code)) = rules(within, known).and_then(|rules| {
+        let (stack, registers) = rules.apply(&frame.registers)?;
+        let pc = plain_address(registers[rules.return_slot]);
         // A stack gets shorter on the way to a caller, unless a handler has its own.
-        let is_above = stack > frame.stack_pointer() || description.is_signal;
-        let code = if description.is_signal { Code::Interrupted } else { Code::Caller };
+        let is_above = stack > frame.stack_pointer() || rules.is_signal;
+        let code = if rules.is_signal { Code::Interrupted } else { Code::Caller };
         is_above.then_some((Frame { pc, registers }, code))
     }) else {
         return Step::Unknown;
@@ -80,13 +80,20 @@ pub(super) fn step(frame: &Frame, code: Code) -> Step {
     if next.pc == 0 { Step::Outermost } else { Step::To(next, code) }
 }
 
-/// The description of the code at `pc`.
-fn find(pc: usize) -> Option<Description> {
+/// The rules at `pc`.
+fn rules(pc: usize, known: &mut Known) -> Option<Rules> {
     let header = eh_frame_header(pc)?;
     // SAFETY: the dynamic linker says that the object's table lies there.
+    if let Some(rules) = unsafe { known.get(pc, header) } {
+        return Some(*rules);
+    }
+    // SAFETY: as above.
     let description = unsafe { search(header, pc) }?;
     // SAFETY: the table says that a description lies there.
-    unsafe { Description::of(description, pc) }
+    let rules = unsafe { Description::of(description, pc) }?.rules(pc)?;
+    // SAFETY: found just now.
+    unsafe { known.note(pc, header, description, rules) };
+    Some(rules)
 }
 
 /// The address of the `.eh_frame_hdr` of the object that `pc` lies in.
@@ -240,13 +247,14 @@ impl Description {
     }
 
     /// The rules at `pc`.
-    fn row(&self, pc: usize) -> Option<Row> {
+    fn rules(&self, pc: usize) -> Option<Rules> {
         let [first, rest] = self.instructions;
         let mut row = Row::UNKNOWN;
         self.execute(&mut row, &Row::UNKNOWN, first, usize::MAX)?;
         let initial = row;
         self.execute(&mut row, &initial, rest, pc)?;
-        Some(row)
+        let Self { start, return_slot, is_signal, .. } = *self;
+        Some(Rules { row, start, return_slot, is_signal })
     }
 
     /// Notes where an expression lies, and passes over it.
