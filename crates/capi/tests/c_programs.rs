@@ -14,9 +14,14 @@ fn library(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not in {}", deps.display()))
 }
 
-/// Compiles `tests/NAME.c` with a library to a program of the test `test`; the C compiler is `$CC`
-/// or `cc`.
+/// Compiles `tests/NAME.c` with a library to a program of the test `test`.
 fn compile(test: &str, name: &str, library: &Path) -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    compile_file(test, &tests.join(format!("{name}.c")), library)
+}
+
+/// Compiles a C program; the compiler is `$CC` or `cc`.
+fn compile_file(test: &str, source: &Path, library: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let kind = library.extension().and_then(|extension| extension.to_str()).unwrap_or("none");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{kind}"));
@@ -26,7 +31,7 @@ fn compile(test: &str, name: &str, library: &Path) -> PathBuf {
         .arg(root.join("include"))
         .arg("-o")
         .arg(&program)
-        .arg(root.join("tests").join(format!("{name}.c")))
+        .arg(source)
         .arg(library)
         .args(["-lpthread", "-ldl", "-lm"])
         .output()
@@ -57,6 +62,18 @@ fn a_c_program_uses_every_name_of_tlsf_h() {
         let stderr = String::from_utf8_lossy(&overrun.stderr);
         assert!(overrun.status.success(), "{name}: {stderr}");
     }
+}
+
+#[test]
+fn the_c_program_of_the_tlsf_readme_runs() {
+    let readme = include_str!("../../tlsf/README.md");
+    let (_, block) = readme.split_once("```c\n").expect("a block of C");
+    let (program, _) = block.split_once("```").expect("its end");
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme.c");
+    std::fs::write(&source, program).expect("a file among the target's");
+    let library = library("libhectare_capi.a");
+    let output = run(&compile_file("readme", &source, &library), &library, None);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

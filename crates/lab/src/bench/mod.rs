@@ -284,6 +284,14 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
     })
 }
 
+/// A range of sizes in bytes, as `512..576`.
+fn parse_range(text: &str) -> anyhow::Result<(usize, usize)> {
+    let range = text.split_once("..").context("a range of sizes is LOW..HIGH")?;
+    let (low, high) = (range.0.parse()?, range.1.parse()?);
+    anyhow::ensure!(low < high, "no size is from {low} to below {high}");
+    Ok((low, high))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@
 //! since whatever disturbs a run makes it longer. Wide ranges are repeated, to see how stable the
 //! time of each subject is.
 
+mod counted;
 pub(crate) mod subjects;
 
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use super::Study;
+use super::{Study, parse_range};
 use crate::report::{Report, Row, Series};
 use crate::stats::geometric_mean;
 use subjects::{Arena, Library, Subject, Who, Work};
@@ -46,15 +47,41 @@ struct Args {
     /// The arena in MiB
     #[arg(long, value_name = "MIB", default_value_t = 400)]
     arena_mib: usize,
-    /// Only subjects whose name contains this; may be given several times
+    /// Only the subject of this name, or if there is none those whose name contains it; may be given
+    /// several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// Measure only this range of sizes, as `16..80`
+    #[arg(long, value_parser = parse_range)]
+    range: Option<(usize, usize)>,
+    /// Count instructions and simulated cache misses under valgrind instead, which takes minutes
+    #[arg(long)]
+    callgrind: bool,
     /// A C TLSF with mattconte's names, as a shared library; may be given several times
     #[arg(long, value_name = "FILE")]
     library: Vec<PathBuf>,
     /// Seed of the sizes and of the order
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+}
+
+impl Args {
+    /// Who is measured.
+    fn subjects(&self) -> anyhow::Result<Vec<Who>> {
+        let mut whos: Vec<Who> = Who::BUILT_IN.to_vec();
+        for path in &self.library {
+            whos.push(Who::Library(Arc::new(Library::load(path)?)));
+        }
+        let names: Vec<String> = whos.iter().map(|who| who.name().to_owned()).collect();
+        let is_meant = |only: &String, name: &str| {
+            if names.contains(only) { only == name } else { name.contains(only.as_str()) }
+        };
+        whos.retain(|who| {
+            self.only.is_empty() || self.only.iter().any(|only| is_meant(only, who.name()))
+        });
+        anyhow::ensure!(!whos.is_empty(), "no subject has such a name");
+        Ok(whos)
+    }
 }
 
 /// The wide ranges of the study.
@@ -82,14 +109,10 @@ impl Study for Tlsf {
         let args = Args::try_parse_from(args).unwrap_or_else(|error| error.exit());
         anyhow::ensure!(args.slots > 0 && args.ops > 0, "there must be slots and operations");
         anyhow::ensure!(args.step > 0 && args.rounds > 0, "there must be a step and rounds");
-        let mut whos: Vec<Who> = Who::BUILT_IN.to_vec();
-        for path in &args.library {
-            whos.push(Who::Library(Arc::new(Library::load(path)?)));
+        let whos = args.subjects()?;
+        if args.callgrind {
+            return counted::count(&args, &whos);
         }
-        whos.retain(|who| {
-            args.only.is_empty() || args.only.iter().any(|only| who.name().contains(only.as_str()))
-        });
-        anyhow::ensure!(!whos.is_empty(), "no subject has such a name");
         let mut arena = Arena::new(args.arena_mib << 20, true)?;
         let mut report = Report::new("bench tlsf");
         for (name, value) in [
@@ -105,9 +128,14 @@ impl Study for Tlsf {
         report.parameter("seed", args.seed);
         let mut sweep =
             Sweep { args: &args, arena: &mut arena, random: fastrand::Rng::with_seed(args.seed) };
-        sweep.windows(&whos, &mut report)?;
-        sweep.wide(&whos, &mut report)?;
-        sweep.tight(&whos, &mut report)?;
+        if let Some(range) = args.range {
+            let outcomes = sweep.rounds(&whos, range, args.rounds)?;
+            note(&mut report, &whos, &format!("[{}, {})", range.0, range.1), &outcomes);
+        } else {
+            sweep.windows(&whos, &mut report)?;
+            sweep.wide(&whos, &mut report)?;
+            sweep.tight(&whos, &mut report)?;
+        }
         report.notes.push(
             "time is that of one free and one malloc, the least over the rounds; the ratio is to \
              the fastest peer in the same window"
@@ -152,6 +180,12 @@ impl Replacements<'_> {
     }
 }
 
+/// What is measured: a function of its own, so that `counted` can name it.
+#[inline(never)]
+fn execute_timed<S: Subject>(subject: &mut S, slots: &mut [(*mut u8, u32)], ops: &[Op]) -> u64 {
+    Replacements::execute(subject, slots, ops)
+}
+
 impl Work for Replacements<'_> {
     type Result = Outcome;
 
@@ -159,7 +193,7 @@ impl Work for Replacements<'_> {
         let mut slots = vec![(std::ptr::null_mut(), 0); self.slots];
         let mut failed = Self::execute(subject, &mut slots, self.before);
         let start = Instant::now();
-        failed += Self::execute(subject, &mut slots, self.timed);
+        failed += execute_timed(subject, &mut slots, self.timed);
         let op_ns = start.elapsed().as_nanos() as f64 / self.timed.len() as f64;
         for (ptr, bytes) in slots {
             if !ptr.is_null() {
