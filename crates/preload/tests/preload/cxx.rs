@@ -1,6 +1,6 @@
 //! The C++ operators.
 
-use crate::harness::{Suite, add_cases};
+use crate::harness::{Suite, add_cases, preloaded, program, run};
 
 const CASES: &[&str] = &[
     "every_form",
@@ -17,4 +17,12 @@ const CASES: &[&str] = &[
 
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "cxx", "operators.cpp", CASES);
+    // Where each call leaves the hit path, and every other is due.
+    for &case in CASES {
+        suite.test_with(format!("cxx::watched::{case}"), &["c++"], move || {
+            let mut command = preloaded(program("operators.cpp")?);
+            command.arg(case).env("HECTARE_CONF", "guard:2");
+            run(&mut command)?.well().map(drop)
+        });
+    }
 }
