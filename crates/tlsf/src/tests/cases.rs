@@ -54,6 +54,41 @@ fn fragmentation_is_told_from_exhaustion() {
 }
 
 #[test]
+fn the_peak_stays_when_blocks_go() {
+    let mut arena = Arena::new(4096);
+    let (mut heap, _) = heap_over(&mut arena, 4096);
+    let blocks = [100, 500, 12].map(|bytes| heap.malloc(bytes).expect("4 KiB have room"));
+    let peak = heap.stats().used_bytes;
+    assert_eq!(peak, 112 + 512 + 16);
+    for block in blocks {
+        assert_eq!(heap.stats().peak_used_bytes, peak);
+        unsafe { heap.free(block) }.expect("allocated above");
+    }
+    heap.malloc(200).expect("4 KiB have room");
+    assert_eq!((heap.stats().used_bytes, heap.stats().peak_used_bytes), (208, peak));
+}
+
+#[test]
+fn a_request_that_only_its_own_list_can_serve_looks_at_four_blocks_of_it() {
+    // Pools of one block each; those of 129 to 132 granules are of one list, and the last comes first.
+    let least = 16 * 129 - 4;
+    for (in_front, served) in [(3, true), (4, false)] {
+        let mut arena = Arena::new(16384);
+        let mut heap: Tlsf = Tlsf::new();
+        let mut start = arena.start();
+        // The first free block of all is in no list.
+        for granules in [2, 132].into_iter().chain([129].repeat(in_front)) {
+            let bytes = 16 * granules + 16;
+            unsafe { heap.add_pool(start, bytes) }.expect("a pool of one block");
+            start = unsafe { start.add(bytes) };
+        }
+        assert_eq!(heap.malloc(least + 3 * 16).is_some(), served, "{in_front}");
+        assert_eq!(heap.last_failure(), (!served).then_some(Failure::Fragmented));
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
+
+#[test]
 fn misuse_is_refused_without_a_change() {
     let mut arena = Arena::new(4096);
     let (mut heap, _) = heap_over(&mut arena, 4096);
