@@ -1,6 +1,6 @@
 //! Where a region asks for huge pages.
 
-use hectare_base::align::align_up;
+use hectare_base::align::{align_down, align_up};
 use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
@@ -38,16 +38,33 @@ impl Region {
         }
     }
 
+    /// How many committed frames lie in units all of which is clean.
+    pub(super) fn empty_unit_frames(&self) -> usize {
+        let (mut frames, mut from) = (0, FrameId(0));
+        while let Some((first, length)) = self.clean.next_free_run(from) {
+            let end = (first.0 + length).min(self.frontier / FRAME_BYTES);
+            let whole = align_down(end, UNIT_FRAMES);
+            frames += whole.saturating_sub(align_up(first.0, UNIT_FRAMES));
+            if end < first.0 + length {
+                break;
+            }
+            from = FrameId(end);
+        }
+        frames
+    }
+
     /// Does without huge pages where less than three quarters of what was once committed is of use,
     /// `frames` frames: the rest, which went back in pieces, would come again two mebibytes at a time,
     /// each for a single object. Huge pages come again when seven eighths are of use. Where it is
-    /// not for the most part `of_slabs`, runs fill what comes again: there a half is enough. What is committed later comes in
-    /// huge pages all the same, until the next such look: a heap that grows so far has no holes for what
-    /// it needs.
+    /// not for the most part `of_slabs`, runs fill what comes again: there a half is enough, and units
+    /// from which all has gone, or moved elsewhere, do not count. What is committed later comes in huge
+    /// pages all the same, until the next such look: a heap that grows so far has no holes for what it
+    /// needs.
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
         let was_plain = self.plain_until > 0;
         let eighths = if of_slabs { 6 } else { 4 } + usize::from(was_plain);
-        let plain = frames * FRAME_BYTES < self.frontier / 8 * eighths;
+        let empty_frames = if of_slabs { 0 } else { self.empty_unit_frames() };
+        let plain = frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths;
         let plain_until = if plain { self.frontier } else { 0 };
         if plain_until == self.plain_until || self.frontier <= self.huge_from {
             return;
