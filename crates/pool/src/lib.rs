@@ -30,3 +30,8 @@ pub use dense::{Dense, Limits};
 pub use stats::PoolStats;
 pub use xv::Xv;
 pub use zs::{ClassStats, ClassTable, Zs, ZsConfig};
+
+/// The README's example is a test, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -54,3 +54,8 @@ pub use state::{PageKind, PageState};
 pub use stats::Stats;
 pub use store::Store;
 pub use tend::{Policy, Select, Tended};
+
+/// The README's example is a test, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

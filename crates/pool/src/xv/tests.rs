@@ -111,6 +111,49 @@ fn what_two_objects_of_a_page_leave_is_one_block() {
     }
 }
 
+/// A pool with one page for each of these free blocks, the last one the first of its list. Nothing else
+/// in those pages is free.
+fn with_holes(sizes: &[usize]) -> (Xv<Os>, Vec<Handle>) {
+    let pool: Xv<_> = Xv::new(Os);
+    let pages = sizes.iter().map(|size| [*size, 4096 - 2 * HEAD - size]);
+    let pages: Vec<_> =
+        pages.map(|sizes| sizes.map(|size| pool.alloc(size).expect("memory"))).collect();
+    assert_eq!(pool.stats().page_bytes, pages.len() * 4096);
+    let kept = pages.iter().map(|&[hole, other]| {
+        // SAFETY: allocated above, freed once.
+        unsafe { pool.free(hole) };
+        other
+    });
+    let kept = kept.collect();
+    (pool, kept)
+}
+
+/// Allocates these in the holes: no page must be taken, which says where each went.
+fn fill_holes(holes: &[usize], sizes: &[usize]) {
+    let (pool, mut live) = with_holes(holes);
+    live.extend(sizes.iter().map(|&size| pool.alloc(size).expect("memory")));
+    assert_eq!(pool.stats().page_bytes, holes.len() * 4096, "{sizes:?} in {holes:?}");
+    for handle in live {
+        // SAFETY: live until now.
+        unsafe { pool.free(handle) };
+    }
+    assert_eq!((pool.stats().pages_returned, pool.stats().page_bytes), (holes.len() as u64, 0));
+}
+
+#[test]
+fn the_closest_block_of_a_list_is_taken() {
+    fill_holes(&[1000, 1012], &[996, 1012]);
+    fill_holes(&[1012, 1000], &[996, 1012]);
+    fill_holes(&[1012, 1000, 1004, 1008], &[1000, 1004, 1008, 1012]);
+}
+
+#[test]
+fn a_rest_of_no_use_is_avoided_where_there_is_a_choice() {
+    fill_holes(&[1500, 2600], &[900, 1500]);
+    fill_holes(&[1200, 2600], &[900, 2600]);
+    fill_holes(&[1500], &[900]);
+}
+
 /// What a pool's pages hold, in bytes.
 #[derive(Debug, Default)]
 struct Parts {
