@@ -56,8 +56,8 @@ impl<S: PageSource, P: Park> Zs<S, P> {
     }
 }
 
-// Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// alloc 354, free 356 for 512..576; 370 and 340 for 0..4096.
+// Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`): a
+// free, an alloc and a write of 8 bytes take 754 for 512..576, 752 for 0..4096.
 impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
     fn name(&self) -> &'static str {
         "zs"

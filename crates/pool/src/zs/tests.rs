@@ -73,6 +73,31 @@ fn compaction_frees_what_the_classes_say() {
     shadow.drain(&pool);
 }
 
+/// So the emptiest become empty, and go back.
+#[test]
+fn objects_are_taken_from_the_fullest_zspage() {
+    let pool = with_chain(Os, 8).expect("memory");
+    let alloc = || pool.alloc(1500).expect("memory");
+    // SAFETY: each handle below is live, and freed once.
+    let free = |handle| unsafe { pool.free(handle) };
+    let mut first = std::vec![alloc()];
+    let mut per_zspage = 0;
+    pool.for_each_class(|class| per_zspage += class.obj_allocated);
+    let zspage_bytes = pool.stats().page_bytes;
+    first.extend((1..per_zspage).map(|_| alloc()));
+    let mut second: std::vec::Vec<_> = (0..per_zspage).map(|_| alloc()).collect();
+    assert_eq!(pool.stats().page_bytes, 2 * zspage_bytes);
+    let last = first.pop().expect("an object");
+    first.into_iter().for_each(free);
+    free(second.pop().expect("an object"));
+    second.push(alloc());
+    free(last);
+    assert_eq!(pool.stats().page_bytes, zspage_bytes);
+    second.into_iter().for_each(free);
+    let stats = pool.stats();
+    assert_eq!((stats.page_bytes, stats.pages_taken), (0, stats.pages_returned));
+}
+
 #[test]
 fn the_class_table_has_the_kernels_columns() {
     let pool = with_chain(Os, 8).expect("memory");

@@ -39,8 +39,8 @@ pub(super) fn count(args: &Args) -> anyhow::Result<Report> {
             let per_step = |count: u64| (count as f64 / steps as f64 * 100.0).round() / 100.0;
             report.rows.push(
                 Row::new(spec, format!("{}..{}", range.0, range.1))
-                    .with("alloc_instructions", per_step(spent_in(&text, "Pool>::alloc")))
-                    .with("free_instructions", per_step(spent_in(&text, "Pool>::free")))
+                    .with("alloc_instructions", per_step(spent_in(&text, "alloc")))
+                    .with("free_instructions", per_step(spent_in(&text, "free")))
                     .with("pair_instructions", per_step(counts.instructions))
                     .with("first_level_misses", per_step(counts.first_level_misses))
                     .with("last_level_misses", per_step(counts.last_level_misses)),
@@ -76,14 +76,15 @@ fn run(args: &Args, spec: &str, range: (usize, usize), steps: usize) -> anyhow::
     std::fs::read_to_string(&file).context("reading callgrind's output")
 }
 
-/// Instructions of a function whose name ends so, with all that it calls: the line after `calls=`
-/// is what a call cost.
-fn spent_in(text: &str, name_end: &str) -> u64 {
+/// Instructions of a pool's method, with all that it calls: the line after `calls=` is what a call
+/// cost. Its name is `<A as Pool>::method`, or `<impl Pool for A>::method` after a module.
+fn spent_in(text: &str, method: &str) -> u64 {
+    let end = format!(">::{method}");
     let (mut is_it, mut is_cost) = (false, false);
     let mut instructions = 0;
     for line in text.lines() {
         if let Some(name) = line.strip_prefix("cfn=") {
-            is_it = name.ends_with(name_end);
+            is_it = name.contains("Pool") && name.ends_with(&end);
         } else if line.starts_with("calls=") {
             is_cost = is_it;
         } else if std::mem::take(&mut is_cost) {
@@ -101,8 +102,9 @@ mod tests {
     #[test]
     fn what_calls_cost_is_summed_over_the_callers() {
         let text = "events: Ir Dr\nfn=fill\n10 5 1\ncfn=<A as Pool>::alloc\ncalls=2 0\n11 70 9\n\
-                    cfn=memcpy\ncalls=2 0\n11 8 9\nfn=other\ncfn=<A as Pool>::alloc\ncalls=1 0\n9 30 2\n";
-        assert_eq!(spent_in(text, "Pool>::alloc"), 100);
-        assert_eq!(spent_in(text, "Pool>::free"), 0);
+                    cfn=<B>::alloc\ncalls=2 0\n11 8 9\nfn=other\ncfn=a::<impl Pool for A<S>>::alloc\n\
+                    calls=1 0\n9 30 2\n";
+        assert_eq!(spent_in(text, "alloc"), 100);
+        assert_eq!(spent_in(text, "free"), 0);
     }
 }
