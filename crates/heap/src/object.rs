@@ -109,6 +109,26 @@ impl FreeObject {
     }
 }
 
+/// Moves what an object holds, `bytes` of it, to one that was just taken, and has `free` free the old
+/// one; if `taken` is null, nothing. Returns `taken`.
+///
+/// # Safety
+/// Both have as many bytes, and are different objects.
+#[inline(always)]
+pub(crate) unsafe fn move_to(
+    taken: *mut u8,
+    object: NonNull<u8>,
+    bytes: usize,
+    free: impl FnOnce(*mut u8),
+) -> *mut u8 {
+    if !taken.is_null() {
+        // SAFETY: the caller's promise: different objects are disjoint.
+        unsafe { taken.copy_from_nonoverlapping(object.as_ptr(), bytes) };
+        free(object.as_ptr());
+    }
+    taken
+}
+
 /// A list of free objects of one class, passed around as a unit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {

@@ -30,6 +30,7 @@ use crate::cache::Cache;
 use crate::class::{MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::guard::Finding;
 use crate::heap::{Diverted, Fast};
+use crate::object::move_to;
 use crate::process::{
     Process, ProcessProfile, cache_word, inside_word, named_cache, set_cache_word,
 };
@@ -356,13 +357,10 @@ impl Process {
             };
             let moved =
                 moved.map_or_else(|| self.plain_malloc(cache, bytes, Kind::Plain), NonNull::as_ptr);
-            if !moved.is_null() {
-                // SAFETY: both objects have as many bytes; one was just taken: they are disjoint.
-                unsafe { moved.copy_from_nonoverlapping(object.as_ptr(), old_bytes.min(bytes)) };
-                // SAFETY: the caller's promise, passed on.
-                unsafe { self.free_inside(special, cache, object.as_ptr()) };
-            }
-            return moved;
+            // SAFETY: the caller's promise, passed on.
+            let free = |object| unsafe { self.free_inside(special, cache, object) };
+            // SAFETY: both have as many bytes; one was just taken.
+            return unsafe { move_to(moved, object, old_bytes.min(bytes), free) };
         }
         if may_be_sampled(special, address) {
             self.profile.forget(address);
@@ -401,12 +399,9 @@ impl Process {
             Err(cause) => cause.abort(&Os, "realloc", object.as_ptr()),
         };
         let moved = self.hardened.malloc(&self.heap, bytes, MIN_ALIGN);
-        if !moved.is_null() {
-            // SAFETY: both objects have as many bytes; one was just taken: they are disjoint.
-            unsafe { moved.copy_from_nonoverlapping(object.as_ptr(), old_bytes.min(bytes)) };
-            self.hardened.free(&self.heap, object.as_ptr(), None);
-        }
-        moved
+        let free = |object| self.hardened.free(&self.heap, object, None);
+        // SAFETY: both have as many bytes; one was just taken.
+        unsafe { move_to(moved, object, old_bytes.min(bytes), free) }
     }
 
     /// How many bytes an object has; a pointer that is none ends the process.

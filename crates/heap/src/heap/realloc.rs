@@ -7,6 +7,7 @@ use hectare_pages::System;
 use super::{Heap, Place};
 use crate::class::MIN_ALIGN;
 use crate::huge::MIN_HUGE_BYTES;
+use crate::object::move_to;
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 
@@ -51,12 +52,9 @@ impl<S: System> Heap<S> {
         };
         // SAFETY: the caller's promise, passed on.
         let moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
-        if let Some(moved) = NonNull::new(moved) {
-            // SAFETY: both objects have as many bytes; one was just taken, so they are disjoint.
-            unsafe { object.copy_to_nonoverlapping(moved, old_bytes.min(bytes)) };
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.free_slow(seat, object.as_ptr()) };
-        }
-        moved
+        // SAFETY: the caller's promise, passed on.
+        let free = |object| unsafe { self.free_slow(seat, object) };
+        // SAFETY: both have as many bytes; one was just taken.
+        unsafe { move_to(moved, object, old_bytes.min(bytes), free) }
     }
 }

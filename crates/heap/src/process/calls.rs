@@ -8,6 +8,7 @@ use super::Process;
 use super::threads::cache_word;
 use crate::class::{ClassId, MIN_ALIGN};
 use crate::heap::Fast;
+use crate::object::move_to;
 use crate::special::Kind;
 
 impl Process {
@@ -144,11 +145,10 @@ impl Process {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.realloc_slow(object, bytes) };
         };
-        // SAFETY: both objects have as many bytes; one was just taken, so they are disjoint.
-        unsafe { object.copy_to_nonoverlapping(moved, class.object_bytes().min(bytes)) };
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.free(object.as_ptr()) };
-        moved.as_ptr()
+        let free = |object| unsafe { self.free(object) };
+        // SAFETY: both have as many bytes; one was just taken.
+        unsafe { move_to(moved.as_ptr(), object, class.object_bytes().min(bytes), free) }
     }
 
     #[cold]
