@@ -149,7 +149,7 @@ fn the_closest_block_of_a_list_is_taken() {
 
 #[test]
 fn a_rest_of_no_use_is_avoided_where_there_is_a_choice() {
-    fill_holes(&[1500, 2600], &[900, 1500]);
+    fill_holes(&[1500, 2600], &[900, 1500, 1690]);
     fill_holes(&[1200, 2600], &[900, 2600]);
     fill_holes(&[1500], &[900]);
 }
