@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("hectare-pool", &["hectare-base", "hectare-pages"]),
     ("hectare-store", &["hectare-pages", "hectare-pool"]),
     ("hectare", &["hectare-base", "hectare-pages", "hectare-buddy"]),
-    ("hectare-preload", &["hectare"]),
+    ("hectare-preload", &["hectare-base", "hectare"]),
     ("hectare-trace", &["hectare-base"]),
     ("hectare-recorder", &["hectare-base", "hectare-trace"]),
     (
@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "hectare-buddy",
             "hectare-tlsf",
             "hectare-pool",
+            "hectare-store",
             "hectare",
         ],
     ),
