@@ -54,8 +54,7 @@ pub extern "C" fn hectare_store_create(
     page_bytes: usize,
     limit_bytes: usize,
 ) -> *mut PageStore {
-    let raw_from_bytes = page_bytes / 16 * 15;
-    let config = Config { page_bytes, limit_bytes, raw_from_bytes, ..Config::new(pages) };
+    let config = Config { limit_bytes, ..Config::new(pages).of_page_bytes(page_bytes) };
     match Store::new(Dense::new(Os), config) {
         Ok(store) => Box::into_raw(Box::new(PageStore { store, page_bytes })),
         Err(_) => core::ptr::null_mut(),

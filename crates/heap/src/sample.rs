@@ -53,8 +53,6 @@ impl Countdown {
         if self.passes(bytes) {
             return Due::NOTHING;
         }
-        self.bytes_left -= bytes.max(1) as i64;
-        self.calls_left -= 1;
         let (rates, seed) = rates();
         self.ended(bytes, rates, seed)
     }
@@ -78,9 +76,11 @@ impl Countdown {
     fn ended(&mut self, bytes: usize, rates: Rates, seed: u64) -> Due {
         if self.random == 0 {
             self.random = seed | 1;
-            self.bytes_left = self.bytes(rates.mean_bytes) - bytes.max(1) as i64;
-            self.calls_left = self.calls(rates.guard_one_in) - 1;
+            self.bytes_left = self.bytes(rates.mean_bytes);
+            self.calls_left = self.calls(rates.guard_one_in);
         }
+        self.bytes_left -= bytes.max(1) as i64;
+        self.calls_left -= 1;
         let (bytes_ended, calls_ended) = (self.bytes_left < 0, self.calls_left < 0);
         // An exponential gap has no memory: by how far the last was overrun says nothing.
         if bytes_ended {

@@ -61,6 +61,11 @@ impl fmt::Debug for Evict {
     }
 }
 
+/// What saves less than a sixteenth is not worth the way back.
+const fn raw_from_bytes(page_bytes: usize) -> usize {
+    page_bytes / 16 * 15
+}
+
 impl Config {
     /// Pages of 4096 bytes, LZ4 alone, no limit, no file, contents not compared.
     #[must_use]
@@ -69,7 +74,7 @@ impl Config {
             pages,
             page_bytes: 4096,
             codecs: vec![Box::new(Lz4)],
-            raw_from_bytes: 4096 / 16 * 15,
+            raw_from_bytes: raw_from_bytes(4096),
             dedup: false,
             limit_bytes: 0,
             backing: None,
@@ -77,6 +82,12 @@ impl Config {
             evict: None,
             policy: Policy::default(),
         }
+    }
+
+    /// The same for pages of `page_bytes`; from the same share of them on they are kept raw.
+    #[must_use]
+    pub fn of_page_bytes(self, page_bytes: usize) -> Self {
+        Self { page_bytes, raw_from_bytes: raw_from_bytes(page_bytes), ..self }
     }
 
     pub(crate) fn check(&self) -> Result<(), StoreError> {

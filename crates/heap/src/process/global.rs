@@ -5,6 +5,7 @@ use core::ptr::NonNull;
 
 use super::Process;
 use crate::class::MIN_ALIGN;
+use crate::object::move_to;
 
 /// The heap as a Rust program's global allocator.
 ///
@@ -48,19 +49,16 @@ unsafe impl GlobalAlloc for Malloc {
     }
 
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        if layout.align() <= MIN_ALIGN
-            && let Some(object) = NonNull::new(object)
-        {
+        // SAFETY: an object of this allocator, by the caller's promise, and none lies at 0.
+        let object = unsafe { NonNull::new_unchecked(object) };
+        if layout.align() <= MIN_ALIGN {
             // SAFETY: the caller's promise, passed on.
             return unsafe { PROCESS.realloc(object, bytes) };
         }
         let moved = PROCESS.malloc_aligned(bytes, layout.align());
-        if !moved.is_null() {
-            // SAFETY: both have as many bytes; one was just taken, so they are disjoint.
-            unsafe { moved.copy_from_nonoverlapping(object, layout.size().min(bytes)) };
-            // SAFETY: the caller's promise, passed on.
-            unsafe { PROCESS.free(object) };
-        }
-        moved
+        // SAFETY: the caller's promise, passed on.
+        let free = |object| unsafe { PROCESS.free(object) };
+        // SAFETY: both have as many bytes; one was just taken.
+        unsafe { move_to(moved, object, layout.size().min(bytes), free) }
     }
 }

@@ -58,8 +58,8 @@ struct Args {
     #[arg(long)]
     callgrind: bool,
     /// A C TLSF with mattconte's names, as a shared library; may be given several times
-    #[arg(long, value_name = "FILE")]
-    library: Vec<PathBuf>,
+    #[arg(long = "library", value_name = "FILE")]
+    libraries: Vec<PathBuf>,
     /// Seed of the sizes and of the order
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -69,7 +69,7 @@ impl Args {
     /// Who is measured.
     fn subjects(&self) -> anyhow::Result<Vec<Who>> {
         let mut whos: Vec<Who> = Who::BUILT_IN.to_vec();
-        for path in &self.library {
+        for path in &self.libraries {
             whos.push(Who::Library(Arc::new(Library::load(path)?)));
         }
         let names: Vec<String> = whos.iter().map(|who| who.name().to_owned()).collect();

@@ -77,7 +77,7 @@ fn run(
         .args(["--range", &format!("{low}..{high}"), "--seed", &args.seed.to_string()])
         .args(["--slots", &args.slots.to_string(), "--ops", &args.ops.to_string()])
         .args(["--arena-mib", &args.arena_mib.to_string()]);
-    for library in &args.library {
+    for library in &args.libraries {
         command.arg("--library").arg(library);
     }
     let output = command.stdin(Stdio::null()).output().context("starting valgrind")?;

@@ -35,8 +35,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 3)]
     trace_rounds: usize,
     /// A C TLSF with mattconte's names, as a shared library; may be given several times
-    #[arg(long, value_name = "FILE")]
-    library: Vec<PathBuf>,
+    #[arg(long = "library", value_name = "FILE")]
+    libraries: Vec<PathBuf>,
 }
 
 /// The arena. Only what is touched is there.
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report.parameter("ops", args.ops as u64);
     report.parameter("slots", args.slots as u64);
     report.parameter("seeds", args.seeds);
-    let whos = comparable(&args.library)?;
+    let whos = comparable(&args.libraries)?;
     let mut arena = Arena::new(ARENA_BYTES, false)?;
     for sizes in [Sizes::Uniform, Sizes::Biased, Sizes::LogUniform] {
         // The same share of the arena is touched again and again, so a subject's footprint is
