@@ -30,12 +30,14 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Orderi
 use hectare_base::sync::{Lock, Park, SpinPark};
 use hectare_pages::PageSource;
 
+use crate::pin::PinCell32;
 use crate::{Handle, Pool, PoolError, PoolStats};
 
 mod area;
 mod bins;
 mod block;
 mod blocks;
+mod cells;
 mod compact;
 mod migrate;
 mod pages;
@@ -43,7 +45,7 @@ mod shard;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use area::{MAX_AREA_BYTES, Place, UNIT};
+use area::{Area, MAX_AREA_BYTES, Place, UNIT};
 use block::{HEAD_UNITS, LINKED_HEAD_UNITS};
 use shard::{MAX_PIECES, Shard};
 
@@ -51,12 +53,15 @@ const MAX_SHARDS: usize = 16;
 const CELL_BITS: u32 = 32;
 const SHARD_BITS: u32 = 8;
 const SIZE_SHIFT: u32 = CELL_BITS + SHARD_BITS;
+/// Room for a shard and some pages.
+const LEAST_AREA_BYTES: usize = 16 << 10;
+const _: () = assert!(Shard::<SpinPark>::bytes(4096) == 4096);
 
 /// The choices that a [`Dense`] pool leaves to its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Address space that a shard reserves, the most that it can hold: a power of two, 2 pages to
-    /// 2 GiB. A source that has less gives what it has.
+    /// Address space that a shard reserves for itself and all that it holds: a power of two, from
+    /// 16 KiB or 4 pages to 2 GiB. A source that has less gives what it has.
     pub area_bytes: usize,
     /// Into how many pieces an object may be cut, 1 … 16; 1 keeps every object whole.
     pub max_pieces: usize,
@@ -106,9 +111,10 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     pub fn with_limits(source: S, limits: Limits) -> Self {
         let page_bytes = source.page_bytes();
         assert!((64..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
+        let least_area_bytes = LEAST_AREA_BYTES.max(4 * page_bytes);
         assert!(
             limits.area_bytes.is_power_of_two()
-                && (2 * page_bytes..=MAX_AREA_BYTES).contains(&limits.area_bytes),
+                && (least_area_bytes..=MAX_AREA_BYTES).contains(&limits.area_bytes),
             "dense: an area of {} bytes",
             limits.area_bytes
         );
@@ -139,14 +145,6 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         unsafe { shard.as_ref() }
     }
 
-    #[inline]
-    fn shard_or_make(&self, number: usize) -> Result<&Shard<P>, PoolError> {
-        match self.shard(number) {
-            Some(shard) => Ok(shard),
-            None => self.make_shard(number),
-        }
-    }
-
     #[cold]
     fn make_shard(&self, number: usize) -> Result<&Shard<P>, PoolError> {
         let _making = self.making.lock();
@@ -167,82 +165,76 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     }
 
     #[inline]
-    fn handle(&self, shard: usize, cell: u32, size_bytes: usize) -> Result<Handle, PoolError> {
-        // A size is at least 1, so the handle is not 0.
-        let raw = (size_bytes as u64) << SIZE_SHIFT | (shard as u64) << CELL_BITS | u64::from(cell);
-        NonZeroU64::new(raw).map(Handle::new).ok_or(PoolError::Size)
+    fn handle(&self, shard: usize, cell: Place, size_bytes: usize) -> Handle {
+        let raw =
+            (size_bytes as u64) << SIZE_SHIFT | (shard as u64) << CELL_BITS | u64::from(cell.0);
+        Handle::new(NonZeroU64::new(raw).expect("a size is at least 1"))
     }
 
     /// # Safety
     /// `handle` names a live object of this pool.
     #[inline]
-    unsafe fn open(&self, handle: Handle) -> (&Shard<P>, u32, usize) {
+    unsafe fn open(&self, handle: Handle) -> (&Shard<P>, Place, usize) {
         let raw = handle.to_raw().get();
         let number = (raw >> CELL_BITS) as usize & (MAX_SHARDS - 1);
         let shard = self.shard(number).expect("a handle of a shard that does not exist");
-        (shard, raw as u32, (raw >> SIZE_SHIFT) as usize)
+        (shard, Place(raw as u32), (raw >> SIZE_SHIFT) as usize)
     }
 
-    #[inline]
-    fn alloc_in(&self, number: usize, wait: bool, size_bytes: usize) -> Result<Handle, Refusal> {
-        let shard = self.shard_or_make(number).map_err(Refusal::Pool)?;
-        let mut state = match shard.state.try_lock() {
-            Some(state) => state,
-            None if wait => shard.state.lock(),
-            None => return Err(Refusal::Held),
-        };
-        let mut locked = shard.locked(&self.source, &mut state);
-        let cell = locked.alloc(size_bytes).map_err(Refusal::Pool)?;
-        self.handle(number, cell, size_bytes).map_err(Refusal::Pool)
+    /// In a shard that exists, unless another thread holds it or it has no room.
+    #[inline(always)]
+    fn alloc_in(&self, number: usize, size_bytes: usize) -> Option<Handle> {
+        let shard = self.shard(number)?;
+        let mut state = shard.state.try_lock()?;
+        let cell = shard.locked(&self.source, &mut state).alloc(size_bytes).ok()?;
+        Some(self.handle(number, cell, size_bytes))
     }
 
-    /// The home shard was held, or had no room: the others in turn, then home again with patience.
+    /// The home shard is not there yet, or was held, or had no room: it is made, then all others are
+    /// tried in turn, then home again with patience.
     #[cold]
     fn alloc_elsewhere(&self, home: usize, size_bytes: usize) -> Result<Handle, PoolError> {
-        for step in 1..self.limits.shards {
+        for step in 0..self.limits.shards {
             let number = (home + step) & (self.limits.shards - 1);
-            if let Ok(handle) = self.alloc_in(number, false, size_bytes) {
+            if self.shard(number).is_none() {
+                // Where this fails the next one may be there.
+                let _ = self.make_shard(number);
+            }
+            if let Some(handle) = self.alloc_in(number, size_bytes) {
                 return Ok(handle);
             }
         }
-        match self.alloc_in(home, true, size_bytes) {
-            Ok(handle) => Ok(handle),
-            Err(Refusal::Pool(error)) => Err(error),
-            Err(Refusal::Held) => Err(PoolError::OutOfMemory),
-        }
+        let shard = self.make_shard(home)?;
+        let mut state = shard.state.lock();
+        let cell = shard.locked(&self.source, &mut state).alloc(size_bytes)?;
+        Ok(self.handle(home, cell, size_bytes))
     }
-}
-
-enum Refusal {
-    Held,
-    Pool(PoolError),
 }
 
 // Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
 //
 // | sizes | alloc | free |
 // |---|---|---|
-// | 0..64 | 228 | 156 |
-// | 512..576 | 319 | 159 (three in ten objects lie in pieces) |
-// | 0..4096 | 353 | 163 |
+// | 0..64 | 155 | 128 |
+// | 512..576 | 225 | 129 (three in ten objects lie in pieces) |
+// | 3072..3136 | 215 | 128 |
 impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     fn name(&self) -> &'static str {
         "dense"
     }
 
     fn max_size_bytes(&self) -> usize {
-        // The size is in the handle, in 16 bits or more.
-        self.page_bytes.min(self.limits.area_bytes - 4 * UNIT)
+        self.page_bytes
     }
 
     fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
-        if size_bytes == 0 || size_bytes > self.max_size_bytes() {
+        if size_bytes == 0 || size_bytes > self.page_bytes {
             return Err(PoolError::Size);
         }
         let home = self.home();
-        match self.alloc_in(home, false, size_bytes) {
-            Ok(handle) => Ok(handle),
-            Err(_) => self.alloc_elsewhere(home, size_bytes),
+        match self.alloc_in(home, size_bytes) {
+            Some(handle) => Ok(handle),
+            None => self.alloc_elsewhere(home, size_bytes),
         }
     }
 
@@ -260,21 +252,14 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     unsafe fn write(&self, handle: Handle, data: &[u8]) {
         // SAFETY: the caller's promise.
         let (shard, cell, _) = unsafe { self.open(handle) };
-        let pin = shard.cell(cell);
-        let mut place = Place(pin.pin());
-        let mut left = data;
-        loop {
-            let head = shard.area.head(place);
-            let skip_units = if head.has_more() { LINKED_HEAD_UNITS } else { HEAD_UNITS };
-            let room_bytes = (head.units() - skip_units) * UNIT;
-            let (now, later) = left.split_at(left.len().min(room_bytes));
-            shard.area.span().copy_in(place.forward(skip_units).offset_bytes(), now);
-            left = later;
-            if left.is_empty() {
-                break;
-            }
-            debug_assert!(head.has_more(), "more data than the object has room for");
-            place = shard.area.link(place.forward(1));
+        let pin = shard.area.cell(cell);
+        let place = Place(pin.pin());
+        let head = shard.area.head(place);
+        if head.has_more() {
+            write_pieces(shard.area, place, data);
+        } else {
+            debug_assert!(data.len() <= (head.units() - HEAD_UNITS) * UNIT, "too much data");
+            shard.area.span().copy_in(place.forward(HEAD_UNITS).offset_bytes(), data);
         }
         pin.unpin();
     }
@@ -282,7 +267,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
         // SAFETY: the caller's promise.
         let (shard, cell, size_bytes) = unsafe { self.open(handle) };
-        let pin = Pinned::new(shard, cell);
+        let pin = Pinned::new(shard.area.cell(cell));
         let mut place = pin.place;
         let mut head = shard.area.head(place);
         let span = shard.area.span();
@@ -320,7 +305,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
             stats.objects += state.objects;
             stats.stored_bytes += state.stored_bytes;
             stats.page_bytes += state.pages * self.page_bytes;
-            stats.cell_bytes += shard.cells.bytes();
+            stats.cell_bytes += state.cell_bytes::<P>(shard.area);
             stats.descriptor_bytes += Shard::<P>::bytes(self.page_bytes);
             stats.descriptor_bytes += shard.given_back.bytes();
             stats.pages_taken += state.pages_taken;
@@ -328,6 +313,25 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
             stats.objects_moved += state.objects_moved;
         }
         stats
+    }
+}
+
+/// Writes the first bytes of an object that lies in pieces, the first of them at `place`.
+#[inline(never)]
+fn write_pieces(area: Area, mut place: Place, data: &[u8]) {
+    let mut left = data;
+    loop {
+        let head = area.head(place);
+        let skip_units = if head.has_more() { LINKED_HEAD_UNITS } else { HEAD_UNITS };
+        let room_bytes = (head.units() - skip_units) * UNIT;
+        let (now, later) = left.split_at(left.len().min(room_bytes));
+        area.span().copy_in(place.forward(skip_units).offset_bytes(), now);
+        left = later;
+        if left.is_empty() {
+            return;
+        }
+        debug_assert!(head.has_more(), "more data than the object has room for");
+        place = area.link(place.forward(1));
     }
 }
 
@@ -341,37 +345,31 @@ const fn home_of(stack: usize) -> usize {
 }
 
 /// A pinned cell; dropped, it is unpinned, a reader's panic included.
-struct Pinned<'a, P: Park> {
-    shard: &'a Shard<P>,
-    cell: u32,
+struct Pinned<'a> {
+    cell: &'a PinCell32,
     place: Place,
 }
 
-impl<'a, P: Park> Pinned<'a, P> {
+impl<'a> Pinned<'a> {
     #[inline]
-    fn new(shard: &'a Shard<P>, cell: u32) -> Self {
-        Self { shard, cell, place: Place(shard.cell(cell).pin()) }
+    fn new(cell: &'a PinCell32) -> Self {
+        Self { cell, place: Place(cell.pin()) }
     }
 }
 
-impl<P: Park> Drop for Pinned<'_, P> {
+impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.shard.cell(self.cell).unpin();
+        self.cell.unpin();
     }
 }
 
 impl<S: PageSource, P> Drop for Dense<S, P> {
     fn drop(&mut self) {
-        let shard_bytes = Shard::<P>::bytes(self.page_bytes);
         for slot in &self.shards {
             let Some(shard) = NonNull::new(slot.load(Relaxed)) else { continue };
-            // SAFETY: made by `make_shard`.
-            let tables = unsafe { shard.as_ref() };
-            // SAFETY: `&mut self` says that nobody uses the pool any more.
-            unsafe { tables.release(&self.source) };
-            // SAFETY: the range that `make_shard` took; nothing names it now.
-            unsafe { self.source.release(shard.cast(), shard_bytes) };
+            // SAFETY: made by `make_shard`; `&mut self` says that nobody uses the pool any more.
+            unsafe { Shard::release(shard, &self.source) };
         }
     }
 }

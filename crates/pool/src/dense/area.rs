@@ -1,7 +1,7 @@
 //! Places in a shard, and the memory that they name.
 //!
 //! A shard reserves one contiguous range of address space, as large as it may ever become, and
-//! commits it page by page from its start. A [`Place`] counts 4-byte units from there, so that a
+//! commits it page by page: from its start for blocks, from its end for itself and its cells. A [`Place`] counts 4-byte units from there, so that a
 //! place is an address but for an addition. An area has 2 GiB at most: then one block, whose size has
 //! 29 bits, may be all of it.
 
@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hectare_pages::{PageSource, SourceError};
 
 use super::block::Head;
+use crate::pin::PinCell32;
 use crate::span::Span;
 use crate::table::{Entry, Table};
 
@@ -63,17 +64,19 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Reserves `most_bytes`, a power of two, or as much of it as the source has.
+    /// Reserves `most_bytes`, a power of two, or as much of it as the source has, down to
+    /// `least_bytes`, another.
     pub(super) fn reserve(
         source: &impl PageSource,
         most_bytes: usize,
+        least_bytes: usize,
     ) -> Result<Self, SourceError> {
         let page_bytes = source.page_bytes();
         let mut bytes = most_bytes;
         loop {
             match source.reserve(bytes, page_bytes) {
                 Ok(base) => return Ok(Self { base, last_unit: (bytes / UNIT - 1) as u32 }),
-                Err(_) if bytes > 2 * page_bytes => bytes = (bytes / 4).max(2 * page_bytes),
+                Err(_) if bytes > least_bytes => bytes = (bytes / 4).max(least_bytes),
                 Err(error) => return Err(error),
             }
         }
@@ -135,6 +138,14 @@ impl Area {
     #[inline]
     pub(super) fn link(&self, place: Place) -> Place {
         Place(self.read(place))
+    }
+
+    /// The cell at `place`.
+    #[inline]
+    pub(super) fn cell(&self, place: Place) -> &PinCell32 {
+        let word: *const AtomicU32 = self.word(place);
+        // SAFETY: a cell is an atomic word, and any word is one; it lives as long as the area.
+        unsafe { &*word.cast() }
     }
 
     /// The area as bytes.

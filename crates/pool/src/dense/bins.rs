@@ -49,7 +49,7 @@ impl Bins {
     }
 
     /// Makes `head` the first of the bin; [`Place::END`] empties it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn set_head(&mut self, bin: usize, head: Place) {
         self.heads[bin] = head;
         if head == Place::END {
@@ -61,7 +61,7 @@ impl Bins {
     }
 
     /// Makes `place` the first of the bin. Returns what was.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, bin: usize, place: Place) -> Place {
         self.words[bin / 64] |= 1 << (bin % 64);
         self.summary |= 1 << (bin / 64);

@@ -64,7 +64,10 @@ const LEAST_PAGES: usize = 64;
 enum Phase {
     Idle,
     Close,
-    Move { next_cell: u32 },
+    /// Cells below this one are still to be looked at.
+    Move {
+        above: Place,
+    },
     Open,
     Trim,
 }
@@ -192,7 +195,7 @@ impl<P: Park> Shard<P> {
         }
         self.with_lock(source, |mut shard| shard.start_sweep());
         given_pages += self.finish_pass(source);
-        given_pages * self.page_bytes
+        given_pages * source.page_bytes()
     }
 
     fn finish_pass(&self, source: &impl PageSource) -> usize {
@@ -217,7 +220,7 @@ impl<S: PageSource> Locked<'_, S> {
             return;
         }
         let committed_units = self.state.committed_bytes / UNIT;
-        let held_units = self.state.pages * self.page_bytes / UNIT;
+        let held_units = self.state.pages * self.page_bytes() / UNIT;
         let used_units = committed_units - self.state.free_units;
         let unused_units = held_units.saturating_sub(used_units);
         let is_much = unused_units * 100 > held_units * self.state.limits.compact_percent;
@@ -235,7 +238,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.state.compaction.attention_units = match self.state.limits.compact_percent {
             0 => usize::MAX,
             _ if !self.state.compaction.is_idle() => 0,
-            _ => much_units.max(least_units).max(LEAST_PAGES * self.page_bytes / UNIT),
+            _ => much_units.max(least_units).max(LEAST_PAGES * self.page_bytes() / UNIT),
         };
     }
 
@@ -247,7 +250,7 @@ impl<S: PageSource> Locked<'_, S> {
         }
         let units = self.state.committed_bytes / UNIT;
         let used_units = units - self.state.free_units;
-        let page_units = self.page_bytes / UNIT;
+        let page_units = self.page_bytes() / UNIT;
         let keep_units = used_units + (used_units >> slack_shift) + page_units;
         if keep_units + page_units >= units {
             return false;
@@ -273,8 +276,8 @@ impl<S: PageSource> Locked<'_, S> {
         match self.state.compaction.phase {
             Phase::Idle => return None,
             Phase::Close => self.close_some(),
-            Phase::Move { next_cell } => match self.move_down(next_cell) {
-                Moved::UpTo(next_cell) => self.state.compaction.phase = Phase::Move { next_cell },
+            Phase::Move { above } => match self.move_down(above) {
+                Moved::DownTo(above) => self.state.compaction.phase = Phase::Move { above },
                 Moved::All => self.start_opening(true),
                 Moved::NoRoom => self.start_opening(false),
             },
@@ -289,8 +292,8 @@ impl<S: PageSource> Locked<'_, S> {
             let place = self.state.compaction.cursor;
             let head = self.area.head(place);
             if head.is_end() {
-                let next_cell = self.cells.first() as u32;
-                self.state.compaction.enter(Phase::Move { next_cell }, Place::END);
+                let above = self.state.cells_top;
+                self.state.compaction.enter(Phase::Move { above }, Place::END);
                 return;
             }
             let next = place.forward(head.units());
@@ -334,7 +337,7 @@ impl<S: PageSource> Locked<'_, S> {
                 break;
             }
             let next = place.forward(head.units());
-            let is_large = head.is_free() && head.units() * UNIT >= self.page_bytes;
+            let is_large = head.is_free() && head.units() * UNIT >= self.page_bytes();
             // What lies before the end mark is for `Trim`.
             if is_large && given_pages < PAGES_A_STEP && !self.area.head(next).is_end() {
                 let from_page = self.state.compaction.given_to_page;

@@ -7,13 +7,13 @@ use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS};
 use super::shard::Locked;
 
 /// Cells looked at, and bytes moved, in one step.
-const CELLS_A_STEP: u32 = 64;
+const CELLS_A_STEP: usize = 64;
 const BYTES_A_STEP: usize = 16 << 10;
 
 /// How far a step came.
 pub(super) enum Moved {
-    /// Up to this cell.
-    UpTo(u32),
+    /// Down to this cell.
+    DownTo(Place),
     /// Through all cells.
     All,
     /// Until no room was left below.
@@ -21,32 +21,34 @@ pub(super) enum Moved {
 }
 
 impl<S: PageSource> Locked<'_, S> {
-    /// Moves what the next cells name out of the closed part.
-    pub(super) fn move_down(&mut self, first_cell: u32) -> Moved {
-        let end = self.state.cells_end.min(first_cell.saturating_add(CELLS_A_STEP));
+    /// Moves what the next cells below `above` name out of the closed part.
+    pub(super) fn move_down(&mut self, above: Place) -> Moved {
+        let area = self.area;
+        let end = self.state.cells_end.max(above.backward(CELLS_A_STEP));
         let mut moved_bytes = 0;
-        for cell in first_cell..end {
+        for cell in (end.0..above.0).rev().map(Place) {
             if moved_bytes >= BYTES_A_STEP {
-                return Moved::UpTo(cell);
+                return Moved::DownTo(cell.forward(1));
             }
+            let pin = area.cell(cell);
             // Who is pinned is being read, and stays; a free cell counts as pinned.
-            let Some(place) = self.cell(cell).try_pin() else { continue };
+            let Some(place) = pin.try_pin() else { continue };
             let place = Place(place);
             let Some(bytes) = self.reaches_closed(place) else {
-                self.cell(cell).unpin();
+                pin.unpin();
                 continue;
             };
             let Some(new) = self.alloc_pieces(bytes) else {
-                self.cell(cell).unpin();
+                pin.unpin();
                 return Moved::NoRoom;
             };
             self.copy(place, new, bytes);
-            self.cell(cell).move_to(new.0);
+            pin.move_to(new.0);
             self.free_pieces(place);
             self.state.objects_moved += 1;
             moved_bytes += bytes;
         }
-        if end == self.state.cells_end { Moved::All } else { Moved::UpTo(end) }
+        if end == self.state.cells_end { Moved::All } else { Moved::DownTo(end) }
     }
 
     /// The object's bytes, the last block's slack included, if a piece of it is closed.

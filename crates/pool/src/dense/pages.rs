@@ -18,25 +18,26 @@ impl<S: PageSource> Locked<'_, S> {
     /// and some more in a large shard, where calls cost more than pages.
     #[cold]
     pub(super) fn grow(&mut self, units: usize) -> Result<(), PoolError> {
-        let room_bytes = self.area.bytes() - self.state.committed_bytes;
+        let room_bytes = self.state.cells_floor.offset_bytes() - self.state.committed_bytes;
         if room_bytes == 0 {
             return Err(PoolError::Full);
         }
         let free_units = self.last_free().map_or(0, |(_, units)| units);
         // The first page has the end mark as well.
         let least_bytes = (units.saturating_sub(free_units) + 1) * UNIT;
-        let least_bytes = least_bytes.next_multiple_of(self.page_bytes).min(room_bytes);
-        let more_bytes = (self.state.pages / 256 * self.page_bytes).clamp(least_bytes, room_bytes);
+        let least_bytes = least_bytes.next_multiple_of(self.page_bytes()).min(room_bytes);
+        let more_bytes =
+            (self.state.pages / 256 * self.page_bytes()).clamp(least_bytes, room_bytes);
         self.commit(more_bytes).or_else(|_| self.commit(least_bytes))
     }
 
     fn commit(&mut self, bytes: usize) -> Result<(), PoolError> {
-        let end_page = (self.state.committed_bytes + bytes) / self.page_bytes;
+        let end_page = (self.state.committed_bytes + bytes) / self.page_bytes();
         while self.given_back.pages() < end_page {
             self.given_back.grow(self.source).map_err(|_| PoolError::OutOfMemory)?;
         }
         let from = self.area.at(self.state.committed_bytes);
-        // SAFETY: the next pages of the area, which the callers keep within it.
+        // SAFETY: the next pages of the area, which the caller keeps below the cells.
         unsafe { self.source.commit(from, bytes) }.map_err(|_| PoolError::OutOfMemory)?;
         self.add_committed(bytes);
         self.look_again(0);
@@ -46,7 +47,7 @@ impl<S: PageSource> Locked<'_, S> {
     /// Makes `bytes` that were just committed a free block before a new end mark.
     fn add_committed(&mut self, bytes: usize) {
         self.open_end();
-        let pages = bytes / self.page_bytes;
+        let pages = bytes / self.page_bytes();
         self.state.pages += pages;
         self.state.pages_taken += pages as u64;
         // The old end mark becomes the first unit of the new block.
@@ -78,15 +79,15 @@ impl<S: PageSource> Locked<'_, S> {
 
     /// Whether free memory is worth a call to the source: more than an eighth of the shard.
     pub(super) fn has_too_much_free(&self) -> bool {
-        let held_units = self.state.pages * self.page_bytes / UNIT;
-        self.state.free_units > held_units / 8 + 16 * self.page_bytes / UNIT
+        let held_units = self.state.pages * self.page_bytes() / UNIT;
+        self.state.free_units > held_units / 8 + 16 * self.page_bytes() / UNIT
     }
 
     /// The pages that lie within the free block, clear of its bookkeeping.
     fn inner_pages(&self, place: Place, units: usize) -> Range<usize> {
         let offset = place.offset_bytes();
-        let first = (offset + 3 * UNIT).div_ceil(self.page_bytes);
-        let end = (offset + (units - 1) * UNIT) / self.page_bytes;
+        let first = (offset + 3 * UNIT).div_ceil(self.page_bytes());
+        let end = (offset + (units - 1) * UNIT) / self.page_bytes();
         first..end.max(first)
     }
 
@@ -95,7 +96,7 @@ impl<S: PageSource> Locked<'_, S> {
     #[cold]
     pub(super) fn give_back_around(&mut self, place: Place, freed: Place) {
         let pages = self.inner_pages(place, self.area.head(place).units());
-        let around = freed.offset_bytes() / self.page_bytes;
+        let around = freed.offset_bytes() / self.page_bytes();
         let first = pages.start.max(around.saturating_sub(PAGES_A_STEP / 2));
         self.give_back(first..pages.end.min(around + PAGES_A_STEP / 2));
     }
@@ -133,9 +134,9 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     fn decommit(&mut self, pages: Range<usize>) -> Result<(), hectare_pages::SourceError> {
-        let start = self.area.at(pages.start * self.page_bytes);
+        let start = self.area.at(pages.start * self.page_bytes());
         // SAFETY: committed, and by invariant 4 within a free block: nobody uses them.
-        unsafe { self.source.decommit(start, pages.len() * self.page_bytes) }?;
+        unsafe { self.source.decommit(start, pages.len() * self.page_bytes()) }?;
         self.state.pages -= pages.len();
         self.state.pages_returned += pages.len() as u64;
         pages.for_each(|page| self.given_back.set_given_back(page, true));
@@ -174,13 +175,13 @@ impl<S: PageSource> Locked<'_, S> {
         let old_bytes = self.state.committed_bytes;
         let least_bytes = match place {
             Place(0) => 0,
-            _ => place.forward(MIN_UNITS + 1).offset_bytes().next_multiple_of(self.page_bytes),
+            _ => place.forward(MIN_UNITS + 1).offset_bytes().next_multiple_of(self.page_bytes()),
         };
-        let new_bytes = least_bytes.max(old_bytes.saturating_sub(most_pages * self.page_bytes));
+        let new_bytes = least_bytes.max(old_bytes.saturating_sub(most_pages * self.page_bytes()));
         if new_bytes >= old_bytes {
             return None;
         }
-        let beyond = new_bytes / self.page_bytes..old_bytes / self.page_bytes;
+        let beyond = new_bytes / self.page_bytes()..old_bytes / self.page_bytes();
         self.unlink(place, units);
         self.state.free_units -= units;
         let given = self.give_back(beyond.clone());
@@ -198,7 +199,7 @@ impl<S: PageSource> Locked<'_, S> {
         if new_bytes > 0 {
             let units_left = (self.end_mark().0 - place.0) as usize;
             let inner = self.inner_pages(place, units_left);
-            self.take_back(inner.end..new_bytes / self.page_bytes);
+            self.take_back(inner.end..new_bytes / self.page_bytes());
             self.area.set_head(self.end_mark(), Head::end(true));
             self.set_free(place, units_left);
             self.state.free_units += units_left;

@@ -1,14 +1,16 @@
 //! A shard: blocks of any size in a contiguous area, and objects in one or more of them.
 //!
 //! ```text
-//!  area     ┌──────┬────────┬──────┬──────────┬───────────────┬───┬─ ─ ─ ─ ─ ─ ─ ─
-//!           │ obj  │ free   │ obj  │ obj      │ free          │end│ not committed
-//!           └──────┴────────┴──────┴──────────┴───────────────┴───┴─ ─ ─ ─ ─ ─ ─ ─
+//!  area     ┌──────┬────────┬──────┬──────────┬─────┬───┬─ ─ ─ ─ ─ ─ ─ ─ ─┬───────┬───────┐
+//!           │ obj  │ free   │ obj  │ obj      │ free│end│ not committed    │ cells │ shard │
+//!           └──────┴────────┴──────┴──────────┴─────┴───┴─ ─ ─ ─ ─ ─ ─ ─ ─┴───────┴───────┘
 //! ```
+//!
+//! Blocks grow up, [cells](super::cells) down, and a page is a shard's last when they meet.
 //!
 //! Invariants
 //! 1. The blocks follow each other without gaps from the area's start to the end mark, which is the
-//!    last unit of what is committed.
+//!    last unit of what is committed for blocks.
 //! 2. A head's `PREV_FREE` is set exactly when the block before it is free, and then the unit
 //!    before the head holds that block's size. No two neighbours are free.
 //! 3. A free block is in the bin of its size exactly if compaction has not closed its start.
@@ -23,21 +25,15 @@ use hectare_base::sync::{Lock, Park};
 use hectare_pages::{PageSource, SourceError};
 
 use super::Limits;
-use super::area::{Area, GivenBack, PLACE_BITS, Place, UNIT};
+use super::area::{Area, GivenBack, Place, UNIT};
 use super::bins::Bins;
 use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS, MIN_UNITS};
 use super::compact::{Compaction, STEPS_AN_ALLOC};
 use crate::PoolError;
-use crate::pin::PinCell32;
-use crate::table::{Entry, Table};
-
-// SAFETY: an atomic word is valid as zero.
-unsafe impl Entry for PinCell32 {}
+use crate::table::Table;
 
 /// Words of page bits that lie in the shard's own pages: enough for 1024 pages.
 const LENT_WORDS: usize = 16;
-const WORD_BYTES: usize = size_of::<GivenBack>();
-const CELL_BYTES: usize = size_of::<PinCell32>();
 /// A free block below this many units (128 bytes) is no piece of a scattered object: the piece's
 /// head and link would cost more than 6 % of it.
 const MIN_PIECE_UNITS: usize = 32;
@@ -45,8 +41,6 @@ const MIN_PIECE_UNITS: usize = 32;
 /// little (a pool of 128 … 192, 192 … 256, 256 … 384 bytes alone: +10.1, +8.4, +6.6 % of overhead
 /// whole, +10.7, +7.7, +5.8 % in pieces).
 const MIN_SCATTERED_BYTES: usize = 3 * MIN_PIECE_UNITS * UNIT;
-/// A free cell keeps the number of the next one, plus one, as if it were a place.
-const MAX_CELLS: u32 = (1 << PLACE_BITS) - 2;
 /// The most pieces that [`Limits::max_pieces`] can allow.
 pub(super) const MAX_PIECES: usize = 16;
 
@@ -55,27 +49,30 @@ pub(super) const MAX_PIECES: usize = 16;
 #[repr(align(64))]
 pub(super) struct Shard<P> {
     pub(super) area: Area,
-    pub(super) cells: Table<PinCell32>,
     pub(super) given_back: Table<GivenBack>,
-    pub(super) page_bytes: usize,
     pub(super) state: Lock<State, P>,
 }
 
 /// What the lock guards.
 #[derive(Debug)]
 pub(super) struct State {
+    pub(super) free_units: usize,
+    /// The first cell put aside; place 0 if there is none.
+    pub(super) free_cell: Place,
+    pub(super) page_bytes: u32,
+    pub(super) objects: usize,
+    pub(super) stored_bytes: usize,
+    pub(super) compaction: Compaction,
     pub(super) bins: Bins,
     pub(super) limits: Limits,
     /// How much of the area is committed, from its start.
     pub(super) committed_bytes: usize,
-    pub(super) free_units: usize,
-    pub(super) compaction: Compaction,
-    /// The first cell put aside, plus one; 0 if there is none.
-    free_cell: u32,
-    /// Cells from here on were never used.
-    pub(super) cells_end: u32,
-    pub(super) objects: usize,
-    pub(super) stored_bytes: usize,
+    /// Cells lie from here down …
+    pub(super) cells_top: Place,
+    /// … to here; those below were never used.
+    pub(super) cells_end: Place,
+    /// The area is committed from here to its end.
+    pub(super) cells_floor: Place,
     pub(super) pages: usize,
     pub(super) pages_taken: u64,
     pub(super) pages_returned: u64,
@@ -83,22 +80,10 @@ pub(super) struct State {
 }
 
 impl State {
-    const fn new(limits: Limits, first_cell: usize) -> Self {
-        Self {
-            bins: Bins::new(),
-            limits,
-            committed_bytes: 0,
-            free_units: 0,
-            compaction: Compaction::new(),
-            free_cell: 0,
-            cells_end: first_cell as u32,
-            objects: 0,
-            stored_bytes: 0,
-            pages: 0,
-            pages_taken: 0,
-            pages_returned: 0,
-            objects_moved: 0,
-        }
+    /// What of the source's memory the cells have, beside what a new shard takes.
+    pub(super) fn cell_bytes<P>(&self, area: Area) -> usize {
+        let top_bytes = area.bytes() - self.cells_floor.offset_bytes();
+        top_bytes - Shard::<P>::bytes(self.page_bytes as usize)
     }
 }
 
@@ -110,113 +95,123 @@ const fn block_units(size_bytes: usize) -> usize {
 }
 
 impl<P: Park> Shard<P> {
-    /// Makes a shard over an area of at most `limits.area_bytes`, and lends what the shard's own
-    /// pages have to spare to its tables.
+    /// Makes a shard at the end of an area of at most `limits.area_bytes`.
     pub(super) fn make(
         source: &impl PageSource,
         limits: Limits,
     ) -> Result<NonNull<Self>, SourceError> {
         let page_bytes = source.page_bytes();
-        let area = Area::reserve(source, limits.area_bytes)?;
-        let room = match source.get(Self::bytes(page_bytes), page_bytes) {
-            Ok(room) => room,
-            Err(error) => {
-                // SAFETY: reserved just now, used by nobody.
-                unsafe { area.release(source) };
-                return Err(error);
-            }
+        let least_bytes = Self::bytes(page_bytes) + 2 * page_bytes;
+        let area = Area::reserve(source, limits.area_bytes, least_bytes.next_power_of_two())?;
+        let floor_bytes = area.bytes() - Self::bytes(page_bytes);
+        // SAFETY: the last pages of the reservation.
+        if let Err(error) = unsafe { source.commit(area.at(floor_bytes), Self::bytes(page_bytes)) }
+        {
+            // SAFETY: reserved just now, used by nobody.
+            unsafe { area.release(source) };
+            return Err(error);
+        }
+        let own_bytes = area.bytes() - size_of::<Self>();
+        let words_bytes = own_bytes - LENT_WORDS * size_of::<GivenBack>();
+        // SAFETY: that many words lie under the shard, zeroed and aligned, used by nothing else.
+        let given_back =
+            unsafe { Table::with_room(page_bytes, area.at(words_bytes).cast(), LENT_WORDS) };
+        let cells_top = Place((words_bytes / UNIT) as u32);
+        let state = State {
+            free_units: 0,
+            free_cell: Place(0),
+            page_bytes: page_bytes as u32,
+            objects: 0,
+            stored_bytes: 0,
+            compaction: Compaction::new(),
+            bins: Bins::new(),
+            limits,
+            committed_bytes: 0,
+            cells_top,
+            cells_end: cells_top,
+            cells_floor: Place((floor_bytes / UNIT) as u32),
+            pages: 0,
+            pages_taken: 0,
+            pages_returned: 0,
+            objects_moved: 0,
         };
-        let spare_bytes = Self::bytes(page_bytes) - size_of::<Self>();
-        let words = spare_bytes.min(LENT_WORDS * WORD_BYTES) / WORD_BYTES;
-        let cells = (spare_bytes - words * WORD_BYTES) / CELL_BYTES;
-        let cells = cells.min(page_bytes / CELL_BYTES);
-        // SAFETY: the shard ends where its spare room starts.
-        let spare = unsafe { room.add(size_of::<Self>()) };
-        // SAFETY: that many words fit, zeroed and aligned: a shard's size is a multiple of theirs.
-        let given_back = unsafe { Table::with_room(page_bytes, spare.cast(), words) };
-        // SAFETY: the words end there.
-        let spare = unsafe { spare.add(words * WORD_BYTES) };
-        // SAFETY: that many cells fit in what is left, zeroed and aligned.
-        let cells = unsafe { Table::with_room(page_bytes, spare.cast(), cells) };
-        let state = Lock::new(State::new(limits, cells.first()));
-        let place = room.cast::<Self>();
-        // SAFETY: room for a shard, aligned to a page, hence to a shard.
-        unsafe { place.write(Self { area, cells, given_back, page_bytes, state }) };
+        let place = area.at(own_bytes).cast::<Self>();
+        // SAFETY: room for a shard; aligned, as the area's end and a shard's size are.
+        unsafe { place.write(Self { area, given_back, state: Lock::new(state) }) };
         Ok(place)
-    }
-
-    #[inline]
-    pub(super) fn cell(&self, cell: u32) -> &PinCell32 {
-        self.cells.get(cell as usize)
     }
 
     /// The shard as the holder of its lock sees it.
     #[inline]
-    pub(super) fn locked<'a, S>(&'a self, source: &'a S, state: &'a mut State) -> Locked<'a, S> {
-        let Self { area, ref cells, ref given_back, page_bytes, .. } = *self;
-        Locked { area, page_bytes, given_back, cells, source, state }
+    pub(super) const fn locked<'a, S>(
+        &'a self,
+        source: &'a S,
+        state: &'a mut State,
+    ) -> Locked<'a, S> {
+        Locked { area: self.area, given_back: &self.given_back, source, state }
     }
 }
 
 impl<P> Shard<P> {
-    /// The bytes of the source that a shard takes, itself and what it lends to its tables.
+    /// What a new shard takes of the source: itself, words of page bits, and its first cells.
     pub(super) const fn bytes(page_bytes: usize) -> usize {
-        size_of::<Self>().next_multiple_of(page_bytes)
+        let bytes = size_of::<Self>() + LENT_WORDS * size_of::<GivenBack>() + UNIT;
+        bytes.next_multiple_of(page_bytes)
     }
 
-    /// Gives back all memory of the shard but its own structure.
+    /// Gives back all memory of the shard, itself included.
     ///
     /// # Safety
-    /// No object of the shard, and no handle, is used any more.
-    pub(super) unsafe fn release(&self, source: &impl PageSource) {
+    /// No object of the shard, and no handle, is used any more, nor is the shard.
+    pub(super) unsafe fn release(shard: NonNull<Self>, source: &impl PageSource) {
+        // SAFETY: the caller's promise: it is still there.
+        let Self { area, given_back, .. } = unsafe { shard.as_ref() };
         // SAFETY: the caller's promise.
-        unsafe { self.cells.release(source) };
+        unsafe { given_back.release(source) };
         // SAFETY: as above.
-        unsafe { self.given_back.release(source) };
-        // SAFETY: as above.
-        unsafe { self.area.release(source) };
+        unsafe { area.release(source) };
     }
 }
 
 /// The state under its lock together with what its places mean.
 pub(super) struct Locked<'a, S> {
     pub(super) area: Area,
-    pub(super) page_bytes: usize,
     pub(super) given_back: &'a Table<GivenBack>,
-    pub(super) cells: &'a Table<PinCell32>,
     pub(super) source: &'a S,
     pub(super) state: &'a mut State,
 }
 
-impl<'a, S: PageSource> Locked<'a, S> {
-    // ── objects ──────────────────────────────────────────────────────────────────────────────
+impl<S: PageSource> Locked<'_, S> {
+    #[inline(always)]
+    pub(super) fn page_bytes(&self) -> usize {
+        self.state.page_bytes as usize
+    }
 
     /// Room for an object, and the cell that names it.
-    #[inline]
-    pub(super) fn alloc(&mut self, size_bytes: usize) -> Result<u32, PoolError> {
-        let (cell, pin) = self.take_cell()?;
-        let place = match self.alloc_pieces(size_bytes) {
+    #[inline(always)]
+    pub(super) fn alloc(&mut self, size_bytes: usize) -> Result<Place, PoolError> {
+        let cell = self.take_cell()?;
+        let place = match self.alloc_whole(size_bytes) {
             Some(place) => place,
-            None => match self.alloc_growing(size_bytes) {
+            None => match self.alloc_otherwise(size_bytes) {
                 Ok(place) => place,
                 Err(error) => {
-                    self.put_cell(cell, pin);
+                    self.put_cell(cell);
                     return Err(error);
                 }
             },
         };
-        pin.move_to(place.0);
+        self.area.cell(cell).move_to(place.0);
         self.state.objects += 1;
         self.state.stored_bytes += size_bytes;
         Ok(cell)
     }
 
     /// Ends an object of `size_bytes`.
-    #[inline]
-    pub(super) fn free(&mut self, cell: u32, size_bytes: usize) {
-        let pin = self.cell(cell);
-        let place = Place(pin.peek());
-        self.put_cell(cell, pin);
+    #[inline(always)]
+    pub(super) fn free(&mut self, cell: Place, size_bytes: usize) {
+        let place = Place(self.area.cell(cell).peek());
+        self.put_cell(cell);
         self.state.objects -= 1;
         self.state.stored_bytes -= size_bytes;
         self.free_pieces(place);
@@ -227,17 +222,29 @@ impl<'a, S: PageSource> Locked<'a, S> {
 
     /// Room for `size_bytes` in what is committed: in one piece if some free block is large
     /// enough, else in several.
-    #[inline]
     pub(super) fn alloc_pieces(&mut self, size_bytes: usize) -> Option<Place> {
-        let units = block_units(size_bytes);
-        if let Some(found) = self.find(units) {
-            self.carve(found, units, false);
-            return Some(found.place);
-        }
-        self.scatter(size_bytes)
+        self.alloc_whole(size_bytes).or_else(|| self.scatter(size_bytes))
     }
 
-    #[inline]
+    /// Room for `size_bytes` in one free block.
+    #[inline(always)]
+    fn alloc_whole(&mut self, size_bytes: usize) -> Option<Place> {
+        let units = block_units(size_bytes);
+        let found = self.find(units)?;
+        self.carve(found, units, false);
+        Some(found.place)
+    }
+
+    /// No free block is large enough: in pieces, or with more pages.
+    #[inline(never)]
+    fn alloc_otherwise(&mut self, size_bytes: usize) -> Result<Place, PoolError> {
+        match self.scatter(size_bytes) {
+            Some(place) => Ok(place),
+            None => self.alloc_growing(size_bytes),
+        }
+    }
+
+    #[inline(always)]
     pub(super) fn free_pieces(&mut self, mut place: Place) {
         loop {
             let more = self.area.head(place).has_more();
@@ -306,41 +313,5 @@ impl<'a, S: PageSource> Locked<'a, S> {
             self.free_block(piece);
         }
         None
-    }
-
-    // ── cells ────────────────────────────────────────────────────────────────────────────────
-
-    #[inline]
-    pub(super) fn cell(&self, cell: u32) -> &'a PinCell32 {
-        self.cells.get(cell as usize)
-    }
-
-    #[inline]
-    fn take_cell(&mut self) -> Result<(u32, &'a PinCell32), PoolError> {
-        if let Some(cell) = self.state.free_cell.checked_sub(1) {
-            let pin = self.cell(cell);
-            self.state.free_cell = pin.peek();
-            return Ok((cell, pin));
-        }
-        self.take_unused_cell()
-    }
-
-    #[cold]
-    fn take_unused_cell(&mut self) -> Result<(u32, &'a PinCell32), PoolError> {
-        let cell = self.state.cells_end;
-        if cell as usize == self.cells.end() {
-            if cell >= MAX_CELLS {
-                return Err(PoolError::Full);
-            }
-            self.cells.grow(self.source).map_err(|_| PoolError::OutOfMemory)?;
-        }
-        self.state.cells_end += 1;
-        Ok((cell, self.cell(cell)))
-    }
-
-    #[inline]
-    fn put_cell(&mut self, cell: u32, pin: &PinCell32) {
-        pin.put_aside(self.state.free_cell);
-        self.state.free_cell = cell + 1;
     }
 }

@@ -58,7 +58,7 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
         assert!(shard.area.head(end).is_end());
         assert_eq!(shard.area.head(end).prev_is_free(), prev_free);
     }
-    let all = 0..shard.state.committed_bytes / shard.page_bytes;
+    let all = 0..shard.state.committed_bytes / shard.page_bytes();
     let pages = all.filter(|&page| !shard.given_back.is_given_back(page)).count();
     assert_eq!(shard.state.free_units, free_units);
     assert_eq!(shard.state.pages, pages);

@@ -1,0 +1,61 @@
+//! The cells of a shard: what a handle names.
+//!
+//! ```text
+//!  area     ┌──────┬────────┬──────┬───┬─ ─ ─ ─ ─ ─ ─ ─ ─ ─┬────────────┬──────┬───────┐
+//!           │ obj  │ free   │ obj  │end│ not committed     │ ◀── unused │ cells│ shard │
+//!           └──────┴────────┴──────┴───┴─ ─ ─ ─ ─ ─ ─ ─ ─ ─┴────────────┴──────┴───────┘
+//!                                                   cells_floor   cells_end   cells_top
+//! ```
+//!
+//! Cells lie under the shard's own structure at the area's upper end and grow down towards the
+//! blocks, so that a cell is a [`Place`] as a block is, and is found by one addition; the first of
+//! them lie in what the structure's page has to spare. A cell that names no object is put aside with
+//! the place of the next such cell; no cell lies at place 0, which ends that list.
+
+use hectare_pages::PageSource;
+
+use super::area::{Place, UNIT};
+use super::shard::Locked;
+use crate::PoolError;
+use crate::pin::PinCell32;
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<PinCell32>() == UNIT);
+
+impl<S: PageSource> Locked<'_, S> {
+    /// A cell that names no object. It counts as pinned, or was never used.
+    #[inline(always)]
+    pub(super) fn take_cell(&mut self) -> Result<Place, PoolError> {
+        let cell = self.state.free_cell;
+        if cell == Place(0) {
+            return self.take_unused_cell();
+        }
+        self.state.free_cell = Place(self.area.cell(cell).peek());
+        Ok(cell)
+    }
+
+    #[cold]
+    fn take_unused_cell(&mut self) -> Result<Place, PoolError> {
+        let cell = self.state.cells_end.backward(1);
+        if cell < self.state.cells_floor {
+            let floor_bytes = self.state.cells_floor.offset_bytes();
+            if self.state.committed_bytes + self.page_bytes() > floor_bytes {
+                return Err(PoolError::Full);
+            }
+            let page = self.area.at(floor_bytes - self.page_bytes());
+            // SAFETY: a page of the area between the blocks and the cells.
+            unsafe { self.source.commit(page, self.page_bytes()) }
+                .map_err(|_| PoolError::OutOfMemory)?;
+            self.state.cells_floor = self.state.cells_floor.backward(self.page_bytes() / UNIT);
+        }
+        self.state.cells_end = cell;
+        Ok(cell)
+    }
+
+    /// Keeps a cell that names no object any more.
+    #[inline(always)]
+    pub(super) fn put_cell(&mut self, cell: Place) {
+        self.area.cell(cell).put_aside(self.state.free_cell.0);
+        self.state.free_cell = cell;
+    }
+}
