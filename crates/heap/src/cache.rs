@@ -57,6 +57,10 @@ pub struct Cache {
     pub(crate) gone_frames: usize,
     /// How many runs have gone, before it keeps any.
     pub(crate) gone_runs: usize,
+    /// What the slabs had handed out when this thread saw to what goes back last.
+    pub(crate) relieved_at_bytes: usize,
+    /// How many times there was nothing new to see.
+    pub(crate) idle_reliefs: u8,
     /// At how many looks for holes it has been emptied, or was there to be.
     pub(crate) looks: u32,
     /// Whether it is a thread's own: none of the statics that stand for something else.
@@ -83,6 +87,8 @@ impl Cache {
         }; STATES],
         next_unused: None,
         countdown: Countdown::NEW,
+        relieved_at_bytes: 0,
+        idle_reliefs: 0,
         looks: 0,
         runs: None,
         gone_frames: 0,

@@ -134,15 +134,21 @@ impl Process {
     }
 
     /// This thread's seat, where no special front is on. It gets one if it has none yet.
-    #[cold]
+    #[inline]
     pub(crate) fn seat(&'static self) -> Seat {
         let word = cache_word();
         if word == NonNull::from(&SHARING) {
             return Seat::Cpu;
         }
-        if word != NonNull::from(&tls::ABSENT) {
-            return named_cache(word).into();
+        if word == NonNull::from(&tls::ABSENT) {
+            return self.first_seat();
         }
+        named_cache(word).into()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn first_seat(&'static self) -> Seat {
         if !self.seats.enter() {
             if self.heap.begin_cpu_front() {
                 set_cache_word(NonNull::from(&SHARING));

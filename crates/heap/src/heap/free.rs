@@ -76,11 +76,17 @@ impl<S: System> Heap<S> {
         (!object.is_marked(key)).then_some((class, object))
     }
 
+    /// As [`free_start`](Self::free_start), for any thread.
+    #[inline(always)]
+    fn plain_start(&self, object: *mut u8) -> Option<(ClassId, FreeObject)> {
+        let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
+        self.free_start(object, self.key(), reciprocal)
+    }
+
     /// The class of `object`, if it is plain to see: what a free that goes by the fast path would say.
     #[inline(always)]
     pub(crate) fn class_of_fast(&self, object: NonNull<u8>) -> Option<ClassId> {
-        let reciprocal = |class: ClassId| RECIPROCALS[class.index()];
-        self.free_start(object.as_ptr(), self.key(), reciprocal).map(|(class, _)| class)
+        self.plain_start(object.as_ptr()).map(|(class, _)| class)
     }
 
     /// Frees an object that the fast path has left alone.
@@ -91,6 +97,10 @@ impl<S: System> Heap<S> {
     #[inline(never)]
     pub unsafe fn free_slow(&self, seat: Seat, object: *mut u8) {
         let Some(start) = NonNull::new(object) else { return };
+        if let Some((class, object)) = self.plain_start(object) {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.give(seat, class, object) };
+        }
         // SAFETY: the caller's promise, passed on.
         if unsafe { self.free_run(seat, start) }.is_some() {
             return;

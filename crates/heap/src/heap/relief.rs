@@ -16,6 +16,9 @@ use crate::seat::Seat;
 const IDLE_SHARE: usize = 64;
 const MIN_IDLE_BYTES: usize = 1 << 20;
 
+/// The clock is asked at each so manieth call that has neither taken from slabs nor given to them.
+const IDLE_RELIEFS: u8 = 16;
+
 impl<S: System> Heap<S> {
     /// When the slabs have become much emptier, or much has been idle in them for a while, looks
     /// for memory to give back. What this thread's cache and the pools hold would keep slabs in
@@ -23,7 +26,27 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
+    #[inline]
     pub(crate) unsafe fn relieve(&self, seat: Seat) {
+        if let Seat::Own(cache) = seat {
+            // SAFETY: the caller's promise: this thread's alone.
+            let cache = unsafe { &mut *cache.as_ptr() };
+            let live_bytes = self.live_bytes.load(Relaxed);
+            // While lists and pools serve all calls, only time can bring anything new.
+            let is_new = core::mem::replace(&mut cache.relieved_at_bytes, live_bytes) != live_bytes;
+            cache.idle_reliefs = if is_new { 0 } else { (cache.idle_reliefs + 1) % IDLE_RELIEFS };
+            if cache.idle_reliefs != 0 && cache.looks == self.pace.looks() {
+                return;
+            }
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.relieve_now(seat) };
+    }
+
+    /// # Safety
+    /// As for [`relieve`](Self::relieve).
+    #[inline(never)]
+    unsafe fn relieve_now(&self, seat: Seat) {
         let live_bytes = self.live_bytes.load(Relaxed);
         let idle_bytes = self.backend.idle_bytes(live_bytes);
         let is_due = self.is_look_due(live_bytes, idle_bytes);
