@@ -18,7 +18,7 @@ pub(crate) const GROUPS: usize = 8;
 /// The first group of which slabs are given up: of the others at most an eighth is free.
 const LEAST_LEFT: usize = 1;
 
-/// How many frames are populated at once at most, the lock being held: 1.2 µs a page by faults, 0.95
+/// How many frames are populated at once at most: 1.2 µs a page by faults, 0.95
 /// by four in a call, 0.6 by sixteen.
 const POPULATED_FRAMES: usize = 16;
 
@@ -84,8 +84,6 @@ pub(crate) trait SlabSource {
     fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef>;
     /// Takes back the slab at `start`, which is empty.
     fn put_slab(&self, start: NonNull<u8>);
-    /// The memory is about to be written.
-    fn populate(&self, start: NonNull<u8>, bytes: usize);
     /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map.
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
     /// The slabs of the region in which nearly all are.
@@ -134,7 +132,7 @@ impl Bin {
             let slab = unsafe { name.get() };
             self.remove(name, slab);
             let before = slab.free();
-            slab.take(count, gathered, stretch, |start, bytes| source.populate(start, bytes));
+            slab.take(count, gathered, stretch);
             match slab.reappeared() {
                 0 => {}
                 frames => source.show(slab.start(), frames, class),

@@ -16,6 +16,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use hectare_base::prefetch;
+use hectare_pages::PageRange;
 
 use crate::class::BATCH_OBJECTS;
 
@@ -143,11 +144,18 @@ pub(crate) struct Batch {
 pub(crate) struct Gathered {
     objects: [MaybeUninit<FreeObject>; BATCH_OBJECTS],
     count: usize,
+    bare: [Option<PageRange>; BARE_RANGES],
 }
 
+/// How many ranges without memory are noted; where there are more, they come by touch.
+const BARE_RANGES: usize = 4;
+
 impl Gathered {
-    pub(crate) const NONE: Self =
-        Self { objects: [MaybeUninit::uninit(); BATCH_OBJECTS], count: 0 };
+    pub(crate) const NONE: Self = Self {
+        objects: [MaybeUninit::uninit(); BATCH_OBJECTS],
+        count: 0,
+        bare: [None; BARE_RANGES],
+    };
 
     pub(crate) fn count(&self) -> usize {
         self.count
@@ -175,6 +183,18 @@ impl Gathered {
             object = unsafe { NonNull::new_unchecked(object.as_ptr().wrapping_add(object_bytes)) };
         }
         self.count += count;
+    }
+
+    /// Notes a range without memory in which objects lie, and the next ones will. Whether there was
+    /// room.
+    pub(crate) fn note_bare(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
+        let place = self.bare.iter_mut().find(|place| place.is_none());
+        place.map(|place| *place = Some(PageRange { start, bytes })).is_some()
+    }
+
+    /// What had better be populated before the objects are written, the bin's lock being free.
+    pub(crate) fn bare(&self) -> impl Iterator<Item = PageRange> {
+        self.bare.into_iter().flatten()
     }
 
     /// Lists them in their order.

@@ -189,15 +189,9 @@ impl Slab {
     }
 
     /// Takes objects until `gathered` has `count` or none is left, the lowest first. Where it comes
-    /// upon a frame without memory, `populate` is told of the next such ones too, `stretch` in all
-    /// at most. O(count).
-    pub(crate) fn take(
-        &mut self,
-        count: usize,
-        gathered: &mut Gathered,
-        stretch: usize,
-        populate: impl Fn(NonNull<u8>, usize),
-    ) {
+    /// upon a frame without memory, `gathered` notes the next such ones too, `stretch` in all at
+    /// most. O(count).
+    pub(crate) fn take(&mut self, count: usize, gathered: &mut Gathered, stretch: usize) {
         if core::mem::take(&mut self.leaves) {
             self.shown |= !self.hidden;
         }
@@ -216,7 +210,7 @@ impl Slab {
                 let offset = (word * 64 + bit) * object_bytes;
                 if self.bare | self.hidden != 0 {
                     let last_byte = offset + row * object_bytes - 1;
-                    self.touch(offset / FRAME_BYTES, last_byte / FRAME_BYTES, stretch, &populate);
+                    self.touch(offset / FRAME_BYTES, last_byte / FRAME_BYTES, stretch, gathered);
                 }
                 // SAFETY: by invariant 1 the object is free; offset < objects × object bytes.
                 let object = unsafe { start.add(offset) };
@@ -237,22 +231,16 @@ impl Slab {
 
     /// An object is being taken that lies in the frames `first` to `last`.
     #[inline]
-    fn touch(
-        &mut self,
-        first: usize,
-        last: usize,
-        stretch: usize,
-        populate: &impl Fn(NonNull<u8>, usize),
-    ) {
+    fn touch(&mut self, first: usize, last: usize, stretch: usize, gathered: &mut Gathered) {
         let touched = frames(first, last);
         if (self.bare | self.hidden) & touched != 0 {
-            self.revive(touched, stretch, populate);
+            self.revive(touched, stretch, gathered);
         }
     }
 
     /// An object is being taken that lies in `touched`, and some of these frames are bare or hidden.
     #[cold]
-    fn revive(&mut self, touched: u16, stretch: usize, populate: &impl Fn(NonNull<u8>, usize)) {
+    fn revive(&mut self, touched: u16, stretch: usize, gathered: &mut Gathered) {
         self.shown |= self.hidden & touched;
         self.hidden &= !touched;
         if self.bare & touched == 0 {
@@ -272,8 +260,9 @@ impl Slab {
         if last > first {
             // SAFETY: the slab has SLAB_FRAMES frames.
             let start = unsafe { self.start().add(first * FRAME_BYTES) };
-            populate(start, (last + 1 - first) * FRAME_BYTES);
-            self.bare &= !frames(first, last);
+            if gathered.note_bare(start, (last + 1 - first) * FRAME_BYTES) {
+                self.bare &= !frames(first, last);
+            }
         }
         self.bare &= !touched;
     }

@@ -9,6 +9,7 @@ use crate::bin::{GIVEN_AT_ONCE, SlabSource};
 use crate::class::ClassId;
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Gathered};
+use crate::region::FRAME_BYTES;
 
 impl<S: System> Heap<S> {
     /// `count` objects of `class`, or some fewer: from the pools, else from the bin.
@@ -33,6 +34,12 @@ impl<S: System> Heap<S> {
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut gathered = Gathered::NONE;
         self.bins[class.index()].lock().take(class, count.min(class.batch()), &mut gathered, self);
+        if self.source().page_bytes() <= FRAME_BYTES {
+            for range in gathered.bare() {
+                // SAFETY: frames of a slab of which objects were just taken: committed, and they stay so.
+                unsafe { self.source().populate(range.start, range.bytes) };
+            }
+        }
         let bytes = gathered.count() * class.object_bytes();
         let live_bytes = self.live_bytes.fetch_add(bytes, Relaxed) + bytes;
         if live_bytes > self.most_live_bytes.load(Relaxed) {

@@ -13,13 +13,6 @@ use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
 use crate::slab::SlabRef;
 
 impl<S: System> SlabSource for Heap<S> {
-    fn populate(&self, start: NonNull<u8>, bytes: usize) {
-        if self.source().page_bytes() <= FRAME_BYTES {
-            // SAFETY: frames of a slab, which are committed.
-            unsafe { self.source().populate(start, bytes) };
-        }
-    }
-
     fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef> {
         if self.backend.should_scavenge() {
             self.scavenge();
