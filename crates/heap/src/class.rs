@@ -1,11 +1,18 @@
 //! Size classes: which object serves a request of so many bytes.
 //!
 //! ```text
-//!   16 32 … 128 │ 144 160 … 256 │ 288 … 512 │ … │ 4608 … 8192 │ 9216 10240 12288 16384 20480 32768
-//!   steps of 16   eight steps to each doubling, ≤ 12.5 % waste   as many as fill a slab
+//!   16 32 … 128 │ 144 160 … 256 │ … │ 576 … 1024 │ 1040 1152 … 2048 │ 2112 … 4096 │ 4368 … 32768
+//!   steps of 16   eight steps to each doubling     a slab's 63, 56, … 32nd, 31st, … 16th, 15th, … part
 //! ```
+//! Up to 8 KiB at most 12.5 % of an object is waste. Above 1 KiB a class is as large as it can be for
+//! as many objects of a slab, in whole cache lines. What is just above a power of two (a page of a
+//! program's, and its header before it) has a class to itself, as large as it can be to the last 16
+//! bytes: it would else be the worst of all requests.
+//!
 //! All objects of a class lie in slabs of [`SLAB_BYTES`], each aligned to its size, the first
 //! object at its start: so an address tells its place in the slab by its low bits alone.
+
+use hectare_base::align::align_down;
 
 /// The size and the alignment of a slab in bytes.
 pub(crate) const SLAB_BYTES: usize = 1 << 16;
@@ -17,9 +24,9 @@ pub const MAX_SMALL_BYTES: usize = 32 * 1024;
 pub const MIN_ALIGN: usize = 16;
 
 /// How many values a [`ClassId`] can have; some stand for other states of a page.
-pub const STATES: usize = 66;
+pub const STATES: usize = 68;
 
-const CLASSES: usize = 62;
+const CLASSES: usize = 64;
 
 const _: () = assert!(ClassId::KEPT.0 as usize + 1 == STATES);
 
@@ -149,6 +156,19 @@ pub(crate) static RECIPROCALS: [u32; STATES] = {
 
 const LOOKUP: [u8; MAX_SMALL_BYTES / MIN_ALIGN + 1] = lookup();
 
+/// How many objects a slab has of each class above 1 KiB, up to 8.
+const OBJECTS: [usize; 26] = [
+    63, 56, 51, 46, 42, 39, 36, 34, 32, // up to 2 KiB
+    31, 28, 25, 23, 21, 19, 18, 17, 16, // up to 4 KiB
+    15, 14, 13, 12, 11, 10, 9, 8, // up to 8 KiB
+];
+
+/// The largest, in whole pages but for the first: objects of as many pages are the most frequent.
+const LARGEST: [u16; 6] = [9216, 10240, 12288, 16384, 20480, 32768];
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
 const fn sizes() -> [u16; STATES] {
     let mut sizes = [0; STATES];
     let mut class = 1;
@@ -159,7 +179,7 @@ const fn sizes() -> [u16; STATES] {
         bytes += 16;
     }
     let mut doubling = 128;
-    while doubling < 8192 {
+    while doubling < 1024 {
         let mut step = 1;
         while step <= 8 {
             sizes[class] = doubling + doubling / 8 * step;
@@ -168,10 +188,16 @@ const fn sizes() -> [u16; STATES] {
         }
         doubling *= 2;
     }
-    let coarse = [9216, 10240, 12288, 16384, 20480, 32768];
     let mut i = 0;
-    while i < coarse.len() {
-        sizes[class] = coarse[i];
+    while i < OBJECTS.len() {
+        let unit = if (OBJECTS[i] + 1).is_power_of_two() { MIN_ALIGN } else { LINE_BYTES };
+        sizes[class] = align_down(SLAB_BYTES / OBJECTS[i], unit) as u16;
+        class += 1;
+        i += 1;
+    }
+    let mut i = 0;
+    while i < LARGEST.len() {
+        sizes[class] = LARGEST[i];
         class += 1;
         i += 1;
     }

@@ -552,8 +552,8 @@ static void statistics_of_many_threads(void) {
         for (int j = 0; j < HELD; j++) free(held[i][j]);
     }
     size_t left = in_use() - start;
-    /* A quarantine is in use: at most 256 KiB of each of 62 classes. */
-    CHECK(left < (is_exact ? 60000 : 62 * 256 << 10), "%zu bytes are left", left);
+    /* A quarantine is in use: at most 256 KiB of each of 64 classes. */
+    CHECK(left < (is_exact ? 60000 : 64 * 256 << 10), "%zu bytes are left", left);
 }
 
 static void malloc_trim_gives_back(void) {
