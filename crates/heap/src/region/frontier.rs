@@ -1,0 +1,74 @@
+//! How far a region is committed: its frontier, and with it that of the metadata.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use hectare_base::align::align_up;
+use hectare_pages::{PageSource, SourceError};
+
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView};
+use crate::class::SLAB_BYTES;
+use crate::slab::Slab;
+
+/// By how much the frontier moves at once.
+const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
+const MAX_STEP_BYTES: usize = 64 << 20;
+
+impl Region {
+    /// Moves the frontier so that `frames` frames lie below it.
+    pub(super) fn reach(
+        &mut self,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<(), SourceError> {
+        let needed = frames * FRAME_BYTES;
+        if needed <= self.frontier {
+            return Ok(());
+        }
+        // Steps that grow with the heap keep the calls few, and what a system without overcommit
+        // charges close to what is used; when a step is refused, the least that will do.
+        let step = (self.frontier / 8).clamp(MIN_STEP_BYTES, MAX_STEP_BYTES);
+        let step = align_up(step, MIN_STEP_BYTES);
+        let generous = needed.next_multiple_of(step).min(self.bytes);
+        let exact = align_up(needed, source.page_bytes().max(SLAB_BYTES)).min(self.bytes);
+        self.commit(generous, source).or_else(|_| self.commit(exact, source))?;
+        view.bytes.store(self.frontier, Relaxed);
+        Ok(())
+    }
+
+    fn commit(&mut self, frontier: usize, source: &impl PageSource) -> Result<(), SourceError> {
+        let frames = frontier / FRAME_BYTES;
+        self.page_map.reach(frames, source)?;
+        self.run_lengths.reach(frames * size_of::<u32>(), source)?;
+        self.slabs.reach(frontier.div_ceil(SLAB_BYTES) * size_of::<Slab>(), source)?;
+        // SAFETY: frontier < bytes.
+        let start = unsafe { self.start.add(self.frontier) };
+        // SAFETY: the part of the reservation behind the old frontier.
+        unsafe { source.commit(start, frontier - self.frontier) }?;
+        if self.frontier >= self.huge_from {
+            // SAFETY: as above.
+            unsafe { source.advise_huge(start, frontier - self.frontier, true) };
+        }
+        self.frontier = frontier;
+        Ok(())
+    }
+
+    /// Has the next `bytes` of the region come from what was set aside for the process.
+    ///
+    /// # Safety
+    /// No other thread uses the source.
+    pub(crate) unsafe fn set_aside(
+        &mut self,
+        bytes: usize,
+        source: &impl PageSource,
+    ) -> Result<(), SourceError> {
+        let next = align_up(self.frontier, HUGE_PAGE_BYTES);
+        if bytes > self.bytes - next {
+            return Err(SourceError::Exhausted);
+        }
+        // SAFETY: next < bytes of the region.
+        let start = unsafe { self.start.add(next) };
+        // SAFETY: reserved, and not committed yet; the rest is the caller's promise.
+        unsafe { source.set_aside(start, bytes) }
+    }
+}
