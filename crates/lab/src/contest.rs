@@ -35,7 +35,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 pub(crate) const PLANTED_SHARE: f64 = 0.10;
 
 /// Fewer rounds cannot show anything (see [`crate::stats`]).
-const LEAST_ROUNDS: usize = 3;
+pub(crate) const LEAST_ROUNDS: usize = 3;
 
 /// More rounds than this gain little beside their time.
 const MOST_ROUNDS: usize = 20;
@@ -85,8 +85,8 @@ pub(crate) struct Contestant {
 pub(crate) enum Rounds {
     /// As many as asked for.
     Exactly(usize),
-    /// As many as fit, but at least three.
-    Within(Duration),
+    /// As many as fit, but at least so many.
+    Within(Duration, usize),
 }
 
 /// Everything that decides what is run.
@@ -336,10 +336,10 @@ impl Contest {
     fn planned_rounds(&self, spent: Duration, done: usize, per_round: Duration) -> usize {
         match self.rounds {
             Rounds::Exactly(rounds) => rounds,
-            Rounds::Within(budget) => {
+            Rounds::Within(budget, least) => {
                 let left = budget.saturating_sub(spent).as_secs_f64();
                 let more = (left / per_round.as_secs_f64().max(1e-3)) as usize;
-                (done + more).clamp(LEAST_ROUNDS, MOST_ROUNDS)
+                (done + more).clamp(least, MOST_ROUNDS)
             }
         }
     }

@@ -36,7 +36,9 @@ impl Machine {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self {
             cpu: field(&cpuinfo, "model name").unwrap_or_default(),
-            cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            // SAFETY: asks for a number of the system.
+            cpus: usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) })
+                .unwrap_or(0),
             memory_bytes: field(&meminfo, "MemTotal")
                 .and_then(|text| text.strip_suffix(" kB")?.trim().parse::<u64>().ok())
                 .map_or(0, |kib| kib * 1024),

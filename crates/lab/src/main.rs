@@ -15,6 +15,9 @@
 //! 2. One measurement is one fresh process.
 //! 3. Nothing is printed that was not measured in this run or read from a record.
 
+#[macro_use]
+mod say;
+
 mod bench;
 mod cmd;
 mod contest;
@@ -125,6 +128,7 @@ fn main() -> std::process::ExitCode {
         Some(Verb::Keeper) => environment::keep_watch(),
         Some(Verb::Child(args)) => cmd::child::run(args),
     };
+    say::finish();
     match done {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => cmd::fail(&error),

@@ -136,7 +136,7 @@ fn status_bytes(field: &str) -> anyhow::Result<u64> {
 }
 
 /// `getrusage` in our units.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Usage {
     pub(crate) user_ns: u64,
     pub(crate) system_ns: u64,

@@ -108,7 +108,8 @@ impl Row {
 /// This process's command line as one would type it.
 fn command_line() -> String {
     let mut words = vec!["hectare".to_owned()];
-    for word in std::env::args().skip(1) {
+    for word in std::env::args_os().skip(1) {
+        let word = word.to_string_lossy().into_owned();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
         if !word.is_empty() && word.chars().all(plain) {
             words.push(word);

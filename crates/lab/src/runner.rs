@@ -1,8 +1,8 @@
 //! Starts measured processes and watches them.
 //!
 //! ```text
-//!  runner ──spawn──► hectare child …         (own heap mapped, subject preloaded)
-//!    │                    └ one line of JSON on a pipe
+//!  runner ──spawn──► hectare child …         (own heap mapped, subject preloaded; or a launcher)
+//!    │                    └ lines of JSON on a pipe
 //!    │  poll: process ended? record on the pipe? else sample /proc/PID every few ms
 //!    └──wait4──► rusage
 //! ```
@@ -12,6 +12,8 @@
 //!    thread that starts children.
 //! 3. A process that the user interrupts, that hangs or that crashes gives a [`Failure`], never a
 //!    figure.
+//! 4. A measured process leads a group of its own. What is ended early is ended as a group, with what
+//!    the program started.
 
 mod sample;
 mod surroundings;
@@ -68,6 +70,8 @@ pub(crate) struct Measured {
     pub(crate) samples: Vec<Sample>,
     /// Time stolen by the hypervisor meanwhile, over all processors, ns.
     pub(crate) steal_ns: u64,
+    /// How long the child lived, ns: for this long time could be stolen.
+    pub(crate) lived_ns: u64,
     /// What the child reported, for [`Job::Child`].
     pub(crate) outcome: Option<Outcome>,
     /// The exit code of a program, as a shell gives it: 128 and the signal that ended it. A failing
@@ -124,31 +128,33 @@ pub(crate) fn execute(
     if flag.load(Ordering::Relaxed) {
         return Ok(Err(Failure::Interrupted));
     }
-    let mut inherited_bytes = Usage::now().peak_bytes;
+    tell_what_is_left_out();
     let (pipe, write_end) = pipe()?;
     let mut command = self::command(subject, job, write_end.as_raw_fd())?;
     let steal_before = sample::steal_ns();
     let start_ns = monotonic_ns();
     set_inheritable(&write_end)?;
-    let mut child = surroundings::spawn(&mut command)?;
+    let child = surroundings::spawn(&mut command)?;
     drop(write_end);
 
+    let leader = child.id() as i32;
     let mut watch = Watch {
-        pid: child.id() as i32,
-        process: pid_descriptor(child.id() as i32)?,
+        pid: leader,
+        process: pid_descriptor(leader)?,
         pipe,
         line: Vec::new(),
         samples: Vec::new(),
-        sampled_peak_bytes: 0,
         launching: matches!(job, Job::Program { .. }),
         library: subject.library.as_deref(),
         library_seen: None,
     };
     let stop = watch.until_end(every, start_ns, patience, flag);
     if stop.is_some() {
-        let _ = child.kill();
+        // SAFETY: the leader has not been waited for, so the group is still its own.
+        unsafe { libc::kill(-leader, libc::SIGKILL) };
     }
-    let (status, usage) = wait(watch.pid)?;
+    let (status, usage) = wait(leader)?;
+    let status = ExitStatus::from_raw(status);
     let end_ns = monotonic_ns();
     watch.read_pipe_to_end();
     if let Some(failure) = stop {
@@ -157,11 +163,13 @@ pub(crate) fn execute(
     if flag.load(Ordering::Relaxed) {
         return Ok(Err(Failure::Interrupted));
     }
+    let samples_bytes = watch.samples.iter().map(|sample| sample.bytes).max().unwrap_or(0);
     let mut measured = Measured {
         wall_ns: end_ns - start_ns,
-        peak_bytes: 0,
+        lived_ns: end_ns - start_ns,
+        peak_bytes: usage.peak_bytes.max(samples_bytes),
         usage,
-        samples: Vec::new(),
+        samples: std::mem::take(&mut watch.samples),
         steal_ns: sample::steal_ns().saturating_sub(steal_before),
         outcome: None,
         exit_code: exit_code(status),
@@ -171,43 +179,54 @@ pub(crate) fn execute(
         Job::Child(_) => {
             outcome(&watch.line, status, subject).map(|outcome| measured.outcome = Some(outcome))
         }
-        Job::Program { .. } => started(&watch.line, status).map(|(start_ns, launcher_bytes)| {
-            measured.wall_ns = end_ns - start_ns;
-            inherited_bytes = inherited_bytes.max(launcher_bytes);
+        Job::Program { .. } => launched(&watch.line, status).map(|program| {
+            measured.wall_ns = program.wall_ns;
+            measured.peak_bytes = program.usage.peak_bytes.max(samples_bytes);
+            measured.usage = program.usage;
+            measured.exit_code = exit_code(program.status);
         }),
     };
-    measured.peak_bytes = peak_bytes(&usage, inherited_bytes, &watch);
-    measured.samples = watch.samples;
     Ok(read.map(|()| measured).map_err(|error| Failure::Broken(format!("{error:#}"))))
 }
 
-/// The peak of a program and its children.
-///
-/// The kernel's `ru_maxrss` of a started program begins with the high-water mark of the process
-/// that started it, `inherited_bytes`. Where it is no larger than that, the mark sampled from the
-/// program itself is the better figure, exact but for what happened after the last look; of a
-/// program too short to be looked at there is none.
-fn peak_bytes(usage: &Usage, inherited_bytes: u64, watch: &Watch<'_>) -> u64 {
-    let tree = watch.samples.iter().map(|sample| sample.bytes).max().unwrap_or(0);
-    let largest = if usage.peak_bytes > inherited_bytes {
-        usage.peak_bytes
-    } else {
-        watch.sampled_peak_bytes
-    };
-    largest.max(tree)
+/// Says once that what is preloaded into this command is not measured.
+fn tell_what_is_left_out() {
+    static TOLD: std::sync::Once = std::sync::Once::new();
+    let preloaded = std::env::var_os("LD_PRELOAD").filter(|libraries| !libraries.is_empty());
+    if let Some(libraries) = preloaded {
+        TOLD.call_once(|| {
+            let libraries = libraries.display();
+            eprintln!(
+                "note: LD_PRELOAD={libraries} is not passed on to what is measured; -a \
+                 NAME=/path/lib.so measures a library"
+            );
+        });
+    }
 }
 
-/// When the program was executed, ns, and the launcher's peak, bytes.
-fn started(line: &[u8], status: ExitStatus) -> anyhow::Result<(u64, u64)> {
-    let mut start = None;
-    for record in serde_json::Deserializer::from_slice(line).into_iter() {
+/// What the launcher tells of a program.
+struct Launched {
+    wall_ns: u64,
+    status: ExitStatus,
+    usage: Usage,
+}
+
+/// Reads the launcher's records; `status` is the launcher's own.
+fn launched(lines: &[u8], status: ExitStatus) -> anyhow::Result<Launched> {
+    let mut start_ns = None;
+    for record in serde_json::Deserializer::from_slice(lines).into_iter() {
         match record.context("reading the launcher's record")? {
-            ChildRecord::Started { at_ns, peak_bytes } => start = Some((at_ns, peak_bytes)),
+            ChildRecord::Started { at_ns, .. } => start_ns = Some(at_ns),
+            ChildRecord::Ended { at_ns, status, usage } => {
+                let start_ns = start_ns.context("ended before it was started")?;
+                let status = ExitStatus::from_raw(status);
+                return Ok(Launched { wall_ns: at_ns - start_ns, status, usage });
+            }
             ChildRecord::Failed(why) => bail!("{why}"),
             ChildRecord::Done { .. } => bail!("a launcher gave a workload's record"),
         }
     }
-    start.with_context(|| format!("was not started ({status})"))
+    bail!("its launcher ended without a record ({status})")
 }
 
 /// The exit code as a shell gives it: 128 and the signal, for a process that one ended.
@@ -226,8 +245,8 @@ pub(crate) fn failure(exit_code: i32) -> Option<String> {
 
 /// The process that does `job` with `subject` preloaded.
 ///
-/// A user's program is started by `hectare child exec`, which plants the control's slowness and
-/// tells the moment of the start: what it takes to load the launcher is nobody's time.
+/// A user's program is started by `hectare child launch`, which plants the control's slowness and
+/// tells the moments of the start and the end: what the launcher takes is nobody's.
 fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
     command.arg("child").arg("--fd").arg(fd.to_string());
@@ -241,7 +260,7 @@ fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
             }
         }
         Job::Program { command: program, planted_ns, show_output } => {
-            command.arg("exec").arg("--planted-ns").arg(planted_ns.to_string());
+            command.arg("launch").arg("--planted-ns").arg(planted_ns.to_string());
             if let Some(library) = &subject.library {
                 command.arg("--preload").arg(library);
             }
@@ -258,13 +277,14 @@ fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
 
 /// What is watched while a process runs.
 struct Watch<'a> {
+    /// Whose memory is sampled: the child, or the program that it launched.
     pid: i32,
+    /// The child.
     process: OwnedFd,
     pipe: File,
     line: Vec<u8>,
     samples: Vec<Sample>,
-    sampled_peak_bytes: u64,
-    /// The launcher has not yet become the program: its memory is not the program's.
+    /// There is no program yet: the launcher's memory is not the program's.
     launching: bool,
     library: Option<&'a Path>,
     library_seen: Option<bool>,
@@ -311,19 +331,26 @@ impl Watch<'_> {
                 let why = format!("did not end within {} s (--timeout)", patience.as_secs());
                 return Some(Failure::Broken(why));
             }
-            self.launching = self.launching && sample::is_this_executable(self.pid);
             if self.launching {
+                self.find_program();
                 continue;
             }
             if let Some(bytes) = sample::resident_bytes(self.pid) {
                 self.samples.push(Sample { at_ns: now_ns, bytes });
             }
-            if let Some(bytes) = sample::peak_bytes(self.pid) {
-                self.sampled_peak_bytes = self.sampled_peak_bytes.max(bytes);
-            }
             if let Some(library) = self.library.filter(|_| self.library_seen != Some(true)) {
                 self.library_seen = sample::is_mapped(self.pid, library).or(self.library_seen);
             }
+        }
+    }
+
+    /// Watches the program from the moment at which it has been executed.
+    fn find_program(&mut self) {
+        let mut records = serde_json::Deserializer::from_slice(&self.line).into_iter();
+        if let Some(Ok(ChildRecord::Started { pid, .. })) = records.next()
+            && !sample::is_this_executable(pid)
+        {
+            (self.pid, self.launching) = (pid, false);
         }
     }
 
@@ -345,7 +372,9 @@ fn outcome(line: &[u8], status: ExitStatus, subject: &Subject) -> anyhow::Result
     }
     match serde_json::from_slice(line).context("reading the child's record")? {
         ChildRecord::Failed(why) => bail!("{why}"),
-        ChildRecord::Started { .. } => bail!("a workload gave a launcher's record"),
+        ChildRecord::Started { .. } | ChildRecord::Ended { .. } => {
+            bail!("a workload gave a launcher's record")
+        }
         ChildRecord::Done { outcome, malloc_from } => {
             if let Some(library) = &subject.library
                 && malloc_from.canonicalize().ok().as_deref() != Some(library)
@@ -393,7 +422,11 @@ fn pid_descriptor(pid: i32) -> anyhow::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
 }
 
-fn wait(pid: i32) -> anyhow::Result<(ExitStatus, Usage)> {
+/// Waits for a child; gives what `wait` and the kernel's account say of it.
+///
+/// # Errors
+/// When it is no child of this process.
+pub(crate) fn wait(pid: i32) -> anyhow::Result<(i32, Usage)> {
     let mut status = 0;
     // SAFETY: all-zero is a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -401,7 +434,7 @@ fn wait(pid: i32) -> anyhow::Result<(ExitStatus, Usage)> {
         // SAFETY: both out-parameters are valid for writing.
         let waited = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
         if waited == pid {
-            return Ok((ExitStatus::from_raw(status), Usage::from_rusage(&usage)));
+            return Ok((status, Usage::from_rusage(&usage)));
         }
         let error = std::io::Error::last_os_error();
         if error.kind() != std::io::ErrorKind::Interrupted {

@@ -46,15 +46,15 @@ fn a_planted_slowness_is_seen() {
 
 #[test]
 fn a_program_is_compared_and_claims_decide_the_exit_code() {
-    let claim = |claim: &str| {
-        let arguments =
-            ["compare", "--allocators", "system", "--rounds", "3", "--assert", claim, "--", "true"];
-        hectare(&arguments).status.code()
+    let claim = |claim: &str, rounds: &str| {
+        let subjects = ["compare", "--allocators", "system", "--rounds", rounds];
+        hectare(&[&subjects[..], &["--assert", claim, "--", "true"]].concat()).status.code()
     };
-    assert_eq!(claim("time(system) < 60s"), Some(0));
-    assert_eq!(claim("time(system) > 60s"), Some(3));
-    assert_eq!(claim("time(nobody) > 60s"), Some(1));
-    assert_eq!(claim("nonsense"), Some(2));
+    assert_eq!(claim("time(system) < 60s", "5"), Some(0));
+    assert_eq!(claim("time(system) > 60s", "5"), Some(3));
+    assert_eq!(claim("time(system) < 60s", "4"), Some(4), "so few rounds decide nothing");
+    assert_eq!(claim("time(nobody) > 60s", "5"), Some(1));
+    assert_eq!(claim("nonsense", "5"), Some(2));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use hectare_trace::{Event, FileHeader, ThreadId, Writer};
+use hectare_trace::{Event, FileHeader, ObjectId, ThreadId, Writer};
 
 const HECTARE: &str = env!("CARGO_BIN_EXE_hectare");
 
@@ -389,4 +389,213 @@ fn nobodys_memory_is_read_unasked() {
     let output = hectare(&["zram"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("--all"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_result_that_cannot_be_printed_is_told_without_a_panic() {
+    for arguments in [&["bench", "--list"][..], &["doctor"], &["compare", "--help"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(HECTARE).args(arguments).stdout(full).output().unwrap();
+        if arguments.contains(&"--help") {
+            assert!(output.status.code().is_some(), "no panic: {:?}", output.status);
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("writing to the standard output: No space left"));
+    }
+    // What is said beside the result may be lost.
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let arguments = [&TWO_ROUNDS[..], &["--", "true"]].concat();
+    let output = Command::new(HECTARE).args(arguments).stderr(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn what_a_program_started_ends_with_it_when_it_is_ended_early() {
+    let folder = Folder::new("group");
+    let pid_file = folder.at("pid");
+    let script = format!("sleep 60 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}; wait");
+    let gone = || {
+        let pid = std::fs::read_to_string(&pid_file).unwrap();
+        let process = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
+        let since = Instant::now();
+        // Killed by now; somebody still has to wait for it.
+        while std::fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(since.elapsed() < Duration::from_secs(10), "process {pid} was left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::fs::remove_file(&pid_file).unwrap();
+    };
+    let output = hectare(&["run", "-a", "system", "--timeout", "1", "--", "sh", "-c", &script]);
+    assert!(stderr(&output).contains("did not end within 1 s"), "{}", stderr(&output));
+    gone();
+    let mut child = Command::new(HECTARE)
+        .args(["run", "-a", "system", "--", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for(&pid_file);
+    kill(&child, "-INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    gone();
+}
+
+#[test]
+fn the_figures_of_a_program_are_its_own_however_short_it_is() {
+    let folder = Folder::new("own-figures");
+    let program = folder.at("program");
+    let main = "#include <string.h>\nstatic char m[3 << 20];\n\
+        int main(void) { memset(m, 1, sizeof m); return 0; }";
+    assert!(compile(main, &["-O0"], &program));
+    let figure = |program: &str, name: &str| {
+        let output = hectare(&["run", "-a", "system", "--json", "-", "--", program]);
+        let record: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        record["rows"][0][name].as_f64().unwrap_or_else(|| panic!("no {name}: {record}"))
+    };
+    let mib = f64::from(1 << 20);
+    assert!((3.0..6.0).contains(&(figure(&program, "peak_bytes") / mib)));
+    assert!((0.5..3.0).contains(&(figure("true", "peak_bytes") / mib)));
+    // The launcher alone has some 250.
+    let faults = figure("true", "minor_faults");
+    assert!((20.0..200.0).contains(&faults), "{faults}");
+}
+
+#[test]
+fn names_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let word = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    let run = Command::new(HECTARE).args(["run", "-a", "system", "--", "true"]).arg(word).output();
+    assert_eq!(run.unwrap().status.code(), Some(0));
+    if !recorder_is_here("names_need_not_be_text") {
+        return;
+    }
+    let folder = Folder::new("names");
+    let name = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    let trace = folder.0.join(name).with_extension("hxt");
+    let record = Command::new(HECTARE)
+        .args(["record", "-o"])
+        .arg(&trace)
+        .args(["--", "ls", "--"])
+        .arg(folder.0.join(name))
+        .output()
+        .unwrap();
+    assert_eq!(record.status.code(), Some(2), "as ls of what is not there: {}", stderr(&record));
+    let json = folder.0.join(name).with_extension("json");
+    let info = Command::new(HECTARE).arg("info").arg(&trace).arg("--json").arg(&json).output();
+    assert!(info.unwrap().status.success() && json.exists());
+}
+
+#[test]
+fn a_daemon_that_still_runs_is_told() {
+    if !recorder_is_here("a_daemon_that_still_runs_is_told") {
+        return;
+    }
+    let folder = Folder::new("daemon");
+    let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
+    let script = format!(
+        "(ls / > /dev/null; touch {word}; sleep 2) > /dev/null 2>&1 &\n\
+        while ! test -e {word}; do sleep 0.01; done"
+    );
+    let output = hectare(&["record", "--all", "-o", &trace, "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("still runs: the trace ends here"), "{}", stderr(&output));
+    let output = hectare(&["record", "-o", "/dev/null", "--", "ls"]);
+    assert_eq!(output.status.code(), Some(2), "a trace needs a file");
+}
+
+#[test]
+fn an_interrupted_recording_gives_no_advice() {
+    if !recorder_is_here("an_interrupted_recording_gives_no_advice") {
+        return;
+    }
+    let folder = Folder::new("interrupted");
+    let word = folder.at("word");
+    let script = format!("ls / > /dev/null; touch {word}; exec sleep 30");
+    let child = Command::new(HECTARE)
+        .args(["choose", "-a", "system", "--", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&word);
+    kill(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(stderr(&output).contains("hectare: interrupted"), "{}", stderr(&output));
+}
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    for (arguments, part) in [
+        (&["bench", "stress", "--rounds", "2"][..], "options of its own"),
+        (&["bench", "stress", "--assert", "time(a) < 1"], "options of its own"),
+        (&["bench", "pools", "--threads", "2"], "options of its own"),
+        (&["bench", "larson", "--only", "larson"], "of `hectare bench all`"),
+        (&["bench", "larson", "--callgrind", "--threads", "1,2"], "one number of --threads"),
+        (&["bench", "larson", "--set", "lives=x", "-a", "system"], "no number that"),
+    ] {
+        let output = hectare(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(part), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn what_is_preloaded_already_is_told_to_be_left_out() {
+    let output = Command::new(HECTARE)
+        .args(["compare", "-a", "system", "--rounds", "1", "--", "true"])
+        .env("LD_PRELOAD", "libm.so.6")
+        .output()
+        .unwrap();
+    let told = stderr(&output);
+    assert_eq!(told.matches("LD_PRELOAD=libm.so.6 is not passed on").count(), 1, "{told}");
+}
+
+/// The address space of a replay's process is limited, so that some thread cannot be started: what
+/// waits for its objects must not wait for ever.
+#[test]
+fn a_replay_whose_threads_cannot_be_started_is_an_error_and_no_hang() {
+    let folder = Folder::new("threads");
+    let trace = folder.at("t.hxt");
+    const THREADS: u32 = 1000;
+    let mut writer =
+        Writer::new(std::fs::File::create(&trace).unwrap(), FileHeader::new()).unwrap();
+    for nth in 1..THREADS {
+        writer.event(ThreadId(nth), 1, &Event::Malloc { size_bytes: 8 }, false).unwrap();
+        writer.event(ThreadId(THREADS), 1, &Event::Malloc { size_bytes: 8 }, false).unwrap();
+        // Every thread waits for the last.
+        let object = Some(ObjectId::new(ThreadId(THREADS), u64::from(nth) - 1));
+        writer.event(ThreadId(nth), 2, &Event::Free { object }, false).unwrap();
+    }
+    writer.finish().unwrap();
+    let command = format!(
+        "ulimit -v 150000; exec {HECTARE} replay {trace} -a system --rounds 1 --timeout 60"
+    );
+    let since = Instant::now();
+    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot start thread"), "{}", stderr(&output));
+    assert!(since.elapsed() < Duration::from_secs(50));
+}
+
+#[test]
+fn traces_of_one_name_are_told_apart() {
+    let folder = Folder::new("same-name");
+    std::fs::create_dir_all(folder.at("other")).unwrap();
+    let (one, other) = (folder.at("t.hxt"), folder.at("other/t.hxt"));
+    write_trace(&one, 1000);
+    write_trace(&other, 2000);
+    let replay = |more: &[&str]| {
+        hectare(&[&["replay", "-a", "system", "--rounds", "1", "--json", "-"], more].concat())
+    };
+    let record: serde_json::Value =
+        serde_json::from_slice(&replay(&[&one, &other]).stdout).unwrap();
+    for path in [&one, &other] {
+        let rows = record["rows"].as_array().unwrap();
+        assert_eq!(rows.iter().filter(|row| row["workload"] == path.as_str()).count(), 3);
+    }
+    let twice = replay(&[&one, &one]);
+    assert_eq!(twice.status.code(), Some(1));
+    assert!(stderr(&twice).contains("given twice"), "{}", stderr(&twice));
 }

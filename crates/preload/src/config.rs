@@ -3,7 +3,8 @@
 //! Read once, in the library's constructor, and never in a set-uid program, where the environment
 //! is a stranger's. Nothing here allocates. A key or a value that means nothing is told in one
 //! line on standard error and otherwise ignored: a typing error must not be silent, and must not
-//! keep a program from running.
+//! keep a program from running. What names a file is copied: programs write their title over their
+//! environment.
 //!
 //! To add a key: a field of [`Config`], a row of [`KEYS`], a line of docs/malloc-configuration.md.
 
@@ -12,6 +13,8 @@ use core::ffi::{CStr, c_int};
 use hectare::Front;
 
 use crate::line::Line;
+use crate::once::Once;
+use crate::output::Path;
 
 /// Everything that can be configured, as it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -305,6 +308,19 @@ pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Co
     config
 }
 
+static STATS_JSON: Once<Path> = Once::new();
+static PROF_PREFIX: Once<Path> = Once::new();
+
+/// A copy of `text` in `place`. What is too long for any path stays where it is: it is told when a
+/// file is to be written.
+fn copied(place: &'static Once<Path>, text: &'static [u8]) -> &'static [u8] {
+    let mut path = Path::new();
+    if path.push(text).is_some() {
+        place.set(path);
+    }
+    place.get().map_or(text, Path::text)
+}
+
 /// The configuration that `environment` asks for.
 ///
 /// # Safety
@@ -326,7 +342,12 @@ pub(crate) unsafe fn read(environment: *const *const libc::c_char) -> Config {
         // SAFETY: the caller's promise.
         let entry: &'static [u8] = unsafe { CStr::from_ptr(entry) }.to_bytes();
         if let Some(text) = entry.strip_prefix(b"HECTARE_CONF=") {
-            return parse(text, Problem::warn);
+            let mut config = parse(text, Problem::warn);
+            config.stats_json = config.stats_json.map(|path| copied(&STATS_JSON, path));
+            if config.prof {
+                config.prof_prefix = copied(&PROF_PREFIX, config.prof_prefix);
+            }
+            return config;
         }
         // SAFETY: the array goes on: this entry was not its null.
         place = unsafe { place.add(1) };

@@ -48,8 +48,9 @@ static ARENA: AtomicPtr<Process> = AtomicPtr::new(null_mut());
 /// Key whose destructor tells that a thread ends.
 static END_KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Value of `HECTARE_TRACE`; lives as long as the environment of the process, that is for ever.
-static BASE_NAME: AtomicPtr<libc::c_char> = AtomicPtr::new(null_mut());
+/// A copy of the value of `HECTARE_TRACE`: programs write their title over their environment. Not
+/// wiped: a child begins a file of its own by this name.
+static BASE_NAME: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 
 /// Address space for tapes: 400 000 threads at a time.
 const ARENA_BYTES: usize = 1 << 26;
@@ -58,6 +59,9 @@ const ARENA_BYTES: usize = 1 << 26;
 const DESTRUCTOR_ROUNDS: usize = 4;
 
 const NAME_BYTES: usize = 4096;
+
+/// Room for what is put behind the name: two numbers, each after a dot, and the end.
+const NUMBERS_BYTES: usize = 24;
 
 /// The process's part of the arena.
 #[repr(C)]
@@ -141,10 +145,13 @@ fn decide() -> bool {
     let on = match variable(environment, b"HECTARE_TRACE=") {
         None => false,
         Some(base) => {
-            BASE_NAME.store(base, Ordering::Release);
-            let on = prepare();
+            sys::note_error_output();
+            let on = prepare(base);
             if !on {
-                sys::say(&[b"hectare recorder: no address space or key left: not recording\n"]);
+                sys::say(&[
+                    b"hectare recorder: the name in HECTARE_TRACE is too long, or no address space \
+                      or key is left: not recording\n",
+                ]);
             }
             on
         }
@@ -163,23 +170,29 @@ unsafe fn libc_environ() -> *const *mut libc::c_char {
 }
 
 /// The value of the variable whose name and equals sign are `prefix`.
-fn variable(environment: *const *mut libc::c_char, prefix: &[u8]) -> Option<*mut libc::c_char> {
+fn variable(environment: *const *mut libc::c_char, prefix: &[u8]) -> Option<&'static CStr> {
     let mut entry = environment;
     loop {
         // SAFETY: the environment is an array that ends with null.
         let text = NonNull::new(unsafe { entry.read() })?;
         // SAFETY: its entries are null-terminated strings.
-        let bytes = unsafe { CStr::from_ptr(text.as_ptr()) }.to_bytes();
-        if bytes.starts_with(prefix) {
-            // SAFETY: the prefix is part of the string.
-            return Some(unsafe { text.as_ptr().add(prefix.len()) });
+        let entry_text = unsafe { CStr::from_ptr(text.as_ptr()) };
+        if let Some(value) = entry_text.to_bytes_with_nul().strip_prefix(prefix) {
+            return CStr::from_bytes_with_nul(value).ok();
         }
         // SAFETY: this entry was not the last.
         entry = unsafe { entry.add(1) };
     }
 }
 
-fn prepare() -> bool {
+fn prepare(base: &CStr) -> bool {
+    let Some(name) = sys::reserve(NAME_BYTES, Grain::Page) else { return false };
+    let base = base.to_bytes_with_nul();
+    if base.len() + NUMBERS_BYTES > NAME_BYTES {
+        return false;
+    }
+    // SAFETY: the mapping is new and, by the check above, longer than the name.
+    unsafe { name.as_ptr().copy_from_nonoverlapping(base.as_ptr(), base.len()) };
     let Some(arena) = sys::reserve(ARENA_BYTES, Grain::Page) else { return false };
     let mut key = 0;
     // SAFETY: `key` is valid for writing; the destructor fits the signature.
@@ -188,6 +201,7 @@ fn prepare() -> bool {
         return false;
     }
     END_KEY.store(key, Ordering::Release);
+    BASE_NAME.store(name.as_ptr(), Ordering::Release);
     ARENA.store(arena.as_ptr().cast(), Ordering::Release);
     true
 }
@@ -298,15 +312,12 @@ impl Process {
 /// (`exec`) each have a file.
 fn open_file(process: &mut Process) -> bool {
     let base = BASE_NAME.load(Ordering::Acquire);
-    // SAFETY: a null-terminated string of the environment, see `BASE_NAME`.
-    let base = unsafe { CStr::from_ptr(base) }.to_bytes();
+    // SAFETY: null-terminated, and never unmapped: set by `prepare` before the arena.
+    let base = unsafe { CStr::from_ptr(base.cast()) }.to_bytes();
     // SAFETY: has no precondition.
     let pid = unsafe { libc::getpid() } as u32;
     // SAFETY: has no precondition.
     let parent_pid = unsafe { libc::getppid() } as u32;
-    if base.len() + 24 > NAME_BYTES {
-        return false;
-    }
     for nth in 0..u32::MAX {
         process.name[..base.len()].copy_from_slice(base);
         let at = put_number(&mut process.name, base.len(), pid);
@@ -395,7 +406,7 @@ fn measure_clock(process: &Process) {
     }
 }
 
-/// The file cannot be written: what has been recorded stays, the program goes on unrecorded.
+/// The file cannot be continued: what has been recorded stays, the program goes on unrecorded.
 #[cold]
 fn give_up() {
     if MODE.swap(OFF, Ordering::AcqRel) == OFF {
@@ -406,7 +417,12 @@ fn give_up() {
             lost.fetch_add(1, Ordering::Relaxed);
         }
         let name = process.name().to_bytes();
-        sys::say(&[b"hectare recorder: no room in ", name, b": recording stops here\n"]);
+        sys::say(&[
+            b"hectare recorder: ",
+            name,
+            b" cannot be continued (the disk is full, or the program can no longer open the file): \
+              recording stops here\n",
+        ]);
     }
 }
 

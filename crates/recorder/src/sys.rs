@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Keeps `errno` over what happens while it lives: recording must not be seen by the program.
 pub(crate) struct KeepErrno(i32);
@@ -139,8 +140,36 @@ impl Drop for File {
     }
 }
 
-/// Writes a message to the error output.
+/// The file that was the error output as recording began: device and number. Zero: none.
+static ERROR_OUTPUT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// Notes what the error output is.
+pub(crate) fn note_error_output() {
+    if let Some(file) = error_output() {
+        ERROR_OUTPUT
+            .iter()
+            .zip(file)
+            .for_each(|(noted, part)| noted.store(part, Ordering::Relaxed));
+    }
+}
+
+fn error_output() -> Option<[u64; 2]> {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `status` is valid for writing.
+    if unsafe { libc::fstat(2, status.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: filled by the call above.
+    let status = unsafe { status.assume_init() };
+    Some([status.st_dev, status.st_ino])
+}
+
+/// Writes a message to the error output, unless the program has opened another file by its number
+/// since: what a daemon closes may have become its database.
 pub(crate) fn say(parts: &[&[u8]]) {
+    if error_output() != Some(ERROR_OUTPUT.each_ref().map(|part| part.load(Ordering::Relaxed))) {
+        return;
+    }
     for part in parts {
         // SAFETY: `part` is valid for reading its length.
         unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };

@@ -118,6 +118,21 @@ static void fork_in_threads(int raw) {
     for (int t = 0; t < 3; t++) pthread_join(threads[t], NULL);
 }
 
+/* Servers write their title over the environment, where the name of the trace stood. */
+extern char **environ;
+static void title(void) {
+    free(kept(malloc(9001)));
+    for (char **entry = environ; *entry; entry++) memset(*entry, 'x', strlen(*entry));
+    int child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        for (int i = 0; i < 100; i++) free(kept(malloc(9002)));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static pthread_key_t key;
 static void on_end(void *value) { free(value); }
 static void *short_life(void *unused) {
@@ -153,6 +168,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "raw-fork")) fork_in_threads(1);
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "close")) close_descriptors(argv[0]);
+    else if (!strcmp(argv[1], "title")) title();
     else if (!strcmp(argv[1], "exec")) { free(kept(malloc(7001))); execl(argv[0], argv[0], "family", NULL); exit(8); }
     else if (!strcmp(argv[1], "killed")) { for (int i = 0; i < 50000; i++) free(kept(malloc(8001))); raise(SIGKILL); }
     else if (!strcmp(argv[1], "aborts")) { for (int i = 0; i < 500; i++) kept(malloc(8002)); abort(); }

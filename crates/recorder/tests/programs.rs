@@ -232,6 +232,14 @@ fn a_fork_behind_the_c_librarys_back_does_too() {
 }
 
 #[test]
+fn a_title_written_over_the_environment_does_not_lose_the_children() {
+    let (status, images) = record("title");
+    assert!(status.success());
+    assert_eq!(images.len(), 2, "{:?}", images.keys());
+    assert!(images.values().any(|image| image.sizes().get(&9002) == Some(&100)));
+}
+
+#[test]
 fn exec_begins_another_file_of_the_same_process() {
     let (status, images) = record("exec");
     assert!(status.success());

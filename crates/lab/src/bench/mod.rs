@@ -74,7 +74,7 @@ impl Parameters {
     pub(crate) fn get<T: std::str::FromStr>(&self, name: &str) -> anyhow::Result<T> {
         let text = self.text(name)?;
         text.parse().map_err(|_| {
-            anyhow::anyhow!("the parameter `{name}={text}` is not a {}", std::any::type_name::<T>())
+            anyhow::anyhow!("--set `{name}={text}`: no number that this parameter can be")
         })
     }
 }

@@ -50,6 +50,25 @@ pub(crate) struct Args {
     study: Vec<String>,
 }
 
+impl Args {
+    /// Whether something is given that only a single workload takes.
+    fn changes_the_workload(&self) -> bool {
+        let looks_otherwise = self.callgrind || self.flame.is_some();
+        looks_otherwise || !self.threads.is_empty() || self.ops.is_some() || !self.set.is_empty()
+    }
+
+    /// The parameters of a single run of the workload, for those who do not hold a contest.
+    fn single(&self, parameters: &Parameters) -> anyhow::Result<Parameters> {
+        anyhow::ensure!(
+            self.threads.len() < 2 && !self.contest.is_contest(),
+            "--callgrind and --flame look at one run: they take one number of --threads, and no \
+             --reference, --rounds, --seconds or --assert"
+        );
+        let threads = self.threads.first().map_or(parameters.threads, |threads| threads.get());
+        Ok(Parameters { threads, ..parameters.clone() })
+    }
+}
+
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.list {
@@ -59,13 +78,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let name = args.name.as_deref().context("which one? `hectare bench --list` tells")?;
     if name == "all" {
         anyhow::ensure!(
-            args.threads.is_empty() && args.ops.is_none() && args.set.is_empty(),
+            !args.changes_the_workload(),
             "`bench all` runs every workload with its own parameters; give a name to change them"
         );
         return all(&args);
     }
+    anyhow::ensure!(
+        args.only.is_empty() && !args.with_traces && args.from.is_empty(),
+        "--only, --with-traces and --from are of `hectare bench all`"
+    );
     match bench::find(name)? {
-        Entry::Study(study) => args.contest.outputs.deliver(&study.run(&args.study)?),
+        Entry::Study(study) => {
+            anyhow::ensure!(
+                !args.contest.is_changed() && !args.changes_the_workload(),
+                "`{name}` has subjects and options of its own: `hectare bench {name} -- --help`"
+            );
+            args.contest.outputs.deliver(&study.run(&args.study)?)
+        }
         Entry::Workload(workload) => {
             anyhow::ensure!(
                 args.study.is_empty(),
@@ -119,10 +148,7 @@ fn count(args: &Args, name: &str, parameters: &Parameters) -> anyhow::Result<()>
         println!("skipped: --callgrind needs valgrind, which is not installed");
         return Ok(());
     }
-    let mut parameters = parameters.clone();
-    if let [threads] = args.threads[..] {
-        parameters.threads = threads.get();
-    }
+    let parameters = args.single(parameters)?;
     let subjects = args.contest.chosen()?;
     args.contest.outputs.deliver(&callgrind::count(name, &parameters, &subjects)?)
 }
@@ -133,10 +159,7 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
         println!("skipped: --flame needs perf, which is not installed");
         return Ok(());
     }
-    let mut parameters = parameters.clone();
-    if let [threads] = args.threads[..] {
-        parameters.threads = threads.get();
-    }
+    let parameters = args.single(parameters)?;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     for subject in args.contest.chosen()? {
         println!("{}", flame::draw(name, &parameters, &subject, folder)?.display());
@@ -209,8 +232,8 @@ fn every_row() -> Vec<Case> {
 /// The bundled traces, replayed as `hectare compare` does.
 fn every_trace() -> anyhow::Result<Vec<Case>> {
     let trace = |path: &PathBuf| {
-        let case = trace_case(path, Mode::Speed, Touch::Page)?;
-        Ok(Case { name: format!("trace {}", case.name), ..case })
+        let name = format!("trace {}", path.file_stem().unwrap_or_default().display());
+        trace_case(path, &name, Mode::Speed, Touch::Page)
     };
     bundled_traces()?.iter().map(trace).collect()
 }

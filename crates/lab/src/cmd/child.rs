@@ -1,14 +1,15 @@
 //! `hectare child`: one measured thing in a fresh process, the subject preloaded by the parent.
 //!
 //! A workload or a replay writes exactly one line of JSON to the descriptor given and nothing else
-//! anywhere. `exec` becomes a user's program and writes nothing.
+//! anywhere. `launch` starts a user's program and waits for it, in `launch.rs`.
+
+mod launch;
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{self, Entry, Outcome, Parameters};
-use crate::measure::{Usage, monotonic_ns};
+use crate::measure::Usage;
 use crate::replay::{self, Mode, Touch};
 
 /// What `hectare child` is given by the runner.
@@ -67,8 +68,8 @@ enum Task {
         /// The trace file.
         trace: PathBuf,
     },
-    /// A user's program takes this process's place.
-    Exec {
+    /// A user's program, started and waited for.
+    Launch {
         /// Library to preload into it.
         #[arg(long)]
         preload: Option<PathBuf>,
@@ -91,13 +92,21 @@ pub(crate) enum ChildRecord {
         /// The file that this process's `malloc` comes from.
         malloc_from: PathBuf,
     },
-    /// The program is executed next (`exec` alone).
+    /// The program is executed next, by this process (`launch` alone).
     Started {
+        /// The process that becomes the program.
+        pid: i32,
         /// `CLOCK_MONOTONIC`, ns.
         at_ns: u64,
-        /// The launcher's own peak of resident memory, which the kernel counts as the program's,
-        /// bytes.
-        peak_bytes: u64,
+    },
+    /// The program has ended (`launch` alone).
+    Ended {
+        /// `CLOCK_MONOTONIC`, ns.
+        at_ns: u64,
+        /// As `wait` gives it.
+        status: i32,
+        /// The kernel's account of it and of the children that it waited for.
+        usage: Usage,
     },
     /// It did not; why.
     Failed(String),
@@ -112,7 +121,9 @@ impl ChildRecord {
         match serde_json::from_slice(line).context("it ended without a record")? {
             Self::Done { outcome, .. } => Ok(*outcome),
             Self::Failed(why) => anyhow::bail!("{why}"),
-            Self::Started { .. } => anyhow::bail!("a workload gave a launcher's record"),
+            Self::Started { .. } | Self::Ended { .. } => {
+                anyhow::bail!("a workload gave a launcher's record")
+            }
         }
     }
 }
@@ -126,8 +137,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // SAFETY: the runner passes a descriptor that this process alone owns from here on.
     let mut pipe = unsafe { File::from_raw_fd(args.fd) };
     let measured = match args.task {
-        Task::Exec { preload, planted_ns, command } => {
-            exec(&mut pipe, preload, planted_ns, &command)
+        Task::Launch { preload, planted_ns, command } => {
+            return launch::run(&mut pipe, preload, planted_ns, &command);
         }
         Task::Bench { name, parameters, planted_ns } => bench(&name, &parameters, planted_ns),
         Task::Map { trace } => replay::occupancy::run(&trace),
@@ -162,28 +173,6 @@ fn bench(name: &str, parameters: &str, planted_ns: u64) -> anyhow::Result<Outcom
         outcome.ns += planted.elapsed().as_nanos() as u64;
     }
     Ok(outcome)
-}
-
-/// Becomes the program; returns only when that fails.
-fn exec(
-    pipe: &mut File,
-    preload: Option<PathBuf>,
-    planted_ns: u64,
-    command: &[OsString],
-) -> anyhow::Result<Outcome> {
-    let (program, arguments) = command.split_first().context("no program is given")?;
-    let mut command = std::process::Command::new(program);
-    command.args(arguments);
-    if let Some(library) = preload {
-        command.env("LD_PRELOAD", library);
-    }
-    // SAFETY: the descriptor is open; the program must not inherit it.
-    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-    let peak_bytes = Usage::now().peak_bytes;
-    send(pipe, &ChildRecord::Started { at_ns: monotonic_ns(), peak_bytes })?;
-    spin(Duration::from_nanos(planted_ns));
-    let error = command.exec();
-    Err(error).with_context(|| format!("starting {}", program.to_string_lossy()))
 }
 
 /// Keeps the processor busy for `time`.

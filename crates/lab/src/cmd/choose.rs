@@ -13,8 +13,9 @@ mod verdict;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
+use super::Exit;
 use super::compare::{program_case, trace_case};
 use super::contesting::{ContestArgs, Linked};
 use super::record::{self, Options, Recorded, shortened};
@@ -40,13 +41,12 @@ pub(crate) struct Args {
     check: bool,
     /// The program with its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 /// Runs the verb.
 pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
-    let words: Vec<OsString> = args.command.iter().map(OsString::from).collect();
-    let program = program_case(&words)?;
+    let program = program_case(&args.command)?;
     args.contest.check_names()?;
     let scratch = Scratch::new()?;
     let path = args.keep.clone().unwrap_or_else(|| scratch.path().join("chosen.hxt"));
@@ -54,6 +54,9 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     eprintln!("recording {} …", program.name);
     let recorded = record::record(&path, &args.command, options)?;
     recorded.tell();
+    if recorded.interrupted {
+        bail!(Exit { code: 130, message: "interrupted".to_owned() });
+    }
     if let Some(why) = runner::failure(runner::exit_code(recorded.status)) {
         let name = &program.name;
         ensure!(
@@ -65,9 +68,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let advised = recorded.kept.first().context("nothing was recorded")?;
     let started_as = advised.header.command.split(' ').next().unwrap_or_default();
     args.contest.linked = Linked::of(OsStr::new(started_as));
-    let mut case = trace_case(&path, Mode::Speed, Touch::Page)?;
-    case.name = format!("{}, replayed", program.name);
-    case.known.iter_mut().for_each(|series| series.workload.clone_from(&case.name));
+    let name = format!("{}, replayed", program.name);
+    let case = trace_case(&path, &name, Mode::Speed, Touch::Page)?;
     let looks = Looks { latency: false, map: true };
     let mut chosen = chosen(&recorded)?;
     let replayed = args.contest.hold_and("choose", vec![case], looks, |report| {

@@ -4,11 +4,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 
 use hectare_trace::{Histogram, LivePoint, Summary};
 
 use super::contesting::{ContestArgs, Linked};
+use crate::contest::analysis::ALL_CASES;
 use crate::contest::{Case, Looks, Work};
 use crate::output::place::{self, Kind};
 use crate::replay::{self, Ideal, Mode, Touch};
@@ -51,11 +52,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         leave(&mut outputs.json, "hectare-report.json", Kind::Json)?;
         leave(&mut outputs.report, "hectare-report.html", Kind::Html)?;
     }
-    let cases = args
-        .traces
-        .iter()
-        .map(|path| trace_case(path, args.mode, args.touch))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let cases = trace_cases(&args.traces, args.mode, args.touch)?;
     args.contest.hold("compare", cases, Looks { latency: true, map: false })
 }
 
@@ -82,19 +79,47 @@ pub(crate) fn program_case(command: &[OsString]) -> anyhow::Result<Case> {
     Ok(Case { name, work: Work::Program(command.to_vec()), ideal: None, known: Vec::new() })
 }
 
+/// The cases of several traces, each with a name of its own: that of its file, and its whole path
+/// where another has the same.
+///
+/// # Errors
+/// When one cannot be read, or is given twice.
+pub(crate) fn trace_cases(
+    paths: &[PathBuf],
+    mode: Mode,
+    touch: Touch,
+) -> anyhow::Result<Vec<Case>> {
+    let mut cases: Vec<Case> = Vec::new();
+    for path in paths {
+        let stem = path.file_stem();
+        let mut others = paths.iter().filter(|&other| other != path);
+        let alone =
+            !others.any(|other| other.file_stem() == stem) && stem != Some(ALL_CASES.as_ref());
+        let name = if alone { stem.unwrap_or_default() } else { path.as_os_str() };
+        let case = trace_case(path, &name.to_string_lossy(), mode, touch)?;
+        ensure!(cases.iter().all(|c| c.name != case.name), "{} is given twice", path.display());
+        cases.push(case);
+    }
+    Ok(cases)
+}
+
 /// The case of a trace.
 ///
 /// # Errors
 /// When the trace cannot be read.
-pub(crate) fn trace_case(path: &Path, mode: Mode, touch: Touch) -> anyhow::Result<Case> {
+pub(crate) fn trace_case(
+    path: &Path,
+    name: &str,
+    mode: Mode,
+    touch: Touch,
+) -> anyhow::Result<Case> {
     let summary = replay::summary(path)?;
-    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let path = path.canonicalize().with_context(|| path.display().to_string())?;
     Ok(Case {
-        known: known(&summary, &name),
+        name: name.to_owned(),
+        known: known(&summary, name),
         ideal: Some(Ideal::of(&summary)),
         work: Work::Trace { path, mode, touch, points: 0 },
-        name,
     })
 }
 
@@ -140,6 +165,6 @@ pub(crate) fn bundled_traces() -> anyhow::Result<Vec<PathBuf>> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "hxt"))
         .collect();
     traces.sort();
-    anyhow::ensure!(!traces.is_empty(), "there is no trace (*.hxt) in {}", folder.display());
+    ensure!(!traces.is_empty(), "there is no trace (*.hxt) in {}", folder.display());
     Ok(traces)
 }

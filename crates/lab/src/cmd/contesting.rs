@@ -9,13 +9,19 @@ use anyhow::{Context, bail};
 
 use super::Exit;
 use crate::contest::analysis::Analysis;
-use crate::contest::assertion::{Claim, Decision};
-use crate::contest::{Case, Contest, Looks, Results, Rounds, Work};
+use crate::contest::assertion::{self, Claim, Decision};
+use crate::contest::{Case, Contest, LEAST_ROUNDS, Looks, Results, Rounds, Work};
 use crate::environment::{self, Control};
 use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::runner::{self, Processors};
 use crate::subject::{self, Subject, program};
+
+/// The reference where none is given.
+const REFERENCE: &str = "system";
+
+/// Time for the rounds where none is given, s.
+const SECONDS: u64 = 110;
 
 /// Arguments of every verb that holds a contest.
 #[derive(clap::Args, Clone, Debug)]
@@ -24,16 +30,17 @@ pub(crate) struct ContestArgs {
     #[arg(short, long, value_name = "A,B,…")]
     pub(crate) allocators: Option<String>,
     /// The allocator that the others are compared with
-    #[arg(long, value_name = "NAME", default_value = "system")]
+    #[arg(long, value_name = "NAME", default_value = REFERENCE)]
     pub(crate) reference: String,
-    /// Complete rounds [default: as many as fit into --seconds, at least 3]
+    /// Complete rounds [default: as many as fit into --seconds, at least 3, and 5 with --assert]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: Option<u16>,
     /// Time to spend on rounds, s
-    #[arg(long, value_name = "S", default_value_t = 110)]
+    #[arg(long, value_name = "S", default_value_t = SECONDS)]
     pub(crate) seconds: u64,
     /// Claim to be decided, like 'rss(hectare) < 0.9*rss(system)'; exit code 3 when it fails, 4
-    /// when the noise is larger than the margin. Can be given several times
+    /// when the noise is larger than the margin or there are fewer than 5 rounds. Can be given
+    /// several times
     #[arg(long = "assert", value_name = "EXPR", value_parser = claim)]
     pub(crate) claims: Vec<Claim>,
     /// Measure a program although it fails (ends with another exit code than 0)
@@ -98,6 +105,21 @@ impl Linked {
 }
 
 impl ContestArgs {
+    /// Whether something is given that only a contest can do.
+    pub(crate) fn is_contest(&self) -> bool {
+        self.reference != REFERENCE
+            || self.rounds.is_some()
+            || self.seconds != SECONDS
+            || !self.claims.is_empty()
+    }
+
+    /// Whether anything but the outputs is given.
+    pub(crate) fn is_changed(&self) -> bool {
+        let surroundings = self.control || self.pin.is_some() || self.no_aslr;
+        let processes = self.ignore_failure || self.timeout.is_some();
+        self.is_contest() || self.allocators.is_some() || surroundings || processes
+    }
+
     /// The allocators asked for: all that are found by default.
     ///
     /// # Errors
@@ -167,7 +189,10 @@ impl ContestArgs {
             contestants: Contest::contestants(&subjects, &reference),
             rounds: match self.rounds {
                 Some(rounds) => Rounds::Exactly(usize::from(rounds)),
-                None => Rounds::Within(Duration::from_secs(self.seconds)),
+                None => Rounds::Within(
+                    Duration::from_secs(self.seconds),
+                    if self.claims.is_empty() { LEAST_ROUNDS } else { assertion::LEAST_ROUNDS },
+                ),
             },
             seed: self.seed,
             looks,
@@ -221,6 +246,9 @@ impl ContestArgs {
             let word = match decision {
                 Decision::Holds => "holds",
                 Decision::Fails => "FAILS",
+                Decision::Undecided if ratio.rounds < assertion::LEAST_ROUNDS => {
+                    "is UNDECIDED: that takes five rounds (--rounds)"
+                }
                 Decision::Undecided => "is UNDECIDED at this noise (raise --rounds)",
             };
             report.notes.push(format!(

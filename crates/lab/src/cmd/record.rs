@@ -12,7 +12,7 @@
 
 pub(crate) mod images;
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -44,14 +44,15 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
     /// Resolution of the times kept, ns; coarser times make smaller files.
-    #[arg(long, value_name = "NS", default_value_t = 100)]
+    #[arg(long, value_name = "NS", default_value_t = 100,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     tick_ns: u64,
     /// Run the loop by which the recorder's cost is measured, and print its ns per event.
     #[arg(long, hide = true)]
     cost_loop: bool,
     /// The program and its arguments.
     #[arg(last = true, value_name = "CMD", required_unless_present = "cost_loop")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 /// Runs the verb.
@@ -66,7 +67,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     recorded.tell();
     let code = runner::exit_code(recorded.status);
     if let Some(why) = runner::failure(code) {
-        let message = format!("`{}` {why}", args.command.join(" "));
+        let message = format!("`{}` {why}", shortened(&words(&args.command)));
         bail!(Exit { code: u8::try_from(code).unwrap_or(1), message });
     }
     Ok(())
@@ -95,6 +96,8 @@ pub(crate) struct Kept {
     pub(crate) header: FileHeader,
     /// What sealing found.
     pub(crate) sealed: Sealed,
+    /// Whether its process went on after the command had ended, as daemons do.
+    pub(crate) still_runs: bool,
 }
 
 /// What a recording gave.
@@ -106,6 +109,8 @@ pub(crate) struct Recorded {
     pub(crate) dropped: Vec<Image>,
     /// How the program ended.
     pub(crate) status: ExitStatus,
+    /// Whether a signal to this command was passed on to it.
+    pub(crate) interrupted: bool,
     /// How long it ran.
     pub(crate) elapsed: Duration,
     /// Measured cost of recording, ns an event.
@@ -124,11 +129,22 @@ impl Recorded {
                 kept.sealed.file_bytes,
             );
             if kept.header.lost_events > 0 {
-                eprintln!("hectare: the file system had no room: the recording is cut short");
+                eprintln!(
+                    "hectare: the recording is cut short: the disk was full, or the program could no \
+                     longer open the file (after chroot, as another user)"
+                );
             }
             if kept.sealed.damage.any() {
                 eprintln!("hectare: {}", kept.sealed.damage);
             }
+        }
+        for kept in self.kept.iter().filter(|kept| kept.still_runs) {
+            eprintln!(
+                "hectare: process {}, `{}`, still runs: the trace ends here. What it does later is \
+                 recorded when it runs in the foreground, or is ended by the command",
+                kept.header.pid,
+                shortened(&kept.header.command)
+            );
         }
         eprintln!(
             "the program ran {:.2} s; recording costs {:.1} ns an event on this machine",
@@ -143,6 +159,11 @@ impl Recorded {
             }
         }
     }
+}
+
+/// The words of a command line as they are shown.
+fn words(command: &[OsString]) -> String {
+    command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// The beginning of a command line.
@@ -163,11 +184,12 @@ pub(crate) fn shortened(command: &str) -> String {
 /// started, nothing could be recorded, or the trace cannot be written.
 pub(crate) fn record(
     output: &Path,
-    command: &[String],
+    command: &[OsString],
     options: Options,
 ) -> anyhow::Result<Recorded> {
     let (program, arguments) = command.split_first().context("no program given after `--`")?;
-    let path = program::resolve(OsStr::new(program))?;
+    let path = program::resolve(program)?;
+    let program = program.display();
     if let Some(obstacle) = program::obstacle(&path)? {
         bail!("{}", obstacle.explain(&path));
     }
@@ -182,10 +204,10 @@ pub(crate) fn record(
     let signals = Signals::watch()?;
     let clock = ClockRate::start();
     let start = Instant::now();
-    let child = preloaded(Command::new(program).args(arguments), &recorder, &raw)
+    let child = preloaded(Command::new(&command[0]).args(arguments), &recorder, &raw)
         .spawn()
         .with_context(|| format!("cannot start `{program}`"))?;
-    let status = signals.wait(child)?;
+    let (status, interrupted) = signals.wait(child)?;
     let elapsed = start.elapsed();
     drop(signals);
 
@@ -234,10 +256,10 @@ pub(crate) fn record(
             format!("sealing {} into {} (the first is kept)", image.path.display(), path.display())
         })?;
         let header = Trace::open(&path)?.header().clone();
-        kept.push(Kept { path, header, sealed });
+        kept.push(Kept { path, header, sealed, still_runs: image.still_runs() });
     }
     images::remove(&raw)?;
-    Ok(Recorded { kept, dropped, status, elapsed, event_cost_ns })
+    Ok(Recorded { kept, dropped, status, interrupted, elapsed, event_cost_ns })
 }
 
 /// Signals that would end this command while the program runs.
@@ -258,15 +280,18 @@ impl Signals {
     }
 
     /// Waits for the program and passes signals on to it. From a terminal it gets SIGINT and SIGQUIT
-    /// without our doing.
-    fn wait(&self, mut child: Child) -> anyhow::Result<ExitStatus> {
+    /// without our doing. Gives how it ended, and whether a signal came.
+    fn wait(&self, mut child: Child) -> anyhow::Result<(ExitStatus, bool)> {
         const LOOK_EVERY: Duration = Duration::from_millis(5);
         let terminal = std::io::stdin().is_terminal();
+        let mut any = false;
         loop {
-            if let Some(status) = child.try_wait().context("waiting for the program")? {
-                return Ok(status);
-            }
+            let ended = child.try_wait().context("waiting for the program")?;
             let signal = self.came.swap(0, Ordering::Relaxed) as i32;
+            any |= signal != 0;
+            if let Some(status) = ended {
+                return Ok((status, any));
+            }
             let from_terminal = terminal && [libc::SIGINT, libc::SIGQUIT].contains(&signal);
             if signal != 0 && !from_terminal {
                 // SAFETY: the child has not been waited for, so its number is still its own.
@@ -333,7 +358,9 @@ fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<f64> {
             }
             let output = command.output().context("measuring the recorder's cost")?;
             let text = String::from_utf8_lossy(&output.stdout);
-            let ns: f64 = text.trim().parse().context("the cost loop printed no number")?;
+            let ns: f64 = text.trim().parse().with_context(|| {
+                format!("measuring the recorder's cost in {}: {}", folder.display(), output.status)
+            })?;
             *best = best.min(ns);
             images::remove(&raw)?;
         }

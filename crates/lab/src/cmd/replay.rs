@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::compare::trace_case;
+use super::compare::trace_cases;
 use super::contesting::ContestArgs;
 use crate::contest::{Looks, Work};
 use crate::replay::{Mode, Touch};
@@ -29,11 +29,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let mut cases = args
-        .traces
-        .iter()
-        .map(|path| trace_case(path, args.mode, args.touch))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut cases = trace_cases(&args.traces, args.mode, args.touch)?;
     for case in &mut cases {
         if let Work::Trace { points, .. } = &mut case.work {
             *points = args.points;

@@ -28,9 +28,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 fn read(path: &PathBuf) -> anyhow::Result<Report> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| name.to_string())?;
-    let value: serde_json::Value =
-        serde_json::from_str(&text).with_context(|| format!("{name} is not JSON"))?;
+    let text = std::fs::read(path).with_context(|| name.to_string())?;
+    let value: serde_json::Value = serde_json::from_slice(&text)
+        .with_context(|| format!("{name} is not JSON (`--json` of a measuring verb writes it)"))?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         Some(schema) if schema == u64::from(SCHEMA) => {}
         Some(schema) => bail!("{name} has schema {schema}; this command reads schema {SCHEMA}"),

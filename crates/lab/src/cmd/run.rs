@@ -54,14 +54,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         .with("voluntary_switches", usage.voluntary_switches)
         .with("involuntary_switches", usage.involuntary_switches)
         .with("steal_ns", measured.steal_ns)
-        .with("exit_code", measured.exit_code);
+        .with("exit_code", measured.exit_code)
+        .with("peak_bytes", measured.peak_bytes);
     if subject == Subject::system()
         && let Some(linked) = Linked::of(&program)
     {
         row = row.with("allocator", linked.name());
-    }
-    if measured.peak_bytes > 0 {
-        row = row.with("peak_bytes", measured.peak_bytes);
     }
     let span = measured.samples.first().zip(measured.samples.last());
     if let Some((first, last)) = span
@@ -71,8 +69,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut report = Report::new("run");
     report.rows.push(row);
-    if measured.peak_bytes == 0 {
-        report.notes.push("too short to see its resident memory".to_owned());
+    if measured.samples.is_empty() {
+        report.notes.push("too short to see its mean resident memory".to_owned());
     }
     if subject.library.is_some() && measured.library_seen.is_none() {
         report.notes.push("too short to see whether the library was mapped".to_owned());

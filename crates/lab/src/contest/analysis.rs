@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::bench::Memory;
 
-use super::{Case, Contest, Results, Role, Run};
+use super::{Case, Contest, LEAST_ROUNDS, Results, Role, Run};
 use crate::report::{Report, Row, Series};
 use crate::stats::{self, Ratio, Verdict};
 
@@ -59,17 +59,21 @@ impl Metric {
         }
     }
 
-    /// The figure of a run; `None` when it was not measured or cannot stand in a ratio.
+    /// The figure of a run; `None` when it was not measured.
     pub(crate) fn of(self, run: &Run) -> Option<f64> {
-        let value = match self {
-            Self::Time => run.time_ns,
-            Self::Cpu => run.cpu_ns,
-            Self::Peak => run.peak_bytes,
-            Self::Memory => run.memory,
-            Self::Mean => run.mean_bytes?,
-            Self::Faults => run.faults as f64,
-        };
-        (value > 0.0).then_some(value)
+        match self {
+            Self::Time => Some(run.time_ns),
+            Self::Cpu => Some(run.cpu_ns),
+            Self::Peak => Some(run.peak_bytes),
+            Self::Memory => Some(run.memory),
+            Self::Mean => run.mean_bytes,
+            Self::Faults => Some(run.faults as f64),
+        }
+    }
+
+    /// The figure of a run, where it can stand in a ratio: nothing is a multiple of zero.
+    fn in_ratio(self, run: &Run) -> Option<f64> {
+        self.of(run).filter(|&value| value > 0.0)
     }
 }
 
@@ -118,7 +122,7 @@ impl<'a> Analysis<'a> {
                     .map(|&case| {
                         let find = |contestant| {
                             let run = self.runs(case, contestant).find(|run| run.round == round)?;
-                            metric.of(run)
+                            metric.in_ratio(run)
                         };
                         Some(find(above)? / find(below)?)
                     })
@@ -138,7 +142,9 @@ impl<'a> Analysis<'a> {
             .filter_map(|round| {
                 let values: Option<Vec<f64>> = cases
                     .clone()
-                    .map(|case| metric.of(self.runs(case, of).find(|run| run.round == round)?))
+                    .map(|case| {
+                        metric.in_ratio(self.runs(case, of).find(|run| run.round == round)?)
+                    })
                     .collect();
                 stats::geometric_mean(&values?)
             })
@@ -182,11 +188,11 @@ impl<'a> Analysis<'a> {
                 report.rows.push(row);
             }
         }
-        report.notes.extend(self.notes());
+        report.notes.extend(self.notes(report.machine.cpus));
         report.parameter("rounds", self.results.rounds);
         report.parameter("seed", self.contest.seed);
         report.parameter("reference", self.contest.contestants[0].name.clone());
-        report.parameter("confidence", stats::CONFIDENCE);
+        report.parameter("confidence", stats::confidence(self.results.rounds));
     }
 
     fn row(&self, index: usize, case: &Case, contestant: usize) -> Option<Row> {
@@ -328,11 +334,11 @@ impl<'a> Analysis<'a> {
     }
 
     /// What the controls showed, who broke, and what else a reader must know.
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self, cpus: usize) -> Vec<String> {
         let mut notes = Vec::new();
         let whole = if self.contest.cases.len() == 1 { Some(0) } else { None };
         if let Some(again) = self.of_role(Role::Again) {
-            for metric in [Metric::Time, Metric::Peak] {
+            for metric in [Metric::Time, Metric::Memory] {
                 let Some(ratio) = self.ratio(metric, whole, again) else { continue };
                 notes.push(format!(
                     "noise floor, {}: {} against itself {:.3} [{:.3}, {:.3}], ±{:.1} %",
@@ -356,17 +362,26 @@ impl<'a> Analysis<'a> {
         }
         notes.extend(self.disagreements());
         let steal: u64 = self.results.runs.iter().map(|run| run.steal_ns).sum();
-        let time: f64 = self.results.runs.iter().map(|run| run.time_ns).sum();
-        if time > 0.0 && steal as f64 > 0.01 * time {
+        let lived: u64 = self.results.runs.iter().map(|run| run.lived_ns).sum();
+        let stolen = steal as f64 / (lived as f64 * cpus as f64).max(1.0);
+        if stolen > 0.01 {
             notes.push(format!(
-                "the hypervisor took {:.1} % of the measured time: repeat on a quieter machine",
-                steal as f64 / time * 100.0
+                "the hypervisor took {:.1} % of the processors' time: repeat on a quieter machine",
+                stolen * 100.0
             ));
         }
-        if self.results.rounds < 3 {
+        let rounds = self.results.rounds;
+        if rounds < LEAST_ROUNDS {
             notes.push(format!(
-                "{} complete rounds: at least 3 are needed before a difference is called one",
-                self.results.rounds
+                "complete rounds: {rounds}; {LEAST_ROUNDS} are needed before a difference is called \
+                 one (--rounds)"
+            ));
+        } else if rounds < stats::BOOTSTRAP_ROUNDS {
+            notes.push(format!(
+                "the intervals are the least and the greatest of {rounds} rounds, {:.0} % sure; {} \
+                 rounds make it 95 % (--rounds)",
+                stats::confidence(rounds) * 100.0,
+                stats::BOOTSTRAP_ROUNDS
             ));
         }
         if self.results.interrupted {

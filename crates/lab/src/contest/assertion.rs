@@ -8,9 +8,11 @@
 //! ```
 //!
 //! `rss` and `memory` are the figure by which the table judges memory: the peak with what any process
-//! has resident, unless the workload names another; `peak` is the peak above the harness's own. Without a case the claim is about all of them (geometric mean of each round).
-//! A claim holds when the whole 95 % interval of its paired quotient lies on its side, fails when
-//! it lies on the other, and is undecided when it spans the limit.
+//! has resident, unless the workload names another; `peak` is the peak above the harness's own.
+//! Without a case the claim is about all of them (geometric mean of each round).
+//!
+//! A claim holds when the whole interval of its paired quotient lies on its side, fails when it lies
+//! on the other, and is undecided when it spans the limit, or with fewer than [`LEAST_ROUNDS`].
 
 use std::str::FromStr;
 
@@ -19,6 +21,10 @@ use anyhow::{Context, bail, ensure};
 use super::Contest;
 use super::analysis::{Analysis, Metric};
 use crate::stats::Ratio;
+
+/// Fewer rounds decide no claim: by chance alone the ratios of three lie on one side of the limit one
+/// time in four, those of five one time in sixteen.
+pub(crate) const LEAST_ROUNDS: usize = 5;
 
 /// A parsed claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,7 +112,7 @@ impl Claim {
     ) -> anyhow::Result<Option<(Decision, Ratio)>> {
         let Some(ratio) = Ratio::of(&self.quotients(contest, analysis)?) else { return Ok(None) };
         let decision = match (self.operator, ratio.rounds) {
-            (_, 0..3) => Decision::Undecided,
+            (_, ..LEAST_ROUNDS) => Decision::Undecided,
             (Operator::Less, _) if ratio.high < 1.0 => Decision::Holds,
             (Operator::Less, _) if ratio.low > 1.0 => Decision::Fails,
             (Operator::More, _) if ratio.low > 1.0 => Decision::Holds,

@@ -136,6 +136,7 @@ impl Case {
             faults: usage.minor_faults + usage.major_faults,
             switches: usage.voluntary_switches + usage.involuntary_switches,
             steal_ns: measured.steal_ns,
+            lived_ns: measured.lived_ns,
             failed_allocations: 0,
             exit_code: measured.exit_code,
             live_peak_bytes: 0,

@@ -38,8 +38,10 @@ pub(crate) struct Run {
     pub(crate) faults: u64,
     /// Context switches, voluntary and not.
     pub(crate) switches: u64,
-    /// Time stolen by the hypervisor, ns.
+    /// Time that the hypervisor took from all processors while the process lived, ns.
     pub(crate) steal_ns: u64,
+    /// How long the process lived, ns.
+    pub(crate) lived_ns: u64,
     /// Allocations that failed.
     pub(crate) failed_allocations: u64,
     /// Exit code of a program.

@@ -79,7 +79,9 @@ fn write_file(
 /// When it cannot be written; its name is in the message.
 pub(crate) fn put(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     if place::is_standard_output(path) {
-        return std::io::stdout().write_all(content).context("writing to the standard output");
+        let mut out = std::io::stdout().lock();
+        let written = out.write_all(content).and_then(|()| out.flush());
+        return written.context("writing to the standard output");
     }
     let done = if path.is_file() { "replaced" } else { "wrote" };
     std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))?;

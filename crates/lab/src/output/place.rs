@@ -7,6 +7,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
+
 /// What is written to a place, and how a file of that kind begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -49,10 +51,8 @@ impl Kind {
 }
 
 /// A parser for the command line: the path, if a file of that kind can be written there.
-pub(crate) fn writable(
-    kind: Kind,
-) -> impl Fn(&str) -> Result<PathBuf, String> + Clone + Send + Sync + 'static {
-    move |text| check(Path::new(text), kind).map(|()| PathBuf::from(text))
+pub(crate) fn writable(kind: Kind) -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(move |path| check(&path, kind).map(|()| path))
 }
 
 /// Whether a path stands for the standard output.
@@ -71,7 +71,10 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     let existed = path.symlink_metadata().is_ok();
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
         // A pipe, a terminal, /dev/null: nothing is lost there.
-        return Ok(());
+        return match kind {
+            Kind::Trace => Err("is no file: a trace is read and written at any place".to_owned()),
+            _ => Ok(()),
+        };
     }
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| format!("cannot be written: {error}"))?;
@@ -115,5 +118,6 @@ mod tests {
         assert!(check(&scratch.path().join("no/such/folder.json"), Kind::Json).is_err());
         assert!(check(scratch.path(), Kind::Json).is_err());
         assert_eq!(check(Path::new("/dev/null"), Kind::Html), Ok(()));
+        assert!(check(Path::new("/dev/null"), Kind::Trace).is_err());
     }
 }

@@ -1,33 +1,43 @@
 //! Execution: the planned operations on this process's `malloc`, one thread a lane.
 //!
+//! ```text
+//!  execute ──► lane ──► order: is its time there, are the others near, is its object there?
+//!               │  ▲      │
+//!               ▼  └──────┘
+//!           operation: call, touch, check
+//! ```
+//!
 //! 1. Nothing here allocates, reads the trace or makes a system call but the planned calls, the
 //!    touching of memory, and yielding while a thread must wait.
 //! 2. Before a batch, a thread waits until every other lane has done all operations that lie more
-//!    than [`WINDOW`] before the batch's last. The lane with the earliest operation never waits,
-//!    for a batch spans at most a quarter of the window.
+//!    than [`WINDOW`](super::plan::WINDOW) before the batch's last. The lane with the earliest
+//!    operation never waits, for a batch spans at most a quarter of the window.
 //! 3. An operation on another thread's object waits until that object is in its slot. It was made
 //!    by an earlier operation, so such waits end.
+//! 4. When a lane's thread cannot be started the run is abandoned: nobody waits any longer, and it
+//!    gives an error, no figure.
 //!
 //! Orderings: an object's pointer is stored `Release` and loaded `Acquire`, so the block's content
 //! goes with it; so is the progress of a lane, which lets others use emptied slots again.
 
-use std::ffi::c_void;
-use std::hint::{black_box, spin_loop};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+mod operation;
+mod order;
 
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use anyhow::bail;
+
+use super::Options;
 use super::clock::{Rate, ticks};
-use super::plan::{Call, Lane, NO_SLOT, Op, Segment, Slot, WINDOW};
-use super::{Mode, Options, Touch};
+use super::plan::{Lane, NO_SLOT, Segment, Slot};
 
 /// What stands in a slot whose allocation failed: not null, never given to the allocator.
 const FAILED: *mut c_void = std::ptr::without_provenance_mut(1);
 
 /// Room for the harness's few frames and the subject's, bytes.
 const LANE_STACK_BYTES: usize = 1 << 18;
-
-/// Looks at a word this often before the thread yields.
-const SPINS: u32 = 100;
 
 /// Where a lane is, alone on its cache lines.
 #[repr(align(128))]
@@ -50,9 +60,7 @@ impl Table {
             }
         }
     }
-}
 
-impl Table {
     /// The block in a slot; null or [`FAILED`] where there is none.
     pub(crate) fn pointer(&self, slot: Slot, order: Ordering) -> *mut c_void {
         self.slots[slot as usize].load(order)
@@ -95,6 +103,8 @@ pub(crate) struct Run<'a> {
     progress: Vec<Progress>,
     /// Lanes before this one are done.
     done: AtomicUsize,
+    /// Invariant 4.
+    abandoned: AtomicBool,
     /// Of each lane, the latency of every operation in ticks; empty unless asked for.
     latencies: Vec<Vec<AtomicU32>>,
 }
@@ -117,6 +127,7 @@ impl<'a> Run<'a> {
             rate,
             progress: segment.lanes.iter().map(|l| Progress(AtomicU64::new(first(l)))).collect(),
             done: AtomicUsize::new(0),
+            abandoned: AtomicBool::new(false),
             latencies: if timed { segment.lanes.iter().map(untouched).collect() } else { vec![] },
         }
     }
@@ -141,11 +152,17 @@ impl<'a> Run<'a> {
                     for lane in 1..self.lanes.len() {
                         let first = self.progress[lane].0.load(Ordering::Relaxed);
                         self.wait_for_window(lane, first);
-                        running.push(
-                            std::thread::Builder::new()
-                                .stack_size(LANE_STACK_BYTES)
-                                .spawn_scoped(scope, move || self.lane(lane, start))?,
-                        );
+                        let thread = std::thread::Builder::new()
+                            .stack_size(LANE_STACK_BYTES)
+                            .spawn_scoped(scope, move || self.lane(lane, start));
+                        match thread {
+                            Ok(thread) => running.push(thread),
+                            Err(error) => {
+                                self.abandoned.store(true, Ordering::Relaxed);
+                                let all = self.lanes.len();
+                                bail!("cannot start thread {} of {all}: {error}", lane + 1);
+                            }
+                        }
                     }
                     let mut counts = Counts::default();
                     for thread in running {
@@ -169,6 +186,9 @@ impl<'a> Run<'a> {
         let began = ticks();
         let mut from = 0;
         for batch in &lane.batches {
+            if self.abandoned.load(Ordering::Relaxed) {
+                break;
+            }
             if shared {
                 self.progress[nth].0.store(batch.first, Ordering::Release);
                 counts.waiting_ticks += self.wait_for_window(nth, batch.last);
@@ -200,285 +220,5 @@ impl<'a> Run<'a> {
         counts.ops = lane.ops.len() as u64;
         counts.elapsed_ticks = ticks() - began;
         counts
-    }
-
-    /// Paced: waits until operation `at` is due and gives that moment, ticks.
-    fn due(&self, lane: &Lane, at: usize, start: u64) -> Option<u64> {
-        if self.options.mode != Mode::Paced {
-            return None;
-        }
-        let start_ns = *lane.start_ns.get(at)?;
-        let due = start + (start_ns as f64 / self.rate.ns_per_tick) as u64;
-        loop {
-            let now = ticks();
-            if now >= due {
-                return Some(due);
-            }
-            let left_ns = ((due - now) as f64 * self.rate.ns_per_tick) as u64;
-            // A sleeping thread wakes some 50 µs late; the rest is spent looking.
-            if left_ns > 200_000 {
-                std::thread::sleep(std::time::Duration::from_nanos(left_ns - 150_000));
-            } else if self.lanes.len() > 1 {
-                std::thread::yield_now();
-            } else {
-                spin_loop();
-            }
-        }
-    }
-
-    /// Waits by invariant 2 before an operation numbered `last`; gives the ticks it took.
-    #[inline]
-    fn wait_for_window(&self, nth: usize, last: u64) -> u64 {
-        let must = last.saturating_sub(WINDOW);
-        if self.others_have_done(nth, must) { 0 } else { self.wait_for_window_slow(nth, must) }
-    }
-
-    #[cold]
-    fn wait_for_window_slow(&self, nth: usize, must: u64) -> u64 {
-        let since = ticks();
-        wait(|| self.others_have_done(nth, must).then_some(()));
-        ticks() - since
-    }
-
-    /// Whether every other lane has done all operations below `must`. Lanes stand in the order of
-    /// their first operation, so those that begin later need not be looked at.
-    #[inline]
-    fn others_have_done(&self, nth: usize, must: u64) -> bool {
-        let first = self.done.load(Ordering::Relaxed);
-        for (lane, progress) in self.progress.iter().enumerate().skip(first) {
-            let at = progress.0.load(Ordering::Acquire);
-            if lane != nth && at < must {
-                return false;
-            }
-            let begins = self.lanes[lane].batches.first().map_or(u64::MAX, |batch| batch.first);
-            if begins >= must {
-                break;
-            }
-            if at == u64::MAX && self.done.load(Ordering::Relaxed) == lane {
-                self.done.store(lane + 1, Ordering::Relaxed);
-            }
-        }
-        true
-    }
-
-    /// The object in a slot, when it is there, and the ticks that waiting for it took.
-    #[inline(always)]
-    fn wait_for_object(&self, slot: Slot) -> (*mut c_void, u64) {
-        let object = self.table.slots[slot as usize].load(Ordering::Acquire);
-        if object.is_null() { self.wait_for_object_slow(slot) } else { (object, 0) }
-    }
-
-    #[cold]
-    fn wait_for_object_slow(&self, slot: Slot) -> (*mut c_void, u64) {
-        let since = ticks();
-        let slot = &self.table.slots[slot as usize];
-        let object = wait(|| {
-            let object = slot.load(Ordering::Acquire);
-            (!object.is_null()).then_some(object)
-        });
-        (object, ticks() - since)
-    }
-
-    /// The object given to an operation: null for none, taken out of its slot if it `ends`.
-    #[inline(always)]
-    fn given(&self, op: &Op, ends: bool, counts: &mut Counts) -> *mut c_void {
-        if op.given == NO_SLOT {
-            return null_mut();
-        }
-        let (object, waited) = self.wait_for_object(op.given);
-        counts.waiting_ticks += waited;
-        if ends {
-            self.table.slots[op.given as usize].store(null_mut(), Ordering::Relaxed);
-        }
-        object
-    }
-
-    #[inline(always)]
-    fn op(&self, op: &Op, counts: &mut Counts) {
-        match op.call() {
-            Call::Malloc => {
-                // SAFETY: any size may be asked for.
-                let block = unsafe { libc::malloc(op.size_bytes as usize) };
-                self.made(op, block, 0, counts);
-            }
-            Call::Free => {
-                let block = self.given(op, true, counts);
-                if block != FAILED {
-                    self.check(op.given, block, op.old_bytes(), counts);
-                    // SAFETY: null, or a live block that was in its slot and is there no longer.
-                    unsafe { libc::free(block) };
-                }
-            }
-            Call::Calloc => {
-                // SAFETY: any size may be asked for.
-                let block = unsafe { libc::calloc(1, op.size_bytes as usize) };
-                if self.options.touch != Touch::None && op.size_bytes > 0 && !block.is_null() {
-                    // SAFETY: the block has at least one byte, initialised by calloc.
-                    counts.corrupt += u64::from(unsafe { block.cast::<u8>().read() } != 0);
-                }
-                self.made(op, block, 0, counts);
-            }
-            Call::Memalign => self.memalign(op, counts),
-            Call::Realloc => self.realloc(op, counts),
-            Call::UsableSize => {
-                let block = self.given(op, false, counts);
-                if block != FAILED {
-                    // SAFETY: null or a live block.
-                    black_box(unsafe { libc::malloc_usable_size(block) });
-                }
-            }
-        }
-        if self.options.planted_ns > 0 {
-            self.be_slow(counts);
-        }
-    }
-
-    #[inline(never)]
-    fn memalign(&self, op: &Op, counts: &mut Counts) {
-        let mut block = null_mut();
-        let align = op.align_bytes().max(size_of::<*mut c_void>());
-        // SAFETY: `block` is valid for writing, the alignment a power of two and large enough.
-        let error = unsafe { libc::posix_memalign(&mut block, align, op.size_bytes as usize) };
-        let block = if error == 0 { block } else { null_mut() };
-        counts.corrupt += u64::from(block.addr() & (align - 1) != 0);
-        self.made(op, block, 0, counts);
-    }
-
-    #[inline(never)]
-    fn realloc(&self, op: &Op, counts: &mut Counts) {
-        let ends = op.made != NO_SLOT;
-        let old = match self.given(op, ends, counts) {
-            FAILED => null_mut(),
-            old => old,
-        };
-        if op.given != NO_SLOT {
-            self.check(op.given, old, op.old_bytes(), counts);
-        }
-        // SAFETY: null or a live block; if it is freed by this call its slot has been emptied.
-        let block = unsafe { libc::realloc(old, op.size_bytes as usize) };
-        if !ends {
-            // Failed when recorded. What moved nevertheless takes the place of the old object.
-            if !block.is_null() && op.given != NO_SLOT {
-                self.table.slots[op.given as usize].store(block, Ordering::Release);
-            } else if op.given == NO_SLOT {
-                // SAFETY: null or a block just made.
-                unsafe { libc::free(black_box(block)) };
-            }
-            return;
-        }
-        let kept = if old.is_null() { 0 } else { op.old_bytes().min(op.size_bytes) };
-        if op.given != NO_SLOT && !block.is_null() {
-            self.check(op.given, block, kept, counts);
-        }
-        if block.is_null() && !old.is_null() && op.size_bytes > 0 {
-            // The old block is still there, and nobody will free it: the recorded program would.
-            // SAFETY: a live block whose slot has been emptied.
-            unsafe { libc::free(old) };
-        }
-        self.made(op, block, kept, counts);
-    }
-
-    /// Touches a new block beyond the bytes it `kept` and puts it into its slot.
-    #[inline(always)]
-    fn made(&self, op: &Op, block: *mut c_void, kept: u64, counts: &mut Counts) {
-        let block = black_box(block);
-        if op.made == NO_SLOT {
-            // It failed when it was recorded; what is given now belongs to nobody.
-            // SAFETY: null or a block just made.
-            unsafe { libc::free(block) };
-            return;
-        }
-        let object = if block.is_null() {
-            counts.failed += 1;
-            FAILED
-        } else {
-            self.touch(op, block.cast(), kept);
-            block
-        };
-        self.table.slots[op.made as usize].store(object, Ordering::Release);
-    }
-
-    #[inline(always)]
-    fn touch(&self, op: &Op, block: *mut u8, kept: u64) {
-        let step = match self.options.touch {
-            Touch::None => return,
-            Touch::Line => 64,
-            Touch::Page => 4096,
-            Touch::Full => return touch_all(op, block, kept),
-        };
-        let size = op.size_bytes as usize;
-        let mut at = (kept as usize).next_multiple_of(step);
-        while at < size {
-            // SAFETY: `at` lies inside the block.
-            let place = unsafe { block.add(at) };
-            // SAFETY: as above.
-            unsafe { place.write_volatile(1) };
-            at += step;
-        }
-        mark(op, block);
-    }
-
-    /// Counts a block whose mark is no longer there.
-    #[inline(always)]
-    fn check(&self, slot: Slot, block: *mut c_void, size_bytes: u64, counts: &mut Counts) {
-        if self.options.touch != Touch::None && size_bytes > 0 && !block.is_null() {
-            // SAFETY: the block has at least one byte, and `mark` wrote it.
-            let mark = unsafe { block.cast::<u8>().read() };
-            counts.corrupt += u64::from(mark != slot as u8);
-        }
-    }
-
-    /// The planted control: loses the planted time of this operation. Reading the clock takes
-    /// longer than a planted nanosecond or two, so the time is lost for many operations at once.
-    fn be_slow(&self, counts: &mut Counts) {
-        counts.owed_ns += self.options.planted_ns;
-        if counts.owed_ns < PAID_AT_ONCE_NS {
-            return;
-        }
-        let ticks_owed = (counts.owed_ns as f64 / self.rate.ns_per_tick) as u64;
-        let until = ticks() + ticks_owed;
-        while ticks() < until {
-            spin_loop();
-        }
-        counts.owed_ns = 0;
-    }
-}
-
-/// How much planted time is lost at once: much more than a reading of the clock takes.
-const PAID_AT_ONCE_NS: u64 = 5_000;
-
-#[inline(never)]
-fn touch_all(op: &Op, block: *mut u8, kept: u64) {
-    let fresh = op.size_bytes.saturating_sub(kept) as usize;
-    // SAFETY: the kept bytes are part of the block.
-    let start = unsafe { block.add(kept as usize) };
-    // SAFETY: the rest of the block.
-    unsafe { start.write_bytes(0xA5, fresh) };
-    black_box(block);
-    mark(op, block);
-}
-
-/// Writes the slot's number into the block, for [`Run::check`].
-#[inline(always)]
-fn mark(op: &Op, block: *mut u8) {
-    if op.size_bytes > 0 {
-        // SAFETY: the block has at least one byte.
-        unsafe { block.write_volatile(op.made as u8) };
-    }
-}
-
-/// Looks until `ready` gives something; yields the processor after some time.
-fn wait<T>(ready: impl Fn() -> Option<T>) -> T {
-    let mut looks = 0;
-    loop {
-        if let Some(value) = ready() {
-            return value;
-        }
-        looks += 1;
-        if looks < SPINS {
-            spin_loop();
-        } else {
-            std::thread::yield_now();
-        }
     }
 }

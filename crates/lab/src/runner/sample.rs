@@ -54,13 +54,6 @@ pub(super) fn resident_bytes(pid: i32) -> Option<u64> {
     Some(own + below)
 }
 
-/// High-water mark of `pid`'s resident memory since it was executed, bytes.
-pub(super) fn peak_bytes(pid: i32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
-}
-
 /// Whether `pid` still runs this very executable.
 pub(super) fn is_this_executable(pid: i32) -> bool {
     let own = fs::read_link("/proc/self/exe").ok();

@@ -62,8 +62,7 @@ impl Obstacle {
 /// # Errors
 /// When there is no such program.
 pub(crate) fn resolve(command: &OsStr) -> anyhow::Result<PathBuf> {
-    let mut path = find_in_path(command)
-        .with_context(|| format!("there is no program `{}`", command.to_string_lossy()))?;
+    let mut path = find_in_path(command).with_context(|| missing(command))?;
     // A script's interpreter may be a script; four steps are more than the kernel follows.
     for _ in 0..4 {
         let Some(interpreter) = interpreter_of_script(&path)? else { break };
@@ -153,7 +152,27 @@ pub(crate) fn check_library(path: &Path) -> anyhow::Result<()> {
 }
 
 fn parse(data: &[u8]) -> anyhow::Result<ElfFile64<'_, Endianness>> {
+    match data.get(..5) {
+        Some(b"\x7fELF\x01") => bail!("is a 32-bit file: nothing here is built for those"),
+        Some(head) if head.starts_with(b"\x7fELF") => {}
+        _ => bail!("is neither an ELF file nor a script that begins with `#!`"),
+    }
     ElfFile64::parse(data).map_err(|error| anyhow::anyhow!("no 64-bit ELF file: {error}"))
+}
+
+/// Why [`find_in_path`] found nothing.
+fn missing(command: &OsStr) -> String {
+    let name = command.to_string_lossy();
+    match fs::metadata(command) {
+        _ if !is_path(command) => format!("there is no program `{name}` in PATH"),
+        Err(error) => format!("there is no program `{name}`: {error}"),
+        Ok(meta) if meta.is_dir() => format!("`{name}` is a folder, no program"),
+        Ok(_) => format!("`{name}` is not executable (`chmod +x` makes it so)"),
+    }
+}
+
+fn is_path(command: &OsStr) -> bool {
+    command.as_encoded_bytes().contains(&b'/')
 }
 
 fn find_in_path(command: &OsStr) -> Option<PathBuf> {
@@ -162,7 +181,7 @@ fn find_in_path(command: &OsStr) -> Option<PathBuf> {
             .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     };
     let path = Path::new(command);
-    if path.components().count() > 1 {
+    if is_path(command) {
         return runnable(path).then(|| path.canonicalize().ok())?;
     }
     std::env::split_paths(&std::env::var_os("PATH")?)
@@ -245,7 +264,27 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_told_by_name() {
-        let message = resolve(OsStr::new("no-such-program")).unwrap_err().to_string();
-        assert!(message.contains("no-such-program"), "{message}");
+        for (command, part) in [
+            ("no-such-program", "no program `no-such-program` in PATH"),
+            ("./no-such-program", "no program `./no-such-program`: No such file"),
+            ("/", "is a folder"),
+            ("/etc/passwd", "is not executable"),
+        ] {
+            let message = resolve(OsStr::new(command)).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_program_is_told() {
+        for (data, part) in [
+            (&b"echo hi\n"[..], "neither an ELF file nor a script"),
+            (b"", "neither an ELF file"),
+            (b"\x7fELF\x01\x01\x01", "32-bit"),
+            (b"\x7fELF\x02\x01\x01", "no 64-bit ELF file"),
+        ] {
+            let message = parse(data).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
     }
 }

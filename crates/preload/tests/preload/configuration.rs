@@ -45,6 +45,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("configuration::background_in_a_child", &["cc"], || background(&["child"]));
     suite.test_with("configuration::stats_json", &["cc"], stats_json);
     suite.test_with("configuration::stats_json_of_forked_processes", &["cc"], json_of_forks);
+    suite.test_with("configuration::names_survive_a_title", &["cc"], names_survive_a_title);
     suite.test_with("configuration::stats_json_unwritable", &["cc"], || {
         let ended = configured("stats_json:/no/such/directory/x", &[])?;
         let line = "hectare: cannot write the statistics to '/no/such/directory/x'\n";
@@ -108,6 +109,19 @@ fn json_of_forks() -> Outcome {
     for file in files {
         read_json(&file.map_err(|error| error.to_string())?.path())?;
     }
+    fs::remove_dir_all(directory).map_err(|error| error.to_string())
+}
+
+/// The names of files are known after the program has written over its environment.
+fn names_survive_a_title() -> Outcome {
+    let directory = scratch("title");
+    let at = directory.display();
+    let text = format!("prof:true,stats_json:{at}/stats.json,prof_prefix:{at}/heap");
+    let ended = configured(&text, &["title"])?;
+    ensure(ended.stderr.is_empty(), || ended.describe("not quiet"))?;
+    read_json(&directory.join("stats.json"))?;
+    let files = fs::read_dir(&directory).map_err(|error| error.to_string())?;
+    ensure(files.count() == 2, || "no profile, or something else".to_owned())?;
     fs::remove_dir_all(directory).map_err(|error| error.to_string())
 }
 

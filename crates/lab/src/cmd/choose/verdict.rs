@@ -25,13 +25,14 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
         .filter(|row| text(row, "role") == Some("subject") && row.number("time_ratio").is_some())
         .collect();
     let reference = report.parameters.get("reference").and_then(|v| v.as_str()).unwrap_or("it");
+    let sure = report.parameters.get("confidence").and_then(|v| v.as_f64()).unwrap_or(0.0);
     let mut lines = vec![choice(&subjects, reference)];
     for row in subjects {
         lines.push(format!(
             "{} against {reference}: {}; {}",
             row.subject,
-            part(row, &METRICS[0]),
-            part(row, &METRICS[1])
+            part(row, &METRICS[0], sure),
+            part(row, &METRICS[1], sure)
         ));
     }
     lines.push(
@@ -108,9 +109,11 @@ fn cost(row: &Row, other: &Metric) -> String {
     }
 }
 
-fn part(row: &Row, metric: &Metric) -> String {
+/// What is shown of an allocator by one metric, with an interval that is `sure` so far.
+fn part(row: &Row, metric: &Metric, sure: f64) -> String {
     let (near, far) = (percent(row, metric, "_low"), percent(row, metric, "_high"));
-    let range = format!("95 % sure of {:.1} to {:.1} %", near.min(far), near.max(far));
+    let sure = sure * 100.0;
+    let range = format!("{sure:.0} % sure of {:.1} to {:.1} %", near.min(far), near.max(far));
     let by = |word: &str| format!("{word} by {:.1} % ({range})", percent(row, metric, ""));
     match verdict(row, metric) {
         Some("less") => by(metric.less),
@@ -162,6 +165,7 @@ mod tests {
     fn lines_of(rows: Vec<Row>) -> Vec<String> {
         let mut report = Report::new("choose");
         report.parameter("reference", "system");
+        report.parameter("confidence", 0.75);
         report.rows = rows;
         lines(&report)
     }
@@ -179,7 +183,7 @@ mod tests {
         assert!(told[1].contains("as fast within 2 %; as lean within 2 %"), "{}", told[1]);
         let told = lines_of(vec![fast.clone(), lean.clone()]);
         assert!(told[0].starts_with("choose fast for time") && told[0].contains("lean for memory"));
-        assert!(told[1].contains("faster by 20.0 %"));
+        assert!(told[1].contains("faster by 20.0 % (75 % sure of"), "{}", told[1]);
         assert!(lines_of(vec![fast, lean, both])[0].starts_with("choose both:"));
     }
 

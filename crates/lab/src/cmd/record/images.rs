@@ -13,6 +13,7 @@
 
 use std::cmp::Reverse;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -45,6 +46,13 @@ impl Image {
     /// What tells its file from the others'.
     pub(crate) fn suffix(&self) -> String {
         format!("{}.{}", self.pid, self.nth)
+    }
+
+    /// Whether its process still records into the file.
+    pub(super) fn still_runs(&self) -> bool {
+        let maps = fs::read(format!("/proc/{}/maps", self.pid)).unwrap_or_default();
+        let path = self.path.as_os_str().as_bytes();
+        maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(path))
     }
 
     fn is_shell(&self) -> bool {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::contest::{Broken, Looks, Rounds, Work};
+use crate::machine::Machine;
 use crate::replay::Ideal;
 use crate::subject::Subject;
 
@@ -44,6 +45,7 @@ fn run(case: usize, contestant: usize, round: usize, time_ns: f64, peak_bytes: f
         faults: 1,
         switches: 0,
         steal_ns: 0,
+        lived_ns: time_ns as u64,
         failed_allocations: 0,
         exit_code: 0,
         live_peak_bytes: 0,
@@ -115,6 +117,48 @@ fn broken_contestants_and_other_work_are_named() {
     assert!(report.notes.iter().any(|note| note.contains("did other work")));
     let row = report.rows.iter().find(|row| row.subject == "fast").unwrap();
     assert_eq!(row.figures["broken"], "killed by SIGSEGV");
+}
+
+#[test]
+fn no_faults_at_all_are_a_figure_and_no_ratio() {
+    let contest = contest(1);
+    let mut results = results(1, 1.0, 1.1);
+    let mine = results.runs.iter_mut().filter(|run| run.contestant == 1);
+    mine.enumerate().for_each(|(nth, run)| run.faults = u64::from(nth == 0));
+    let report = report(&contest, &results);
+    let row = report.rows.iter().find(|row| row.subject == "fast").unwrap();
+    assert_eq!(row.number("faults"), Some(0.0), "the median of all runs, not of those with faults");
+    let analysis = Analysis::new(&contest, &results);
+    assert_eq!(analysis.ratios(Metric::Faults, Some(0), 1, 0), [1.0]);
+}
+
+#[test]
+fn the_noise_floor_told_is_of_the_memory_that_the_table_compares() {
+    let contest = contest(1);
+    let mut results = results(1, 1.0, 1.1);
+    // As of a workload with next to no memory of its own: the process's is part of the ratio.
+    for run in &mut results.runs {
+        run.peak_bytes *= if run.contestant == 2 { 3.0 } else { 1.0 };
+        run.memory = run.peak_bytes + 2_000_000.0;
+    }
+    let report = report(&contest, &results);
+    let note = report.notes.iter().find(|note| note.starts_with("noise floor, memory")).unwrap();
+    assert!(note.contains("1.002"), "{note}");
+}
+
+#[test]
+fn the_share_that_was_stolen_is_of_all_processors() {
+    let contest = contest(1);
+    let mut results = results(1, 1.0, 1.1);
+    let cpus = Machine::probe().cpus as u64;
+    for run in &mut results.runs {
+        // The timed section is a hundredth of the process.
+        run.lived_ns *= 100;
+        run.steal_ns = run.lived_ns * cpus / 4;
+    }
+    let report = report(&contest, &results);
+    let told = report.notes.iter().find(|note| note.starts_with("the hypervisor took")).unwrap();
+    assert!(told.contains("25.0 %"), "{told}");
 }
 
 #[test]

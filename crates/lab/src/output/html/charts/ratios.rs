@@ -134,7 +134,7 @@ pub(super) fn intervals(report: &Report, workload: &str, width: f64) -> Option<C
     let height = if beside { panel_height } else { 2.0 * panel_height };
     Some(Chart {
         title: if workload == ALL_CASES { "All cases".to_owned() } else { workload.to_owned() },
-        about: "Ratios per round with their 95 % intervals; left of the line is better.".to_owned(),
+        about: "Ratios per round with their intervals (95 % from six rounds on); left of the line is better.".to_owned(),
         svg: svg(width, height, &format!("ratios in {workload}"), &body),
     })
 }
