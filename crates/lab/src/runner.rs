@@ -213,14 +213,12 @@ struct Launched {
 
 /// Reads the launcher's records; `status` is the launcher's own.
 fn launched(lines: &[u8], status: ExitStatus) -> anyhow::Result<Launched> {
-    let mut start_ns = None;
     for record in serde_json::Deserializer::from_slice(lines).into_iter() {
         match record.context("reading the launcher's record")? {
-            ChildRecord::Started { at_ns, .. } => start_ns = Some(at_ns),
-            ChildRecord::Ended { at_ns, status, usage } => {
-                let start_ns = start_ns.context("ended before it was started")?;
-                let status = ExitStatus::from_raw(status);
-                return Ok(Launched { wall_ns: at_ns - start_ns, status, usage });
+            ChildRecord::Started { .. } => {}
+            ChildRecord::Ended { started_ns, ended_ns, status, usage } => {
+                let (wall_ns, status) = (ended_ns - started_ns, ExitStatus::from_raw(status));
+                return Ok(Launched { wall_ns, status, usage });
             }
             ChildRecord::Failed(why) => bail!("{why}"),
             ChildRecord::Done { .. } => bail!("a launcher gave a workload's record"),
@@ -347,7 +345,7 @@ impl Watch<'_> {
     /// Watches the program from the moment at which it has been executed.
     fn find_program(&mut self) {
         let mut records = serde_json::Deserializer::from_slice(&self.line).into_iter();
-        if let Some(Ok(ChildRecord::Started { pid, .. })) = records.next()
+        if let Some(Ok(ChildRecord::Started { pid })) = records.next()
             && !sample::is_this_executable(pid)
         {
             (self.pid, self.launching) = (pid, false);

@@ -429,16 +429,18 @@ fn what_a_program_started_ends_with_it_when_it_is_ended_early() {
     let output = hectare(&["run", "-a", "system", "--timeout", "1", "--", "sh", "-c", &script]);
     assert!(stderr(&output).contains("did not end within 1 s"), "{}", stderr(&output));
     gone();
-    let mut child = Command::new(HECTARE)
-        .args(["run", "-a", "system", "--", "sh", "-c", &script])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    wait_for(&pid_file);
-    kill(&child, "-INT");
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    gone();
+    for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
+        let mut child = Command::new(HECTARE)
+            .args(["run", "-a", "system", "--", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for(&pid_file);
+        kill(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), code);
+        gone();
+    }
 }
 
 #[test]

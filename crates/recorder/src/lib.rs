@@ -34,6 +34,7 @@
 pub mod abi;
 mod chunk;
 mod clock;
+mod decision;
 mod next;
 mod process;
 mod shadow;

@@ -2,9 +2,6 @@
 //! thread ends or the process forks. Everything here is off the hot path.
 //!
 //! ```text
-//!  MODE   undecided ──environment there──▶ deciding ──▶ on ──no room on the disk──▶ off
-//!                                              └─────▶ off (HECTARE_TRACE not set)
-//!
 //!  arena  ┌─────────┬──────┬──────┬─ ─     mapped with MADV_WIPEONFORK: a child finds it zeroed
 //!         │ Process │ Tape │ Tape │
 //!         └─────────┴──────┴──────┴─ ─
@@ -19,24 +16,18 @@
 use core::ffi::{CStr, c_void};
 use core::ops::{Deref, DerefMut};
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use hectare_trace::header::{live, write_command};
 use hectare_trace::{Event, FileHeader, HEADER_BYTES, RowState, ThreadId};
 
 use crate::chunk::Chunk;
 use crate::clock;
+use crate::decision;
 use crate::shadow;
 use crate::sys::{self, File, Grain, KeepErrno};
 use crate::tape::{self, Tape};
 use crate::tls::{self, Local};
-
-const UNDECIDED: u8 = 0;
-const DECIDING: u8 = 1;
-const ON: u8 = 2;
-const OFF: u8 = 3;
-
-static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 
 /// Number of the next thread. Not wiped: a child's threads go on counting, so the objects that it
 /// inherited cannot be taken for its own.
@@ -122,70 +113,8 @@ impl Drop for Guard {
     }
 }
 
-/// Whether events are recorded; decides it on the first call that can.
-fn recording() -> bool {
-    match MODE.load(Ordering::Acquire) {
-        ON => true,
-        UNDECIDED => decide(),
-        _ => false,
-    }
-}
-
-/// The dynamic linker allocates before the environment is known: such calls are passed on, and
-/// their frees counted as unknown.
-fn decide() -> bool {
-    // SAFETY: the C library's variable; written at start-up only.
-    let environment = unsafe { libc_environ() };
-    if environment.is_null() {
-        return false;
-    }
-    if MODE.compare_exchange(UNDECIDED, DECIDING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        return false;
-    }
-    let on = match variable(environment, b"HECTARE_TRACE=") {
-        None => false,
-        Some(base) => {
-            sys::note_error_output();
-            let on = prepare(base);
-            if !on {
-                sys::say(&[
-                    b"hectare recorder: the name in HECTARE_TRACE is too long, or no address space \
-                      or key is left: not recording\n",
-                ]);
-            }
-            on
-        }
-    };
-    MODE.store(if on { ON } else { OFF }, Ordering::Release);
-    on
-}
-
-/// Gives the C library's `environ`.
-unsafe fn libc_environ() -> *const *mut libc::c_char {
-    unsafe extern "C" {
-        static environ: *const *mut libc::c_char;
-    }
-    // SAFETY: the C library defines it.
-    unsafe { environ }
-}
-
-/// The value of the variable whose name and equals sign are `prefix`.
-fn variable(environment: *const *mut libc::c_char, prefix: &[u8]) -> Option<&'static CStr> {
-    let mut entry = environment;
-    loop {
-        // SAFETY: the environment is an array that ends with null.
-        let text = NonNull::new(unsafe { entry.read() })?;
-        // SAFETY: its entries are null-terminated strings.
-        let entry_text = unsafe { CStr::from_ptr(text.as_ptr()) };
-        if let Some(value) = entry_text.to_bytes_with_nul().strip_prefix(prefix) {
-            return CStr::from_bytes_with_nul(value).ok();
-        }
-        // SAFETY: this entry was not the last.
-        entry = unsafe { entry.add(1) };
-    }
-}
-
-fn prepare(base: &CStr) -> bool {
+/// Takes what recording needs: a name for the files, address space, a key to watch threads by. Once.
+pub(crate) fn prepare(base: &CStr) -> bool {
     let Some(name) = sys::reserve(NAME_BYTES, Grain::Page) else { return false };
     let base = base.to_bytes_with_nul();
     if base.len() + NUMBERS_BYTES > NAME_BYTES {
@@ -209,7 +138,7 @@ fn prepare(base: &CStr) -> bool {
 /// The slow path of every event: a tape with room for this thread, or nothing when the event is
 /// not to be recorded.
 pub(crate) fn tape_for(here: &Local) -> Option<&'static mut Tape> {
-    if here.busy.get() || !recording() {
+    if here.busy.get() || !decision::recording() {
         return None;
     }
     let _errno = KeepErrno::new();
@@ -409,7 +338,7 @@ fn measure_clock(process: &Process) {
 /// The file cannot be continued: what has been recorded stays, the program goes on unrecorded.
 #[cold]
 fn give_up() {
-    if MODE.swap(OFF, Ordering::AcqRel) == OFF {
+    if !decision::stop() {
         return;
     }
     if let Some(process) = Process::lock() {
@@ -430,7 +359,7 @@ fn give_up() {
 #[cold]
 pub(crate) fn unknown_free() {
     let here = tls::local();
-    if here.busy.get() || MODE.load(Ordering::Acquire) != ON {
+    if here.busy.get() || !decision::is_on() {
         return;
     }
     if let Some(process) = Process::lock()

@@ -1,7 +1,7 @@
 //! Stress with sizes as real programs have them: many small, few large.
 
-use super::script::{drain, empty_slots, execute, live_peak_bytes, replacements};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::script::replace_in_each_thread;
+use super::{Outcome, Parameters, Workload};
 
 /// The workload.
 pub(crate) struct Pareto;
@@ -32,22 +32,7 @@ impl Workload for Pareto {
 
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let slots: usize = parameters.get("slots")?;
-        anyhow::ensure!(slots > 0, "pareto needs at least one slot");
-        let inputs: Vec<_> = parameters
-            .seeds()
-            .map(|mut random| {
-                (replacements(&mut random, slots, parameters.ops, size_bytes), empty_slots(slots))
-            })
-            .collect();
-        let live_bytes: u64 = inputs.iter().map(|(steps, _)| live_peak_bytes(steps, slots)).sum();
-        let timed = team::run(inputs, |(steps, mut slots)| {
-            let mut tally = Tally::default();
-            execute(&steps, &mut slots, &mut tally);
-            drain(&mut slots, &mut tally);
-            tally
-        })?;
-        let ops = parameters.ops * parameters.threads as u64;
-        Ok(Outcome { live_peak_bytes: live_bytes, ..team::outcome(ops, timed)? })
+        replace_in_each_thread(parameters, slots, size_bytes)
     }
 }
 

@@ -4,6 +4,7 @@
 //! operation, the same for every subject.
 
 use super::heap::{Object, Tally, stamp};
+use super::{Outcome, Parameters, team};
 
 /// One operation: give back what the slot holds, then fill it with `size_bytes`, or leave it empty
 /// when that is 0.
@@ -23,6 +24,33 @@ pub(super) fn replacements(
     (0..count)
         .map(|_| Step { slot: random.u32(0..slots as u32), size_bytes: size_bytes(random) })
         .collect()
+}
+
+/// A whole workload: each thread replaces random ones of `slots` objects of its own, `ops` times.
+///
+/// # Errors
+/// When there are no slots or too many, or a thread's heap loses what was written into it.
+pub(super) fn replace_in_each_thread(
+    parameters: &Parameters,
+    slots: usize,
+    size_bytes: impl Fn(&mut fastrand::Rng) -> u32,
+) -> anyhow::Result<Outcome> {
+    anyhow::ensure!((1..1 << 32).contains(&slots), "slots={slots}: 1 to 2^32 - 1 are possible");
+    let inputs: Vec<_> = parameters
+        .seeds()
+        .map(|mut random| {
+            (replacements(&mut random, slots, parameters.ops, &size_bytes), empty_slots(slots))
+        })
+        .collect();
+    let live_bytes: u64 = inputs.iter().map(|(steps, _)| live_peak_bytes(steps, slots)).sum();
+    let timed = team::run(inputs, |(steps, mut slots)| {
+        let mut tally = Tally::default();
+        execute(&steps, &mut slots, &mut tally);
+        drain(&mut slots, &mut tally);
+        tally
+    })?;
+    let ops = parameters.ops * parameters.threads as u64;
+    Ok(Outcome { live_peak_bytes: live_bytes, ..team::outcome(ops, timed)? })
 }
 
 /// Executes `steps` on `slots`.

@@ -92,17 +92,17 @@ pub(crate) enum ChildRecord {
         /// The file that this process's `malloc` comes from.
         malloc_from: PathBuf,
     },
-    /// The program is executed next, by this process (`launch` alone).
+    /// A process has been made that becomes the program (`launch` alone).
     Started {
-        /// The process that becomes the program.
+        /// Its number.
         pid: i32,
-        /// `CLOCK_MONOTONIC`, ns.
-        at_ns: u64,
     },
     /// The program has ended (`launch` alone).
     Ended {
-        /// `CLOCK_MONOTONIC`, ns.
-        at_ns: u64,
+        /// Before it was executed, `CLOCK_MONOTONIC`, ns.
+        started_ns: u64,
+        /// When it was waited for, ns.
+        ended_ns: u64,
         /// As `wait` gives it.
         status: i32,
         /// The kernel's account of it and of the children that it waited for.

@@ -5,6 +5,7 @@
 
 mod charts;
 mod plot;
+mod scale;
 
 use anyhow::Context;
 use minijinja::{Environment, Value, context};

@@ -45,6 +45,10 @@ pub(super) fn resident_bytes(pid: i32) -> Option<u64> {
         .parse::<u64>()
         .ok()?
         * crate::machine::page_bytes();
+    // What has ended and was not waited for yet has nothing.
+    if own == 0 {
+        return None;
+    }
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok();
     let below: u64 = children
         .iter()
@@ -100,5 +104,12 @@ mod tests {
         let pid = std::process::id() as i32;
         assert!(resident_bytes(pid).unwrap() > 100_000);
         assert_eq!(is_mapped(pid, Path::new("/no/such/library.so")), Some(false));
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        let stat = format!("/proc/{}/stat", ended.id());
+        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        assert_eq!(resident_bytes(ended.id() as i32), None);
+        ended.wait().unwrap();
     }
 }

@@ -2,30 +2,40 @@
 //!
 //! ```text
 //!  runner ──spawn──► launcher ──fork──► … ──exec──► program
-//!    │                  │ Started{pid, at}              │
-//!    │◄──────pipe───────┘ Ended{at, status, usage} ◄─wait4
+//!    │                  │ Started{pid}                 │
+//!    │◄──────pipe───────┘ Ended{from, to, …} ◄──wait4──┘
 //!    └─ samples the program by its pid
 //! ```
 //!
 //! 1. A process that `fork` made begins with an account of its own, all zero; by `exec` in the
 //!    launcher's place, or by `vfork`, the program would inherit the launcher's processor time, its
-//!    page faults and its mark of resident memory.
-//! 2. The launcher has one thread, so what follows `fork` in the child may allocate.
-//! 3. The program ends with the launcher, and the launcher with the runner.
+//!    page faults and its mark of resident memory. What the child touches before `exec` is still in
+//!    it: so all is prepared before, and the child tells what happened by one shared page.
+//! 2. The launcher has one thread. Between `fork` and `exec` the child makes system calls alone.
+//! 3. The launcher ends with the runner, and its whole group, with all that the program started, with
+//!    it.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use anyhow::Context;
 
-use super::{ChildRecord, send, spin};
+use super::{ChildRecord, send};
 use crate::measure::monotonic_ns;
 use crate::runner;
+
+/// What the child tells.
+struct Told {
+    /// The moment before `exec`, `CLOCK_MONOTONIC`, ns.
+    started_ns: AtomicU64,
+    /// Why `exec` failed; 0: it did not.
+    errno: AtomicI32,
+}
 
 /// Starts the program, waits for it, and writes both moments to `pipe`.
 pub(super) fn run(
@@ -34,52 +44,81 @@ pub(super) fn run(
     planted_ns: u64,
     command: &[OsString],
 ) -> anyhow::Result<()> {
-    // SAFETY: the descriptor is open; the program must not inherit it.
-    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-    // SAFETY: by invariant 2 no other thread holds a lock that the child would need.
-    let pid = unsafe { libc::fork() };
-    match pid {
-        0 => {
-            let error = become_program(pipe, preload, planted_ns, command);
-            let _ = send(pipe, &ChildRecord::Failed(format!("{error:#}")));
-            // SAFETY: ends this process without the launcher's handlers at exit.
-            unsafe { libc::_exit(127) }
-        }
-        1.. => {
-            let (status, usage) = runner::wait(pid)?;
-            let at_ns = monotonic_ns();
-            send(pipe, &ChildRecord::Ended { at_ns, status, usage })
-        }
-        _ => {
-            let error = std::io::Error::last_os_error();
-            send(pipe, &ChildRecord::Failed(format!("cannot start a process: {error}")))
-        }
+    match launch(pipe, preload, planted_ns, command) {
+        Ok(ended) => send(pipe, &ended),
+        Err(error) => send(pipe, &ChildRecord::Failed(format!("{error:#}"))),
     }
 }
 
-/// Takes the place of the forked child; comes back only with the reason why it could not.
-fn become_program(
+fn launch(
     pipe: &mut File,
     preload: Option<PathBuf>,
     planted_ns: u64,
     command: &[OsString],
-) -> anyhow::Error {
-    let Some((program, arguments)) = command.split_first() else {
-        return anyhow::anyhow!("no program is given");
-    };
-    // SAFETY: takes a signal number and changes nothing but this process's own setting.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    let mut command = Command::new(program);
-    command.args(arguments);
+) -> anyhow::Result<ChildRecord> {
+    // SAFETY: the descriptor is open; the program must not inherit it.
+    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    end_group_with_the_runner();
+    let words = command.iter().map(|word| CString::new(word.as_bytes()));
+    let words = words.collect::<Result<Vec<_>, _>>().context("a null in an argument")?;
+    let program = words.first().context("no program is given")?;
+    let pointers: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([null()]).collect();
     if let Some(library) = preload {
-        command.env("LD_PRELOAD", library);
+        // SAFETY: by invariant 2 nobody else reads the environment meanwhile.
+        unsafe { std::env::set_var("LD_PRELOAD", library) };
     }
-    let pid = std::process::id() as i32;
-    if let Err(error) = send(pipe, &ChildRecord::Started { pid, at_ns: monotonic_ns() }) {
-        return error;
+    let told = shared_page()?;
+    // SAFETY: by invariant 2 no other thread holds a lock that the child would need.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: takes a signal number and changes nothing but this process's own setting.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let started_ns = monotonic_ns();
+        told.started_ns.store(started_ns, Ordering::Relaxed);
+        while monotonic_ns() - started_ns < planted_ns {
+            std::hint::spin_loop();
+        }
+        // SAFETY: strings that live on, and an array of them that ends in null.
+        unsafe { libc::execvp(program.as_ptr(), pointers.as_ptr()) };
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOEXEC);
+        told.errno.store(errno, Ordering::Relaxed);
+        // SAFETY: ends this process without the launcher's handlers at exit.
+        unsafe { libc::_exit(127) };
     }
-    spin(Duration::from_nanos(planted_ns));
-    Err::<(), _>(command.exec())
-        .with_context(|| format!("starting {}", program.to_string_lossy()))
-        .expect_err("`exec` comes back only when it failed")
+    anyhow::ensure!(pid > 0, "starting a process: {}", std::io::Error::last_os_error());
+    send(pipe, &ChildRecord::Started { pid })?;
+    let (status, usage) = runner::wait(pid)?;
+    let ended_ns = monotonic_ns();
+    match told.errno.load(Ordering::Relaxed) {
+        0 => {
+            let started_ns = told.started_ns.load(Ordering::Relaxed);
+            Ok(ChildRecord::Ended { started_ns, ended_ns, status, usage })
+        }
+        errno => Err(std::io::Error::from_raw_os_error(errno))
+            .with_context(|| format!("starting {}", command[0].to_string_lossy())),
+    }
+}
+
+/// Invariant 3, where the runner was killed: else it ends the group itself.
+fn end_group_with_the_runner() {
+    extern "C" fn end_group(_signal: libc::c_int) {
+        // SAFETY: signals the process's own group, which the runner made for it.
+        unsafe { libc::kill(0, libc::SIGKILL) };
+    }
+    let handler = end_group as extern "C" fn(libc::c_int);
+    // SAFETY: the handler makes one system call; `exec` takes it from the program.
+    unsafe { libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t) };
+    // SAFETY: takes a signal number and changes nothing but this process's own setting.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+}
+
+/// A page that a forked child shares; it lasts as long as this process.
+fn shared_page() -> anyhow::Result<&'static Told> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let page = unsafe { libc::mmap(null_mut(), size_of::<Told>(), protection, flags, -1, 0) };
+    anyhow::ensure!(page != libc::MAP_FAILED, "a page: {}", std::io::Error::last_os_error());
+    // SAFETY: zeros are a valid value, the page is aligned for it and never unmapped.
+    Ok(unsafe { &*page.cast::<Told>() })
 }

@@ -10,7 +10,8 @@ mod ratios;
 
 use serde_json::Value;
 
-use super::plot::{Format, Scale, class};
+use super::plot::{Format, class};
+use super::scale::Scale;
 use crate::contest::analysis::ALL_CASES;
 use crate::output::table::bytes;
 use crate::report::{Report, Row, Series};

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{Chart, class_of, count, format_of, names_width, scale_of};
-use crate::output::html::plot::{Axis, Plot, Scale, escape, svg};
+use crate::output::html::plot::{Axis, Plot, escape, svg};
+use crate::output::html::scale::Scale;
 use crate::report::{Report, Row, Series};
 
 /// Bars for figures that are counted once and have no interval: instructions, cache misses.

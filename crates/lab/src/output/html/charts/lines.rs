@@ -2,7 +2,8 @@
 
 use super::{Chart, class_of, count, is_narrow, scale_of, subjects, tick_time, workloads};
 use crate::bench::LatencyRecord;
-use crate::output::html::plot::{Axis, Format, Plot, Scale};
+use crate::output::html::plot::{Axis, Format, Plot};
+use crate::output::html::scale::Scale;
 use crate::output::table::figure;
 use crate::report::{Report, Series};
 

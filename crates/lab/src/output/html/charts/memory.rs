@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{format_of, is_narrow, names_width};
-use crate::output::html::plot::{Axis, Plot, Scale, escape, svg};
+use crate::output::html::plot::{Axis, Plot, escape, svg};
+use crate::output::html::scale::Scale;
 use crate::report::Series;
 
 /// Single operations: time to the right, latency upwards, a colour for each band of sizes.

@@ -2,7 +2,8 @@
 
 use super::{Chart, class_of, factor, is_control, is_narrow, names_width, reference, workloads};
 use crate::contest::analysis::ALL_CASES;
-use crate::output::html::plot::{Axis, Plot, Scale, escape, svg};
+use crate::output::html::plot::{Axis, Plot, escape, svg};
+use crate::output::html::scale::Scale;
 use crate::report::{Report, Row};
 
 /// Time against memory, both as ratios to the reference.

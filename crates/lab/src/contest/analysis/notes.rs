@@ -1,0 +1,115 @@
+//! What a reader must know beside the rows, in words: what the controls showed, who broke, who did other
+//! work, how much the machine was disturbed.
+
+use super::{Analysis, Metric};
+use crate::contest::{LEAST_ROUNDS, Role, Run};
+use crate::stats::{self, Verdict};
+
+impl Analysis<'_> {
+    /// What the controls showed, who broke, and what else a reader must know.
+    pub(super) fn notes(&self, cpus: usize) -> Vec<String> {
+        let mut notes = Vec::new();
+        let whole = if self.contest.cases.len() == 1 { Some(0) } else { None };
+        if let Some(again) = self.of_role(Role::Again) {
+            for metric in [Metric::Time, Metric::Memory] {
+                let Some(ratio) = self.ratio(metric, whole, again) else { continue };
+                notes.push(format!(
+                    "noise floor, {}: {} against itself {:.3} [{:.3}, {:.3}], ±{:.1} %",
+                    metric.name(),
+                    self.contest.contestants[0].name,
+                    ratio.value,
+                    ratio.low,
+                    ratio.high,
+                    ratio.noise_floor() * 100.0
+                ));
+            }
+        }
+        notes.extend(self.planted_note(whole));
+        for broken in &self.results.broken {
+            notes.push(format!(
+                "{} broke in {}: {}",
+                self.contest.contestants[broken.contestant].name,
+                self.contest.cases[broken.case].name,
+                broken.why
+            ));
+        }
+        notes.extend(self.disagreements());
+        let steal: u64 = self.results.runs.iter().map(|run| run.steal_ns).sum();
+        let lived: u64 = self.results.runs.iter().map(|run| run.lived_ns).sum();
+        let stolen = steal as f64 / (lived as f64 * cpus as f64).max(1.0);
+        if stolen > 0.01 {
+            notes.push(format!(
+                "the hypervisor took {:.1} % of the processors' time: repeat on a quieter machine",
+                stolen * 100.0
+            ));
+        }
+        let rounds = self.results.rounds;
+        if rounds < LEAST_ROUNDS {
+            notes.push(format!(
+                "complete rounds: {rounds}; {LEAST_ROUNDS} are needed before a difference is called \
+                 one (--rounds)"
+            ));
+        } else if rounds < stats::BOOTSTRAP_ROUNDS {
+            notes.push(format!(
+                "the intervals are the least and the greatest of {rounds} rounds, {:.0} % sure; {} \
+                 rounds make it 95 % (--rounds)",
+                stats::confidence(rounds) * 100.0,
+                stats::BOOTSTRAP_ROUNDS
+            ));
+        }
+        if self.results.interrupted {
+            notes.push("interrupted: the figures are those of the rounds measured".to_owned());
+        }
+        notes
+    }
+
+    /// Whether the planted slowness was seen.
+    fn planted_note(&self, whole: Option<usize>) -> Option<String> {
+        let planted = self.of_role(Role::Planted)?;
+        let ratio = self.ratio(Metric::Time, whole, planted)?;
+        let seen = ratio.verdict(self.noise(Metric::Time, whole)) == Verdict::More;
+        let shares: Vec<f64> =
+            self.results.planted_shares.iter().map(|share| 1.0 + share).collect();
+        let expected = stats::geometric_mean(&shares)?;
+        Some(format!(
+            "planted slowness {}: {:.3} [{:.3}, {:.3}], {expected:.3} planted on one thread{}",
+            if seen { "seen" } else { "NOT SEEN" },
+            ratio.value,
+            ratio.low,
+            ratio.high,
+            if seen {
+                ""
+            } else {
+                "; differences of this size cannot be told here, raise --rounds"
+            }
+        ))
+    }
+
+    /// Cases in which contestants did not do the same work.
+    fn disagreements(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (index, case) in self.contest.cases.iter().enumerate() {
+            let Some(reference) = self.runs(index, 0).next() else { continue };
+            for (contestant, who) in self.contest.contestants.iter().enumerate() {
+                let differs = |run: &Run| {
+                    run.checksum != reference.checksum || run.exit_code != reference.exit_code
+                };
+                if self.runs(index, contestant).any(differs) {
+                    notes.push(format!(
+                        "{} did other work than {} in {} (checksum or exit code differs): its \
+                         figures there cannot be compared",
+                        who.name, self.contest.contestants[0].name, case.name
+                    ));
+                }
+                let failed = self.runs(index, contestant).map(|r| r.failed_allocations).max();
+                if let Some(failed @ 1..) = failed {
+                    notes.push(format!(
+                        "{}: {failed} allocations failed in {}",
+                        who.name, case.name
+                    ));
+                }
+            }
+        }
+        notes
+    }
+}
