@@ -30,9 +30,14 @@ impl Bin {
         Self::of_parts::<S>(granules, 0)
     }
 
-    /// The list where a block with this header is filed.
+    /// The list where a block with this header is filed; of the first row without a logarithm, which
+    /// would be waited for: the loads of the next `malloc` wait for the address of the list.
     #[inline(always)]
     pub(crate) fn of_header<S: Shape>(header: Header) -> Self {
+        let granules = header.granules();
+        if granules <= 1 << S::SECOND_LOG2 {
+            return Self(granules - 1);
+        }
         Self::of_parts::<S>(header.size_bits(), Header::FLAG_BITS)
     }
 

@@ -13,6 +13,10 @@ use crate::word::Word;
 /// block: shreds would only be joined again by the free of either neighbour.
 const MIN_REMAINDER_GRANULES: usize = 2;
 const MIN_REMAINDER_SHIFT: u32 = 5;
+/// So does one below 1/8 of a request of 2 KiB or more while its list has a block that nobody took: it
+/// would lie there, too, until a neighbour's free has to join them.
+const LARGE_BYTES: usize = 2 << 10;
+const LARGE_REMAINDER_SHIFT: u32 = 3;
 
 /// A heap with two-level segregated fit, over pools that the caller adds.
 ///
@@ -313,7 +317,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         granules: usize,
     ) -> NonNull<u8> {
         let rest = header.granules() - granules;
-        if Self::stays_whole(rest, granules) {
+        if Self::stays_whole(rest, granules) || self.is_unwanted(rest, granules) {
             return self.use_whole(block, header);
         }
         let used = Header::used(granules).with_prev_free_of(header);
@@ -330,6 +334,14 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             if least > MIN_REMAINDER_GRANULES { least } else { MIN_REMAINDER_GRANULES }
         };
         rest < least + (granules >> MIN_REMAINDER_SHIFT)
+    }
+
+    /// Whether a remainder of `rest` of a block of `granules` is small, and others of its size lie free.
+    #[inline(always)]
+    fn is_unwanted(&self, rest: usize, granules: usize) -> bool {
+        granules >= LARGE_BYTES >> R::Row::GRANULE_LOG2
+            && rest <= granules >> LARGE_REMAINDER_SHIFT
+            && self.table.head(Bin::of::<R::Row>(rest)) != 0
     }
 
     #[inline(always)]
