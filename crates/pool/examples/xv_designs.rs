@@ -1,9 +1,11 @@
 //! What xv's layout leaves open, measured: a model of the pool with its choices as parameters runs
 //! the flips of `hectare bench stress`, and prints each design's peak overhead over Ideal, everything
 //! counted, with its difference to the chosen one. The model of the chosen one must take exactly the
-//! pages that the pool takes.
+//! pages that the pool takes. Before the designs it prints what pages could hold at best: the objects of
+//! the peak, all packed anew, the largest first, each where least is left.
 //!
-//! `cargo run --release -p hectare-pool --example xv_designs -- 200` (seeds; 20 unless told)
+//! `cargo run --release -p hectare-pool --example xv_designs -- 200 page` (seeds, 20 unless told; only designs whose name has
+//! that)
 
 use hectare_pages::Os;
 use hectare_pool::{Pool, Xv};
@@ -26,6 +28,19 @@ struct Design {
     avoided: (usize, usize),
     place: Place,
     oldest_first: bool,
+    search: Search,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Search {
+    /// Some blocks of two lists: what a pool has time for.
+    Bounded,
+    /// All free blocks, for the one that is closest by the same rule.
+    Everything,
+    /// All free blocks; of those that the rule finds equally good, one of the fullest page.
+    FullestPage,
+    /// As before, of the emptiest page.
+    EmptiestPage,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -44,9 +59,10 @@ const CHOSEN: Design = Design {
     avoided: (384, 1024),
     place: Place::BesideSmaller,
     oldest_first: false,
+    search: Search::Bounded,
 };
 
-const OTHERS: [Design; 13] = [
+const OTHERS: [Design; 16] = [
     Design { name: "always at the front", place: Place::Front, ..CHOSEN },
     Design { name: "beside the larger neighbour", place: Place::BesideLarger, ..CHOSEN },
     Design { name: "first that is large enough, of 8", closest: false, ..CHOSEN },
@@ -66,6 +82,9 @@ const OTHERS: [Design; 13] = [
     Design { name: "rests of 384 to 768 B avoided", avoided: (384, 768), ..CHOSEN },
     Design { name: "heads of 2 B", layout: (2, 4, 4), ..CHOSEN },
     Design { name: "oldest block of a list first", oldest_first: true, ..CHOSEN },
+    Design { name: "of all blocks, the closest", search: Search::Everything, ..CHOSEN },
+    Design { name: "of all blocks, in the fullest page", search: Search::FullestPage, ..CHOSEN },
+    Design { name: "of all blocks, in the emptiest page", search: Search::EmptiestPage, ..CHOSEN },
 ];
 
 impl Design {
@@ -90,11 +109,20 @@ struct Model {
     design: Design,
     pages: Vec<Vec<Block>>,
     empty: Vec<usize>,
-    lists: Vec<Vec<(usize, usize)>>,
+    lists: Vec<Vec<Listed>>,
+    /// Free bytes of each page.
+    free_bytes: Vec<usize>,
 }
 
 /// The number of a page, and an offset in it.
 type Address = (usize, usize);
+
+/// A free block in a list, and the bytes of an object that it has room for.
+#[derive(Clone, Copy)]
+struct Listed {
+    at: Address,
+    room: usize,
+}
 
 impl Model {
     fn new(design: Design) -> Self {
@@ -103,6 +131,7 @@ impl Model {
             pages: Vec::new(),
             empty: Vec::new(),
             lists: vec![Vec::new(); design.lists()],
+            free_bytes: Vec::new(),
         }
     }
 
@@ -114,38 +143,58 @@ impl Model {
         self.pages[page].binary_search_by_key(&offset, |block| block.offset).expect("a block")
     }
 
-    fn room(&self, place: Address) -> usize {
-        self.pages[place.0][self.index(place)].bytes - self.design.layout.0
-    }
-
     fn list_of(&self, room: usize) -> Option<usize> {
         Some(room.checked_sub(MIN_LISTED)? / self.design.step_bytes)
     }
 
     fn insert(&mut self, page: usize, block: Block) {
-        if let Some(list) = self.list_of(block.bytes - self.design.layout.0) {
+        self.free_bytes[page] += block.bytes;
+        let room = block.bytes - self.design.layout.0;
+        if let Some(list) = self.list_of(room) {
             let at = if self.design.oldest_first { 0 } else { self.lists[list].len() };
-            self.lists[list].insert(at, (page, block.offset));
+            self.lists[list].insert(at, Listed { at: (page, block.offset), room });
         }
     }
 
     fn remove(&mut self, page: usize, block: Block) {
+        self.free_bytes[page] -= block.bytes;
         if let Some(list) = self.list_of(block.bytes - self.design.layout.0) {
-            self.lists[list].retain(|&place| place != (page, block.offset));
+            self.lists[list].retain(|listed| listed.at != (page, block.offset));
         }
     }
 
     fn of_list(&self, list: usize, room: usize) -> Option<Address> {
         let tried = self.lists[list].iter().rev().take(self.design.tries);
-        let mut fitting = tried.copied().filter(|&place| self.room(place) >= room);
-        if self.design.closest {
-            fitting.min_by_key(|&place| self.room(place))
+        let mut fitting = tried.filter(|listed| listed.room >= room);
+        let found = if self.design.closest {
+            fitting.min_by_key(|listed| listed.room)
         } else {
             fitting.next()
-        }
+        };
+        found.map(|listed| listed.at)
+    }
+
+    fn of_all(&self, room: usize) -> Option<Address> {
+        let (little, useful) = self.design.avoided;
+        let fitting = self.lists[self.list_of(room)?..].iter().flatten();
+        let fitting = fitting.filter(|listed| listed.room >= room);
+        let best = fitting.min_by_key(|listed| {
+            let rest = listed.room - room;
+            let rank = if rest <= little { 0 } else { 1 + usize::from(rest < useful) };
+            let free_bytes = self.free_bytes[listed.at.0];
+            match self.design.search {
+                Search::FullestPage => (rank, free_bytes, rest),
+                Search::EmptiestPage => (rank, PAGE_BYTES - free_bytes, rest),
+                Search::Bounded | Search::Everything => (rank, rest, 0),
+            }
+        });
+        best.map(|listed| listed.at)
     }
 
     fn find(&self, room: usize) -> Option<Address> {
+        if self.design.search != Search::Bounded {
+            return self.of_all(room);
+        }
         let list = self.list_of(room)?;
         let (little, useful) = self.design.avoided;
         let first_from = |list| (list..self.lists.len()).find(|&list| !self.lists[list].is_empty());
@@ -165,6 +214,7 @@ impl Model {
             let page = self.empty.pop().unwrap_or(self.pages.len());
             if page == self.pages.len() {
                 self.pages.push(Vec::new());
+                self.free_bytes.push(0);
             }
             let block = Block { offset: 0, bytes: PAGE_BYTES - lost, is_free: true };
             self.pages[page].push(block);
@@ -271,6 +321,36 @@ fn peaks<H>(
     peaks
 }
 
+/// The overhead of whom every free and every alloc lets pack all objects anew: at the peak of live
+/// bytes, which needs most.
+fn packed_overhead(flips: &[Flip]) -> f64 {
+    let (mut live, mut live_bytes, mut peak_bytes, mut at_peak) = (Vec::new(), 0, 0, Vec::new());
+    for flip in flips {
+        match *flip {
+            Flip::Alloc(size) => {
+                live.push(size);
+                live_bytes += size;
+                if live_bytes > peak_bytes {
+                    peak_bytes = live_bytes;
+                    at_peak.clone_from(&live);
+                }
+            }
+            Flip::Free(at) => live_bytes -= live.swap_remove(at),
+        }
+    }
+    let (head, unit, lost) = CHOSEN.layout;
+    at_peak.sort_by_key(|&size| std::cmp::Reverse(size));
+    let mut left: Vec<usize> = Vec::new();
+    for size in at_peak {
+        let bytes = (size.max(MIN_LISTED) + head).next_multiple_of(unit);
+        match left.iter_mut().filter(|left| **left >= bytes).min_by_key(|left| **left) {
+            Some(left) => *left -= bytes,
+            None => left.push(PAGE_BYTES - lost - bytes),
+        }
+    }
+    ((left.len() * PAGE_BYTES + CHOSEN.own_bytes()) as f64 / peak_bytes as f64 - 1.0) * 100.0
+}
+
 fn model_peaks(design: Design, flips: &[Flip]) -> (usize, usize) {
     let model = std::cell::RefCell::new(Model::new(design));
     let alloc = |size| {
@@ -305,6 +385,7 @@ fn mean(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
 fn main() {
     let seeds =
         std::env::args().nth(1).map_or(20, |seeds| seeds.parse().expect("a number of seeds"));
+    let part = std::env::args().nth(2).unwrap_or_default();
     for (preferred_of_100, name) in [(0, "uniform 32..2048"), (80, "80 % in 1024..=2600")] {
         println!(
             "{name}: percent over Ideal, mean of seeds 1 to {seeds}; difference to the chosen"
@@ -313,6 +394,8 @@ fn main() {
             let of_seed = |seed| overhead(design, &flips(preferred_of_100, seed), is_checked);
             (1..=seeds).map(of_seed).collect()
         };
+        let packed = (1..=seeds).map(|seed| packed_overhead(&flips(preferred_of_100, seed)));
+        println!("{:34} {:5.2}", "all objects packed anew", mean(packed).0);
         let chosen = run(CHOSEN, true);
         let print = |design: Design, values: &[f64]| {
             let differences = values.iter().zip(&chosen).map(|(value, chosen)| value - chosen);
@@ -325,6 +408,7 @@ fn main() {
             );
         };
         print(CHOSEN, &chosen);
-        OTHERS.iter().for_each(|&design| print(design, &run(design, false)));
+        let told = OTHERS.iter().filter(|design| design.name.contains(&part));
+        told.for_each(|&design| print(design, &run(design, false)));
     }
 }

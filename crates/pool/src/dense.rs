@@ -53,8 +53,9 @@ const MAX_SHARDS: usize = 16;
 const CELL_BITS: u32 = 32;
 const SHARD_BITS: u32 = 8;
 const SIZE_SHIFT: u32 = CELL_BITS + SHARD_BITS;
-/// Room for a shard and some pages.
+/// Room for a shard, a page of it, and some pages of blocks.
 const LEAST_AREA_BYTES: usize = 16 << 10;
+#[cfg(not(loom))]
 const _: () = assert!(Shard::<SpinPark>::bytes(4096) == 4096);
 
 /// The choices that a [`Dense`] pool leaves to its user.

@@ -12,6 +12,8 @@ use hectare_check::{Random, seed, soak_operations};
 use hectare_pages::{Failing, Os};
 use hectare_pool::{Dense, Pool, PoolError, Xv, Zs};
 
+use crate::dedup::Dedup;
+use crate::slot::{CodecId, Shared};
 use crate::*;
 
 const PAGE: usize = 4096;
@@ -284,6 +286,7 @@ fn the_limit_is_kept_and_what_was_there_stays() {
     }
     shadow.put(&store, 5, noise(&mut random)).expect("there is room again");
     shadow.check_all(&store);
+    shadow.drain(&store);
 }
 
 #[test]
@@ -363,6 +366,41 @@ fn a_full_file_is_told_and_loses_nothing() {
     assert_eq!(store.stats().file_pages, 5);
     shadow.check_all(&store);
     shadow.drain(&store);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_and_loses_nothing() {
+    let read_only = File::open(std::env::current_exe().expect("a program")).expect("a file");
+    let config = Config { backing: Some(read_only), ..Config::new(2) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut shadow = Shadow::new();
+    shadow.put(&store, 1, text(&mut Random::new(6))).expect("memory");
+    for failures in 1..3 {
+        assert!(matches!(store.write_back(Select::All), Err(StoreError::Io(_))));
+        let stats = store.stats();
+        assert_eq!((stats.failed_writes, stats.file_pages), (failures, 0));
+    }
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn of_two_contents_with_one_hash_the_index_keeps_the_later() {
+    const HASH: u64 = 7;
+    let store = Store::new(dense(), Config::new(1)).expect("a store");
+    let page = text(&mut Random::new(6));
+    let object = || {
+        let packed = store.compress(&page, CodecId(0), PAGE).expect("memory").expect("short");
+        Arc::new(Shared { packed, hash: HASH })
+    };
+    let (dedup, [earlier, later]) = (Dedup::new(), [object(), object()]);
+    [&earlier, &later].into_iter().for_each(|shared| dedup.insert(shared));
+    assert!(dedup.release(earlier).is_some());
+    let found = dedup.find(HASH).expect("the later one");
+    assert!(Arc::ptr_eq(&found, &later));
+    assert!(dedup.release(found).is_none(), "it is shared still");
+    assert!(dedup.release(later).is_some());
+    assert!(dedup.find(HASH).is_none());
 }
 
 #[test]

@@ -109,7 +109,7 @@ impl Area {
         let offset = Place(place.0 & self.last_unit).offset_bytes();
         // SAFETY: the units up to the last one are all reserved.
         let word = unsafe { self.base.add(offset) };
-        // SAFETY: aligned, as the base and a unit are; committed, by the shard's invariant 1;
+        // SAFETY: aligned, as the base and a unit are; committed, by the shard's invariants 1 and 6;
         // threads touch the words that they share as atomics only.
         unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }

@@ -17,10 +17,9 @@ use hectare_pages::PageSource;
 use super::area::{Place, UNIT};
 use super::shard::Locked;
 use crate::PoolError;
-use crate::pin::PinCell32;
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<PinCell32>() == UNIT);
+const _: () = assert!(size_of::<crate::pin::PinCell32>() == UNIT);
 
 impl<S: PageSource> Locked<'_, S> {
     /// A cell that names no object. It counts as pinned, or was never used.

@@ -16,8 +16,10 @@
 //! 3. A free block is in the bin of its size exactly if compaction has not closed its start.
 //! 4. A page whose given-back bit is set lies within one free block, clear of that block's head,
 //!    links and closing size.
-//! 5. `free_units` is the sum of all free blocks; `pages` the committed pages less those given
-//!    back.
+//! 5. `free_units` is the sum of all free blocks; `pages` the pages committed for blocks less those
+//!    given back.
+//! 6. From `cells_floor` on the area is committed, and no block lies there; every cell that was ever
+//!    used lies in `cells_end..cells_top`.
 
 use core::ptr::NonNull;
 
@@ -71,7 +73,7 @@ pub(super) struct State {
     pub(super) cells_top: Place,
     /// … to here; those below were never used.
     pub(super) cells_end: Place,
-    /// The area is committed from here to its end.
+    /// The area is committed from here, the start of a page, to its end.
     pub(super) cells_floor: Place,
     pub(super) pages: usize,
     pub(super) pages_taken: u64,

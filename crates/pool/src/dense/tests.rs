@@ -71,6 +71,21 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
     });
     let open = free.keys().filter(|&&place| !shard.state.compaction.is_closed(place)).count();
     assert_eq!(listed, open);
+    validate_cells(shard);
+}
+
+fn validate_cells<S: PageSource>(shard: &Locked<'_, S>) {
+    let state = &shard.state;
+    assert!(state.committed_bytes <= state.cells_floor.offset_bytes());
+    assert!(state.cells_floor <= state.cells_end);
+    let follow = |cell: Place| Some(cell).filter(|&cell| cell != Place(0));
+    let next = |&cell: &Place| follow(Place(shard.area.cell(cell).peek()));
+    let mut unused = 0;
+    for cell in std::iter::successors(follow(state.free_cell), next) {
+        assert!((state.cells_end..state.cells_top).contains(&cell), "{cell:?} is no cell");
+        unused += 1;
+    }
+    assert_eq!(state.objects + unused, (state.cells_top.0 - state.cells_end.0) as usize);
 }
 
 fn small_limits() -> Limits {
@@ -94,6 +109,29 @@ fn objects_in_pieces_keep_their_bytes() {
     }
     shadow.verify_all(&pool);
     assert!(pool.stats().page_bytes <= before, "holes of 700 bytes took objects of 3000");
+}
+
+#[test]
+fn blocks_and_cells_share_the_area_to_its_last_page() {
+    for size in [1, 60, 700, 4096] {
+        let limits = Limits { area_bytes: 1 << 18, shards: 1, ..small_limits() };
+        let pool: Dense<_> = Dense::with_limits(Os, limits);
+        let mut shadow = Shadow::new(&pool, 1);
+        let error = loop {
+            if let Err(error) = shadow.alloc(&pool, size) {
+                break error;
+            }
+        };
+        assert_eq!(error, PoolError::Full);
+        validate(&pool);
+        shadow.verify_all(&pool);
+        let taken = pool.stats().footprint_bytes() - size_of_val(&pool);
+        assert_eq!(taken, limits.area_bytes, "objects of {size} bytes");
+        shadow.drain(&pool);
+        pool.compact();
+        validate(&pool);
+        assert_eq!(pool.stats().page_bytes, 0);
+    }
 }
 
 #[test]

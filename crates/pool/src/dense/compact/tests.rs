@@ -140,6 +140,25 @@ fn what_is_closed_is_used_before_an_allocation_is_refused() {
     }
 }
 
+#[test]
+fn a_pass_moves_every_object_out_of_what_it_closed() {
+    let thinned = Thinned::new(Os, 4000);
+    assert!(thinned.go(0));
+    thinned.with_shard(|mut shard| {
+        while shard.state.compaction.phase != Phase::Open {
+            shard.step();
+        }
+        assert!(shard.state.compaction.moved_all);
+        let mut place = shard.state.compaction.cursor;
+        while !shard.area.head(place).is_end() {
+            let head = shard.area.head(place);
+            assert!(head.is_free(), "an object was left at {place:?}");
+            place = place.forward(head.units());
+        }
+    });
+    thinned.end();
+}
+
 /// Objects one after the other, each about a page: the number of pages of the shard.
 fn row_of_pages(compact_percent: usize, objects: usize) -> (Dense<Os>, Vec<Handle>) {
     let limits = Limits { shards: 1, compact_percent, ..Limits::new() };
