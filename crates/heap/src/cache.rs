@@ -20,10 +20,10 @@
 
 use core::ptr::NonNull;
 
-use crate::class::{ClassId, STATES};
+use crate::class::{BATCH_OBJECTS, ClassId, STATES};
 use crate::object::{Batch, FreeObject, Key};
 use crate::own_runs::OwnRuns;
-use crate::sample::Countdown;
+use crate::sample::{Draws, Due, Rates, counted};
 
 /// What a thread keeps of one size class. 32 bytes: two share a line.
 #[derive(Debug)]
@@ -34,12 +34,15 @@ pub(crate) struct CacheBin {
     /// The class's reciprocal, here because a free needs it beside `head`.
     pub(crate) reciprocal: u32,
     pub(crate) spare: Option<FreeObject>,
-    spare_count: u16,
+    spare_count: u8,
     /// How long the list may become before `room` is used up.
-    top: u16,
+    top: u8,
     /// How long it may become when it begins empty.
-    limit: u16,
-    next_ask: u16,
+    limit: u8,
+    next_ask: u8,
+    /// Where objects are drawn for the profile or a guard: how many of the class pass by until the
+    /// next. Of runs: how many frames.
+    until_due: u32,
 }
 
 /// A thread's cache.
@@ -49,8 +52,8 @@ pub struct Cache {
     pub(crate) bins: [CacheBin; STATES],
     /// The next in the heap's list of unused caches, while this one is there.
     pub(crate) next_unused: Option<NonNull<Cache>>,
-    /// When this thread's next sample is due, where samples are taken.
-    pub(crate) countdown: Countdown,
+    /// What says when this thread's next samples are due, where samples are taken.
+    pub(crate) draws: Draws,
     /// The runs that the thread keeps, once it needs any.
     pub(crate) runs: Option<NonNull<OwnRuns>>,
     /// What went to the backend that it might have kept, in frames.
@@ -83,10 +86,11 @@ impl Cache {
                 top: 0,
                 limit: 0,
                 next_ask: 0,
+                until_due: 0,
             }
         }; STATES],
         next_unused: None,
-        countdown: Countdown::NEW,
+        draws: Draws::NEW,
         relieved_at_bytes: 0,
         idle_reliefs: 0,
         looks: 0,
@@ -100,7 +104,7 @@ impl Cache {
     pub(crate) fn open(&mut self) {
         for class in ClassId::all() {
             let bin = &mut self.bins[class.index()];
-            let limit = first_limit(class);
+            let limit = first_limit(class) as u8;
             *bin = CacheBin {
                 head: None,
                 room: u32::from(limit),
@@ -110,10 +114,39 @@ impl Cache {
                 top: limit,
                 limit,
                 next_ask: limit,
+                until_due: bin.until_due,
             };
         }
         self.next_unused = None;
         self.is_open = true;
+    }
+
+    /// Counts a request of `bytes`, and says what is due at it. `rates` gives the rates, and a seed
+    /// for a thread that has drawn nothing yet.
+    #[inline(always)]
+    pub(crate) fn due(&mut self, bytes: usize, rates: impl FnOnce() -> (Rates, u64)) -> Due {
+        let (class, units) = counted(bytes);
+        if self.bins[class.index()].passes(units) {
+            return Due::NOTHING;
+        }
+        let (rates, seed) = rates();
+        self.gap_ended(class, units, rates, seed)
+    }
+
+    /// A gap has ended, or none was drawn yet.
+    #[cold]
+    fn gap_ended(&mut self, class: ClassId, units: usize, rates: Rates, seed: u64) -> Due {
+        if self.draws.are_new() {
+            self.draws.begin(seed);
+            for class in ClassId::all().chain([ClassId::RUN]) {
+                self.bins[class.index()].until_due = self.draws.gap(class, rates);
+            }
+            if self.bins[class.index()].passes(units) {
+                return Due::NOTHING;
+            }
+        }
+        self.bins[class.index()].until_due = self.draws.gap(class, rates);
+        self.draws.due(class, rates)
     }
 
     /// How many objects it holds of `class`.
@@ -137,13 +170,26 @@ pub(crate) fn longer_limit(limit: u16, most: usize) -> u16 {
     (limit + 1 + limit / 4).min(most as u16)
 }
 
+// A list is a batch at the longest.
+const _: () = assert!(BATCH_OBJECTS <= u8::MAX as usize);
+
 impl CacheBin {
+    /// Whether nothing is due at the next `units` of its class, which are then counted.
+    #[inline(always)]
+    pub(crate) fn passes(&mut self, units: usize) -> bool {
+        let left = (self.until_due as usize).checked_sub(units);
+        if let Some(left) = left {
+            self.until_due = left as u32;
+        }
+        left.is_some()
+    }
+
     fn count(&self) -> usize {
         usize::from(self.top) - self.room as usize
     }
 
     fn set_list(&mut self, list: Option<Batch>) {
-        let count = list.map_or(0, |list| list.count as u16);
+        let count = list.map_or(0, |list| list.count as u8);
         self.head = list.map(|list| list.head);
         self.top = self.limit.max(count);
         self.room = u32::from(self.top - count);
@@ -166,7 +212,7 @@ impl CacheBin {
     /// `most`.
     pub(crate) fn ask(&mut self, most: usize) -> usize {
         let ask = usize::from(self.next_ask);
-        self.next_ask = (ask * 2).min(most) as u16;
+        self.next_ask = (ask * 2).min(most) as u8;
         ask
     }
 
@@ -183,7 +229,7 @@ impl CacheBin {
         }
         let list = self.head.take().map(|head| Batch { head, count: self.top.into() });
         if usize::from(self.limit) < most {
-            self.limit = longer_limit(self.limit, most);
+            self.limit = longer_limit(self.limit.into(), most) as u8;
             self.set_list(None);
             return list;
         }

@@ -55,6 +55,7 @@ pub use heap::{Diverted, Fast, Heap};
 pub use misuse::Misuse;
 pub use process::{Malloc, Process, ProcessProfile};
 pub use profile::{MAX_FRAMES, Snapshot, Stack, Tally, call_of};
+pub use sample::MAX_SAMPLE_MEAN;
 pub use seat::{Front, Seat};
 pub use special::Special;
 pub use stats::{ClassStats, Stats};

@@ -19,7 +19,7 @@ use hectare_base::sync::Lock;
 use hectare_pages::{PageSource, System};
 
 use crate::own_pages::Pages;
-use crate::sample::weight;
+use crate::sample::{counted, weight};
 
 /// How many callers of an allocation are kept at most.
 pub const MAX_FRAMES: usize = 64;
@@ -133,6 +133,15 @@ impl<S: System> Profile<S> {
     /// Takes the object at `address` off the live ones. Whether it was a sampled one.
     pub(crate) fn forget(&self, address: usize) -> bool {
         self.state.lock().forget(address)
+    }
+
+    /// Whether the object at `address` is a small sampled one that a realloc to `bytes` leaves where
+    /// it is.
+    pub(crate) fn keeps(&self, address: usize, bytes: usize) -> bool {
+        let state = self.state.lock();
+        let sample = find(state.samples.entries(), address);
+        let class = sample.map(|at| counted(state.samples.entries()[at].bytes).0);
+        class.is_some_and(|class| class.is_small() && class.keeps(bytes))
     }
 
     /// A copy of the profile, at one moment; `None` when memory is out.
@@ -294,19 +303,25 @@ fn insert(table: &mut [Sample], sample: Sample) {
     table[at] = sample;
 }
 
-/// Takes the sample of `address` out, and closes the gap (Knuth, volume 3, 6.4, algorithm R).
-fn remove(table: &mut [Sample], address: usize) -> Option<Sample> {
+/// Where the sample of `address` stands.
+fn find(table: &[Sample], address: usize) -> Option<usize> {
     if table.is_empty() {
         return None;
     }
-    let mask = table.len() - 1;
-    let mut gap = home(table, address);
-    while table[gap].address != address {
-        if table[gap].address == 0 {
+    let mut at = home(table, address);
+    while table[at].address != address {
+        if table[at].address == 0 {
             return None;
         }
-        gap = (gap + 1) & mask;
+        at = (at + 1) & (table.len() - 1);
     }
+    Some(at)
+}
+
+/// Takes the sample of `address` out, and closes the gap (Knuth, volume 3, 6.4, algorithm R).
+fn remove(table: &mut [Sample], address: usize) -> Option<Sample> {
+    let mut gap = find(table, address)?;
+    let mask = table.len() - 1;
     let removed = table[gap];
     let mut at = gap;
     loop {
@@ -420,6 +435,7 @@ mod tests {
     use hectare_pages::Os;
 
     use super::*;
+    use crate::class::MAX_SMALL_BYTES;
 
     fn live(profile: &Profile<Os>) -> HashMap<Vec<usize>, (u64, u64)> {
         let snapshot = profile.snapshot(&Os).expect("memory");
@@ -441,10 +457,13 @@ mod tests {
             // Addresses as allocators give them: equal in their low bits.
             let address = ((random >> 33) as usize % 20_000 + 1) << 12;
             let site = (random >> 20) as usize % 700;
-            if shadow.remove(&address).is_some() {
+            assert!(shadow.contains_key(&address) || !profile.keeps(address, 1));
+            if let Some((_, bytes)) = shadow.remove(&address) {
+                assert!(profile.keeps(address, bytes) || bytes > MAX_SMALL_BYTES);
+                assert!(!profile.keeps(address, bytes * 2 + 17));
                 assert!(profile.forget(address));
             } else if step % 3 > 0 {
-                let bytes = (random >> 40) as usize % 9000;
+                let bytes = (random >> 40) as usize % 40_000;
                 profile.record(address, bytes, &[site, site / 7, 99][..site % 4 % 3 + 1], &Os);
                 shadow.insert(address, (site, bytes));
                 *total.entry(site).or_default() += weight(bytes, 5000).1;

@@ -7,10 +7,18 @@
 //! gperftools' and TCMalloc's heap profilers do it.) Guarded allocations are drawn the same way,
 //! with calls in place of bytes.
 //!
-//! A thread counts down without looking at anybody else; one test of a sign serves both counts.
+//! The points of one size class say nothing of those of another, so a thread counts down for each
+//! class apart, beside its list of free objects, and in whole objects: the hit path of a watched
+//! `malloc` has that line at hand, and needs one count for both draws. What counts of a request are
+//! the bytes that it takes up: its class's, or whole frames of a run.
 
-/// A gap that no thread lives to see the end of: 2⁶² bytes.
-const NEVER: i64 = 1 << 62;
+use crate::class::{ClassId, MAX_SMALL_BYTES};
+use crate::region::FRAME_BYTES;
+
+/// The highest mean of either rate, in bytes or calls. Of the gaps of the profile, in objects of 16
+/// bytes and more, one in millions is then cut off at 2³²; those between guarded objects may be cut:
+/// nothing is estimated by them.
+pub const MAX_SAMPLE_MEAN: usize = 1 << 32;
 
 /// How often to sample; 0 is never.
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,86 +41,72 @@ impl Due {
     pub(crate) const NOTHING: Self = Self { profile: false, guard: false };
 }
 
-/// A thread's gaps, as far as they are left.
+/// How a request of `bytes` is counted: by which class, and as how many units of it.
+#[inline(always)]
+pub(crate) fn counted(bytes: usize) -> (ClassId, usize) {
+    if bytes <= MAX_SMALL_BYTES {
+        (ClassId::for_bytes(bytes), 1)
+    } else {
+        (ClassId::RUN, bytes.div_ceil(FRAME_BYTES))
+    }
+}
+
+/// How many bytes a unit of `class` has.
+fn unit_bytes(class: ClassId) -> f64 {
+    if class.is_small() { class.object_bytes() as f64 } else { FRAME_BYTES as f64 }
+}
+
+/// A thread's draws.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Countdown {
-    bytes_left: i64,
-    calls_left: i64,
-    /// The state of xorshift64*; 0 before the first gaps are drawn.
+pub(crate) struct Draws {
+    /// The state of xorshift64*; 0 before the first draw.
     random: u64,
 }
 
-impl Countdown {
-    /// Before the first gap is drawn.
-    pub(crate) const NEW: Self = Self { bytes_left: 0, calls_left: 0, random: 0 };
+impl Draws {
+    /// Before the first draw.
+    pub(crate) const NEW: Self = Self { random: 0 };
 
-    /// Counts an allocation of `bytes` and says what is due at it. `rates` gives the rates, and
-    /// a seed for a thread that has drawn no gap yet.
-    #[inline(always)]
-    pub(crate) fn step(&mut self, bytes: usize, rates: impl FnOnce() -> (Rates, u64)) -> Due {
-        if self.passes(bytes) {
-            return Due::NOTHING;
-        }
-        let (rates, seed) = rates();
-        self.ended(bytes, rates, seed)
+    /// Whether nothing was drawn yet: then each class's gap must be.
+    pub(crate) fn are_new(&self) -> bool {
+        self.random == 0
     }
 
-    /// Counts an allocation of `bytes` if nothing is due at it; `false`, and nothing has changed, if
-    /// anything is, or no gap was drawn yet: [`step`](Self::step) must follow.
-    #[inline(always)]
-    pub(crate) fn passes(&mut self, bytes: usize) -> bool {
-        let bytes_left = self.bytes_left - bytes.max(1) as i64;
-        let calls_left = self.calls_left - 1;
-        if bytes_left | calls_left < 0 {
-            return false;
-        }
-        self.bytes_left = bytes_left;
-        self.calls_left = calls_left;
-        true
+    /// Begins with `seed`.
+    pub(crate) fn begin(&mut self, seed: u64) {
+        self.random = seed | 1;
     }
 
-    /// A gap has ended, or none was drawn yet.
-    #[cold]
-    fn ended(&mut self, bytes: usize, rates: Rates, seed: u64) -> Due {
-        if self.random == 0 {
-            self.random = seed | 1;
-            self.bytes_left = self.bytes(rates.mean_bytes);
-            self.calls_left = self.calls(rates.guard_one_in);
-        }
-        self.bytes_left -= bytes.max(1) as i64;
-        self.calls_left -= 1;
-        let (bytes_ended, calls_ended) = (self.bytes_left < 0, self.calls_left < 0);
-        // An exponential gap has no memory: by how far the last was overrun says nothing.
-        if bytes_ended {
-            self.bytes_left = self.bytes(rates.mean_bytes);
-        }
-        if calls_ended {
-            self.calls_left = self.calls(rates.guard_one_in);
-        }
-        Due {
-            profile: bytes_ended && rates.mean_bytes > 0,
-            guard: calls_ended && rates.guard_one_in > 0,
-        }
+    /// How many units of `class` pass by until the next at which anything is due.
+    pub(crate) fn gap(&mut self, class: ClassId, rates: Rates) -> u32 {
+        let mean_units = rates.mean_bytes as f64 / unit_bytes(class);
+        let profile = if rates.mean_bytes == 0 { NEVER } else { self.exponential() * mean_units };
+        // Geometric: an exponential gap rounded down. Of runs none is guarded.
+        let guard = match rates.guard_one_in {
+            one_in if one_in == 0 || !class.is_small() => NEVER,
+            1 => 0.0,
+            one_in => self.exponential() / -ln(1.0 - 1.0 / one_in as f64),
+        };
+        profile.min(guard) as u32
     }
 
-    /// How many bytes until the next sampling point.
-    fn bytes(&mut self, mean: usize) -> i64 {
-        if mean == 0 { NEVER } else { self.gap(mean as f64) }
-    }
-
-    /// How many calls to pass by until the next that is drawn, each with the probability
-    /// 1 / `one_in`: geometric, which is an exponential gap rounded down.
-    fn calls(&mut self, one_in: usize) -> i64 {
-        match one_in {
-            0 => NEVER,
-            1 => 0,
-            _ => self.gap(-1.0 / ln(1.0 - 1.0 / one_in as f64)),
+    /// What is due at an object of `class` at which a gap has ended. (Gaps have no memory, so
+    /// nothing of how they were drawn needs to be kept.)
+    pub(crate) fn due(&mut self, class: ClassId, rates: Rates) -> Due {
+        let may_guard = rates.guard_one_in > 0 && class.is_small();
+        if rates.mean_bytes == 0 || !may_guard {
+            return Due { profile: rates.mean_bytes > 0, guard: may_guard };
         }
+        let profile = 1.0 - exp_of_negative(unit_bytes(class) / rates.mean_bytes as f64);
+        let guard = 1.0 / rates.guard_one_in as f64;
+        let both = profile * guard;
+        let drawn = self.uniform() * (profile + guard - both);
+        Due { profile: drawn <= profile, guard: drawn <= both || drawn > profile }
     }
 
-    fn gap(&mut self, mean: f64) -> i64 {
-        let gap = -ln(self.uniform()) * mean;
-        if gap < NEVER as f64 { gap as i64 } else { NEVER }
+    /// With the mean 1.
+    fn exponential(&mut self) -> f64 {
+        -ln(self.uniform())
     }
 
     /// A number in (0, 1], each multiple of 2⁻⁵³ as likely.
@@ -125,11 +119,15 @@ impl Countdown {
     }
 }
 
+/// A gap beyond all that are counted.
+const NEVER: f64 = u32::MAX as f64;
+
 /// What one sampled object of `bytes` stands for: (objects × 2¹⁰, bytes).
 pub(crate) fn weight(bytes: usize, mean_bytes: usize) -> (u64, u64) {
-    let bytes = bytes.max(1) as f64;
-    let probability = 1.0 - exp_of_negative(bytes / mean_bytes.max(1) as f64);
-    ((1024.0 / probability + 0.5) as u64, (bytes / probability + 0.5) as u64)
+    let (class, units) = counted(bytes);
+    let counted_bytes = units as f64 * unit_bytes(class);
+    let probability = 1.0 - exp_of_negative(counted_bytes / mean_bytes.max(1) as f64);
+    ((1024.0 / probability + 0.5) as u64, (bytes.max(1) as f64 / probability + 0.5) as u64)
 }
 
 /// The natural logarithm of a positive normal number: its exponent's, and that of its mantissa m
@@ -164,6 +162,7 @@ fn exp_of_negative(x: f64) -> f64 {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::class::STATES;
 
     #[test]
     fn logarithm_and_exponential_are_the_librarys() {
@@ -175,44 +174,74 @@ mod tests {
         assert!((ln(f64::EPSILON / 2.0) - (f64::EPSILON / 2.0).ln()).abs() < 1e-10);
     }
 
+    /// A thread's counts, as its cache has them.
+    struct Counts {
+        draws: Draws,
+        until_due: [u32; STATES],
+        rates: Rates,
+    }
+
+    impl Counts {
+        fn new(rates: Rates, seed: u64) -> Self {
+            let mut draws = Draws::NEW;
+            draws.begin(seed);
+            let mut until_due = [0; STATES];
+            for class in ClassId::all().chain([ClassId::RUN]) {
+                until_due[class.index()] = draws.gap(class, rates);
+            }
+            Self { draws, until_due, rates }
+        }
+
+        fn step(&mut self, bytes: usize) -> Due {
+            let (class, units) = counted(bytes);
+            let left = &mut self.until_due[class.index()];
+            if *left as usize >= units {
+                *left -= units as u32;
+                return Due::NOTHING;
+            }
+            *left = self.draws.gap(class, self.rates);
+            self.draws.due(class, self.rates)
+        }
+    }
+
     #[test]
     fn never_when_both_rates_are_zero() {
-        let mut countdown = Countdown::NEW;
+        let mut counts = Counts::new(Rates::default(), 9);
         for bytes in 0..100_000 {
-            assert_eq!(countdown.step(bytes, || (Rates::default(), 9)), Due::NOTHING);
+            assert_eq!(counts.step(bytes), Due::NOTHING);
         }
     }
 
     /// Sums of what the samples stand for must come near the truth for sizes far below the mean,
-    /// near it and far above.
+    /// near it and far above; whether or not objects are guarded, too.
     #[test]
     fn estimates_are_true_for_every_size() {
-        let rates = Rates { mean_bytes: 4096, guard_one_in: 0 };
-        for bytes in [1, 16, 100, 4096, 10_000, 1_000_000] {
-            let mut countdown = Countdown::NEW;
-            let rounds = (rates.mean_bytes * 3000 / bytes).max(3000);
-            let (mut objects, mut sum) = (0, 0);
-            for _ in 0..rounds {
-                if countdown.step(bytes, || (rates, bytes as u64)).profile {
-                    let (objects_1024, weight_bytes) = weight(bytes, rates.mean_bytes);
-                    objects += objects_1024;
-                    sum += weight_bytes;
+        for guard_one_in in [0, 50] {
+            let rates = Rates { mean_bytes: 4096, guard_one_in };
+            for bytes in [1, 16, 100, 4096, 10_000, 50_000, 1_000_000] {
+                let mut counts = Counts::new(rates, bytes as u64);
+                let rounds = (rates.mean_bytes * 3000 / bytes).max(3000);
+                let (mut objects, mut sum) = (0, 0);
+                for _ in 0..rounds {
+                    if counts.step(bytes).profile {
+                        let (objects_1024, weight_bytes) = weight(bytes, rates.mean_bytes);
+                        objects += objects_1024;
+                        sum += weight_bytes;
+                    }
                 }
+                let ratio = objects as f64 / 1024.0 / rounds as f64;
+                assert!((ratio - 1.0).abs() < 0.06, "{ratio} of the objects of {bytes} bytes");
+                let ratio = sum as f64 / (rounds * bytes) as f64;
+                assert!((ratio - 1.0).abs() < 0.06, "{ratio} of the bytes in objects of {bytes}");
             }
-            let ratio = objects as f64 / 1024.0 / rounds as f64;
-            assert!((ratio - 1.0).abs() < 0.06, "{ratio} of the objects of {bytes} bytes");
-            let ratio = sum as f64 / (rounds * bytes) as f64;
-            assert!((ratio - 1.0).abs() < 0.06, "{ratio} of the bytes in objects of {bytes}");
         }
     }
 
     #[test]
     fn one_call_in_so_many_is_guarded() {
-        for one_in in [1, 2, 3, 100] {
-            let rates = Rates { mean_bytes: 0, guard_one_in: one_in };
-            let mut countdown = Countdown::NEW;
-            let due = |_: &i32| countdown.step(50, || (rates, 5)).guard;
-            let guarded = (0..1_000_000).filter(due).count();
+        for (one_in, mean_bytes) in [(1, 0), (2, 0), (3, 0), (100, 0), (2, 500), (100, 500)] {
+            let mut counts = Counts::new(Rates { mean_bytes, guard_one_in: one_in }, 5);
+            let guarded = (0..1_000_000).filter(|_| counts.step(50).guard).count();
             let ratio = guarded as f64 * one_in as f64 / 1e6;
             assert!((ratio - 1.0).abs() < 0.03, "{guarded} of a million, one in {one_in}");
         }

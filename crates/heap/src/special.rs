@@ -29,21 +29,22 @@ use hectare_pages::{Os, PageSource};
 use crate::cache::Cache;
 use crate::class::{MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::guard::Finding;
-use crate::heap::{Diverted, Fast};
+use crate::heap::Diverted;
 use crate::object::move_to;
 use crate::process::{
     Process, ProcessProfile, cache_word, inside_word, named_cache, set_cache_word,
 };
 use crate::profile::MAX_FRAMES;
-use crate::sample::{Due, Rates};
+use crate::sample::{Due, Rates, counted};
 use crate::seat::Seat;
 
 /// What a process asks for beyond the plain front.
 #[derive(Debug)]
 pub struct Special {
-    /// One allocated byte in so many is a sampling point of the heap profile; 0: no profile.
+    /// One allocated byte in so many is a sampling point of the heap profile, at most
+    /// [`MAX_SAMPLE_MEAN`](crate::MAX_SAMPLE_MEAN); 0: no profile.
     pub profile_mean_bytes: usize,
-    /// One allocation in so many is a guarded object; 0: none.
+    /// One allocation in so many is a guarded object, as many at most; 0: none.
     pub guard_one_in: usize,
     /// Whether the front is the hardened one; the profile and guarded objects are then not to be
     /// had.
@@ -181,24 +182,16 @@ impl Process {
         unsafe { self.heap.take_own_run(cache_word(), bytes) }
     }
 
-    /// The object for `bytes` that [`malloc_fast`](Self::malloc_fast) was diverted from, where a
-    /// watched front is on and nothing is due at it; null when [`malloc_slow`](Self::malloc_slow)
-    /// must be asked. 23 instructions behind the 19 that lead there.
+    /// The object that [`malloc_fast`](Self::malloc_fast) was diverted from, where a watched front
+    /// is on and nothing is due at it; if it is none, [`malloc_slow`](Self::malloc_slow) must be
+    /// asked. 16 instructions behind the 19 that lead there.
     ///
     /// # Safety
     /// `found` is what this thread's last call of that found, and it has not used its cache since.
     #[inline(always)]
-    pub unsafe fn malloc_diverted(&'static self, bytes: usize, found: Diverted) -> *mut u8 {
-        // SAFETY: its list is not empty, so the word names this thread's own cache.
-        let countdown = unsafe { &mut (*cache_word().as_ptr()).countdown };
-        if !countdown.passes(bytes) {
-            return core::ptr::null_mut();
-        }
+    pub unsafe fn malloc_diverted(&'static self, found: Diverted) -> Option<NonNull<u8>> {
         // SAFETY: the caller's promise, passed on.
-        match unsafe { self.heap.take_diverted(found) } {
-            Fast::Object(object) => object.as_ptr(),
-            _ => core::ptr::null_mut(),
-        }
+        unsafe { self.heap.take_diverted(found) }
     }
 
     /// Frees an object into the list of this CPU, where the thread shares that, or keeps a run for
@@ -272,6 +265,11 @@ impl Process {
         }
         let object = guarded.or_else(|| {
             let zeroed = matches!(kind, Kind::Zeroed);
+            // As long as its like that nobody draws: so both stay in place by the same reallocs.
+            let bytes = match counted(bytes) {
+                (class, _) if class.is_small() => class.object_bytes(),
+                _ => bytes,
+            };
             // SAFETY: no seat is anybody's.
             let (object, is_zero) =
                 unsafe { self.heap.get_large(Seat::None, bytes, align, zeroed) };
@@ -329,7 +327,7 @@ impl Process {
     }
 
     /// Makes an object hold `bytes`. To the profile the object is a new one of its new size,
-    /// allocated by this call.
+    /// allocated by this call, unless it is a small one that stays where it is.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).
@@ -347,6 +345,9 @@ impl Process {
         let address = object.addr().get();
         let mut inside = self.enter();
         let cache = inside.cache();
+        if may_be_sampled(special, address) && self.profile.keeps(address, bytes) {
+            return object.as_ptr();
+        }
         let due = due(special, cache, bytes);
         if self.guard.contains(address) || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
             let old_bytes = self.special_usable_bytes(special, object, "realloc");
@@ -434,12 +435,12 @@ impl Process {
 /// What is due at an allocation of `bytes`. A thread that has no cache takes no samples.
 #[inline(always)]
 fn due(special: &Special, cache: Option<NonNull<Cache>>, bytes: usize) -> Due {
-    let Some(cache) = cache else { return Due::NOTHING };
+    let Some(mut cache) = cache else { return Due::NOTHING };
+    let seed = cache.addr().get() as u64;
     // SAFETY: this thread's own cache, of which nothing else is borrowed.
-    let countdown = unsafe { &mut (*cache.as_ptr()).countdown };
-    countdown.step(bytes, || {
+    unsafe { cache.as_mut() }.due(bytes, || {
         let Special { profile_mean_bytes: mean_bytes, guard_one_in, .. } = *special;
-        let seed = cache.addr().get() as u64 ^ hectare_pages::System::secret(&Os) as u64;
+        let seed = seed ^ hectare_pages::System::secret(&Os) as u64;
         (Rates { mean_bytes, guard_one_in }, seed)
     })
 }

@@ -47,8 +47,8 @@ extern "C" fn malloc(bytes: usize) -> *mut u8 {
 #[inline(never)]
 extern "C" fn malloc_diverted(bytes: usize, found: Diverted) -> *mut u8 {
     // SAFETY: found just now.
-    let object = unsafe { HEAP.malloc_diverted(bytes, found) };
-    if object.is_null() { malloc_slower(bytes) } else { object }
+    let object = unsafe { HEAP.malloc_diverted(found) };
+    object.map_or_else(|| malloc_slower(bytes), NonNull::as_ptr)
 }
 
 #[cold]

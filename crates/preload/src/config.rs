@@ -10,7 +10,7 @@
 
 use core::ffi::{CStr, c_int};
 
-use hectare::Front;
+use hectare::{Front, MAX_SAMPLE_MEAN};
 
 use crate::line::Line;
 use crate::once::Once;
@@ -130,10 +130,10 @@ const KEYS: &[Key] = &[
     },
     Key {
         name: b"prof_sample",
-        expects: "a number of bytes from 1 to 1099511627776",
+        expects: "a number of bytes from 1 to 4294967296",
         apply: |config, value| {
             config.prof_sample_bytes =
-                number(value).filter(|bytes| (1..=1 << 40).contains(bytes))?;
+                number(value).filter(|bytes| (1..=MAX_SAMPLE_MEAN).contains(bytes))?;
             Some(())
         },
     },
@@ -159,9 +159,9 @@ const KEYS: &[Key] = &[
     },
     Key {
         name: b"guard",
-        expects: "a number of allocations, of which one is guarded; 0 for none",
+        expects: "a number of allocations, 4294967296 at most, of which one is guarded; 0 for none",
         apply: |config, value| {
-            config.guard_one_in = number(value).filter(|&one_in| one_in <= 1 << 40)?;
+            config.guard_one_in = number(value).filter(|&one_in| one_in <= MAX_SAMPLE_MEAN)?;
             Some(())
         },
     },

@@ -8,7 +8,7 @@
 //! that are `extern "C-unwind"` (`personality.rs` lets it pass).
 
 use core::ffi::CStr;
-use core::ptr;
+use core::ptr::{self, NonNull};
 
 use hectare::{Diverted, Fast, MIN_ALIGN};
 
@@ -65,8 +65,8 @@ extern "C-unwind" fn new(bytes: usize) -> *mut u8 {
 #[inline(never)]
 extern "C-unwind" fn new_diverted(bytes: usize, found: Diverted) -> *mut u8 {
     // SAFETY: found just now.
-    let object = unsafe { HEAP.malloc_diverted(bytes, found) };
-    if object.is_null() { new_slower(bytes) } else { object }
+    let object = unsafe { HEAP.malloc_diverted(found) };
+    object.map_or_else(|| new_slower(bytes), NonNull::as_ptr)
 }
 
 #[cold]

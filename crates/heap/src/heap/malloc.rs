@@ -96,14 +96,23 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// The object that [`malloc_fast`](Self::malloc_fast) was diverted from, if its list is sound.
+    /// The object that [`malloc_fast`](Self::malloc_fast) was diverted from, if its list is sound
+    /// and nothing is due at it.
     ///
     /// # Safety
     /// `found` is what it found last, on this thread, which has not used its cache since.
     #[inline(always)]
-    pub(crate) unsafe fn take_diverted(&self, found: Diverted) -> Fast {
+    pub(crate) unsafe fn take_diverted(&self, found: Diverted) -> Option<NonNull<u8>> {
+        let mut bin = found.bin;
+        // SAFETY: the caller's promise: the thread's own list, of which nothing else is borrowed.
+        if !unsafe { bin.as_mut() }.passes(1) {
+            return None;
+        }
         // SAFETY: the caller's promise.
-        unsafe { found.take(self.key()) }
+        match unsafe { found.take(self.key()) } {
+            Fast::Object(object) => Some(object),
+            Fast::Diverted(_) | Fast::Missing => None,
+        }
     }
 
     /// An object for `bytes`; null when memory is out.

@@ -30,6 +30,17 @@ impl Process {
         unsafe { self.heap.malloc_fast(cache_word(), bytes) }
     }
 
+    /// An object for `bytes` from the thread's cache, where nothing is due at it.
+    #[inline(always)]
+    fn malloc_cached(&'static self, bytes: usize) -> Option<NonNull<u8>> {
+        match self.malloc_fast(bytes) {
+            Fast::Object(object) => Some(object),
+            // SAFETY: found just now.
+            Fast::Diverted(found) => unsafe { self.malloc_diverted(found) },
+            Fast::Missing => None,
+        }
+    }
+
     /// An object for `bytes` by the slow path; null when memory is out.
     #[cold]
     #[inline(never)]
@@ -101,7 +112,7 @@ impl Process {
     /// An object of `bytes` zeros; null when memory is out.
     #[inline(always)]
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
-        let Fast::Object(object) = self.malloc_fast(bytes) else {
+        let Some(object) = self.malloc_cached(bytes) else {
             return self.malloc_zeroed_slow(bytes);
         };
         // SAFETY: an object just taken, of at least `bytes`.
@@ -141,7 +152,7 @@ impl Process {
         if class.keeps(bytes) {
             return object.as_ptr();
         }
-        let Fast::Object(moved) = self.malloc_fast(bytes) else {
+        let Some(moved) = self.malloc_cached(bytes) else {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.realloc_slow(object, bytes) };
         };
@@ -183,10 +194,11 @@ impl Process {
         }
     }
 
-    /// The class of a small object, where no special front is on and it is plain to see.
+    /// The class of a small object that no special front has to be asked about, where it is plain
+    /// to see. (Sampled and guarded ones lie where the page map knows of no class.)
     #[inline(always)]
     fn class_of_plain(&'static self, object: NonNull<u8>) -> Option<ClassId> {
-        if self.special().is_some() {
+        if self.special().is_some_and(|special| special.hardened) {
             return None;
         }
         self.heap.class_of_fast(object)
