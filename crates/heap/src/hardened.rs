@@ -184,7 +184,7 @@ impl<S: System> Hardened<S> {
         let Some(start) = NonNull::new(object) else { return };
         let place = match heap.place_of(start) {
             Ok(place) => place,
-            Err(cause) => return heap.misuse("free", object, cause),
+            Err(cause) => heap.misuse("free", object, cause),
         };
         if let Some((bytes, align)) = claim
             && !self.fits(heap, place, bytes, align)

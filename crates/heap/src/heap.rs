@@ -24,6 +24,7 @@ use crate::bin::Bin;
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES, STATES};
 use crate::cpu_lists::Cpus;
+use crate::left::LeftCaches;
 use crate::misuse::Misuse;
 use crate::object::Key;
 use crate::pace::Pace;
@@ -40,7 +41,8 @@ pub(crate) use place::Place;
 /// Invariants
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, on one
 ///    list of a CPU, in one pool, or free in its slab.
-/// 2. Locks are taken in this order: the gate of the CPUs' lists; a pool's, alone; that of the
+/// 2. Locks are taken in this order: the gate of the CPUs' lists; that of the caches left behind,
+///    alone; a pool's, alone; that of the
 ///    pools' growth, or a bin's, then the backend's; the huge table's, alone, or tried under the
 ///    backend's.
 #[derive(Debug)]
@@ -55,6 +57,7 @@ pub struct Heap<S: System> {
     bins: [Lock<Bin, S::Park>; STATES],
     pools: Pools<S::Park>,
     pub(crate) cpus: Cpus<S::Park>,
+    left: Lock<LeftCaches, S::Park>,
     /// Bytes of objects that are out of their slabs, and the most there were since the last scavenge.
     live_bytes: AtomicUsize,
     most_live_bytes: AtomicUsize,
@@ -80,6 +83,7 @@ impl<S: System> Heap<S> {
             bins: [const { Lock::new(Bin::new()) }; STATES],
             pools: Pools::new(),
             cpus: Cpus::new(),
+            left: Lock::new(LeftCaches::new()),
             live_bytes: AtomicUsize::new(0),
             most_live_bytes: AtomicUsize::new(0),
             least_idle_bytes: AtomicUsize::new(0),
@@ -98,11 +102,12 @@ impl<S: System> Heap<S> {
         Key(self.key.load(Relaxed))
     }
 
-    /// A cache for a thread; `None` when memory is out. It goes back by
-    /// [`drop_cache`](Self::drop_cache).
+    /// A cache for a thread: one that another has left, or an empty one; `None` when memory is out.
+    /// It goes back by [`drop_cache`](Self::drop_cache).
     pub fn new_cache(&self) -> Option<NonNull<Cache>> {
         self.ensure_key();
-        self.backend.get_cache()
+        let left = self.left.lock().pop();
+        left.or_else(|| self.backend.get_cache())
     }
 
     /// Takes back a cache and what is in it.
@@ -110,6 +115,13 @@ impl<S: System> Heap<S> {
     /// # Safety
     /// `cache` came from [`new_cache`](Self::new_cache) of this heap, and nobody uses it.
     pub unsafe fn drop_cache(&self, cache: NonNull<Cache>) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.release_runs(Seat::Own(cache)) };
+        let most = if self.draining.load(Relaxed) { 0 } else { self.pools.count() };
+        // SAFETY: the caller's promise.
+        if unsafe { self.left.lock().push(cache, most) } {
+            return;
+        }
         // SAFETY: the caller's promise.
         let bins = unsafe { &mut (*cache.as_ptr()).bins };
         for class in ClassId::all() {
@@ -117,8 +129,6 @@ impl<S: System> Heap<S> {
                 self.put_batch(class, batch);
             }
         }
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.release_runs(Seat::Own(cache)) };
         self.backend.put_cache(cache);
     }
 
@@ -177,12 +187,14 @@ impl<S: System> Heap<S> {
         stats.huge_bytes = huge.bytes;
         stats.huge_objects = huge.count();
         stats.dirty_bytes += huge.kept_bytes();
+        self.left.lock().iter().for_each(|cache| stats.count_as_pooled(cache));
         stats
     }
 
     /// Holds every lock, so that a fork copies a heap at rest.
     pub fn before_fork(&self) {
         self.cpus.before_fork();
+        self.left.lock_for_fork();
         self.pools.before_fork();
         for bin in &self.bins {
             bin.lock_for_fork();
@@ -205,13 +217,15 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise.
         unsafe { self.pools.after_fork() };
         // SAFETY: the caller's promise.
+        unsafe { self.left.unlock() };
+        // SAFETY: the caller's promise.
         unsafe { self.cpus.after_fork() };
     }
 
     /// Tells of a misuse and ends the process.
     #[cold]
-    pub(crate) fn misuse(&self, call: &str, object: *mut u8, cause: Misuse) {
-        cause.abort(self.source(), call, object);
+    pub(crate) fn misuse(&self, call: &str, object: *mut u8, cause: Misuse) -> ! {
+        cause.abort(self.source(), call, object)
     }
 
     /// Panics unless the invariants of bins, slabs and regions hold. For tests: no other thread

@@ -30,6 +30,7 @@ mod hardened;
 mod heap;
 mod huge;
 mod kept;
+mod left;
 mod misuse;
 mod object;
 mod own_pages;

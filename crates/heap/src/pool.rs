@@ -175,6 +175,11 @@ impl<P: Park> Pools<P> {
         self.pool(cpu)
     }
 
+    /// One more than the highest pool in use: about how many CPUs have been seen at work.
+    pub(crate) fn count(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
     /// The pools in use, and where each is.
     fn in_use(&self) -> impl Iterator<Item = &CpuPool<P>> {
         (0..self.used.load(Relaxed)).filter_map(|cpu| self.pool(cpu))

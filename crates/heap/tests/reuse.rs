@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::ptr::NonNull;
 use std::sync::mpsc;
 
-use hectare::Heap;
+use hectare::{ClassId, Heap};
 use hectare_check::{Subject, Suite};
 use support::system::pretend_cpu;
 use support::{Front, Seating, Source, check_heap, check_released, new_heap, strict};
@@ -185,6 +185,41 @@ fn a_starved_class_empties_the_pools_of_others() {
     check_released(&heap);
 }
 
+/// A thread that ends leaves its lists to the next, one thread for each CPU; the others' objects go
+/// where all can have them.
+fn the_next_thread_has_the_lists_of_the_last() {
+    let heap = new_heap(256 << 20);
+    let class = ClassId::for_bytes(64);
+    pretend_cpu(Some(0));
+    let mut fronts = [Front::new(&heap), Front::new(&heap), Front::new(&heap)];
+    let held = fronts.each_mut().map(|front| {
+        for _ in 0..10 {
+            let objects: Vec<_> = (0..200).map(|_| take(front, 64)).collect();
+            give(front, objects);
+        }
+        front.cached_objects(class)
+    });
+    assert!(held.iter().all(|&count| count > 8), "{held:?}: the test shows nothing");
+    drop(fronts);
+    let pooled = heap.stats().classes[class.index()].pooled_objects;
+    assert!(pooled >= held[0], "{pooled} objects are not in use, {held:?} were left");
+    assert_eq!(heap.stats().used_bytes(), 0, "what is left counts as in use");
+
+    let mut next = Front::new(&heap);
+    let slabs = heap.stats().slab_bytes;
+    let object = take(&mut next, 64);
+    give(&mut next, [object]);
+    assert!(held.contains(&next.cached_objects(class)), "not the lists of any");
+    assert_eq!(heap.stats().slab_bytes, slabs);
+    let mut other = Front::new(&heap);
+    let object = take(&mut other, 64);
+    give(&mut other, [object]);
+    assert!(other.cached_objects(class) <= 8, "the second finds more than one CPU's");
+    pretend_cpu(None);
+    drop((next, other));
+    check_released(&heap);
+}
+
 /// What a thread's cache and its objects hold is used again when the thread is gone.
 fn a_dead_threads_memory_is_used_again() {
     let heap = new_heap(256 << 20);
@@ -350,7 +385,7 @@ fn holes_are_gathered_while_a_program_goes_on() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_starved_class_gets_what_another_has_left", a_starved_class_gets_what_another_has_left),
@@ -358,6 +393,7 @@ fn main() -> ExitCode {
             "a_starved_class_empties_the_pools_of_others",
             a_starved_class_empties_the_pools_of_others,
         ),
+        ("the_next_thread_has_the_lists_of_the_last", the_next_thread_has_the_lists_of_the_last),
         ("a_dead_threads_memory_is_used_again", a_dead_threads_memory_is_used_again),
         ("a_peak_goes_back_to_the_system", a_peak_goes_back_to_the_system),
         ("a_thread_keeps_few_runs_and_not_for_long", a_thread_keeps_few_runs_and_not_for_long),

@@ -1,13 +1,16 @@
 /* The loops whose figures docs/malloc.md and docs/evaluation/ quote; run each with LD_PRELOAD.
 
-     cc -O2 -fno-builtin-malloc -o loops crates/preload/benches/loops.c
+     cc -O2 -fno-builtin-malloc -pthread -o loops crates/preload/benches/loops.c
      LD_PRELOAD=target/release/libhectare.so ./loops shuffled 60000
      LD_PRELOAD=target/release/libhectare.so ./loops runs 60000 60000 64
      LD_PRELOAD=target/release/libhectare.so ./loops table
+     LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
-   table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random */
+   table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random
+   threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,12 +96,45 @@ static void table(void) {
            usage.ru_minflt, usage.ru_maxrss / 1024, sum);
 }
 
+static void *short_life(void *seed) {
+    void *objects[200];
+    uint64_t number = (uintptr_t)seed;
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 200; i++) {
+            number = number * 6364136223846793005u + 1442695040888963407u;
+            objects[i] = malloc(16 + (number >> 33) % 500);
+            *(char *)objects[i] = 1;
+        }
+        for (int i = 0; i < 200; i++) free(objects[i]);
+    }
+    return malloc(100);
+}
+
+static void threads(size_t count) {
+    double start = now_ns();
+    for (size_t i = 0; i < count; i++) {
+        pthread_t one, other;
+        void *left;
+        if (pthread_create(&one, NULL, short_life, (void *)(2 * i)) != 0 ||
+            pthread_create(&other, NULL, short_life, (void *)(2 * i + 1)) != 0) {
+            fprintf(stderr, "no thread\n");
+            exit(1);
+        }
+        pthread_join(one, &left);
+        free(left);
+        pthread_join(other, &left);
+        free(left);
+    }
+    printf("%.1f us a pair of threads\n", (now_ns() - start) / 1e3 / count);
+}
+
 int main(int argc, char **argv) {
     size_t number[3] = {0};
     for (int i = 2; i < argc && i < 5; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
     if (argc == 3 && strcmp(argv[1], "shuffled") == 0 && number[0] > 0) shuffled(number[0]);
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table\n"), 2;
+    else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | threads N\n"), 2;
     return 0;
 }

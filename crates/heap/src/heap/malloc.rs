@@ -157,10 +157,8 @@ impl<S: System> Heap<S> {
         };
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
-        if let Some(damaged) = bin.head {
-            self.misuse("malloc", damaged.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
-        }
-        if !bin.use_spare() {
+        // A thread that has just come into a cache finds objects in it.
+        if bin.head.is_none() && !bin.use_spare() {
             let ask = bin.ask(class.batch());
             // SAFETY: the caller's promise, passed on.
             unsafe { self.relieve(seat) };
@@ -175,8 +173,14 @@ impl<S: System> Heap<S> {
             // SAFETY: as above; looking for memory leaves this list as empty as it was.
             unsafe { &mut (*cache.as_ptr()).bins[class.index()] }.fill(batch);
         }
-        // SAFETY: the caller's promise, and the list has an object now.
-        unsafe { self.take_undiverted(cache, class) }.map_or(ptr::null_mut(), NonNull::as_ptr)
+        // SAFETY: the caller's promise.
+        match unsafe { self.take_fast(cache, class, self.key()) } {
+            Fast::Object(object) => object.as_ptr(),
+            Fast::Diverted(damaged) => {
+                self.misuse("malloc", damaged.object.as_ptr().as_ptr(), Misuse::FreeListCorrupted)
+            }
+            Fast::Missing => ptr::null_mut(),
+        }
     }
 
     #[cold]

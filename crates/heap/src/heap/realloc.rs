@@ -21,10 +21,7 @@ impl<S: System> Heap<S> {
     pub unsafe fn realloc(&self, seat: Seat, object: NonNull<u8>, bytes: usize) -> *mut u8 {
         let place = match self.place_of(object) {
             Ok(place) => place,
-            Err(cause) => {
-                self.misuse("realloc", object.as_ptr(), cause);
-                return core::ptr::null_mut();
-            }
+            Err(cause) => self.misuse("realloc", object.as_ptr(), cause),
         };
         let old_bytes = match place {
             Place::Small(class) => {

@@ -148,8 +148,14 @@ impl<S: System> Heap<S> {
         gone
     }
 
-    /// Empties the CPUs' lists and the pools into the slabs.
+    /// Empties the CPUs' lists, the pools and the caches left behind into the slabs.
     pub fn release_pools(&self) {
+        loop {
+            let Some(cache) = self.left.lock().pop() else { break };
+            // SAFETY: it was left, and is this thread's now.
+            unsafe { self.empty_cache(cache) };
+            self.backend.put_cache(cache);
+        }
         self.cpus.drain(|class, batch| self.give_to_slabs(class, &[batch]));
         for class in ClassId::all() {
             while let Some(batch) = self.pools.drain(class) {

@@ -1,0 +1,60 @@
+//! The caches of threads that have ended, with what is in them, for the next threads that come.
+//!
+//! A program whose threads live shortly would have each of them fill its lists from the pools, and
+//! learn how long they should be, and give all of it back. So the caches that were left last stay as
+//! they are, one for each CPU in use; those beyond are emptied. With the pools they are emptied, too.
+//!
+//! Invariant: the list holds `count` caches that no thread uses.
+
+use core::ptr::NonNull;
+
+use crate::cache::Cache;
+
+/// Caches that hold objects and that no thread uses: the last that was left comes first.
+#[derive(Debug)]
+pub(crate) struct LeftCaches {
+    first: Option<NonNull<Cache>>,
+    count: usize,
+}
+
+// SAFETY: nobody else reaches the caches on the list.
+unsafe impl Send for LeftCaches {}
+
+impl LeftCaches {
+    pub(crate) const fn new() -> Self {
+        Self { first: None, count: 0 }
+    }
+
+    /// Keeps `cache`, unless there are `most` already.
+    ///
+    /// # Safety
+    /// A cache in the heap's metadata, which the caller gives up if the answer is `true`.
+    pub(crate) unsafe fn push(&mut self, mut cache: NonNull<Cache>, most: usize) -> bool {
+        if self.count >= most {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { cache.as_mut() }.next_unused = self.first;
+        self.first = Some(cache);
+        self.count += 1;
+        true
+    }
+
+    /// A cache that was left, which is the caller's from now on.
+    pub(crate) fn pop(&mut self) -> Option<NonNull<Cache>> {
+        let mut cache = self.first?;
+        // SAFETY: by the invariant nobody else reaches it.
+        self.first = unsafe { cache.as_mut() }.next_unused.take();
+        self.count -= 1;
+        Some(cache)
+    }
+
+    /// The caches that were left.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Cache> {
+        let at = |cache: Option<NonNull<Cache>>| {
+            // SAFETY: by the invariant nobody else reaches it, while the list is borrowed.
+            cache.map(|cache| unsafe { cache.as_ref() })
+        };
+        core::iter::successors(at(self.first), move |cache| at(cache.next_unused))
+    }
+}
