@@ -16,7 +16,6 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use hectare_base::prefetch;
-use hectare_pages::PageRange;
 
 use crate::class::BATCH_OBJECTS;
 
@@ -144,7 +143,7 @@ pub(crate) struct Batch {
 pub(crate) struct Gathered {
     objects: [MaybeUninit<FreeObject>; BATCH_OBJECTS],
     count: usize,
-    bare: [Option<PageRange>; BARE_RANGES],
+    bare: [Option<(NonNull<u8>, usize)>; BARE_RANGES],
 }
 
 /// How many ranges without memory are noted; where there are more, they come by touch.
@@ -189,11 +188,12 @@ impl Gathered {
     /// room.
     pub(crate) fn note_bare(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
         let place = self.bare.iter_mut().find(|place| place.is_none());
-        place.map(|place| *place = Some(PageRange { start, bytes })).is_some()
+        place.map(|place| *place = Some((start, bytes))).is_some()
     }
 
-    /// What had better be populated before the objects are written, the bin's lock being free.
-    pub(crate) fn bare(&self) -> impl Iterator<Item = PageRange> {
+    /// What had better be populated before the objects are written, the bin's lock being free: starts
+    /// and bytes.
+    pub(crate) fn bare(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         self.bare.into_iter().flatten()
     }
 

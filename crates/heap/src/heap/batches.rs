@@ -35,9 +35,9 @@ impl<S: System> Heap<S> {
         let mut gathered = Gathered::NONE;
         self.bins[class.index()].lock().take(class, count.min(class.batch()), &mut gathered, self);
         if self.source().page_bytes() <= FRAME_BYTES {
-            for range in gathered.bare() {
+            for (start, bytes) in gathered.bare() {
                 // SAFETY: frames of a slab of which objects were just taken: committed, and they stay so.
-                unsafe { self.source().populate(range.start, range.bytes) };
+                unsafe { self.source().populate(start, bytes) };
             }
         }
         let bytes = gathered.count() * class.object_bytes();
