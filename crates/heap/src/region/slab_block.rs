@@ -20,10 +20,6 @@ const BLOCKS_FROM_BYTES: usize = 4 << 20;
 /// A class that has so many slabs is growing: the next is going to be filled.
 const SIBLINGS_OF_GROWTH: usize = 12;
 
-/// So much dirty memory in pieces too short for a slab is passed over: runs of a few pages leave them
-/// among the slabs.
-const MAX_PIECES_FRAMES: usize = UNIT_FRAMES / 2;
-
 impl Region {
     /// Takes the frames of a slab of a class that has `siblings`.
     pub(super) fn take_slab(
@@ -32,11 +28,7 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Result<Run, Refusal> {
-        let grows = siblings >= SIBLINGS_OF_GROWTH && self.has_units(source);
-        if grows && self.dirty_frames() < MAX_PIECES_FRAMES {
-            if let Some(first) = self.take_dirty(SLAB_FRAMES, SLAB_FRAMES) {
-                return Ok(Run::holding(self.at(first), SLAB_FRAMES));
-            }
+        if siblings >= SIBLINGS_OF_GROWTH && self.dirty_frames() < SLAB_FRAMES {
             self.open_block(source, view);
         }
         self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view)
@@ -44,7 +36,7 @@ impl Region {
 
     /// Makes a block of clean memory dirty, if that is worth it and there is one.
     fn open_block(&mut self, source: &impl PageSource, view: &RegionView) {
-        if self.touched < BLOCKS_FROM_BYTES / FRAME_BYTES {
+        if self.touched < BLOCKS_FROM_BYTES / FRAME_BYTES || !self.has_units(source) {
             return;
         }
         let Ok(first) = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES) else { return };
