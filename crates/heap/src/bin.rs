@@ -18,8 +18,8 @@ pub(crate) const GROUPS: usize = 8;
 /// The first group of which slabs are given up: of the others at most an eighth is free.
 const LEAST_LEFT: usize = 1;
 
-/// How many frames are populated at once at most: 1.2 µs a page by faults, 0.95
-/// by four in a call, 0.6 by sixteen.
+/// How many frames are populated at once at most: 1.2 µs a page by faults, 0.95 by four in a call,
+/// 0.6 by sixteen.
 const POPULATED_FRAMES: usize = 16;
 
 /// How many descriptors are fetched ahead when a batch comes back.

@@ -42,9 +42,8 @@ pub(crate) use place::Place;
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, on one
 ///    list of a CPU, in one pool, or free in its slab.
 /// 2. Locks are taken in this order: the gate of the CPUs' lists; that of the caches left behind,
-///    alone; a pool's, alone; that of the
-///    pools' growth, or a bin's, then the backend's; the huge table's, alone, or tried under the
-///    backend's.
+///    alone; a pool's, alone; that of the pools' growth, or a bin's, then the backend's; the huge
+///    table's, alone, or tried under the backend's.
 #[derive(Debug)]
 pub struct Heap<S: System> {
     key: AtomicUsize,

@@ -175,9 +175,9 @@ impl<P: Park> Pools<P> {
         self.pool(cpu)
     }
 
-    /// One more than the highest pool in use: about how many CPUs have been seen at work.
+    /// How many CPUs have been seen at work. O(CPUs).
     pub(crate) fn count(&self) -> usize {
-        self.used.load(Relaxed)
+        self.in_use().count()
     }
 
     /// The pools in use, and where each is.

@@ -43,6 +43,8 @@ impl<S: System> Heap<S> {
         unsafe { self.relieve_now(seat) };
     }
 
+    /// As [`relieve`](Self::relieve), whatever this thread has seen before.
+    ///
     /// # Safety
     /// As for [`relieve`](Self::relieve).
     #[inline(never)]
