@@ -3,9 +3,10 @@
 //! `{"schema":1,"verb":…,"command":…,"parameters":{…},"machine":{…},"rows":[…],"notes":[…]}`.
 //! A row names its subject and its workload; every other figure is a number whose name ends in its
 //! unit (`alloc_ns`, `peak_bytes`, `time_ratio`). Series for plots stand in `series`.
+//!
+//! Figures stand in every form of a report in the order in which the verb gave them.
 
-use std::collections::BTreeMap;
-
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -24,7 +25,7 @@ pub(crate) struct Report {
     /// The command line that makes it again.
     pub(crate) command: String,
     /// What the rows have in common.
-    pub(crate) parameters: BTreeMap<String, Value>,
+    pub(crate) parameters: IndexMap<String, Value>,
     /// Where it was measured.
     pub(crate) machine: Machine,
     /// The figures.
@@ -46,7 +47,7 @@ pub(crate) struct Row {
     pub(crate) workload: String,
     /// Figures (numbers, short texts), the unit the last word of the name.
     #[serde(flatten)]
-    pub(crate) figures: BTreeMap<String, Value>,
+    pub(crate) figures: IndexMap<String, Value>,
 }
 
 /// One line of a plot.
@@ -73,7 +74,7 @@ impl Report {
             schema: SCHEMA,
             verb: verb.to_owned(),
             command: command_line(),
-            parameters: BTreeMap::new(),
+            parameters: IndexMap::new(),
             machine: Machine::probe(),
             rows: Vec::new(),
             series: Vec::new(),
@@ -90,7 +91,7 @@ impl Report {
 impl Row {
     /// A row without figures.
     pub(crate) fn new(subject: impl Into<String>, workload: impl Into<String>) -> Self {
-        Self { subject: subject.into(), workload: workload.into(), figures: BTreeMap::new() }
+        Self { subject: subject.into(), workload: workload.into(), figures: IndexMap::new() }
     }
 
     /// The same with one figure more.
@@ -103,6 +104,27 @@ impl Row {
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.figures.get(name).and_then(Value::as_f64)
     }
+}
+
+/// The names of all figures of `rows` that are a number or a text, in the order in which the rows give
+/// them. What only later rows have stands before what follows it there, or last.
+pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<&'a str> {
+    let mut columns: Vec<&str> = Vec::new();
+    for row in rows {
+        let mut place = columns.len();
+        for (name, _) in row.figures.iter().rev().filter(|(_, value)| is_flat(value)) {
+            match columns.iter().position(|column| column == name) {
+                Some(known) => place = known,
+                None => columns.insert(place, name),
+            }
+        }
+    }
+    columns
+}
+
+/// Whether a figure fits into one cell; lists and records are left to JSON.
+fn is_flat(value: &Value) -> bool {
+    !value.is_array() && !value.is_object()
 }
 
 /// This process's command line as one would type it.
@@ -118,4 +140,24 @@ fn command_line() -> String {
         }
     }
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_as_the_rows_give_them() {
+        let first = Row::new("a", "w").with("put_ns", 1).with("get_ns", 2).with("runs", vec![1]);
+        let second = Row::new("b", "w")
+            .with("mode", "x")
+            .with("put_ns", 1)
+            .with("both_ns", 3)
+            .with("get_ns", 2)
+            .with("broken", "no");
+        assert_eq!(columns([&first, &second]), ["mode", "put_ns", "both_ns", "get_ns", "broken"]);
+        let json = serde_json::to_string(&second).unwrap();
+        let again: Row = serde_json::from_str(&json).unwrap();
+        assert_eq!(columns([&again]), ["mode", "put_ns", "both_ns", "get_ns", "broken"]);
+    }
 }

@@ -555,7 +555,8 @@ fn what_is_preloaded_already_is_told_to_be_left_out() {
 }
 
 /// The address space of a replay's process is limited, so that some thread cannot be started: what
-/// waits for its objects must not wait for ever.
+/// waits for its objects must not wait for ever. Chance decides whether the limit meets the start of
+/// a thread or its first steps, in which the standard library aborts the process.
 #[test]
 fn a_replay_whose_threads_cannot_be_started_is_an_error_and_no_hang() {
     let folder = Folder::new("threads");
@@ -577,7 +578,8 @@ fn a_replay_whose_threads_cannot_be_started_is_an_error_and_no_hang() {
     let since = Instant::now();
     let output = Command::new("sh").args(["-c", &command]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert!(stderr(&output).contains("cannot start thread"), "{}", stderr(&output));
+    let told = stderr(&output);
+    assert!(told.contains("cannot start thread") || told.contains("killed by SIGABRT"), "{told}");
     assert!(since.elapsed() < Duration::from_secs(50));
 }
 

@@ -19,6 +19,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::WindowRecord;
@@ -108,8 +109,8 @@ pub(crate) struct Outcome {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) map: Vec<[f64; 2]>,
     /// Further figures, the unit the last word of the name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) more: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub(crate) more: IndexMap<String, f64>,
 }
 
 /// Percentiles of the latency of one kind of operation, ns, the clock's own cost not subtracted.

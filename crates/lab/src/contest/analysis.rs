@@ -2,8 +2,6 @@
 
 mod notes;
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
 use crate::bench::Memory;
@@ -276,17 +274,16 @@ impl<'a> Analysis<'a> {
                 Verdict::More => "more",
                 Verdict::Undecided => "undecided",
             };
-            let figures: BTreeMap<String, Value> = BTreeMap::from([
-                (format!("{name}_ratio"), ratio.value.into()),
-                (format!("{name}_ratio_low"), ratio.low.into()),
-                (format!("{name}_ratio_high"), ratio.high.into()),
-                (format!("{name}_verdict"), verdict.into()),
-            ]);
             if self.contest.contestants[contestant].role == Role::Again {
                 let floor = ratio.noise_floor();
                 row.figures.insert(format!("{name}_noise_floor_ratio"), floor.into());
             }
-            row.figures.extend(figures);
+            row.figures.extend([
+                (format!("{name}_ratio"), Value::from(ratio.value)),
+                (format!("{name}_ratio_low"), ratio.low.into()),
+                (format!("{name}_ratio_high"), ratio.high.into()),
+                (format!("{name}_verdict"), verdict.into()),
+            ]);
         }
     }
 

@@ -141,7 +141,7 @@ impl Case {
             exit_code: measured.exit_code,
             live_peak_bytes: 0,
             checksum: 0,
-            more: std::collections::BTreeMap::new(),
+            more: indexmap::IndexMap::new(),
             curve: Vec::new(),
         };
         let Some(outcome) = &measured.outcome else {

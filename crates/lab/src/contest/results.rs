@@ -51,7 +51,7 @@ pub(crate) struct Run {
     /// Hash of what was done; equal for all contestants of a case.
     pub(crate) checksum: u64,
     /// Further figures of the workload.
-    pub(crate) more: std::collections::BTreeMap<String, f64>,
+    pub(crate) more: indexmap::IndexMap<String, f64>,
     /// Resident memory over the timed section: (share of the section, bytes).
     pub(crate) curve: Vec<[f64; 2]>,
 }

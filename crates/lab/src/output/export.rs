@@ -1,10 +1,8 @@
 //! JSON and CSV.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
-use crate::report::Report;
+use crate::report::{Report, columns};
 
 /// The record itself.
 ///
@@ -17,13 +15,7 @@ pub(crate) fn json(report: &Report) -> anyhow::Result<String> {
 /// One line per row; columns are `subject`, `workload` and every figure that any row has. Lists and
 /// records inside rows are left to JSON.
 pub(crate) fn csv(report: &Report) -> String {
-    let flat = |value: &Value| !value.is_array() && !value.is_object();
-    let columns: BTreeSet<&str> = report
-        .rows
-        .iter()
-        .flat_map(|row| row.figures.iter().filter(|(_, value)| flat(value)))
-        .map(|(name, _)| name.as_str())
-        .collect();
+    let columns = columns(&report.rows);
     let mut text = String::from("subject,workload");
     for column in &columns {
         text.push(',');

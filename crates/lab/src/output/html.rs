@@ -110,7 +110,10 @@ fn section(report: &Report) -> Value {
         .collect();
     let tables: Vec<Value> = table::tables(report)
         .into_iter()
-        .map(|table| context! { title => table.title, head => table.head, lines => table.lines })
+        .map(|table| {
+            let head: Vec<String> = table.head.into_iter().map(|column| column.name).collect();
+            context! { title => table.title, head, lines => table.lines }
+        })
         .collect();
     let names = charts::subjects(report);
     let legend: Vec<Value> = names

@@ -1,52 +1,67 @@
 //! Tables for people: plain text for the terminal, and the same as Markdown.
 //!
 //! Reports of contests get the columns that their readers ask for; every other report gets one
-//! column per figure.
+//! column per figure, in the order in which its verb gave them.
+//!
+//! | File | What |
+//! |---|---|
+//! | `layout` | a table as lines that fit into a window |
+//! | `words` | what columns are called, and units |
 
-use std::collections::BTreeSet;
+mod layout;
+mod words;
+
 use std::fmt::Write;
 
 use serde_json::Value;
 
 use crate::contest::analysis::ALL_CASES;
-use crate::report::{Report, Row};
+use crate::report::{self, Report, Row};
+pub(crate) use words::{bytes, figure, time};
+use words::{count, heading, share};
+
+/// The width of text that goes to no terminal, characters.
+const PIPE_WIDTH: usize = 100;
 
 /// One table: a title, a head, lines of cells.
 pub(crate) struct Table {
     pub(crate) title: String,
-    pub(crate) head: Vec<String>,
+    pub(crate) head: Vec<Column>,
     pub(crate) lines: Vec<Vec<String>>,
 }
 
-/// The report for a terminal.
+/// The head of a column.
+#[derive(Clone)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// Whether it says something of the column before it, and stands beside it whatever the width.
+    pub(crate) joined: bool,
+}
+
+impl Column {
+    fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), joined: false }
+    }
+}
+
+/// The report for the terminal that the command runs on, or for a pipe.
 pub(crate) fn text(report: &Report) -> String {
+    let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    text_within(report, width.unwrap_or(PIPE_WIDTH))
+}
+
+fn text_within(report: &Report, width: usize) -> String {
     let mut out = String::new();
     for table in tables(report) {
         let _ = writeln!(out, "\n{}", table.title);
-        let widths: Vec<usize> = (0..table.head.len())
-            .map(|column| {
-                let cells = table.lines.iter().chain([&table.head]).map(|line| &line[column]);
-                cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-            })
-            .collect();
-        for line in [&table.head].into_iter().chain(&table.lines) {
-            let mut text = String::from(" ");
-            for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-                let gap = width - cell.chars().count();
-                if column == 0 || !is_figure(cell) && !is_figure_column(&table, column) {
-                    let _ = write!(text, " {cell}{:gap$} ", "");
-                } else {
-                    let _ = write!(text, " {:gap$}{cell} ", "");
-                }
-            }
-            let _ = writeln!(out, "{}", text.trim_end());
-        }
+        out.push_str(&layout::draw(&table, width));
     }
     if !report.notes.is_empty() {
         out.push('\n');
     }
     for note in &report.notes {
-        let _ = writeln!(out, "· {note}");
+        let lines = layout::broken(note, width.saturating_sub(2));
+        let _ = writeln!(out, "· {}", lines.join("\n  "));
     }
     out
 }
@@ -56,17 +71,17 @@ pub(crate) fn markdown(report: &Report) -> String {
     let mut out = String::new();
     for table in tables(report) {
         let _ = writeln!(out, "### {}\n", table.title);
-        let line = |cells: &[String]| {
-            let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let line = |cells: &mut dyn Iterator<Item = &String>| {
+            let cells: Vec<_> = cells.map(|cell| cell.replace('|', "\\|")).collect();
             format!("| {} |\n", cells.join(" | "))
         };
-        out.push_str(&line(&table.head));
+        out.push_str(&line(&mut table.head.iter().map(|column| &column.name)));
         let rule: Vec<_> = (0..table.head.len())
             .map(|column| if column == 0 { "---".to_owned() } else { "---:".to_owned() })
             .collect();
-        out.push_str(&line(&rule));
+        out.push_str(&line(&mut rule.iter()));
         for cells in &table.lines {
-            out.push_str(&line(cells));
+            out.push_str(&line(&mut cells.iter()));
         }
         out.push('\n');
     }
@@ -82,15 +97,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     out
 }
 
-fn is_figure(cell: &str) -> bool {
-    cell.starts_with(|c: char| c.is_ascii_digit() || c == '+' || c == '-' || c == '–')
-}
-
-fn is_figure_column(table: &Table, column: usize) -> bool {
-    table.lines.iter().any(|line| is_figure(&line[column]))
-}
-
-/// The tables of a report: one per workload.
+/// The tables of a report: one per workload, or one of all workloads when each has a single row.
 pub(crate) fn tables(report: &Report) -> Vec<Table> {
     let mut workloads: Vec<&str> = Vec::new();
     for row in &report.rows {
@@ -98,15 +105,26 @@ pub(crate) fn tables(report: &Report) -> Vec<Table> {
             workloads.push(&row.workload);
         }
     }
-    let contest = report.rows.iter().any(|row| row.figures.contains_key("time_ratio"));
-    workloads
-        .into_iter()
-        .map(|workload| {
-            let rows: Vec<&Row> =
-                report.rows.iter().filter(|row| row.workload == workload).collect();
-            if contest { contest_table(report, workload, &rows) } else { plain(workload, &rows) }
-        })
-        .collect()
+    if report.rows.iter().any(|row| row.figures.contains_key("time_ratio")) {
+        let table = |workload| contest_table(report, workload, &rows_of(report, workload));
+        return workloads.into_iter().map(table).collect();
+    }
+    if let [first, _, ..] = &report.rows[..]
+        && workloads.len() == report.rows.len()
+        && report.rows.iter().all(|row| row.subject == first.subject)
+    {
+        let lines: Vec<_> = report.rows.iter().map(|row| (row.workload.as_str(), row)).collect();
+        return vec![plain(&first.subject, &lines)];
+    }
+    let table = |workload| {
+        let rows = rows_of(report, workload).into_iter();
+        plain(workload, &rows.map(|row| (row.subject.as_str(), row)).collect::<Vec<_>>())
+    };
+    workloads.into_iter().map(table).collect()
+}
+
+fn rows_of<'a>(report: &'a Report, workload: &str) -> Vec<&'a Row> {
+    report.rows.iter().filter(|row| row.workload == workload).collect()
 }
 
 fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
@@ -125,28 +143,27 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
         );
     }
     let any = |name: &str| rows.iter().any(|row| row.figures.contains_key(name));
-    let mut head = vec!["allocator".to_owned()];
+    let mut head = vec![Column::new("allocator")];
     if !all {
-        head.push("time".to_owned());
+        head.push(Column::new("time"));
     }
-    head.extend([format!("time/{reference}"), String::new()]);
+    let beside = |name: String| Column { name, joined: !all };
+    let verdict = || Column { name: String::new(), joined: true };
+    head.extend([beside(format!("time/{reference}")), verdict()]);
     // The memory column shows the peak unless the workload is judged by another figure.
     let judged = rows.iter().find_map(|row| row.figures.get("memory_figure")?.as_str());
     let memory = judged.map_or_else(|| "peak".to_owned(), heading);
     if !all {
-        head.push(memory);
+        head.push(Column::new(memory));
     }
-    head.extend([format!(
-        "{}/{reference}",
-        if all || judged.is_some() { "memory" } else { "peak" }
-    )]);
-    head.push(String::new());
+    let compared = if all || judged.is_some() { "memory" } else { "peak" };
+    head.extend([beside(format!("{compared}/{reference}")), verdict()]);
     let overhead = any("overhead_ratio");
     if overhead {
-        head.push("over Ideal".to_owned());
+        head.push(Column::new("over Ideal"));
     }
     if !all {
-        head.extend(["mean".to_owned(), "faults".to_owned()]);
+        head.extend(["mean", "faults"].map(Column::new));
     }
     let lines = rows
         .iter()
@@ -175,7 +192,7 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
             }
             cells.extend([ratio(row, "memory"), word(row, "memory", "leaner", "fatter")]);
             if overhead {
-                cells.push(cell("overhead_ratio", |share| format!("{:+.1} %", share * 100.0)));
+                cells.push(cell("overhead_ratio", share));
             }
             if !all {
                 cells.extend([cell("mean_bytes", bytes), cell("faults", count)]);
@@ -186,43 +203,38 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
     Table { title, head, lines }
 }
 
-fn plain(workload: &str, rows: &[&Row]) -> Table {
-    let flat = |value: &Value| !value.is_array() && !value.is_object();
-    let columns: BTreeSet<&str> = rows
+/// A column for each figure; the ends of a range stand in the cell of what they are the range of.
+fn plain(title: &str, lines: &[(&str, &Row)]) -> Table {
+    let mut columns = report::columns(lines.iter().map(|(_, row)| *row));
+    let all = columns.clone();
+    columns.retain(|column| {
+        let of = column.strip_suffix("_low").or_else(|| column.strip_suffix("_high"));
+        of.is_none_or(|of| !all.contains(&of))
+    });
+    let names = columns.iter().map(|name| heading(name));
+    let head = [String::new()].into_iter().chain(names).map(Column::new).collect();
+    let lines = lines
         .iter()
-        .flat_map(|row| row.figures.iter().filter(|(_, value)| flat(value)))
-        .map(|(name, _)| name.as_str())
-        .collect();
-    let head =
-        [String::new()].into_iter().chain(columns.iter().map(|name| heading(name))).collect();
-    let lines = rows
-        .iter()
-        .map(|row| {
-            let cells = columns.iter().map(|name| match row.figures.get(*name) {
-                None => String::new(),
-                Some(Value::String(word)) => word.clone(),
-                Some(value) => figure(name, value.as_f64().unwrap_or(f64::NAN)),
-            });
-            [row.subject.clone()].into_iter().chain(cells).collect()
+        .map(|(name, row)| {
+            let cells = columns.iter().map(|column| cell(row, column));
+            [(*name).to_owned()].into_iter().chain(cells).collect()
         })
         .collect();
-    Table { title: workload.to_owned(), head, lines }
+    Table { title: title.to_owned(), head, lines }
 }
 
-/// `alloc_ns` is headed `alloc`, its cells carry the unit.
-fn heading(name: &str) -> String {
-    let stem =
-        ["_ns", "_bytes", "_ratio", "_count"].iter().find_map(|unit| name.strip_suffix(unit));
-    stem.unwrap_or(name).replace('_', " ")
-}
-
-/// A figure in the unit that the last word of its name tells.
-pub(crate) fn figure(name: &str, value: f64) -> String {
-    match name.rsplit('_').next() {
-        Some("ns") => time(value),
-        Some("bytes") => bytes(value),
-        Some("ratio") => format!("{value:.3}"),
-        _ => count(value),
+fn cell(row: &Row, column: &str) -> String {
+    let end = |end: &str| row.number(&format!("{column}_{end}"));
+    match (row.figures.get(column), end("low"), end("high")) {
+        (None | Some(Value::Null), _, _) => String::new(),
+        (Some(Value::String(word)), _, _) => word.clone(),
+        (Some(Value::Bool(yes)), _, _) => if *yes { "yes" } else { "no" }.to_owned(),
+        (Some(value), Some(low), Some(high)) => {
+            let value = figure(column, value.as_f64().unwrap_or(f64::NAN));
+            let [low, high] = [low, high].map(|end| figure(column, end).replace(" %", ""));
+            format!("{value} [{low}, {high}]")
+        }
+        (Some(value), _, _) => figure(column, value.as_f64().unwrap_or(f64::NAN)),
     }
 }
 
@@ -248,58 +260,52 @@ fn word(row: &Row, metric: &str, less: &str, more: &str) -> String {
     .to_owned()
 }
 
-/// Nanoseconds in the unit a person would choose.
-pub(crate) fn time(ns: f64) -> String {
-    match ns.abs() {
-        ..1e3 => format!("{ns:.1} ns"),
-        ..1e6 => format!("{:.2} µs", ns / 1e3),
-        ..1e9 => format!("{:.1} ms", ns / 1e6),
-        _ => format!("{:.2} s", ns / 1e9),
-    }
-}
-
-/// Bytes in the binary unit a person would choose.
-pub(crate) fn bytes(bytes: f64) -> String {
-    const KIB: f64 = 1024.0;
-    match bytes.abs() {
-        ..KIB => format!("{bytes:.0} B"),
-        size if size < KIB * KIB => format!("{:.1} KiB", bytes / KIB),
-        size if size < KIB * KIB * KIB => format!("{:.1} MiB", bytes / KIB / KIB),
-        _ => format!("{:.2} GiB", bytes / KIB / KIB / KIB),
-    }
-}
-
-fn count(value: f64) -> String {
-    if value.fract() == 0.0 || value.abs() >= 1e4 {
-        format!("{value:.0}")
-    } else {
-        format!("{value:.3}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn figures_are_shown_in_fitting_units() {
-        assert_eq!(time(12.34), "12.3 ns");
-        assert_eq!(time(12_340_000.0), "12.3 ms");
-        assert_eq!(bytes(512.0), "512 B");
-        assert_eq!(bytes(3.0 * 1024.0 * 1024.0), "3.0 MiB");
-        assert_eq!(figure("alloc_ns", 5.0), "5.0 ns");
-        assert_eq!(figure("frames", 12.0), "12");
+    fn report(rows: Vec<Row>) -> Report {
+        let mut report = Report::new("test");
+        report.rows = rows;
+        report
     }
 
     #[test]
-    fn a_plain_report_has_a_column_per_figure() {
-        let mut report = Report::new("test");
-        report.rows.push(Row::new("bitset", "buddy").with("alloc_ns", 7.0));
-        report.rows.push(Row::new("list", "buddy").with("free_ns", 8.0));
-        let text = text(&report);
-        for part in ["buddy", "alloc", "free", "bitset", "7.0 ns", "8.0 ns"] {
-            assert!(text.contains(part), "{part} is missing in\n{text}");
-        }
-        assert!(markdown(&report).contains("| bitset | 7.0 ns |"));
+    fn a_plain_report_has_a_column_per_figure_in_the_order_of_the_rows() {
+        let report = report(vec![
+            Row::new("bitset", "buddy").with("worst_ns", 9.0).with("alloc_ns", 7.0),
+            Row::new("list", "buddy").with("worst_ns", 9.0).with("free_ns", 8.0),
+        ]);
+        let text = text_within(&report, 100);
+        assert_eq!(
+            text,
+            "\nbuddy\n           worst   alloc    free\n  bitset  9.0 ns  7.0 ns\n  \
+             list    9.0 ns          8.0 ns\n"
+        );
+        assert!(markdown(&report).contains("| bitset | 9.0 ns | 7.0 ns |  |"));
+    }
+
+    #[test]
+    fn one_subject_on_many_workloads_makes_one_table() {
+        let report = report(vec![
+            Row::new("tlsf", "regions of 4 KiB").with("writes", 1),
+            Row::new("tlsf", "regions of 8 KiB").with("writes", 2),
+        ]);
+        let tables = tables(&report);
+        assert_eq!(tables.len(), 1);
+        assert_eq!((tables[0].title.as_str(), tables[0].lines.len()), ("tlsf", 2));
+        assert_eq!(tables[0].lines[1], ["regions of 8 KiB", "2"]);
+    }
+
+    #[test]
+    fn a_range_stands_beside_what_it_is_the_range_of() {
+        let row = Row::new("xv", "stress")
+            .with("overhead_percent", 11.0)
+            .with("overhead_percent_low", 10.0)
+            .with("overhead_percent_high", 12.0)
+            .with("half_low", 1);
+        let report = report(vec![row]);
+        let table = &tables(&report)[0];
+        assert_eq!(table.lines[0], ["xv", "11.00 % [10.00, 12.00]", "1"]);
     }
 }

@@ -1,6 +1,6 @@
 //! The analysis on runs whose truth is known.
 
-use std::collections::BTreeMap;
+use indexmap::IndexMap;
 
 use super::*;
 use crate::contest::{Broken, Looks, Rounds, Work};
@@ -50,7 +50,7 @@ fn run(case: usize, contestant: usize, round: usize, time_ns: f64, peak_bytes: f
         exit_code: 0,
         live_peak_bytes: 0,
         checksum: 7,
-        more: BTreeMap::new(),
+        more: IndexMap::new(),
         curve: Vec::new(),
     }
 }
