@@ -10,7 +10,7 @@ use hectare_pool::{Handle, Pool};
 
 use super::Study;
 use crate::pools;
-use crate::report::{Report, Row, Series};
+use crate::report::{Report, Row, Series, columns};
 
 /// The study behind `hectare bench stress`.
 pub(crate) struct Stress;
@@ -31,8 +31,8 @@ struct Args {
     /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds; each is a row of its own
-    #[arg(long, default_value_t = 3)]
+    /// How many seeds; each has rows of its own, and behind them stands their mean
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     runs: u64,
 }
 
@@ -226,6 +226,7 @@ impl Study for Stress {
         report.parameter("seed", args.seed);
         report.parameter("runs", args.runs);
         for sizes in SIZES {
+            let first_row = report.rows.len();
             for seed in args.seed..args.seed + args.runs {
                 let flips = sizes.flips(args.ops, args.max_live, seed);
                 let workload = format!("{}, seed {seed}", sizes.name);
@@ -249,10 +250,16 @@ impl Study for Stress {
                     }
                 }
             }
+            if args.runs > 1 {
+                let workload = format!("{}, mean of {} seeds", sizes.name, args.runs);
+                let means = means(&args.pools, &workload, &report.rows[first_row..]);
+                report.rows.extend(means);
+            }
         }
         report.notes.push(
             "footprint = pages + handle cells + descriptors; overhead = peak footprint / peak \
-             live bytes - 1; page_overhead: of pages alone, as the xvMalloc study counted; contents were verified at each free of the watched run"
+             live bytes - 1; of pages alone: so the xvMalloc study counted; contents were verified \
+             at each free of the watched run; [least, greatest] of the seeds stand beside their mean"
                 .to_owned(),
         );
         Ok(report)
@@ -274,9 +281,46 @@ fn row(spec: &str, workload: &str, ops: u64, run: &Run) -> Row {
         .with("failed_allocations", run.failed)
 }
 
+/// A row for each pool: the means of its rows for single seeds. The overheads, which differ more
+/// between seeds than between designs, have their least and greatest beside them.
+fn means(pools: &[String], workload: &str, seeds: &[Row]) -> Vec<Row> {
+    let of_pool = |pool: &String| {
+        let rows: Vec<&Row> = seeds.iter().filter(|row| row.subject == *pool).collect();
+        let mut mean = Row::new(pool, workload);
+        for name in columns(rows.iter().copied()) {
+            let figures: Vec<f64> = rows.iter().filter_map(|row| row.number(name)).collect();
+            let sum: f64 = figures.iter().sum();
+            mean = mean.with(name, (sum / figures.len() as f64 * 1e2).round() / 1e2);
+            if name.ends_with("_percent") {
+                let least = figures.iter().fold(f64::INFINITY, |least, &figure| least.min(figure));
+                let most = figures.iter().fold(0.0_f64, |most, &figure| most.max(figure));
+                mean = mean.with(&format!("{name}_low"), least);
+                mean = mean.with(&format!("{name}_high"), most);
+            }
+        }
+        mean
+    };
+    pools.iter().map(of_pool).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn means_stand_beside_their_ranges() {
+        let row = |pool: &str, overhead: f64, peak: usize| {
+            Row::new(pool, "seed").with("overhead_percent", overhead).with("peak_bytes", peak)
+        };
+        let seeds = [row("xv", 5.5, 100), row("dense", 2.5, 90), row("xv", 4.5, 300)];
+        let means = means(&["xv".to_owned(), "dense".to_owned()], "all", &seeds);
+        let figures = |row: &Row| {
+            ["overhead_percent", "overhead_percent_low", "overhead_percent_high", "peak_bytes"]
+                .map(|name| row.number(name))
+        };
+        assert_eq!(figures(&means[0]), [5.0, 4.5, 5.5, 200.0].map(Some));
+        assert_eq!(figures(&means[1]), [2.5, 2.5, 2.5, 90.0].map(Some));
+    }
 
     #[test]
     fn every_pool_runs_and_keeps_its_contents() {

@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, bail, ensure};
+use rustc_hash::FxHashSet;
 
 /// What the child is doing, as an index of the caller's; read from the child's memory.
 static LABEL: AtomicUsize = AtomicUsize::new(0);
@@ -64,7 +65,7 @@ pub(super) fn count(work: impl FnOnce(&Marker)) -> anyhow::Result<BTreeMap<usize
         unsafe { libc::_exit(if done { 0 } else { 1 }) };
     }
     ensure!(child > 0, "fork: {}", std::io::Error::last_os_error());
-    let counts = Tracee { pid: child }.follow();
+    let counts = Tracee { pid: child, unmarked: FxHashSet::default() }.follow();
     if counts.is_err() {
         // SAFETY: our own child.
         unsafe { libc::kill(child, libc::SIGKILL) };
@@ -75,15 +76,18 @@ pub(super) fn count(work: impl FnOnce(&Marker)) -> anyhow::Result<BTreeMap<usize
 /// The child as its tracer sees it.
 struct Tracee {
     pid: libc::pid_t,
+    /// Addresses at which an instruction was seen that is no mark: asking once is enough, since
+    /// code does not change, and asking costs a system call.
+    unmarked: FxHashSet<usize>,
 }
 
 impl Tracee {
-    fn follow(&self) -> anyhow::Result<BTreeMap<usize, Count>> {
+    fn follow(&mut self) -> anyhow::Result<BTreeMap<usize, Count>> {
         let mut counts: BTreeMap<usize, Count> = BTreeMap::new();
         while self.wait()? {
             let label = self.peek((&raw const LABEL).addr())?;
             let mut steps = 0;
-            while self.peek(self.instruction_pointer()?)? as u8 != BREAKPOINT {
+            while !self.is_at_mark()? {
                 self.resume(libc::PTRACE_SINGLESTEP)?;
                 ensure!(self.wait()?, "the traced child ended within a call");
                 steps += 1;
@@ -97,6 +101,18 @@ impl Tracee {
             self.resume(libc::PTRACE_CONT)?;
         }
         Ok(counts)
+    }
+
+    fn is_at_mark(&mut self) -> anyhow::Result<bool> {
+        let address = self.instruction_pointer()?;
+        if self.unmarked.contains(&address) {
+            return Ok(false);
+        }
+        let is_mark = self.peek(address)? as u8 == BREAKPOINT;
+        if !is_mark {
+            self.unmarked.insert(address);
+        }
+        Ok(is_mark)
     }
 
     /// Waits for the child: `true` if it stopped at a mark or after a step, `false` if it is done.
@@ -126,29 +142,20 @@ impl Tracee {
 
     /// The word at `address` of the child's memory.
     fn peek(&self, address: usize) -> anyhow::Result<usize> {
-        let address = std::ptr::without_provenance_mut::<c_void>(address);
-        // SAFETY: reads the stopped child's memory; an address that is not mapped gives an error.
-        let word = unsafe {
-            libc::ptrace(libc::PTRACE_PEEKDATA, self.pid, address, std::ptr::null_mut::<c_void>())
-        };
-        usize::try_from(word as u64).context("a word of the child")
+        self.read(libc::PTRACE_PEEKDATA, address)
     }
 
     #[cfg(target_arch = "x86_64")]
     fn instruction_pointer(&self) -> anyhow::Result<usize> {
-        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
-        // SAFETY: the child is stopped; the structure is valid for writing.
-        let done = unsafe {
-            libc::ptrace(
-                libc::PTRACE_GETREGS,
-                self.pid,
-                std::ptr::null_mut::<c_void>(),
-                registers.as_mut_ptr(),
-            )
-        };
-        ensure!(done == 0, "ptrace: {}", std::io::Error::last_os_error());
-        // SAFETY: the call filled it.
-        Ok(unsafe { registers.assume_init() }.rip as usize)
+        self.read(libc::PTRACE_PEEKUSER, std::mem::offset_of!(libc::user, regs.rip))
+    }
+
+    fn read(&self, what: libc::c_uint, place: usize) -> anyhow::Result<usize> {
+        let place = std::ptr::without_provenance_mut::<c_void>(place);
+        let nothing = std::ptr::null_mut::<c_void>();
+        // SAFETY: reads the stopped child's memory or registers; a wrong place gives an error.
+        let word = unsafe { libc::ptrace(what, self.pid, place, nothing) };
+        usize::try_from(word as u64).context("a word of the child")
     }
 
     #[cfg(not(target_arch = "x86_64"))]

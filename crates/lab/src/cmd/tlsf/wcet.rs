@@ -10,6 +10,7 @@ use super::step::{self, Count};
 use super::worst::{CALLS, drive, drive_growth};
 use crate::cmd::Exit;
 use crate::output::Outputs;
+use crate::progress::Progress;
 use crate::replay::clock::{Rate, ticks};
 use crate::report::{Report, Row};
 use crate::runner::{affinity, pin_to};
@@ -83,8 +84,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     report.parameter("bound_instructions", BOUND_INSTRUCTIONS);
     report.parameter("bound_aligned_instructions", BOUND_ALIGNED_INSTRUCTIONS);
+    eprintln!("every instruction of 75,000 calls is stepped over: about two minutes");
     let mut worst: BTreeMap<usize, Count> = BTreeMap::new();
-    for setting in &SETTINGS {
+    let mut bar = Progress::new();
+    bar.set_length(SETTINGS.len() as u64 + 1);
+    bar.begin(format!("counting on {}", SETTINGS[0].name));
+    for (nth, setting) in SETTINGS.iter().enumerate() {
         let counts = if setting.wide {
             measure::<[ListRow<usize, 32>; 32]>(setting, WideTlsf::new)?
         } else {
@@ -96,8 +101,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             entry.most = entry.most.max(count.most);
             entry.calls += count.calls;
         }
+        let next = SETTINGS.get(nth + 1).map_or("a growing heap", |next| next.name);
+        bar.step(format!("counting on {next}"));
     }
     let growth = step::count(drive_growth)?;
+    bar.finish();
     note_counts(&mut report, "regions of 64 KiB", &growth);
     note_counts(&mut report, "all: the bound", &worst);
     for setting in [&SETTINGS[0], &SETTINGS[2]] {
