@@ -3,10 +3,18 @@
 //! ```text
 //!   thread ──full batch──▶ this CPU's pool ──too many──▶ bin (object by object)
 //!   thread ◀─full batch─── this CPU's pool ◀─borrowed─── another CPU's pool
+//!   thread ◀──────────────────objects───────────────────  bin
 //! ```
 //! A batch changes hands as a unit, under a lock that is only ever tried: a pool whose lock is
 //! held is passed by. So a one-way flow (one thread allocates, another frees) costs one hand-over
 //! a batch, and no thread waits for one that was preempted inside a pool.
+//!
+//! A pool lends only what its own CPU does not need. Where threads on two CPUs allocate and free in
+//! turn, each for itself, one is about to need again what the other finds in its pool; lent, the
+//! batches would wander between the CPUs for ever, and each of their objects' lines with them. So a
+//! pool counts how many more batches were taken from it than came back, and keeps as many as that
+//! was at most; each time that another CPU asks in vain, one fewer. What a CPU only frees is lent at
+//! once, and what it needs no more after a few asks.
 //!
 //! Invariant: the first `len` slots hold a batch each; the others none.
 
@@ -35,6 +43,10 @@ struct Slots {
     /// to refuse before, so where a thread's demand swings, the pool takes the swing.
     limit: u8,
     refused: bool,
+    /// How many more batches its CPU has taken, or asked for in vain, than put back.
+    taken: u8,
+    /// How many batches it does not lend.
+    kept: u8,
     counts: [u16; SLOTS],
     heads: [Option<FreeObject>; SLOTS],
 }
@@ -80,6 +92,8 @@ impl Slots {
         len: 0,
         limit: FIRST_LIMIT,
         refused: false,
+        taken: 0,
+        kept: 0,
         counts: [0; SLOTS],
         heads: [None; SLOTS],
     };
@@ -91,12 +105,23 @@ impl Slots {
         self.len += 1;
     }
 
-    /// A batch for a thread that needs one.
+    /// A batch for a thread of its own CPU.
     fn take(&mut self) -> Option<Batch> {
         if self.len == 0 && core::mem::take(&mut self.refused) {
             self.limit = (self.limit + 1 + self.limit / 2).min(SLOTS as u8);
         }
+        self.taken = (self.taken + 1).min(SLOTS as u8);
+        self.kept = self.kept.max(self.taken);
         self.pop()
+    }
+
+    /// A batch for a thread of another CPU.
+    fn lend(&mut self) -> Option<Batch> {
+        if self.len > self.kept {
+            return self.pop();
+        }
+        self.kept -= u8::from(self.len > 0);
+        None
     }
 
     fn pop(&mut self) -> Option<Batch> {
@@ -144,6 +169,7 @@ impl<P: Park> Pools<P> {
         let Some(mut slots) = pool.bins[class.index()].try_lock() else {
             return Some(batch);
         };
+        slots.taken = slots.taken.saturating_sub(1);
         if slots.len >= slots.limit.min(most_batches(class)) {
             slots.refused = true;
             return Some(batch);
@@ -185,11 +211,11 @@ impl<P: Park> Pools<P> {
         (0..self.used.load(Relaxed)).filter_map(|cpu| self.pool(cpu))
     }
 
-    /// Takes a batch from the pool of `cpu`, or borrows one from another.
+    /// Takes a batch from the pool of `cpu`, or borrows one that another CPU does not need.
     pub(crate) fn take(&self, cpu: usize, class: ClassId) -> Option<Batch> {
-        let own = self.pool(cpu % CPUS);
         let take = |pool: &CpuPool<P>| pool.bins[class.index()].try_lock()?.take();
-        own.and_then(take).or_else(|| self.in_use().find_map(take))
+        let lend = |pool: &CpuPool<P>| pool.bins[class.index()].try_lock()?.lend();
+        self.pool(cpu % CPUS).and_then(take).or_else(|| self.in_use().find_map(lend))
     }
 
     /// Takes a batch from the pool of `cpu` that it has too many of.

@@ -7,6 +7,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::ptr::NonNull;
 use std::sync::mpsc;
@@ -129,6 +130,31 @@ fn a_pool_borrows_from_another() {
     assert_eq!(slabs[20..].iter().max(), slabs[10..20].iter().max(), "{slabs:?}");
     check_heap(&heap, [], &[&producer, &consumer]);
     drop((producer, consumer));
+    check_released(&heap);
+}
+
+/// Two CPUs whose threads allocate and free in turn, each for itself: what one has freed it finds
+/// again, whatever the other asks for in the meantime.
+fn a_pool_keeps_what_its_cpu_needs_again() {
+    let heap = new_heap(64 << 20);
+    let mut fronts = [Front::new(&heap), Front::new(&heap)];
+    let mut parcels = [Vec::new(), Vec::new()];
+    let mut last_cpu = BTreeMap::new();
+    for turn in 0..40 {
+        let (cpu, other) = (turn % 2, (turn + 1) % 2);
+        pretend_cpu(Some(other));
+        give(&mut fronts[other], parcels[other].drain(..));
+        pretend_cpu(Some(cpu));
+        parcels[cpu].extend((0..3000).map(|_| take(&mut fronts[cpu], 64)));
+        let is_strange = |object: &&NonNull<u8>| {
+            last_cpu.insert(object.addr(), cpu).is_some_and(|last| last != cpu)
+        };
+        let strange = parcels[cpu].iter().filter(is_strange).count();
+        assert!(turn < 10 || strange == 0, "turn {turn}: {strange} that the other CPU had");
+    }
+    give(&mut fronts[1], parcels.into_iter().flatten());
+    pretend_cpu(None);
+    drop(fronts);
     check_released(&heap);
 }
 
@@ -385,9 +411,10 @@ fn holes_are_gathered_while_a_program_goes_on() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
+        ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
         ("a_starved_class_gets_what_another_has_left", a_starved_class_gets_what_another_has_left),
         (
             "a_starved_class_empties_the_pools_of_others",
