@@ -7,10 +7,10 @@
 
 use hectare_base::sync::{Lock, LockGuard, SpinPark};
 
-use super::cursor::read;
+use super::registers::read;
 use super::rows::{Row, Rules};
 
-const ENTRIES: usize = 512;
+const ENTRIES: usize = 1024;
 
 /// What was found for one place in the code; all zeros: nothing.
 #[derive(Clone, Copy)]
@@ -25,8 +25,7 @@ struct Entry {
 struct Origin {
     header: usize,
     count: u32,
-    description: usize,
-    /// Its length, the distance to what it shares, and the code that it is of.
+    /// The description's length, the distance to what it shares, and the code that it is of.
     front: [u32; 4],
 }
 
@@ -38,7 +37,7 @@ impl Origin {
         let count = unsafe { read(header + 8) };
         // SAFETY: the description is one of that table, or was one of a table as long in its place.
         let front = unsafe { read(description) };
-        Self { header, count, description, front }
+        Self { header, count, front }
     }
 }
 
@@ -50,8 +49,8 @@ impl Known {
     pub(super) fn borrow() -> Self {
         const NOTHING: Entry = Entry {
             pc: 0,
-            origin: Origin { header: 0, count: 0, description: 0, front: [0; 4] },
-            rules: Rules { row: Row::UNKNOWN, start: 0, return_slot: 0, is_signal: false },
+            origin: Origin { header: 0, count: 0, front: [0; 4] },
+            rules: Rules { row: Row::UNKNOWN, description: 0, return_slot: 0, is_signal: false },
         };
         static KNOWN: Lock<[Entry; ENTRIES], SpinPark> = Lock::new([NOTHING; ENTRIES]);
         Self(KNOWN.try_lock())
@@ -74,24 +73,18 @@ impl Known {
         let count: u32 = unsafe { read(header + 8) };
         let is_as_it_was = count == entry.origin.count
             // SAFETY: the caller's promise; a table as long lies where that of the entry did.
-            && unsafe { Origin::of(header, entry.origin.description) } == entry.origin;
+            && unsafe { Origin::of(header, entry.rules.description) } == entry.origin;
         is_as_it_was.then_some(&entry.rules)
     }
 
     /// Notes what was found.
     ///
     /// # Safety
-    /// `rules` are those at `pc` by the description at `description`, of the table at `header`.
-    pub(super) unsafe fn note(
-        &mut self,
-        pc: usize,
-        header: usize,
-        description: usize,
-        rules: Rules,
-    ) {
+    /// `rules` are those at `pc` by the table at `header`.
+    pub(super) unsafe fn note(&mut self, pc: usize, header: usize, rules: Rules) {
         if let Some(entry) = self.entry(pc) {
             // SAFETY: the caller's promise.
-            *entry = Entry { pc, origin: unsafe { Origin::of(header, description) }, rules };
+            *entry = Entry { pc, origin: unsafe { Origin::of(header, rules.description) }, rules };
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The registers of a frame that matter to its callers: what functions must preserve, and the return
 //! address. Unwind tables have a number for each; here each has a slot.
 
+use gimli::Register;
+
 #[cfg(target_arch = "x86_64")]
 mod processor {
     /// rbx, rbp, rsp, r12 to r15, and where the return address is.
@@ -8,15 +10,8 @@ mod processor {
     pub(in crate::unwind) const FRAME_POINTER: usize = 1;
     pub(in crate::unwind) const STACK_POINTER: usize = 2;
 
-    pub(in crate::unwind) fn slot(number: usize) -> Option<usize> {
-        match number {
-            3 => Some(0),
-            6 => Some(FRAME_POINTER),
-            7 => Some(STACK_POINTER),
-            12..=16 => Some(number - 9),
-            _ => None,
-        }
-    }
+    /// In the order of their slots.
+    pub(in crate::unwind) const NUMBERS: [u16; SLOTS] = [3, 6, 7, 12, 13, 14, 15, 16];
 
     #[inline(always)]
     pub(super) fn here(of: &mut [usize; SLOTS]) -> usize {
@@ -52,9 +47,9 @@ mod processor {
     pub(in crate::unwind) const FRAME_POINTER: usize = 10;
     pub(in crate::unwind) const STACK_POINTER: usize = 12;
 
-    pub(in crate::unwind) fn slot(number: usize) -> Option<usize> {
-        number.checked_sub(19).filter(|&slot| slot < SLOTS)
-    }
+    /// In the order of their slots.
+    pub(in crate::unwind) const NUMBERS: [u16; SLOTS] =
+        [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31];
 
     #[inline(always)]
     pub(super) fn here(of: &mut [usize; SLOTS]) -> usize {
@@ -95,7 +90,21 @@ mod processor {
 }
 
 use processor::FRAME_POINTER;
-pub(super) use processor::{SLOTS, STACK_POINTER, slot};
+pub(super) use processor::{NUMBERS, SLOTS, STACK_POINTER};
+
+/// The slot of a register, if it has one.
+pub(super) fn slot(register: Register) -> Option<usize> {
+    NUMBERS.iter().position(|&number| number == register.0)
+}
+
+/// Reads a value of any alignment.
+///
+/// # Safety
+/// `address` is that of as many readable bytes.
+pub(super) unsafe fn read<T: Copy>(address: usize) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { core::ptr::with_exposed_provenance::<T>(address).read_unaligned() }
+}
 
 /// A frame as far as it is known: where it is executing, and what its caller needs back.
 #[derive(Debug, Clone, Copy)]

@@ -1,47 +1,48 @@
-//! What a frame's caller had in its registers, as the tables' instructions have put it together.
+//! What a frame's caller had in its registers: the rules of the tables, small enough to be kept
+//! ([`known`](super::known)), and applied.
 
-use super::cursor::{Cursor, read};
-use super::registers::{SLOTS, STACK_POINTER, slot};
+use gimli::{
+    CfaRule, Encoding, EndianSlice, Evaluation, EvaluationResult, EvaluationStorage, Format,
+    NativeEndian, Piece, Register, RegisterRule, UnwindContextStorage, UnwindExpression,
+    UnwindTableRow, Value,
+};
+
+use super::registers::{NUMBERS, SLOTS, STACK_POINTER, read, slot};
+use super::tables::Bytes;
+
+/// Where an expression lies, relative to the description that it is of, and how long it is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    bytes: u8,
+    offset: i16,
+}
+
+impl Place {
+    /// That of an expression of a description that is so far behind the start of its section.
+    fn of(expression: UnwindExpression<usize>, description: usize) -> Option<Self> {
+        let UnwindExpression { offset, length } = expression;
+        let offset = offset.wrapping_sub(description) as isize;
+        Some(Self { bytes: u8::try_from(length).ok()?, offset: i16::try_from(offset).ok()? })
+    }
+}
 
 /// An offset, as rules keep it.
-pub(super) fn small(offset: isize) -> Option<i32> {
+fn small(offset: i64) -> Option<i32> {
     i32::try_from(offset).ok()
 }
 
-/// Where an expression lies, relative to the code that it is of. Its length comes first, a byte.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place(pub(super) i32);
-
 /// What the stack pointer was before the call (CFA).
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Stack {
+enum Stack {
     Unknown,
-    /// So far above what a register holds: that of a slot, if it is one that functions preserve.
-    Above(Option<u8>, i32),
+    /// So far above what the register of a slot holds.
+    Above(u8, i32),
     Expression(Place),
-}
-
-impl Stack {
-    pub(super) fn above(register: usize, offset: isize) -> Option<Self> {
-        Some(Self::Above(slot(register).map(|slot| slot as u8), small(offset)?))
-    }
-
-    pub(super) fn with_register(self, register: usize) -> Option<Self> {
-        if let Self::Above(_, offset) = self {
-            Self::above(register, offset as isize)
-        } else {
-            None
-        }
-    }
-
-    pub(super) fn with_offset(self, offset: isize) -> Option<Self> {
-        if let Self::Above(slot, _) = self { Some(Self::Above(slot, small(offset)?)) } else { None }
-    }
 }
 
 /// What a register held before the call.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Rule {
+enum Rule {
     /// What it holds now.
     Same,
     Undefined,
@@ -59,24 +60,44 @@ pub(super) enum Rule {
 /// The rules at one place in the code.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
-    pub(super) stack: Stack,
+    stack: Stack,
     rules: [Rule; SLOTS],
 }
 
 impl Row {
     pub(super) const UNKNOWN: Self = Self { stack: Stack::Unknown, rules: [Rule::Same; SLOTS] };
 
-    /// Sets the rule of a register that has a slot.
-    pub(super) fn set(&mut self, register: usize, rule: Rule) {
-        if let Some(slot) = slot(register) {
-            self.rules[slot] = rule;
+    /// What of a row concerns the registers that have slots. It is of the description that is so far behind
+    /// the start of its section.
+    pub(super) fn of<S: UnwindContextStorage<usize>>(
+        row: &UnwindTableRow<usize, S>,
+        description: usize,
+    ) -> Option<Self> {
+        let place = |expression| Place::of(expression, description);
+        let stack = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                Stack::Above(slot(*register)? as u8, small(*offset)?)
+            }
+            CfaRule::Expression(expression) => Stack::Expression(place(*expression)?),
+        };
+        let mut rules = [Rule::Same; SLOTS];
+        for (rule, number) in rules.iter_mut().zip(NUMBERS) {
+            *rule = match row.register(Register(number)) {
+                None | Some(RegisterRule::SameValue) => Rule::Same,
+                Some(RegisterRule::Undefined) => Rule::Undefined,
+                Some(RegisterRule::Offset(offset)) => Rule::At(small(offset)?),
+                Some(RegisterRule::ValOffset(offset)) => Rule::Is(small(offset)?),
+                Some(RegisterRule::Register(other)) => Rule::Register(slot(other)? as u8),
+                Some(RegisterRule::Expression(expression)) => {
+                    Rule::AtExpression(place(expression)?)
+                }
+                Some(RegisterRule::ValExpression(expression)) => {
+                    Rule::Expression(place(expression)?)
+                }
+                Some(_) => return None,
+            };
         }
-    }
-
-    pub(super) fn restore(&mut self, register: usize, initial: &Row) {
-        if let Some(slot) = slot(register) {
-            self.rules[slot] = initial.rules[slot];
-        }
+        Some(Self { stack, rules })
     }
 }
 
@@ -84,8 +105,8 @@ impl Row {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) row: Row,
-    /// Where the code begins.
-    pub(super) start: usize,
+    /// The address of the description that has them.
+    pub(super) description: usize,
     /// Where its return address is.
     pub(super) return_slot: usize,
     /// Whether it is what a signal's handler returns to.
@@ -98,9 +119,9 @@ impl Rules {
         let stack = match self.row.stack {
             Stack::Unknown => return None,
             Stack::Above(slot, offset) => {
-                registers[usize::from(slot?)].wrapping_add_signed(offset as isize)
+                registers[usize::from(slot)].wrapping_add_signed(offset as isize)
             }
-            Stack::Expression(place) => evaluate(self.start, place, None, registers)?,
+            Stack::Expression(place) => self.evaluate(place, None, registers)?,
         };
         let mut callers = *registers;
         // A caller's stack pointer is the CFA, unless a rule says otherwise.
@@ -116,48 +137,71 @@ impl Rules {
                 Rule::Is(offset) => *value = stack.wrapping_add_signed(offset as isize),
                 Rule::Register(slot) => *value = registers[usize::from(slot)],
                 Rule::AtExpression(place) => {
-                    let place = evaluate(self.start, place, Some(stack), registers)?;
+                    let place = self.evaluate(place, Some(stack), registers)?;
                     // SAFETY: as above.
                     *value = unsafe { read(place) };
                 }
                 Rule::Expression(place) => {
-                    *value = evaluate(self.start, place, Some(stack), registers)?;
+                    *value = self.evaluate(place, Some(stack), registers)?;
                 }
             }
         }
         Some((stack, callers))
     }
+
+    /// What the expression at `place` makes of `first`: compilers write such where a stack was
+    /// realigned, linkers for their stubs, the C library where a signal came.
+    #[inline(never)]
+    fn evaluate(
+        &self,
+        Place { bytes, offset }: Place,
+        first: Option<usize>,
+        registers: &[usize; SLOTS],
+    ) -> Option<usize> {
+        const ENCODING: Encoding = Encoding {
+            address_size: size_of::<usize>() as u8,
+            format: Format::Dwarf32,
+            version: 4,
+        };
+        let address = self.description.wrapping_add_signed(offset.into());
+        let address = core::ptr::with_exposed_provenance(address);
+        // SAFETY: an expression lies there, in an object whose code is executed.
+        let expression = unsafe { core::slice::from_raw_parts(address, bytes.into()) };
+        let expression: Bytes = EndianSlice::new(expression, NativeEndian);
+        let mut evaluation = Evaluation::<Bytes, OnStack>::new_in(expression, ENCODING);
+        // Enough for any that goes to its end once.
+        evaluation.set_max_iterations(u8::MAX.into());
+        if let Some(first) = first {
+            evaluation.set_initial_value(first as u64);
+        }
+        let mut state = evaluation.evaluate().ok()?;
+        loop {
+            state = match state {
+                EvaluationResult::Complete => break,
+                EvaluationResult::RequiresRegister { register, .. } => {
+                    let value = registers[slot(register)?];
+                    evaluation.resume_with_register(Value::Generic(value as u64)).ok()?
+                }
+                EvaluationResult::RequiresMemory { address, size, .. } => {
+                    if usize::from(size) != size_of::<usize>() {
+                        return None;
+                    }
+                    // SAFETY: the tables say that what is wanted lies there, on the stack.
+                    let value: usize = unsafe { read(address as usize) };
+                    evaluation.resume_with_memory(Value::Generic(value as u64)).ok()?
+                }
+                _ => return None,
+            }
+        }
+        Some(evaluation.value_result()?.to_u64(u64::MAX).ok()? as usize)
+    }
 }
 
-/// What an expression of the code at `start` makes of `first`: of those operations only that compilers
-/// use where a stack was realigned, and the C library where a signal came.
-fn evaluate(
-    start: usize,
-    Place(offset): Place,
-    first: Option<usize>,
-    registers: &[usize; SLOTS],
-) -> Option<usize> {
-    let place = start.wrapping_add_signed(offset as isize);
-    // SAFETY: an expression's length lies there; it was read when the place was noted.
-    let bytes: u8 = unsafe { read(place) };
-    // SAFETY: and the expression behind it.
-    let mut code = unsafe { Cursor::new(place + 1, bytes.into()) };
-    let mut top = first;
-    while !code.is_at_end() {
-        let opcode: u8 = code.next()?;
-        top = Some(match opcode {
-            // deref
-            // SAFETY: the tables say that what is wanted lies there, on the stack.
-            0x06 => unsafe { read(top?) },
-            // plus_uconst
-            0x23 => top?.wrapping_add(code.unsigned()?),
-            // breg0 to breg31
-            0x70..=0x8f => {
-                let value = registers[slot(usize::from(opcode - 0x70))?];
-                value.wrapping_add_signed(code.signed()?)
-            }
-            _ => return None,
-        });
-    }
-    top
+/// An evaluation on the stack, deep enough for all that is written for exceptions.
+struct OnStack;
+
+impl EvaluationStorage<Bytes> for OnStack {
+    type Stack = [Value; 8];
+    type ExpressionStack = [(Bytes, Bytes); 1];
+    type Result = [Piece<Bytes>; 1];
 }

@@ -1,0 +1,128 @@
+//! Where the tables of the object lie that an address is in.
+//!
+//! No lock is taken with the C library's `_dl_find_object` (2.35); with older ones the dynamic
+//! linker's, which is recursive. Nothing is allocated.
+
+use core::ffi::{c_int, c_void};
+use core::ops::Range;
+
+use super::registers::read;
+use crate::once::Once;
+
+/// What `_dl_find_object` says of an object.
+#[repr(C)]
+struct Found {
+    flags: u64,
+    map_start: usize,
+    map_end: usize,
+    link_map: usize,
+    eh_frame_header: usize,
+    reserved: [u64; 7],
+}
+
+type FindObject = unsafe extern "C" fn(usize, *mut Found) -> c_int;
+
+static FIND_OBJECT: Once<FindObject> = Once::new();
+
+/// Looks for what the C library has. To be called once, before the first search.
+pub(super) fn begin() {
+    // SAFETY: a C string; the answer is null when nobody has the symbol.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+    if !symbol.is_null() {
+        // SAFETY: the C library's function of this name has this type.
+        FIND_OBJECT.set(unsafe { core::mem::transmute::<*mut c_void, FindObject>(symbol) });
+    }
+}
+
+/// An object that is loaded, and has a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Object {
+    map_start: usize,
+    /// Where its `.eh_frame_hdr` lies.
+    pub(super) header: usize,
+}
+
+impl Object {
+    /// That which `address` lies in.
+    pub(super) fn of(address: usize) -> Option<Self> {
+        if let Some(find_object) = FIND_OBJECT.get() {
+            let mut found = Found {
+                flags: 0,
+                map_start: 0,
+                map_end: 0,
+                link_map: 0,
+                eh_frame_header: 0,
+                reserved: [0; 7],
+            };
+            // SAFETY: a valid place.
+            let status = unsafe { find_object(address, &raw mut found) };
+            let Found { map_start, eh_frame_header: header, .. } = found;
+            return (status == 0 && header != 0).then_some(Self { map_start, header });
+        }
+        let mut search = Search { address, found: None };
+        // SAFETY: the callback meets the function's contract; `search` lives through the call.
+        unsafe { libc::dl_iterate_phdr(Some(note_object), (&raw mut search).cast()) };
+        search.found
+    }
+
+    /// The addresses of the mapped part of the object that its table lies in: linkers put the
+    /// descriptions, of which the table is a list, into the same. `None` if the object does not begin with what tells.
+    pub(super) fn part_with_table(&self) -> Option<Range<usize>> {
+        // SAFETY: an object is readable from its start; all but odd ones begin with their headers.
+        let head: libc::Elf64_Ehdr = unsafe { read(self.map_start) };
+        let is_elf = head.e_ident.starts_with(b"\x7fELF")
+            && usize::from(head.e_phentsize) == size_of::<libc::Elf64_Phdr>();
+        let parts = is_elf.then(|| {
+            let place = self.map_start.wrapping_add(head.e_phoff as usize);
+            // SAFETY: the object's program headers, as many as it says, which it is loaded by.
+            (0..usize::from(head.e_phnum)).map(move |number| unsafe {
+                read::<libc::Elf64_Phdr>(place + number * size_of::<libc::Elf64_Phdr>())
+            })
+        })?;
+        let mut loaded = parts.filter(|part| part.p_type == libc::PT_LOAD);
+        let lowest = loaded.clone().next()?.p_vaddr as usize;
+        let base = self.map_start.wrapping_sub(lowest & !(PAGE_BYTES - 1));
+        loaded.find_map(|part| {
+            let start = base.wrapping_add(part.p_vaddr as usize);
+            let addresses = start..start.wrapping_add(part.p_memsz as usize);
+            addresses.contains(&self.header).then_some(addresses)
+        })
+    }
+}
+
+/// What segments are aligned to at least.
+const PAGE_BYTES: usize = 4096;
+
+struct Search {
+    address: usize,
+    found: Option<Object>,
+}
+
+/// Notes the object that holds the address of the search at `data`.
+unsafe extern "C" fn note_object(
+    info: *mut libc::dl_phdr_info,
+    _bytes: usize,
+    data: *mut c_void,
+) -> c_int {
+    // SAFETY: the C library passes a valid description.
+    let info = unsafe { &*info };
+    // SAFETY: `Object::of` passes its search, of which it borrows nothing meanwhile.
+    let search = unsafe { &mut *data.cast::<Search>() };
+    // SAFETY: the object's program headers, as many as it says.
+    let parts = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let base = info.dlpi_addr as usize;
+    let mut loaded = parts.iter().filter(|part| part.p_type == libc::PT_LOAD);
+    let holds = |part: &libc::Elf64_Phdr| {
+        let start = base.wrapping_add(part.p_vaddr as usize);
+        (start..start.wrapping_add(part.p_memsz as usize)).contains(&search.address)
+    };
+    let Some(first) = loaded.clone().next() else { return 0 };
+    if !loaded.any(holds) {
+        return 0;
+    }
+    let map_start = base.wrapping_add(first.p_vaddr as usize) & !(PAGE_BYTES - 1);
+    let table = parts.iter().find(|part| part.p_type == libc::PT_GNU_EH_FRAME);
+    search.found =
+        table.map(|part| Object { map_start, header: base.wrapping_add(part.p_vaddr as usize) });
+    1
+}
