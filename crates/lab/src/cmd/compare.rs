@@ -48,7 +48,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     if bundled {
         args.traces = bundled_traces()?;
         // The main job leaves its report behind even when no file was asked for.
-        let outputs = &mut args.contest.outputs;
+        let outputs = &mut args.contest.outputs.files;
         leave(&mut outputs.json, "hectare-report.json", Kind::Json)?;
         leave(&mut outputs.report, "hectare-report.html", Kind::Html)?;
     }

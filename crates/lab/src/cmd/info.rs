@@ -8,8 +8,8 @@ use hectare_trace::seal::{SealOptions, seal};
 use hectare_trace::{Histogram, Summary, Trace};
 use serde_json::Value;
 
-use crate::output::Outputs;
 use crate::output::place::{self, Kind};
+use crate::output::{Files, Outputs};
 use crate::report::{Report, Row};
 
 /// What `hectare info` can be given.
@@ -37,7 +37,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let name = args.trace.display().to_string();
     let trace = Trace::open(&args.trace).with_context(|| name.clone())?;
     let summary = Summary::of(&trace).with_context(|| name.clone())?;
-    let outputs = Outputs { json: args.json, ..Outputs::default() };
+    let outputs = Outputs { files: Files { json: args.json, ..Files::default() } };
     outputs.tell(&describe(&name, &trace, &summary));
     outputs.write(&report(&name, &trace, &summary))?;
     if let Some(target) = &args.salvage {

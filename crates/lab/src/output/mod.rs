@@ -9,14 +9,21 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use crate::report::Report;
 use place::Kind;
 
-/// Where a measuring verb writes what it measured, beside the table. A file named `-` is the standard
-/// output, and the table goes to the error output then.
-#[derive(clap::Args, Clone, Debug, Default)]
+/// Where a measuring verb writes what it measured, beside the table: no two files at one place.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Outputs {
+    pub(crate) files: Files,
+}
+
+/// The files. One named `-` is the standard output, and the table goes to the error output then.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Files {
     /// Write the record as JSON (schema 1; `-` is standard output, as for the others)
     #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Json))]
     pub(crate) json: Option<PathBuf>,
@@ -29,6 +36,58 @@ pub(crate) struct Outputs {
     /// Write an HTML report (one file, works offline)
     #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Html))]
     pub(crate) report: Option<PathBuf>,
+}
+
+impl Files {
+    fn named(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let all = [
+            ("--json", &self.json),
+            ("--csv", &self.csv),
+            ("--markdown", &self.markdown),
+            ("--report", &self.report),
+        ];
+        all.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)))
+    }
+
+    /// The first two that would be written to one place.
+    fn clash(&self) -> Option<String> {
+        let named: Vec<_> =
+            self.named().filter(|(_, path)| *path != Path::new("/dev/null")).collect();
+        named.iter().enumerate().find_map(|(nth, (later, path))| {
+            let (first, _) = named[..nth].iter().find(|(_, earlier)| earlier == path)?;
+            let place = match place::is_standard_output(path) {
+                true => "the standard output".to_owned(),
+                false => path.display().to_string(),
+            };
+            Some(format!("{first} and {later} cannot both be written to {place}: give one a file"))
+        })
+    }
+}
+
+impl Args for Outputs {
+    fn augment_args(command: Command) -> Command {
+        Files::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Files::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for Outputs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut outputs = Self::default();
+        outputs.update_from_arg_matches(matches)?;
+        Ok(outputs)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.files.update_from_arg_matches(matches)?;
+        match self.files.clash() {
+            Some(why) => Err(clap::Error::raw(ErrorKind::ArgumentConflict, why + "\n")),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Outputs {
@@ -45,8 +104,7 @@ impl Outputs {
 
     /// Prints what is for people.
     pub(crate) fn tell(&self, text: &str) {
-        let files = [&self.json, &self.csv, &self.markdown, &self.report];
-        if files.into_iter().flatten().any(|path| place::is_standard_output(path)) {
+        if self.files.named().any(|(_, path)| place::is_standard_output(path)) {
             eprint!("{text}");
         } else {
             print!("{text}");
@@ -58,10 +116,10 @@ impl Outputs {
     /// # Errors
     /// When a file cannot be written; its name is in the message.
     pub(crate) fn write(&self, report: &Report) -> anyhow::Result<()> {
-        write_file(self.json.as_deref(), || export::json(report))?;
-        write_file(self.csv.as_deref(), || Ok(export::csv(report)))?;
-        write_file(self.markdown.as_deref(), || Ok(table::markdown(report)))?;
-        write_file(self.report.as_deref(), || html::page(std::slice::from_ref(report)))
+        write_file(self.files.json.as_deref(), || export::json(report))?;
+        write_file(self.files.csv.as_deref(), || Ok(export::csv(report)))?;
+        write_file(self.files.markdown.as_deref(), || Ok(table::markdown(report)))?;
+        write_file(self.files.report.as_deref(), || html::page(std::slice::from_ref(report)))
     }
 }
 
@@ -87,4 +145,31 @@ pub(crate) fn put(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))?;
     eprintln!("{done} {}", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        outputs: Outputs,
+    }
+
+    #[test]
+    fn two_files_at_one_place_are_refused() {
+        let parse = |arguments: &[&str]| {
+            Cli::try_parse_from([&["x"], arguments].concat()).map(|cli| cli.outputs.files)
+        };
+        let refused = |arguments: &[&str]| parse(arguments).unwrap_err().to_string();
+        let message = refused(&["--json", "-", "--csv", "-"]);
+        assert!(message.contains("--json and --csv cannot both be written to the standard output"));
+        let message = refused(&["--markdown", "no-such.file", "--report", "no-such.file"]);
+        assert!(message.contains("--markdown and --report") && message.contains("no-such.file"));
+        let files = parse(&["--json", "-", "--csv", "/dev/null", "--report", "/dev/null"]).unwrap();
+        assert!(files.json.is_some() && files.report.is_some() && files.markdown.is_none());
+    }
 }
