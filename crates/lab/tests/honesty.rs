@@ -535,7 +535,13 @@ fn options_that_would_do_nothing_are_refused() {
         (&["bench", "pools", "--threads", "2"], "options of its own"),
         (&["bench", "larson", "--only", "larson"], "of `hectare bench all`"),
         (&["bench", "larson", "--callgrind", "--threads", "1,2"], "one number of --threads"),
-        (&["bench", "larson", "--set", "lives=x", "-a", "system"], "no number that"),
+        (&["bench", "larson", "--set", "lives=x", "-a", "system"], "whole number from 1"),
+        (
+            &["bench", "larson", "--set", "slots=18446744073709551615"],
+            "--set slots=18446744073709551615: slots of larson can be a whole number from 1 to",
+        ),
+        (&["bench", "churn", "--ops", "900000000000"], "--ops 900000000000"),
+        (&["bench", "trees", "--threads", "1,4000000000"], "--threads 4000000000: threads of"),
     ] {
         let output = hectare(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");

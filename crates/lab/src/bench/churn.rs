@@ -1,7 +1,7 @@
 //! Churn: a fixed number of slots, each operation frees one and fills it anew.
 
 use super::script::replace_in_each_thread;
-use super::{Outcome, Parameters, Workload};
+use super::{Domain, Domains, Outcome, Parameters, Workload, script};
 
 /// The simplest steady workload: what the tests use to check the machinery.
 pub(crate) struct Churn;
@@ -24,10 +24,18 @@ impl Workload for Churn {
         Parameters::new(1, 5_000_000).with("slots", 10_000).with("largest", 512)
     }
 
+    fn domains(&self) -> Domains {
+        &[("slots", Domain::Whole(1, 1 << 30)), ("largest", Domain::Whole(1, 1 << 30))]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let slots: f64 = parameters.get("slots")?;
+        Ok(parameters.threads as f64 * script::written_bytes(parameters.ops as f64, slots))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let slots: usize = parameters.get("slots")?;
         let largest: u32 = parameters.get("largest")?;
-        anyhow::ensure!(largest > 0, "largest=0: churn needs at least one byte");
         replace_in_each_thread(parameters, slots, |random| random.u32(1..=largest))
     }
 }

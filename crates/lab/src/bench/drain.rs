@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::heap::{Object, stamp};
 use super::script::{drain, empty_slots};
-use super::{Memory, Outcome, Parameters, Tally, Workload, resident_bytes, team};
+use super::{
+    Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
+};
 use crate::measure::Window;
 
 /// The workload.
@@ -34,11 +36,23 @@ impl Workload for Drain {
         Memory::Figure("after_1000_ms_bytes")
     }
 
+    fn domains(&self) -> Domains {
+        &[
+            ("threads", Domain::Whole(1, 1)),
+            ("mib", Domain::Whole(1, 1 << 20)),
+            ("seconds", Domain::Number(0.0, 3600.0)),
+        ]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        // Objects of 264 bytes in the mean, and for each a size, a place and a slot.
+        let objects = parameters.get::<f64>("mib")? * f64::from(1 << 20) / 264.0;
+        Ok(script::written_bytes(objects, objects))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
-        anyhow::ensure!(parameters.threads == 1, "drain runs on one thread");
         let mib: u64 = parameters.get("mib")?;
         let seconds: f64 = parameters.get("seconds")?;
-        anyhow::ensure!((1..1 << 20).contains(&mib), "drain needs at least one MiB");
         let mut random = fastrand::Rng::with_seed(parameters.seed);
         let mut sizes = Vec::new();
         let mut live_bytes = 0_u64;

@@ -1,7 +1,7 @@
 //! False sharing: does the heap give neighbours in one cache line to different threads?
 
 use super::heap::{Object, stamp};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, team};
 
 /// The workload.
 pub(crate) struct FalseSharing;
@@ -27,6 +27,13 @@ impl Workload for FalseSharing {
 
     fn rows(&self) -> Vec<Parameters> {
         vec![self.defaults(), self.defaults().with("kind", "scratch")]
+    }
+
+    fn domains(&self) -> Domains {
+        &[
+            ("writes", Domain::Whole(1, 1_000_000_000)),
+            ("kind", Domain::Words(&["thrash", "scratch"])),
+        ]
     }
 
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {

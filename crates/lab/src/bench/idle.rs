@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::heap::{Object, stamp};
 use super::script::{drain, empty_slots};
-use super::{Memory, Outcome, Parameters, Tally, Workload, resident_bytes, team};
+use super::{
+    Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
+};
 use crate::measure::Window;
 
 /// The workload.
@@ -32,6 +34,15 @@ impl Workload for IdleThreads {
 
     fn memory(&self) -> Memory {
         Memory::Figure("idle_bytes")
+    }
+
+    fn domains(&self) -> Domains {
+        &[("sleep_ms", Domain::Whole(0, 3_600_000))]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let objects = parameters.ops as f64;
+        Ok(parameters.threads as f64 * script::written_bytes(objects, objects))
     }
 
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::heap::{Object, stamp};
 use super::script::{empty_slots, live_peak_bytes, replacements};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::Window;
 
 /// Blocks of 64 KiB to 8 MiB.
@@ -29,9 +29,17 @@ impl Workload for Large {
         Parameters::new(1, 1000).with("slots", 24)
     }
 
+    fn domains(&self) -> Domains {
+        &[("slots", Domain::Whole(1, 1_000_000))]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let slots: f64 = parameters.get("slots")?;
+        Ok(parameters.threads as f64 * script::written_bytes(parameters.ops as f64, slots))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let slots: usize = parameters.get("slots")?;
-        anyhow::ensure!(slots > 0, "large needs at least one slot");
         let inputs: Vec<_> = parameters
             .seeds()
             .map(|mut random| {
@@ -51,7 +59,7 @@ impl Workload for Large {
                 *slot = Object::allocate(step.size_bytes, stamp, &mut tally);
                 slot.touch_pages();
             }
-            super::script::drain(&mut slots, &mut tally);
+            script::drain(&mut slots, &mut tally);
             tally
         })?;
         let ops = parameters.ops * parameters.threads as u64;
@@ -80,10 +88,12 @@ impl Workload for Grow {
         Parameters::new(1, 1).with("largest_mib", 512)
     }
 
+    fn domains(&self) -> Domains {
+        &[("threads", Domain::Whole(1, 1)), ("largest_mib", Domain::Whole(1, 4095))]
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
-        anyhow::ensure!(parameters.threads == 1, "grow runs on one thread");
         let largest_mib: u32 = parameters.get("largest_mib")?;
-        anyhow::ensure!((1..4096).contains(&largest_mib), "grow goes from 1 to 4095 MiB");
         let largest = largest_mib << 20;
         let mut tally = Tally::default();
         let mut ops = 0;
@@ -93,7 +103,7 @@ impl Workload for Grow {
             let mut vector = Object::allocate(4096, stamp(turn, 4096), &mut tally);
             while vector.size_bytes() < largest && tally.failed == 0 {
                 let was = vector.size_bytes();
-                vector.resize((was + was / 2).min(largest), &mut tally);
+                vector.resize(was.saturating_add(was / 2).min(largest), &mut tally);
                 vector.touch_pages_from(was);
                 ops += 1;
             }

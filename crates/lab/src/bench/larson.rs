@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::heap::{Object, stamp};
 use super::script::{Step, drain, execute, live_peak_bytes, replacements};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::Window;
 
 /// The workload.
@@ -29,10 +29,20 @@ impl Workload for Larson {
         Parameters::new(8, 25_000).with("slots", 5000).with("lives", 10)
     }
 
+    fn domains(&self) -> Domains {
+        &[("slots", Domain::Whole(1, 1 << 30)), ("lives", Domain::Whole(1, 1_000_000))]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let slots: f64 = parameters.get("slots")?;
+        // A line is put together once more to see how much of it lives at once.
+        let steps = slots + parameters.get::<f64>("lives")? * parameters.ops as f64;
+        Ok(parameters.threads as f64 * 2.0 * script::written_bytes(steps, slots))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let slots: usize = parameters.get("slots")?;
         let lives: usize = parameters.get("lives")?;
-        anyhow::ensure!(slots > 0 && lives > 0, "larson needs slots and lives");
         let size_bytes = |random: &mut fastrand::Rng| random.u32(8..=1000);
         let mut lines: Vec<Vec<Vec<Step>>> = Vec::new();
         let mut live_bytes = 0;
@@ -49,7 +59,7 @@ impl Workload for Larson {
             lines.push(line);
         }
         let mut tables: Vec<Vec<Object>> =
-            (0..parameters.threads).map(|_| super::script::empty_slots(slots)).collect();
+            (0..parameters.threads).map(|_| script::empty_slots(slots)).collect();
         let mut tally = Tally::default();
         let window = Window::open()?;
         let start = Instant::now();

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::WindowRecord;
 use crate::report::Report;
+pub(crate) use domain::{Domain, Domains};
 
 /// What a workload can be varied by. Recorded with each row, so that the row can be made again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -171,6 +172,17 @@ pub(crate) trait Workload: Sync {
     fn rows(&self) -> Vec<Parameters> {
         vec![self.defaults()]
     }
+    /// What its own parameters can be, and `threads` and `ops` where not all will do.
+    fn domains(&self) -> Domains {
+        &[]
+    }
+    /// How much memory it takes for what it writes down before the window opens, bytes, roughly.
+    ///
+    /// # Errors
+    /// When a parameter is no number.
+    fn written_bytes(&self, _parameters: &Parameters) -> anyhow::Result<f64> {
+        Ok(0.0)
+    }
     /// By which figure its use of memory is judged.
     fn memory(&self) -> Memory {
         Memory::Peak
@@ -219,6 +231,7 @@ impl Entry {
 pub(crate) mod best_peer;
 pub(crate) mod callgrind;
 mod churn;
+pub(crate) mod domain;
 mod drain;
 mod false_sharing;
 pub(crate) mod flame;

@@ -1,7 +1,7 @@
 //! Stress with sizes as real programs have them: many small, few large.
 
 use super::script::replace_in_each_thread;
-use super::{Outcome, Parameters, Workload};
+use super::{Domain, Domains, Outcome, Parameters, Workload, script};
 
 /// The workload.
 pub(crate) struct Pareto;
@@ -28,6 +28,15 @@ impl Workload for Pareto {
 
     fn rows(&self) -> Vec<Parameters> {
         vec![Parameters { threads: 1, ops: 1_500_000, ..self.defaults() }, self.defaults()]
+    }
+
+    fn domains(&self) -> Domains {
+        &[("slots", Domain::Whole(1, 1 << 30))]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let slots: f64 = parameters.get("slots")?;
+        Ok(parameters.threads as f64 * script::written_bytes(parameters.ops as f64, slots))
     }
 
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {

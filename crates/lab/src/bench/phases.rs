@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use super::script::{Step, drain, empty_slots, execute_counted};
-use super::{Memory, Outcome, Parameters, Tally, Workload, resident_bytes, team};
+use super::{
+    Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
+};
 use crate::measure::Window;
 
 /// Resident memory is read once in so many operations.
@@ -43,11 +45,24 @@ impl Workload for Phases {
         Memory::Figure("resident_over_live_ratio")
     }
 
+    fn domains(&self) -> Domains {
+        &[
+            ("threads", Domain::Whole(1, 1)),
+            ("mib", Domain::Whole(1, 1 << 20)),
+            ("phases", Domain::Whole(1, 100_000)),
+        ]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        // A phase fills memory and empties most of it again, and replaces `ops` objects.
+        let filled = parameters.get::<f64>("mib")? * f64::from(1 << 20) / 72.0;
+        let steps = 2.0 * parameters.get::<f64>("phases")? * (filled + parameters.ops as f64);
+        Ok(script::written_bytes(steps, filled))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
-        anyhow::ensure!(parameters.threads == 1, "phases runs on one thread");
         let top_bytes = parameters.get::<u64>("mib")? << 20;
         let phases: usize = parameters.get("phases")?;
-        anyhow::ensure!(top_bytes > 0 && phases > 0, "phases needs memory and phases");
         let (steps, slots, live_bytes) = script(parameters, top_bytes, phases);
         let mut slots = empty_slots(slots);
         let mut tally = Tally::default();

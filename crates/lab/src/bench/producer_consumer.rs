@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
 use super::heap::{Object, stamp};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 
 const SIZES: [u32; 11] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
@@ -36,11 +36,21 @@ impl Workload for ProducerConsumer {
         vec![self.defaults(), many.with("depth", 64)]
     }
 
+    fn domains(&self) -> Domains {
+        &[("batch", Domain::Whole(1, 1_000_000)), ("depth", Domain::Whole(1, 1_000_000))]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let threads = parameters.threads as f64;
+        let batches = threads + parameters.get::<f64>("depth")?;
+        let queued = script::written_bytes(0.0, batches * parameters.get::<f64>("batch")?);
+        Ok(queued + threads * parameters.ops as f64)
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let batch: usize = parameters.get("batch")?;
         let depth: usize = parameters.get("depth")?;
         let producers = parameters.threads / 2;
-        anyhow::ensure!(batch > 0 && depth > 0, "producer-consumer needs batches and a queue");
         anyhow::ensure!(
             producers > 0 && parameters.threads.is_multiple_of(2),
             "producer-consumer needs an even number of threads"

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use super::heap::{Object, stamp};
 use super::script::{Step, drain, empty_slots, execute, live_peak_bytes};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::Window;
 
 const SIZES: [u32; 4] = [16, 64, 128, 256];
@@ -48,9 +48,22 @@ impl Workload for RnBench {
         vec![threads(1), threads(4), threads(8), threads(16), mode("faithful"), mode("alloc")]
     }
 
+    fn domains(&self) -> Domains {
+        &[
+            ("slots", Domain::Whole(1, 100_000_000)),
+            ("mode", Domain::Words(&["planned", "faithful", "alloc"])),
+        ]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let slots = SIZES.len() as f64 * parameters.get::<f64>("slots")?;
+        // The other modes draw while they run.
+        let steps = if parameters.text("mode")? == "planned" { parameters.ops as f64 } else { 0.0 };
+        Ok(parameters.threads as f64 * script::written_bytes(steps, slots))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let slots: u32 = parameters.get("slots")?;
-        anyhow::ensure!(slots > 0, "rnbench needs at least one slot");
         match parameters.text("mode")? {
             "planned" => planned(parameters, slots),
             "faithful" => faithful(parameters, slots, true),

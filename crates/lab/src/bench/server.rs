@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::script::{Step, drain, empty_slots, execute_counted};
-use super::{Memory, Outcome, Parameters, Tally, Workload, resident_bytes, team};
+use super::{
+    Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
+};
 use crate::measure::Window;
 
 /// A day is divided into so many ticks: in each, a thread does its share, and sleeps for the rest.
@@ -67,15 +69,24 @@ impl Workload for Server {
         Memory::Figure("resident_over_live_ratio")
     }
 
+    fn domains(&self) -> Domains {
+        &[
+            ("mib", Domain::Whole(1, 1 << 20)),
+            ("seconds", Domain::Number(0.001, 1e6)),
+            ("day_seconds", Domain::Number(0.001, 1e6)),
+        ]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let live = parameters.get::<f64>("mib")? * f64::from(1 << 20) / 64.0;
+        let steps = parameters.threads as f64 * parameters.ops as f64;
+        Ok(script::written_bytes(steps, live))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let top_bytes = (parameters.get::<u64>("mib")? << 20) / parameters.threads as u64;
         let seconds: f64 = parameters.get("seconds")?;
         let day_seconds: f64 = parameters.get("day_seconds")?;
-        anyhow::ensure!(
-            (0.001..1e6).contains(&seconds) && (0.001..1e6).contains(&day_seconds),
-            "server needs time: `seconds` and `day_seconds` above 0"
-        );
-        anyhow::ensure!(top_bytes > 0, "server needs memory: `mib` above 0");
         let clock = Clock {
             tick: Duration::from_secs_f64(day_seconds / TICKS as f64),
             ticks: (seconds / day_seconds * TICKS as f64).ceil() as u32,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::heap::{Object, stamp};
 use super::script::{Step, drain, empty_slots};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::Window;
 
 /// Slots per lock of the shared table.
@@ -34,16 +34,32 @@ impl Workload for Survivors {
         Parameters::new(16, 12_000).with("rounds", 8).with("shared", 65_536)
     }
 
+    fn domains(&self) -> Domains {
+        &[
+            ("ops", Domain::Whole(1, 1 << 32)),
+            ("rounds", Domain::Whole(1, 1_000_000)),
+            ("shared", Domain::Whole(1, 1 << 30)),
+        ]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let (threads, ops) = (parameters.threads as f64, parameters.ops as f64);
+        let rounds: f64 = parameters.get("rounds")?;
+        let slots = threads * ops / 2.0 + parameters.get::<f64>("shared")?;
+        Ok(script::written_bytes(rounds * threads * ops, slots))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let rounds: usize = parameters.get("rounds")?;
         let shared: usize = parameters.get("shared")?;
-        anyhow::ensure!(rounds > 0 && shared > 0, "survivors needs rounds and shared slots");
         let own = (parameters.ops as usize / 2).max(1);
         // Each step goes to a slot of the thread's own, or (above `own`) to a shared one.
         let scripts: Vec<Vec<Vec<Step>>> = (0..rounds)
             .map(|round| {
-                let seeded =
-                    Parameters { seed: parameters.seed + round as u64, ..parameters.clone() };
+                let seeded = Parameters {
+                    seed: parameters.seed.wrapping_add(round as u64),
+                    ..parameters.clone()
+                };
                 seeded
                     .seeds()
                     .map(|mut random| script(&mut random, own, shared, seeded.ops))

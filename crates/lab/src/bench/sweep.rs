@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::script::{drain, empty_slots, execute, live_peak_bytes, replacements};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::Window;
 
 /// The workload.
@@ -28,11 +28,23 @@ impl Workload for Sweep {
         Parameters::new(1, 40_000).with("largest", 1 << 17).with("live_kib", 2048)
     }
 
+    fn domains(&self) -> Domains {
+        &[
+            ("threads", Domain::Whole(1, 1)),
+            ("largest", Domain::Whole(16, 1 << 30)),
+            ("live_kib", Domain::Whole(1, 1 << 21)),
+        ]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        // Four sizes for each power of two from 16 on.
+        let sizes = 4.0 * (parameters.get::<f64>("largest")?.log2() - 3.0);
+        Ok(sizes * script::written_bytes(parameters.ops as f64, 20_000.0))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
-        anyhow::ensure!(parameters.threads == 1, "sweep runs on one thread");
         let largest: u32 = parameters.get("largest")?;
         let live_kib: u32 = parameters.get("live_kib")?;
-        anyhow::ensure!(largest >= 16 && live_kib > 0, "sweep needs sizes and room for them");
         let mut phases = Vec::new();
         for quarter in 0.. {
             let size_bytes = 2_f64.powf(4.0 + f64::from(quarter) / 4.0) as u32;
@@ -42,7 +54,7 @@ impl Workload for Sweep {
             // A window reaches to the next step, so that no class boundary is hit by luck.
             let above = size_bytes + (size_bytes / 6).max(1);
             let slots = (live_kib * 1024 / size_bytes).clamp(16, 20_000) as usize;
-            let mut random = fastrand::Rng::with_seed(parameters.seed + quarter as u64);
+            let mut random = fastrand::Rng::with_seed(parameters.seed.wrapping_add(quarter as u64));
             let steps = replacements(&mut random, slots, parameters.ops, |random| {
                 random.u32(size_bytes..above)
             });

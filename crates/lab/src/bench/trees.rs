@@ -1,7 +1,7 @@
 //! Trees that are built and dropped: the pattern of interpreters and compilers.
 
 use super::heap::{Object, stamp};
-use super::{Outcome, Parameters, Tally, Workload, team};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 
 /// The workload.
 pub(crate) struct Trees;
@@ -25,15 +25,23 @@ impl Workload for Trees {
         Parameters::new(1, 300).with("depth", 14)
     }
 
+    fn domains(&self) -> Domains {
+        &[("depth", Domain::Whole(1, 28))]
+    }
+
+    fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        let nodes = parameters.get::<f64>("depth")?.exp2();
+        Ok(parameters.threads as f64 * script::written_bytes(nodes, nodes))
+    }
+
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let depth: u32 = parameters.get("depth")?;
-        anyhow::ensure!((1..=28).contains(&depth), "trees have 1 to 28 levels");
         let count = (1_usize << depth) - 1;
         let inputs: Vec<_> = parameters
             .seeds()
             .map(|mut random| {
                 let sizes: Vec<u8> = (0..count).map(|_| random.u8(0..9)).collect();
-                (sizes, super::script::empty_slots(count))
+                (sizes, script::empty_slots(count))
             })
             .collect();
         let live_bytes: u64 =
@@ -45,7 +53,7 @@ impl Workload for Trees {
                     let stamp = stamp(turn << 32 | place as u64, bytes(size));
                     *node = Object::allocate(bytes(size), stamp, &mut tally);
                 }
-                super::script::drain(&mut nodes, &mut tally);
+                script::drain(&mut nodes, &mut tally);
             }
             tally
         })?;

@@ -3,12 +3,13 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 use super::compare::{bundled_traces, trace_case};
 use super::contesting::ContestArgs;
-use crate::bench::{self, Entry, Parameters, best_peer, callgrind, flame};
+use crate::bench::{self, Entry, Parameters, best_peer, callgrind, domain, flame};
 use crate::contest::{Case, Looks, Work};
+use crate::machine::Machine;
 use crate::replay::{Mode, Touch};
 
 /// What `hectare bench` can be given.
@@ -109,8 +110,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 let known: Vec<_> = parameters.more.keys().cloned().collect();
                 match key {
                     "seed" => {
-                        parameters.seed =
-                            value.parse().with_context(|| format!("--set `{setting}`"))?;
+                        parameters.seed = value.parse().map_err(|_| {
+                            anyhow!("--set {setting}: seed of {name} can be {}", domain::SEED)
+                        })?;
                     }
                     _ => {
                         let slot = parameters.more.get_mut(key).with_context(|| {
@@ -123,15 +125,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     }
                 }
             }
+            let mut threads: Vec<usize> = args.threads.iter().map(|number| number.get()).collect();
+            if threads.is_empty() {
+                threads.push(parameters.threads);
+            }
+            let memory_bytes = Machine::probe().memory_bytes;
+            for &threads in &threads {
+                let parameters = Parameters { threads, ..parameters.clone() };
+                domain::check(workload, &parameters, memory_bytes)?;
+            }
             if args.callgrind {
                 return count(&args, name, &parameters);
             }
             if let Some(folder) = &args.flame {
                 return flame(&args, name, &parameters, folder);
-            }
-            let mut threads: Vec<usize> = args.threads.iter().map(|number| number.get()).collect();
-            if threads.is_empty() {
-                threads.push(parameters.threads);
             }
             let cases = threads
                 .into_iter()
