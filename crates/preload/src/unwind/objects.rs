@@ -66,7 +66,8 @@ impl Object {
     }
 
     /// The addresses of the mapped part of the object that its table lies in: linkers put the
-    /// descriptions, of which the table is a list, into the same. `None` if the object does not begin with what tells.
+    /// descriptions, of which the table is a list, into the same. `None` if the object does not
+    /// begin with what tells.
     pub(super) fn part_with_table(&self) -> Option<Range<usize>> {
         // SAFETY: an object is readable from its start; all but odd ones begin with their headers.
         let head: libc::Elf64_Ehdr = unsafe { read(self.map_start) };

@@ -67,8 +67,8 @@ pub(super) struct Row {
 impl Row {
     pub(super) const UNKNOWN: Self = Self { stack: Stack::Unknown, rules: [Rule::Same; SLOTS] };
 
-    /// What of a row concerns the registers that have slots. It is of the description that is so far behind
-    /// the start of its section.
+    /// What of a row concerns the registers that have slots. It is of the description that is so far
+    /// behind the start of its section.
     pub(super) fn of<S: UnwindContextStorage<usize>>(
         row: &UnwindTableRow<usize, S>,
         description: usize,

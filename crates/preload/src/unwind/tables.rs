@@ -6,8 +6,8 @@
 //!                                                               ▼ rules changes from pc to pc
 //!   row: the caller's stack pointer (CFA), and where each register was saved, relative to it
 //! ```
-//! The crate `gimli` reads them, with all that it needs in the frame of [`rules`]; of what is malformed,
-//! and where there is no table, the answer is `None`.
+//! The crate `gimli` reads them, with all that it needs in the frame of [`rules`]; of what is
+//! malformed, and where there is no table, the answer is `None`.
 //!
 //! Linux Standard Base 5.0, 10.6; DWARF 5, 6.4.
 
@@ -71,13 +71,13 @@ fn rules_at(pc: usize, known: &mut Known) -> Option<Rules> {
 
 pub(super) type Bytes = EndianSlice<'static, NativeEndian>;
 
-/// A context on the stack, which a sample may find nearly used up. Compilers nest no remembered rows, and save
-/// a dozen registers (AArch64: ten more of floating-point numbers).
+/// A context on the stack, of which a sample may find little left. Compilers save a dozen registers
+/// (AArch64: ten more of floating-point numbers), and nest no rows that they remember.
 struct OnStack;
 
 impl UnwindContextStorage<usize> for OnStack {
     type Rules = [(Register, RegisterRule<usize>); 24];
-    type Stack = [UnwindTableRow<usize, Self>; 3];
+    type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
 /// The rules at `pc`, which lies in `object`.
