@@ -49,7 +49,7 @@ impl<S: System> Backend<S> {
         let bytes = align_up(bytes, METADATA_ALIGN);
         let fresh = state.metadata.is_none() || state.metadata_left_bytes < bytes;
         if fresh {
-            let chunk = align_up(METADATA_CHUNK_BYTES, self.source.page_bytes());
+            let chunk = align_up(METADATA_CHUNK_BYTES.max(bytes), self.source.page_bytes());
             state.metadata = Some(self.source.get(chunk, self.source.page_bytes()).ok()?);
             state.metadata_left_bytes = chunk;
             state.metadata_bytes += chunk;
