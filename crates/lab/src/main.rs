@@ -33,6 +33,7 @@ mod runner;
 mod scratch;
 mod stats;
 mod subject;
+mod within;
 
 use clap::{Parser, Subcommand};
 

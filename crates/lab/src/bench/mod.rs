@@ -298,6 +298,11 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
     })
 }
 
+/// What a study was given; wrong arguments and `--help` end the command as they do for a verb.
+fn study_args<T: clap::Parser>(args: &[String]) -> T {
+    T::try_parse_from(args).unwrap_or_else(|error| error.exit())
+}
+
 /// A range of sizes in bytes, as `512..576`.
 fn parse_range(text: &str) -> anyhow::Result<(usize, usize)> {
     let range = text.split_once("..").context("a range of sizes is LOW..HIGH")?;

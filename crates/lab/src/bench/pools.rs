@@ -19,6 +19,7 @@ use hectare_pool::{Handle, Pool};
 use super::{Study, parse_range};
 use crate::pools;
 use crate::report::{Report, Row, Series};
+use crate::within::within;
 
 /// The study behind `hectare bench pools`.
 pub(crate) struct Pools;
@@ -37,16 +38,16 @@ struct Args {
     #[arg(long, num_args = 1.., default_values_t = DEFAULT_POOLS.map(str::to_owned))]
     pools: Vec<String>,
     /// Slots, each with an object
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = within(1_usize, 10_000_000))]
     slots: usize,
     /// Frees with allocations in each run
-    #[arg(long, default_value_t = 50_000)]
+    #[arg(long, default_value_t = 50_000, value_parser = within(1_usize, 100_000_000))]
     steps: usize,
     /// Runs of each window; the median counts
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
     runs: usize,
     /// Measure every Nth window of 64 bytes
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = within(1_usize, 64))]
     every: usize,
     /// Measure only this range of sizes, as `512..576`
     #[arg(long, value_parser = parse_small_range)]
@@ -206,11 +207,7 @@ impl Study for Pools {
     }
 
     fn run(&self, args: &[String]) -> anyhow::Result<Report> {
-        let args = Args::try_parse_from(args)?;
-        ensure!(
-            args.slots > 0 && args.steps > 0 && args.runs > 0 && args.every > 0,
-            "zero is no number of slots, steps, runs or windows"
-        );
+        let args = super::study_args::<Args>(args);
         if args.callgrind {
             return counted::count(&args);
         }

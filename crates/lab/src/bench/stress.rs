@@ -11,28 +11,29 @@ use hectare_pool::{Handle, Pool};
 use super::Study;
 use crate::pools;
 use crate::report::{Report, Row, Series, columns};
+use crate::within::within;
 
 /// The study behind `hectare bench stress`.
 pub(crate) struct Stress;
 
-/// What can stand after `hectare bench stress`.
+/// What can stand after `hectare bench stress --`.
 #[derive(Parser)]
-#[command(name = "hectare bench stress", no_binary_name = true)]
+#[command(name = "hectare bench stress --", no_binary_name = true)]
 struct Args {
     /// Pools to measure
     #[arg(long, value_delimiter = ' ', num_args = 1.., default_values_t = ["xv".to_owned(), "zs".to_owned(), "dense".to_owned()])]
     pools: Vec<String>,
     /// Coin flips
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = within(1_u64, 100_000_000))]
     ops: u64,
     /// The most objects alive at once
-    #[arg(long, default_value_t = 65_536)]
+    #[arg(long, default_value_t = 65_536, value_parser = within(1_usize, 100_000_000))]
     max_live: usize,
     /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many seeds; each has rows of its own, and behind them stands their mean
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, default_value_t = 3, value_parser = within(1_u64, 10_000))]
     runs: u64,
 }
 
@@ -219,7 +220,7 @@ impl Study for Stress {
     }
 
     fn run(&self, args: &[String]) -> anyhow::Result<Report> {
-        let args = Args::try_parse_from(args)?;
+        let args = super::study_args::<Args>(args);
         let mut report = Report::new("bench stress");
         report.parameter("ops", args.ops);
         report.parameter("max_live", args.max_live);
@@ -227,7 +228,7 @@ impl Study for Stress {
         report.parameter("runs", args.runs);
         for sizes in SIZES {
             let first_row = report.rows.len();
-            for seed in args.seed..args.seed + args.runs {
+            for seed in (0..args.runs).map(|nth| args.seed.wrapping_add(nth)) {
                 let flips = sizes.flips(args.ops, args.max_live, seed);
                 let workload = format!("{}, seed {seed}", sizes.name);
                 for (first, spec) in args.pools.iter().enumerate().map(|(at, spec)| (at == 0, spec))

@@ -12,11 +12,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use clap::Parser;
-
 use super::{Study, parse_range};
 use crate::report::{Report, Row, Series};
 use crate::stats::geometric_mean;
+use crate::within::within;
 use subjects::{Arena, Library, Subject, Who, Work};
 
 /// The study behind `hectare bench tlsf`.
@@ -27,25 +26,25 @@ pub(crate) struct Tlsf;
 #[command(name = "hectare bench tlsf --", no_binary_name = true)]
 struct Args {
     /// Slots, each of which holds one block
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = within(1_usize, 10_000_000))]
     slots: usize,
     /// Replacements of a slot's block timed, in each window and round
-    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = within(1_usize, 100_000_000))]
     ops: usize,
     /// From one window of sizes to the next, in bytes; the windows are 64 bytes wide
-    #[arg(long, value_name = "BYTES", default_value_t = 512)]
+    #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = within(1_usize, 1 << 20))]
     step: usize,
     /// The largest size
-    #[arg(long, value_name = "BYTES", default_value_t = 16_384)]
+    #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = within(1_usize, 1 << 30))]
     largest: usize,
     /// Rounds of each window
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = within(1_usize, 10_000))]
     rounds: usize,
     /// Rounds of each wide range
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = within(1_usize, 10_000))]
     wide_rounds: usize,
     /// The arena in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 400)]
+    #[arg(long, value_name = "MIB", default_value_t = 400, value_parser = within(1_usize, 1 << 20))]
     arena_mib: usize,
     /// Only the subject of this name, or if there is none those whose name contains it; may be given
     /// several times
@@ -106,9 +105,7 @@ impl Study for Tlsf {
     }
 
     fn run(&self, args: &[String]) -> anyhow::Result<Report> {
-        let args = Args::try_parse_from(args).unwrap_or_else(|error| error.exit());
-        anyhow::ensure!(args.slots > 0 && args.ops > 0, "there must be slots and operations");
-        anyhow::ensure!(args.step > 0 && args.rounds > 0, "there must be a step and rounds");
+        let args = super::study_args::<Args>(args);
         let whos = args.subjects()?;
         if args.callgrind {
             return counted::count(&args, &whos);

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 use hectare_buddy::{MAX_ORDER, Order};
 
-use crate::output::place;
+use crate::output::place::{self, Kind};
 use crate::output::{self, export};
 use crate::report::Report;
 
@@ -52,16 +52,20 @@ struct Common {
     #[arg(short, long = "demo", value_name = "NAME")]
     demos: Vec<String>,
     /// Write the record as JSON (`-` is standard output)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Json))]
     json: Option<PathBuf>,
     /// Write an HTML page with the plots, or the first plot alone if the name ends in `.svg`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Html))]
     report: Option<PathBuf>,
 }
 
 impl Common {
     /// The allocators asked for, in the order of the table.
     fn subjects(&self) -> anyhow::Result<Vec<&'static subjects::Listed>> {
+        ensure!(
+            self.json.is_none() || self.json != self.report,
+            "--json and --report cannot both be written to one place: give one a file"
+        );
         for name in &self.demos {
             if !subjects::ALL.iter().any(|subject| subject.name == name) {
                 let names: Vec<&str> = subjects::ALL.iter().map(|subject| subject.name).collect();

@@ -6,6 +6,7 @@ use super::compare::trace_cases;
 use super::contesting::ContestArgs;
 use crate::contest::{Looks, Work};
 use crate::replay::{Mode, Touch};
+use crate::within::within;
 
 /// What `hectare replay` can be given.
 #[derive(clap::Args)]
@@ -23,7 +24,7 @@ pub(crate) struct Args {
     touch: Touch,
     /// Single operations told in the record, for a plot of latency over time: the slowest and an
     /// even sample of the others
-    #[arg(long, value_name = "N", default_value_t = 1500)]
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = within(0_usize, 1_000_000))]
     points: usize,
 }
 

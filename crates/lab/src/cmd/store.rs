@@ -20,6 +20,7 @@ use crate::pools;
 use crate::pools::process::Sources;
 use crate::pools::zram::{AlignedPage, Device};
 use crate::report::{Report, Row};
+use crate::within::within;
 
 /// What `hectare store` can be given.
 #[derive(clap::Args)]
@@ -33,13 +34,13 @@ pub(crate) struct Args {
     #[arg(long, num_args = 1.., default_values_t = ["lz4", "zstd"].map(str::to_owned))]
     codecs: Vec<String>,
     /// How many threads put and get
-    #[arg(long, num_args = 1.., default_values_t = [1, 2])]
+    #[arg(long, num_args = 1.., default_values_t = [1, 2], value_parser = within(1_usize, 1000))]
     threads: Vec<usize>,
     /// Store equal contents once
     #[arg(long)]
     dedup: bool,
     /// Rounds; the best time of each subject counts
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = within(1_usize, 1000))]
     rounds: usize,
     #[command(flatten)]
     outputs: Outputs,
@@ -48,8 +49,6 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     args.sources.check()?;
-    ensure!(args.rounds > 0, "zero is no number of rounds");
-    ensure!(!args.threads.contains(&0), "zero is no number of threads");
     let pages = args.sources.collect()?;
     ensure!(!pages.is_empty(), "there are no pages to store");
     let mut missing: Vec<_> = Device::missing().into_iter().collect();

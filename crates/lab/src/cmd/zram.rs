@@ -15,6 +15,7 @@ use crate::pools;
 use crate::pools::process::{self, Sources};
 use crate::pools::zram::{Account, Device};
 use crate::report::{Report, Row};
+use crate::within::within;
 
 /// What `hectare zram` can be given.
 #[derive(clap::Args)]
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "lz4")]
     algorithm: String,
     /// The kernel's CONFIG_ZSMALLOC_CHAIN_SIZE
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = within(1_usize, 16))]
     chain: usize,
     #[command(flatten)]
     outputs: Outputs,

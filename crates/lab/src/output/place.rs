@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Csv,
     /// Tables.
     Markdown,
-    /// A page.
+    /// A page, or one plot of it.
     Html,
     /// A trace.
     Trace,
@@ -44,7 +44,7 @@ impl Kind {
             Self::Json => head.first() == Some(&b'{') && holds("\"schema\""),
             Self::Csv => head.starts_with(b"subject,workload"),
             Self::Markdown => head.starts_with(b"### "),
-            Self::Html => holds("<title>hectare"),
+            Self::Html => holds("<title>hectare") || head.starts_with(b"<svg"),
             Self::Trace => head.starts_with(b"HECTRACE"),
         }
     }

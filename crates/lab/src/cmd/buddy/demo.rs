@@ -10,6 +10,7 @@ use hectare_buddy::{FrameId, Order};
 use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
 use super::{Common, frames, order};
 use crate::report::{Report, Row};
+use crate::within::within;
 
 /// What the demo can be given.
 #[derive(clap::Args)]
@@ -41,7 +42,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "THREADS", value_delimiter = ',', default_values_t = [1])]
     threads: Vec<usize>,
     /// Measurements of each allocator; the median is told
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
     rounds: usize,
 }
 
@@ -237,7 +238,6 @@ fn lines(args: &Args, order: Order) -> anyhow::Result<Vec<Measured>> {
 fn check(args: &Args) -> anyhow::Result<()> {
     ensure!(!args.threads.contains(&0), "0 threads were asked for: there must be at least one");
     ensure!(args.batch > 0, "a batch of 0 blocks was asked for: it must have at least one");
-    ensure!(args.rounds > 0, "0 rounds were asked for: there must be at least one");
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
     let threads = args.threads.iter().copied().max().unwrap_or(1);
     ensure!(

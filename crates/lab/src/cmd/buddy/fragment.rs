@@ -14,6 +14,7 @@ use super::Common;
 use super::picture::Occupancy;
 use super::subjects::{Job, Subject};
 use crate::report::{Report, Row, Series};
+use crate::within::within;
 
 /// What `hectare buddy fragment` can be given.
 #[derive(clap::Args)]
@@ -24,7 +25,7 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [50, 70, 90])]
     load: Vec<usize>,
     /// Rounds of reallocation
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = within(1_usize, 100_000))]
     rounds: usize,
     /// Managed frames, a multiple of 512
     #[arg(long, default_value_t = 1 << 18)]
@@ -119,7 +120,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for &load in &args.load {
         ensure!((1..100).contains(&load), "a load of {load} %: give one from 1 to 99");
     }
-    ensure!(args.rounds > 0, "0 rounds were asked for: there must be at least one");
     let mut report = Report::new("buddy fragment");
     report.parameter("frames", args.frames);
     report.parameter("rounds", args.rounds);

@@ -24,6 +24,7 @@ use super::Common;
 use super::demo::median;
 use super::subjects::{FRAME_BYTES, Growth, Job, Listed, Subject, Words};
 use crate::report::{Report, Row};
+use crate::within::within;
 
 /// What `hectare buddy runs` can be given.
 #[derive(clap::Args)]
@@ -34,13 +35,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
     /// Requests of the generator
-    #[arg(long, default_value_t = 200_000)]
+    #[arg(long, default_value_t = 200_000, value_parser = within(1_usize, 100_000_000))]
     ops: usize,
     /// Frames that the generator keeps in use
     #[arg(long, value_name = "FRAMES", default_value_t = 1 << 16)]
     live: usize,
     /// Measurements of each candidate; the median is told
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
     rounds: usize,
     /// Seed of the generator
     #[arg(long, default_value_t = 1)]
@@ -412,8 +413,6 @@ fn candidates(common: &Common) -> anyhow::Result<Vec<Candidate>> {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    ensure!(args.rounds > 0, "0 rounds were asked for: there must be at least one");
-    ensure!(args.ops > 0, "0 requests were asked for: there must be at least one");
     ensure!(
         (2048..=1 << 19).contains(&args.live),
         "{} frames in use were asked for: give 2048 to 524288 (2 GiB)",

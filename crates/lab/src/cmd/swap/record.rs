@@ -15,6 +15,7 @@ use anyhow::{Context, ensure};
 use super::{Event, MAGIC};
 use crate::machine::page_bytes;
 use crate::pools::process;
+use crate::within::within;
 
 /// What compresses; lengths depend on its version.
 const COMPRESSOR: &str = "LZ4 by lz4_flex 0.11.6";
@@ -29,10 +30,10 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// How often to look
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = within(1_u32, 1_000_000))]
     samples: u32,
     /// Milliseconds between two looks
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 500, value_parser = within(1_u64, 3_600_000))]
     every_ms: u64,
 }
 

@@ -13,6 +13,7 @@ use hectare_tlsf::{Growing, GrowthPolicy};
 
 use crate::output::Outputs;
 use crate::report::{Report, Row, Series};
+use crate::within::within;
 
 /// What `hectare tlsf regions` can be given.
 #[derive(clap::Args)]
@@ -23,10 +24,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KIB,…", value_delimiter = ',', default_values_t = [4, 8, 16, 32, 64, 128])]
     regions: Vec<usize>,
     /// Pages of the swap device
-    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = within(1_usize, 10_000_000))]
     pages: usize,
     /// Writes
-    #[arg(long, value_name = "N", default_value_t = 400_000)]
+    #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = within(1_usize, 100_000_000))]
     writes: usize,
     /// Seed of the sizes and of the order
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -44,7 +45,6 @@ type Write = (usize, usize);
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    anyhow::ensure!(args.pages > 0 && args.writes > 0, "there must be pages and writes");
     let writes = writes(args);
     let mut report = Report::new("tlsf regions");
     report.parameter("pages", args.pages as u64);

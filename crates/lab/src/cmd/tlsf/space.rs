@@ -13,6 +13,7 @@ use crate::bench::tlsf::subjects::{Arena, Library, Subject, Who, Work};
 use crate::cmd::compare::bundled_traces;
 use crate::output::Outputs;
 use crate::report::{Report, Row};
+use crate::within::within;
 
 /// What `hectare tlsf space` can be given.
 #[derive(clap::Args)]
@@ -20,19 +21,19 @@ pub(crate) struct Args {
     #[command(flatten)]
     outputs: Outputs,
     /// Operations of each run
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = within(1_usize, 100_000_000))]
     ops: usize,
     /// Most blocks live at once
-    #[arg(long, value_name = "N", default_value_t = 65_536)]
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = within(1_usize, 10_000_000))]
     slots: usize,
     /// Runs with seeds of their own
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = within(1_u64, 1000))]
     seeds: u64,
     /// Traces to replay instead of the bundled ones; may be given several times
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
     /// Rounds of each trace, the fastest of which is told; 0 replays none
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = within(0_usize, 1000))]
     trace_rounds: usize,
     /// A C TLSF with mattconte's names, as a shared library; may be given several times
     #[arg(long = "library", value_name = "FILE")]

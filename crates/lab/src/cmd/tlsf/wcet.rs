@@ -14,6 +14,7 @@ use crate::progress::Progress;
 use crate::replay::clock::{Rate, ticks};
 use crate::report::{Report, Row};
 use crate::runner::{affinity, pin_to};
+use crate::within::within;
 
 /// What no malloc and no free may exceed, in instructions.
 const BOUND_INSTRUCTIONS: u64 = 200;
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     outputs: Outputs,
     /// Calls timed for the distribution of latencies
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = within(1_usize, 100_000_000))]
     latencies: usize,
 }
 
