@@ -245,7 +245,8 @@ impl<S: System> Backend<S> {
         let Some(region) = state.regions[index].as_mut() else { return };
         // SAFETY: the run begins in this region, and is being given back.
         unsafe { self.views[index].mark_run(start.addr().get(), ClassId::NONE) };
-        region.give_run(start, frames);
+        // SAFETY: as above.
+        unsafe { region.give_run(start, frames, &self.views[index]) };
         self.gave(state, frames);
     }
 

@@ -9,7 +9,7 @@
 //! 2. If fewer than [`NOTED`] are noted, it is all there are, but for those that had no room when
 //!    they came and have not changed since.
 
-use hectare_base::align::align_down;
+use hectare_base::align::{align_down, align_up};
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
 
 use crate::class::MAX_SMALL_BYTES;
@@ -86,15 +86,16 @@ impl DirtyFrames {
         Some(first)
     }
 
-    /// Takes `frames` frames out of the shortest run that has as many.
-    pub(crate) fn take_best(&mut self, frames: usize) -> Option<FrameId> {
-        let fits = |note: &&Note| note.length() >= frames;
+    /// Takes `frames` frames at a multiple of `align` out of the shortest run that has as many.
+    pub(crate) fn take_best(&mut self, frames: usize, align: usize) -> Option<FrameId> {
+        let first = |note: &Note| align_up(note.start(), align);
+        let fits = |note: &&Note| first(note) + frames <= note.end();
         match self.notes[..self.len].iter().filter(fits).min() {
             Some(best) => {
-                let first = FrameId(best.start());
+                let first = FrameId(first(best));
                 self.take_at(first, frames).then_some(first)
             }
-            None if self.len == NOTED || frames <= SHORT_FRAMES => self.take_lowest(frames, 1),
+            None if self.len == NOTED || frames <= SHORT_FRAMES => self.take_lowest(frames, align),
             None => None,
         }
     }
@@ -250,7 +251,7 @@ mod tests {
                     let long = runs(&free).into_iter().filter(|run| run.1 > SHORT_FRAMES);
                     let is_known = long.clone().count() < NOTED;
                     let best = long.filter(|run| run.1 >= frames).min_by_key(|run| run.1);
-                    let taken = dirty.take_best(frames).map(|first| first.0);
+                    let taken = dirty.take_best(frames, 1).map(|first| first.0);
                     if is_known {
                         assert_eq!(taken, best.map(|run| run.0), "{frames} frames");
                         fitted += usize::from(best.is_some());

@@ -247,7 +247,7 @@ impl<S: System> Hardened<S> {
             // A run may have been kept from a request for more.
             (Place::Run { frames }, None) => {
                 let least = heap.frames_for(with_page);
-                (least..=least + least / 4).contains(&frames)
+                (least..=2 * least).contains(&frames)
             }
             (Place::Huge { bytes }, None) => {
                 bytes == with_page.next_multiple_of(heap.source().page_bytes())

@@ -32,7 +32,7 @@ use crate::cache::Cache;
 use crate::class::ClassId;
 use crate::heap::Heap;
 use crate::region::FRAME_BYTES;
-use crate::run_cache::{MAX_KEPT_FRAMES, RunCache};
+use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
 use crate::seat::Seat;
 
 /// How many runs of one length a thread keeps.
@@ -68,8 +68,8 @@ impl OwnRuns {
     }
 
     #[inline(always)]
-    fn pop(&mut self, frames: usize) -> Option<usize> {
-        let (first, _) = self.kept.pop(frames)?;
+    fn pop(&mut self, frames: usize, near: Near) -> Option<usize> {
+        let (first, _) = self.kept.pop(frames, near)?;
         self.idle_frames = self.idle_frames.min(self.kept.frames());
         Some(first)
     }
@@ -127,8 +127,8 @@ impl<S: System> Heap<S> {
         let Some(mut runs) = (unsafe { (*cache.as_ptr()).runs }) else { return null };
         // SAFETY: invariant 2.
         let runs = unsafe { runs.as_mut() };
-        let Some(first) = runs.pop(bytes.div_ceil(FRAME_BYTES)) else { return null };
         let view = self.backend.first_view();
+        let Some(first) = runs.pop(bytes.div_ceil(FRAME_BYTES), view.near()) else { return null };
         let start = view.at(first);
         // SAFETY: a run of this region that was this thread's to keep.
         unsafe { view.mark_run(start.addr(), ClassId::RUN) };

@@ -18,6 +18,7 @@
 
 #[cfg(any(test, feature = "validate"))]
 mod check;
+mod filling;
 mod frontier;
 mod going_back;
 mod huge_pages;
@@ -38,9 +39,10 @@ use hectare_pages::{PageSource, SourceError};
 use crate::class::SLAB_BYTES;
 use crate::dirty::{DirtyFrames, take_range};
 use crate::huge::MIN_HUGE_BYTES;
-use crate::run_cache::{MAX_KEPT_FRAMES, RunCache};
+use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
 use crate::slab::Slab;
 
+use filling::Filling;
 use huge_pages::{HUGE_PAGES_FROM_BYTES, LONG_FRAMES};
 use table::Table;
 pub(crate) use view::{RegionView, SlabTable};
@@ -67,6 +69,7 @@ pub(crate) struct Region {
     plain_until: usize,
     /// Clean frames that were taken for long runs.
     filled_frames: usize,
+    filling: Filling,
     clean: Bitset<'static>,
     dirty: DirtyFrames,
     cached: RunCache<CACHED_DEPTH>,
@@ -182,6 +185,7 @@ impl Region {
         view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
         view.slabs.store(part(page_map + run_lengths).as_ptr().cast(), Relaxed);
         view.run_lengths.store(part(page_map).as_ptr().cast(), Relaxed);
+        view.set_near(Near::USUAL);
         view.start.store(start.expose_provenance().get(), Relaxed);
         Ok(Self {
             start,
@@ -191,6 +195,7 @@ impl Region {
             huge_from: HUGE_PAGES_FROM_BYTES,
             plain_until: 0,
             filled_frames: 0,
+            filling: Filling::new(),
             clean,
             dirty: DirtyFrames::new(dirty),
             cached: RunCache::new(),
@@ -219,8 +224,15 @@ impl Region {
     ) -> Result<Run, Refusal> {
         match wanted {
             Wanted::Run { frames, align, fills } => {
-                let run = self.take_run(frames, align, fills, source, view)?;
-                if fills && run.bare_frames > 0 && frames >= LONG_FRAMES {
+                let is_sparse = self.is_for_sparse(frames);
+                let frontier = self.frontier;
+                let run = self.take_run(frames, align, fills && !is_sparse, source, view)?;
+                if fills {
+                    self.filling.note_taken(&run);
+                }
+                if is_sparse {
+                    self.stay_plain(frontier, source);
+                } else if fills && run.bare_frames > 0 && frames >= LONG_FRAMES {
                     self.note_filled(run, source);
                 }
                 Ok(run)
@@ -244,7 +256,7 @@ impl Region {
         }
         if align == 1
             && frames <= MAX_KEPT_FRAMES
-            && let Some((first, frames)) = self.cached.pop(frames)
+            && let Some((first, frames)) = self.cached.pop(frames, view.near())
         {
             return Ok(Run::holding(self.at(FrameId(first)), frames));
         }
@@ -252,9 +264,10 @@ impl Region {
             // For what is never kept, the kept ones are but holes in the ranges that it needs.
             self.uncache();
         }
+        let grid = if align == 1 && self.is_for_sparse(frames) { SLAB_FRAMES } else { align };
         let dirty = self
-            .take_dirty(frames, align)
-            .or_else(|| self.uncache().then(|| self.take_dirty(frames, align))?);
+            .take_dirty(frames, grid)
+            .or_else(|| self.uncache().then(|| self.take_dirty(frames, grid))?);
         if let Some(first) = dirty {
             return Ok(Run::holding(self.at(first), frames));
         }
@@ -264,12 +277,14 @@ impl Region {
         {
             return Ok(run);
         }
-        if align == 1
+        if grid == 1
             && let Some((first, bare_frames)) = self.take_lengthened(frames, source, view)
         {
             return Ok(Run { bare_frames, ..Run::holding(self.at(first), frames) });
         }
-        let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
+        let first = take_range(&mut self.clean, frames, grid)
+            .or_else(|_| take_range(&mut self.clean, frames, align))
+            .map_err(|_| Refusal::NoRange)?;
         let refaults = first.0 < self.touched;
         self.touch_clean(first, frames, source, view)?;
         let huge = !refaults && self.is_huge_from(first);
@@ -296,7 +311,11 @@ impl Region {
 
     /// Takes dirty frames: a block for what is one, the best fit for other runs.
     fn take_dirty(&mut self, frames: usize, align: usize) -> Option<FrameId> {
-        if align > 1 { self.dirty.take_lowest(frames, align) } else { self.dirty.take_best(frames) }
+        if frames == SLAB_FRAMES && align == SLAB_FRAMES {
+            self.dirty.take_lowest(frames, align)
+        } else {
+            self.dirty.take_best(frames, align)
+        }
     }
 
     /// Takes the longest dirty run with the clean frames behind it, if no more of these than dirty ones
@@ -346,7 +365,15 @@ impl Region {
 
     /// Takes back a large object's run. The next of the same length is likely to be this one: so
     /// it is kept as it is, in place of all others if there is no room.
-    pub(crate) fn give_run(&mut self, start: NonNull<u8>, frames: usize) {
+    ///
+    /// # Safety
+    /// Nobody uses what is in it.
+    pub(crate) unsafe fn give_run(&mut self, start: NonNull<u8>, frames: usize, view: &RegionView) {
+        // SAFETY: the caller's promise; what was in use is committed.
+        if unsafe { self.filling.look(start, frames) } {
+            let is_sparse = self.is_sparse();
+            view.set_near(if is_sparse { Near::WIDE } else { Near::USUAL });
+        }
         let first = self.frame_of(start);
         if self.cached.frames() + frames > MAX_CACHED_FRAMES {
             self.uncache();

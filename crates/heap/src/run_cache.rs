@@ -13,9 +13,16 @@
 /// eight to a doubling; there is no stack 0, and those above [`MAX_KEPT_FRAMES`] stay empty.
 const STACKS: usize = u64::BITS as usize;
 
-/// A run serves requests for its own length and for the two next shorter ones: it is at most a
-/// quarter longer than what was asked for.
-const NEAR: u64 = 0b111;
+/// The lengths of which a kept run may be, a bit each: that which was asked for, and longer ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Near(pub(crate) u64);
+
+impl Near {
+    /// The two next longer ones: at most a quarter longer than what was asked for.
+    pub(crate) const USUAL: Self = Self(0b111);
+    /// All up to twice as long.
+    pub(crate) const WIDE: Self = Self(0b1_1111_1111);
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Stack<const DEPTH: usize> {
@@ -62,12 +69,12 @@ static STACK_OF: [u8; MAX_KEPT_FRAMES + 1] = {
 
 #[inline(always)]
 fn stack_for(length: usize) -> Option<usize> {
-    STACK_OF.get(length).map(|&stack| usize::from(stack) % STACKS)
+    STACK_OF.get(length).map(|&stack| usize::from(stack))
 }
 
 /// How long a run is that serves `length` frames, if such runs are kept.
 pub(crate) fn stepped(length: usize) -> Option<usize> {
-    stack_for(length).map(|stack| usize::from(STACK_FRAMES[stack]))
+    stack_for(length).map(|stack| usize::from(STACK_FRAMES[stack % STACKS]))
 }
 
 impl<const DEPTH: usize> RunCache<DEPTH> {
@@ -85,7 +92,7 @@ impl<const DEPTH: usize> RunCache<DEPTH> {
     /// stack, with room.
     #[inline(always)]
     pub(crate) fn push(&mut self, start: usize, length: usize) -> bool {
-        let Some(index) = stack_for(length) else { return false };
+        let Some(index) = stack_for(length).map(|index| index % STACKS) else { return false };
         if usize::from(STACK_FRAMES[index]) != length {
             return false;
         }
@@ -103,11 +110,11 @@ impl<const DEPTH: usize> RunCache<DEPTH> {
     }
 
     /// The first frame of a run of at least `length` frames, from 1 to [`MAX_KEPT_FRAMES`], the
-    /// shortest that is kept, if it is at most a quarter longer; and its length.
+    /// shortest that is kept, if it is as long as `near` says; and its length.
     #[inline(always)]
-    pub(crate) fn pop(&mut self, length: usize) -> Option<(usize, usize)> {
+    pub(crate) fn pop(&mut self, length: usize, near: Near) -> Option<(usize, usize)> {
         let index = stack_for(length)?;
-        let near = self.filled >> index & NEAR;
+        let near = self.filled.wrapping_shr(index as u32) & near.0;
         if near == 0 { None } else { self.pop_from(index + near.trailing_zeros() as usize) }
     }
 
@@ -159,10 +166,24 @@ mod tests {
         let mut cache = RunCache::<4>::new();
         assert!([(100, 9), (200, 9), (300, 10)].iter().all(|&(s, n)| cache.push(s, n)));
         assert_eq!(cache.frames(), 28);
-        assert_eq!((cache.pop(9), cache.pop(9)), (Some((200, 9)), Some((100, 9))));
-        assert_eq!((cache.pop(7), cache.pop(11)), (None, None), "too long, too short");
-        assert_eq!(cache.pop(8), Some((300, 10)), "two lengths longer will do");
+        let mut pop = |length| cache.pop(length, Near::USUAL);
+        assert_eq!((pop(9), pop(9)), (Some((200, 9)), Some((100, 9))));
+        assert_eq!((pop(7), pop(11)), (None, None), "too long, too short");
+        assert_eq!(pop(8), Some((300, 10)), "two lengths longer will do");
         assert_eq!(cache.frames(), 0);
+    }
+
+    #[test]
+    fn serves_requests_down_to_a_half() {
+        let longest = |length: usize| {
+            let serves = |&frames: &usize| {
+                let mut cache = RunCache::<4>::new();
+                cache.push(0, frames) && cache.pop(length, Near::WIDE).is_some()
+            };
+            (length..=MAX_KEPT_FRAMES).filter(serves).max()
+        };
+        let twice = |n| stepped(n).map(|stepped| (2 * stepped).min(MAX_KEPT_FRAMES));
+        assert!((8..=MAX_KEPT_FRAMES).all(|n| longest(n) == twice(n)));
     }
 
     #[test]

@@ -4,11 +4,14 @@
      LD_PRELOAD=target/release/libhectare.so ./loops shuffled 60000
      LD_PRELOAD=target/release/libhectare.so ./loops runs 60000 60000 64
      LD_PRELOAD=target/release/libhectare.so ./loops table
+     LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
    table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random
+   buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
+                         are written
    threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one */
 #include <pthread.h>
 #include <stdint.h>
@@ -81,6 +84,35 @@ static void runs(size_t bytes, size_t more, size_t live) {
     printf("%.1f ns a pair\n", least_ns / pairs);
 }
 
+static const int buffer_pairs = 40000;
+
+static void *fill_buffers(void *nothing) {
+    char *buffers[48] = {0};
+    uint64_t random = state;
+    for (int i = 0; i < buffer_pairs; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        int place = (random >> 33) % 48, shift = 12 + (random >> 40) % 7;
+        size_t size = ((size_t)1 << shift) + ((random >> 20) & (((size_t)1 << shift) - 1));
+        free(buffers[place]);
+        buffers[place] = malloc(size);
+        memset(buffers[place], 1, size < 32768 ? size : 32768);
+    }
+    for (int i = 0; i < 48; i++) free(buffers[i]);
+    return nothing;
+}
+
+static void buffers(size_t count) {
+    pthread_t threads[64];
+    double start = now_ns();
+    if (count > 64) count = 64;
+    for (size_t i = 0; i < count; i++) pthread_create(&threads[i], NULL, fill_buffers, NULL);
+    for (size_t i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%.1f us a pair, %ld faults, %.1f MiB\n", (now_ns() - start) / 1e3 / buffer_pairs / count, usage.ru_minflt,
+           usage.ru_maxrss / 1024.0);
+}
+
 static void table(void) {
     const size_t count = 1400000;
     char **blocks = malloc(count * sizeof *blocks);
@@ -134,7 +166,8 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "shuffled") == 0 && number[0] > 0) shuffled(number[0]);
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
+    else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | threads N\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | buffers N | threads N\n"), 2;
     return 0;
 }

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 use hectare_pages::System;
 
 use super::{Backend, State};
-use crate::region::FRAME_BYTES;
+use crate::region::{FRAME_BYTES, Region};
 
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
 /// How long it takes to forget half of what was.
@@ -206,9 +206,12 @@ impl State {
     }
 
     /// How many frames may be dirty for no more to be resident than an eighth above the most that
-    /// was lately in use at once.
+    /// was lately in use at once; as much again where most of what is dirty was never touched.
     pub(super) fn headroom_frames(&self, held_frames: usize) -> usize {
         let peak = self.peak_held_frames.max(held_frames);
-        peak + peak / 8 + MIN_HEADROOM_BYTES / FRAME_BYTES - held_frames
+        let least = MIN_HEADROOM_BYTES / FRAME_BYTES;
+        let is_sparse = self.regions[0].as_ref().is_some_and(Region::is_sparse);
+        let headroom = if is_sparse { peak } else { peak / 8 };
+        peak + headroom + least - held_frames
     }
 }

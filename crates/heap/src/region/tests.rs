@@ -201,3 +201,65 @@ fn units_from_which_all_has_moved_are_no_holes() {
     let used_frames = committed_frames(&region) - region.empty_unit_frames();
     assert_eq!(used_frames, 8 * UNIT_FRAMES, "one frame of a unit is in use");
 }
+
+/// Takes runs of `frames` frames, has the first `filled` frames of each written, and gives them back:
+/// four at once, as often as it takes for a verdict.
+fn use_runs(region: &mut Region, view: &RegionView, frames: usize, filled: usize) -> Vec<Run> {
+    let wanted = Wanted::Run { frames, align: 1, fills: true };
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        region.decommit(0, &Os);
+        let runs: Vec<Run> =
+            (0..4).map(|_| region.take(wanted, &Os, view).expect("memory")).collect();
+        for run in &runs {
+            for frame in 0..filled {
+                // SAFETY: within the run.
+                unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
+            }
+            // SAFETY: the run just taken.
+            unsafe { region.give_run(run.start, run.frames, view) };
+        }
+        seen.extend(runs);
+    }
+    seen
+}
+
+#[test]
+fn what_stays_untouched_is_sparse() {
+    let (mut region, view) = open();
+    for (filled, near) in [(72, Near::USUAL), (36, Near::USUAL), (8, Near::WIDE), (60, Near::USUAL)]
+    {
+        use_runs(&mut region, &view, 72, filled);
+        assert_eq!(view.near(), near, "{filled} of 72");
+        let is_sparse = near == Near::WIDE;
+        assert_eq!((region.is_for_sparse(72), region.is_for_sparse(15)), (is_sparse, false));
+    }
+}
+
+#[test]
+fn sparse_runs_begin_where_slabs_do() {
+    let (mut region, view) = open();
+    use_runs(&mut region, &view, 72, 8);
+    let runs = use_runs(&mut region, &view, 72, 8);
+    let slab = |run: &Run| run.start.addr().get().is_multiple_of(SLAB_BYTES);
+    assert!(runs.iter().all(slab), "{runs:?}");
+    // What is kept serves half as much.
+    let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
+    let run = region.take(wanted, &Os, &view).expect("memory");
+    assert_eq!((run.frames, run.bare_frames), (72, 0));
+}
+
+#[test]
+fn sparse_runs_have_no_huge_pages() {
+    let (mut region, view) = open();
+    use_runs(&mut region, &view, 240, 8);
+    let wanted = Wanted::Run { frames: 240, align: 1, fills: true };
+    while region.frontier_bytes() < BYTES / 2 {
+        let run = region.take(wanted, &Os, &view).expect("memory");
+        assert!(!run.huge && region.huge_from >= HUGE_PAGES_FROM_BYTES);
+    }
+    assert_eq!(region.huge_from, region.frontier);
+    // A long run is filled as far as anybody knows.
+    take_units(&mut region, &view, 4, 1);
+    assert!(region.huge_from < region.frontier);
+}

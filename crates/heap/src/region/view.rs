@@ -1,10 +1,13 @@
 //! What of a region can be read without its lock: the way from an address to what it belongs to.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
 
 use super::FRAME_BYTES;
 use crate::class::{ClassId, SLAB_BYTES};
+use crate::run_cache::Near;
 use crate::slab::{Slab, SlabRef};
 
 /// What a thread must know of a region to tell where an address belongs, readable without a lock.
@@ -20,6 +23,7 @@ pub(crate) struct RegionView {
     pub(super) page_map_of_zero: AtomicPtr<AtomicU8>,
     pub(super) slabs: AtomicPtr<Slab>,
     pub(super) run_lengths: AtomicPtr<AtomicU32>,
+    near: AtomicU64,
 }
 
 impl RegionView {
@@ -30,7 +34,18 @@ impl RegionView {
             page_map_of_zero: AtomicPtr::new(core::ptr::null_mut()),
             slabs: AtomicPtr::new(core::ptr::null_mut()),
             run_lengths: AtomicPtr::new(core::ptr::null_mut()),
+            near: AtomicU64::new(0),
         }
+    }
+
+    /// How long kept runs may be for what is asked for.
+    #[inline(always)]
+    pub(crate) fn near(&self) -> Near {
+        Near(self.near.load(Relaxed))
+    }
+
+    pub(super) fn set_near(&self, near: Near) {
+        self.near.store(near.0, Relaxed);
     }
 
     /// How far behind the region's start `address` lies, if it lies in the committed part.
