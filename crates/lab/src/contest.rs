@@ -56,6 +56,13 @@ pub(crate) struct Looks {
     pub(crate) map: bool,
 }
 
+impl Looks {
+    fn wanted(self) -> impl Iterator<Item = Look> {
+        let all = [(Look::Latency, self.latency), (Look::Map, self.map)];
+        all.into_iter().filter_map(|(look, wanted)| wanted.then_some(look))
+    }
+}
+
 /// What a contestant is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -78,6 +85,13 @@ pub(crate) struct Contestant {
     pub(crate) subject: Subject,
     /// Its role.
     pub(crate) role: Role,
+}
+
+impl Contestant {
+    /// Whether it is there to show how far the figures can be believed.
+    fn is_control(&self) -> bool {
+        matches!(self.role, Role::Again | Role::Planted)
+    }
 }
 
 /// How many rounds are run.
@@ -162,8 +176,9 @@ impl Contest {
         let mut planned = self.planned_rounds(Duration::ZERO, 0, round_estimate);
         let mut random = fastrand::Rng::with_seed(self.seed);
         let per_round = (self.cases.len() * self.contestants.len()) as u64;
+        let looks = self.count_of_looks();
         while results.rounds < planned {
-            bar.set_length(planned as u64 * per_round);
+            bar.set_length(planned as u64 * per_round + looks);
             self.round(&warmed, &mut random, &mut results, &mut bar)?;
             if results.interrupted {
                 break;
@@ -172,8 +187,8 @@ impl Contest {
             let spent = begun.elapsed();
             planned = self.planned_rounds(spent, results.rounds, spent / results.rounds as u32);
         }
-        for (look, wanted) in [(Look::Latency, self.looks.latency), (Look::Map, self.looks.map)] {
-            if wanted && !results.interrupted {
+        for look in self.looks.wanted() {
+            if !results.interrupted {
                 self.look(look, &warmed, &mut results, &mut bar)?;
             }
         }
@@ -240,6 +255,16 @@ impl Contest {
         Ok(())
     }
 
+    /// How many runs [`Contest::look`] will make.
+    fn count_of_looks(&self) -> u64 {
+        let subjects = self.contestants.iter().filter(|contestant| !contestant.is_control());
+        let cases = self
+            .looks
+            .wanted()
+            .map(|look| self.cases.iter().filter(|case| case.can_be_looked_at(look)).count());
+        (subjects.count() * cases.sum::<usize>()) as u64
+    }
+
     /// One run per case and subject to look at something else than time and memory.
     fn look(
         &self,
@@ -253,11 +278,13 @@ impl Contest {
                 continue;
             }
             for (number, contestant) in self.contestants.iter().enumerate() {
-                let control = matches!(contestant.role, Role::Again | Role::Planted);
-                if control || results.is_out(index, number, &self.contestants) {
+                if contestant.is_control() {
                     continue;
                 }
-                bar.begin(format!("{look:?}: {} on {}", case.name, contestant.name));
+                bar.step(format!("{} of {} on {}", look.name(), case.name, contestant.name));
+                if results.is_out(index, number, &self.contestants) {
+                    continue;
+                }
                 let measured = self.attempt(index, number, look, warmed[index], results)?;
                 if results.interrupted {
                     return Ok(());

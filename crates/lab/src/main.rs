@@ -35,7 +35,8 @@ mod stats;
 mod subject;
 mod within;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Invariant 1: harness memory is mapped here, measured memory comes from `malloc`.
 #[global_allocator]
@@ -105,10 +106,31 @@ enum Verb {
     Child(cmd::child::Args),
 }
 
+/// Ends the command where its first word is no verb. The parser would speak of an unexpected argument,
+/// since without a verb the command takes those of `compare`.
+fn refuse_unknown_verb() {
+    let Some(word) = std::env::args_os().nth(1) else { return };
+    let mut command = Cli::command();
+    let is_option = word.as_encoded_bytes().starts_with(b"-");
+    if is_option || word == "help" || command.find_subcommand(&word).is_some() {
+        return;
+    }
+    let word = word.to_string_lossy();
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let verbs: Vec<&str> = verbs.map(|verb| verb.get_name()).collect();
+    let message = format!(
+        "there is no verb `{word}`; there are: {}. A program stands after `--`, as in `hectare \
+         compare -- {word}`",
+        verbs.join(", ")
+    );
+    command.error(ErrorKind::InvalidSubcommand, message).exit();
+}
+
 fn main() -> std::process::ExitCode {
     // `hectare … | head` ends as other commands do, without a panic about the closed pipe.
     // SAFETY: no other thread runs yet; the default action is what the process began with.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    refuse_unknown_verb();
     let cli = Cli::parse();
     let done = match cli.verb {
         None => cmd::compare::run(cli.compare),

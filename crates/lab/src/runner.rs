@@ -37,7 +37,7 @@ use crate::measure::{Usage, monotonic_ns};
 use crate::subject::Subject;
 pub(crate) use sample::{Sample, mean_bytes};
 pub(crate) use surroundings::{
-    Processors, Surroundings, affinity, parse_processors, pin_to, set_surroundings,
+    Processors, Surroundings, affinity, listed, parse_processors, pin_to, set_surroundings,
 };
 
 /// What is run.

@@ -495,8 +495,10 @@ fn a_daemon_that_still_runs_is_told() {
     }
     let folder = Folder::new("daemon");
     let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
+    // The daemon waits for its child: in place of its last command it would execute that, and be between
+    // two images at the moment that is looked at.
     let script = format!(
-        "(ls / > /dev/null; touch {word}; sleep 2) > /dev/null 2>&1 &\n\
+        "(ls / > /dev/null; sleep 2 & touch {word}; wait) > /dev/null 2>&1 &\n\
         while ! test -e {word}; do sleep 0.01; done"
     );
     let output = hectare(&["record", "--all", "-o", &trace, "--", "sh", "-c", &script]);
@@ -546,6 +548,15 @@ fn options_that_would_do_nothing_are_refused() {
         let output = hectare(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(stderr(&output).contains(part), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_word_that_is_no_verb_is_told_with_the_verbs() {
+    let output = hectare(&["reply", "x.hxt"]);
+    assert_eq!(output.status.code(), Some(2));
+    for part in ["there is no verb `reply`", "record, info, replay", "compare -- reply"] {
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
     }
 }
 

@@ -10,6 +10,7 @@ use super::contesting::ContestArgs;
 use crate::bench::{self, Entry, Parameters, best_peer, callgrind, domain, flame};
 use crate::contest::{Case, Looks, Work};
 use crate::machine::Machine;
+use crate::output::table;
 use crate::replay::{Mode, Touch};
 
 /// What `hectare bench` can be given.
@@ -268,8 +269,9 @@ fn list() {
             }
         };
         println!("{}", entry.name());
-        println!("    {about}");
-        println!("    source: {source}");
+        print!("{}", table::paragraph("    ", about));
+        print!("{}", table::paragraph("    ", &format!("source: {source}")));
+        // In one line, to be copied.
         println!("    {call}");
     }
 }

@@ -133,7 +133,7 @@ fn findings(machine: &Machine, knobs: &[Knob]) -> Vec<Finding> {
             "ASLR",
             machine.aslr.clone(),
             (machine.aslr != "0").then_some(
-                "left on on purpose: it is randomised over in the rounds, not frozen into a bias; \
+                "left on, on purpose: it is randomised over in the rounds, not frozen into a bias; \
                  --no-aslr freezes it",
             ),
         ),
@@ -141,7 +141,7 @@ fn findings(machine: &Machine, knobs: &[Knob]) -> Vec<Finding> {
         finding(
             "processors for measuring",
             runner::affinity()
-                .map_or_else(|_| "not visible".to_owned(), |cpus| format!("{cpus:?}")),
+                .map_or_else(|_| "not visible".to_owned(), |cpus| runner::listed(&cpus)),
             Some("--pin 1,2 keeps the measured processes on some, the harness on the others"),
         ),
         finding(

@@ -47,6 +47,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let usage = measured.usage;
     let mut row = Row::new(&subject.name, &case.name)
         .with("time_ns", measured.wall_ns)
+        .with("peak_bytes", measured.peak_bytes);
+    let span = measured.samples.first().zip(measured.samples.last());
+    if let Some((first, last)) = span
+        && let Some(mean) = runner::mean_bytes(&measured.samples, first.at_ns, last.at_ns)
+    {
+        row = row.with("mean_bytes", mean);
+    }
+    row = row
         .with("user_ns", usage.user_ns)
         .with("system_ns", usage.system_ns)
         .with("minor_faults", usage.minor_faults)
@@ -54,18 +62,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         .with("voluntary_switches", usage.voluntary_switches)
         .with("involuntary_switches", usage.involuntary_switches)
         .with("steal_ns", measured.steal_ns)
-        .with("exit_code", measured.exit_code)
-        .with("peak_bytes", measured.peak_bytes);
+        .with("exit_code", measured.exit_code);
     if subject == Subject::system()
         && let Some(linked) = Linked::of(&program)
     {
         row = row.with("allocator", linked.name());
-    }
-    let span = measured.samples.first().zip(measured.samples.last());
-    if let Some((first, last)) = span
-        && let Some(mean) = runner::mean_bytes(&measured.samples, first.at_ns, last.at_ns)
-    {
-        row = row.with("mean_bytes", mean);
     }
     let mut report = Report::new("run");
     report.rows.push(row);

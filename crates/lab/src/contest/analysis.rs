@@ -314,7 +314,7 @@ impl<'a> Analysis<'a> {
             report.series.extend(latency_over_time(subject, &case.name, &latency.points));
         }
         for (contestant, who) in self.contest.contestants.iter().enumerate() {
-            if matches!(who.role, Role::Again | Role::Planted) {
+            if who.is_control() {
                 continue;
             }
             let Some(run) = self.runs(index, contestant).last() else { continue };

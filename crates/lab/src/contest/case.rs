@@ -59,6 +59,17 @@ pub(super) enum Look {
     Map,
 }
 
+impl Look {
+    /// What is looked at.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Latency => "latency",
+            Self::Map => "map",
+        }
+    }
+}
+
 impl Case {
     pub(super) fn can_be_looked_at(&self, look: Look) -> bool {
         match self.work {

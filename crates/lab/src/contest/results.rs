@@ -1,6 +1,6 @@
 //! What a contest gave: the figures of every run, and who broke.
 
-use super::{Case, Contestant, Role};
+use super::{Case, Contestant};
 use crate::bench::{LatencyRecord, Memory};
 
 /// What any program has resident before it allocates (code, stack, C library), bytes: part of every
@@ -138,7 +138,7 @@ impl Results {
         contestant: usize,
         contestants: &[Contestant],
     ) -> bool {
-        let control = matches!(contestants[contestant].role, Role::Again | Role::Planted);
+        let control = contestants[contestant].is_control();
         self.broken.iter().any(|broken| {
             broken.case == case
                 && (broken.contestant == contestant || (control && broken.contestant == 0))

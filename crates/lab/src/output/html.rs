@@ -133,6 +133,7 @@ fn section(report: &Report) -> Value {
             .iter()
             .filter(|(_, value)| !value.is_object() && !value.is_array())
             .map(|(name, value)| {
+                let name = name.replace('_', " ");
                 context! { name, value => value.as_str().map_or_else(|| value.to_string(), str::to_owned) }
             })
             .collect::<Vec<_>>(),

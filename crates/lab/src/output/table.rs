@@ -46,8 +46,18 @@ impl Column {
 
 /// The report for the terminal that the command runs on, or for a pipe.
 pub(crate) fn text(report: &Report) -> String {
-    let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
-    text_within(report, width.unwrap_or(PIPE_WIDTH))
+    text_within(report, width())
+}
+
+/// A text in lines that fit, each indented.
+pub(crate) fn paragraph(indent: &str, text: &str) -> String {
+    let lines = layout::broken(text, width().saturating_sub(indent.len()));
+    lines.iter().map(|line| format!("{indent}{line}\n")).collect()
+}
+
+fn width() -> usize {
+    let of_terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    of_terminal.unwrap_or(PIPE_WIDTH)
 }
 
 fn text_within(report: &Report, width: usize) -> String {

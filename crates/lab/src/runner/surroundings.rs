@@ -23,6 +23,12 @@ pub(crate) struct Surroundings {
 
 static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
 
+/// Numbers of processors, as a person writes them.
+pub(crate) fn listed(processors: &[usize]) -> String {
+    let words: Vec<String> = processors.iter().map(usize::to_string).collect();
+    words.join(", ")
+}
+
 /// Sets them for all processes measured from here on; the harness moves to the other processors.
 ///
 /// # Errors
@@ -31,7 +37,8 @@ pub(crate) fn set_surroundings(surroundings: Surroundings) -> anyhow::Result<()>
     if let Some(pin) = &surroundings.pin {
         let all = affinity()?;
         if let Some(missing) = pin.0.iter().find(|cpu| !all.contains(cpu)) {
-            bail!("--pin: there is no processor {missing} for this command; there are {all:?}");
+            let all = listed(&all);
+            bail!("--pin: there is no processor {missing} for this command; there are: {all}");
         }
         let others: Vec<usize> = all.into_iter().filter(|cpu| !pin.0.contains(cpu)).collect();
         if others.is_empty() {
