@@ -81,6 +81,45 @@ fn descriptors_go_bit_by_bit_too() {
     assert!(slabs.iter().all(|slab| slab.class() == ClassId::NONE));
 }
 
+/// Makes pieces that no slab fits into dirty: all of each slab but a frame.
+fn give_pieces(region: &mut Region, slabs: &[SlabRef]) {
+    for &slab in slabs {
+        // SAFETY: within the slab.
+        region.give(unsafe { start_of(slab).add(FRAME_BYTES) }, SLAB_FRAMES - 1);
+    }
+}
+
+/// Takes a slab of a class that has `siblings`, and returns how many dirty frames came with it.
+fn dirty_beside(region: &mut Region, view: &RegionView, siblings: usize) -> usize {
+    let before = region.dirty_frames();
+    region.take(Wanted::Slab { siblings }, &Os, view).expect("memory");
+    region.dirty_frames() - before
+}
+
+#[test]
+fn a_class_that_fills_blocks_gets_one_in_spite_of_pieces() {
+    let (mut region, view) = open();
+    let slabs = take_slabs(&mut region, &view, 64);
+    give_pieces(&mut region, &slabs[..4]);
+    assert_eq!(dirty_beside(&mut region, &view, 31), 0, "less than a block of it");
+    assert_eq!(dirty_beside(&mut region, &view, 32), UNIT_FRAMES - SLAB_FRAMES);
+    take_slabs(&mut region, &view, 31);
+    give_pieces(&mut region, &slabs[4..18]);
+    assert_eq!(dirty_beside(&mut region, &view, 32), 0, "more than a few pieces");
+}
+
+#[test]
+fn a_region_that_has_shrunk_opens_no_block_beside_pieces() {
+    let (mut region, view) = open();
+    let slabs = take_slabs(&mut region, &view, 96);
+    for &slab in &slabs[64..] {
+        region.give(start_of(slab), SLAB_FRAMES);
+    }
+    region.decommit(0, &Os);
+    give_pieces(&mut region, &slabs[..4]);
+    assert_eq!(dirty_beside(&mut region, &view, 32), 0);
+}
+
 /// Takes a run of so many units that will be filled, and writes `byte` into each page of it.
 fn take_units(region: &mut Region, view: &RegionView, units: usize, byte: u8) -> Run {
     let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };
