@@ -80,8 +80,6 @@ impl Walk {
 
 /// What a bin needs of the backend.
 pub(crate) trait SlabSource {
-    /// A slab opened for `class`, which has `siblings` slabs now, or `None` when memory is out.
-    fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef>;
     /// Takes back the slab at `start`, which is empty.
     fn put_slab(&self, start: NonNull<u8>);
     /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map.
@@ -103,7 +101,7 @@ impl Bin {
     }
 
     /// Takes `count` objects, at most a [batch](ClassId::batch); fewer, if the slabs with room have
-    /// fewer; none, if there is none at all and memory is out.
+    /// fewer.
     pub(crate) fn take(
         &mut self,
         class: ClassId,
@@ -111,36 +109,52 @@ impl Bin {
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
-        let stretch = self.slabs.clamp(1, POPULATED_FRAMES);
-        while gathered.count() < count {
-            let Some(name) = self.fullest() else {
-                // A new slab only for want of a single object: a batch may be short.
-                if gathered.count() > 0 {
-                    return;
-                }
-                let Some(name) = source.get_slab(class, self.slabs) else {
-                    return;
-                };
-                // SAFETY: a slab fresh from the backend is this bin's, and its lock is held.
-                let slab = unsafe { name.get() };
-                self.slabs += 1;
-                self.free_objects += slab.free();
-                self.insert(name, slab);
-                continue;
-            };
+        while gathered.count() < count
+            && let Some(name) = self.fullest()
+        {
             // SAFETY: a listed slab is this bin's, and its lock is held.
             let slab = unsafe { name.get() };
             self.remove(name, slab);
-            let before = slab.free();
-            slab.take(count, gathered, stretch);
-            match slab.reappeared() {
-                0 => {}
-                frames => source.show(slab.start(), frames, class),
-            }
-            self.free_objects -= before - slab.free();
-            if slab.free() > 0 {
-                self.insert(name, slab);
-            }
+            self.take_unlisted(class, name, count, gathered, source);
+        }
+    }
+
+    /// As [`take`](Self::take), of a slab that was just opened for `class`; it is this bin's from now
+    /// on.
+    pub(crate) fn take_new(
+        &mut self,
+        class: ClassId,
+        name: SlabRef,
+        count: usize,
+        gathered: &mut Gathered,
+        source: &impl SlabSource,
+    ) {
+        self.slabs += 1;
+        // SAFETY: nobody else has a slab just opened.
+        self.free_objects += unsafe { name.get() }.free();
+        self.take_unlisted(class, name, count, gathered, source);
+    }
+
+    /// Takes objects of a slab that is on no list, and lists it if it has more.
+    fn take_unlisted(
+        &mut self,
+        class: ClassId,
+        name: SlabRef,
+        count: usize,
+        gathered: &mut Gathered,
+        source: &impl SlabSource,
+    ) {
+        // SAFETY: one of this bin's slabs, and its lock is held.
+        let slab = unsafe { name.get() };
+        let before = slab.free();
+        slab.take(count, gathered, self.slabs.clamp(1, POPULATED_FRAMES));
+        match slab.reappeared() {
+            0 => {}
+            frames => source.show(slab.start(), frames, class),
+        }
+        self.free_objects -= before - slab.free();
+        if slab.free() > 0 {
+            self.insert(name, slab);
         }
     }
 

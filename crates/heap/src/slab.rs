@@ -381,6 +381,25 @@ impl Slab {
     }
 }
 
+/// The memory of a slab that is still to be opened: a free of what the page map says lies there may
+/// reach the descriptor at any time, so that is written under the lock of the class's bin.
+#[derive(Debug)]
+pub(crate) struct FreshSlab {
+    pub(crate) name: SlabRef,
+    pub(crate) start: NonNull<u8>,
+    /// Its frames hold no memory yet.
+    pub(crate) bare: bool,
+}
+
+impl FreshSlab {
+    /// Opens it for `class`, whose bin's lock the caller holds.
+    pub(crate) fn open(self, class: ClassId) -> SlabRef {
+        // SAFETY: its memory was free until now, so whoever reaches the descriptor holds that lock.
+        unsafe { self.name.get() }.open(self.start, class, self.bare);
+        self.name
+    }
+}
+
 /// A slab's descriptor in the heap's metadata: there, and zeroed at worst, whatever the slab is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]

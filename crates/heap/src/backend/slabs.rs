@@ -8,18 +8,16 @@ use hectare_pages::System;
 use super::{Backend, State};
 use crate::class::ClassId;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES, Wanted};
-use crate::slab::SlabRef;
+use crate::slab::FreshSlab;
 
 impl<S: System> Backend<S> {
-    /// Takes a slab opened for `class`, which has `siblings` slabs now.
-    pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef> {
+    /// Takes memory for a slab of `class`, which has `siblings` slabs now.
+    pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
         let run = self.get_run(Wanted::Slab { siblings }, class)?;
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
         self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
-        // SAFETY: the run was free until now, so nobody else reaches its descriptor.
-        unsafe { name.get() }.open(run.start, class, run.clean && !run.huge);
-        Some(name)
+        Some(FreshSlab { name, start: run.start, bare: run.clean && !run.huge })
     }
 
     /// Takes back a slab that is empty.

@@ -33,7 +33,20 @@ impl<S: System> Heap<S> {
 
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut gathered = Gathered::NONE;
-        self.bins[class.index()].lock().take(class, count.min(class.batch()), &mut gathered, self);
+        let count = count.min(class.batch());
+        let mut bin = self.bins[class.index()].lock();
+        bin.take(class, count, &mut gathered, self);
+        // A new slab only for want of a single object: a batch may be short. To get one may take long,
+        // so not under the lock; threads that come here at once may each get one.
+        if gathered.count() == 0 {
+            let siblings = bin.counts().0;
+            drop(bin);
+            let fresh = self.get_slab(class, siblings)?;
+            bin = self.bins[class.index()].lock();
+            let name = self.open_slab(class, fresh);
+            bin.take_new(class, name, count, &mut gathered, self);
+        }
+        drop(bin);
         if self.source().page_bytes() <= FRAME_BYTES {
             for (start, bytes) in gathered.bare() {
                 // SAFETY: frames of a slab of which objects were just taken: committed, and they stay so.

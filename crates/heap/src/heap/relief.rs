@@ -125,8 +125,7 @@ impl<S: System> Heap<S> {
 
     /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
     /// has become free in slabs that a few objects, used or cached, keep from being empty.
-    /// Passes by the bins whose lock is held: the caller may hold one itself. Returns how many
-    /// bytes went.
+    /// Passes by the bins whose lock is held. Returns how many bytes went.
     #[cold]
     pub(super) fn scavenge(&self) -> usize {
         let live_bytes = self.live_bytes.load(Relaxed);

@@ -1,4 +1,4 @@
-//! What a bin needs of the backend.
+//! Slabs on their way between the backend and the bins.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -10,16 +10,23 @@ use crate::bin::SlabSource;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
-use crate::slab::SlabRef;
+use crate::slab::{FreshSlab, SlabRef};
 
-impl<S: System> SlabSource for Heap<S> {
-    fn get_slab(&self, class: ClassId, siblings: usize) -> Option<SlabRef> {
+impl<S: System> Heap<S> {
+    /// Memory for a slab of `class`, which has `siblings` slabs now; `None` when memory is out. To be
+    /// called without the lock of the class's bin.
+    pub(super) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
         if self.backend.should_scavenge() {
             self.scavenge();
         }
-        let name = self.backend.get_slab(class, siblings)?;
+        self.backend.get_slab(class, siblings)
+    }
+
+    /// Makes `fresh` a slab of `class`, whose bin's lock the caller holds.
+    pub(super) fn open_slab(&self, class: ClassId, fresh: FreshSlab) -> SlabRef {
+        let name = fresh.open(class);
         if self.seals_slabs.load(Relaxed) {
-            // SAFETY: a slab fresh from the backend is the caller's, who holds the bin's lock.
+            // SAFETY: a slab just opened is the caller's, who holds the bin's lock.
             let slab = unsafe { name.get() };
             let last = slab.withhold_last_frame();
             self.backend.become_bare(1);
@@ -31,9 +38,11 @@ impl<S: System> SlabSource for Heap<S> {
                 unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };
             }
         }
-        Some(name)
+        name
     }
+}
 
+impl<S: System> SlabSource for Heap<S> {
     fn put_slab(&self, start: NonNull<u8>) {
         if self.seals_slabs.load(Relaxed) {
             // SAFETY: the slab's last frame.
