@@ -9,9 +9,10 @@
 //! A block is opened where no slab's worth of memory is dirty. A run of a page among the slabs leaves
 //! fifteen frames that no slab fits into, though: so a class that will fill a whole block by itself gets
 //! one in spite of such pieces, as long as they are few and the heap has never shrunk. (In one that
-//! has, pieces come and go, and each time a block would be opened for what they could hold.)
+//! has, pieces come and go, and each time a block would be opened for what they could hold.) Where huge
+//! pages are asked for anyhow it does without: there the next slab is part of the last one.
 
-use hectare_buddy::FrameAllocator;
+use hectare_buddy::{FrameAllocator, FrameId};
 use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
@@ -54,6 +55,7 @@ impl Region {
             return siblings >= SIBLINGS_OF_GROWTH;
         }
         siblings >= SIBLINGS_OF_BLOCK
+            && !self.is_huge_from(FrameId(self.touched))
             && dirty <= FEW_FRAMES
             && self.dirty.longest().is_none_or(|(_, frames)| frames < SLAB_FRAMES)
             && self.left_frames() < UNIT_FRAMES
