@@ -1,0 +1,126 @@
+//! What is typed: wrong arguments, places for results, and the standard output.
+
+use super::*;
+
+#[test]
+fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
+    for (arguments, code, part) in [
+        (&["compare", "--assert", "rss(a) < b", "--", "true"][..], 2, "neither a number nor"),
+        (&["bench", "larson", "--threads", "0"], 2, "--threads"),
+        (&["bench", "larson", "--ops", "0"], 2, "--ops"),
+        (&["compare", "--pin", "999", "--", "true"], 1, "there is no processor 999"),
+        (&["replay", "no-such.hxt"], 1, "no-such.hxt: cannot read the trace: No such file"),
+    ] {
+        let output = hectare(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(part), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).matches("No such file").count() < 2, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_record_on_the_standard_output_stands_there_alone() {
+    let output = hectare(&[&TWO_ROUNDS[..], &["--json", "-", "--", "true"]].concat());
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+    assert_eq!(record["schema"], 1);
+    assert!(stderr(&output).contains("system again"), "the table is told beside it");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let script = format!("{HECTARE} bench --list | head -1");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(stderr(&output), "");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "churn\n");
+}
+
+#[test]
+fn places_are_looked_at_before_anything_is_measured() {
+    let folder = Folder::new("places");
+    let notes = folder.at("notes");
+    std::fs::write(&notes, "mine").unwrap();
+    let since = Instant::now();
+    for (option, place) in
+        [("--json", "/no/such/folder/f"), ("--report", &notes), ("--csv", &notes), ("--json", "/")]
+    {
+        let output = hectare(&["bench", "all", option, place]);
+        assert_eq!(output.status.code(), Some(2), "{option} {place}");
+        assert!(stderr(&output).contains(place), "{}", stderr(&output));
+    }
+    assert!(since.elapsed() < Duration::from_secs(5));
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
+    // The files that the main job leaves unasked do not overwrite others' either.
+    std::fs::write(folder.at("hectare-report.json"), "mine").unwrap();
+    let output = Command::new(HECTARE).current_dir(&folder.0).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("is no record of hectare"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_list_of_benchmarks_shows_what_can_be_typed() {
+    let list = String::from_utf8(hectare(&["bench", "--list"]).stdout).unwrap();
+    let calls: Vec<&str> = list.lines().filter_map(|l| l.trim().strip_prefix("hectare ")).collect();
+    assert!(calls.len() > 15, "{list}");
+    for call in calls.into_iter().filter(|call| !call.contains("--help")) {
+        let words: Vec<&str> = call.split(' ').chain(["--allocators", "nosuch"]).collect();
+        let output = hectare(&words);
+        assert!(stderr(&output).contains("`nosuch`"), "{call}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn nobodys_memory_is_read_unasked() {
+    let output = hectare(&["zram"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--all"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_result_that_cannot_be_printed_is_told_without_a_panic() {
+    for arguments in [&["bench", "--list"][..], &["doctor"], &["compare", "--help"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(HECTARE).args(arguments).stdout(full).output().unwrap();
+        if arguments.contains(&"--help") {
+            assert!(output.status.code().is_some(), "no panic: {:?}", output.status);
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("writing to the standard output: No space left"));
+    }
+    // What is said beside the result may be lost.
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let arguments = [&TWO_ROUNDS[..], &["--", "true"]].concat();
+    let output = Command::new(HECTARE).args(arguments).stderr(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    for (arguments, part) in [
+        (&["bench", "stress", "--rounds", "2"][..], "options of its own"),
+        (&["bench", "stress", "--assert", "time(a) < 1"], "options of its own"),
+        (&["bench", "pools", "--threads", "2"], "options of its own"),
+        (&["bench", "larson", "--only", "larson"], "of `hectare bench all`"),
+        (&["bench", "larson", "--callgrind", "--threads", "1,2"], "one number of --threads"),
+        (&["bench", "larson", "--set", "lives=x", "-a", "system"], "whole number from 1"),
+        (
+            &["bench", "larson", "--set", "slots=18446744073709551615"],
+            "--set slots=18446744073709551615: slots of larson can be a whole number from 1 to",
+        ),
+        (&["bench", "churn", "--ops", "900000000000"], "--ops 900000000000"),
+        (&["bench", "trees", "--threads", "1,4000000000"], "--threads 4000000000: threads of"),
+    ] {
+        let output = hectare(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(part), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_word_that_is_no_verb_is_told_with_the_verbs() {
+    let output = hectare(&["reply", "x.hxt"]);
+    assert_eq!(output.status.code(), Some(2));
+    for part in ["there is no verb `reply`", "record, info, replay", "compare -- reply"] {
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}

@@ -1,0 +1,92 @@
+//! What the command says when something fails: exit codes, messages, and nothing lost or left.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use hectare_trace::{Event, FileHeader, ObjectId, ThreadId, Writer};
+
+mod arguments;
+mod programs;
+mod recording;
+mod traces;
+
+const HECTARE: &str = env!("CARGO_BIN_EXE_hectare");
+
+fn hectare(arguments: &[&str]) -> Output {
+    Command::new(HECTARE).args(arguments).output().expect("the command starts")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A folder that goes with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("honesty-{name}"));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn script(&self, name: &str, text: &str) -> String {
+        let path = self.at(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether the recorder stands beside the command; says so when a test is skipped.
+fn recorder_is_here(test: &str) -> bool {
+    let here = Path::new(HECTARE).with_file_name("libhectare_recorder.so").exists();
+    if !here {
+        eprintln!("skipped: {test} needs libhectare_recorder.so (cargo build)");
+    }
+    here
+}
+
+fn compile(source: &str, flags: &[&str], target: &str) -> bool {
+    let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()))
+        .args(["-x", "c", "-", "-fno-builtin", "-o", target])
+        .args(flags)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a C compiler is needed");
+    compiler.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
+    compiler.wait().unwrap().success()
+}
+
+const TWO_ROUNDS: [&str; 5] = ["compare", "--allocators", "system", "--rounds", "2"];
+
+/// Waits until the program has written its word.
+fn wait_for(path: &str) {
+    let since = Instant::now();
+    while !Path::new(path).exists() {
+        assert!(since.elapsed() < Duration::from_secs(20), "{path} never came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn kill(child: &Child, signal: &str) {
+    assert!(
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success()
+    );
+}

@@ -1,0 +1,151 @@
+//! Programs that are measured: how they fail, what they are linked with, what they leave.
+
+use super::*;
+
+#[test]
+fn a_program_that_fails_is_told_with_its_code_and_not_measured_unless_asked() {
+    let compare = |more: &[&str]| hectare(&[&TWO_ROUNDS[..], more].concat());
+    let failed = compare(&["--", "sh", "-c", "exit 7"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(stderr(&failed).contains("sh under system: ended with exit code 7"));
+    let killed = compare(&["--", "sh", "-c", "kill -SEGV $$"]);
+    assert_eq!(killed.status.code(), Some(1));
+    assert!(stderr(&killed).contains("was killed by SIGSEGV"));
+    let asked = compare(&["--ignore-failure", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(asked.status.code(), Some(0), "{}", stderr(&asked));
+}
+
+/// An allocator that never takes anything back.
+const BUMP: &str = "#include <stddef.h>\nstatic char m[1 << 24]; static size_t at;\n\
+    void *malloc(size_t n) { void *p = m + at; at += (n + 31) & ~(size_t)15; return p; }\n\
+    void free(void *p) { (void)p; }\n\
+    void *calloc(size_t a, size_t b) { return malloc(a * b); }\n\
+    void *realloc(void *p, size_t n) { char *q = malloc(n); size_t i;\n\
+    for (i = 0; p && i < n; i++) q[i] = ((char *)p)[i]; return q; }\n";
+
+#[test]
+fn a_program_that_fails_under_one_allocator_is_told_with_its_name() {
+    let folder = Folder::new("one");
+    let library = folder.at("libbump.so");
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
+    let subjects = format!("system,bump={library}");
+    let output = hectare(&[
+        "compare",
+        "--allocators",
+        &subjects,
+        "--rounds",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "test -z \"$LD_PRELOAD\" || exit 9",
+    ]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(stderr(&output).contains("sh failed under bump: ended with exit code 9"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("broke: ended with exit code 9"));
+}
+
+#[test]
+fn the_allocator_that_a_program_links_is_named_where_it_is_measured() {
+    let folder = Folder::new("linked");
+    let library = folder.at("libbumplinked.so");
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
+    let program = folder.at("program");
+    let main = "#include <stdlib.h>\nint main(void) { free(malloc(100)); return 0; }";
+    let path = format!("-Wl,-rpath,{}", folder.at(""));
+    assert!(compile(main, &["-xnone", &library, &path], &program));
+    let json = folder.at("a.json");
+    let output = hectare(&[&TWO_ROUNDS[..], &["--json", &json, "--", &program]].concat());
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("system = libbumplinked.so"), "{told}{}", stderr(&output));
+    assert!(told.contains("program links libbumplinked.so"), "{told}");
+    let record = std::fs::read_to_string(&json).unwrap();
+    assert!(record.contains("\"allocator\": \"libbumplinked.so\""), "{record}");
+    let told = hectare(&[&TWO_ROUNDS[..], &["--", "true"]].concat());
+    assert!(!String::from_utf8_lossy(&told.stdout).contains("links"));
+}
+
+#[test]
+fn programs_that_cannot_be_preloaded_are_told_before_anything_is_run() {
+    let folder = Folder::new("static");
+    let program = folder.at("static");
+    if !compile("int main(void) { return 0; }\n", &["-static"], &program) {
+        eprintln!("skipped: no static C library is installed");
+        return;
+    }
+    let trace = folder.at("t.hxt");
+    for arguments in [
+        &["record", "-o", &trace, "--", &program][..],
+        &["choose", "--", &program],
+        &["compare", "--", &program],
+    ] {
+        let output = hectare(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("statically linked"), "{}", stderr(&output));
+    }
+    assert!(!Path::new(&trace).exists());
+}
+
+#[test]
+fn what_a_program_started_ends_with_it_when_it_is_ended_early() {
+    let folder = Folder::new("group");
+    let pid_file = folder.at("pid");
+    let script = format!("sleep 60 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}; wait");
+    let gone = || {
+        let pid = std::fs::read_to_string(&pid_file).unwrap();
+        let process = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
+        let since = Instant::now();
+        // Killed by now; somebody still has to wait for it.
+        while std::fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(since.elapsed() < Duration::from_secs(10), "process {pid} was left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::fs::remove_file(&pid_file).unwrap();
+    };
+    let output = hectare(&["run", "-a", "system", "--timeout", "1", "--", "sh", "-c", &script]);
+    assert!(stderr(&output).contains("did not end within 1 s"), "{}", stderr(&output));
+    gone();
+    for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
+        let mut child = Command::new(HECTARE)
+            .args(["run", "-a", "system", "--", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for(&pid_file);
+        kill(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), code);
+        gone();
+    }
+}
+
+#[test]
+fn the_figures_of_a_program_are_its_own_however_short_it_is() {
+    let folder = Folder::new("own-figures");
+    let program = folder.at("program");
+    let main = "#include <string.h>\nstatic char m[3 << 20];\n\
+        int main(void) { memset(m, 1, sizeof m); return 0; }";
+    assert!(compile(main, &["-O0"], &program));
+    let figure = |program: &str, name: &str| {
+        let output = hectare(&["run", "-a", "system", "--json", "-", "--", program]);
+        let record: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        record["rows"][0][name].as_f64().unwrap_or_else(|| panic!("no {name}: {record}"))
+    };
+    let mib = f64::from(1 << 20);
+    assert!((3.0..6.0).contains(&(figure(&program, "peak_bytes") / mib)));
+    assert!((0.5..3.0).contains(&(figure("true", "peak_bytes") / mib)));
+    // The launcher alone has some 250.
+    let faults = figure("true", "minor_faults");
+    assert!((20.0..200.0).contains(&faults), "{faults}");
+}
+
+#[test]
+fn what_is_preloaded_already_is_told_to_be_left_out() {
+    let output = Command::new(HECTARE)
+        .args(["compare", "-a", "system", "--rounds", "1", "--", "true"])
+        .env("LD_PRELOAD", "libm.so.6")
+        .output()
+        .unwrap();
+    let told = stderr(&output);
+    assert_eq!(told.matches("LD_PRELOAD=libm.so.6 is not passed on").count(), 1, "{told}");
+}

@@ -1,0 +1,171 @@
+//! Programs that are recorded: signals, daemons, wrappers, and what a killed command left.
+
+use super::*;
+
+#[test]
+fn record_ends_as_its_program_did() {
+    if !recorder_is_here("record_ends_as_its_program_did") {
+        return;
+    }
+    let folder = Folder::new("record");
+    let trace = folder.at("t.hxt");
+    let record = |script: &str| hectare(&["record", "-o", &trace, "--", "sh", "-c", script]);
+    assert_eq!(record("ls / > /dev/null").status.code(), Some(0));
+    let failed = record("ls / > /dev/null; exit 7");
+    assert_eq!(failed.status.code(), Some(7));
+    assert!(stderr(&failed).contains("ended with exit code 7"));
+    assert_eq!(record("ls / > /dev/null; kill -KILL $$").status.code(), Some(128 + 9));
+    assert!(hectare(&["info", &trace]).status.success(), "what was recorded is kept");
+    assert_eq!(
+        hectare(&["run", "-a", "system", "--", "sh", "-c", "kill -ABRT $$"]).status.code(),
+        Some(134)
+    );
+}
+
+#[test]
+fn a_signal_ends_the_program_and_keeps_what_was_recorded() {
+    if !recorder_is_here("a_signal_ends_the_program_and_keeps_what_was_recorded") {
+        return;
+    }
+    let folder = Folder::new("signal");
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
+        let _ = std::fs::remove_file(&word);
+        let script = format!("ls / > /dev/null; touch {word}; exec sleep 30");
+        let mut child = Command::new(HECTARE)
+            .args(["record", "-o", &trace, "--", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for(&word);
+        let since = Instant::now();
+        kill(&child, signal);
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(code), "{signal}: {:?}", status.signal());
+        assert!(since.elapsed() < Duration::from_secs(29));
+        assert!(hectare(&["info", &trace]).status.success());
+        let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().flatten().collect();
+        assert_eq!(left.len(), 2, "only the trace and the word: {left:?}");
+    }
+}
+
+#[test]
+fn what_a_wrapper_executes_is_recorded_and_told() {
+    if !recorder_is_here("what_a_wrapper_executes_is_recorded_and_told") {
+        return;
+    }
+    let folder = Folder::new("wrapper");
+    let wrapper =
+        "#!/bin/sh\ni=0; while [ $i -lt 3000 ]; do i=$((i+1)); eval \"v$i=$i\"; done\nexec ls /\n";
+    let wrapper = folder.script("wrapper", wrapper);
+    let trace = folder.at("t.hxt");
+    let output = hectare(&["record", "-o", &trace, "--", &wrapper]);
+    assert!(stderr(&output).contains("events of `ls /`"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("not kept"), "{}", stderr(&output));
+    let rounds = ["--rounds", "1", "--allocators", "system"];
+    let chosen = hectare(&[&["choose"][..], &rounds, &["--", &wrapper]].concat());
+    let told = String::from_utf8_lossy(&chosen.stdout).into_owned();
+    assert!(told.contains("`ls /`: ") && told.contains("the most of the 2 programs"), "{told}");
+    assert!(told.contains("before it executed another program"), "{told}");
+    let other = hectare(&[&["choose", "--of", "wrapper"][..], &rounds, &["--", &wrapper]].concat());
+    assert!(String::from_utf8_lossy(&other.stdout).contains("wrapper`: "), "{}", stderr(&other));
+}
+
+#[test]
+fn what_a_killed_command_left_goes_with_the_next() {
+    if !recorder_is_here("what_a_killed_command_left_goes_with_the_next") {
+        return;
+    }
+    let folder = Folder::new("killed");
+    let word = folder.at("word");
+    let left = || {
+        let entries = std::fs::read_dir(&folder.0).unwrap().flatten();
+        entries.filter(|entry| entry.path() != Path::new(&word)).count()
+    };
+    let script = format!("touch {word}; exec sleep 3");
+    let choose = |script: &str| {
+        let mut command = Command::new(HECTARE);
+        command
+            .args(["choose", "--rounds", "1", "--allocators", "system", "--", "sh", "-c", script])
+            .env("TMPDIR", &folder.0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    };
+    let mut child = choose(&script).spawn().unwrap();
+    wait_for(&word);
+    kill(&child, "-KILL");
+    child.wait().unwrap();
+    assert!(left() > 0);
+    // What it had started still records into its file; it ends on its own.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(choose("ls / > /dev/null").status().unwrap().success());
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn names_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let word = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    let run = Command::new(HECTARE).args(["run", "-a", "system", "--", "true"]).arg(word).output();
+    assert_eq!(run.unwrap().status.code(), Some(0));
+    if !recorder_is_here("names_need_not_be_text") {
+        return;
+    }
+    let folder = Folder::new("names");
+    let name = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    let trace = folder.0.join(name).with_extension("hxt");
+    let record = Command::new(HECTARE)
+        .args(["record", "-o"])
+        .arg(&trace)
+        .args(["--", "ls", "--"])
+        .arg(folder.0.join(name))
+        .output()
+        .unwrap();
+    assert_eq!(record.status.code(), Some(2), "as ls of what is not there: {}", stderr(&record));
+    let json = folder.0.join(name).with_extension("json");
+    let info = Command::new(HECTARE).arg("info").arg(&trace).arg("--json").arg(&json).output();
+    assert!(info.unwrap().status.success() && json.exists());
+}
+
+#[test]
+fn a_daemon_that_still_runs_is_told() {
+    if !recorder_is_here("a_daemon_that_still_runs_is_told") {
+        return;
+    }
+    let folder = Folder::new("daemon");
+    let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
+    // The daemon waits for its child: in place of its last command it would execute that, and be between
+    // two images at the moment that is looked at.
+    let script = format!(
+        "(ls / > /dev/null; sleep 2 & touch {word}; wait) > /dev/null 2>&1 &\n\
+        while ! test -e {word}; do sleep 0.01; done"
+    );
+    let output = hectare(&["record", "--all", "-o", &trace, "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("still runs: the trace ends here"), "{}", stderr(&output));
+    let output = hectare(&["record", "-o", "/dev/null", "--", "ls"]);
+    assert_eq!(output.status.code(), Some(2), "a trace needs a file");
+}
+
+#[test]
+fn an_interrupted_recording_gives_no_advice() {
+    if !recorder_is_here("an_interrupted_recording_gives_no_advice") {
+        return;
+    }
+    let folder = Folder::new("interrupted");
+    let word = folder.at("word");
+    let script = format!("ls / > /dev/null; touch {word}; exec sleep 30");
+    let child = Command::new(HECTARE)
+        .args(["choose", "-a", "system", "--", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&word);
+    kill(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(stderr(&output).contains("hectare: interrupted"), "{}", stderr(&output));
+}

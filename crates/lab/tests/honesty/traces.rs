@@ -1,0 +1,99 @@
+//! Traces that are empty, cut, named alike, or too much for the machine.
+
+use super::*;
+
+/// A sealed trace of `objects` allocations.
+fn write_trace(path: &str, objects: u64) {
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = Writer::new(file, FileHeader::new()).unwrap();
+    for nth in 0..objects {
+        writer.event(ThreadId(1), nth, &Event::Malloc { size_bytes: 8 + nth % 99 }, false).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn nothing_is_neither_salvaged_nor_replayed() {
+    let folder = Folder::new("nothing");
+    let (whole, cut, target) = (folder.at("w.hxt"), folder.at("c.hxt"), folder.at("t.hxt"));
+    write_trace(&whole, 100);
+    std::fs::write(&cut, &std::fs::read(&whole).unwrap()[..4096]).unwrap();
+    let output = hectare(&["info", &cut, "--salvage", &target]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("nothing is salvaged"), "{}", stderr(&output));
+    assert!(!Path::new(&target).exists());
+    let empty = folder.at("e.hxt");
+    write_trace(&empty, 0);
+    let output = hectare(&["replay", &empty, "--allocators", "system", "--rounds", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("nothing to replay"), "{}", stderr(&output));
+    let output = hectare(&["info", &whole, "--salvage", &whole]);
+    assert_eq!(output.status.code(), Some(1), "a trace is not its own copy");
+    assert!(hectare(&["info", &whole]).status.success());
+}
+
+#[test]
+fn a_trace_of_one_chunk_that_was_cut_gives_its_beginning() {
+    let folder = Folder::new("cut");
+    let (whole, cut, target) = (folder.at("w.hxt"), folder.at("c.hxt"), folder.at("t.hxt"));
+    write_trace(&whole, 30_000);
+    let bytes = std::fs::read(&whole).unwrap();
+    std::fs::write(&cut, &bytes[..4096 + (bytes.len() - 4096) * 2 / 3]).unwrap();
+    assert_eq!(hectare(&["info", &cut]).status.code(), Some(1), "damage is an error");
+    let output = hectare(&["info", &cut, "--salvage", &target]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words: Vec<&str> = told.lines().last().unwrap().split(' ').collect();
+    let events: u64 = words[1].parse().unwrap();
+    assert!((10_000..30_000).contains(&events), "{told}");
+    assert!(hectare(&["info", &target]).status.success());
+}
+
+/// The address space of a replay's process is limited, so that some thread cannot be started: what
+/// waits for its objects must not wait for ever. Chance decides whether the limit meets the start of
+/// a thread or its first steps, in which the standard library aborts the process.
+#[test]
+fn a_replay_whose_threads_cannot_be_started_is_an_error_and_no_hang() {
+    let folder = Folder::new("threads");
+    let trace = folder.at("t.hxt");
+    const THREADS: u32 = 1000;
+    let mut writer =
+        Writer::new(std::fs::File::create(&trace).unwrap(), FileHeader::new()).unwrap();
+    for nth in 1..THREADS {
+        writer.event(ThreadId(nth), 1, &Event::Malloc { size_bytes: 8 }, false).unwrap();
+        writer.event(ThreadId(THREADS), 1, &Event::Malloc { size_bytes: 8 }, false).unwrap();
+        // Every thread waits for the last.
+        let object = Some(ObjectId::new(ThreadId(THREADS), u64::from(nth) - 1));
+        writer.event(ThreadId(nth), 2, &Event::Free { object }, false).unwrap();
+    }
+    writer.finish().unwrap();
+    let command = format!(
+        "ulimit -v 150000; exec {HECTARE} replay {trace} -a system --rounds 1 --timeout 60"
+    );
+    let since = Instant::now();
+    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let told = stderr(&output);
+    assert!(told.contains("cannot start thread") || told.contains("killed by SIGABRT"), "{told}");
+    assert!(since.elapsed() < Duration::from_secs(50));
+}
+
+#[test]
+fn traces_of_one_name_are_told_apart() {
+    let folder = Folder::new("same-name");
+    std::fs::create_dir_all(folder.at("other")).unwrap();
+    let (one, other) = (folder.at("t.hxt"), folder.at("other/t.hxt"));
+    write_trace(&one, 1000);
+    write_trace(&other, 2000);
+    let replay = |more: &[&str]| {
+        hectare(&[&["replay", "-a", "system", "--rounds", "1", "--json", "-"], more].concat())
+    };
+    let record: serde_json::Value =
+        serde_json::from_slice(&replay(&[&one, &other]).stdout).unwrap();
+    for path in [&one, &other] {
+        let rows = record["rows"].as_array().unwrap();
+        assert_eq!(rows.iter().filter(|row| row["workload"] == path.as_str()).count(), 3);
+    }
+    let twice = replay(&[&one, &one]);
+    assert_eq!(twice.status.code(), Some(1));
+    assert!(stderr(&twice).contains("given twice"), "{}", stderr(&twice));
+}

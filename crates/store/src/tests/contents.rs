@@ -1,0 +1,122 @@
+//! Contents: what is filled alike, equal, incompressible, or compressed again.
+
+use super::*;
+
+#[test]
+fn same_filled_pages_take_no_memory() {
+    let store = Store::new(dense(), Config::new(100)).expect("a store");
+    let mut shadow = Shadow::new();
+    for key in 0..100 {
+        let word = (key as u64 * 0x0101).to_ne_bytes();
+        shadow.put(&store, key, word.repeat(PAGE / 8)).expect("memory");
+    }
+    shadow.check_all(&store);
+    let stats = store.stats();
+    assert_eq!((stats.same_filled_pages, store.pool().stats().objects), (100, 0));
+}
+
+#[test]
+fn equal_contents_are_stored_once() {
+    let store = Store::new(dense(), Config { dedup: true, ..Config::new(50) }).expect("a store");
+    let mut shadow = Shadow::new();
+    let page = text(&mut Random::new(1));
+    for key in 0..50 {
+        shadow.put(&store, key, page.clone()).expect("memory");
+    }
+    assert_eq!(store.pool().stats().objects, 1);
+    assert_eq!(store.stats().sharing_pages, 50);
+    for key in 0..49 {
+        shadow.remove(&store, key);
+    }
+    shadow.check_all(&store);
+    shadow.drain(&store);
+    // The index forgets what is gone: the content begins anew.
+    shadow.put(&store, 3, page).expect("memory");
+    assert_eq!(store.pool().stats().objects, 1);
+}
+
+#[test]
+fn incompressible_pages_are_kept_raw() {
+    let store = Store::new(dense(), Config::new(20)).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(2));
+    for key in 0..20 {
+        shadow.put(&store, key, noise(&mut random)).expect("memory");
+    }
+    shadow.check_all(&store);
+    let stats = store.stats();
+    assert_eq!((stats.raw_pages, stats.raw_pages_ever), (20, 20));
+    assert_eq!(stats.compressed_bytes, 20 * PAGE);
+}
+
+#[test]
+fn of_two_contents_with_one_hash_the_index_keeps_the_later() {
+    const HASH: u64 = 7;
+    let store = Store::new(dense(), Config::new(1)).expect("a store");
+    let page = text(&mut Random::new(6));
+    let object = || {
+        let packed = store.compress(&page, CodecId(0), PAGE).expect("memory").expect("short");
+        Arc::new(Shared { packed, hash: HASH })
+    };
+    let (dedup, [earlier, later]) = (Dedup::new(), [object(), object()]);
+    [&earlier, &later].into_iter().for_each(|shared| dedup.insert(shared));
+    assert!(dedup.release(earlier).is_some());
+    let found = dedup.find(HASH).expect("the later one");
+    assert!(Arc::ptr_eq(&found, &later));
+    assert!(dedup.release(found).is_none(), "it is shared still");
+    assert!(dedup.release(later).is_some());
+    assert!(dedup.find(HASH).is_none());
+}
+
+#[test]
+fn a_stronger_codec_makes_idle_pages_smaller() {
+    let store = Store::new(dense(), config(200)).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(7));
+    for key in 0..200 {
+        let page = if key < 20 { noise(&mut random) } else { text(&mut random) };
+        shadow.put(&store, key, page).expect("memory");
+    }
+    let before = store.stats().compressed_bytes;
+    store.tend_at(Duration::from_secs(59)).expect("memory");
+    assert_eq!(store.stats().compressed_bytes, before, "nothing is a minute old");
+    (0..100).for_each(|key| shadow.check(&store, key));
+    let tended = store.tend_at(Duration::from_secs(61)).expect("memory");
+    assert_eq!(tended, Tended { recompressed_pages: 100, written_back_pages: 0 });
+    assert!(store.stats().compressed_bytes < before * 9 / 10);
+    // Noise is tried once.
+    store.tend_at(Duration::from_secs(500)).expect("memory");
+    let mut in_vain = 0;
+    store.for_each_page(|state| in_vain += usize::from(state.is_incompressible));
+    assert_eq!(in_vain, 20);
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn shared_contents_stay_shared_when_they_are_recompressed() {
+    let store = Store::new(dense(), config(30)).expect("a store");
+    let mut shadow = Shadow::new();
+    let page = text(&mut Random::new(8));
+    (0..30).for_each(|key| shadow.put(&store, key, page.clone()).expect("memory"));
+    store.recompress(2, Select::All).expect("memory");
+    assert_eq!(store.pool().stats().objects, 1);
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn a_dictionary_makes_pages_smaller() {
+    let mut random = Random::new(10);
+    let dictionary: Vec<u8> = (0..4).flat_map(|_| text(&mut random)).collect();
+    let pages: Vec<_> = (0..50).map(|_| text(&mut random)).collect();
+    let [without, with] = [Vec::new(), dictionary].map(|dictionary| {
+        let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Zstd::with_dictionary(3, dictionary))];
+        let store = Store::new(dense(), Config { codecs, ..Config::new(50) }).expect("a store");
+        let mut shadow = Shadow::new();
+        for (key, page) in pages.iter().enumerate() {
+            shadow.put(&store, key, page.clone()).expect("memory");
+        }
+        shadow.check_all(&store);
+        store.stats().compressed_bytes
+    });
+    assert!(with < without, "{with} bytes with a dictionary, {without} without");
+}

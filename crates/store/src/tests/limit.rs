@@ -1,0 +1,149 @@
+//! The limit: what it keeps, what it evicts, and what goes to the file.
+
+use super::*;
+
+#[test]
+fn the_limit_is_kept_and_what_was_there_stays() {
+    let limit_bytes = 256 << 10;
+    let config = Config { limit_bytes, ..Config::new(1000) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(3));
+    let refused = (0..1000).find_map(|key| shadow.put(&store, key, text(&mut random)).err());
+    assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
+    assert!(shadow.pages.len() > 64, "{} pages in 256 KiB", shadow.pages.len());
+    // In place of another as well: the old page stays.
+    assert!(shadow.put(&store, 5, noise(&mut random)).is_err());
+    shadow.check_all(&store);
+    // What the pool took for pages that were refused it keeps for the next.
+    assert!(store.stats().pool_bytes <= limit_bytes + 2 * PAGE);
+    for key in 0..20 {
+        shadow.remove(&store, key);
+    }
+    shadow.put(&store, 5, noise(&mut random)).expect("there is room again");
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn with_a_file_the_limit_writes_old_pages_back() {
+    let limit_bytes = 256 << 10;
+    let config = Config { limit_bytes, ..config(1000) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(4));
+    for key in 0..1000 {
+        store.now_s.store(key as u32, Relaxed);
+        shadow.put(&store, key, text(&mut random)).expect("room is made");
+        assert!(store.stats().pool_bytes <= limit_bytes);
+    }
+    let mut in_memory = Vec::new();
+    store.for_each_page(|state| {
+        in_memory.extend((state.kind != PageKind::WrittenBack).then_some(state.key))
+    });
+    assert!(in_memory.len() > 20 && in_memory.iter().all(|&key| key > 500), "{in_memory:?}");
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn without_a_file_the_limit_evicts_old_pages() {
+    let limit_bytes = 256 << 10;
+    let evicted = Arc::new(Mutex::new(HashMap::new()));
+    let taken = Arc::clone(&evicted);
+    // Every seventh page is not to be had.
+    let evict = Evict::new(move |key, page| {
+        let takes = key % 7 != 0;
+        if takes {
+            let before = taken.lock().expect("a sound map").insert(key, page.to_vec());
+            assert!(before.is_none(), "page {key} was evicted twice");
+        }
+        takes
+    });
+    let config = Config { limit_bytes, evict: Some(evict), ..Config::new(700) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(14));
+    for key in 0..700 {
+        store.now_s.store(key as u32, Relaxed);
+        shadow.put(&store, key, text(&mut random)).expect("room is made");
+        assert!(store.stats().pool_bytes <= limit_bytes);
+    }
+    let evicted = std::mem::take(&mut *evicted.lock().expect("a sound map"));
+    for (&key, page) in &evicted {
+        assert!(shadow.pages.remove(&key).expect("a page that was put") == *page, "page {key}");
+    }
+    let newest_evicted = evicted.keys().max().expect("something was evicted");
+    let oldest_kept = shadow.pages.keys().filter(|&key| key % 7 != 0).min();
+    assert!(oldest_kept.is_some_and(|kept| kept + 200 > *newest_evicted), "the older go first");
+    assert_eq!(store.stats().evicted_pages, evicted.len() as u64);
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn what_is_not_taken_stays_and_the_limit_is_told() {
+    let limit_bytes = 64 << 10;
+    let evict = Some(Evict::new(|_, _| false));
+    let config = Config { evict, limit_bytes, backing_pages: 3, ..config(100) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(15));
+    let refused = (0..100).find_map(|key| shadow.put(&store, key, text(&mut random)).err());
+    assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
+    assert_eq!((store.stats().file_pages, store.stats().evicted_pages), (3, 0));
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn a_full_file_is_told_and_loses_nothing() {
+    let store = Store::new(dense(), Config { backing_pages: 5, ..config(20) }).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(5));
+    (0..20).for_each(|key| shadow.put(&store, key, noise(&mut random)).expect("memory"));
+    assert_eq!(store.write_back(Select::Raw), Err(StoreError::FileFull));
+    assert_eq!(store.stats().file_pages, 5);
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_and_loses_nothing() {
+    let read_only = File::open(std::env::current_exe().expect("a program")).expect("a file");
+    let config = Config { backing: Some(read_only), ..Config::new(2) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut shadow = Shadow::new();
+    shadow.put(&store, 1, text(&mut Random::new(6))).expect("memory");
+    for failures in 1..3 {
+        assert!(matches!(store.write_back(Select::All), Err(StoreError::Io(_))));
+        let stats = store.stats();
+        assert_eq!((stats.failed_writes, stats.file_pages), (failures, 0));
+    }
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
+fn damage_in_the_file_is_told() {
+    let file = scratch_file();
+    let backing = Some(file.try_clone().expect("a descriptor"));
+    let store = Store::new(dense(), Config { backing, ..Config::new(2) }).expect("a store");
+    store.put(1, &text(&mut Random::new(6))).expect("memory");
+    store.write_back(Select::All).expect("a file");
+    file.write_all_at(b"?", 100).expect("a file");
+    assert_eq!(store.get(1, &mut [0; PAGE]), Err(StoreError::Damaged { key: 1 }));
+    file.set_len(0).expect("a file");
+    let error = store.get(1, &mut [0; PAGE]).expect_err("no file");
+    assert_eq!(error, StoreError::Io(std::io::ErrorKind::UnexpectedEof));
+    assert_eq!(store.stats().io_stat(), "       1        0        0        0");
+}
+
+#[test]
+fn idle_pages_go_to_the_file_by_policy() {
+    let store = Store::new(dense(), config(10)).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(9));
+    (0..10).for_each(|key| shadow.put(&store, key, text(&mut random)).expect("memory"));
+    store.tend_at(Duration::from_secs(3000)).expect("a file");
+    (0..4).for_each(|key| shadow.check(&store, key));
+    let tended = store.tend_at(Duration::from_secs(3600)).expect("a file");
+    assert_eq!(tended.written_back_pages, 6);
+    assert_eq!(store.stats().bd_stat(), "       6        0        6");
+    shadow.check_all(&store);
+    assert_eq!(store.stats().file_reads, 6);
+}
