@@ -4,6 +4,8 @@
 //! chunk). Rows are checked when they are read. Memory: 40 bytes a chunk for the places, and the
 //! rows of one chunk for every [`ThreadRows`] in use.
 
+mod rows;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,11 +15,11 @@ use std::path::Path;
 
 use crate::chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState};
 use crate::error::{Damage, Error};
-use crate::event::{Record, ThreadId};
+use crate::event::ThreadId;
 use crate::frame::Unpacker;
 use crate::header::{FileHeader, HEADER_BYTES};
-use crate::row::RowState;
 use crate::writer::{INDEX_ENTRY_BYTES, INDEX_MAGIC};
+pub use rows::ThreadRows;
 
 /// No chunk is larger than this when inflated; a header that claims more is damaged.
 const MAX_PLAIN_BYTES: u32 = 1 << 24;
@@ -119,7 +121,7 @@ impl Trace {
         let mut count = self.rows();
         for (&thread, places) in &self.threads {
             let open = places.iter().position(|place| place.rows == 0).unwrap_or(places.len());
-            let mut rows = ThreadRows { places: &places[open..], ..self.thread_rows(thread) };
+            let mut rows = ThreadRows::new(self, thread, &places[open..]);
             while rows.next_row()?.is_some() {
                 count += 1;
             }
@@ -145,15 +147,7 @@ impl Trace {
     /// Streams the rows of one thread; empty for a thread that is not in the file.
     pub fn thread_rows(&self, thread: ThreadId) -> ThreadRows<'_> {
         let places = self.threads.get(&thread).map_or(&[][..], Vec::as_slice);
-        ThreadRows {
-            trace: self,
-            places,
-            rows: Vec::new(),
-            at: 0,
-            open: false,
-            left: 0,
-            state: RowState::new(thread),
-        }
+        ThreadRows::new(self, thread, places)
     }
 
     /// Header and plain rows of the chunk at `place`; nothing (and a note of the damage) when it
@@ -338,82 +332,6 @@ impl Trace {
         damage.good_chunks += chunks;
         damage.good_rows += rows;
         self.damage.set(damage);
-    }
-}
-
-/// The rows of one thread, in program order.
-#[derive(Debug)]
-pub struct ThreadRows<'a> {
-    trace: &'a Trace,
-    places: &'a [ChunkPlace],
-    rows: Vec<u8>,
-    at: usize,
-    /// Whether the chunk in `rows` was left open by its recorder.
-    open: bool,
-    /// Rows of the chunk not yet given, unless it is open.
-    left: u32,
-    state: RowState,
-}
-
-impl ThreadRows<'_> {
-    /// The next row; nothing at the end. Skips damaged chunks and notes them in the trace.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    #[inline]
-    pub fn next_row(&mut self) -> Result<Option<Record>, Error> {
-        if self.left > 0
-            && let Some((record, at)) = self.state.get(&self.rows, self.at)
-        {
-            self.at = at;
-            self.left -= 1;
-            return Ok(Some(record));
-        }
-        self.next_row_slow()
-    }
-
-    /// The serial that the thread's next object will have, as far as it has been read.
-    pub fn next_serial(&self) -> u64 {
-        self.state.next_serial
-    }
-
-    #[cold]
-    fn next_row_slow(&mut self) -> Result<Option<Record>, Error> {
-        loop {
-            if self.open {
-                // Up to the zero tag, or to a row that was not finished.
-                if let Some((record, at)) = self.state.get(&self.rows, self.at) {
-                    self.at = at;
-                    self.trace.note_good(0, 1);
-                    return Ok(Some(record));
-                }
-                self.open = false;
-            } else if self.left > 0 {
-                // The checksum is right, yet a row makes no sense.
-                let offset = self.places.first().map_or(0, |place| place.offset);
-                self.trace.note(offset, |damage| damage.bad_chunks += 1);
-                self.left = 0;
-            }
-            let Some((place, rest)) = self.places.split_first() else {
-                self.trace.spare.borrow_mut().push(std::mem::take(&mut self.rows));
-                return Ok(None);
-            };
-            self.places = rest;
-            self.at = 0;
-            let Some(header) = self.trace.load(place, &mut self.rows)? else { continue };
-            self.state.next_serial = header.first_serial;
-            self.state.time_ticks = header.first_time_ticks;
-            self.open = header.state == ChunkState::Open;
-            self.left = header.rows;
-            self.trace.note_good(1, u64::from(header.rows));
-            if self.left > 0
-                && let Some((record, at)) = self.state.get(&self.rows, 0)
-            {
-                self.at = at;
-                self.left -= 1;
-                return Ok(Some(record));
-            }
-        }
     }
 }
 

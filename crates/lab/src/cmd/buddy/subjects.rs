@@ -3,8 +3,8 @@
 //! The trait is static: a job is compiled once for each allocator, so that no indirect call is
 //! part of what is measured.
 
-use std::alloc::Layout;
-use std::ptr::NonNull;
+mod peers;
+
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
@@ -12,6 +12,8 @@ use hectare_buddy::{
     Atomic, BitmapTree, Bitset, Checked, Extents, FrameAllocator, FrameId, ListLinked, ListVec,
     Order, TreeLinked, TreeVec,
 };
+
+use peers::{Memory, OfBuddyAlloc, SystemFrames, SystemHeap};
 
 /// Bytes of a frame.
 pub(super) const FRAME_BYTES: usize = 4096;
@@ -346,7 +348,7 @@ impl<A: FrameAllocator> Subject for Ours<A> {
 /// A subject that one thread at a time uses, whichever that is.
 struct Owned<S>(S);
 
-// SAFETY: every subject of this file owns what it points to, or points to `Memory`; nothing of it
+// SAFETY: every subject here and in `peers` owns what it points to, or points to `Memory`; nothing of it
 // is bound to a thread.
 unsafe impl<S> Send for Owned<S> {}
 
@@ -360,104 +362,5 @@ impl<S: Subject> Subject for Locked<'_, S> {
 
     fn free(&mut self, frame: usize, order: Order) {
         self.0.lock().expect("no holder panics").0.free(frame, order);
-    }
-}
-
-/// `buddy_system_allocator`'s frame allocator.
-struct SystemFrames(buddy_system_allocator::FrameAllocator<33>);
-
-impl Subject for SystemFrames {
-    #[inline]
-    fn alloc(&mut self, order: Order) -> Option<usize> {
-        self.0.alloc(order.frames())
-    }
-
-    #[inline]
-    fn free(&mut self, frame: usize, order: Order) {
-        self.0.dealloc(frame, order.frames());
-    }
-}
-
-/// Touched memory for the allocators that keep their lists in the frames.
-struct Memory {
-    bytes: NonNull<u8>,
-    frames: usize,
-}
-
-impl Memory {
-    fn layout(frames: usize) -> Layout {
-        // Aligned to the largest block, so that frame numbers of all subjects mean the same.
-        Layout::from_size_align(frames * FRAME_BYTES, 1 << 30).expect("a size below 5 GiB")
-    }
-
-    fn new(frames: usize) -> Self {
-        let layout = Self::layout(frames);
-        // SAFETY: the size is not 0: there is at least one block.
-        let Some(bytes) = NonNull::new(unsafe { std::alloc::alloc(layout) }) else {
-            std::alloc::handle_alloc_error(layout)
-        };
-        // SAFETY: all of the memory just allocated. Page faults are not what is measured.
-        unsafe { bytes.write_bytes(0, layout.size()) };
-        Self { bytes, frames }
-    }
-
-    fn base(&self) -> usize {
-        self.bytes.as_ptr().expose_provenance()
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `new`.
-        unsafe { std::alloc::dealloc(self.bytes.as_ptr(), Self::layout(self.frames)) };
-    }
-}
-
-/// `buddy_system_allocator`'s heap.
-struct SystemHeap {
-    heap: buddy_system_allocator::Heap<48>,
-    base: usize,
-}
-
-/// The layout of a block.
-#[inline]
-fn layout(order: Order) -> Layout {
-    let bytes = order.frames() * FRAME_BYTES;
-    Layout::from_size_align(bytes, bytes).expect("a power of two")
-}
-
-impl Subject for SystemHeap {
-    #[inline]
-    fn alloc(&mut self, order: Order) -> Option<usize> {
-        let block = self.heap.alloc(layout(order)).ok()?;
-        Some((block.as_ptr().expose_provenance() - self.base) / FRAME_BYTES)
-    }
-
-    #[inline]
-    fn free(&mut self, frame: usize, order: Order) {
-        let address = self.base + frame * FRAME_BYTES;
-        let block = NonNull::new(std::ptr::with_exposed_provenance_mut(address));
-        // SAFETY: the block was allocated from this heap with this layout.
-        unsafe { self.heap.dealloc(block.expect("not null"), layout(order)) };
-    }
-}
-
-/// `buddy-alloc`.
-struct OfBuddyAlloc {
-    allocator: buddy_alloc::buddy_alloc::BuddyAlloc,
-    base: usize,
-}
-
-impl Subject for OfBuddyAlloc {
-    #[inline]
-    fn alloc(&mut self, order: Order) -> Option<usize> {
-        let block = self.allocator.malloc(order.frames() * FRAME_BYTES);
-        (!block.is_null()).then(|| (block.expose_provenance() - self.base) / FRAME_BYTES)
-    }
-
-    #[inline]
-    fn free(&mut self, frame: usize, _order: Order) {
-        let address = self.base + frame * FRAME_BYTES;
-        self.allocator.free(std::ptr::with_exposed_provenance_mut(address));
     }
 }
