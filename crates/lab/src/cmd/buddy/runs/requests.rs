@@ -28,7 +28,7 @@ pub(super) struct Requests {
     pub(super) name: String,
     pub(super) ops: Vec<Op>,
     free_slots: Vec<u32>,
-    frames_of: Vec<u32>,
+    pub(super) frames_of: Vec<u32>,
     live_frames: usize,
     pub(super) peak_frames: usize,
 }
