@@ -176,10 +176,12 @@ impl<S: System> Backend<S> {
     }
 
     /// Whether a thread may keep `frames` frames more of what it frees: all together an eighth of
-    /// what is in use, and at least [`MIN_LENT_BYTES`].
+    /// what is in use, and at least [`MIN_LENT_BYTES`]; four times that where most of it was never
+    /// touched.
     pub(crate) fn lend(&self, frames: usize) -> bool {
         let mut state = self.state.lock();
-        let most = (state.used_frames / 8).max(MIN_LENT_BYTES / FRAME_BYTES);
+        let shares = if state.is_sparse() { 4 } else { 1 };
+        let most = shares * (state.used_frames / 8).max(MIN_LENT_BYTES / FRAME_BYTES);
         let may = state.lent_frames + frames <= most;
         state.lent_frames += if may { frames } else { 0 };
         may
@@ -199,6 +201,11 @@ pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
 }
 
 impl State {
+    /// Whether most of what runs hold was never touched.
+    fn is_sparse(&self) -> bool {
+        self.regions[0].as_ref().is_some_and(Region::is_sparse)
+    }
+
     /// How many frames may always be dirty, besides those that threads keep.
     pub(super) fn least_allowance_frames(&self, held_frames: usize) -> usize {
         let most = (held_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
@@ -210,8 +217,7 @@ impl State {
     pub(super) fn headroom_frames(&self, held_frames: usize) -> usize {
         let peak = self.peak_held_frames.max(held_frames);
         let least = MIN_HEADROOM_BYTES / FRAME_BYTES;
-        let is_sparse = self.regions[0].as_ref().is_some_and(Region::is_sparse);
-        let headroom = if is_sparse { peak } else { peak / 8 };
+        let headroom = if self.is_sparse() { peak } else { peak / 8 };
         peak + headroom + least - held_frames
     }
 }

@@ -8,7 +8,8 @@
 //! - runs begin at multiples of a slab, so that their fronts lie where fronts were;
 //! - a kept run serves requests down to half its length: what is not touched costs nothing, and what
 //!   was is still in the processor's cache;
-//! - runs ask for no huge pages.
+//! - runs ask for no huge pages;
+//! - more may stay dirty, and threads may keep more (`backend/keeping.rs`), since it holds little.
 //!
 //! To ask the system which pages are there would tell zeros from what was never written, but it is one
 //! call more that a sandbox may not know.
