@@ -119,8 +119,8 @@ impl Bin {
         }
     }
 
-    /// As [`take`](Self::take), of a slab that was just opened for `class`; it is this bin's from now
-    /// on.
+    /// As [`take`](Self::take), of a slab that was just opened for `class`, even if others have room
+    /// again: it is this bin's from now on, and no empty slab is listed.
     pub(crate) fn take_new(
         &mut self,
         class: ClassId,

@@ -225,8 +225,10 @@ impl<S: System> Hardened<S> {
     fn get_large(&self, heap: &Heap<S>, bytes: usize, align: usize) -> *mut u8 {
         let page = self.sealed_bytes(heap);
         let Some(with_page) = bytes.checked_add(page) else { return core::ptr::null_mut() };
+        // As if zeros were asked for: what comes out of the quarantine reads as zero, which says nothing
+        // of what the program fills, and pages that are sealed by turns are no huge pages.
         // SAFETY: no seat is anybody's.
-        let (object, _) = unsafe { heap.get_large(Seat::None, with_page, align, false) };
+        let (object, _) = unsafe { heap.get_large(Seat::None, with_page, align, true) };
         if let Some(start) = NonNull::new(object).filter(|_| page > 0)
             && let Ok(usable) = heap.usable_bytes(start)
         {
@@ -247,7 +249,7 @@ impl<S: System> Hardened<S> {
             // A run may have been kept from a request for more.
             (Place::Run { frames }, None) => {
                 let least = heap.frames_for(with_page);
-                (least..=2 * least).contains(&frames)
+                (least..=least + least / 4).contains(&frames)
             }
             (Place::Huge { bytes }, None) => {
                 bytes == with_page.next_multiple_of(heap.source().page_bytes())

@@ -18,12 +18,12 @@ mod registers;
 mod rows;
 mod tables;
 
-use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hectare::MAX_FRAMES;
 
 use known::Known;
+use objects::Object;
 use registers::Frame;
 use tables::{Code, Step};
 
@@ -36,35 +36,11 @@ static BY_FRAMES: AtomicBool = AtomicBool::new(false);
 pub(crate) fn begin(by_frames: bool) {
     BY_FRAMES.store(by_frames, Relaxed);
     objects::begin();
-    let mut own = begin as *const () as usize;
-    // SAFETY: the callback meets the function's contract; `own` lives through the call.
-    unsafe { libc::dl_iterate_phdr(Some(note_own_object), (&raw mut own).cast()) };
-}
-
-/// Notes the extent of the object that holds the address at `data`.
-unsafe extern "C" fn note_own_object(
-    info: *mut libc::dl_phdr_info,
-    _bytes: usize,
-    data: *mut c_void,
-) -> c_int {
-    // SAFETY: the C library passes a valid description.
-    let info = unsafe { &*info };
-    // SAFETY: `begin` passes an address.
-    let own = unsafe { data.cast::<usize>().read() };
-    // SAFETY: the object's program headers, as many as it says.
-    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    let base = info.dlpi_addr as usize;
-    for header in loaded {
-        let start = base + header.p_vaddr as usize;
-        let end = start + header.p_memsz as usize;
-        if (start..end).contains(&own) {
-            OWN_START.store(start, Relaxed);
-            OWN_END.store(end, Relaxed);
-            return 1;
-        }
+    let code = begin as *const () as usize;
+    if let Some(part) = Object::of(code).and_then(|own| own.part_with(code)) {
+        OWN_START.store(part.start, Relaxed);
+        OWN_END.store(part.end, Relaxed);
     }
-    0
 }
 
 fn is_own(address: usize) -> bool {

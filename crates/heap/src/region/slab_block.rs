@@ -31,8 +31,8 @@ const SIBLINGS_OF_GROWTH: usize = 12;
 /// A class that has as many slabs as a block fills one by itself.
 const SIBLINGS_OF_BLOCK: usize = HUGE_PAGE_BYTES / SLAB_BYTES;
 
-/// Dirty memory in so many frames, 1 MiB, is few pieces.
-const FEW_FRAMES: usize = 256;
+/// Pieces of dirty memory are few up to so many frames.
+const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
 impl Region {
     /// Takes the frames of a slab of a class that has `siblings`.

@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// Each parameter alone at the end of its domain: what is let through can be written down.
+    /// Even of all parameters at the ends of their domains the memory can be told.
     #[test]
     fn what_would_not_fit_into_memory_is_refused() {
         for workload in workloads() {

@@ -49,8 +49,9 @@ fn a_trace_of_one_chunk_that_was_cut_gives_its_beginning() {
 }
 
 /// The address space of a replay's process is limited, so that some thread cannot be started: what
-/// waits for its objects must not wait for ever. Chance decides whether the limit meets the start of
-/// a thread or its first steps, in which the standard library aborts the process.
+/// waits for its objects must not wait for ever. Chance decides whether a limit meets the start of
+/// a thread or, more seldom, its first steps, in which the standard library aborts the process: so there
+/// are three limits.
 #[test]
 fn a_replay_whose_threads_cannot_be_started_is_an_error_and_no_hang() {
     let folder = Folder::new("threads");
@@ -66,15 +67,20 @@ fn a_replay_whose_threads_cannot_be_started_is_an_error_and_no_hang() {
         writer.event(ThreadId(nth), 2, &Event::Free { object }, false).unwrap();
     }
     writer.finish().unwrap();
-    let command = format!(
-        "ulimit -v 150000; exec {HECTARE} replay {trace} -a system --rounds 1 --timeout 60"
-    );
-    let since = Instant::now();
-    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let told = stderr(&output);
-    assert!(told.contains("cannot start thread") || told.contains("killed by SIGABRT"), "{told}");
-    assert!(since.elapsed() < Duration::from_secs(50));
+    let is_told_of_a_thread = |limit_kib: u32| {
+        let command = format!(
+            "ulimit -v {limit_kib}; exec {HECTARE} replay {trace} -a system --rounds 1 --timeout 60"
+        );
+        let since = Instant::now();
+        let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(since.elapsed() < Duration::from_secs(50));
+        let is_told = told.contains("cannot start thread");
+        assert!(is_told || told.contains("killed by SIGABRT"), "{told}");
+        is_told
+    };
+    assert!([150_000, 150_700, 151_400].into_iter().any(is_told_of_a_thread));
 }
 
 #[test]

@@ -65,10 +65,9 @@ impl Object {
         search.found
     }
 
-    /// The addresses of the mapped part of the object that its table lies in: linkers put the
-    /// descriptions, of which the table is a list, into the same. `None` if the object does not
-    /// begin with what tells.
-    pub(super) fn part_with_table(&self) -> Option<Range<usize>> {
+    /// The addresses of the mapped part of the object that has `address`. `None` also if the object does
+    /// not begin with what tells.
+    pub(super) fn part_with(&self, address: usize) -> Option<Range<usize>> {
         // SAFETY: an object is readable from its start; all but odd ones begin with their headers.
         let head: libc::Elf64_Ehdr = unsafe { read(self.map_start) };
         let is_elf = head.e_ident.starts_with(b"\x7fELF")
@@ -86,7 +85,7 @@ impl Object {
         loaded.find_map(|part| {
             let start = base.wrapping_add(part.p_vaddr as usize);
             let addresses = start..start.wrapping_add(part.p_memsz as usize);
-            addresses.contains(&self.header).then_some(addresses)
+            addresses.contains(&address).then_some(addresses)
         })
     }
 }

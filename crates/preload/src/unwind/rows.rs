@@ -2,9 +2,8 @@
 //! ([`known`](super::known)), and applied.
 
 use gimli::{
-    CfaRule, Encoding, EndianSlice, Evaluation, EvaluationResult, EvaluationStorage, Format,
-    NativeEndian, Piece, Register, RegisterRule, UnwindContextStorage, UnwindExpression,
-    UnwindTableRow, Value,
+    CfaRule, DwOp, EndianSlice, NativeEndian, Reader, Register, RegisterRule, UnwindContextStorage,
+    UnwindExpression, UnwindTableRow, constants,
 };
 
 use super::registers::{NUMBERS, SLOTS, STACK_POINTER, read, slot};
@@ -149,59 +148,37 @@ impl Rules {
         Some((stack, callers))
     }
 
-    /// What the expression at `place` makes of `first`: compilers write such where a stack was
-    /// realigned, linkers for their stubs, the C library where a signal came.
-    #[inline(never)]
+    /// What the expression at `place` makes of `first`: of those operations only that compilers use where
+    /// a stack was realigned, and the C library where a signal came. (gimli's own evaluation knows them
+    /// all, in 18 KB of code that every process would hold.)
     fn evaluate(
         &self,
         Place { bytes, offset }: Place,
         first: Option<usize>,
         registers: &[usize; SLOTS],
     ) -> Option<usize> {
-        const ENCODING: Encoding = Encoding {
-            address_size: size_of::<usize>() as u8,
-            format: Format::Dwarf32,
-            version: 4,
-        };
         let address = self.description.wrapping_add_signed(offset.into());
         let address = core::ptr::with_exposed_provenance(address);
         // SAFETY: an expression lies there, in an object whose code is executed.
         let expression = unsafe { core::slice::from_raw_parts(address, bytes.into()) };
-        let expression: Bytes = EndianSlice::new(expression, NativeEndian);
-        let mut evaluation = Evaluation::<Bytes, OnStack>::new_in(expression, ENCODING);
-        // Enough for any that goes to its end once.
-        evaluation.set_max_iterations(u8::MAX.into());
-        if let Some(first) = first {
-            evaluation.set_initial_value(first as u64);
-        }
-        let mut state = evaluation.evaluate().ok()?;
-        loop {
-            state = match state {
-                EvaluationResult::Complete => break,
-                EvaluationResult::RequiresRegister { register, .. } => {
-                    let value = registers[slot(register)?];
-                    evaluation.resume_with_register(Value::Generic(value as u64)).ok()?
+        let mut code: Bytes = EndianSlice::new(expression, NativeEndian);
+        let mut top = first;
+        while !code.is_empty() {
+            top = Some(match DwOp(code.read_u8().ok()?) {
+                // SAFETY: the tables say that what is wanted lies there, on the stack.
+                constants::DW_OP_deref => unsafe { read(top?) },
+                constants::DW_OP_plus_uconst => {
+                    top?.wrapping_add(code.read_uleb128().ok()? as usize)
                 }
-                EvaluationResult::RequiresMemory { address, size, .. } => {
-                    if usize::from(size) != size_of::<usize>() {
-                        return None;
-                    }
-                    // SAFETY: the tables say that what is wanted lies there, on the stack.
-                    let value: usize = unsafe { read(address as usize) };
-                    evaluation.resume_with_memory(Value::Generic(value as u64)).ok()?
+                // That of a register that has a slot, with an offset, or none that is known.
+                DwOp(operation) => {
+                    let number = operation.checked_sub(constants::DW_OP_breg0.0)?;
+                    let register = Register(number.into());
+                    let offset = code.read_sleb128().ok()? as isize;
+                    registers[slot(register)?].wrapping_add_signed(offset)
                 }
-                _ => return None,
-            }
+            });
         }
-        Some(evaluation.value_result()?.to_u64(u64::MAX).ok()? as usize)
+        top
     }
-}
-
-/// An evaluation on the stack, deep enough for all that is written for exceptions.
-struct OnStack;
-
-impl EvaluationStorage<Bytes> for OnStack {
-    type Stack = [Value; 8];
-    type ExpressionStack = [(Bytes, Bytes); 1];
-    type Result = [Piece<Bytes>; 1];
 }

@@ -83,7 +83,8 @@ impl UnwindContextStorage<usize> for OnStack {
 /// The rules at `pc`, which lies in `object`.
 #[inline(never)]
 fn rules(pc: usize, object: &Object) -> Option<Rules> {
-    let part = object.part_with_table()?;
+    // Linkers put the descriptions, of which the table is a list, into the same part.
+    let part = object.part_with(object.header)?;
     let bytes = |start: usize| -> Option<Bytes> {
         let count = part.contains(&start).then(|| part.end - start)?;
         let start = core::ptr::with_exposed_provenance(start);

@@ -9,7 +9,7 @@ use crate::harness::{Outcome, Suite, ensure, library};
 const MAX_TLS_BYTES: u64 = 8;
 
 /// Code and constants, most of it resident in each process; with checks where there are any.
-const MAX_TEXT_BYTES: u64 = if cfg!(debug_assertions) { 352 << 10 } else { 256 << 10 };
+const MAX_TEXT_BYTES: u64 = if cfg!(debug_assertions) { 320 << 10 } else { 228 << 10 };
 
 /// What of the file is copied into each process that writes to it. The heap's own state is ten times
 /// as large: it begins as zeros, of which only the pages that are used are ever there.

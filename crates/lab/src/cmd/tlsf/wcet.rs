@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     report.parameter("bound_instructions", BOUND_INSTRUCTIONS);
     report.parameter("bound_aligned_instructions", BOUND_ALIGNED_INSTRUCTIONS);
-    eprintln!("every instruction of 75,000 calls is stepped over: about two minutes");
+    eprintln!("every instruction of each call is stepped over: about two minutes");
     let mut worst: BTreeMap<usize, Count> = BTreeMap::new();
     let mut bar = Progress::new();
     bar.set_length(SETTINGS.len() as u64 + 1);
