@@ -174,6 +174,17 @@ pub(crate) fn longer_limit(limit: u16, most: usize) -> u16 {
 const _: () = assert!(BATCH_OBJECTS <= u8::MAX as usize);
 
 impl CacheBin {
+    /// As [`passes`](Self::passes), for one unit, by two instructions.
+    #[inline(always)]
+    pub(crate) fn passes_one(&mut self) -> bool {
+        let (left, is_due) = self.until_due.overflowing_sub(1);
+        self.until_due = left;
+        if is_due {
+            self.until_due = 0;
+        }
+        !is_due
+    }
+
     /// Whether nothing is due at the next `units` of its class, which are then counted.
     #[inline(always)]
     pub(crate) fn passes(&mut self, units: usize) -> bool {
@@ -246,6 +257,15 @@ impl CacheBin {
         object.link(self.head, key);
         self.head = Some(object);
         self.room -= 1;
+    }
+
+    /// Takes `object`, the first, off the list.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, object: FreeObject) -> NonNull<u8> {
+        self.head = object.next();
+        self.room += 1;
+        object.unmark();
+        object.as_ptr()
     }
 
     /// Takes all objects out, a batch at a time.

@@ -33,7 +33,7 @@ use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::stats::{ClassStats, Stats};
 
-pub use malloc::{Diverted, Fast};
+pub use malloc::Fast;
 pub(crate) use place::Place;
 
 /// A general-purpose heap over the memory of `S`. All methods may be called by any thread.
@@ -47,10 +47,10 @@ pub(crate) use place::Place;
 #[derive(Debug)]
 pub struct Heap<S: System> {
     key: AtomicUsize,
-    /// By what [`malloc_fast`](Self::malloc_fast) knows a sound list: `key`; or where a front
-    /// wants to see every request, a key that no mark is made with, so that it always says no.
+    /// By what [`malloc_fast`](Self::malloc_fast) knows a sound list: `key`; or where it is to count
+    /// what it hands out, the complement of `key`, so that its last test fails.
     fast_key: AtomicUsize,
-    diverted: AtomicBool,
+    counted: AtomicBool,
     seals_slabs: AtomicBool,
     pub(crate) backend: Backend<S>,
     bins: [Lock<Bin, S::Park>; STATES],
@@ -76,7 +76,7 @@ impl<S: System> Heap<S> {
         Self {
             key: AtomicUsize::new(0),
             fast_key: AtomicUsize::new(0),
-            diverted: AtomicBool::new(false),
+            counted: AtomicBool::new(false),
             seals_slabs: AtomicBool::new(false),
             backend: Backend::new(source, region_bytes),
             bins: [const { Lock::new(Bin::new()) }; STATES],
@@ -136,15 +136,15 @@ impl<S: System> Heap<S> {
         if self.key.load(Relaxed) == 0 {
             let key = self.source().secret() | 1;
             self.key.store(key, Relaxed);
-            self.fast_key.store(if self.diverted.load(Relaxed) { !key } else { key }, Relaxed);
+            self.fast_key.store(if self.counted.load(Relaxed) { !key } else { key }, Relaxed);
         }
     }
 
-    /// From now on every [`malloc_fast`](Self::malloc_fast) says no, so that a front sees all
-    /// requests; [`malloc_undiverted`](Self::malloc_undiverted) serves them as before. To be
-    /// called while there is one thread.
-    pub(crate) fn divert_malloc(&self) {
-        self.diverted.store(true, Relaxed);
+    /// From now on every [`malloc_fast`](Self::malloc_fast) counts what it hands out, and says no
+    /// where something is due; [`malloc_uncounted`](Self::malloc_uncounted) serves requests as before.
+    /// To be called while there is one thread.
+    pub(crate) fn count_malloc(&self) {
+        self.counted.store(true, Relaxed);
         self.fast_key.store(!self.key.load(Relaxed), Relaxed);
     }
 

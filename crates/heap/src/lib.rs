@@ -52,7 +52,7 @@ mod tls;
 pub use cache::Cache;
 pub use class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, STATES};
 pub use guard::{Fault, Finding, TRAIL_FRAMES, Trail};
-pub use heap::{Diverted, Fast, Heap};
+pub use heap::{Fast, Heap};
 pub use misuse::Misuse;
 pub use process::{Malloc, Process, ProcessProfile};
 pub use profile::{MAX_FRAMES, Snapshot, Stack, Tally, call_of};

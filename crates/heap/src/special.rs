@@ -29,7 +29,6 @@ use hectare_pages::{Os, PageSource};
 use crate::cache::Cache;
 use crate::class::{MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::guard::Finding;
-use crate::heap::Diverted;
 use crate::object::move_to;
 use crate::process::{
     Process, ProcessProfile, cache_word, inside_word, named_cache, set_cache_word,
@@ -106,7 +105,7 @@ impl Process {
         let opened = special.guard_one_in == 0 || self.guard.open(&Os).is_some();
         self.profile.begin(special.profile_mean_bytes);
         if special.profile_mean_bytes > 0 || special.guard_one_in > 0 {
-            self.heap.divert_malloc();
+            self.heap.count_malloc();
         }
         self.special.store((&raw const *special).cast_mut(), Release);
         opened
@@ -182,18 +181,6 @@ impl Process {
         unsafe { self.heap.take_own_run(cache_word(), bytes) }
     }
 
-    /// The object that [`malloc_fast`](Self::malloc_fast) was diverted from, where a watched front
-    /// is on and nothing is due at it; if it is none, [`malloc_slow`](Self::malloc_slow) must be
-    /// asked. 16 instructions behind the 19 that lead there.
-    ///
-    /// # Safety
-    /// `found` is what this thread's last call of that found, and it has not used its cache since.
-    #[inline(always)]
-    pub unsafe fn malloc_diverted(&'static self, found: Diverted) -> Option<NonNull<u8>> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.heap.take_diverted(found) }
-    }
-
     /// Frees an object into the list of this CPU, where the thread shares that, or keeps a run for
     /// the thread; `false`, and nothing has changed, when [`free_slow`](Self::free_slow) must be
     /// asked. For the front of a slow path.
@@ -238,7 +225,7 @@ impl Process {
         let seat = Seat::from(cache);
         match kind {
             // SAFETY: `cache` gives this thread's cache or none.
-            Kind::Plain => unsafe { self.heap.malloc_undiverted(seat, bytes) },
+            Kind::Plain => unsafe { self.heap.malloc_uncounted(seat, bytes) },
             // SAFETY: as above.
             Kind::Zeroed => unsafe { self.heap.malloc_zeroed(seat, bytes) },
             // SAFETY: as above.

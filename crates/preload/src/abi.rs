@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 
-use hectare::{Diverted, Fast, MIN_ALIGN};
+use hectare::{Fast, MIN_ALIGN};
 
 use crate::HEAP;
 
@@ -37,18 +37,9 @@ fn out_of_memory() -> *mut u8 {
 extern "C" fn malloc(bytes: usize) -> *mut u8 {
     match HEAP.malloc_fast(bytes) {
         Fast::Object(object) => object.as_ptr(),
-        Fast::Diverted(found) => malloc_diverted(bytes, found),
+        Fast::Due => malloc_slower(bytes),
         Fast::Missing => malloc_slow(bytes),
     }
-}
-
-/// What the hit path has found comes in registers.
-#[cold]
-#[inline(never)]
-extern "C" fn malloc_diverted(bytes: usize, found: Diverted) -> *mut u8 {
-    // SAFETY: found just now.
-    let object = unsafe { HEAP.malloc_diverted(found) };
-    object.map_or_else(|| malloc_slower(bytes), NonNull::as_ptr)
 }
 
 #[cold]

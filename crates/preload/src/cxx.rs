@@ -8,9 +8,9 @@
 //! that are `extern "C-unwind"` (`personality.rs` lets it pass).
 
 use core::ffi::CStr;
-use core::ptr::{self, NonNull};
+use core::ptr;
 
-use hectare::{Diverted, Fast, MIN_ALIGN};
+use hectare::{Fast, MIN_ALIGN};
 
 use crate::HEAP;
 use crate::abi::{aligned, free, free_aligned_sized, free_sized};
@@ -56,17 +56,9 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
 extern "C-unwind" fn new(bytes: usize) -> *mut u8 {
     match HEAP.malloc_fast(bytes) {
         Fast::Object(object) => object.as_ptr(),
-        Fast::Diverted(found) => new_diverted(bytes, found),
+        Fast::Due => new_slower(bytes),
         Fast::Missing => new_slow(bytes),
     }
-}
-
-#[cold]
-#[inline(never)]
-extern "C-unwind" fn new_diverted(bytes: usize, found: Diverted) -> *mut u8 {
-    // SAFETY: found just now.
-    let object = unsafe { HEAP.malloc_diverted(found) };
-    object.map_or_else(|| new_slower(bytes), NonNull::as_ptr)
 }
 
 #[cold]

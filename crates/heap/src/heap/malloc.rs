@@ -1,7 +1,9 @@
 //! Taking objects: from the thread's list, or by the slow path.
 
+use core::hint::cold_path;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::compiler_fence;
 
 use hectare_pages::System;
 
@@ -16,42 +18,32 @@ use crate::seat::Seat;
 pub enum Fast {
     /// An object, which is the caller's.
     Object(NonNull<u8>),
-    /// A list whose first object does not bear the mark that the hit path looks for: it was written
-    /// to, or a front wants to see every request.
-    Diverted(Diverted),
+    /// A list at whose first object something is due, or whose first object was written to.
+    Due,
     /// Nothing.
     Missing,
 }
 
-/// A thread's list that is not empty, and its first object: for one more look with the true key.
-#[repr(C)]
-pub struct Diverted {
-    bin: NonNull<CacheBin>,
-    object: FreeObject,
-}
-
-impl Diverted {
-    /// Takes the object, if it bears the mark of `key`.
-    ///
-    /// # Safety
-    /// The list is as it was found, by this thread.
-    #[inline(always)]
-    unsafe fn take(self, key: Key) -> Fast {
-        let Self { mut bin, object } = self;
-        if !object.is_marked(key) {
-            return Fast::Diverted(self);
-        }
-        // SAFETY: the caller's promise: the thread's own list, of which nothing else is borrowed.
-        let bin = unsafe { bin.as_mut() };
-        bin.head = object.next();
-        bin.room += 1;
-        object.unmark();
-        Fast::Object(object.as_ptr())
-    }
+/// A thread's list of `class`, and its first object, if it has any.
+///
+/// # Safety
+/// `cache` is this thread's, or [`Cache::ABSENT`]. The list is not used otherwise as long as `'a`.
+#[inline(always)]
+unsafe fn first<'a>(
+    cache: NonNull<Cache>,
+    class: ClassId,
+) -> Option<(&'a mut CacheBin, FreeObject)> {
+    // SAFETY: within the cache.
+    let bin = unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
+    // SAFETY: the caller's promise: this thread's, or one that is only read.
+    let object = unsafe { (*bin).head }?;
+    // SAFETY: it is not empty, so it is none of the absent cache.
+    Some((unsafe { &mut *bin }, object))
 }
 
 impl<S: System> Heap<S> {
     /// An object for `bytes` from the thread's cache; if there is none, the slow path must be asked.
+    /// In a heap that counts, five instructions more.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap, or [`Cache::ABSENT`].
@@ -62,57 +54,31 @@ impl<S: System> Heap<S> {
         }
         let key = Key(self.fast_key.load(Relaxed));
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.take_fast(cache, ClassId::for_bytes(bytes), key) }
-    }
-
-    /// An object of `class` from the thread's cache, if its mark is of `key`.
-    ///
-    /// # Safety
-    /// As [`malloc_fast`](Self::malloc_fast).
-    #[inline(always)]
-    unsafe fn take_fast(&self, cache: NonNull<Cache>, class: ClassId, key: Key) -> Fast {
-        // SAFETY: the caller's promise: this thread's, or one that is only read.
-        let bin = unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
-        // SAFETY: within the cache.
-        let bin = unsafe { NonNull::new_unchecked(bin) };
-        // SAFETY: as above.
-        let Some(object) = (unsafe { (*bin.as_ptr()).head }) else {
+        let Some((bin, object)) = (unsafe { first(cache, ClassId::for_bytes(bytes)) }) else {
             return Fast::Missing;
         };
-        // SAFETY: just found; it is not empty, so the cache is not the absent one.
-        unsafe { Diverted { bin, object }.take(key) }
+        if object.is_marked(key) {
+            return Fast::Object(bin.pop(object));
+        }
+        cold_path();
+        if !object.is_marked_in_reverse(key) || !bin.passes_one() {
+            return Fast::Due;
+        }
+        let object = bin.pop(object);
+        // Keeps the compiler from making one of the two ends, to which the hit path would jump.
+        compiler_fence(Release);
+        Fast::Object(object)
     }
 
-    /// An object of `class` from the thread's cache, whether or not requests are diverted.
+    /// An object of `class` from the thread's cache, which does not count.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast).
     #[inline(always)]
-    unsafe fn take_undiverted(&self, cache: NonNull<Cache>, class: ClassId) -> Option<NonNull<u8>> {
+    unsafe fn take_uncounted(&self, cache: NonNull<Cache>, class: ClassId) -> Option<NonNull<u8>> {
         // SAFETY: the caller's promise, passed on.
-        match unsafe { self.take_fast(cache, class, self.key()) } {
-            Fast::Object(object) => Some(object),
-            Fast::Diverted(_) | Fast::Missing => None,
-        }
-    }
-
-    /// The object that [`malloc_fast`](Self::malloc_fast) was diverted from, if its list is sound
-    /// and nothing is due at it.
-    ///
-    /// # Safety
-    /// `found` is what it found last, on this thread, which has not used its cache since.
-    #[inline(always)]
-    pub(crate) unsafe fn take_diverted(&self, found: Diverted) -> Option<NonNull<u8>> {
-        let mut bin = found.bin;
-        // SAFETY: the caller's promise: the thread's own list, of which nothing else is borrowed.
-        if !unsafe { bin.as_mut() }.passes(1) {
-            return None;
-        }
-        // SAFETY: the caller's promise.
-        match unsafe { found.take(self.key()) } {
-            Fast::Object(object) => Some(object),
-            Fast::Diverted(_) | Fast::Missing => None,
-        }
+        let (bin, object) = unsafe { first(cache, class) }?;
+        object.is_marked(self.key()).then(|| bin.pop(object))
     }
 
     /// An object for `bytes`; null when memory is out.
@@ -131,15 +97,15 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// An object for `bytes`, whether or not requests are diverted; null when memory is out.
+    /// An object for `bytes`, which does not count; null when memory is out.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
-    pub(crate) unsafe fn malloc_undiverted(&self, seat: Seat, bytes: usize) -> *mut u8 {
+    pub(crate) unsafe fn malloc_uncounted(&self, seat: Seat, bytes: usize) -> *mut u8 {
         if let Seat::Own(cache) = seat
             && bytes <= MAX_SMALL_BYTES
             // SAFETY: the caller's promise, passed on.
-            && let Some(object) = unsafe { self.take_undiverted(cache, ClassId::for_bytes(bytes)) }
+            && let Some(object) = unsafe { self.take_uncounted(cache, ClassId::for_bytes(bytes)) }
         {
             return object.as_ptr();
         }
@@ -174,13 +140,13 @@ impl<S: System> Heap<S> {
             unsafe { &mut (*cache.as_ptr()).bins[class.index()] }.fill(batch);
         }
         // SAFETY: the caller's promise.
-        match unsafe { self.take_fast(cache, class, self.key()) } {
-            Fast::Object(object) => object.as_ptr(),
-            Fast::Diverted(damaged) => {
-                self.misuse("malloc", damaged.object.as_ptr().as_ptr(), Misuse::FreeListCorrupted)
-            }
-            Fast::Missing => ptr::null_mut(),
+        let Some((bin, object)) = (unsafe { first(cache, class) }) else {
+            return ptr::null_mut();
+        };
+        if !object.is_marked(self.key()) {
+            self.misuse("malloc", object.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
         }
+        bin.pop(object).as_ptr()
     }
 
     #[cold]
@@ -202,7 +168,7 @@ impl<S: System> Heap<S> {
             Some(class) => {
                 if let Seat::Own(cache) = seat
                     // SAFETY: the caller's promise, passed on.
-                    && let Some(object) = unsafe { self.take_undiverted(cache, class) }
+                    && let Some(object) = unsafe { self.take_uncounted(cache, class) }
                 {
                     return object.as_ptr();
                 }

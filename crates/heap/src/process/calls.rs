@@ -17,7 +17,7 @@ impl Process {
     pub fn malloc(&'static self, bytes: usize) -> *mut u8 {
         match self.malloc_fast(bytes) {
             Fast::Object(object) => object.as_ptr(),
-            _ => self.malloc_slow(bytes),
+            Fast::Due | Fast::Missing => self.malloc_slow(bytes),
         }
     }
 
@@ -28,17 +28,6 @@ impl Process {
     pub fn malloc_fast(&'static self, bytes: usize) -> Fast {
         // SAFETY: the word names this thread's cache, or an absent one.
         unsafe { self.heap.malloc_fast(cache_word(), bytes) }
-    }
-
-    /// An object for `bytes` from the thread's cache, where nothing is due at it.
-    #[inline(always)]
-    fn malloc_cached(&'static self, bytes: usize) -> Option<NonNull<u8>> {
-        match self.malloc_fast(bytes) {
-            Fast::Object(object) => Some(object),
-            // SAFETY: found just now.
-            Fast::Diverted(found) => unsafe { self.malloc_diverted(found) },
-            Fast::Missing => None,
-        }
     }
 
     /// An object for `bytes` by the slow path; null when memory is out.
@@ -112,7 +101,7 @@ impl Process {
     /// An object of `bytes` zeros; null when memory is out.
     #[inline(always)]
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
-        let Some(object) = self.malloc_cached(bytes) else {
+        let Fast::Object(object) = self.malloc_fast(bytes) else {
             return self.malloc_zeroed_slow(bytes);
         };
         // SAFETY: an object just taken, of at least `bytes`.
@@ -152,7 +141,7 @@ impl Process {
         if class.keeps(bytes) {
             return object.as_ptr();
         }
-        let Some(moved) = self.malloc_cached(bytes) else {
+        let Fast::Object(moved) = self.malloc_fast(bytes) else {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.realloc_slow(object, bytes) };
         };
