@@ -49,6 +49,9 @@ pub(crate) struct Backend<S: System> {
     /// Frames in slabs; and of these, those that were given back and hold no memory.
     slab_frames: AtomicUsize,
     bare_frames: AtomicUsize,
+    /// How many became bare at the last scavenge, and how many bare ones have objects again since.
+    gone_frames: AtomicUsize,
+    returned_frames: AtomicUsize,
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,
 }
@@ -100,6 +103,8 @@ impl<S: System> Backend<S> {
             emptying_limit_bytes: AtomicUsize::new(0),
             slab_frames: AtomicUsize::new(0),
             bare_frames: AtomicUsize::new(0),
+            gone_frames: AtomicUsize::new(0),
+            returned_frames: AtomicUsize::new(0),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,

@@ -409,9 +409,46 @@ fn holes_are_gathered_while_a_program_goes_on() {
     check_released(&heap);
 }
 
+/// Live memory swings, and the same slabs fill again each time: pages that go at each swing come back for
+/// nothing, so they stay. When the swings end, they go.
+fn a_swing_keeps_its_pages() {
+    const BYTES: usize = 200;
+    let heap = new_heap(256 << 20);
+    let mut front = Front::new(&heap);
+    let mut kept: Vec<NonNull<u8>> = Vec::new();
+    let mut gone = Vec::new();
+    for _ in 0..20 {
+        let before = strict(&heap).decommitted_bytes();
+        let mut objects: Vec<_> = (0..60_000).map(|_| take(&mut front, BYTES)).collect();
+        give(&mut front, kept.drain(..));
+        // Some stay until the next time, so that few slabs are empty.
+        kept.extend(objects.iter().step_by(40));
+        let mut index = 0;
+        objects.retain(|_| {
+            index += 1;
+            index % 40 != 1
+        });
+        give(&mut front, objects);
+        strict(&heap).pass_ms(10);
+        gone.push(strict(&heap).decommitted_bytes() - before);
+    }
+    assert!(gone[0] > 4 << 20, "{gone:?}");
+    assert!(gone[10..].iter().sum::<usize>() < gone[0], "{gone:?}");
+    let before = strict(&heap).decommitted_bytes();
+    for _ in 0..200 {
+        strict(&heap).pass_ms(10);
+        let objects: Vec<_> = (0..1000).map(|_| take(&mut front, BYTES)).collect();
+        give(&mut front, objects);
+    }
+    assert!(strict(&heap).decommitted_bytes() - before > 4 << 20);
+    give(&mut front, kept);
+    drop(front);
+    check_released(&heap);
+}
+
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 12] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -429,6 +466,7 @@ fn main() -> ExitCode {
             a_huge_block_that_comes_and_goes_lies_ready,
         ),
         ("holes_are_gathered_while_a_program_goes_on", holes_are_gathered_while_a_program_goes_on),
+        ("a_swing_keeps_its_pages", a_swing_keeps_its_pages),
     ];
     for (name, test) in tests {
         suite.check(name, test);

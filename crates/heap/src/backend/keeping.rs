@@ -35,6 +35,10 @@ const MIN_LENT_BYTES: usize = 2 << 20;
 pub(super) const SLACK_BYTES: usize = 4 << 20;
 const MIN_SLACK_BYTES: usize = 256 << 10;
 
+/// How far slabs may empty where live memory swings: where half of what went at a look has come back by the
+/// next, twice as much may be idle, up to this.
+const MAX_SLACK_BYTES: usize = 16 << 20;
+
 /// How much is given back at once at least, to keep the calls few.
 const DECOMMIT_STEP_BYTES: usize = 1 << 20;
 
@@ -57,7 +61,7 @@ impl<S: System> Backend<S> {
 
     /// Begins to count anew after a scavenge; `live_bytes` are out of the slabs. If it found far
     /// more than had been freed, the last objects of many pages are going, and each of them
-    /// counts: then the next comes sooner.
+    /// counts: then the next comes sooner. It comes later where half of what went last has come back.
     pub(crate) fn note_scavenge(&self, live_bytes: usize, gone_bytes: usize, found_much: bool) {
         let mut state = self.state.lock();
         let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
@@ -79,11 +83,20 @@ impl<S: System> Backend<S> {
         };
         self.growth_limit_frames.store(limit, Ordering::Relaxed);
         self.grown_frames.store(0, Ordering::Relaxed);
+        let gone = gone_bytes / FRAME_BYTES;
+        let swings = 2 * self.returned_frames.swap(0, Ordering::Relaxed)
+            > self.gone_frames.swap(gone, Ordering::Relaxed);
         // Where little is left in much, each object that goes may be the last of its page.
         let live_frames = live_bytes / FRAME_BYTES;
         let is_sparse = idle_frames > (2 * live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
-        let sparse = (live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES);
-        let emptying = if is_sparse { sparse } else { limit };
+        let emptying = if swings {
+            let last = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
+            (2 * last).min(usual.max(MAX_SLACK_BYTES / FRAME_BYTES))
+        } else if is_sparse {
+            (live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES)
+        } else {
+            limit
+        };
         self.emptying_limit_bytes.store(emptying * FRAME_BYTES, Ordering::Relaxed);
     }
 

@@ -28,7 +28,7 @@ impl<S: System> Backend<S> {
         let address = start.addr().get();
         // SAFETY: the slab lies in this region, and is being given back.
         let bare_frames = unsafe { self.views[index].unmarked(address, SLAB_FRAMES) };
-        self.come_back(bare_frames);
+        self.bare_frames.fetch_sub(bare_frames, Ordering::Relaxed);
         self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { self.views[index].mark(address, SLAB_FRAMES, ClassId::NONE) };
@@ -45,6 +45,7 @@ impl<S: System> Backend<S> {
     /// So many of them have objects in use again.
     pub(crate) fn come_back(&self, frames: usize) {
         self.bare_frames.fetch_sub(frames, Ordering::Relaxed);
+        self.returned_frames.fetch_add(frames, Ordering::Relaxed);
     }
 
     /// How much memory the slabs hold beyond the `live_bytes` of their objects.

@@ -90,6 +90,7 @@ impl Ledger {
 pub struct Strict {
     ledger: Mutex<Ledger>,
     bound_bytes: AtomicUsize,
+    decommitted_bytes: AtomicUsize,
     now_ms: AtomicU64,
     page_bytes: usize,
 }
@@ -111,6 +112,7 @@ impl Strict {
             page_bytes,
             ledger: Mutex::default(),
             bound_bytes: AtomicUsize::new(usize::MAX),
+            decommitted_bytes: AtomicUsize::new(0),
             now_ms: AtomicU64::new(1),
         }
     }
@@ -123,6 +125,11 @@ impl Strict {
     /// The bytes that are committed now.
     pub fn committed_bytes(&self) -> usize {
         self.ledger().committed.bytes()
+    }
+
+    /// How many bytes were decommitted so far, each as often as it was.
+    pub fn decommitted_bytes(&self) -> usize {
+        self.decommitted_bytes.load(SeqCst)
     }
 
     /// Lets `ms` milliseconds pass.
@@ -178,6 +185,7 @@ unsafe impl PageSource for Strict {
         let ledger = self.ledger();
         ledger.within_one("decommit", from, to);
         assert!(ledger.committed.around(from, to).is_some(), "decommit of what is not committed");
+        self.decommitted_bytes.fetch_add(bytes, SeqCst);
         // SAFETY: the caller's promise, checked.
         unsafe { Os.decommit(start, bytes) }
     }
