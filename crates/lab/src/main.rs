@@ -98,6 +98,8 @@ enum Verb {
     Report(cmd::report::Args),
     /// Tell what of this machine can be controlled for measuring and what not
     Doctor(cmd::doctor::Args),
+    /// Write what a shell needs to complete verbs and options
+    Completions(cmd::completions::Args),
     /// Restores the machine's settings when the command that started it ends
     #[command(hide = true)]
     Keeper,
@@ -148,6 +150,7 @@ fn main() -> std::process::ExitCode {
         Some(Verb::Zram(args)) => cmd::zram::run(args),
         Some(Verb::Report(args)) => cmd::report::run(args),
         Some(Verb::Doctor(args)) => cmd::doctor::run(args),
+        Some(Verb::Completions(args)) => cmd::completions::run(args, &Cli::command()),
         Some(Verb::Keeper) => environment::keep_watch(),
         Some(Verb::Child(args)) => cmd::child::run(args),
     };

@@ -5,6 +5,7 @@ pub(crate) mod buddy;
 pub(crate) mod child;
 pub(crate) mod choose;
 pub(crate) mod compare;
+pub(crate) mod completions;
 mod contesting;
 pub(crate) mod doctor;
 pub(crate) mod info;

@@ -19,6 +19,18 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
 }
 
 #[test]
+fn shells_complete_the_verbs_that_can_be_typed() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = hectare(&["completions", shell]);
+        let script = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{shell}: {}", stderr(&output));
+        assert!(script.contains("choose") && script.contains("allocators"), "{shell}: {script}");
+        assert!(!script.contains("keeper"), "{shell} completes a verb that is hidden");
+    }
+    assert_eq!(hectare(&["completions", "abacus"]).status.code(), Some(2));
+}
+
+#[test]
 fn a_record_on_the_standard_output_stands_there_alone() {
     let output = hectare(&[&TWO_ROUNDS[..], &["--json", "-", "--", "true"]].concat());
     let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
