@@ -1,12 +1,70 @@
 //! How the library is linked, beyond what Cargo knows.
 
-fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+use std::env;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const NEEDED: [&str; 3] = [
     // Our constructor runs ahead of every other library's: so our fork handlers are the first to
     // be entered, and `prepare` runs after all that may still allocate.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    "-Wl,-z,initfirst",
     // Never unloaded: objects in use, fork handlers and the thread key's destructor point into it.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    "-Wl,-z,nodelete",
     // A symbol that nobody has is an error now, not when a program starts.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
+    "-Wl,-z,defs",
+];
+
+/// By which less of the library is resident. lld takes these, and GNU ld (which passes by the second).
+const FRUGAL: [&str; 2] = [
+    // Lays apart the code that few programs use.
+    concat!("-Wl,-T,", env!("CARGO_MANIFEST_DIR"), "/cold.ld"),
+    // What is written while the library is loaded begins with a page: a page less of it.
+    "-Wl,-z,separate-loadable-segments",
+];
+
+/// A library like ours, as far as linkers see.
+const PROBE: &[u8] = b"#![no_std]
+#[panic_handler] fn halt(_: &core::panic::PanicInfo<'_>) -> ! { loop {} }
+#[unsafe(no_mangle)] static COUNT: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
+";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=cold.ld");
+    println!("cargo::rustc-check-cfg=cfg(cold_code_apart)");
+    for argument in NEEDED {
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+    }
+    if linker_takes(&FRUGAL) {
+        for argument in FRUGAL {
+            println!("cargo::rustc-cdylib-link-arg={argument}");
+        }
+        println!("cargo::rustc-cfg=cold_code_apart");
+    } else {
+        println!(
+            "cargo::warning=this linker cannot lay apart the code that few programs use, as lld and \
+             GNU ld do: some 100 KiB more will be resident in each process"
+        );
+    }
+}
+
+/// Whether the linker that will be called, with the user's flags, understands `arguments`.
+fn linker_takes(arguments: &[&str]) -> bool {
+    let variable = |name| env::var(name).unwrap_or_default();
+    let mut rustc = Command::new(variable("RUSTC"));
+    rustc.args(["--crate-name=probe", "--crate-type=cdylib", "--edition=2024", "-Cpanic=abort"]);
+    rustc.args(["--target", &variable("TARGET"), "-", "-o"]);
+    rustc.arg(Path::new(&variable("OUT_DIR")).join("probe.so"));
+    rustc.args(arguments.iter().map(|argument| format!("-Clink-arg={argument}")));
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        rustc.arg([OsString::from("-Clinker="), linker].into_iter().collect::<OsString>());
+    }
+    rustc.args(variable("CARGO_ENCODED_RUSTFLAGS").split('\x1f').filter(|flag| !flag.is_empty()));
+    let running = rustc.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    running.is_ok_and(|mut running| {
+        let told = running.stdin.take().is_some_and(|mut stdin| stdin.write_all(PROBE).is_ok());
+        running.wait().is_ok_and(|status| status.success()) && told
+    })
 }

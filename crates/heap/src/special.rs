@@ -146,7 +146,9 @@ impl Process {
         Inside { process: self, word }
     }
 
-    /// Runs `action`, which takes locks of the heap, inside: if it matters here.
+    /// Runs `action`, which takes locks of the heap, inside: if it matters here. Part of its callers, since
+    /// they are called in plain programs, too, and this module's own functions are not.
+    #[inline(always)]
     pub(crate) fn inside<R>(&'static self, action: impl FnOnce() -> R) -> R {
         let _inside = self.special().map(|_| self.enter());
         action()

@@ -281,6 +281,8 @@ impl Problem {
 }
 
 /// Parses `text`; each part that means nothing is passed to `problem`. A later key wins.
+#[cold]
+#[inline(never)]
 pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Config {
     let mut config = Config::DEFAULT;
     for part in text.split(|&byte| byte == b',').filter(|part| !part.is_empty()) {

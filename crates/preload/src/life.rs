@@ -47,16 +47,25 @@ extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environme
     unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release_in_child)) };
     // SAFETY: glibc passes the process's environment to constructors.
     let mut config = unsafe { config::read(environment) };
-    // SAFETY: this library is loaded before others can begin a thread.
-    unsafe { special::set_aside(&mut config.hugetlb_mib) };
+    if config.hugetlb_mib > 0 {
+        // SAFETY: this library is loaded before others can begin a thread.
+        unsafe { special::set_aside(&mut config.hugetlb_mib) };
+    }
     if config.sandbox {
         HEAP.keep_to_plain_calls();
         config.front = Front::Thread;
     }
     CONFIG.set(config);
-    special::begin(&config);
+    // A plain process calls nothing of `special` and `signals`, which lie apart (`cold.ld`).
+    if config.is_special() {
+        special::begin(&config);
+    } else {
+        HEAP.choose_front(config.front);
+    }
     mode::note(&config);
-    signals::listen(&config);
+    if config.is_special() {
+        signals::listen(&config);
+    }
     if config.background {
         background::start();
     }

@@ -21,8 +21,10 @@ struct Mode {
 
 static MODE: Once<Mode> = Once::new();
 
-impl Write for Mode {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
+impl Mode {
+    /// Appends `text`. Each process comes by here, and does without Rust's formatting unless some
+    /// option is on.
+    fn push(&mut self, text: &str) -> fmt::Result {
         let end = self.len + text.len();
         // The last byte stays the null.
         let room =
@@ -30,6 +32,12 @@ impl Write for Mode {
         room.copy_from_slice(text.as_bytes());
         self.len = end;
         Ok(())
+    }
+}
+
+impl Write for Mode {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text)
     }
 }
 
@@ -57,16 +65,17 @@ pub(crate) fn note(config: &Config) {
 }
 
 fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
-    write!(out, "front:{}", front_of(config))?;
-    out.write_str(if config.secure { ",secure:true" } else { "" })?;
-    out.write_str(if config.background { ",background:true" } else { "" })?;
-    out.write_str(if config.sandbox { ",sandbox:true" } else { "" })?;
+    out.push("front:")?;
+    out.push(front_of(config))?;
+    out.push(if config.secure { ",secure:true" } else { "" })?;
+    out.push(if config.background { ",background:true" } else { "" })?;
+    out.push(if config.sandbox { ",sandbox:true" } else { "" })?;
     if config.hugetlb_mib > 0 {
         write!(out, ",hugetlb:{}", config.hugetlb_mib)?;
     }
     if config.prof {
         write!(out, ",prof:true,prof_sample:{}", config.prof_sample_bytes)?;
-        out.write_str(if config.prof_by_frames { ",prof_unwind:frames" } else { "" })?;
+        out.push(if config.prof_by_frames { ",prof_unwind:frames" } else { "" })?;
     }
     if config.guard_one_in > 0 {
         write!(out, ",guard:{}", config.guard_one_in)?;

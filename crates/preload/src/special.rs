@@ -18,7 +18,7 @@ static SPECIAL: Once<Special> = Once::new();
 /// The process has one thread.
 pub(crate) unsafe fn set_aside(mib: &mut usize) {
     // SAFETY: the caller's promise, passed on.
-    if *mib == 0 || unsafe { HEAP.set_aside(*mib << 20) } {
+    if unsafe { HEAP.set_aside(*mib << 20) } {
         return;
     }
     let mut line = Line::new();
@@ -32,12 +32,8 @@ pub(crate) unsafe fn set_aside(mib: &mut usize) {
     *mib = 0;
 }
 
-/// To be called once, while the process has one thread.
+/// To be called once, while the process has one thread, where [`Config::is_special`].
 pub(crate) fn begin(config: &Config) {
-    if !config.is_special() {
-        HEAP.choose_front(config.front);
-        return;
-    }
     HEAP.choose_front(Front::Thread);
     if config.watches() {
         unwind::begin(config.prof_by_frames);

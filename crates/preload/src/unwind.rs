@@ -27,7 +27,7 @@ use objects::Object;
 use registers::Frame;
 use tables::{Code, Step};
 
-/// Where this library's code lies: its own frames are nobody's callers.
+/// Where this library lies: its own frames are nobody's callers.
 static OWN_START: AtomicUsize = AtomicUsize::new(0);
 static OWN_END: AtomicUsize = AtomicUsize::new(0);
 static BY_FRAMES: AtomicBool = AtomicBool::new(false);
@@ -36,10 +36,9 @@ static BY_FRAMES: AtomicBool = AtomicBool::new(false);
 pub(crate) fn begin(by_frames: bool) {
     BY_FRAMES.store(by_frames, Relaxed);
     objects::begin();
-    let code = begin as *const () as usize;
-    if let Some(part) = Object::of(code).and_then(|own| own.part_with(code)) {
-        OWN_START.store(part.start, Relaxed);
-        OWN_END.store(part.end, Relaxed);
+    if let Some(own) = Object::of(begin as *const () as usize) {
+        OWN_START.store(own.map_start, Relaxed);
+        OWN_END.store(own.map_end, Relaxed);
     }
 }
 

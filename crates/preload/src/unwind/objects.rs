@@ -37,7 +37,9 @@ pub(super) fn begin() {
 /// An object that is loaded, and has a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Object {
-    map_start: usize,
+    /// From its first part to the end of its last.
+    pub(super) map_start: usize,
+    pub(super) map_end: usize,
     /// Where its `.eh_frame_hdr` lies.
     pub(super) header: usize,
 }
@@ -56,8 +58,8 @@ impl Object {
             };
             // SAFETY: a valid place.
             let status = unsafe { find_object(address, &raw mut found) };
-            let Found { map_start, eh_frame_header: header, .. } = found;
-            return (status == 0 && header != 0).then_some(Self { map_start, header });
+            let Found { map_start, map_end, eh_frame_header: header, .. } = found;
+            return (status == 0 && header != 0).then_some(Self { map_start, map_end, header });
         }
         let mut search = Search { address, found: None };
         // SAFETY: the callback meets the function's contract; `search` lives through the call.
@@ -111,18 +113,18 @@ unsafe extern "C" fn note_object(
     // SAFETY: the object's program headers, as many as it says.
     let parts = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let base = info.dlpi_addr as usize;
+    let start_of = |part: &libc::Elf64_Phdr| base.wrapping_add(part.p_vaddr as usize);
+    let end_of = |part: &libc::Elf64_Phdr| start_of(part).wrapping_add(part.p_memsz as usize);
     let mut loaded = parts.iter().filter(|part| part.p_type == libc::PT_LOAD);
-    let holds = |part: &libc::Elf64_Phdr| {
-        let start = base.wrapping_add(part.p_vaddr as usize);
-        (start..start.wrapping_add(part.p_memsz as usize)).contains(&search.address)
+    // They are in the order of their addresses.
+    let (Some(first), Some(last)) = (loaded.clone().next(), loaded.clone().next_back()) else {
+        return 0;
     };
-    let Some(first) = loaded.clone().next() else { return 0 };
-    if !loaded.any(holds) {
+    if !loaded.any(|part| (start_of(part)..end_of(part)).contains(&search.address)) {
         return 0;
     }
-    let map_start = base.wrapping_add(first.p_vaddr as usize) & !(PAGE_BYTES - 1);
+    let (map_start, map_end) = (start_of(first) & !(PAGE_BYTES - 1), end_of(last));
     let table = parts.iter().find(|part| part.p_type == libc::PT_GNU_EH_FRAME);
-    search.found =
-        table.map(|part| Object { map_start, header: base.wrapping_add(part.p_vaddr as usize) });
+    search.found = table.map(|part| Object { map_start, map_end, header: start_of(part) });
     1
 }

@@ -2,23 +2,35 @@
 
 use std::fs;
 
-use crate::harness::{Outcome, Suite, ensure, library};
+use crate::harness::{Outcome, Suite, ensure, library, preloaded, program, run};
 
 /// glibc keeps 144 bytes of static TLS for all libraries loaded by `dlopen` together; beyond that
 /// it is "cannot allocate memory in static TLS block". Ours is the word that names a thread's cache.
 const MAX_TLS_BYTES: u64 = 8;
 
-/// Code and constants, most of it resident in each process; with checks where there are any.
+/// Code and constants; with checks where there are any.
 const MAX_TEXT_BYTES: u64 = if cfg!(debug_assertions) { 320 << 10 } else { 228 << 10 };
+
+/// What of the code lies where all programs run: all of it is resident in each process.
+const MAX_ORDINARY_CODE_BYTES: u64 = if cfg!(debug_assertions) { 160 << 10 } else { 96 << 10 };
+
+/// Parts of names of functions that an ordinary program comes by, and of such as it does not.
+const ORDINARY_FUNCTIONS: [&str; 6] =
+    ["malloc_slow", "free_slow", "take_from_bin", "give_to_slabs", "open_region", "4life7at_load"];
+const COLD_FUNCTIONS: [&str; 6] =
+    ["5gimli", "7hectare7profile", "7hectare6unwind", "8hardened", "7special", "4core3fmt"];
 
 /// What of the file is copied into each process that writes to it. The heap's own state is ten times
 /// as large: it begins as zeros, of which only the pages that are used are ever there.
 const MAX_WRITABLE_FILE_BYTES: u64 = 32 << 10;
 
 const PT_LOAD: u32 = 1;
+const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const PT_DYNAMIC: u32 = 2;
 const PT_TLS: u32 = 7;
+const SHT_SYMTAB: u32 = 2;
+const STT_FUNC: u32 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_TEXTREL: u64 = 22;
@@ -32,6 +44,15 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test("elf::needs_the_c_library_alone", needs_the_c_library_alone);
     suite.test("elf::writable_part_is_small", writable_part_is_small);
     suite.test("elf::initialised_first_and_never_unloaded", dynamic_flags);
+    let (apart, resident) = ("elf::cold_code_lies_apart", "elf::cold_code_is_not_resident");
+    if cfg!(cold_code_apart) {
+        suite.test(apart, cold_code_lies_apart);
+        suite.test_with(resident, &["cc"], cold_code_is_not_resident);
+    } else {
+        let reason = "this linker cannot lay code apart";
+        suite.skip(apart, reason);
+        suite.skip(resident, reason);
+    }
 }
 
 fn static_tls_is_small() -> Outcome {
@@ -71,15 +92,69 @@ fn dynamic_flags() -> Outcome {
     ensure(entries.iter().all(|(tag, _)| *tag != DT_TEXTREL), || "text relocations".into())
 }
 
+fn cold_code_lies_apart() -> Outcome {
+    let image = Image::read()?;
+    let executable: Vec<_> = image.executable().collect();
+    let [ordinary, cold] = &executable[..] else {
+        return Err(format!("not two executable segments: {executable:x?}"));
+    };
+    let bytes = ordinary.memory_bytes;
+    ensure(bytes <= MAX_ORDINARY_CODE_BYTES, || {
+        format!("{bytes} bytes of code that each process has: > {MAX_ORDINARY_CODE_BYTES}")
+    })?;
+    let functions: Vec<_> = image.functions()?.collect();
+    for (parts, segment) in [(ORDINARY_FUNCTIONS, ordinary), (COLD_FUNCTIONS, cold)] {
+        for part in parts {
+            let mut named = functions.iter().filter(|(name, _)| name.contains(part)).peekable();
+            ensure(named.peek().is_some(), || format!("no function's name has {part}"))?;
+            let elsewhere = named.find(|(_, address)| !segment.holds(*address));
+            ensure(elsewhere.is_none(), || format!("{part}: {elsewhere:x?} not in {segment:x?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whatever an ordinary program does, nothing of the cold part is ever read.
+fn cold_code_is_not_resident() -> Outcome {
+    let Some(cold) = Image::read()?.executable().last() else { return Err("no code".into()) };
+    let mappings = run(&mut preloaded(program("ordinary.c")?))?.well()?.stdout;
+    let mut lines = mappings.lines();
+    let path = library().display().to_string();
+    let mut code = Vec::new();
+    // 7f9a53c9f000-7f9a53ca9000 r-xp 0000a000 fe:00 5311463    /path/of/libhectare.so
+    while let Some(line) = lines.find(|line| line.contains(" r-xp ") && line.ends_with(&path)) {
+        let offset = line.split(' ').nth(2).and_then(|text| u64::from_str_radix(text, 16).ok());
+        let resident = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap_or_default();
+        code.push((offset.ok_or("a mapping without an offset")?, resident.trim().to_owned()));
+    }
+    let [(_, ordinary), (offset, resident)] = &code[..] else {
+        return Err(format!("not two mappings of code: {code:x?}"));
+    };
+    ensure((*offset..*offset + (64 << 10)).contains(&cold.file_offset), || {
+        format!("the later mapping begins at {offset:#x}, the cold code at {cold:x?}")
+    })?;
+    ensure(ordinary != "0 kB" && resident == "0 kB", || {
+        format!("{ordinary} of ordinary and {resident} of cold code are resident")
+    })
+}
+
 /// A 64-bit little-endian ELF file, as much of it as these tests read.
 struct Image(Vec<u8>);
 
+#[derive(Debug)]
 struct Segment {
     kind: u32,
     flags: u32,
     file_offset: u64,
+    address: u64,
     file_bytes: u64,
     memory_bytes: u64,
+}
+
+impl Segment {
+    fn holds(&self, address: u64) -> bool {
+        (self.address..self.address + self.memory_bytes).contains(&address)
+    }
 }
 
 impl Image {
@@ -110,13 +185,36 @@ impl Image {
     /// The names of the libraries that this one asks for.
     fn needed(&self) -> Result<Vec<String>, String> {
         let entries = self.dynamic()?;
-        let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB).ok_or("no strings")?.1;
         // They lie in the first segment, which begins with the file.
-        let name = |at: u64| {
-            let rest = &self.0[usize::try_from(strings + at).expect("offsets fit")..];
-            String::from_utf8_lossy(rest.split(|&byte| byte == 0).next().unwrap_or_default()).into()
-        };
-        Ok(entries.iter().filter(|(tag, _)| *tag == DT_NEEDED).map(|(_, at)| name(*at)).collect())
+        let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB).ok_or("no strings")?.1;
+        let needed = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED);
+        Ok(needed.map(|(_, at)| self.string(strings + at)).collect())
+    }
+
+    /// The string at an offset, up to its null.
+    fn string(&self, at: u64) -> String {
+        let rest = &self.0[usize::try_from(at).expect("offsets of a file in memory fit")..];
+        String::from_utf8_lossy(rest.split(|&byte| byte == 0).next().unwrap_or_default()).into()
+    }
+
+    /// The names and addresses of the functions, those of this library alone among them.
+    fn functions(&self) -> Result<impl Iterator<Item = (String, u64)>, String> {
+        let (headers, count) = (self.word(40), self.half(60) & 0xffff);
+        let header = |number: u32| headers + 64 * u64::from(number);
+        let table = (0..count).map(header).find(|at| self.half(at + 4) == SHT_SYMTAB);
+        let table = table.ok_or("no symbols")?;
+        let (first, bytes) = (self.word(table + 24), self.word(table + 32));
+        let strings = self.word(header(self.half(table + 40)) + 24);
+        let symbols = (0..bytes / 24).map(move |i| first + 24 * i);
+        let functions = symbols.filter(|at| self.half(at + 4) & 0xf == STT_FUNC);
+        let defined = functions.filter(|at| self.word(at + 8) != 0);
+        Ok(defined
+            .map(move |at| (self.string(strings + u64::from(self.half(at))), self.word(at + 8))))
+    }
+
+    /// The segments of code.
+    fn executable(&self) -> impl Iterator<Item = Segment> {
+        self.segments(PT_LOAD).filter(|segment| segment.flags & PF_X != 0)
     }
 
     /// The program headers of a kind.
@@ -129,6 +227,7 @@ impl Image {
                 kind: self.half(at),
                 flags: self.half(at + 4),
                 file_offset: self.word(at + 8),
+                address: self.word(at + 16),
                 file_bytes: self.word(at + 32),
                 memory_bytes: self.word(at + 40),
             })
