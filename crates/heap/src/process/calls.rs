@@ -1,12 +1,13 @@
 //! The calls of a program: fast path, special front, slow path, in this order.
 
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
 
 use hectare_pages::Os;
 
 use super::Process;
 use super::threads::cache_word;
-use crate::class::{ClassId, MIN_ALIGN};
+use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::heap::Fast;
 use crate::object::move_to;
 use crate::special::Kind;
@@ -28,6 +29,21 @@ impl Process {
     pub fn malloc_fast(&'static self, bytes: usize) -> Fast {
         // SAFETY: the word names this thread's cache, or an absent one.
         unsafe { self.heap.malloc_fast(cache_word(), bytes) }
+    }
+
+    /// An object for `bytes` from the list of this CPU, where the thread shares that, or a run that
+    /// the thread keeps; null when [`malloc_slow`](Self::malloc_slow) must be asked. For the front of
+    /// a slow path.
+    #[inline(always)]
+    pub fn malloc_middle(&'static self, bytes: usize) -> *mut u8 {
+        if bytes <= MAX_SMALL_BYTES {
+            return self.malloc_by_cpu(bytes);
+        }
+        if !self.special.load(Relaxed).is_null() {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the word names this thread's cache, or a static that has no runs.
+        unsafe { self.heap.take_own_run(cache_word(), bytes) }
     }
 
     /// An object for `bytes` by the slow path; null when memory is out.
@@ -64,6 +80,24 @@ impl Process {
     pub unsafe fn free_fast(&'static self, object: *mut u8) -> bool {
         // SAFETY: the word names this thread's cache, or an absent one; the caller's promise.
         unsafe { self.heap.free_fast(cache_word(), object) }
+    }
+
+    /// Frees an object into the list of this CPU, where the thread shares that, or keeps a run for
+    /// the thread; `false`, and nothing has changed, when [`free_slow`](Self::free_slow) must be
+    /// asked. For the front of a slow path.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_middle(&'static self, object: *mut u8) -> bool {
+        // SAFETY: the caller's promise, passed on.
+        if unsafe { self.free_by_cpu(object) } {
+            return true;
+        }
+        // SAFETY: the word names this thread's cache, or a static that has no runs; the caller's
+        // promise.
+        self.special.load(Relaxed).is_null()
+            && unsafe { self.heap.keep_own_run(cache_word(), object) }
     }
 
     /// Frees an object by the slow path.

@@ -1,0 +1,91 @@
+//! A profile at one moment, for whoever writes it down.
+
+use hectare_pages::System;
+
+use super::stacks::{Stack, Stacks};
+use crate::own_pages::Pages;
+
+/// A profile at one moment, in pages of its own.
+#[derive(Debug)]
+pub struct Snapshot<'a, S: System> {
+    stacks: Stacks,
+    calls: Pages<usize>,
+    call_count: usize,
+    mean_bytes: usize,
+    lost_samples: u64,
+    source: &'a S,
+}
+
+/// A return address is behind its call: the byte before it lies in the call, and in its function
+/// even where the call is the last of it.
+#[must_use]
+pub fn call_of(return_address: usize) -> usize {
+    return_address.saturating_sub(1)
+}
+
+impl<'a, S: System> Snapshot<'a, S> {
+    /// Of these `stacks`, which are its own; `None` when memory is out.
+    pub(super) fn new(
+        stacks: Stacks,
+        mean_bytes: usize,
+        lost_samples: u64,
+        source: &'a S,
+    ) -> Option<Self> {
+        let calls = Pages::new();
+        let mut snapshot = Self { stacks, calls, call_count: 0, mean_bytes, lost_samples, source };
+        snapshot.list_calls()?;
+        Some(snapshot)
+    }
+
+    /// Lists each call of the stacks once, sorted. O(n log n).
+    fn list_calls(&mut self) -> Option<()> {
+        let count: usize = self.stacks().map(|stack| stack.frames.len()).sum();
+        let mut calls = Pages::with_capacity(count.max(1), self.source)?;
+        let frames = self.stacks().flat_map(|stack| stack.frames);
+        for (call, &frame) in calls.entries_mut().iter_mut().zip(frames) {
+            *call = call_of(frame);
+        }
+        let all = &mut calls.entries_mut()[..count];
+        all.sort_unstable();
+        let mut kept = 0;
+        for i in 0..count {
+            if kept == 0 || all[i] != all[kept - 1] {
+                all[kept] = all[i];
+                kept += 1;
+            }
+        }
+        self.calls = calls;
+        self.call_count = kept;
+        Some(())
+    }
+
+    /// Each call (as [`call_of`] gives it) of all stacks once, sorted.
+    #[must_use]
+    pub fn calls(&self) -> &[usize] {
+        &self.calls.entries()[..self.call_count]
+    }
+
+    /// Of how many allocated bytes one was a sampling point.
+    #[must_use]
+    pub fn mean_bytes(&self) -> usize {
+        self.mean_bytes
+    }
+
+    /// How many samples were not taken for want of memory.
+    #[must_use]
+    pub fn lost_samples(&self) -> u64 {
+        self.lost_samples
+    }
+
+    /// The stacks, in the order in which they first allocated.
+    pub fn stacks(&self) -> impl Iterator<Item = Stack<'_>> {
+        self.stacks.iter()
+    }
+}
+
+impl<S: System> Drop for Snapshot<'_, S> {
+    fn drop(&mut self) {
+        self.stacks.release(self.source);
+        self.calls.release(self.source);
+    }
+}

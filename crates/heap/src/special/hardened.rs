@@ -1,0 +1,47 @@
+//! The hardened front's calls: one lock a call in place of a thread's list (`crate::hardened`).
+
+use core::ptr::NonNull;
+
+use hectare_pages::Os;
+
+use super::Kind;
+use crate::class::MIN_ALIGN;
+use crate::object::move_to;
+use crate::process::Process;
+
+impl Process {
+    /// An object for `bytes`; null when memory is out.
+    pub(super) fn hardened_malloc(&'static self, bytes: usize, kind: Kind) -> *mut u8 {
+        let _inside = self.enter();
+        let align = if let Kind::Aligned(align) = kind { align } else { MIN_ALIGN };
+        let object = self.hardened.malloc(&self.heap, bytes, align);
+        if matches!(kind, Kind::Zeroed) && !object.is_null() {
+            // SAFETY: an object just taken, of at least `bytes`.
+            unsafe { object.write_bytes(0, bytes) };
+        }
+        object
+    }
+
+    /// Frees an object, of which the caller may claim bytes and alignment.
+    pub(crate) fn hardened_free(&'static self, object: *mut u8, claim: Option<(usize, usize)>) {
+        let _inside = self.enter();
+        self.hardened.free(&self.heap, object, claim);
+    }
+
+    /// A new object, always: what the old one held is gone with it.
+    pub(super) unsafe fn hardened_realloc(
+        &'static self,
+        object: NonNull<u8>,
+        bytes: usize,
+    ) -> *mut u8 {
+        let _inside = self.enter();
+        let old_bytes = match self.hardened.usable_bytes(&self.heap, object) {
+            Ok(bytes) => bytes,
+            Err(cause) => cause.abort(&Os, "realloc", object.as_ptr()),
+        };
+        let moved = self.hardened.malloc(&self.heap, bytes, MIN_ALIGN);
+        let free = |object| self.hardened.free(&self.heap, object, None);
+        // SAFETY: both have as many bytes; one was just taken.
+        unsafe { move_to(moved, object, old_bytes.min(bytes), free) }
+    }
+}

@@ -1,0 +1,175 @@
+//! The watched front's slow paths: what is due becomes a guarded object, or one that the profile
+//! knows.
+
+use core::ptr::NonNull;
+
+use hectare_pages::{Os, PageSource, System};
+
+use super::inside::Inside;
+use super::{Kind, Special};
+use crate::cache::Cache;
+use crate::class::{MAX_SMALL_BYTES, MIN_ALIGN};
+use crate::object::move_to;
+use crate::process::Process;
+use crate::profile::MAX_FRAMES;
+use crate::sample::{Due, Rates, counted};
+use crate::seat::Seat;
+
+/// A call of a watched front. The thread is inside as long as it lives.
+pub(super) struct Watched {
+    process: &'static Process,
+    special: &'static Special,
+    /// The thread's cache; `None` for one that has none, or is inside already.
+    cache: Option<NonNull<Cache>>,
+    _inside: Inside,
+}
+
+impl Watched {
+    #[inline(always)]
+    pub(super) fn begin(process: &'static Process, special: &'static Special) -> Self {
+        let mut inside = process.enter();
+        Self { process, special, cache: inside.cache(), _inside: inside }
+    }
+
+    /// An object for `bytes`; null when memory is out.
+    pub(super) fn malloc(&self, bytes: usize, kind: Kind) -> *mut u8 {
+        self.get(self.due(bytes), bytes, kind)
+    }
+
+    /// Frees an object, which is not null.
+    ///
+    /// # Safety
+    /// As [`free`](Process::free).
+    pub(super) unsafe fn free(&self, object: *mut u8) {
+        let Self { process, special, .. } = *self;
+        let address = object.addr();
+        let guarded = process.guard.contains(address);
+        if guarded || self.may_be_sampled(address) {
+            process.profile.forget(address);
+        }
+        if !guarded {
+            // SAFETY: the thread's own seat; the caller's promise.
+            return unsafe { process.heap.free_slow(self.seat(), object) };
+        }
+        let wrong = process.guard.put(address, captured(special, &mut [0; MAX_FRAMES]), &Os);
+        if let Some(finding) = wrong {
+            (special.report)(&finding);
+        }
+    }
+
+    /// Makes an object hold `bytes`. To the profile the object is a new one of its new size,
+    /// allocated by this call, unless it is a small one that stays where it is.
+    ///
+    /// # Safety
+    /// As [`realloc`](Process::realloc).
+    pub(super) unsafe fn realloc(&self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
+        let Self { process, special, .. } = *self;
+        let address = object.addr().get();
+        let may_be_sampled = self.may_be_sampled(address);
+        if may_be_sampled && process.profile.keeps(address, bytes) {
+            return object.as_ptr();
+        }
+        let due = self.due(bytes);
+        if process.guard.contains(address) || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
+            let old_bytes = process.special_usable_bytes(special, object, "realloc");
+            let moved = self.get(due, bytes, Kind::Plain);
+            // SAFETY: the caller's promise, passed on.
+            let free = |object| unsafe { self.free(object) };
+            // SAFETY: both have as many bytes; one was just taken.
+            return unsafe { move_to(moved, object, old_bytes.min(bytes), free) };
+        }
+        if may_be_sampled {
+            process.profile.forget(address);
+        }
+        // SAFETY: the thread's own seat; the caller's promise.
+        let resized = unsafe { process.heap.realloc(self.seat(), object, bytes) };
+        if due.profile && !resized.is_null() {
+            let frames = &mut [0; MAX_FRAMES];
+            process.profile.record(resized.addr(), bytes, captured(special, frames), &Os);
+        }
+        resized
+    }
+
+    #[inline(always)]
+    fn seat(&self) -> Seat {
+        self.cache.into()
+    }
+
+    /// What is due at an allocation of `bytes`. A thread that has no cache takes no samples.
+    #[inline(always)]
+    fn due(&self, bytes: usize) -> Due {
+        let Some(mut cache) = self.cache else { return Due::NOTHING };
+        let seed = cache.addr().get() as u64;
+        // SAFETY: this thread's own cache, of which nothing else is borrowed.
+        unsafe { cache.as_mut() }.due(bytes, || {
+            let Special { profile_mean_bytes: mean_bytes, guard_one_in, .. } = *self.special;
+            (Rates { mean_bytes, guard_one_in }, seed ^ Os.secret() as u64)
+        })
+    }
+
+    /// Sampled objects, the small ones too, begin where a page does.
+    fn may_be_sampled(&self, address: usize) -> bool {
+        self.special.profile_mean_bytes > 0 && address.is_multiple_of(Os.page_bytes())
+    }
+
+    /// An object as is `due`, or where there is no memory for such a one, one as any.
+    fn get(&self, due: Due, bytes: usize, kind: Kind) -> *mut u8 {
+        if due != Due::NOTHING
+            && let Some(object) = self.sampled(due, bytes, kind)
+        {
+            return object.as_ptr();
+        }
+        let heap = &self.process.heap;
+        match kind {
+            // SAFETY: the thread's own seat.
+            Kind::Plain => unsafe { heap.malloc_uncounted(self.seat(), bytes) },
+            // SAFETY: as above.
+            Kind::Zeroed => unsafe { heap.malloc_zeroed(self.seat(), bytes) },
+            // SAFETY: as above.
+            Kind::Aligned(align) => unsafe { heap.malloc_aligned(self.seat(), bytes, align) },
+        }
+    }
+
+    /// A guarded object or one that the profile knows, as is due; `None` when there is no memory
+    /// for such a one.
+    #[cold]
+    fn sampled(&self, due: Due, bytes: usize, kind: Kind) -> Option<NonNull<u8>> {
+        let Self { process, special, .. } = *self;
+        let frames = &mut [0; MAX_FRAMES];
+        let frames = captured(special, frames);
+        let align = if let Kind::Aligned(align) = kind { align } else { MIN_ALIGN };
+        let guarded = if due.guard { process.guard.get(bytes, align, frames, &Os) } else { None };
+        if guarded.is_none() && !due.profile {
+            return None;
+        }
+        let object = guarded.or_else(|| self.apart(bytes, align, matches!(kind, Kind::Zeroed)))?;
+        if due.profile {
+            process.profile.record(object.addr().get(), bytes, frames, &Os);
+        }
+        Some(object)
+    }
+
+    /// An object on pages of its own; of zeros if it is to be `zeroed`.
+    fn apart(&self, bytes: usize, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
+        // As long as its like that nobody draws: so both stay in place by the same reallocs.
+        let bytes = match counted(bytes) {
+            (class, _) if class.is_small() => class.object_bytes(),
+            _ => bytes,
+        };
+        // SAFETY: no seat is anybody's.
+        let (object, is_zero) =
+            unsafe { self.process.heap.get_large(Seat::None, bytes, align, zeroed) };
+        let object = NonNull::new(object)?;
+        if zeroed && !is_zero {
+            // SAFETY: an object just taken, of at least `bytes`.
+            unsafe { object.write_bytes(0, bytes) };
+        }
+        Some(object)
+    }
+}
+
+/// The callers of this call.
+fn captured<'a>(special: &Special, frames: &'a mut [usize; MAX_FRAMES]) -> &'a [usize] {
+    let count = (special.capture)(frames);
+    &frames[..count.min(MAX_FRAMES)]
+}
