@@ -52,6 +52,8 @@ pub(crate) struct Backend<S: System> {
     /// How many became bare at the last scavenge, and how many bare ones have objects again since.
     gone_frames: AtomicUsize,
     returned_frames: AtomicUsize,
+    /// Held by the thread that opens a block for slabs, before the state's: that is free meanwhile.
+    opener: Lock<(), S::Park>,
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,
 }
@@ -105,6 +107,7 @@ impl<S: System> Backend<S> {
             bare_frames: AtomicUsize::new(0),
             gone_frames: AtomicUsize::new(0),
             returned_frames: AtomicUsize::new(0),
+            opener: Lock::new(()),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,
@@ -332,6 +335,7 @@ impl<S: System> Backend<S> {
     /// Holds the backend's locks across a fork.
     pub(crate) fn before_fork(&self) {
         self.huge.lock_for_fork();
+        self.opener.lock_for_fork();
         self.state.lock_for_fork();
     }
 
@@ -342,6 +346,8 @@ impl<S: System> Backend<S> {
     pub(crate) unsafe fn after_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.state.unlock() };
+        // SAFETY: the caller's promise.
+        unsafe { self.opener.unlock() };
         // SAFETY: the caller's promise.
         unsafe { self.huge.unlock() };
     }

@@ -84,8 +84,8 @@ pub(crate) enum Wanted {
     /// A run of `frames` at a multiple of `align` frames. One that was kept may be a little longer.
     /// The caller is going to fill it, if it `fills`.
     Run { frames: usize, align: usize, fills: bool },
-    /// A slab of a class that has `siblings` slabs now.
-    Slab { siblings: usize },
+    /// A slab.
+    Slab,
 }
 
 impl Wanted {
@@ -93,7 +93,7 @@ impl Wanted {
     pub(crate) fn room_frames(self) -> usize {
         match self {
             Self::Run { frames, align, .. } => frames + align,
-            Self::Slab { .. } => 2 * SLAB_FRAMES,
+            Self::Slab => 2 * SLAB_FRAMES,
         }
     }
 }
@@ -237,7 +237,7 @@ impl Region {
                 }
                 Ok(run)
             }
-            Wanted::Slab { siblings } => self.take_slab(siblings, source, view),
+            Wanted::Slab => self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view),
         }
     }
 

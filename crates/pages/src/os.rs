@@ -357,6 +357,11 @@ impl Park for FutexPark {
         // SAFETY: waking touches no memory of ours; a word that is gone wakes nobody.
         keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) });
     }
+
+    fn give_way() {
+        // SAFETY: no preconditions.
+        keep_errno(|| unsafe { libc::sched_yield() });
+    }
 }
 
 #[cfg(test)]

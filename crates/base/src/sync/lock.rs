@@ -12,6 +12,11 @@
 //! 2. A thread sleeps only on the word `CONTENDED`; whoever frees a `CONTENDED` word wakes one.
 //! 3. A woken thread takes the word as `CONTENDED`, since others may sleep still.
 //!
+//! A thread sleeps only after it has given way many times. Where there are more threads than CPUs a
+//! sleeper is woken onto the CPU of the thread that wakes it, and waits there for its turn; until it has had
+//! the lock nobody wakes the next. So each time that an owner is put aside with the lock, all others would
+//! come to sleep, and go on one by one, a time slice each, while CPUs idle.
+//!
 //! Orderings: taking is `Acquire`, freeing `Release`: the next owner sees what the last wrote.
 //! (After Drepper, "Futexes Are Tricky", 2011, mutex 2.)
 
@@ -26,11 +31,10 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// How often a thread looks at a held lock before it sleeps.
-#[cfg(not(loom))]
-const SPINS: u32 = 60;
-#[cfg(loom)]
-const SPINS: u32 = 0;
+/// How often a thread looks at a held lock at once, and how often again, each time after others had its
+/// CPU, before it sleeps.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 60 };
+const YIELDS: u32 = if cfg!(loom) { 0 } else { 100 };
 
 /// How a thread waits for a word to change, and wakes one that waits.
 pub trait Park {
@@ -38,6 +42,8 @@ pub trait Park {
     fn wait(word: &AtomicU32, expected: u32);
     /// Wakes at least one thread that waits on `word`, if any does.
     fn wake_one(word: &AtomicU32);
+    /// Lets other threads have this CPU, if any wants it.
+    fn give_way();
 }
 
 /// Waits by looking again: for tests, and for targets without an operating system.
@@ -54,6 +60,11 @@ impl Park for SpinPark {
 
     #[inline]
     fn wake_one(_word: &AtomicU32) {}
+
+    #[inline]
+    fn give_way() {
+        hint::spin_loop();
+    }
 }
 
 /// A value behind a lock. Not reentrant, not fair; a panic while it is held does not poison it.
@@ -119,11 +130,15 @@ impl<T, P: Park> Lock<T, P> {
 
     #[cold]
     fn lock_slow(&self) {
-        for _ in 0..SPINS {
+        for look in 0..SPINS + YIELDS {
             if self.state.load(Ordering::Relaxed) == FREE && self.try_take() {
                 return;
             }
-            hint::spin_loop();
+            if look < SPINS {
+                hint::spin_loop();
+            } else {
+                P::give_way();
+            }
         }
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             P::wait(&self.state, CONTENDED);

@@ -7,17 +7,37 @@ use hectare_pages::System;
 
 use super::{Backend, State};
 use crate::class::ClassId;
-use crate::region::{FRAME_BYTES, SLAB_FRAMES, Wanted};
+use crate::region::{FRAME_BYTES, Region, SLAB_FRAMES, Wanted};
 use crate::slab::FreshSlab;
 
 impl<S: System> Backend<S> {
     /// Takes memory for a slab of `class`, which has `siblings` slabs now.
     pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
-        let run = self.get_run(Wanted::Slab { siblings }, class)?;
+        self.open_block(siblings);
+        let run = self.get_run(Wanted::Slab, class)?;
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
         self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
         Some(FreshSlab { name, start: run.start, bare: run.clean && !run.huge })
+    }
+
+    /// Opens a block for slabs, or waits until another thread has opened one, if the next slab of a class
+    /// that has `siblings` is to come from one.
+    fn open_block(&self, siblings: usize) {
+        let wants = |region: &Region| region.wants_block(siblings);
+        if !self.state.lock().regions[0].as_ref().is_some_and(wants) {
+            return;
+        }
+        let _opener = self.opener.lock();
+        let mut state = self.state.lock();
+        let Some(region) = &mut state.regions[0] else { return };
+        let block = region.take_block(siblings, &self.source, &self.views[0]);
+        drop(state);
+        let Some(mut block) = block else { return };
+        block.touch(&self.source);
+        if let Some(region) = &mut self.state.lock().regions[0] {
+            region.give_block(block);
+        }
     }
 
     /// Takes back a slab that is empty.

@@ -6,19 +6,25 @@
 //! dirty memory from then on, under the rules of that. Runs do not ask for one: of a large object a
 //! program may never touch but a part.
 //!
+//! The kernel clears the block at that touch. Meanwhile it is neither clean nor dirty memory but the
+//! opener's, and the backend's lock is free. Other threads that want a block wait for this one, so that the
+//! heap is never more than a block ahead of what it needs. They do not help to touch it, since the kernel
+//! clears a huge page before it looks whether another thread has done so.
+//!
 //! A block is opened where no slab's worth of memory is dirty. A run of a page among the slabs leaves
 //! fifteen frames that no slab fits into, though: so a class that will fill a whole block by itself gets
 //! one in spite of such pieces, as long as they are few and the heap has never shrunk. (In one that
 //! has, pieces come and go, and each time a block would be opened for what they could hold.) Where huge
 //! pages are asked for anyhow it does without: there the next slab is part of the last one.
 
+use core::ptr::NonNull;
+
 use hectare_buddy::{FrameAllocator, FrameId};
 use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
 use super::{
-    FRAME_BYTES, HUGE_PAGE_BYTES, Refusal, Region, RegionView, Run, SLAB_BYTES, SLAB_FRAMES,
-    take_range,
+    FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_BYTES, SLAB_FRAMES, take_range,
 };
 
 /// Once so much has been touched, a block is but a fraction of the whole: a small program does not
@@ -34,22 +40,65 @@ const SIBLINGS_OF_BLOCK: usize = HUGE_PAGE_BYTES / SLAB_BYTES;
 /// Pieces of dirty memory are few up to so many frames.
 const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
+/// A block on its way from clean memory to dirty: whoever has taken it has it alone.
+#[derive(Debug)]
+pub(crate) struct Block {
+    start: NonNull<u8>,
+    stays_huge: bool,
+}
+
+impl Block {
+    /// Has the block's memory come. This takes long, some 360 µs: not to be called under a lock.
+    pub(crate) fn touch(&mut self, source: &impl PageSource) {
+        if !self.stays_huge {
+            // SAFETY: committed, and in use by nobody else.
+            unsafe { source.advise_huge(self.start, HUGE_PAGE_BYTES, true) };
+        }
+        // A write, not `populate`, which would hold the lock of all mappings meanwhile.
+        // SAFETY: as above; it reads as zero, and goes on to.
+        unsafe { self.start.write_volatile(0) };
+        if !self.stays_huge {
+            // From now on as the memory around it: of what goes back, the kernel would else make a huge
+            // page again.
+            // SAFETY: as above.
+            unsafe { source.advise_huge(self.start, HUGE_PAGE_BYTES, false) };
+        }
+    }
+}
+
 impl Region {
-    /// Takes the frames of a slab of a class that has `siblings`.
-    pub(super) fn take_slab(
+    /// Takes a block, if one is the place for the next slab of a class that has `siblings`, and there
+    /// is one.
+    pub(crate) fn take_block(
         &mut self,
         siblings: usize,
         source: &impl PageSource,
         view: &RegionView,
-    ) -> Result<Run, Refusal> {
-        if self.wants_block(siblings) {
-            self.open_block(source, view);
+    ) -> Option<Block> {
+        if !self.wants_block(siblings) || !self.has_units(source) {
+            return None;
         }
-        self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view)
+        let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
+        let end = first.0 + UNIT_FRAMES;
+        // One that was in use before would not come as a whole.
+        if first.0 < self.touched || self.reach(end, source, view).is_err() {
+            self.give_clean(first, UNIT_FRAMES);
+            return None;
+        }
+        self.touched = end;
+        Some(Block { start: self.at(first), stays_huge: self.is_huge_from(first) })
+    }
+
+    /// Makes a block that has been touched dirty memory.
+    pub(crate) fn give_block(&mut self, block: Block) {
+        self.give(block.start, UNIT_FRAMES);
     }
 
     /// Whether a block is the place for the next slab of a class that has `siblings`.
-    fn wants_block(&self, siblings: usize) -> bool {
+    pub(crate) fn wants_block(&self, siblings: usize) -> bool {
+        if self.touched < BLOCKS_FROM_BYTES / FRAME_BYTES {
+            return false;
+        }
         let dirty = self.dirty_frames();
         if dirty < SLAB_FRAMES {
             return siblings >= SIBLINGS_OF_GROWTH;
@@ -65,31 +114,5 @@ impl Region {
     fn left_frames(&self) -> usize {
         let untouched = self.bytes / FRAME_BYTES - self.touched;
         self.clean.free_frames() - untouched
-    }
-
-    /// Makes a block of clean memory dirty, if that is worth it and there is one.
-    fn open_block(&mut self, source: &impl PageSource, view: &RegionView) {
-        if self.touched < BLOCKS_FROM_BYTES / FRAME_BYTES || !self.has_units(source) {
-            return;
-        }
-        let Ok(first) = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES) else { return };
-        let end = first.0 + UNIT_FRAMES;
-        // One that was in use before would not come as a whole.
-        if first.0 < self.touched || self.reach(end, source, view).is_err() {
-            return self.give_clean(first, UNIT_FRAMES);
-        }
-        self.touched = end;
-        // SAFETY: frames of this region, committed by `reach`.
-        unsafe { source.advise_huge(self.at(first), HUGE_PAGE_BYTES, true) };
-        // SAFETY: as above. Its first touch, before others can get slabs of it: the kernel clears a
-        // huge page before it looks whether another thread has done so meanwhile.
-        unsafe { source.populate(self.at(first), FRAME_BYTES) };
-        if !self.is_huge_from(first) {
-            // From now on as the memory around it: of what goes back, the kernel would else make a huge
-            // page again.
-            // SAFETY: as above.
-            unsafe { source.advise_huge(self.at(first), HUGE_PAGE_BYTES, false) };
-        }
-        self.give(self.at(first), UNIT_FRAMES);
     }
 }

@@ -21,7 +21,7 @@ fn open() -> (Region, RegionView) {
 fn take_slabs(region: &mut Region, view: &RegionView, count: usize) -> Vec<SlabRef> {
     let class = ClassId::for_bytes(100);
     let slabs = (0..count).map(|_| {
-        let run = region.take(Wanted::Slab { siblings: 0 }, &Os, view).expect("memory");
+        let run = region.take(Wanted::Slab, &Os, view).expect("memory");
         let offset = view.offset_of(run.start.addr().get()).expect("in the region");
         let slab = view.slab_at(offset).expect("a descriptor");
         // SAFETY: the run was free until now, and there is one thread.
@@ -92,7 +92,11 @@ fn give_pieces(region: &mut Region, slabs: &[SlabRef]) {
 /// Takes a slab of a class that has `siblings`, and returns how many dirty frames came with it.
 fn dirty_beside(region: &mut Region, view: &RegionView, siblings: usize) -> usize {
     let before = region.dirty_frames();
-    region.take(Wanted::Slab { siblings }, &Os, view).expect("memory");
+    if let Some(mut block) = region.take_block(siblings, &Os, view) {
+        block.touch(&Os);
+        region.give_block(block);
+    }
+    region.take(Wanted::Slab, &Os, view).expect("memory");
     region.dirty_frames() - before
 }
 
