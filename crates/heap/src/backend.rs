@@ -46,7 +46,7 @@ pub(crate) struct Backend<S: System> {
     growth_limit_frames: AtomicUsize,
     /// By how many bytes the slabs may empty before the next.
     emptying_limit_bytes: AtomicUsize,
-    /// Frames in slabs; and of these, those that were given back and hold no memory.
+    /// Frames in slabs; and of these, those that hold no memory: never touched, or given back.
     slab_frames: AtomicUsize,
     bare_frames: AtomicUsize,
     /// How many became bare at the last scavenge, and how many bare ones have objects again since.
@@ -358,6 +358,9 @@ impl<S: System> Backend<S> {
         let state = self.state.lock();
         let in_use: usize = state.regions.iter().flatten().map(Region::validate).sum();
         assert_eq!(in_use, state.used_frames, "frames in use");
+        let of_slabs = self.slab_frames.load(Ordering::Relaxed);
+        let bare = self.bare_frames.load(Ordering::Relaxed);
+        assert!(bare <= of_slabs && of_slabs <= in_use, "{bare} of {of_slabs} of {in_use} frames");
     }
 }
 

@@ -26,7 +26,8 @@ pub const MIN_ALIGN: usize = 16;
 /// How many values a [`ClassId`] can have; some stand for other states of a page.
 pub const STATES: usize = 68;
 
-const CLASSES: usize = 64;
+/// How many size classes there are.
+pub(crate) const CLASSES: usize = 64;
 
 const _: () = assert!(ClassId::KEPT.0 as usize + 1 == STATES);
 

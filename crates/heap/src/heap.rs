@@ -9,6 +9,7 @@ mod free;
 mod large;
 mod malloc;
 mod place;
+mod quiet;
 mod realloc;
 mod relief;
 mod slabs;
@@ -63,6 +64,9 @@ pub struct Heap<S: System> {
     /// The least that the slabs held beyond those since then.
     least_idle_bytes: AtomicUsize,
     pace: Pace,
+    /// A slab was got since classes were looked at for being quiet, and the number of the next.
+    has_grown: AtomicBool,
+    hand: AtomicUsize,
     /// The last scavenge found much and nothing has been taken since: a program that frees all it
     /// has. What the pools would keep of that holds pages that nobody wants, so they keep nothing.
     draining: AtomicBool,
@@ -87,6 +91,8 @@ impl<S: System> Heap<S> {
             most_live_bytes: AtomicUsize::new(0),
             least_idle_bytes: AtomicUsize::new(0),
             pace: Pace::new(),
+            has_grown: AtomicBool::new(false),
+            hand: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
         }
     }

@@ -153,6 +153,9 @@ pub(crate) struct Gathered {
     objects: [MaybeUninit<FreeObject>; BATCH_OBJECTS],
     count: usize,
     bare: [Option<(NonNull<u8>, usize)>; BARE_RANGES],
+    /// How many of their slabs' frames held no memory before, and how many of those had been given back.
+    pub(crate) revived_frames: usize,
+    pub(crate) returned_frames: usize,
 }
 
 /// How many ranges without memory are noted; where there are more, they come by touch.
@@ -163,6 +166,8 @@ impl Gathered {
         objects: [MaybeUninit::uninit(); BATCH_OBJECTS],
         count: 0,
         bare: [None; BARE_RANGES],
+        revived_frames: 0,
+        returned_frames: 0,
     };
 
     pub(crate) fn count(&self) -> usize {

@@ -184,6 +184,11 @@ impl Slab {
         self.set_free(self.free(), moves_at);
     }
 
+    /// How many of its frames hold no memory.
+    pub(crate) fn bare_frames(&self) -> usize {
+        self.bare.count_ones() as usize
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.free() == self.objects()
     }
@@ -241,7 +246,8 @@ impl Slab {
     /// An object is being taken that lies in `touched`, and some of these frames are bare or hidden.
     #[cold]
     fn revive(&mut self, touched: u16, stretch: usize, gathered: &mut Gathered) {
-        self.shown |= self.hidden & touched;
+        let (bare, hidden) = (self.bare, self.hidden);
+        self.shown |= hidden & touched;
         self.hidden &= !touched;
         if self.bare & touched == 0 {
             return;
@@ -265,6 +271,9 @@ impl Slab {
             }
         }
         self.bare &= !touched;
+        let revived = bare & !self.bare;
+        gathered.revived_frames += revived.count_ones() as usize;
+        gathered.returned_frames += (revived & hidden).count_ones() as usize;
     }
 
     /// Takes the object numbered `index` back.

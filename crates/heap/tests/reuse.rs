@@ -177,6 +177,30 @@ fn a_starved_class_gets_what_another_has_left() {
     check_released(&heap);
 }
 
+/// A program that goes from one size to the next, whose objects go in another order than they came: what its thread's
+/// list and the pools still have of one size does not keep those slabs from the others.
+fn classes_in_turn_use_the_same_memory() {
+    const LIVE_BYTES: usize = 2 << 20;
+    let heap = new_heap(256 << 20);
+    let mut front = Front::new(&heap);
+    pretend_cpu(Some(0));
+    let mut held = Vec::new();
+    let sizes = ClassId::all().map(ClassId::object_bytes).filter(|bytes| *bytes <= 8192);
+    for bytes in sizes {
+        let count = (LIVE_BYTES / bytes).min(20_000);
+        let objects: Vec<_> = (0..count).map(|_| take(&mut front, bytes)).collect();
+        held.push(held_bytes(&heap));
+        // A prime that divides no such count.
+        give(&mut front, (0..count).map(|i| objects[i * 7919 % count]));
+    }
+    show("2 MiB of each class in turn", LIVE_BYTES, &held);
+    let most = held.iter().max().expect("classes");
+    assert!(*most <= 2 * LIVE_BYTES, "{most} bytes held for {LIVE_BYTES} live: {held:?}");
+    pretend_cpu(None);
+    drop(front);
+    check_released(&heap);
+}
+
 /// Where the system gives no more, a class is served from what lies in the pools of others.
 fn a_starved_class_empties_the_pools_of_others() {
     let heap = new_heap(256 << 20);
@@ -448,11 +472,12 @@ fn a_swing_keeps_its_pages() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 13] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
         ("a_starved_class_gets_what_another_has_left", a_starved_class_gets_what_another_has_left),
+        ("classes_in_turn_use_the_same_memory", classes_in_turn_use_the_same_memory),
         (
             "a_starved_class_empties_the_pools_of_others",
             a_starved_class_empties_the_pools_of_others,

@@ -17,8 +17,11 @@ impl<S: System> Backend<S> {
         let run = self.get_run(Wanted::Slab, class)?;
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
+        // Where a page is longer than a frame, the first touch brings other frames, too.
+        let bare = run.clean && !run.huge && self.source.page_bytes() <= FRAME_BYTES;
+        self.become_bare(if bare { SLAB_FRAMES } else { 0 });
         self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
-        Some(FreshSlab { name, start: run.start, bare: run.clean && !run.huge })
+        Some(FreshSlab { name, start: run.start, bare })
     }
 
     /// Opens a block for slabs, or waits until another thread has opened one, if the next slab of a class
@@ -40,32 +43,28 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Takes back a slab that is empty.
-    pub(crate) fn put_slab(&self, start: NonNull<u8>) {
+    /// Takes back a slab that is empty, and of whose frames `bare_frames` hold no memory.
+    pub(crate) fn put_slab(&self, start: NonNull<u8>, bare_frames: usize) {
         let Some(index) = self.index_of(start.addr().get()) else { return };
         let mut state = self.state.lock();
         let Some(region) = state.regions[index].as_mut() else { return };
-        let address = start.addr().get();
-        // SAFETY: the slab lies in this region, and is being given back.
-        let bare_frames = unsafe { self.views[index].unmarked(address, SLAB_FRAMES) };
         self.bare_frames.fetch_sub(bare_frames, Ordering::Relaxed);
         self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { self.views[index].mark(address, SLAB_FRAMES, ClassId::NONE) };
+        // SAFETY: the slab lies in this region, and is being given back.
+        unsafe { self.views[index].mark(start.addr().get(), SLAB_FRAMES, ClassId::NONE) };
         region.give(start, SLAB_FRAMES);
         self.gave(&mut state, SLAB_FRAMES);
     }
 
-    /// The memory of so many frames of slabs has gone, and the page map says nothing of them any
-    /// more. Called under the lock of their bin, as is [`come_back`](Self::come_back).
+    /// So many frames of slabs hold no memory any more, or never did.
     pub(crate) fn become_bare(&self, frames: usize) {
         self.bare_frames.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// So many of them have objects in use again.
-    pub(crate) fn come_back(&self, frames: usize) {
+    /// So many of them hold memory again, of which `returned` had been given back.
+    pub(crate) fn come_back(&self, frames: usize, returned: usize) {
         self.bare_frames.fetch_sub(frames, Ordering::Relaxed);
-        self.returned_frames.fetch_add(frames, Ordering::Relaxed);
+        self.returned_frames.fetch_add(returned, Ordering::Relaxed);
     }
 
     /// How much memory the slabs hold beyond the `live_bytes` of their objects.

@@ -47,6 +47,9 @@ impl<S: System> Heap<S> {
             bin.take_new(class, name, count, &mut gathered, self);
         }
         drop(bin);
+        if gathered.revived_frames > 0 {
+            self.backend.come_back(gathered.revived_frames, gathered.returned_frames);
+        }
         if self.source().page_bytes() <= FRAME_BYTES {
             for (start, bytes) in gathered.bare() {
                 // SAFETY: frames of a slab of which objects were just taken: committed, and they stay so.

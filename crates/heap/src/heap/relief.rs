@@ -64,6 +64,9 @@ impl<S: System> Heap<S> {
         }
         if looks {
             self.look_for_holes(is_due);
+        } else {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.empty_quiet_classes(seat, live_bytes, idle_bytes) };
         }
     }
 
@@ -114,12 +117,28 @@ impl<S: System> Heap<S> {
     /// # Safety
     /// The caller alone uses the cache.
     unsafe fn empty_cache(&self, cache: NonNull<Cache>) {
-        // SAFETY: the caller's promise.
-        let bins = unsafe { &mut (*cache.as_ptr()).bins };
         for class in ClassId::all() {
-            while let Some(batch) = bins[class.index()].drain() {
-                self.give_to_slabs(class, &[batch]);
-            }
+            // SAFETY: the caller's promise.
+            unsafe { self.empty_list(cache, class) };
+        }
+    }
+
+    /// Gives what its list of `class` holds to the slabs.
+    ///
+    /// # Safety
+    /// As for [`empty_cache`](Self::empty_cache).
+    pub(super) unsafe fn empty_list(&self, cache: NonNull<Cache>, class: ClassId) {
+        // SAFETY: the caller's promise.
+        let list = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+        while let Some(batch) = list.drain() {
+            self.give_to_slabs(class, &[batch]);
+        }
+    }
+
+    /// Gives what the pools hold of `class` to the slabs.
+    pub(super) fn empty_pools(&self, class: ClassId) {
+        while let Some(batch) = self.pools.drain(class) {
+            self.give_to_slabs(class, &[batch]);
         }
     }
 
@@ -158,11 +177,7 @@ impl<S: System> Heap<S> {
             self.backend.put_cache(cache);
         }
         self.cpus.drain(|class, batch| self.give_to_slabs(class, &[batch]));
-        for class in ClassId::all() {
-            while let Some(batch) = self.pools.drain(class) {
-                self.give_to_slabs(class, &[batch]);
-            }
-        }
+        ClassId::all().for_each(|class| self.empty_pools(class));
     }
 
     /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
@@ -211,12 +226,9 @@ impl<'a, S: System> IdleFrames<'a, S> {
     fn add(&mut self, start: NonNull<u8>, bytes: usize) {
         let (address, frames) = (start.addr().get(), bytes / FRAME_BYTES);
         if let Some((view, _)) = self.heap.backend.find(address) {
-            // Some were populated with a neighbour, and not used since they went the last time.
             // SAFETY: frames of a slab whose bin's lock is held.
-            let bare_frames = unsafe { view.unmarked(address, frames) };
-            // SAFETY: as above.
             unsafe { view.mark(address, frames, ClassId::NONE) };
-            self.heap.backend.become_bare(frames - bare_frames);
+            self.heap.backend.become_bare(frames);
         }
         self.ranges[self.len % IDLE_RANGES] = PageRange { start, bytes };
         self.len += 1;

@@ -19,17 +19,19 @@ impl<S: System> Heap<S> {
         if self.backend.should_scavenge() {
             self.scavenge();
         }
+        self.has_grown.store(true, Relaxed);
         self.backend.get_slab(class, siblings)
     }
 
     /// Makes `fresh` a slab of `class`, whose bin's lock the caller holds.
     pub(super) fn open_slab(&self, class: ClassId, fresh: FreshSlab) -> SlabRef {
+        let is_bare = fresh.bare;
         let name = fresh.open(class);
         if self.seals_slabs.load(Relaxed) {
             // SAFETY: a slab just opened is the caller's, who holds the bin's lock.
             let slab = unsafe { name.get() };
             let last = slab.withhold_last_frame();
-            self.backend.become_bare(1);
+            self.backend.become_bare(usize::from(!is_bare));
             // A page that the system will not seal stays open, no more.
             // SAFETY: a frame of the slab that no object reaches into.
             let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
@@ -43,7 +45,7 @@ impl<S: System> Heap<S> {
 }
 
 impl<S: System> SlabSource for Heap<S> {
-    fn put_slab(&self, start: NonNull<u8>) {
+    fn put_slab(&self, start: NonNull<u8>, bare_frames: usize) {
         if self.seals_slabs.load(Relaxed) {
             // SAFETY: the slab's last frame.
             let last = unsafe { start.add(SLAB_BYTES - FRAME_BYTES) };
@@ -53,20 +55,16 @@ impl<S: System> SlabSource for Heap<S> {
                 return;
             }
         }
-        self.backend.put_slab(start);
+        self.backend.put_slab(start, bare_frames);
     }
 
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId) {
         let Some((view, _)) = self.backend.find(start.addr().get()) else { return };
-        let mut came_back = 0;
         for frame in (0..SLAB_FRAMES).filter(|frame| frames >> frame & 1 == 1) {
             let address = start.addr().get() + frame * FRAME_BYTES;
             // SAFETY: a frame of a slab whose bin's lock the caller holds.
-            came_back += unsafe { view.unmarked(address, 1) };
-            // SAFETY: as above.
             unsafe { view.mark(address, 1, class) };
         }
-        self.backend.come_back(came_back);
     }
 
     #[inline(always)]

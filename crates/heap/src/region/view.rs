@@ -115,16 +115,6 @@ impl RegionView {
         unsafe { &*entry }.store(class.byte(), Relaxed);
     }
 
-    /// How many of the `frames` frames from `address` on the page map says nothing of.
-    ///
-    /// # Safety
-    /// As for [`mark`](Self::mark).
-    pub(crate) unsafe fn unmarked(&self, address: usize, frames: usize) -> usize {
-        let frames = (0..frames).map(|frame| address + frame * FRAME_BYTES);
-        // SAFETY: the caller's promise.
-        frames.filter(|&frame| unsafe { self.class_of(frame) } == ClassId::NONE).count()
-    }
-
     /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
     pub(crate) fn slab_at(&self, offset: usize) -> Option<SlabRef> {
         self.slab_table().slab_of(self.start.load(Relaxed).wrapping_add(offset))

@@ -1,0 +1,58 @@
+//! What classes hold that nobody asks for any more, for those that are asked for.
+//!
+//! A program that goes from one size to the next leaves objects of the first on its thread's list and
+//! in the pools. They lie wherever they were when their turn came: so forty of them can keep as many
+//! slabs from all other classes, and the heap grows though most of it is idle. Where much is, and
+//! yet a slab has to be got, some classes more are looked at, as the hand of a clock goes round.
+//! A class is *quiet* if nothing has been taken from its slabs since the hand came by the last
+//! time, and half of what they have is free: what lists and pools hold of it goes to the slabs, and those
+//! that become empty are dirty memory, of which the next slab is made.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use hectare_pages::System;
+
+use super::Heap;
+use crate::class::{CLASSES, ClassId};
+use crate::seat::Seat;
+
+/// How much must be idle in the slabs: this share of what is live, and at least so much.
+const IDLE_SHARE: usize = 4;
+const MIN_IDLE_BYTES: usize = 512 << 10;
+
+/// How many classes are looked at for each slab that is got.
+const CLASSES_A_SLAB: usize = 16;
+const _: () = assert!(CLASSES.is_multiple_of(CLASSES_A_SLAB));
+
+impl<S: System> Heap<S> {
+    /// Looks at some classes more, if much is idle and yet another slab was needed.
+    ///
+    /// # Safety
+    /// As for [`relieve`](Self::relieve).
+    pub(super) unsafe fn empty_quiet_classes(
+        &self,
+        seat: Seat,
+        live_bytes: usize,
+        idle_bytes: usize,
+    ) {
+        let is_much = idle_bytes > (live_bytes / IDLE_SHARE).max(MIN_IDLE_BYTES);
+        if !self.has_grown.load(Relaxed) || !is_much {
+            return;
+        }
+        self.has_grown.store(false, Relaxed);
+        let hand = self.hand.load(Relaxed);
+        // Where two threads move it at once they look at the same classes, no more.
+        self.hand.store((hand + CLASSES_A_SLAB) % CLASSES, Relaxed);
+        for class in ClassId::all().skip(hand).take(CLASSES_A_SLAB) {
+            let bin = self.bins[class.index()].try_lock();
+            if !bin.is_some_and(|mut bin| bin.is_quiet(class)) {
+                continue;
+            }
+            if let Seat::Own(cache) = seat {
+                // SAFETY: the caller's promise: this thread's alone.
+                unsafe { self.empty_list(cache, class) };
+            }
+            self.empty_pools(class);
+        }
+    }
+}
