@@ -22,6 +22,7 @@ mod filling;
 mod frontier;
 mod going_back;
 mod huge_pages;
+mod opening;
 mod slab_block;
 mod table;
 #[cfg(test)]
@@ -30,20 +31,18 @@ mod units;
 mod view;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use hectare_base::align::{align_down, align_up};
-use hectare_buddy::{Bitset, FrameAllocator, FrameId, RangeAllocator};
-use hectare_pages::{PageSource, SourceError};
+use hectare_base::align::align_down;
+use hectare_buddy::{Bitset, FrameId, RangeAllocator};
+use hectare_pages::PageSource;
 
 use crate::class::SLAB_BYTES;
 use crate::dirty::{DirtyFrames, take_range};
-use crate::huge::MIN_HUGE_BYTES;
 use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
-use crate::slab::Slab;
 
 use filling::Filling;
-use huge_pages::{HUGE_PAGES_FROM_BYTES, LONG_FRAMES};
+use huge_pages::LONG_FRAMES;
 use table::Table;
 pub(crate) use view::{RegionView, SlabTable};
 
@@ -131,80 +130,6 @@ pub(crate) enum Refusal {
 }
 
 impl Region {
-    /// The size of the metadata's parts for `bytes` of region: page map, run table, slabs, and
-    /// one bit set.
-    fn parts(bytes: usize, page: usize) -> [usize; 4] {
-        let frames = bytes / FRAME_BYTES;
-        [
-            align_up(frames, page),
-            align_up(frames * size_of::<u32>(), page),
-            align_up(bytes / SLAB_BYTES * size_of::<Slab>(), page),
-            align_up(Bitset::metadata_words(frames) * size_of::<u64>(), page),
-        ]
-    }
-
-    /// Reserves a region of `bytes`, a multiple of [`SLAB_BYTES`] and of the page, and publishes
-    /// it in `view`.
-    pub(crate) fn open(
-        bytes: usize,
-        source: &impl PageSource,
-        view: &RegionView,
-    ) -> Result<Self, SourceError> {
-        let page = source.page_bytes();
-        let frames = bytes / FRAME_BYTES;
-        let parts = Self::parts(bytes, page);
-        let [page_map, run_lengths, slabs, bit_set] = parts;
-        let metadata_bytes = page_map + run_lengths + slabs + 2 * bit_set;
-        let metadata = source.reserve(metadata_bytes, page)?;
-        // SAFETY: each offset lies within the metadata's reservation.
-        let part = |offset: usize| unsafe { metadata.add(offset) };
-        let bit_sets = part(page_map + run_lengths + slabs);
-        // SAFETY: the last part of the reservation.
-        let opened = unsafe { source.commit(bit_sets, 2 * bit_set) }
-            .and_then(|()| reserve_region(bytes, page, source));
-        let start = match opened {
-            Ok(start) => start,
-            Err(error) => {
-                // SAFETY: the reservation made above, which nobody uses.
-                unsafe { source.release(metadata, metadata_bytes) };
-                return Err(error);
-            }
-        };
-        let words = |offset: usize| {
-            let first = part(page_map + run_lengths + slabs + offset).cast::<u64>();
-            // SAFETY: committed above, zeroed, aligned to a page, this bit set's alone, and never
-            // given back.
-            unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), bit_set / 8) }
-        };
-        let empty = |words| Bitset::over_zeroed(frames, words).map_err(|_| SourceError::Exhausted);
-        let mut clean = empty(words(0))?;
-        let dirty = empty(words(bit_set))?;
-        clean.add_region(FrameId(0), frames).map_err(|_| SourceError::Exhausted)?;
-        let first_frame = start.addr().get() / FRAME_BYTES;
-        let map = part(0).as_ptr().cast::<AtomicU8>();
-        view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
-        view.slabs.store(part(page_map + run_lengths).as_ptr().cast(), Relaxed);
-        view.run_lengths.store(part(page_map).as_ptr().cast(), Relaxed);
-        view.set_near(Near::USUAL);
-        view.start.store(start.expose_provenance().get(), Relaxed);
-        Ok(Self {
-            start,
-            bytes,
-            frontier: 0,
-            touched: 0,
-            huge_from: HUGE_PAGES_FROM_BYTES,
-            plain_until: 0,
-            filled_frames: 0,
-            filling: Filling::new(),
-            clean,
-            dirty: DirtyFrames::new(dirty),
-            cached: RunCache::new(),
-            page_map: Table { start: part(0), committed_bytes: 0 },
-            run_lengths: Table { start: part(page_map), committed_bytes: 0 },
-            slabs: Table { start: part(page_map + run_lengths), committed_bytes: 0 },
-        })
-    }
-
     /// Frames that are free and still hold memory.
     pub(crate) fn dirty_frames(&self) -> usize {
         self.dirty.count() + self.cached.frames()
@@ -435,16 +360,3 @@ impl Region {
 /// How much the cache of freed runs holds, 4 MiB, and how many runs of each length.
 const MAX_CACHED_FRAMES: usize = 1024;
 const CACHED_DEPTH: usize = 31;
-
-/// Address space for a region, aligned as far as any run can ask; a source that cannot align so
-/// far gives one aligned to huge pages.
-fn reserve_region(
-    bytes: usize,
-    page: usize,
-    source: &impl PageSource,
-) -> Result<NonNull<u8>, SourceError> {
-    let widest = MIN_HUGE_BYTES / 2;
-    source
-        .reserve(bytes, widest.max(page))
-        .or_else(|_| source.reserve(bytes, HUGE_PAGE_BYTES.max(page)))
-}

@@ -2,12 +2,14 @@ extern crate std;
 
 use std::vec::Vec;
 
-use hectare_pages::Os;
+use hectare_buddy::FrameAllocator;
+use hectare_pages::{Os, SourceError};
 
+use super::huge_pages::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::*;
 use crate::class::ClassId;
-use crate::slab::SlabRef;
+use crate::slab::{Slab, SlabRef};
 
 const BYTES: usize = 64 << 20;
 
