@@ -262,7 +262,13 @@ unsafe impl PageSource for Os {
             // SAFETY: a new mapping where there is none disturbs nothing.
             let mapped = unsafe { libc::mmap(to.as_ptr().cast(), bytes, access, flags, -1, 0) };
             let is_there = mapped == to.as_ptr().cast()
-                || mapped == libc::MAP_FAILED && last_error() == libc::EEXIST;
+                || mapped == libc::MAP_FAILED && last_error() == libc::EEXIST
+                || mapped != libc::MAP_FAILED && {
+                    // Before Linux 4.17 the flag says nothing, and what is taken is mapped elsewhere.
+                    // SAFETY: mapped above, and known to nobody.
+                    unsafe { libc::munmap(mapped, bytes) };
+                    true
+                };
             Err(if is_there { SourceError::Unsupported } else { SourceError::Exhausted })
         })
     }
