@@ -67,6 +67,8 @@ struct State {
     peak_held_frames: usize,
     /// The fewest dirty frames there were since `halved_ms`: nobody has needed these.
     idle_frames: usize,
+    /// When the slabs were last looked through.
+    scavenged_ms: u64,
     /// When regret, peak and idle frames were last halved.
     halved_ms: u64,
     /// How often memory was given back: the clock is asked at each [`CLOCK_CALLS`]th time.
@@ -114,6 +116,7 @@ impl<S: System> Backend<S> {
                 regret_frames: 0,
                 peak_held_frames: 0,
                 idle_frames: 0,
+                scavenged_ms: 0,
                 halved_ms: 0,
                 calls: 0,
                 lent_frames: 0,

@@ -36,8 +36,9 @@ pub(super) const SLACK_BYTES: usize = 4 << 20;
 const MIN_SLACK_BYTES: usize = 256 << 10;
 
 /// How far slabs may empty where live memory swings: where half of what went at a look has come back by the
-/// next, twice as much may be idle, up to this.
+/// next, and that within [`SWING_MS`], twice as much may be idle, up to this.
 const MAX_SLACK_BYTES: usize = 16 << 20;
+const SWING_MS: u64 = 100;
 
 /// How much is given back at once at least, to keep the calls few.
 const DECOMMIT_STEP_BYTES: usize = 1 << 20;
@@ -64,6 +65,8 @@ impl<S: System> Backend<S> {
     /// counts: then the next comes sooner. It comes later where half of what went last has come back.
     pub(crate) fn note_scavenge(&self, live_bytes: usize, gone_bytes: usize, found_much: bool) {
         let mut state = self.state.lock();
+        let now_ms = self.source.now_ms();
+        let is_soon = now_ms < core::mem::replace(&mut state.scavenged_ms, now_ms) + SWING_MS;
         let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
         let used = self.held_frames(&state).saturating_sub(idle_frames);
         let resident = used + state.dirty_frames();
@@ -84,8 +87,8 @@ impl<S: System> Backend<S> {
         self.growth_limit_frames.store(limit, Ordering::Relaxed);
         self.grown_frames.store(0, Ordering::Relaxed);
         let gone = gone_bytes / FRAME_BYTES;
-        let swings = 2 * self.returned_frames.swap(0, Ordering::Relaxed)
-            > self.gone_frames.swap(gone, Ordering::Relaxed);
+        let returned = self.returned_frames.swap(0, Ordering::Relaxed);
+        let swings = 2 * returned > self.gone_frames.swap(gone, Ordering::Relaxed) && is_soon;
         // Where little is left in much, each object that goes may be the last of its page.
         let live_frames = live_bytes / FRAME_BYTES;
         let is_sparse = idle_frames > (2 * live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
