@@ -49,8 +49,7 @@ pub(crate) struct Backend<S: System> {
     /// Frames in slabs; and of these, those that hold no memory: never touched, or given back.
     slab_frames: AtomicUsize,
     bare_frames: AtomicUsize,
-    /// How many became bare at the last scavenge, and how many bare ones have objects again since.
-    gone_frames: AtomicUsize,
+    /// How many that were given back have objects again since the last scavenge.
     returned_frames: AtomicUsize,
     /// Held by the thread that opens a block for slabs, before the state's: that is free meanwhile.
     opener: Lock<(), S::Park>,
@@ -67,8 +66,9 @@ struct State {
     peak_held_frames: usize,
     /// The fewest dirty frames there were since `halved_ms`: nobody has needed these.
     idle_frames: usize,
-    /// When the slabs were last looked through.
+    /// When the slabs were last looked through, and how many frames of them went then.
     scavenged_ms: u64,
+    scavenged_frames: usize,
     /// When regret, peak and idle frames were last halved.
     halved_ms: u64,
     /// How often memory was given back: the clock is asked at each [`CLOCK_CALLS`]th time.
@@ -107,7 +107,6 @@ impl<S: System> Backend<S> {
             emptying_limit_bytes: AtomicUsize::new(0),
             slab_frames: AtomicUsize::new(0),
             bare_frames: AtomicUsize::new(0),
-            gone_frames: AtomicUsize::new(0),
             returned_frames: AtomicUsize::new(0),
             opener: Lock::new(()),
             state: Lock::new(State {
@@ -117,6 +116,7 @@ impl<S: System> Backend<S> {
                 peak_held_frames: 0,
                 idle_frames: 0,
                 scavenged_ms: 0,
+                scavenged_frames: 0,
                 halved_ms: 0,
                 calls: 0,
                 lent_frames: 0,

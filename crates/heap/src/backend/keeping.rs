@@ -66,7 +66,12 @@ impl<S: System> Backend<S> {
     pub(crate) fn note_scavenge(&self, live_bytes: usize, gone_bytes: usize, found_much: bool) {
         let mut state = self.state.lock();
         let now_ms = self.source.now_ms();
-        let is_soon = now_ms < core::mem::replace(&mut state.scavenged_ms, now_ms) + SWING_MS;
+        let is_soon = now_ms < state.scavenged_ms + SWING_MS;
+        let swings =
+            is_soon && 2 * self.returned_frames.load(Ordering::Relaxed) > state.scavenged_frames;
+        self.returned_frames.store(0, Ordering::Relaxed);
+        state.scavenged_ms = now_ms;
+        state.scavenged_frames = gone_bytes / FRAME_BYTES;
         let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
         let used = self.held_frames(&state).saturating_sub(idle_frames);
         let resident = used + state.dirty_frames();
@@ -86,9 +91,6 @@ impl<S: System> Backend<S> {
         };
         self.growth_limit_frames.store(limit, Ordering::Relaxed);
         self.grown_frames.store(0, Ordering::Relaxed);
-        let gone = gone_bytes / FRAME_BYTES;
-        let returned = self.returned_frames.swap(0, Ordering::Relaxed);
-        let swings = 2 * returned > self.gone_frames.swap(gone, Ordering::Relaxed) && is_soon;
         // Where little is left in much, each object that goes may be the last of its page.
         let live_frames = live_bytes / FRAME_BYTES;
         let is_sparse = idle_frames > (2 * live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);

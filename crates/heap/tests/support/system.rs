@@ -6,7 +6,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use hectare_pages::{FutexPark, Os, PageSource, SourceError, System};
 
@@ -91,6 +93,8 @@ pub struct Strict {
     ledger: Mutex<Ledger>,
     bound_bytes: AtomicUsize,
     decommitted_bytes: AtomicUsize,
+    /// To say that huge pages are asked for, and to hear that this may go on.
+    meeting: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     now_ms: AtomicU64,
     page_bytes: usize,
 }
@@ -113,6 +117,7 @@ impl Strict {
             ledger: Mutex::default(),
             bound_bytes: AtomicUsize::new(usize::MAX),
             decommitted_bytes: AtomicUsize::new(0),
+            meeting: Mutex::new(None),
             now_ms: AtomicU64::new(1),
         }
     }
@@ -130,6 +135,11 @@ impl Strict {
     /// How many bytes were decommitted so far, each as often as it was.
     pub fn decommitted_bytes(&self) -> usize {
         self.decommitted_bytes.load(SeqCst)
+    }
+
+    /// Has the next call that asks for huge pages say so by `come`, and wait for `done`.
+    pub fn meet(&self, come: Sender<()>, done: Receiver<()>) {
+        *self.meeting.lock().expect("nobody panics with it") = Some((come, done));
     }
 
     /// Lets `ms` milliseconds pass.
@@ -188,6 +198,16 @@ unsafe impl PageSource for Strict {
         self.decommitted_bytes.fetch_add(bytes, SeqCst);
         // SAFETY: the caller's promise, checked.
         unsafe { Os.decommit(start, bytes) }
+    }
+
+    unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
+        let meeting = self.meeting.lock().expect("nobody panics with it").take();
+        if let Some((come, done)) = meeting {
+            come.send(()).expect("the other thread waits");
+            done.recv_timeout(Duration::from_secs(20)).expect("the other thread is done meanwhile");
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.advise_huge(start, bytes, huge) }
     }
 
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
