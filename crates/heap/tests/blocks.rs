@@ -31,8 +31,8 @@ fn a_slab_is_had_while_a_block_is_opened() {
         let heap = &heap;
         scope.spawn(move || {
             has_come.recv().expect("8 MiB of one class are worth a block");
-            // More than the first slab has, of a class that has none.
-            take_and_free(heap, 5000, 256 << 10);
+            // Of a class that has no slab: more than the first has, and too little for a block.
+            take_and_free(heap, 5000, 128 << 10);
             done.send(()).expect("the first thread waits");
         });
         take_and_free(heap, 1000, 8 << 20);

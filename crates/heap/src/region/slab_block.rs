@@ -12,7 +12,7 @@
 //! clears a huge page before it looks whether another thread has done so.
 //!
 //! A block is opened where no slab's worth of memory is dirty. A run of a page among the slabs leaves
-//! fifteen frames that no slab fits into, though: so a class that will fill a whole block by itself gets
+//! fifteen frames that no slab fits into, though: so a class that will fill much of a block by itself gets
 //! one in spite of such pieces, as long as they are few and the heap has never shrunk. (In one that
 //! has, pieces come and go, and each time a block would be opened for what they could hold.) Where huge
 //! pages are asked for anyhow it does without: there the next slab is part of the last one.
@@ -23,19 +23,18 @@ use hectare_buddy::{FrameAllocator, FrameId};
 use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
-use super::{
-    FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_BYTES, SLAB_FRAMES, take_range,
-};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_FRAMES, take_range};
 
 /// Once so much has been touched, a block is but a fraction of the whole: a small program does not
 /// grow.
 const BLOCKS_FROM_BYTES: usize = 4 << 20;
 
-/// A class that has so many slabs is growing: the next is going to be filled.
-const SIBLINGS_OF_GROWTH: usize = 12;
+/// A class that has so many slabs is growing: the next is going to be filled. The others of a block
+/// serve whichever class asks next.
+const SIBLINGS_OF_GROWTH: usize = 4;
 
-/// A class that has as many slabs as a block fills one by itself.
-const SIBLINGS_OF_BLOCK: usize = HUGE_PAGE_BYTES / SLAB_BYTES;
+/// A class that has so many slabs, 768 KiB, will fill much of a block by itself.
+const SIBLINGS_OF_MUCH: usize = 12;
 
 /// Pieces of dirty memory are few up to so many frames.
 const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
@@ -48,7 +47,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Has the block's memory come. This takes long, some 360 µs: not to be called under a lock.
+    /// Has the block's memory come. This takes long, 100 to 360 µs: not to be called under a lock.
     pub(crate) fn touch(&mut self, source: &impl PageSource) {
         if !self.stays_huge {
             // SAFETY: committed, and in use by nobody else.
@@ -103,7 +102,7 @@ impl Region {
         if dirty < SLAB_FRAMES {
             return siblings >= SIBLINGS_OF_GROWTH;
         }
-        siblings >= SIBLINGS_OF_BLOCK
+        siblings >= SIBLINGS_OF_MUCH
             && !self.is_huge_from(FrameId(self.touched))
             && dirty <= FEW_FRAMES
             && self.dirty.longest().is_none_or(|(_, frames)| frames < SLAB_FRAMES)

@@ -103,12 +103,20 @@ fn dirty_beside(region: &mut Region, view: &RegionView, siblings: usize) -> usiz
 }
 
 #[test]
-fn a_class_that_fills_blocks_gets_one_in_spite_of_pieces() {
+fn a_class_that_grows_gets_a_block() {
+    let (mut region, view) = open();
+    take_slabs(&mut region, &view, 64);
+    assert_eq!(dirty_beside(&mut region, &view, 3), 0, "it may stay small");
+    assert_eq!(dirty_beside(&mut region, &view, 4), UNIT_FRAMES - SLAB_FRAMES);
+}
+
+#[test]
+fn a_class_that_fills_much_of_a_block_gets_one_in_spite_of_pieces() {
     let (mut region, view) = open();
     let slabs = take_slabs(&mut region, &view, 64);
     give_pieces(&mut region, &slabs[..4]);
-    assert_eq!(dirty_beside(&mut region, &view, 31), 0, "less than a block of it");
-    assert_eq!(dirty_beside(&mut region, &view, 32), UNIT_FRAMES - SLAB_FRAMES);
+    assert_eq!(dirty_beside(&mut region, &view, 11), 0, "too little of it");
+    assert_eq!(dirty_beside(&mut region, &view, 12), UNIT_FRAMES - SLAB_FRAMES);
     take_slabs(&mut region, &view, 31);
     give_pieces(&mut region, &slabs[4..18]);
     assert_eq!(dirty_beside(&mut region, &view, 32), 0, "more than a few pieces");
