@@ -7,9 +7,9 @@ use hectare_pages::PageSource;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, Run};
 
-/// Runs of so many frames are long, 256 KiB, and so many frames of them are many, 2 MiB.
+/// Runs of so many frames are long, 256 KiB, and so many frames of them are many, 4 MiB.
 pub(super) const LONG_FRAMES: usize = 64;
-const MANY_FRAMES: usize = 512;
+const MANY_FRAMES: usize = 1024;
 
 /// From which size on a region asks for huge pages anyhow: what is untouched of the last one is then a
 /// few per cent of the whole at most, and a small program does not grow.

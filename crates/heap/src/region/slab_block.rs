@@ -33,8 +33,8 @@ const BLOCKS_FROM_BYTES: usize = 4 << 20;
 /// serve whichever class asks next.
 const SIBLINGS_OF_GROWTH: usize = 4;
 
-/// A class that has so many slabs, 768 KiB, will fill much of a block by itself.
-const SIBLINGS_OF_MUCH: usize = 12;
+/// A class that has so many slabs, 1.5 MiB, will fill much of a block by itself.
+const SIBLINGS_OF_MUCH: usize = 24;
 
 /// Pieces of dirty memory are few up to so many frames.
 const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;

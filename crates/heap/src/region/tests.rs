@@ -115,8 +115,8 @@ fn a_class_that_fills_much_of_a_block_gets_one_in_spite_of_pieces() {
     let (mut region, view) = open();
     let slabs = take_slabs(&mut region, &view, 64);
     give_pieces(&mut region, &slabs[..4]);
-    assert_eq!(dirty_beside(&mut region, &view, 11), 0, "too little of it");
-    assert_eq!(dirty_beside(&mut region, &view, 12), UNIT_FRAMES - SLAB_FRAMES);
+    assert_eq!(dirty_beside(&mut region, &view, 23), 0, "too little of it");
+    assert_eq!(dirty_beside(&mut region, &view, 24), UNIT_FRAMES - SLAB_FRAMES);
     take_slabs(&mut region, &view, 31);
     give_pieces(&mut region, &slabs[4..18]);
     assert_eq!(dirty_beside(&mut region, &view, 32), 0, "more than a few pieces");
