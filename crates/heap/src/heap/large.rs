@@ -17,8 +17,14 @@ use crate::seat::Seat;
 /// lie: 4 MiB.
 const FILLED_FRAMES: usize = 1024;
 
-/// From how many bytes on growing a run moves its pages to a huge block instead of copying.
-const MOVE_BYTES: usize = 1 << 20;
+/// From how many bytes on a run that grows moves its pages to a huge block instead of being copied, and a huge
+/// block that shrinks stays one. What is shorter serves the region again when it is freed, while a
+/// huge block goes back and faults anew; to copy a mebibyte takes no longer than to clear one.
+pub(super) const MOVE_BYTES: usize = 8 << 20;
+
+/// A run above [`MAX_KEPT_FRAMES`], whose length is to the page, grows by at least so much of its length where
+/// it must move: one that grows by little is copied seldom. What is too long by as little stays.
+const ROOM_SHARE: usize = 8;
 
 impl<S: System> Heap<S> {
     /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
@@ -83,6 +89,12 @@ impl<S: System> Heap<S> {
         align_up(stepped(frames).unwrap_or(frames), page / FRAME_BYTES)
     }
 
+    /// How many bytes to take for a run of `old_bytes` that is to hold `bytes` elsewhere.
+    pub(super) fn moved_run_bytes(old_bytes: usize, bytes: usize) -> usize {
+        let is_growing = bytes > old_bytes && old_bytes > MAX_KEPT_FRAMES * FRAME_BYTES;
+        if is_growing { bytes.max(old_bytes + old_bytes / ROOM_SHARE) } else { bytes }
+    }
+
     /// Resizes a run without copying, if it can.
     pub(super) fn resize_run(
         &self,
@@ -92,6 +104,11 @@ impl<S: System> Heap<S> {
     ) -> Option<NonNull<u8>> {
         if bytes > MAX_SMALL_BYTES && bytes < MIN_HUGE_BYTES {
             let frames = self.frames_for(bytes);
+            let old_frames = old_bytes / FRAME_BYTES;
+            let least_frames = old_frames - old_frames / ROOM_SHARE;
+            if frames > MAX_KEPT_FRAMES && (least_frames..=old_frames).contains(&frames) {
+                return Some(run);
+            }
             if self.backend.resize_run(run, frames) {
                 return Some(run);
             }

@@ -4,9 +4,9 @@ use core::ptr::NonNull;
 
 use hectare_pages::System;
 
+use super::large::MOVE_BYTES;
 use super::{Heap, Place};
 use crate::class::MIN_ALIGN;
-use crate::huge::MIN_HUGE_BYTES;
 use crate::object::move_to;
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
@@ -23,6 +23,7 @@ impl<S: System> Heap<S> {
             Ok(place) => place,
             Err(cause) => self.misuse("realloc", object.as_ptr(), cause),
         };
+        let mut taken_bytes = bytes;
         let old_bytes = match place {
             Place::Small(class) => {
                 if class.keeps(bytes) {
@@ -35,10 +36,11 @@ impl<S: System> Heap<S> {
                 if let Some(kept) = self.resize_run(object, old_bytes, bytes) {
                     return kept.as_ptr();
                 }
+                taken_bytes = Self::moved_run_bytes(old_bytes, bytes);
                 old_bytes
             }
             Place::Huge { bytes: old_bytes } => {
-                if bytes >= MIN_HUGE_BYTES / 2 {
+                if bytes >= MOVE_BYTES {
                     let resized = self.backend.huge.lock().resize(object, bytes, self.source());
                     if let Some(start) = resized {
                         return start.as_ptr();
@@ -48,7 +50,7 @@ impl<S: System> Heap<S> {
             }
         };
         // SAFETY: the caller's promise, passed on.
-        let moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
+        let moved = unsafe { self.malloc_aligned(seat, taken_bytes, MIN_ALIGN) };
         // SAFETY: the caller's promise, passed on.
         let free = |object| unsafe { self.free_slow(seat, object) };
         // SAFETY: both have as many bytes; one was just taken.

@@ -1,0 +1,95 @@
+//! Buffers that grow by `realloc`: how often they move, and what they leave.
+
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
+
+mod support;
+
+use std::ptr::NonNull;
+
+use hectare_check::Subject;
+use support::{Front, Source, check_released, new_heap};
+
+const MIB: usize = 1 << 20;
+
+fn take(front: &mut Front<'_, Source>, bytes: usize) -> NonNull<u8> {
+    NonNull::new(front.malloc(bytes)).expect("memory")
+}
+
+fn resized(front: &mut Front<'_, Source>, object: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+    // SAFETY: each caller gives up a live object for what it becomes.
+    NonNull::new(unsafe { front.realloc(object, bytes) }).expect("memory")
+}
+
+fn give(front: &mut Front<'_, Source>, objects: impl IntoIterator<Item = NonNull<u8>>) {
+    for object in objects {
+        // SAFETY: each caller gives up live objects.
+        unsafe { front.free(object) };
+    }
+}
+
+/// Whoever takes the memory behind a buffer at each step that it grows must not have it copied at each.
+#[test]
+fn a_buffer_that_grows_by_pages_is_seldom_copied() {
+    const LEAST: usize = 64 << 10;
+    const MOST: usize = 12 * MIB;
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    let mut buffer = take(&mut front, LEAST);
+    let mut behind = Vec::new();
+    let mut moves = 0;
+    for bytes in (LEAST..=MOST).step_by(4 * 4096) {
+        let grown = resized(&mut front, buffer, bytes);
+        moves += usize::from(grown != buffer);
+        buffer = grown;
+        behind.extend((0..8).map(|_| take(&mut front, 40_000)));
+    }
+    // Eight doublings, by an eighth at least.
+    assert!(moves <= 8 * 8, "{moves} moves");
+    give(&mut front, behind.into_iter().chain([buffer]));
+    drop(front);
+    check_released(&heap);
+}
+
+/// Buffers of some mebibytes that grow and go, again and again, have the memory of those before them.
+#[test]
+fn buffers_that_grow_use_the_same_memory() {
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    let mut committed = Vec::new();
+    for _ in 0..10 {
+        let mut buffer = take(&mut front, 40_000);
+        let mut bytes = 40_000;
+        while bytes < 6 * MIB {
+            bytes *= 2;
+            buffer = resized(&mut front, buffer, bytes);
+        }
+        assert_eq!(heap.stats().huge_objects, 0, "a block that goes back when it is freed");
+        give(&mut front, [buffer]);
+        committed.push(heap.stats().committed_bytes);
+        assert!(heap.stats().dirty_bytes >= 6 * MIB, "{}", heap.stats().dirty_bytes);
+    }
+    assert_eq!(committed[1], committed[9], "{committed:?}");
+    drop(front);
+    check_released(&heap);
+}
+
+/// A buffer that must grow by little gets room; it keeps little of it when it is made to fit.
+#[test]
+fn little_is_kept_beyond_what_is_asked_for() {
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    for bytes in (MIB + 4096..8 * MIB).step_by(MIB / 3) {
+        let buffer = take(&mut front, bytes);
+        let behind = take(&mut front, 40_000);
+        let buffer = resized(&mut front, buffer, bytes + 1);
+        let most = bytes + bytes / 8 + 8192;
+        let usable = front.usable_bytes(buffer);
+        assert!((bytes..most).contains(&usable), "{usable} for {bytes}");
+        let fitted = resized(&mut front, buffer, bytes / 2);
+        let usable = front.usable_bytes(fitted);
+        assert!(usable <= bytes / 2 + bytes / 16 + 8192, "{usable} for {}", bytes / 2);
+        give(&mut front, [fitted, behind]);
+    }
+    drop(front);
+    check_released(&heap);
+}
