@@ -127,19 +127,29 @@ impl ClassId {
 
     /// How many objects pass between a thread and a pool at once, at most.
     pub const fn batch(self) -> usize {
-        let by_bytes = BATCH_BYTES / if self.is_small() { self.object_bytes() } else { 1 };
-        if by_bytes < 1 {
-            1
-        } else if by_bytes > BATCH_OBJECTS {
-            BATCH_OBJECTS
-        } else {
-            by_bytes
+        if !self.is_small() {
+            return BATCH_OBJECTS;
         }
+        let least = min(LEAST_OBJECTS, LONG_BATCH_BYTES / self.object_bytes());
+        max(least, min(BATCH_OBJECTS, BATCH_BYTES / self.object_bytes()))
     }
 }
 
-const BATCH_BYTES: usize = 8 * 1024;
-/// The most objects of a [batch](ClassId::batch).
+const fn min(a: usize, b: usize) -> usize {
+    if a < b { a } else { b }
+}
+
+const fn max(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
+}
+
+/// How much a [batch](ClassId::batch) holds: what of it is walked over stays in the first cache.
+pub(crate) const BATCH_BYTES: usize = 8 * 1024;
+/// Of large objects it holds more, so many if they are not too long: else a program that has a few
+/// more of them, then a few less, would leave its list at every second call.
+const LEAST_OBJECTS: usize = 16;
+const LONG_BATCH_BYTES: usize = 32 * 1024;
+/// The most objects of a batch.
 pub(crate) const BATCH_OBJECTS: usize = 128;
 
 const SIZES: [u16; STATES] = sizes();

@@ -25,14 +25,14 @@ use hectare_base::sync::atomic::{
 };
 use hectare_base::sync::{Lock, Park};
 
-use crate::class::{ClassId, STATES};
+use crate::class::{BATCH_BYTES, ClassId, STATES};
 use crate::object::{Batch, FreeObject};
 
 /// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything where
 /// `tests/models.rs` goes through all that threads can do at once.)
 const CPUS: usize = if cfg!(loom) { 2 } else { 128 };
 
-/// How many batches of a class a pool keeps at first, and how many at most. Batches are of 8 KiB.
+/// How many batches of 8 KiB of a class a pool keeps at first, and how many at most.
 const FIRST_LIMIT: u8 = if cfg!(loom) { 1 } else { 6 };
 const SLOTS: usize = if cfg!(loom) { 2 } else { 32 };
 
@@ -170,7 +170,7 @@ impl<P: Park> Pools<P> {
             return Some(batch);
         };
         slots.taken = slots.taken.saturating_sub(1);
-        if slots.len >= slots.limit.min(most_batches(class)) {
+        if slots.len >= batches_within(slots.limit, class) {
             slots.refused = true;
             return Some(batch);
         }
@@ -265,7 +265,10 @@ impl<P: Park> Pools<P> {
     }
 }
 
-/// How many batches of a class a pool keeps at most: of large objects few.
-fn most_batches(class: ClassId) -> u8 {
-    if class.object_bytes() > 8 * 1024 { 2 } else { SLOTS as u8 }
+/// How many batches of `class` a pool keeps whose limit is `limit`: of long ones fewer, as many bytes,
+/// and of the largest objects two.
+fn batches_within(limit: u8, class: ClassId) -> u8 {
+    let batch_bytes = class.batch() * class.object_bytes();
+    let fewer = usize::from(limit) * BATCH_BYTES / batch_bytes.max(BATCH_BYTES);
+    if class.object_bytes() > BATCH_BYTES { limit.min(2) } else { fewer.max(1) as u8 }
 }

@@ -16,6 +16,7 @@
 mod class {
     pub(crate) const STATES: usize = 1;
     pub(crate) const BATCH_OBJECTS: usize = 1;
+    pub(crate) const BATCH_BYTES: usize = 16;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct ClassId;
@@ -27,6 +28,10 @@ mod class {
 
         pub(crate) fn object_bytes(self) -> usize {
             16
+        }
+
+        pub(crate) fn batch(self) -> usize {
+            BATCH_OBJECTS
         }
     }
 }
