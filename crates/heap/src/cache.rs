@@ -12,15 +12,26 @@
 //! the spare before it goes: then only each batch-th call at worst leaves the cache, wherever the
 //! number of live objects goes up and down. (Bonwick and Adams, "Magazines and Vmem", 2001.)
 //!
+//! Small objects lie several to a line. Where one thread makes some and gives one to each of others,
+//! which free them, a list would hand each its object again, and all would write to one line for
+//! ever. (Passive false sharing: Berger et al., "Hoard", 2000.) So the lists of such classes begin
+//! *shut*: they have room for what was taken from them, no more. What is freed beyond is laid aside, as
+//! the spare; the first `malloc` that finds no list takes a batch of objects that lie in a row, from the
+//! bin, and what was laid aside comes after these. A thread that only frees hands on what it has laid
+//! aside at each limit, as it would a list; when the limit has become the batch, the list opens. What a
+//! thread that has ended has left is shut to the next, too.
+//!
 //! Invariants
 //! 1. `head` lists `top − room` objects, `spare` lists `spare_count`; all bear their mark.
 //! 2. A cache is used by one thread at a time.
 //! 3. In [`Cache::ABSENT`] every list is empty and every reciprocal 0, so that the fast paths of
 //!    a thread without a cache fail their ordinary tests and never write to it.
+//! 4. A list is shut exactly if `top < limit`. A spare of fewer than `limit` objects is what was laid
+//!    aside, any other a full list.
 
 use core::ptr::NonNull;
 
-use crate::class::{BATCH_OBJECTS, ClassId, STATES};
+use crate::class::{BATCH_OBJECTS, ClassId, LINE_ROW, STATES};
 use crate::object::{Batch, FreeObject, Key};
 use crate::own_runs::OwnRuns;
 use crate::sample::{Draws, Due, Rates, counted};
@@ -35,7 +46,7 @@ pub(crate) struct CacheBin {
     pub(crate) reciprocal: u32,
     pub(crate) spare: Option<FreeObject>,
     spare_count: u8,
-    /// How long the list may become before `room` is used up.
+    /// How long the list may become before `room` is used up: as long as it was, if it is shut.
     top: u8,
     /// How long it may become when it begins empty.
     limit: u8,
@@ -121,6 +132,13 @@ impl Cache {
         self.is_open = true;
     }
 
+    /// Shuts the lists of the classes of which objects share lines: another thread begins to use it.
+    pub(crate) fn change_hands(&mut self) {
+        for class in ClassId::SHARING_LINES {
+            self.bins[class.index()].shut(class.batch());
+        }
+    }
+
     /// Counts a request of `bytes`, and says what is due at it. `rates` gives the rates, and a seed
     /// for a thread that has drawn nothing yet.
     #[inline(always)]
@@ -160,9 +178,12 @@ impl Cache {
 const FIRST_LIMIT_BYTES: usize = 256;
 const FIRST_LIMIT: usize = 8;
 
-/// How long a list of `class` may become at first.
+/// How long a list of `class` may become at first. Whole lines, where objects share them: so of a slab
+/// that is new, two threads take no parts of one.
 pub(crate) fn first_limit(class: ClassId) -> u16 {
-    (FIRST_LIMIT_BYTES / class.object_bytes()).clamp(1, FIRST_LIMIT) as u16
+    let limit = (FIRST_LIMIT_BYTES / class.object_bytes()).clamp(1, FIRST_LIMIT);
+    let is_odd = class.shares_lines() && !limit.is_multiple_of(LINE_ROW);
+    (if is_odd { LINE_ROW } else { limit }) as u16
 }
 
 /// How long it may become when `limit` has proved too short: `most` in the end.
@@ -206,17 +227,46 @@ impl CacheBin {
         self.room = u32::from(self.top - count);
     }
 
+    fn take_list(&mut self) -> Option<Batch> {
+        let count = self.count();
+        Some(Batch { head: self.head.take()?, count })
+    }
+
     fn take_spare(&mut self) -> Option<Batch> {
         let head = self.spare.take()?;
         Some(Batch { head, count: core::mem::take(&mut self.spare_count).into() })
     }
 
+    /// Whether the list is shut.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.top < self.limit
+    }
+
+    /// Whether the spare is what was laid aside.
+    pub(crate) fn has_laid_aside(&self) -> bool {
+        self.spare.is_some() && self.spare_count < self.limit
+    }
+
+    /// Shuts the list; one of `most` objects, a whole batch, stays open.
+    #[inline(never)]
+    fn shut(&mut self, most: usize) {
+        if self.head.is_none() && !self.has_laid_aside() {
+            self.use_spare();
+        }
+        let count = self.count();
+        if count < most {
+            self.top = count as u8;
+            self.limit = self.limit.max(self.top + 1);
+            self.room = 0;
+        }
+    }
+
     /// Makes the spare the list, if there is one. The list must be empty.
     pub(crate) fn use_spare(&mut self) -> bool {
         debug_assert!(self.head.is_none());
-        let spare = self.take_spare();
-        self.set_list(spare);
-        self.head.is_some()
+        let Some(spare) = self.take_spare() else { return false };
+        self.set_list(Some(spare));
+        true
     }
 
     /// How many objects to ask for when all are gone: twice as many as the last time, up to
@@ -233,12 +283,41 @@ impl CacheBin {
         self.set_list(Some(batch));
     }
 
-    /// Makes room for one more at least. The batch that comes back must go to a pool.
-    pub(crate) fn make_room(&mut self, most: usize) -> Option<Batch> {
+    /// Takes an object that was freed. The batch that comes back must go to a pool. No list becomes longer
+    /// than `most`.
+    pub(crate) fn give(&mut self, object: FreeObject, most: usize, key: Key) -> Option<Batch> {
+        if self.room == 0 && self.is_shut() {
+            return self.lay_aside(object, most, key);
+        }
+        let full = self.make_room(most);
+        self.push(object, key);
+        full
+    }
+
+    /// Puts an object on the spare of a shut list. When that is as long as a list may be it comes back, and
+    /// the next may be longer; after one of `most` objects the list opens.
+    fn lay_aside(&mut self, object: FreeObject, most: usize, key: Key) -> Option<Batch> {
+        object.link(self.spare, key);
+        self.spare = Some(object);
+        self.spare_count += 1;
+        if self.has_laid_aside() {
+            return None;
+        }
+        if usize::from(self.limit) < most {
+            self.limit = longer_limit(self.limit.into(), most) as u8;
+        } else {
+            let list = self.take_list();
+            self.set_list(list);
+        }
+        self.take_spare()
+    }
+
+    /// Makes room for one more at least.
+    fn make_room(&mut self, most: usize) -> Option<Batch> {
         if self.room > 0 {
             return None;
         }
-        let list = self.head.take().map(|head| Batch { head, count: self.top.into() });
+        let list = self.take_list();
         if usize::from(self.limit) < most {
             self.limit = longer_limit(self.limit.into(), most) as u8;
             self.set_list(None);

@@ -46,6 +46,11 @@ impl ClassId {
     /// The page is the first of a run that was freed and that a thread keeps.
     pub(crate) const KEPT: Self = Self(CLASSES as u8 + 3);
 
+    /// Of which two threads that have an object each are likely to share a cache line by that: objects
+    /// are smaller than two lines, and do not fill them.
+    pub(crate) const SHARING_LINES: [Self; 6] =
+        [Self(1), Self(2), Self(3), Self(5), Self(6), Self(7)];
+
     /// The class whose objects serve `bytes`, at most [`MAX_SMALL_BYTES`].
     #[inline(always)]
     pub const fn for_bytes(bytes: usize) -> Self {
@@ -118,6 +123,11 @@ impl ClassId {
         if self.is_small() { SLAB_BYTES / self.object_bytes() } else { 0 }
     }
 
+    /// Whether it is one of [`SHARING_LINES`](Self::SHARING_LINES).
+    pub(crate) const fn shares_lines(self) -> bool {
+        self.object_bytes() < 2 * LINE_BYTES && !self.object_bytes().is_multiple_of(LINE_BYTES)
+    }
+
     /// ⌈2³² / object bytes⌉, which makes a division of an offset in a slab a multiplication:
     /// exact, since offset × (error of the reciprocal) < 2¹⁶ × 2¹⁵. (Lemire, Kaser and Kurz,
     /// "Faster remainder by direct computation", 2019.) 0 if it is no size class.
@@ -127,11 +137,7 @@ impl ClassId {
 
     /// How many objects pass between a thread and a pool at once, at most.
     pub const fn batch(self) -> usize {
-        if !self.is_small() {
-            return BATCH_OBJECTS;
-        }
-        let least = min(LEAST_OBJECTS, LONG_BATCH_BYTES / self.object_bytes());
-        max(least, min(BATCH_OBJECTS, BATCH_BYTES / self.object_bytes()))
+        BATCHES[self.index()] as usize
     }
 }
 
@@ -153,6 +159,21 @@ const LONG_BATCH_BYTES: usize = 32 * 1024;
 pub(crate) const BATCH_OBJECTS: usize = 128;
 
 const SIZES: [u16; STATES] = sizes();
+
+/// [`ClassId::batch`] of each. Where objects share lines it fills whole ones.
+const BATCHES: [u8; STATES] = {
+    let mut batches = [BATCH_OBJECTS as u8; STATES];
+    let mut class = 1;
+    while class <= CLASSES {
+        let bytes = SIZES[class] as usize;
+        let least = min(LEAST_OBJECTS, LONG_BATCH_BYTES / bytes);
+        let count = max(least, min(BATCH_OBJECTS, BATCH_BYTES / bytes));
+        let beyond = if ClassId(class as u8).shares_lines() { count % LINE_ROW } else { 0 };
+        batches[class] = (count - beyond) as u8;
+        class += 1;
+    }
+    batches
+};
 
 /// [`ClassId::reciprocal`] of each.
 pub(crate) static RECIPROCALS: [u32; STATES] = {
@@ -179,6 +200,9 @@ const LARGEST: [u16; 6] = [9216, 10240, 12288, 16384, 20480, 32768];
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
+
+/// So many objects of any class fill whole lines, since the least unit of sizes is a fourth of one.
+pub(crate) const LINE_ROW: usize = LINE_BYTES / MIN_ALIGN;
 
 const fn sizes() -> [u16; STATES] {
     let mut sizes = [0; STATES];
@@ -242,6 +266,12 @@ mod tests {
             let least = ClassId::all().find(|c| c.object_bytes() >= bytes);
             assert_eq!(Some(class), least, "{bytes}");
         }
+    }
+
+    #[test]
+    fn classes_that_share_lines_are_listed() {
+        let sharing = ClassId::all().filter(|class| class.shares_lines());
+        assert!(sharing.eq(ClassId::SHARING_LINES));
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise, passed on.
         let spare = unsafe { self.cpus.exchange(Place::Spare, class, None) };
         let ask = || self.lengthen(class);
-        let Some(batch) = spare.or_else(|| self.get_batch(class, ask())) else {
+        let Some(batch) = spare.or_else(|| self.get_batch(class, ask(), false)) else {
             return core::ptr::null_mut();
         };
         if let Some(head) = batch.head.next() {

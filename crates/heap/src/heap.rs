@@ -112,7 +112,10 @@ impl<S: System> Heap<S> {
     pub fn new_cache(&self) -> Option<NonNull<Cache>> {
         self.ensure_key();
         let left = self.left.lock().pop();
-        left.or_else(|| self.backend.get_cache())
+        let mut cache = left.or_else(|| self.backend.get_cache())?;
+        // SAFETY: it was left, or is new, and is this thread's now.
+        unsafe { cache.as_mut() }.change_hands();
+        Some(cache)
     }
 
     /// Takes back a cache and what is in it.

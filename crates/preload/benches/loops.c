@@ -6,13 +6,17 @@
      LD_PRELOAD=target/release/libhectare.so ./loops table
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
+     LD_PRELOAD=target/release/libhectare.so ./loops scratch 4 8 1
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
    table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random
    buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
                          are written
-   threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one */
+   threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
+   scratch N BYTES EACH  N threads, each given EACH objects of BYTES by the main thread, in turn; each frees them, then 20,000
+                         times allocates one, writes all of it over and over, frees it; twice, so that new threads come
+                         after old ones. How many of the N ended with an object in a line with another thread's */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -160,6 +164,64 @@ static void threads(size_t count) {
     printf("%.1f us a pair of threads\n", (now_ns() - start) / 1e3 / count);
 }
 
+enum { SCRATCHES = 20000, WRITES = 500, LINE = 64, MOST_THREADS = 64 };
+
+static size_t scratch_bytes, scratch_each;
+static pthread_barrier_t all_here;
+
+struct scratch {
+    void **given;
+    uintptr_t last;
+    double ns;
+};
+
+static void *scratch_lines(void *mine) {
+    struct scratch *my = mine;
+    pthread_barrier_wait(&all_here);
+    for (size_t i = 0; i < scratch_each; i++) free(my->given[i]);
+    double start = now_ns();
+    for (int turn = 0; turn < SCRATCHES; turn++) {
+        volatile uint64_t *words = malloc(scratch_bytes);
+        for (int i = 0; i < WRITES; i++) words[i % (scratch_bytes / sizeof *words)]++;
+        my->last = (uintptr_t)words;
+        free((void *)words);
+    }
+    my->ns = now_ns() - start;
+    pthread_barrier_wait(&all_here);
+    return NULL;
+}
+
+/* Whether an object shares a line with another. */
+static int share_lines(uintptr_t one, uintptr_t other) {
+    return one / LINE <= (other + scratch_bytes - 1) / LINE && other / LINE <= (one + scratch_bytes - 1) / LINE;
+}
+
+static void scratch(size_t count, size_t bytes, size_t each) {
+    struct scratch all[MOST_THREADS];
+    pthread_t threads[MOST_THREADS];
+    scratch_bytes = bytes;
+    scratch_each = each;
+    pthread_barrier_init(&all_here, NULL, count);
+    for (int generation = 1; generation <= 2; generation++) {
+        double ns = 0;
+        size_t sharing = 0;
+        for (size_t i = 0; i < count; i++) all[i].given = calloc(each, sizeof *all[i].given);
+        for (size_t k = 0; k < each; k++)
+            for (size_t i = 0; i < count; i++) all[i].given[k] = malloc(bytes);
+        for (size_t i = 0; i < count; i++) pthread_create(&threads[i], NULL, scratch_lines, &all[i]);
+        for (size_t i = 0; i < count; i++) pthread_join(threads[i], NULL);
+        for (size_t i = 0; i < count; i++) {
+            int shares = 0;
+            for (size_t k = 0; k < count; k++) shares |= k != i && share_lines(all[i].last, all[k].last);
+            sharing += shares;
+            ns += all[i].ns;
+            free(all[i].given);
+        }
+        printf("generation %d: %.2f ns a write, %zu of %zu share a line\n", generation, ns / count / SCRATCHES / WRITES,
+               sharing, count);
+    }
+}
+
 int main(int argc, char **argv) {
     size_t number[3] = {0};
     for (int i = 2; i < argc && i < 5; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
@@ -168,6 +230,8 @@ int main(int argc, char **argv) {
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | buffers N | threads N\n"), 2;
+    else if (argc == 5 && strcmp(argv[1], "scratch") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] >= 8)
+        scratch(number[0], number[1], number[2]);
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | buffers N | threads N | scratch N BYTES EACH\n"), 2;
     return 0;
 }

@@ -12,12 +12,13 @@ use crate::object::{Batch, FreeObject, Gathered};
 use crate::region::FRAME_BYTES;
 
 impl<S: System> Heap<S> {
-    /// `count` objects of `class`, or some fewer: from the pools, else from the bin.
-    pub(crate) fn get_batch(&self, class: ClassId, count: usize) -> Option<Batch> {
+    /// `count` objects of `class`, or some fewer: from the pools, else from the bin. For a thread that takes its
+    /// `first` from the bin at once: there they lie in rows, in the pools as they were freed.
+    pub(crate) fn get_batch(&self, class: ClassId, count: usize, first: bool) -> Option<Batch> {
         if self.draining.load(Relaxed) {
             self.draining.store(false, Relaxed);
         }
-        if let Some(mut batch) = self.pools.take(self.source().cpu(), class) {
+        if !first && let Some(mut batch) = self.pools.take(self.source().cpu(), class) {
             if let Some(rest) = batch.split_off(count, self.key()) {
                 self.put_batch(class, rest);
             }

@@ -137,9 +137,7 @@ impl<S: System> Heap<S> {
         };
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
-        let full = bin.make_room(class.batch());
-        bin.push(object, key);
-        if let Some(batch) = full {
+        if let Some(batch) = bin.give(object, class.batch(), key) {
             self.put_batch(class, batch);
             // SAFETY: the caller's promise, passed on.
             unsafe { self.relieve(seat) };

@@ -123,21 +123,24 @@ impl<S: System> Heap<S> {
         };
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+        let is_shut = bin.is_shut();
         // A thread that has just come into a cache finds objects in it.
-        if bin.head.is_none() && !bin.use_spare() {
+        if bin.head.is_none() && (is_shut && bin.has_laid_aside() || !bin.use_spare()) {
             let ask = bin.ask(class.batch());
             // SAFETY: the caller's promise, passed on.
             unsafe { self.relieve(seat) };
-            let batch = self.get_batch(class, ask).or_else(|| {
+            let batch = self.get_batch(class, ask, is_shut).or_else(|| {
                 // SAFETY: the caller's promise, passed on.
                 let gone = unsafe { self.release_runs(seat) };
-                (gone > 0).then(|| self.get_batch(class, ask))?
+                (gone > 0).then(|| self.get_batch(class, ask, is_shut))?
             });
-            let Some(batch) = batch else {
-                return ptr::null_mut();
-            };
             // SAFETY: as above; looking for memory leaves this list as empty as it was.
-            unsafe { &mut (*cache.as_ptr()).bins[class.index()] }.fill(batch);
+            let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+            match batch {
+                Some(batch) => bin.fill(batch),
+                None if bin.use_spare() => {}
+                None => return ptr::null_mut(),
+            }
         }
         // SAFETY: the caller's promise.
         let Some((bin, object)) = (unsafe { first(cache, class) }) else {

@@ -1,0 +1,159 @@
+//! Cache lines in which objects of several threads lie: that a program makes such neighbours once
+//! does not make them neighbours for ever.
+//!
+//! A thread pretends to run on the CPU that a test names, as in `reuse.rs`.
+
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+
+use hectare::ClassId;
+use hectare_check::Subject;
+use support::system::pretend_cpu;
+use support::{Front, Source, check_heap, check_released, new_heap, strict};
+
+const LINE_BYTES: usize = 64;
+const TAKERS: usize = 4;
+
+/// Classes of which two objects share a line.
+const SIZES: [usize; 6] = [16, 32, 48, 80, 96, 112];
+
+fn take(front: &mut Front<'_, Source>, bytes: usize) -> NonNull<u8> {
+    NonNull::new(front.malloc(bytes)).expect("memory")
+}
+
+fn give(front: &mut Front<'_, Source>, objects: impl IntoIterator<Item = NonNull<u8>>) {
+    for object in objects {
+        // SAFETY: each caller gives up live objects.
+        unsafe { front.free(object) };
+    }
+}
+
+fn lines(object: NonNull<u8>, bytes: usize) -> impl Iterator<Item = usize> {
+    let start = object.addr().get();
+    start / LINE_BYTES..=(start + bytes - 1) / LINE_BYTES
+}
+
+/// Has `maker` make as many objects for each of `takers`, one for each in turn. Each frees its own and
+/// takes one, which must not lie in a line of any object so made, nor in that of another taker's.
+fn deal<'a>(
+    maker: &mut Front<'a, Source>,
+    takers: &mut [Front<'a, Source>],
+    each: usize,
+    bytes: usize,
+) {
+    let dealt: Vec<_> = (0..each * takers.len()).map(|_| take(maker, bytes)).collect();
+    let mut used: BTreeSet<_> = dealt.iter().flat_map(|&object| lines(object, bytes)).collect();
+    let count = takers.len();
+    let taken: Vec<_> = takers
+        .iter_mut()
+        .enumerate()
+        .map(|(number, taker)| {
+            pretend_cpu(Some(number % 2));
+            give(taker, dealt.iter().copied().skip(number).step_by(count));
+            take(taker, bytes)
+        })
+        .collect();
+    for (number, &object) in taken.iter().enumerate() {
+        for line in lines(object, bytes) {
+            assert!(used.insert(line), "{bytes} bytes, {each} each: taker {number} shares a line");
+        }
+    }
+    for (taker, object) in takers.iter_mut().zip(taken) {
+        give(taker, [object]);
+    }
+    pretend_cpu(None);
+}
+
+#[test]
+fn what_another_made_is_not_what_comes_next() {
+    for bytes in SIZES {
+        for each in [1, 3, 10] {
+            let heap = new_heap(64 << 20);
+            let mut maker = Front::new(&heap);
+            let mut takers: [_; TAKERS] = std::array::from_fn(|_| Front::new(&heap));
+            deal(&mut maker, &mut takers, each, bytes);
+            let [a, b, c, d] = &takers;
+            check_heap(&heap, [], &[&maker, a, b, c, d]);
+            drop((maker, takers));
+            check_released(&heap);
+        }
+    }
+}
+
+#[test]
+fn nor_for_who_has_the_lists_of_a_thread_that_has_ended() {
+    for bytes in SIZES {
+        let heap = new_heap(64 << 20);
+        let mut maker = Front::new(&heap);
+        // Pools come into use, and so there are places for caches that are left.
+        for cpu in 0..2 {
+            pretend_cpu(Some(cpu));
+            let objects: Vec<_> = (0..5000).map(|_| take(&mut maker, 1024)).collect();
+            give(&mut maker, objects);
+        }
+        for generation in 0..10 {
+            // As many as there are CPUs: so many caches are left.
+            let mut takers = [Front::new(&heap), Front::new(&heap)];
+            deal(&mut maker, &mut takers, 1, bytes);
+            assert!(generation == 0 || takers[0].cached_objects(ClassId::for_bytes(bytes)) > 1);
+        }
+        drop(maker);
+        check_released(&heap);
+    }
+}
+
+/// Who only frees keeps two batches at most, and what is beyond reaches others without a new slab. After so
+/// much its list is as any.
+#[test]
+fn who_only_frees_hands_on() {
+    for bytes in SIZES {
+        let class = ClassId::for_bytes(bytes);
+        let heap = new_heap(64 << 20);
+        let mut maker = Front::new(&heap);
+        let mut taker = Front::new(&heap);
+        let mut slabs = Vec::new();
+        for _ in 0..200 {
+            pretend_cpu(Some(1));
+            let parcel: Vec<_> = (0..500).map(|_| take(&mut maker, bytes)).collect();
+            pretend_cpu(Some(7));
+            give(&mut taker, parcel);
+            slabs.push(heap.stats().slab_bytes);
+            assert!(taker.cached_objects(class) <= 2 * class.batch(), "{bytes}");
+        }
+        let object = take(&mut maker, bytes);
+        give(&mut taker, [object]);
+        assert_eq!(take(&mut taker, bytes), object, "{bytes}: the list has not opened");
+        give(&mut taker, [object]);
+        pretend_cpu(None);
+        assert_eq!(slabs[20..].iter().max(), slabs[10..20].iter().max(), "{bytes}: {slabs:?}");
+        check_heap(&heap, [], &[&maker, &taker]);
+        drop((maker, taker));
+        check_released(&heap);
+    }
+}
+
+/// What lies aside is used when there is nothing else.
+#[test]
+fn what_lies_aside_is_not_lost() {
+    let heap = new_heap(64 << 20);
+    let mut maker = Front::new(&heap);
+    let mut taker = Front::new(&heap);
+    // So that it has a cache.
+    let other = take(&mut taker, 1000);
+    let mut dealt = vec![take(&mut maker, 16)];
+    strict(&heap).bound(strict(&heap).committed_bytes());
+    dealt.extend(std::iter::from_fn(|| NonNull::new(maker.malloc(16))));
+    let lot = dealt.split_off(dealt.len() - 3);
+    give(&mut taker, lot.iter().copied());
+    let again: BTreeSet<_> = lot.iter().map(|_| take(&mut taker, 16)).collect();
+    assert_eq!(again, lot.into_iter().collect());
+    strict(&heap).bound(usize::MAX);
+    give(&mut taker, again.into_iter().chain([other]));
+    give(&mut maker, dealt);
+    drop((maker, taker));
+    check_released(&heap);
+}
