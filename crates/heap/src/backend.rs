@@ -162,17 +162,7 @@ impl<S: System> Backend<S> {
             Err(refusal) => self.take_hard(&mut state, wanted, refusal)?,
         };
         let frames = run.frames;
-        if run.refaults {
-            state.regret_frames += run.bare_frames;
-        }
-        state.used_frames += frames;
-        self.note_peak(&mut state);
-        state.idle_frames = state.idle_frames.min(state.dirty_frames());
-        if run.bare_frames > 0 {
-            self.grown_frames.fetch_add(run.bare_frames, Ordering::Relaxed);
-            let keep = state.headroom_frames(self.held_frames(&state));
-            self.decommit(&mut state, keep);
-        }
+        self.took(&mut state, &run);
         let region = state.regions[index].as_mut()?;
         if class == ClassId::RUN {
             region.set_run_length(run.start, frames);
@@ -181,6 +171,21 @@ impl<S: System> Backend<S> {
         // SAFETY: the run was just taken from this region.
         unsafe { self.views[index].mark(run.start.addr().get(), marked, class) };
         Some(run)
+    }
+
+    /// What follows when a run was taken, or what one grew by.
+    fn took(&self, state: &mut State, run: &Run) {
+        if run.refaults {
+            state.regret_frames += run.bare_frames;
+        }
+        state.used_frames += run.frames;
+        self.note_peak(state);
+        state.idle_frames = state.idle_frames.min(state.dirty_frames());
+        if run.bare_frames > 0 {
+            self.grown_frames.fetch_add(run.bare_frames, Ordering::Relaxed);
+            let keep = state.headroom_frames(self.held_frames(state));
+            self.decommit(state, keep);
+        }
     }
 
     /// Takes a run when no region had one for the reason of `refusal`.
@@ -268,12 +273,10 @@ impl<S: System> Backend<S> {
         let Some(region) = state.regions[index].as_mut() else { return false };
         let frames = region.run_length(start);
         if wanted > frames {
-            if !region.extend(start, frames, wanted, &self.source, &self.views[index]) {
-                return false;
-            }
+            let more = region.extend(start, frames, wanted, &self.source, &self.views[index]);
+            let Some(more) = more else { return false };
             region.set_run_length(start, wanted);
-            state.used_frames += wanted - frames;
-            self.note_peak(&mut state);
+            self.took(&mut state, &more);
         } else if wanted < frames {
             region.set_run_length(start, wanted);
             // SAFETY: wanted < frames: within the run.

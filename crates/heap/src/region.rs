@@ -272,7 +272,7 @@ impl Region {
         self.touch_clean(first, frames, source, view).ok()
     }
 
-    /// Lengthens a run in place, if the frames behind it are free.
+    /// Lengthens a run in place, if the frames behind it are free: what it got.
     pub(crate) fn extend(
         &mut self,
         run: NonNull<u8>,
@@ -280,12 +280,19 @@ impl Region {
         wanted: usize,
         source: &impl PageSource,
         view: &RegionView,
-    ) -> bool {
+    ) -> Option<Run> {
         let behind = FrameId(self.frame_of(run) + frames);
         let more = wanted - frames;
-        behind.0 + more <= self.bytes / FRAME_BYTES
-            && (self.dirty.take_at(behind, more)
-                || self.take_behind(behind, more, source, view).is_some())
+        if behind.0 + more > self.bytes / FRAME_BYTES {
+            return None;
+        }
+        if self.dirty.take_at(behind, more) {
+            return Some(Run::holding(self.at(behind), more));
+        }
+        let refaults = behind.0 < self.touched;
+        self.take_behind(behind, more, source, view)?;
+        let start = self.at(behind);
+        Some(Run { start, frames: more, clean: true, bare_frames: more, refaults, huge: false })
     }
 
     /// Takes back a large object's run. The next of the same length is likely to be this one: so

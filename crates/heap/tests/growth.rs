@@ -93,3 +93,27 @@ fn little_is_kept_beyond_what_is_asked_for() {
     drop(front);
     check_released(&heap);
 }
+
+/// Buffers that grow in place to where memory has gone back, again and again, soon find it there.
+#[test]
+fn what_growing_faults_anew_is_regretted() {
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    let mut dirty = Vec::new();
+    for _ in 0..12 {
+        let buffers = [(); 4].map(|()| {
+            let mut bytes = 64 << 10;
+            let mut buffer = take(&mut front, bytes);
+            while bytes < 8 * MIB {
+                bytes *= 2;
+                buffer = resized(&mut front, buffer, bytes);
+            }
+            buffer
+        });
+        give(&mut front, buffers);
+        dirty.push(heap.stats().dirty_bytes);
+    }
+    assert!(dirty[0] < 16 * MIB && dirty[11] >= 30 * MIB, "{dirty:?}");
+    drop(front);
+    check_released(&heap);
+}
