@@ -18,6 +18,7 @@
 
 #[cfg(any(test, feature = "validate"))]
 mod check;
+mod dear;
 mod filling;
 mod frontier;
 mod going_back;
@@ -41,9 +42,11 @@ use crate::class::SLAB_BYTES;
 use crate::dirty::{DirtyFrames, take_range};
 use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
 
+use dear::DearBlocks;
 use filling::Filling;
 use huge_pages::LONG_FRAMES;
 use table::Table;
+pub(crate) use units::UNIT_FRAMES;
 pub(crate) use view::{RegionView, SlabTable};
 
 /// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
@@ -69,6 +72,7 @@ pub(crate) struct Region {
     /// Clean frames that were taken for long runs.
     filled_frames: usize,
     filling: Filling,
+    dear_blocks: DearBlocks,
     clean: Bitset<'static>,
     dirty: DirtyFrames,
     cached: RunCache<CACHED_DEPTH>,

@@ -61,6 +61,14 @@ fn each_ordinary(
     parts.try_for_each(|(start, bytes)| checked(keep_errno(|| call(start.as_ptr().cast(), bytes))))
 }
 
+/// What one of the clocks that exist on every Linux says.
+fn now_ns(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid place for the answer.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
 fn map_inaccessible(bytes: usize) -> Result<NonNull<u8>, SourceError> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
@@ -312,10 +320,11 @@ impl System for Os {
     }
 
     fn now_ms(&self) -> u64 {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `now` is a valid place for the answer; the clock exists on every Linux.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
-        now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+        now_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+    }
+
+    fn now_us(&self) -> u64 {
+        now_ns(libc::CLOCK_MONOTONIC) / 1000
     }
 
     fn secret(&self) -> usize {

@@ -17,6 +17,9 @@ pub trait System: PageSource {
     /// coarse (a few milliseconds).
     fn now_ms(&self) -> u64;
 
+    /// As [`now_ms`](Self::now_ms), microseconds, to measure what takes some hundreds of them.
+    fn now_us(&self) -> u64;
+
     /// A number that an attacker cannot guess, other in each process where the system can.
     fn secret(&self) -> usize;
 
@@ -33,6 +36,10 @@ impl<S: System> System for Counted<S> {
 
     fn now_ms(&self) -> u64 {
         self.inner().now_ms()
+    }
+
+    fn now_us(&self) -> u64 {
+        self.inner().now_us()
     }
 
     fn secret(&self) -> usize {
@@ -53,6 +60,10 @@ impl<S: System> System for Failing<S> {
 
     fn now_ms(&self) -> u64 {
         self.inner().now_ms()
+    }
+
+    fn now_us(&self) -> u64 {
+        self.inner().now_us()
     }
 
     fn secret(&self) -> usize {

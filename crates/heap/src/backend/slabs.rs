@@ -7,7 +7,7 @@ use hectare_pages::System;
 
 use super::{Backend, State};
 use crate::class::ClassId;
-use crate::region::{FRAME_BYTES, Region, SLAB_FRAMES, Wanted};
+use crate::region::{FRAME_BYTES, Region, SLAB_FRAMES, UNIT_FRAMES, Wanted};
 use crate::slab::FreshSlab;
 
 impl<S: System> Backend<S> {
@@ -37,9 +37,15 @@ impl<S: System> Backend<S> {
         let block = region.take_block(siblings, &self.source, &self.views[0]);
         drop(state);
         let Some(mut block) = block else { return };
+        let passes_over = block.passes_over;
+        let began_us = self.source.now_us();
         block.touch(&self.source);
+        let took_us = self.source.now_us().saturating_sub(began_us);
         if let Some(region) = &mut self.state.lock().regions[0] {
-            region.give_block(block);
+            region.give_block(block, took_us);
+        }
+        if passes_over {
+            self.grown_frames.fetch_add(UNIT_FRAMES, Ordering::Relaxed);
         }
     }
 
@@ -52,7 +58,7 @@ impl<S: System> Backend<S> {
         self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
         // SAFETY: the slab lies in this region, and is being given back.
         unsafe { self.views[index].mark(start.addr().get(), SLAB_FRAMES, ClassId::NONE) };
-        region.give(start, SLAB_FRAMES);
+        region.give_slab(start, bare_frames, &self.source);
         self.gave(&mut state, SLAB_FRAMES);
     }
 

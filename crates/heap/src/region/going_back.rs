@@ -1,6 +1,7 @@
 //! What of a region goes back to the system.
 
 use core::ops::Range;
+use core::ptr::NonNull;
 use core::sync::atomic::AtomicU8;
 
 use hectare_base::align::{align_down, align_up};
@@ -53,6 +54,26 @@ impl Region {
             }
             self.give_clean(first, frames);
             self.forget(first.0, frames, source);
+        }
+    }
+
+    /// Takes back an empty slab of whose frames `bare_frames` hold no memory. If these are half of them
+    /// the rest goes back to the system, too: as dirty memory the next slab would come page by page
+    /// there, and as clean memory it is part of a block one day. (Below where blocks begin it stays.)
+    pub(crate) fn give_slab(
+        &mut self,
+        start: NonNull<u8>,
+        bare_frames: usize,
+        source: &impl PageSource,
+    ) {
+        let is_hollow = 2 * bare_frames >= SLAB_FRAMES && self.has_blocks();
+        // SAFETY: the slab is free, and lies below the frontier by invariant 2.
+        if is_hollow && unsafe { source.decommit(start, SLAB_FRAMES * FRAME_BYTES) }.is_ok() {
+            let first = self.frame_of(start);
+            self.give_clean(FrameId(first), SLAB_FRAMES);
+            self.forget(first, SLAB_FRAMES, source);
+        } else {
+            self.give(start, SLAB_FRAMES);
         }
     }
 

@@ -8,6 +8,7 @@ use hectare_base::align::align_up;
 use hectare_buddy::{Bitset, FrameAllocator, FrameId};
 use hectare_pages::{PageSource, SourceError};
 
+use super::dear::DearBlocks;
 use super::filling::Filling;
 use super::huge_pages::HUGE_PAGES_FROM_BYTES;
 use super::table::Table;
@@ -84,6 +85,7 @@ impl Region {
             plain_until: 0,
             filled_frames: 0,
             filling: Filling::new(),
+            dear_blocks: DearBlocks::new(),
             clean,
             dirty: DirtyFrames::new(dirty),
             cached: RunCache::new(),

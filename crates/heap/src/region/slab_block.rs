@@ -16,6 +16,11 @@
 //! one in spite of such pieces, as long as they are few and the heap has never shrunk. (In one that
 //! has, pieces come and go, and each time a block would be opened for what they could hold.) Where huge
 //! pages are asked for anyhow it does without: there the next slab is part of the last one.
+//!
+//! In a heap that has shrunk most units keep some slab in use, and what has gone of them would come back
+//! page by page. So there the next block is a unit of which all has gone, or a new one, and the holes are
+//! passed over until their units are free, too: they hold nothing. That takes address space, so a new unit
+//! is opened only while the holes are not more than the rest.
 
 use core::ptr::NonNull;
 
@@ -44,6 +49,9 @@ const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 pub(crate) struct Block {
     start: NonNull<u8>,
     stays_huge: bool,
+    was_used: bool,
+    /// There was room for its slabs in what has gone of other units.
+    pub(crate) passes_over: bool,
 }
 
 impl Block {
@@ -53,9 +61,20 @@ impl Block {
             // SAFETY: committed, and in use by nobody else.
             unsafe { source.advise_huge(self.start, HUGE_PAGE_BYTES, true) };
         }
+        if self.was_used {
+            // What went in parts has left a table of single pages, which goes with the whole (since
+            // Linux 6.14). A refusal leaves it as it is.
+            // SAFETY: as above.
+            let _ = unsafe { source.decommit(self.start, HUGE_PAGE_BYTES) };
+        }
         // A write, not `populate`, which would hold the lock of all mappings meanwhile.
         // SAFETY: as above; it reads as zero, and goes on to.
         unsafe { self.start.write_volatile(0) };
+        if self.was_used {
+            // Where the table has stayed, the write has brought a single page.
+            // SAFETY: as above.
+            unsafe { source.populate(self.start, HUGE_PAGE_BYTES) };
+        }
         if !self.stays_huge {
             // From now on as the memory around it: of what goes back, the kernel would else make a huge
             // page again.
@@ -77,25 +96,35 @@ impl Region {
         if !self.wants_block(siblings) || !self.has_units(source) {
             return None;
         }
+        let left = self.left_frames();
+        let passes_over = left >= UNIT_FRAMES;
+        if passes_over && self.dear_blocks.passes() {
+            return None;
+        }
         let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
         let end = first.0 + UNIT_FRAMES;
-        // One that was in use before would not come as a whole.
-        if first.0 < self.touched || self.reach(end, source, view).is_err() {
+        let was_used = first.0 < self.touched;
+        let is_far = !was_used && left > self.touched / 2;
+        if is_far || self.reach(end, source, view).is_err() {
             self.give_clean(first, UNIT_FRAMES);
             return None;
         }
-        self.touched = end;
-        Some(Block { start: self.at(first), stays_huge: self.is_huge_from(first) })
+        self.touched = self.touched.max(end);
+        let stays_huge = self.is_huge_from(first);
+        Some(Block { start: self.at(first), stays_huge, was_used, passes_over })
     }
 
-    /// Makes a block that has been touched dirty memory.
-    pub(crate) fn give_block(&mut self, block: Block) {
+    /// Makes a block that has been touched, which took so long, dirty memory.
+    pub(crate) fn give_block(&mut self, block: Block, took_us: u64) {
+        if block.passes_over {
+            self.dear_blocks.note(took_us);
+        }
         self.give(block.start, UNIT_FRAMES);
     }
 
     /// Whether a block is the place for the next slab of a class that has `siblings`.
     pub(crate) fn wants_block(&self, siblings: usize) -> bool {
-        if self.touched < BLOCKS_FROM_BYTES / FRAME_BYTES {
+        if !self.has_blocks() {
             return false;
         }
         let dirty = self.dirty_frames();
@@ -107,6 +136,11 @@ impl Region {
             && dirty <= FEW_FRAMES
             && self.dirty.longest().is_none_or(|(_, frames)| frames < SLAB_FRAMES)
             && self.left_frames() < UNIT_FRAMES
+    }
+
+    /// Whether the region is long enough for blocks.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.touched >= BLOCKS_FROM_BYTES / FRAME_BYTES
     }
 
     /// How many clean frames were passed over by those in use, or went back.

@@ -96,7 +96,7 @@ fn dirty_beside(region: &mut Region, view: &RegionView, siblings: usize) -> usiz
     let before = region.dirty_frames();
     if let Some(mut block) = region.take_block(siblings, &Os, view) {
         block.touch(&Os);
-        region.give_block(block);
+        region.give_block(block, 0);
     }
     region.take(Wanted::Slab, &Os, view).expect("memory");
     region.dirty_frames() - before
@@ -132,6 +132,72 @@ fn a_region_that_has_shrunk_opens_no_block_beside_pieces() {
     region.decommit(0, &Os);
     give_pieces(&mut region, &slabs[..4]);
     assert_eq!(dirty_beside(&mut region, &view, 32), 0);
+}
+
+/// Gives back all slabs but those that `stays` says of, as hollow ones.
+fn hollow_out(region: &mut Region, slabs: &[SlabRef], stays: impl Fn(usize) -> bool) {
+    for (_, &slab) in slabs.iter().enumerate().filter(|&(i, _)| !stays(i)) {
+        region.give_slab(start_of(slab), SLAB_FRAMES, &Os);
+    }
+}
+
+const UNIT_SLABS: usize = UNIT_FRAMES / SLAB_FRAMES;
+
+#[test]
+fn of_a_hollow_slab_nothing_stays() {
+    let (mut region, view) = open();
+    let few = take_slabs(&mut region, &view, 1);
+    region.give_slab(start_of(few[0]), SLAB_FRAMES, &Os);
+    assert_eq!(region.dirty_frames(), SLAB_FRAMES, "below where blocks begin it stays");
+    let slabs = take_slabs(&mut region, &view, 3 * UNIT_SLABS);
+    for (i, bare_frames) in [SLAB_FRAMES / 2 - 1, SLAB_FRAMES / 2].into_iter().enumerate() {
+        let start = start_of(slabs[i]);
+        // SAFETY: the slab is the test's.
+        unsafe { start.write(7) };
+        region.give_slab(start, bare_frames, &Os);
+        // SAFETY: committed, and in use by nobody.
+        assert_eq!(unsafe { start.read() }, [7, 0][i], "{bare_frames} frames without memory");
+        assert_eq!(region.dirty_frames(), SLAB_FRAMES);
+    }
+}
+
+#[test]
+fn a_unit_of_which_all_has_gone_is_a_block_again() {
+    let (mut region, view) = open();
+    let slabs = take_slabs(&mut region, &view, 3 * UNIT_SLABS);
+    hollow_out(&mut region, &slabs, |i| i == 0 || i >= 2 * UNIT_SLABS);
+    let touched = region.touched;
+    assert_eq!(dirty_beside(&mut region, &view, UNIT_SLABS), UNIT_FRAMES - SLAB_FRAMES);
+    assert_eq!(region.touched, touched, "the second unit, not a new one");
+    assert!(region.dirty.has(FrameId(2 * UNIT_FRAMES - 1)));
+}
+
+#[test]
+fn new_blocks_leave_holes_in_half_of_a_region_at_most() {
+    for (stay, more) in [(16, UNIT_FRAMES - SLAB_FRAMES), (15, 0)] {
+        let (mut region, view) = open();
+        let slabs = take_slabs(&mut region, &view, 3 * UNIT_SLABS);
+        hollow_out(&mut region, &slabs, |i| i % UNIT_SLABS < stay);
+        assert_eq!(
+            dirty_beside(&mut region, &view, UNIT_SLABS),
+            more,
+            "{stay} slabs of a unit stay"
+        );
+    }
+}
+
+#[test]
+fn after_a_dear_block_slabs_come_page_by_page() {
+    for (took_us, comes) in [(100, true), (1000, false)] {
+        let (mut region, view) = open();
+        let slabs = take_slabs(&mut region, &view, 3 * UNIT_SLABS);
+        hollow_out(&mut region, &slabs, |i| i < UNIT_SLABS);
+        let block = region.take_block(UNIT_SLABS, &Os, &view).expect("two units are free");
+        region.give_block(block, took_us);
+        take_slabs(&mut region, &view, UNIT_SLABS);
+        let next = region.take_block(UNIT_SLABS, &Os, &view);
+        assert_eq!(next.is_some(), comes, "after one that took {took_us} us");
+    }
 }
 
 /// Takes a run of so many units that will be filled, and writes `byte` into each page of it.

@@ -22,7 +22,7 @@ use hectare_pages::{PageSource, SourceError};
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, Run, take_range};
 
 /// Frames of a huge page.
-pub(super) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
+pub(crate) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
 
 /// Nothing moves to where the region is longer than this, 8 GiB: a unit that has moved may be a
 /// mapping of its own, of which a process has some 65,000.

@@ -257,6 +257,10 @@ impl System for Strict {
         self.now_ms.load(SeqCst)
     }
 
+    fn now_us(&self) -> u64 {
+        self.now_ms() * 1000
+    }
+
     fn secret(&self) -> usize {
         Os.secret()
     }
