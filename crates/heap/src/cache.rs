@@ -10,7 +10,9 @@
 //! small and grows by a quarter each time it proves too short, so that a thread that does little
 //! holds little. When it has reached the class's batch, a full list becomes the spare first, and
 //! the spare before it goes: then only each batch-th call at worst leaves the cache, wherever the
-//! number of live objects goes up and down. (Bonwick and Adams, "Magazines and Vmem", 2001.)
+//! number of live objects goes up and down. (Bonwick and Adams, "Magazines and Vmem", 2001.) Of large
+//! objects there is no spare: their batches are long already, and a second would be much memory. (The
+//! largest, of which a batch is one, have it.)
 //!
 //! Small objects lie several to a line. Where one thread makes some and gives one to each of others,
 //! which free them, a list would hand each its object again, and all would write to one line for
@@ -31,7 +33,7 @@
 
 use core::ptr::NonNull;
 
-use crate::class::{BATCH_OBJECTS, ClassId, LINE_ROW, STATES};
+use crate::class::{BATCH_OBJECTS, ClassId, LEAST_OBJECTS, LINE_ROW, STATES};
 use crate::object::{Batch, FreeObject, Key};
 use crate::own_runs::OwnRuns;
 use crate::sample::{Draws, Due, Rates, counted};
@@ -318,8 +320,11 @@ impl CacheBin {
             return None;
         }
         let list = self.take_list();
-        if usize::from(self.limit) < most {
+        let is_short = usize::from(self.limit) < most;
+        if is_short {
             self.limit = longer_limit(self.limit.into(), most) as u8;
+        }
+        if is_short || (2..=LEAST_OBJECTS).contains(&most) {
             self.set_list(None);
             return list;
         }
