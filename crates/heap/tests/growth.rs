@@ -7,7 +7,7 @@ mod support;
 use std::ptr::NonNull;
 
 use hectare_check::Subject;
-use support::{Front, Source, check_released, new_heap};
+use support::{Front, Source, check_released, new_heap, strict};
 
 const MIB: usize = 1 << 20;
 
@@ -90,6 +90,26 @@ fn little_is_kept_beyond_what_is_asked_for() {
         assert!(usable <= bytes / 2 + bytes / 16 + 8192, "{usable} for {}", bytes / 2);
         give(&mut front, [fitted, behind]);
     }
+    drop(front);
+    check_released(&heap);
+}
+
+/// Where memory is short a buffer grows to what was asked for, though there is no room beyond.
+#[test]
+fn a_buffer_grows_where_there_is_no_room_beyond() {
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    let buffer = take(&mut front, 6 * MIB);
+    let mut behind = vec![take(&mut front, 40_000)];
+    let source = strict(&heap);
+    source.bound(source.committed_bytes());
+    behind.extend(std::iter::from_fn(|| NonNull::new(front.malloc(40_000))));
+    source.bound(source.committed_bytes() + 6 * MIB + MIB / 2);
+    let grown = resized(&mut front, buffer, 6 * MIB + 1);
+    assert_ne!(grown, buffer, "it had to move");
+    assert!(front.usable_bytes(grown) < 6 * MIB + MIB / 2);
+    behind.push(grown);
+    give(&mut front, behind);
     drop(front);
     check_released(&heap);
 }

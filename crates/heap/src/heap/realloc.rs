@@ -50,7 +50,12 @@ impl<S: System> Heap<S> {
             }
         };
         // SAFETY: the caller's promise, passed on.
-        let moved = unsafe { self.malloc_aligned(seat, taken_bytes, MIN_ALIGN) };
+        let mut moved = unsafe { self.malloc_aligned(seat, taken_bytes, MIN_ALIGN) };
+        if moved.is_null() && taken_bytes > bytes {
+            // Not for want of room to grow.
+            // SAFETY: as above.
+            moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
+        }
         // SAFETY: the caller's promise, passed on.
         let free = |object| unsafe { self.free_slow(seat, object) };
         // SAFETY: both have as many bytes; one was just taken.
