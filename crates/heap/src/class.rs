@@ -269,6 +269,17 @@ mod tests {
     }
 
     #[test]
+    fn batches_are_few_objects_or_few_bytes() {
+        for class in ClassId::all() {
+            let (count, object_bytes) = (class.batch(), class.object_bytes());
+            assert!((1..=BATCH_OBJECTS).contains(&count), "{object_bytes}: {count}");
+            assert!(count * object_bytes <= LONG_BATCH_BYTES, "{object_bytes}: {count}");
+            let is_long = (count + 1) * object_bytes > LONG_BATCH_BYTES;
+            assert!(count >= LEAST_OBJECTS || is_long, "{object_bytes}: {count}");
+        }
+    }
+
+    #[test]
     fn classes_that_share_lines_are_listed() {
         let sharing = ClassId::all().filter(|class| class.shares_lines());
         assert!(sharing.eq(ClassId::SHARING_LINES));
