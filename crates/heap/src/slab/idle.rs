@@ -1,0 +1,74 @@
+//! Which frames of a slab no object in use reaches into.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::{Slab, WORDS, frames};
+use crate::class::{RECIPROCALS, STATES};
+use crate::region::FRAME_BYTES;
+
+impl Slab {
+    /// Calls `decommit` for each stretch of frames that hold memory but no object in use: their
+    /// memory must go, and their entries in the page map, since the marks of their free objects
+    /// go too: so a double free is still seen.
+    pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
+        // Looked at again only when a quarter of the objects has gone: so a slab that empties object
+        // by object is looked at some twenty times, however often the heap looks.
+        if self.used() * 4 > usize::from(self.most_used) * 3 {
+            return;
+        }
+        self.most_used = self.used() as u16;
+        let idle = self.idle_frames();
+        self.bare |= idle;
+        self.hidden |= idle;
+        let mut left = idle;
+        while left != 0 {
+            let first = left.trailing_zeros() as usize;
+            let length = (left >> first).trailing_ones() as usize;
+            left &= !frames(first, first + length - 1);
+            // SAFETY: a slab has as many frames as these bits.
+            let start = unsafe { self.start().add(first * FRAME_BYTES) };
+            decommit(start, length * FRAME_BYTES);
+        }
+    }
+
+    /// The frames, a bit each, that hold memory, but no part of an object that is not free.
+    fn idle_frames(&self) -> u16 {
+        let mut idle = 0;
+        let mut held = !self.bare;
+        while held != 0 {
+            let frame = held.trailing_zeros() as usize;
+            held &= held - 1;
+            idle |= u16::from(self.is_idle(frame)) << frame;
+        }
+        idle
+    }
+
+    /// Whether all objects are free that reach into a frame.
+    fn is_idle(&self, frame: usize) -> bool {
+        let first = self.index_at(frame * FRAME_BYTES);
+        let last = self.index_at(frame * FRAME_BYTES + FRAME_BYTES - 1).min(self.objects() - 1);
+        if last < first {
+            return true;
+        }
+        if last - first < 64 {
+            // They lie in two words at most: of most classes, so this is what a look costs.
+            let low = u128::from(self.words[first / 64 % WORDS]);
+            let high = u128::from(self.words[last / 64 % WORDS]);
+            let wanted = u64::MAX >> (63 - (last - first));
+            return ((high << 64 | low) >> (first % 64)) as u64 & wanted == wanted;
+        }
+        (first / 64..=last / 64).all(|word| {
+            let from = u64::MAX << first.saturating_sub(word * 64);
+            let to = u64::MAX >> 63_usize.saturating_sub(last - word * 64);
+            let wanted = from & to;
+            self.words[word % WORDS] & wanted == wanted
+        })
+    }
+
+    /// The number of the object that the byte at `offset` belongs to.
+    fn index_at(&self, offset: usize) -> usize {
+        let reciprocal = RECIPROCALS[usize::from(self.class.load(Relaxed)) % STATES];
+        ((offset as u64 * u64::from(reciprocal)) >> 32) as usize
+    }
+}
