@@ -323,8 +323,8 @@ impl System for Os {
         now_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
     }
 
-    fn now_us(&self) -> u64 {
-        now_ns(libc::CLOCK_MONOTONIC) / 1000
+    fn thread_us(&self) -> u64 {
+        now_ns(libc::CLOCK_THREAD_CPUTIME_ID) / 1000
     }
 
     fn secret(&self) -> usize {

@@ -17,8 +17,9 @@ pub trait System: PageSource {
     /// coarse (a few milliseconds).
     fn now_ms(&self) -> u64;
 
-    /// As [`now_ms`](Self::now_ms), microseconds, to measure what takes some hundreds of them.
-    fn now_us(&self) -> u64;
+    /// How long this thread has run, in microseconds: to measure what takes some hundreds of them,
+    /// whoever else has the CPU meanwhile.
+    fn thread_us(&self) -> u64;
 
     /// A number that an attacker cannot guess, other in each process where the system can.
     fn secret(&self) -> usize;
@@ -38,8 +39,8 @@ impl<S: System> System for Counted<S> {
         self.inner().now_ms()
     }
 
-    fn now_us(&self) -> u64 {
-        self.inner().now_us()
+    fn thread_us(&self) -> u64 {
+        self.inner().thread_us()
     }
 
     fn secret(&self) -> usize {
@@ -62,8 +63,8 @@ impl<S: System> System for Failing<S> {
         self.inner().now_ms()
     }
 
-    fn now_us(&self) -> u64 {
-        self.inner().now_us()
+    fn thread_us(&self) -> u64 {
+        self.inner().thread_us()
     }
 
     fn secret(&self) -> usize {

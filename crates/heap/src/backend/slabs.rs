@@ -38,11 +38,11 @@ impl<S: System> Backend<S> {
         drop(state);
         let Some(mut block) = block else { return };
         let passes_over = block.passes_over;
-        let began_us = self.source.now_us();
+        let began_us = self.source.thread_us();
         block.touch(&self.source);
-        let took_us = self.source.now_us().saturating_sub(began_us);
+        let took_us = self.source.thread_us().saturating_sub(began_us);
         if let Some(region) = &mut self.state.lock().regions[0] {
-            region.give_block(block, took_us);
+            region.give_block(block, took_us, &self.source);
         }
         if passes_over {
             self.grown_frames.fetch_add(UNIT_FRAMES, Ordering::Relaxed);

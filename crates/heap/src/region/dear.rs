@@ -1,12 +1,14 @@
-//! Whether blocks of huge pages are worth what they take.
+//! Whether huge pages are worth what they take.
 //!
 //! Usually one comes in a seventh of the time that its pages take one by one. But where the kernel must
 //! move other memory to have two mebibytes in a row, or the host of a virtual machine has to find them
-//! first, it takes several times as long as these, of which some are at hand. So after a block that has
-//! taken long some slabs come page by page before the next is tried, twice as many each time.
+//! first, it takes several times as long as these, of which some are at hand. So after two blocks that have
+//! taken long some slabs come page by page before the next is tried, twice as many each time; and until
+//! one has come quickly again, the region asks for no huge pages. (Two, since one may have been touched
+//! while the host had the processor do something else.)
 
-/// What the pages of a block take one by one: 512 times 1.4 µs.
-const DEAR_US: u64 = 700;
+/// Twice what the pages of a block take one by one: 512 times 1.4 µs.
+const DEAR_US: u64 = 1400;
 
 /// For how many slabs no block is opened after a dear one: as many as eight blocks have, at first.
 const LEAST_PASSED: u32 = 256;
@@ -15,7 +17,9 @@ const MOST_PASSED: u32 = 1 << 14;
 /// What the last blocks took.
 #[derive(Debug)]
 pub(super) struct DearBlocks {
-    /// For how many slabs none was opened after the last dear one; 0 while blocks are cheap.
+    /// The last one was dear.
+    was_dear: bool,
+    /// For how many slabs none was opened after it; 0 while blocks are cheap.
     passed: u32,
     /// How many of them are still to come.
     left: u32,
@@ -23,13 +27,20 @@ pub(super) struct DearBlocks {
 
 impl DearBlocks {
     pub(super) const fn new() -> Self {
-        Self { passed: 0, left: 0 }
+        Self { was_dear: false, passed: 0, left: 0 }
+    }
+
+    /// Whether the last two were.
+    pub(super) fn are_dear(&self) -> bool {
+        self.passed > 0
     }
 
     /// Notes how long the last block took.
     pub(super) fn note(&mut self, took_us: u64) {
-        self.passed =
-            if took_us > DEAR_US { (2 * self.passed).clamp(LEAST_PASSED, MOST_PASSED) } else { 0 };
+        let is_dear = took_us > DEAR_US;
+        let are_dear = is_dear && self.was_dear;
+        self.was_dear = is_dear;
+        self.passed = if are_dear { (2 * self.passed).clamp(LEAST_PASSED, MOST_PASSED) } else { 0 };
         self.left = self.passed;
     }
 
@@ -58,11 +69,14 @@ mod tests {
     fn dear_blocks_are_tried_less_often() {
         let mut blocks = DearBlocks::new();
         assert_eq!(passed(&mut blocks), 0);
-        blocks.note(100);
-        assert_eq!(passed(&mut blocks), 0);
+        for took_us in [100, 3700, 100, 3700] {
+            blocks.note(took_us);
+            assert!(passed(&mut blocks) == 0 && !blocks.are_dear(), "one alone");
+        }
         for expected in [256, 512, 1024] {
             blocks.note(3700);
             assert_eq!(passed(&mut blocks), expected);
+            assert!(blocks.are_dear());
         }
         blocks.note(100);
         assert_eq!(passed(&mut blocks), 0);

@@ -15,6 +15,9 @@ const MANY_FRAMES: usize = 1024;
 /// few per cent of the whole at most, and a small program does not grow.
 pub(super) const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
 
+/// From where on, while they are dear.
+const NEVER: usize = usize::MAX;
+
 impl Region {
     /// Whether huge pages are asked for from `first` on.
     pub(super) fn is_huge_from(&self, first: FrameId) -> bool {
@@ -27,7 +30,7 @@ impl Region {
         self.filled_frames = self.filled_frames.saturating_add(run.bare_frames);
         let first = FrameId(align_up(self.frame_of(run.start), UNIT_FRAMES));
         let from = first.0 * FRAME_BYTES;
-        let has_many = self.filled_frames >= MANY_FRAMES;
+        let has_many = self.filled_frames >= MANY_FRAMES && self.huge_from < NEVER;
         if has_many && from < self.huge_from && self.plain_until == 0 {
             let end = self.huge_from.min(self.frontier);
             if from < end {
@@ -36,6 +39,23 @@ impl Region {
             }
             self.huge_from = from;
         }
+    }
+
+    /// Asks for no huge pages while blocks of them are dear, and for those of what is committed then
+    /// once they no longer are.
+    pub(super) fn follow_price(&mut self, source: &impl PageSource) {
+        let are_dear = self.dear_blocks.are_dear();
+        if are_dear == (self.huge_from == NEVER) {
+            return;
+        }
+        let from = self.huge_from.max(self.plain_until);
+        if are_dear && from < self.frontier {
+            let start = self.at(FrameId(from / FRAME_BYTES));
+            // SAFETY: committed memory of this region.
+            unsafe { source.advise_huge(start, self.frontier - from, false) };
+        }
+        self.plain_until = 0;
+        self.huge_from = if are_dear { NEVER } else { self.frontier.max(HUGE_PAGES_FROM_BYTES) };
     }
 
     /// How many committed frames lie in units all of which is clean.

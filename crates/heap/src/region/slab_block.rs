@@ -93,14 +93,11 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Block> {
-        if !self.wants_block(siblings) || !self.has_units(source) {
+        if !self.wants_block(siblings) || !self.has_units(source) || self.dear_blocks.passes() {
             return None;
         }
         let left = self.left_frames();
         let passes_over = left >= UNIT_FRAMES;
-        if passes_over && self.dear_blocks.passes() {
-            return None;
-        }
         let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
         let end = first.0 + UNIT_FRAMES;
         let was_used = first.0 < self.touched;
@@ -115,10 +112,9 @@ impl Region {
     }
 
     /// Makes a block that has been touched, which took so long, dirty memory.
-    pub(crate) fn give_block(&mut self, block: Block, took_us: u64) {
-        if block.passes_over {
-            self.dear_blocks.note(took_us);
-        }
+    pub(crate) fn give_block(&mut self, block: Block, took_us: u64, source: &impl PageSource) {
+        self.dear_blocks.note(took_us);
+        self.follow_price(source);
         self.give(block.start, UNIT_FRAMES);
     }
 

@@ -96,7 +96,7 @@ fn dirty_beside(region: &mut Region, view: &RegionView, siblings: usize) -> usiz
     let before = region.dirty_frames();
     if let Some(mut block) = region.take_block(siblings, &Os, view) {
         block.touch(&Os);
-        region.give_block(block, 0);
+        region.give_block(block, 0, &Os);
     }
     region.take(Wanted::Slab, &Os, view).expect("memory");
     region.dirty_frames() - before
@@ -187,17 +187,39 @@ fn new_blocks_leave_holes_in_half_of_a_region_at_most() {
 }
 
 #[test]
-fn after_a_dear_block_slabs_come_page_by_page() {
-    for (took_us, comes) in [(100, true), (1000, false)] {
+fn after_two_dear_blocks_slabs_come_page_by_page() {
+    for (took_us, comes) in [(1000, true), (3000, false)] {
         let (mut region, view) = open();
-        let slabs = take_slabs(&mut region, &view, 3 * UNIT_SLABS);
+        let slabs = take_slabs(&mut region, &view, 4 * UNIT_SLABS);
         hollow_out(&mut region, &slabs, |i| i < UNIT_SLABS);
-        let block = region.take_block(UNIT_SLABS, &Os, &view).expect("two units are free");
-        region.give_block(block, took_us);
-        take_slabs(&mut region, &view, UNIT_SLABS);
+        for _ in 0..2 {
+            let block = region.take_block(UNIT_SLABS, &Os, &view).expect("three units are free");
+            region.give_block(block, took_us, &Os);
+            take_slabs(&mut region, &view, UNIT_SLABS);
+        }
         let next = region.take_block(UNIT_SLABS, &Os, &view);
         assert_eq!(next.is_some(), comes, "after one that took {took_us} us");
     }
+}
+
+#[test]
+fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
+    let (mut region, view) = open();
+    take_slabs(&mut region, &view, HUGE_PAGES_FROM_BYTES / SLAB_BYTES);
+    let mut open_block = |took_us| {
+        let block = region.take_block(UNIT_SLABS, &Os, &view).expect("a block");
+        region.give_block(block, took_us, &Os);
+        while region.take_dirty(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
+        region.take(Wanted::Slab, &Os, &view).expect("memory").huge
+    };
+    assert!(open_block(3000), "one may be by chance");
+    assert!(!open_block(3000), "two are not");
+    let next = (0..).find_map(|i| Some((i, region.take_block(UNIT_SLABS, &Os, &view)?)));
+    let (passed, block) = next.expect("a block");
+    assert_eq!(passed, 256, "growth passes blocks by, too");
+    region.give_block(block, 100, &Os);
+    let frontier = region.frontier / FRAME_BYTES;
+    assert!(region.is_huge_from(FrameId(frontier)) && !region.is_huge_from(FrameId(frontier - 1)));
 }
 
 /// Takes a run of so many units that will be filled, and writes `byte` into each page of it.

@@ -257,7 +257,7 @@ impl System for Strict {
         self.now_ms.load(SeqCst)
     }
 
-    fn now_us(&self) -> u64 {
+    fn thread_us(&self) -> u64 {
         self.now_ms() * 1000
     }
 
