@@ -21,8 +21,9 @@ mod results;
 
 use std::time::{Duration, Instant};
 
+use crate::environment;
 use crate::progress::Progress;
-use crate::runner::{self, Failure, Measured};
+use crate::runner::{self, Failure, Measured, WarmMemory, Warmth};
 use crate::subject::Subject;
 use case::Look;
 pub(crate) use case::{Case, Work};
@@ -120,6 +121,8 @@ pub(crate) struct Contest {
     pub(crate) ignore_failure: bool,
     /// How long one process may take; judged by the reference's time by default.
     pub(crate) timeout: Option<Duration>,
+    /// When memory is warmed before a run.
+    pub(crate) warm_memory: WarmMemory,
 }
 
 /// What a warm-up told of a case.
@@ -164,7 +167,8 @@ impl Contest {
     /// # Errors
     /// When no process can be started at all, or the reference breaks in every case.
     pub(crate) fn run(&self) -> anyhow::Result<Results> {
-        let mut results = Results::default();
+        let warmth = Warmth::new(self.warm_memory, self.cases.len(), environment::system_root());
+        let mut results = Results { warmth, ..Results::default() };
         let mut bar = Progress::new();
         let begun = Instant::now();
         let warmed = self.warm_up(&mut results, &mut bar)?;
@@ -205,18 +209,19 @@ impl Contest {
             let mut known =
                 Warmed { patience: self.timeout.unwrap_or(Duration::MAX), planted_ns: 0 };
             let mut planted_share = 0.0;
-            let begun = Instant::now();
+            let mut by_reference = PATIENCE;
             if let Some(measured) = self.attempt(index, 0, Look::Time, known, results)? {
                 let run = case.figures(&measured, 0, 0, index);
                 let units = if measured.outcome.is_some() { run.ops.max(1) as f64 } else { 1.0 };
                 let per_unit = (run.time_ns * PLANTED_SHARE / units).ceil();
                 planted_share = per_unit * units / run.time_ns;
                 known.planted_ns = per_unit as u64;
+                let lived = Duration::from_nanos(measured.lived_ns);
+                by_reference = PATIENCE.max(lived * PATIENCE_FACTOR);
             }
             if results.interrupted {
                 break;
             }
-            let by_reference = PATIENCE.max(begun.elapsed() * PATIENCE_FACTOR);
             known.patience = self.timeout.unwrap_or(by_reference);
             results.planted_shares.push(planted_share);
             warmed.push(known);
@@ -319,7 +324,13 @@ impl Contest {
         let Contestant { subject, role, .. } = &self.contestants[number];
         let planted = if *role == Role::Planted { warmed.planted_ns } else { 0 };
         let job = self.cases[index].job(planted, look);
-        let why = match runner::execute(subject, &job, SAMPLE_EVERY, warmed.patience)? {
+        results.warmth.warm(index, self.cases[index].known_bytes())?;
+        let executed = runner::execute(subject, &job, SAMPLE_EVERY, warmed.patience)?;
+        if let Ok(measured) = &executed {
+            let lived = Duration::from_nanos(measured.lived_ns);
+            results.warmth.learn(index, measured.peak_bytes, lived);
+        }
+        let why = match executed {
             Err(Failure::Interrupted) => {
                 results.interrupted = true;
                 return Ok(None);

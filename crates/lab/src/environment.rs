@@ -14,6 +14,7 @@
 //!    holds: it restores when the command ends, however it ends, also by SIGKILL.
 //! 4. Restoring twice is harmless. A setting that somebody else changed meanwhile is left and told.
 
+mod balloon;
 mod knobs;
 
 use std::fs::{self, File, OpenOptions};
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use balloon::{reports_answered, takes_memory_back};
 pub(crate) use knobs::{Knob, knobs};
 
 /// How long after the pipe of a killed command its lock may still be there.
@@ -51,6 +53,12 @@ struct State {
     /// Whether it is to outlive the command that set it (`hectare doctor --set`).
     keep: bool,
     changed: Vec<Changed>,
+}
+
+/// The folder whose files tell of the machine: one in the place of `/`, so that tests need no rights and
+/// disturb no machine.
+pub(crate) fn system_root() -> PathBuf {
+    std::env::var_os("HECTARE_SYSTEM_ROOT").map_or_else(|| "/".into(), PathBuf::from)
 }
 
 /// Where the state file is: `$XDG_STATE_HOME/hectare`, else `~/.local/state/hectare`.

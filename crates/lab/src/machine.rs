@@ -1,8 +1,11 @@
 //! Where a measurement was made: read once, stored in every report.
 
 use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+
+use crate::environment;
 
 /// The machine and those of its settings that move measurements.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -27,6 +30,9 @@ pub(crate) struct Machine {
     pub(crate) aslr: String,
     /// Page size, bytes.
     pub(crate) page_bytes: u64,
+    /// Whether the host takes back what is free.
+    #[serde(default)]
+    pub(crate) takes_memory_back: bool,
 }
 
 impl Machine {
@@ -39,9 +45,7 @@ impl Machine {
             // SAFETY: asks for a number of the system.
             cpus: usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) })
                 .unwrap_or(0),
-            memory_bytes: field(&meminfo, "MemTotal")
-                .and_then(|text| text.strip_suffix(" kB")?.trim().parse::<u64>().ok())
-                .map_or(0, |kib| kib * 1024),
+            memory_bytes: bytes(&meminfo, "MemTotal").unwrap_or(0),
             kernel: line("/proc/sys/kernel/osrelease").unwrap_or_default(),
             libc: libc_version(),
             virtualised: cpuinfo.contains(" hypervisor"),
@@ -52,8 +56,27 @@ impl Machine {
                 .unwrap_or_default(),
             aslr: line("/proc/sys/kernel/randomize_va_space").unwrap_or_default(),
             page_bytes: page_bytes(),
+            takes_memory_back: environment::takes_memory_back(&environment::system_root()),
         }
     }
+}
+
+/// Memory that this process may still take, bytes, by the files below `root`: what the machine has
+/// left, or the control groups of this process if that is less. 0 where it is not told.
+pub(crate) fn available_bytes(root: &Path) -> u64 {
+    let read = |path: &Path| fs::read_to_string(root.join(path)).ok();
+    let meminfo = read(Path::new("proc/meminfo")).unwrap_or_default();
+    let groups = read(Path::new("proc/self/cgroup")).unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let left_to = |group: &Path| {
+        let figure = |name: &str| {
+            let path = Path::new("sys/fs/cgroup").join(group).join(name);
+            read(&path)?.trim().parse::<u64>().ok()
+        };
+        Some(figure("memory.max")?.saturating_sub(figure("memory.current")?))
+    };
+    let groups = own.into_iter().flat_map(|own| Path::new(own).ancestors()).filter_map(left_to);
+    groups.chain(bytes(&meminfo, "MemAvailable")).min().unwrap_or(0)
 }
 
 /// The system's page size, bytes.
@@ -76,10 +99,41 @@ fn line(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.lines().next()?.trim().to_owned())
 }
 
+/// `name : value kB` in a `/proc` table, bytes.
+fn bytes(table: &str, name: &str) -> Option<u64> {
+    Some(field(table, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
 /// `name : value` in a `/proc` table.
 fn field(table: &str, name: &str) -> Option<String> {
     table.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim().to_owned())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_is_what_the_machine_and_the_control_groups_leave() {
+        let root = std::env::temp_dir().join(format!("hectare-available-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert_eq!(available_bytes(&root), 0);
+        write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n");
+        write("proc/self/cgroup", "0::/outer/inner\n");
+        assert_eq!(available_bytes(&root), 8000 * 1024);
+        write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+        write("sys/fs/cgroup/outer/inner/memory.current", "1000\n");
+        assert_eq!(available_bytes(&root), 8000 * 1024);
+        write("sys/fs/cgroup/outer/memory.max", "50000\n");
+        write("sys/fs/cgroup/outer/memory.current", "20000\n");
+        assert_eq!(available_bytes(&root), 30_000);
+        fs::remove_dir_all(&root).unwrap();
+    }
 }

@@ -103,6 +103,9 @@ enum Verb {
     /// Restores the machine's settings when the command that started it ends
     #[command(hide = true)]
     Keeper,
+    /// Holds so many bytes of touched memory until the end of its standard input
+    #[command(hide = true)]
+    Hold { bytes: usize },
     /// One measured thing in a fresh process (started by the other verbs)
     #[command(hide = true)]
     Child(cmd::child::Args),
@@ -152,6 +155,7 @@ fn main() -> std::process::ExitCode {
         Some(Verb::Doctor(args)) => cmd::doctor::run(args),
         Some(Verb::Completions(args)) => cmd::completions::run(args, &Cli::command()),
         Some(Verb::Keeper) => environment::keep_watch(),
+        Some(Verb::Hold { bytes }) => runner::hold(bytes),
         Some(Verb::Child(args)) => cmd::child::run(args),
     };
     say::finish();

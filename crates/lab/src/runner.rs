@@ -1,7 +1,8 @@
 //! Starts measured processes and watches them.
 //!
 //! ```text
-//!  runner ──spawn──► hectare child …         (own heap mapped, subject preloaded; or a launcher)
+//!  runner ──spawn──► hectare hold            (where memory is warmed: it ends before the next begins)
+//!    ├─────spawn──► hectare child …         (own heap mapped, subject preloaded; or a launcher)
 //!    │                    └ lines of JSON on a pipe
 //!    │  poll: process ended? record on the pipe? else sample /proc/PID every few ms
 //!    └──wait4──► rusage
@@ -15,8 +16,10 @@
 //! 4. A measured process leads a group of its own. What is ended early is ended as a group, with what
 //!    the program started.
 
+mod held;
 mod sample;
 mod surroundings;
+mod warmth;
 mod watch;
 
 use std::ffi::OsString;
@@ -33,10 +36,12 @@ use crate::bench::Outcome;
 use crate::cmd::child::ChildRecord;
 use crate::measure::{Usage, monotonic_ns};
 use crate::subject::Subject;
+pub(crate) use held::hold;
 pub(crate) use sample::{Sample, mean_bytes};
 pub(crate) use surroundings::{
     Processors, Surroundings, affinity, listed, parse_processors, pin_to, set_surroundings,
 };
+pub(crate) use warmth::{WarmMemory, Warmth};
 use watch::Watch;
 
 /// What is run.

@@ -192,3 +192,41 @@ fn processes_inherit_processors_and_the_layout_of_addresses() {
     assert_eq!(lines[1], "1");
     assert!(!machine.output(&["compare", "--pin", "4000", "--", "true"]).status.success());
 }
+
+#[test]
+fn memory_is_warmed_where_the_host_takes_it_back_or_it_is_asked_for() {
+    let machine = Machine::new("warm");
+    let write = |path: &str, text: &str| {
+        let path = machine.0.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    // A quarter of it is less than is warmed at least.
+    write("proc/meminfo", "MemAvailable: 81920 kB\n");
+    let json = machine.0.join("report.json");
+    let report = |when: &str| {
+        let json = json.to_str().unwrap();
+        let arguments = ["compare", "-a", "system", "-r", "1", "--warm-memory", when];
+        let output = machine.output(&[&arguments[..], &["--json", json, "--", "true"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(json).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        (report["parameters"]["warmed_bytes"].as_u64().unwrap(), told)
+    };
+    const QUARTER: u64 = 20 << 20;
+    assert_eq!(report("auto").0, 0, "no host takes it back");
+    assert_eq!(report("always").0, QUARTER);
+    let balloon = "sys/bus/virtio/devices/virtio0";
+    write(&format!("{balloon}/device"), "0x0005\n");
+    write(&format!("{balloon}/features"), "01100101000\n");
+    write(&format!("{balloon}/driver/bind"), "");
+    let (bytes, told) = report("auto");
+    assert_eq!(bytes, QUARTER);
+    assert!(told.contains("up to 20 MiB were warmed before each run"), "{told}");
+    let (bytes, told) = report("never");
+    assert_eq!(bytes, 0);
+    assert!(told.contains("takes free memory back, and none was warmed"), "{told}");
+    let told = String::from_utf8_lossy(&machine.output(&["doctor"]).stdout).into_owned();
+    assert!(told.contains("the host takes it back"), "{told}");
+}

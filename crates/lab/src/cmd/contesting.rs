@@ -14,7 +14,7 @@ use crate::contest::{Case, Contest, LEAST_ROUNDS, Looks, Results, Rounds, Work};
 use crate::environment::{self, Control};
 use crate::output::Outputs;
 use crate::report::{Report, Row};
-use crate::runner::{self, Processors};
+use crate::runner::{self, Processors, WarmMemory};
 use crate::subject::{self, Subject, program};
 
 /// The reference where none is given.
@@ -60,6 +60,10 @@ pub(crate) struct ContestArgs {
     /// Give every measured process the same addresses
     #[arg(long)]
     pub(crate) no_aslr: bool,
+    /// Touch as much memory as a run needs, and free it, before the run: what the host of a virtual
+    /// machine has taken back costs many times as much to touch. No figure contains it
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = WarmMemory::Auto)]
+    pub(crate) warm_memory: WarmMemory,
     /// Seed of the shuffles
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -116,7 +120,8 @@ impl ContestArgs {
     /// Whether anything but the outputs is given.
     pub(crate) fn is_changed(&self) -> bool {
         let surroundings = self.control || self.pin.is_some() || self.no_aslr;
-        let processes = self.ignore_failure || self.timeout.is_some();
+        let warmed = self.warm_memory != WarmMemory::Auto;
+        let processes = self.ignore_failure || self.timeout.is_some() || warmed;
         self.is_contest() || self.allocators.is_some() || surroundings || processes
     }
 
@@ -198,6 +203,7 @@ impl ContestArgs {
             looks,
             ignore_failure: self.ignore_failure,
             timeout: self.timeout.map(Duration::from_secs),
+            warm_memory: self.warm_memory,
         };
         for claim in &self.claims {
             claim.check(&contest)?;
@@ -232,6 +238,8 @@ impl ContestArgs {
             .parameters
             .insert("libraries".to_owned(), serde_json::Value::Object(libraries.collect()));
         report.notes.extend(control_notes);
+        report.notes.extend(results.warmth.note());
+        report.parameter("warmed_bytes", results.warmth.most_bytes);
         if let Some(pin) = &self.pin {
             report.parameter("pin", pin.0.clone());
         }

@@ -113,6 +113,18 @@ impl Case {
         }
     }
 
+    /// What a run needs at least, as far as that is known before any, bytes.
+    pub(super) fn known_bytes(&self) -> u64 {
+        let written = match &self.work {
+            Work::Bench { name, parameters } => match bench::find(name) {
+                Ok(Entry::Workload(workload)) => workload.written_bytes(parameters).unwrap_or(0.0),
+                _ => 0.0,
+            },
+            Work::Trace { .. } | Work::Program(_) => 0.0,
+        };
+        written as u64 + self.ideal.map_or(0, |ideal| ideal.pages_bytes)
+    }
+
     /// By which figure the case judges memory.
     pub(crate) fn memory(&self) -> Memory {
         match &self.work {

@@ -2,6 +2,7 @@
 
 use super::{Case, Contestant};
 use crate::bench::{LatencyRecord, Memory};
+use crate::runner::Warmth;
 
 /// What any program has resident before it allocates (code, stack, C library), bytes: part of every
 /// ratio by which memory is judged, as it is of every program, so that a heap of no size at all does
@@ -97,6 +98,8 @@ pub(crate) struct Results {
     pub(crate) rounds: usize,
     /// Whether the user stopped it.
     pub(crate) interrupted: bool,
+    /// How memory was warmed before the runs.
+    pub(crate) warmth: Warmth,
 }
 
 impl Results {

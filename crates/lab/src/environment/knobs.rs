@@ -36,8 +36,7 @@ pub(super) fn chosen(text: &str) -> String {
 
 /// Every knob that this machine could have; those it lacks say so by [`Knob::now`].
 pub(crate) fn knobs() -> Vec<Knob> {
-    // A folder in the place of `/`, so that tests need no rights and disturb no machine.
-    let root = std::env::var_os("HECTARE_SYSTEM_ROOT").map_or_else(|| "/".into(), PathBuf::from);
+    let root = super::system_root();
     let cpus = root.join("sys/devices/system/cpu");
     let mut knobs: Vec<Knob> = processors(&cpus)
         .into_iter()

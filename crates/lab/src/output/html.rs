@@ -77,6 +77,7 @@ fn draw(reports: &[Report]) -> anyhow::Result<String> {
             cpu => machine.cpu,
             cpus => machine.cpus,
             virtualised => machine.virtualised,
+            takes_memory_back => machine.takes_memory_back,
             kernel => machine.kernel,
             libc => machine.libc,
             governor => machine.governor,

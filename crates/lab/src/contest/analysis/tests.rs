@@ -26,6 +26,7 @@ fn contest(cases: usize) -> Contest {
         looks: Looks::default(),
         ignore_failure: false,
         timeout: None,
+        warm_memory: crate::runner::WarmMemory::Never,
     }
 }
 

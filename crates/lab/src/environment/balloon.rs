@@ -1,0 +1,94 @@
+//! Whether the host of a virtual machine takes back what the machine has free, and when.
+//!
+//! Linux tells the host by the virtio balloon which memory is free ("free page reporting"). Some two
+//! seconds after something became free a pass over all free blocks begins; the host unmaps them and
+//! has to find memory anew when they are touched.
+
+use std::fs;
+use std::path::Path;
+
+/// The type of a virtio device that is a balloon, as `device` spells it.
+const BALLOON: &str = "0x0005";
+
+/// The character of `features` that stands for `VIRTIO_BALLOON_F_REPORTING`: bit 5.
+const REPORTING_FEATURE: usize = 5;
+
+/// Whether free memory is taken back, on the machine whose files are below `root`.
+pub(crate) fn takes_memory_back(root: &Path) -> bool {
+    let devices = fs::read_dir(root.join("sys/bus/virtio/devices")).into_iter().flatten().flatten();
+    devices.into_iter().any(|device| reports_free_memory(&device.path()))
+}
+
+/// Whether a virtio device is a balloon that both sides have agreed to report free memory by. The
+/// driver must be there: features stay agreed on when it is gone.
+fn reports_free_memory(device: &Path) -> bool {
+    let read = |name: &str| fs::read_to_string(device.join(name)).unwrap_or_default();
+    read("device").trim() == BALLOON
+        && read("features").as_bytes().get(REPORTING_FEATURE) == Some(&b'1')
+        && device.join("driver").exists()
+}
+
+/// How often the host has answered such a report since boot: it moves while a pass goes on. `None`
+/// where the balloon's interrupts are not told apart.
+pub(crate) fn reports_answered(root: &Path) -> Option<u64> {
+    let interrupts = fs::read_to_string(root.join("proc/interrupts")).ok()?;
+    let line = interrupts.lines().find(|line| line.trim_end().ends_with("-reporting_vq"))?;
+    let counts = line.split_ascii_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
+    Some(counts.sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine with one virtio device, removed when dropped.
+    struct Made(std::path::PathBuf);
+
+    impl Made {
+        fn new(name: &str, device: &str, features: &str, driver: bool) -> Self {
+            let name = format!("hectare-balloon-{}-{name}", std::process::id());
+            let root = std::env::temp_dir().join(name);
+            let folder = root.join("sys/bus/virtio/devices/virtio0");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("device"), format!("{device}\n")).unwrap();
+            fs::write(folder.join("features"), format!("{features}\n")).unwrap();
+            if driver {
+                fs::create_dir(folder.join("driver")).unwrap();
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for Made {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_balloon_in_use_that_reports_free_memory_is_found() {
+        for (name, device, features, driver, taken_back) in [
+            ("reporting", "0x0005", "01100101", true, true),
+            ("no-driver", "0x0005", "01100101", false, false),
+            ("no-reporting", "0x0005", "01100011", true, false),
+            ("too-short", "0x0005", "01100", true, false),
+            ("network", "0x0001", "01100101", true, false),
+        ] {
+            let machine = Made::new(name, device, features, driver);
+            assert_eq!(takes_memory_back(&machine.0), taken_back, "{name}");
+        }
+        assert!(!takes_memory_back(Path::new("/no/such/folder")));
+    }
+
+    #[test]
+    fn answers_are_counted_over_processors() {
+        let machine = Made::new("answers", "0x0005", "01100101", true);
+        assert_eq!(reports_answered(&machine.0), None);
+        fs::create_dir(machine.0.join("proc")).unwrap();
+        let interrupts = "           CPU0       CPU1\n\
+             31:          0       2930 PCI-MSIX-0000:00:01.0   3-edge      virtio0-stats\n\
+             32:       4913          7 PCI-MSIX-0000:00:01.0   4-edge      virtio0-reporting_vq\n";
+        fs::write(machine.0.join("proc/interrupts"), interrupts).unwrap();
+        assert_eq!(reports_answered(&machine.0), Some(4920));
+    }
+}

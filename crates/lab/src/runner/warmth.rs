@@ -1,0 +1,236 @@
+//! Memory that the host would have to find anew is touched before a measured process needs it.
+//!
+//! Where the host of a virtual machine takes free memory back ([`environment::takes_memory_back`]),
+//! the first touch of it costs many times what it costs otherwise, and whoever is measured after a
+//! pause pays. So before each run a process of its own ([`Held`]) touches as much as the run is going to
+//! need, and ends:
+//!
+//! ```text
+//!  touch ──► wait for the end of the host's pass ──► free ──► measured process
+//!             └ unless the run ends before the next one begins
+//! ```
+//!
+//! 1. What is freed last is allocated first, so the process gets what was touched.
+//! 2. Between the end of a pass and the beginning of the next lies [`PEACE`] at least. What is held
+//!    during a pass is not free, and so is not taken.
+//! 3. All this is over before the process is started: no clock and no counter of it runs yet.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::held::Held;
+use super::interrupted;
+use crate::environment;
+use crate::machine;
+
+/// Warmed at least, bytes: it takes 13 ms while it is warm, and most workloads need less.
+const LEAST_BYTES: u64 = 256 << 20;
+
+/// Warmed beside what runs needed, and a quarter of that: what the harness's processor keeps of the
+/// freed memory for itself. Of 256 MiB that one freed, another found 220 MiB.
+const KEPT_BY_PROCESSORS_BYTES: u64 = 64 << 20;
+
+/// Of the memory available the share that is touched at most: more would push others out.
+const SHARE_OF_AVAILABLE: u64 = 4;
+
+/// How long after a pass Linux waits before it begins another (`PAGE_REPORTING_DELAY`).
+const PEACE: Duration = Duration::from_secs(2);
+
+/// A pass is over when the host has answered nothing for so long; within one its answers lie some
+/// 30 ms apart.
+const PASS_IS_OVER: Duration = Duration::from_millis(100);
+
+/// When no pass has begun after so long, none was due: the next is [`PEACE`] after the next free.
+const NO_PASS_DUE: Duration = Duration::from_millis(2300);
+
+/// When memory is warmed before each run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WarmMemory {
+    /// Where the host takes back what is free
+    #[default]
+    Auto,
+    /// On every machine
+    Always,
+    /// Never: what is free costs what the host makes it cost
+    Never,
+}
+
+/// What runs of one case took at most so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Need {
+    bytes: u64,
+    time: Duration,
+}
+
+/// A time without a pass.
+#[derive(Clone, Copy, Debug)]
+struct Peace {
+    until: Instant,
+    /// What the host had answered as it began: another number is the end of it.
+    answered: u64,
+}
+
+/// Warms memory, as much and at such moments as the runs so far have taught.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Warmth {
+    /// Whether it does.
+    on: bool,
+    /// Whether the host takes free memory back.
+    taken_back: bool,
+    /// The folder in the place of `/`.
+    root: PathBuf,
+    /// By the number of the case.
+    needs: Vec<Need>,
+    peace: Option<Peace>,
+    /// Warmed before one run, at most, bytes.
+    pub(crate) most_bytes: u64,
+}
+
+impl Warmth {
+    /// For `cases` cases, on the machine whose files are below `root`.
+    pub(crate) fn new(asked: WarmMemory, cases: usize, root: PathBuf) -> Self {
+        let taken_back = environment::takes_memory_back(&root);
+        let on = match asked {
+            WarmMemory::Auto => taken_back,
+            WarmMemory::Always => true,
+            WarmMemory::Never => false,
+        };
+        Self { on, taken_back, root, needs: vec![Need::default(); cases], ..Self::default() }
+    }
+
+    /// Notes what a run of a case took.
+    pub(crate) fn learn(&mut self, case: usize, bytes: u64, time: Duration) {
+        let need = &mut self.needs[case];
+        *need = Need { bytes: need.bytes.max(bytes), time: need.time.max(time) };
+    }
+
+    /// Warms memory for a run of a case that needs `known_bytes` at least.
+    ///
+    /// # Errors
+    /// When no process can be started.
+    pub(crate) fn warm(&mut self, case: usize, known_bytes: u64) -> anyhow::Result<()> {
+        if !self.on {
+            return Ok(());
+        }
+        let need = self.needs[case];
+        let bytes = amount(need.bytes.max(known_bytes), machine::available_bytes(&self.root));
+        if bytes == 0 {
+            return Ok(());
+        }
+        let held = Held::start(bytes)?;
+        self.most_bytes = self.most_bytes.max(held.bytes);
+        // A run that is longer than any peace at least begins with one.
+        self.wait_for_peace(need.time.min(PEACE - 2 * PASS_IS_OVER));
+        drop(held);
+        Ok(())
+    }
+
+    /// Waits until no pass is to be expected for so long, where the passes can be seen. Without sleep: a
+    /// processor that has rested runs at another speed for a while.
+    fn wait_for_peace(&mut self, lasting: Duration) {
+        let Some(mut answered) = environment::reports_answered(&self.root) else { return };
+        let begun = Instant::now();
+        if self.peace.is_some_and(|p| p.answered == answered && begun + lasting < p.until) {
+            return;
+        }
+        let mut last_answer = None;
+        while !interrupted().load(Ordering::Relaxed) {
+            let now = environment::reports_answered(&self.root).unwrap_or(answered);
+            if now != answered {
+                (answered, last_answer) = (now, Some(Instant::now()));
+            }
+            let over = match last_answer {
+                Some(last) => last.elapsed() > PASS_IS_OVER,
+                None => begun.elapsed() > NO_PASS_DUE,
+            };
+            if over {
+                break;
+            }
+        }
+        let since = last_answer.unwrap_or_else(Instant::now);
+        self.peace = Some(Peace { until: since + PEACE, answered });
+    }
+
+    /// What was done, for people; nothing where nothing was and nothing was called for.
+    pub(crate) fn note(&self) -> Option<String> {
+        let warmed = format!("{} MiB", self.most_bytes >> 20);
+        match (self.taken_back, self.most_bytes) {
+            (false, 0) => None,
+            (true, 0) => Some(
+                "the host takes free memory back, and none was warmed: who touches it first pays"
+                    .to_owned(),
+            ),
+            (true, _) => Some(format!(
+                "the host takes free memory back: up to {warmed} were warmed before each run"
+            )),
+            (false, _) => Some(format!("up to {warmed} of memory were warmed before each run")),
+        }
+    }
+}
+
+/// How much is warmed for runs that need so much, bytes.
+fn amount(needed_bytes: u64, available_bytes: u64) -> u64 {
+    let wanted = needed_bytes.saturating_add(needed_bytes / 4 + KEPT_BY_PROCESSORS_BYTES);
+    wanted.max(LEAST_BYTES).min(available_bytes / SHARE_OF_AVAILABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_amount_follows_the_need_within_bounds() {
+        assert_eq!(amount(0, 64_000 * MIB), 256 * MIB);
+        assert_eq!(amount(400 * MIB, 64_000 * MIB), 564 * MIB);
+        assert_eq!(amount(400 * MIB, 1000 * MIB), 250 * MIB);
+        assert_eq!(amount(u64::MAX, 1000 * MIB), 250 * MIB);
+        assert_eq!(amount(400 * MIB, 0), 0);
+    }
+
+    #[test]
+    fn a_run_waits_for_the_end_of_a_pass_unless_it_ends_before_the_next() {
+        let name = format!("hectare-warmth-{}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(root.join("proc")).unwrap();
+        let interrupts = root.join("proc/interrupts");
+        let answer = move |count: u64| {
+            std::fs::write(&interrupts, format!("32: {count} edge virtio0-reporting_vq\n"))
+                .unwrap();
+        };
+        answer(1);
+        let mut warmth = Warmth { root: root.clone(), ..Warmth::default() };
+        let mut waited = || {
+            let begun = Instant::now();
+            warmth.wait_for_peace(PEACE / 2);
+            begun.elapsed()
+        };
+        let host = std::thread::spawn(move || {
+            std::thread::sleep(PASS_IS_OVER);
+            answer(2);
+            answer
+        });
+        let for_the_pass = waited();
+        assert!((2 * PASS_IS_OVER..NO_PASS_DUE).contains(&for_the_pass), "{for_the_pass:?}");
+        let in_peace = waited();
+        assert!(in_peace < PASS_IS_OVER, "{in_peace:?}");
+        // A pass that nobody saw begin: when the next one comes is not known.
+        host.join().unwrap()(3);
+        let for_nothing = waited();
+        assert!(for_nothing > NO_PASS_DUE, "{for_nothing:?}");
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn it_is_told_what_was_done() {
+        let told = |taken_back, most_bytes| {
+            Warmth { taken_back, most_bytes, ..Warmth::default() }.note().unwrap_or_default()
+        };
+        assert_eq!(told(false, 0), "");
+        assert!(told(true, 0).contains("none was warmed"));
+        assert!(told(true, 256 * MIB).contains("up to 256 MiB were warmed"));
+        assert!(told(false, 256 * MIB).contains("256 MiB"));
+    }
+}
