@@ -17,8 +17,9 @@ const MOST_PASSED: u32 = 1 << 14;
 /// What the last blocks took.
 #[derive(Debug)]
 pub(super) struct DearBlocks {
-    /// The last one was dear.
-    was_dear: bool,
+    /// How many were dear in a row. (No `bool`: what it cannot be would stand for a region that there is
+    /// none of, and the heap's static would no longer be all zeros.)
+    in_a_row: u32,
     /// For how many slabs none was opened after it; 0 while blocks are cheap.
     passed: u32,
     /// How many of them are still to come.
@@ -27,7 +28,7 @@ pub(super) struct DearBlocks {
 
 impl DearBlocks {
     pub(super) const fn new() -> Self {
-        Self { was_dear: false, passed: 0, left: 0 }
+        Self { in_a_row: 0, passed: 0, left: 0 }
     }
 
     /// Whether the last two were.
@@ -37,10 +38,9 @@ impl DearBlocks {
 
     /// Notes how long the last block took.
     pub(super) fn note(&mut self, took_us: u64) {
-        let is_dear = took_us > DEAR_US;
-        let are_dear = is_dear && self.was_dear;
-        self.was_dear = is_dear;
-        self.passed = if are_dear { (2 * self.passed).clamp(LEAST_PASSED, MOST_PASSED) } else { 0 };
+        self.in_a_row = if took_us > DEAR_US { self.in_a_row.saturating_add(1) } else { 0 };
+        self.passed =
+            if self.in_a_row > 1 { (2 * self.passed).clamp(LEAST_PASSED, MOST_PASSED) } else { 0 };
         self.left = self.passed;
     }
 
