@@ -36,12 +36,14 @@ impl DearBlocks {
         self.passed > 0
     }
 
-    /// Notes how long the last block took.
-    pub(super) fn note(&mut self, took_us: u64) {
+    /// Notes how long the last block took. Whether blocks are dear from now on, or no longer.
+    pub(super) fn note(&mut self, took_us: u64) -> bool {
+        let were_dear = self.are_dear();
         self.in_a_row = if took_us > DEAR_US { self.in_a_row.saturating_add(1) } else { 0 };
         self.passed =
             if self.in_a_row > 1 { (2 * self.passed).clamp(LEAST_PASSED, MOST_PASSED) } else { 0 };
         self.left = self.passed;
+        self.are_dear() != were_dear
     }
 
     /// Whether the next slab is to do without.
@@ -70,11 +72,11 @@ mod tests {
         let mut blocks = DearBlocks::new();
         assert_eq!(passed(&mut blocks), 0);
         for took_us in [100, 3700, 100, 3700] {
-            blocks.note(took_us);
-            assert!(passed(&mut blocks) == 0 && !blocks.are_dear(), "one alone");
+            let changes = blocks.note(took_us);
+            assert!(passed(&mut blocks) == 0 && !changes, "one alone");
         }
         for expected in [256, 512, 1024] {
-            blocks.note(3700);
+            assert_eq!(blocks.note(3700), expected == 256);
             assert_eq!(passed(&mut blocks), expected);
             assert!(blocks.are_dear());
         }

@@ -43,11 +43,10 @@ impl Region {
 
     /// Asks for no huge pages while blocks of them are dear, and for those of what is committed then
     /// once they no longer are.
+    #[cold]
+    #[inline(never)]
     pub(super) fn follow_price(&mut self, source: &impl PageSource) {
         let are_dear = self.dear_blocks.are_dear();
-        if are_dear == (self.huge_from == NEVER) {
-            return;
-        }
         let from = self.huge_from.max(self.plain_until);
         if are_dear && from < self.frontier {
             let start = self.at(FrameId(from / FRAME_BYTES));

@@ -113,8 +113,9 @@ impl Region {
 
     /// Makes a block that has been touched, which took so long, dirty memory.
     pub(crate) fn give_block(&mut self, block: Block, took_us: u64, source: &impl PageSource) {
-        self.dear_blocks.note(took_us);
-        self.follow_price(source);
+        if self.dear_blocks.note(took_us) {
+            self.follow_price(source);
+        }
         self.give(block.start, UNIT_FRAMES);
     }
 
