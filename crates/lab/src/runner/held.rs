@@ -5,11 +5,12 @@
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::ptr::NonNull;
 
 use anyhow::Context;
+use hectare_pages::{Os, PageSource, SourceError};
 
 use super::surroundings;
-use crate::machine;
 
 /// A process that holds memory; dropping it frees that.
 #[derive(Debug)]
@@ -50,34 +51,29 @@ impl Drop for Held {
 /// # Errors
 /// When the memory cannot be had.
 pub(crate) fn hold(bytes: usize) -> anyhow::Result<()> {
-    let memory = touched(bytes).context("mapping memory to be warmed")?;
+    let memory = touched(bytes).context("getting memory to be warmed")?;
     let mut out = std::io::stdout();
     out.write_all(b".").and_then(|()| out.flush()).context("telling that memory is touched")?;
     let mut nothing = Vec::new();
     std::io::stdin().read_to_end(&mut nothing).context("waiting for the command")?;
-    // SAFETY: the mapping made above, which nobody else knows.
-    unsafe { libc::munmap(memory, bytes) };
+    // SAFETY: the memory got above, which nobody else knows.
+    unsafe { Os.release(memory, bytes) };
     Ok(())
 }
 
-/// A mapping of so many bytes, by huge pages where there are any, of which each page has been written to.
-fn touched(bytes: usize) -> std::io::Result<*mut libc::c_void> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: asks for memory at no particular place.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
+/// So many bytes of memory, by huge pages where there are any, of which each page has been written to.
+fn touched(bytes: usize) -> Result<NonNull<u8>, SourceError> {
+    let page = Os.page_bytes();
+    let start = Os.get(bytes, page)?;
     // Where it is refused the writes bring small pages.
-    // SAFETY: the mapping above, of this length.
-    unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
-    for offset in (0..bytes).step_by(machine::page_bytes() as usize) {
-        // SAFETY: `offset` lies inside the mapping.
-        let page = unsafe { start.cast::<u8>().add(offset) };
+    // SAFETY: the whole of the memory just got.
+    unsafe { Os.advise_huge(start, bytes, true) };
+    for offset in (0..bytes).step_by(page) {
+        // SAFETY: inside that memory.
+        let byte = unsafe { start.add(offset) };
         // A huge page comes with the first write; the others into it cost next to nothing.
-        // SAFETY: inside the mapping, which nobody else knows.
-        unsafe { page.write_volatile(1) };
+        // SAFETY: as above, and nobody else knows of it.
+        unsafe { byte.write_volatile(1) };
     }
     Ok(start)
 }
@@ -90,13 +86,13 @@ mod tests {
     fn every_page_is_touched() {
         let bytes = 8 << 20;
         let start = touched(bytes).unwrap();
-        let mut pages = vec![0_u8; bytes / machine::page_bytes() as usize];
+        let mut pages = vec![0_u8; bytes / Os.page_bytes()];
         // SAFETY: the mapping is there, and `pages` has a byte for each of its pages.
-        let done = unsafe { libc::mincore(start, bytes, pages.as_mut_ptr()) };
+        let done = unsafe { libc::mincore(start.as_ptr().cast(), bytes, pages.as_mut_ptr()) };
         assert_eq!(done, 0);
         assert!(pages.len() > 1 && pages.iter().all(|page| page & 1 == 1));
-        // SAFETY: the mapping made above.
-        unsafe { libc::munmap(start, bytes) };
+        // SAFETY: the memory got above.
+        unsafe { Os.release(start, bytes) };
         assert!(touched(0).is_err());
     }
 }
