@@ -30,7 +30,7 @@ impl Region {
         self.filled_frames = self.filled_frames.saturating_add(run.bare_frames);
         let first = FrameId(align_up(self.frame_of(run.start), UNIT_FRAMES));
         let from = first.0 * FRAME_BYTES;
-        let has_many = self.filled_frames >= MANY_FRAMES && self.huge_from < NEVER;
+        let has_many = self.filled_frames >= MANY_FRAMES && !self.dear_blocks.are_dear();
         if has_many && from < self.huge_from && self.plain_until == 0 {
             let end = self.huge_from.min(self.frontier);
             if from < end {

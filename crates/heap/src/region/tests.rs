@@ -198,7 +198,7 @@ fn after_two_dear_blocks_slabs_come_page_by_page() {
             take_slabs(&mut region, &view, UNIT_SLABS);
         }
         let next = region.take_block(UNIT_SLABS, &Os, &view);
-        assert_eq!(next.is_some(), comes, "after one that took {took_us} us");
+        assert_eq!(next.is_some(), comes, "after two that took {took_us} us");
     }
 }
 

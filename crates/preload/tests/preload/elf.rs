@@ -17,7 +17,7 @@ const MAX_ORDINARY_CODE_BYTES: u64 = if cfg!(debug_assertions) { 160 << 10 } els
 /// Parts of names of functions that an ordinary program comes by, and of such as it does not.
 const ORDINARY_FUNCTIONS: [&str; 6] =
     ["malloc_slow", "free_slow", "take_from_bin", "give_to_slabs", "open_region", "4life7at_load"];
-const COLD_FUNCTIONS: [&str; 7] = [
+const COLD_FUNCTIONS: [&str; 8] = [
     "5gimli",
     "7hectare7profile",
     "7hectare6unwind",
@@ -25,6 +25,7 @@ const COLD_FUNCTIONS: [&str; 7] = [
     "7special",
     "4core3fmt",
     "12follow_price",
+    "7hectare9cpu_front",
 ];
 
 /// What of the file is copied into each process that writes to it. The heap's own state is ten times
