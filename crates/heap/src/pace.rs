@@ -1,4 +1,8 @@
-//! How often the heap is looked through for holes when nothing but time asks for it.
+//! How often the heap is looked through for holes.
+//!
+//! Where the slabs have emptied, a look comes some milliseconds later: a program that frees much at a
+//! stretch soon frees the neighbours, too, and slabs that become empty meanwhile go as a whole, which
+//! costs a twentieth of what their pages cost one by one and leaves huge pages in one piece.
 //!
 //! A program that has freed much, or has changed its sizes, leaves slabs in which a few objects are
 //! still in use. So where much has been idle in the slabs for half a second, the emptier ones are
@@ -9,12 +13,17 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+/// How long after the slabs were first seen to have emptied a look comes: two ticks of the clock.
+const SETTLING_MS: u64 = 8;
+
 const PERIOD_MS: u64 = 500;
 const MAX_PERIOD_MS: u64 = 4000;
 
 /// When the next look is due. All zeros at first.
 #[derive(Debug)]
 pub(crate) struct Pace {
+    /// When the slabs were first seen to have emptied since the last look; 0 while they have not.
+    emptied_ms: AtomicU64,
     /// When the last look was, or when much began to be idle; 0 while little is.
     since_ms: AtomicU64,
     /// 0 stands for [`PERIOD_MS`].
@@ -28,10 +37,30 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) const fn new() -> Self {
         Self {
+            emptied_ms: AtomicU64::new(0),
             since_ms: AtomicU64::new(0),
             period_ms: AtomicU64::new(0),
             idle_bytes: AtomicUsize::new(0),
             looks: AtomicU32::new(0),
+        }
+    }
+
+    /// The slabs have not emptied since the last look, or not by much.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        if self.emptied_ms.load(Relaxed) > 0 {
+            self.emptied_ms.store(0, Relaxed);
+        }
+    }
+
+    /// The slabs have emptied by much: whether they had [`SETTLING_MS`] ago.
+    pub(crate) fn has_settled(&self, now_ms: u64) -> bool {
+        match self.emptied_ms.load(Relaxed) {
+            0 => {
+                self.emptied_ms.store(now_ms, Relaxed);
+                false
+            }
+            emptied_ms => now_ms >= emptied_ms + SETTLING_MS,
         }
     }
 
@@ -74,6 +103,14 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_once_emptying_has_settled() {
+        let pace = Pace::new();
+        assert!(!pace.has_settled(1000) && !pace.has_settled(1007) && pace.has_settled(1008));
+        pace.settle();
+        assert!(!pace.has_settled(1009) && !pace.has_settled(1016) && pace.has_settled(1017));
+    }
 
     #[test]
     fn looks_twice_a_second_while_it_is_worth_it() {

@@ -52,7 +52,7 @@ impl<S: System> Heap<S> {
         let live_bytes = self.live_bytes.load(Relaxed);
         let idle_bytes = self.backend.idle_bytes(live_bytes);
         let is_due = self.is_look_due(live_bytes, idle_bytes);
-        let looks = is_due || self.has_emptied(live_bytes, idle_bytes);
+        let looks = is_due || self.has_emptied_for_long(live_bytes, idle_bytes);
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
             let seen = unsafe { &mut (*cache.as_ptr()).looks };
@@ -70,6 +70,15 @@ impl<S: System> Heap<S> {
         }
     }
 
+    /// Whether it is some milliseconds ago that the slabs [had emptied](Self::has_emptied).
+    fn has_emptied_for_long(&self, live_bytes: usize, idle_bytes: usize) -> bool {
+        if !self.has_emptied(live_bytes, idle_bytes) {
+            self.pace.settle();
+            return false;
+        }
+        self.pace.has_settled(self.source().now_ms())
+    }
+
     /// Whether much has been freed since the last scavenge, or much has become idle.
     fn has_emptied(&self, live_bytes: usize, idle_bytes: usize) -> bool {
         let slack_bytes = self.backend.slack_bytes();
@@ -85,6 +94,7 @@ impl<S: System> Heap<S> {
     /// been idle, gives up the emptier slabs. Returns how many bytes went.
     fn look_for_holes(&self, is_due: bool) -> usize {
         self.release_pools();
+        self.pace.settle();
         if is_due {
             self.pace.note_look(self.backend.idle_bytes(self.live_bytes.load(Relaxed)));
             self.evacuate();

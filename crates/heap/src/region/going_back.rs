@@ -21,7 +21,9 @@ impl Region {
         let before = self.dirty.count();
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         if self.plain_until == 0 && self.huge_from < self.frontier && page_frames == 1 {
-            self.decommit_units(UNIT_FRAMES, keep, source);
+            if self.dirty.has_unit() {
+                self.decommit_units(UNIT_FRAMES, keep, source);
+            }
             self.decommit_units(page_frames, keep + keep / 2, source);
         } else {
             self.decommit_units(page_frames, keep, source);

@@ -20,7 +20,7 @@
 //! In a heap that has shrunk most units keep some slab in use, and what has gone of them would come back
 //! page by page. So there the next block is a unit of which all has gone, or a new one, and the holes are
 //! passed over until their units are free, too: they hold nothing. That takes address space, so a new unit
-//! is opened only while the holes are not more than the rest.
+//! is opened only while the holes are at most three quarters of what was touched.
 
 use core::ptr::NonNull;
 
@@ -101,7 +101,7 @@ impl Region {
         let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
         let end = first.0 + UNIT_FRAMES;
         let was_used = first.0 < self.touched;
-        let is_far = !was_used && left > self.touched / 2;
+        let is_far = !was_used && left > self.touched / 4 * 3;
         if is_far || self.reach(end, source, view).is_err() {
             self.give_clean(first, UNIT_FRAMES);
             return None;
