@@ -180,6 +180,9 @@ impl Cache {
 const FIRST_LIMIT_BYTES: usize = 256;
 const FIRST_LIMIT: usize = 8;
 
+/// A batch of so few objects, 512 bytes each or more, is asked for step by step.
+const FEW_OBJECTS: usize = 16;
+
 /// How long a list of `class` may become at first. Whole lines, where objects share them: so of a slab
 /// that is new, two threads take no parts of one.
 pub(crate) fn first_limit(class: ClassId) -> u16 {
@@ -272,10 +275,12 @@ impl CacheBin {
     }
 
     /// How many objects to ask for when all are gone: twice as many as the last time, up to
-    /// `most`.
+    /// `most`; of large ones, of which that is few, one more: the last that are asked for may never be
+    /// needed.
     pub(crate) fn ask(&mut self, most: usize) -> usize {
         let ask = usize::from(self.next_ask);
-        self.next_ask = (ask * 2).min(most) as u8;
+        let next = if most <= FEW_OBJECTS { ask + 1 } else { ask * 2 };
+        self.next_ask = next.min(most) as u8;
         ask
     }
 
@@ -360,5 +365,23 @@ impl CacheBin {
             return Some(Batch { head, count });
         }
         self.take_spare()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_objects_are_asked_for_step_by_step() {
+        for (bytes, asks) in
+            [(256, [1, 2, 4, 8, 16, 32]), (512, [1, 2, 3, 4, 5, 6]), (8192, [1, 2, 3, 4, 4, 4])]
+        {
+            let mut cache = Cache::ABSENT;
+            cache.open();
+            let class = ClassId::for_bytes(bytes);
+            let bin = &mut cache.bins[class.index()];
+            assert_eq!(asks.map(|_| bin.ask(class.batch())), asks, "objects of {bytes} bytes");
+        }
     }
 }

@@ -41,6 +41,11 @@ const SIBLINGS_OF_GROWTH: usize = 4;
 /// A class that has so many slabs, 1.5 MiB, will fill much of a block by itself.
 const SIBLINGS_OF_MUCH: usize = 24;
 
+/// Once so much has been touched, a block is a seventh of the whole at most: there a class of so many
+/// gets one beside pieces, too.
+const LARGE_FROM_BYTES: usize = 12 << 20;
+const SIBLINGS_IN_LARGE: usize = 20;
+
 /// Pieces of dirty memory are few up to so many frames.
 const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
@@ -128,7 +133,8 @@ impl Region {
         if dirty < SLAB_FRAMES {
             return siblings >= SIBLINGS_OF_GROWTH;
         }
-        siblings >= SIBLINGS_OF_MUCH
+        let is_large = self.touched >= LARGE_FROM_BYTES / FRAME_BYTES;
+        siblings >= if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_OF_MUCH }
             && !self.is_huge_from(FrameId(self.touched))
             && dirty <= FEW_FRAMES
             && self.dirty.longest().is_none_or(|(_, frames)| frames < SLAB_FRAMES)

@@ -112,14 +112,35 @@ fn a_class_that_grows_gets_a_block() {
 
 #[test]
 fn a_class_that_fills_much_of_a_block_gets_one_in_spite_of_pieces() {
+    for (region_slabs, much) in [(64, 24), (191, 24), (192, 20)] {
+        let (mut region, view) = open();
+        let slabs = take_slabs(&mut region, &view, region_slabs - 1);
+        give_pieces(&mut region, &slabs[..4]);
+        assert_eq!(dirty_beside(&mut region, &view, much - 1), 0, "too little of it");
+        assert_eq!(dirty_beside(&mut region, &view, much), UNIT_FRAMES - SLAB_FRAMES);
+        take_slabs(&mut region, &view, 31);
+        give_pieces(&mut region, &slabs[4..18]);
+        assert_eq!(dirty_beside(&mut region, &view, 32), 0, "more than a few pieces");
+    }
+}
+
+#[test]
+fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
     let (mut region, view) = open();
-    let slabs = take_slabs(&mut region, &view, 64);
-    give_pieces(&mut region, &slabs[..4]);
-    assert_eq!(dirty_beside(&mut region, &view, 23), 0, "too little of it");
-    assert_eq!(dirty_beside(&mut region, &view, 24), UNIT_FRAMES - SLAB_FRAMES);
-    take_slabs(&mut region, &view, 31);
-    give_pieces(&mut region, &slabs[4..18]);
-    assert_eq!(dirty_beside(&mut region, &view, 32), 0, "more than a few pieces");
+    take_slabs(&mut region, &view, 64);
+    let mut take = |frames| {
+        let wanted = Wanted::Run { frames, align: 1, fills: true };
+        let run = region.take(wanted, &Os, &view).expect("memory");
+        region.is_huge_from(FrameId(region.frame_of(run.start) + UNIT_FRAMES))
+    };
+    let short = (0..8).any(|_| take(63));
+    assert!(!short && !take(300) && !take(195), "short runs do not count");
+    assert!(!take(20) && take(64), "495 frames are not many, 559 are");
+
+    let (mut region, view) = open();
+    let wanted = Wanted::Run { frames: 500, align: 1, fills: true };
+    region.take(wanted, &Os, &view).expect("memory");
+    assert_eq!(region.huge_from, HUGE_PAGES_FROM_BYTES, "a small region");
 }
 
 #[test]
