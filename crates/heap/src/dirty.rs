@@ -13,7 +13,7 @@ use hectare_base::align::{align_down, align_up};
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
 
 use crate::class::MAX_SMALL_BYTES;
-use crate::region::{FRAME_BYTES, UNIT_FRAMES};
+use crate::region::FRAME_BYTES;
 
 const NOTED: usize = 64;
 
@@ -114,11 +114,6 @@ impl DirtyFrames {
     pub(crate) fn longest(&self) -> Option<(FrameId, usize)> {
         let longest = self.notes[..self.len].iter().max()?;
         Some((FrameId(longest.start()), longest.length()))
-    }
-
-    /// Whether a whole unit is there.
-    pub(crate) fn has_unit(&self) -> bool {
-        self.frames.largest_free_order().is_some_and(|order| order.frames() >= UNIT_FRAMES)
     }
 
     /// The last run that begins before `before`, cut off there: its first frame and its length.

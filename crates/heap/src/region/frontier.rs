@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use hectare_base::align::align_up;
+use hectare_buddy::FrameId;
 use hectare_pages::{PageSource, SourceError};
 
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView};
@@ -12,6 +13,10 @@ use crate::slab::Slab;
 /// By how much the frontier moves at once.
 const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
 const MAX_STEP_BYTES: usize = 64 << 20;
+
+/// In a region of so many bytes the next descriptors of slabs come in huge pages: one, which serves some
+/// 230 MiB, is less than a hundredth of the whole.
+const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
 
 impl Region {
     /// Moves the frontier so that `frames` frames lie below it.
@@ -40,7 +45,13 @@ impl Region {
         let frames = frontier / FRAME_BYTES;
         self.page_map.reach(frames, source)?;
         self.run_lengths.reach(frames * size_of::<u32>(), source)?;
-        self.slabs.reach(frontier.div_ceil(SLAB_BYTES) * size_of::<Slab>(), source)?;
+        let slabs_bytes = |bytes: usize| bytes.div_ceil(SLAB_BYTES) * size_of::<Slab>();
+        if self.frontier >= HUGE_TABLE_FROM_BYTES && self.is_huge_from(FrameId(self.touched)) {
+            let most = slabs_bytes(self.bytes);
+            self.slabs.reach_in_huge_pages(slabs_bytes(frontier), most, source)?;
+        } else {
+            self.slabs.reach(slabs_bytes(frontier), source)?;
+        }
         // SAFETY: frontier < bytes.
         let start = unsafe { self.start.add(self.frontier) };
         // SAFETY: the part of the reservation behind the old frontier.

@@ -44,7 +44,7 @@ impl Region {
         let parts = Self::parts(bytes, page);
         let [page_map, run_lengths, slabs, bit_set] = parts;
         let metadata_bytes = page_map + run_lengths + slabs + 2 * bit_set;
-        let metadata = source.reserve(metadata_bytes, page)?;
+        let metadata = source.reserve(metadata_bytes, page.max(HUGE_PAGE_BYTES))?;
         // SAFETY: each offset lies within the metadata's reservation.
         let part = |offset: usize| unsafe { metadata.add(offset) };
         let bit_sets = part(page_map + run_lengths + slabs);

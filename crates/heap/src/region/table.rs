@@ -6,6 +6,8 @@ use core::ptr::NonNull;
 use hectare_base::align::{align_down, align_up};
 use hectare_pages::{PageSource, SourceError};
 
+use super::HUGE_PAGE_BYTES;
+
 /// An array in reserved address space of which the front is committed.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -15,6 +17,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Commits the first `bytes`.
+    #[inline(never)]
     pub(super) fn reach(
         &mut self,
         bytes: usize,
@@ -28,6 +31,27 @@ impl Table {
             unsafe { source.commit(start, wanted - self.committed_bytes) }?;
             self.committed_bytes = wanted;
         }
+        Ok(())
+    }
+
+    /// As [`reach`](Self::reach), by whole huge pages of the table, which is to come as such: one that
+    /// would end beyond `most_bytes`, where the table ends, by its pages.
+    pub(super) fn reach_in_huge_pages(
+        &mut self,
+        bytes: usize,
+        most_bytes: usize,
+        source: &impl PageSource,
+    ) -> Result<(), SourceError> {
+        let before = self.committed_bytes;
+        let wanted = align_up(bytes, HUGE_PAGE_BYTES);
+        if bytes <= before || wanted > most_bytes {
+            return self.reach(bytes, source);
+        }
+        self.reach(wanted, source)?;
+        // SAFETY: the new part of the table.
+        let start = unsafe { self.start.add(before) };
+        // SAFETY: as above, committed just now.
+        unsafe { source.advise_huge(start, self.committed_bytes - before, true) };
         Ok(())
     }
 
@@ -50,5 +74,31 @@ impl Table {
             // SAFETY: committed, and the caller says that it is unused.
             let _ = unsafe { source.decommit(start, to - from) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hectare_pages::Os;
+
+    use super::*;
+
+    #[test]
+    fn huge_pages_of_a_table_end_with_it() {
+        let bytes = 2 * HUGE_PAGE_BYTES + HUGE_PAGE_BYTES / 2;
+        let start = Os.reserve(bytes, HUGE_PAGE_BYTES).expect("address space");
+        let mut table = Table { start, committed_bytes: 0 };
+        for (reached, committed) in [
+            (1, HUGE_PAGE_BYTES),
+            (HUGE_PAGE_BYTES, HUGE_PAGE_BYTES),
+            (HUGE_PAGE_BYTES + 1, 2 * HUGE_PAGE_BYTES),
+            (2 * HUGE_PAGE_BYTES + 1, 2 * HUGE_PAGE_BYTES + Os.page_bytes()),
+            (bytes, bytes),
+        ] {
+            table.reach_in_huge_pages(reached, bytes, &Os).expect("memory");
+            assert_eq!(table.committed_bytes, committed, "{reached} bytes");
+        }
+        // SAFETY: the reservation made above.
+        unsafe { Os.release(start, bytes) };
     }
 }
