@@ -4,6 +4,7 @@
 mod keeping;
 mod metadata;
 mod slabs;
+mod stats;
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use hectare_pages::System;
 
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
-use crate::huge::Huge;
+use crate::huge::{Huge, MIN_HUGE_BYTES};
 use crate::region::{FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
 
 use keeping::SLACK_BYTES;
@@ -26,6 +27,11 @@ pub(crate) const REGIONS: usize = 32;
 /// How much address space a region takes where nothing else is asked for: far more than memory,
 /// since only what is used of it costs anything. Halved until the system agrees.
 const REGION_BYTES: usize = 256 << 30;
+
+/// How long a run can be, as a share of the first region and at most: where that is as long as it should
+/// be, what large objects leave serves any other; where address space is scarce it must not be held.
+const LONGEST_RUN_SHARE: usize = 64;
+const LONGEST_RUN_BYTES: usize = 1 << 30;
 
 /// The smallest region worth having.
 const MIN_REGION_BYTES: usize = 1 << 20;
@@ -51,6 +57,8 @@ pub(crate) struct Backend<S: System> {
     bare_frames: AtomicUsize,
     /// How many that were given back have objects again since the last scavenge.
     returned_frames: AtomicUsize,
+    /// From how many bytes on objects are huge; 0 stands for [`MIN_HUGE_BYTES`].
+    min_huge_bytes: AtomicUsize,
     /// Held by the thread that opens a block for slabs, before the state's: that is free meanwhile.
     opener: Lock<(), S::Park>,
     state: Lock<State, S::Park>,
@@ -61,6 +69,9 @@ pub(crate) struct Backend<S: System> {
 struct State {
     regions: [Option<Region>; REGIONS],
     used_frames: usize,
+    /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
+    long_frames: usize,
+    long_runs: usize,
     regret_frames: usize,
     /// The most that was lately held in use at once.
     peak_held_frames: usize,
@@ -84,16 +95,6 @@ struct State {
 // SAFETY: the pointers name metadata of the heap, guarded by the lock around the state.
 unsafe impl Send for State {}
 
-/// The backend's share of the heap's statistics.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct BackendStats {
-    pub(crate) used_bytes: usize,
-    pub(crate) dirty_bytes: usize,
-    pub(crate) committed_bytes: usize,
-    pub(crate) metadata_bytes: usize,
-    pub(crate) regions: usize,
-}
-
 impl<S: System> Backend<S> {
     /// All zeros, but for `source` and `region_bytes`.
     pub(crate) const fn new(source: S, region_bytes: usize) -> Self {
@@ -108,10 +109,13 @@ impl<S: System> Backend<S> {
             slab_frames: AtomicUsize::new(0),
             bare_frames: AtomicUsize::new(0),
             returned_frames: AtomicUsize::new(0),
+            min_huge_bytes: AtomicUsize::new(0),
             opener: Lock::new(()),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,
+                long_frames: 0,
+                long_runs: 0,
                 regret_frames: 0,
                 peak_held_frames: 0,
                 idle_frames: 0,
@@ -154,6 +158,11 @@ impl<S: System> Backend<S> {
         })
     }
 
+    /// From how many bytes on objects are huge.
+    pub(crate) fn min_huge_bytes(&self) -> usize {
+        self.min_huge_bytes.load(Ordering::Relaxed).max(MIN_HUGE_BYTES)
+    }
+
     /// Takes what is `wanted`, marked as `class`.
     pub(crate) fn get_run(&self, wanted: Wanted, class: ClassId) -> Option<Run> {
         let mut state = self.state.lock();
@@ -163,9 +172,9 @@ impl<S: System> Backend<S> {
         };
         let frames = run.frames;
         self.took(&mut state, &run);
-        let region = state.regions[index].as_mut()?;
         if class == ClassId::RUN {
-            region.set_run_length(run.start, frames);
+            state.regions[index].as_mut()?.set_run_length(run.start, frames);
+            state.note_length(0, frames);
         }
         let marked = if class == ClassId::RUN { 1 } else { frames };
         // SAFETY: the run was just taken from this region.
@@ -175,9 +184,7 @@ impl<S: System> Backend<S> {
 
     /// What follows when a run was taken, or what one grew by.
     fn took(&self, state: &mut State, run: &Run) {
-        if run.refaults {
-            state.regret_frames += run.bare_frames;
-        }
+        state.regret_frames += run.again_frames;
         state.used_frames += run.frames;
         self.note_peak(state);
         state.idle_frames = state.idle_frames.min(state.dirty_frames());
@@ -263,6 +270,7 @@ impl<S: System> Backend<S> {
         unsafe { self.views[index].mark_run(start.addr().get(), ClassId::NONE) };
         // SAFETY: as above.
         unsafe { region.give_run(start, frames, &self.views[index]) };
+        state.note_length(frames, 0);
         self.gave(state, frames);
     }
 
@@ -276,11 +284,13 @@ impl<S: System> Backend<S> {
             let more = region.extend(start, frames, wanted, &self.source, &self.views[index]);
             let Some(more) = more else { return false };
             region.set_run_length(start, wanted);
+            state.note_length(frames, wanted);
             self.took(&mut state, &more);
         } else if wanted < frames {
             region.set_run_length(start, wanted);
             // SAFETY: wanted < frames: within the run.
             region.give(unsafe { start.add(wanted * FRAME_BYTES) }, frames - wanted);
+            state.note_length(frames, wanted);
             self.gave(&mut state, frames - wanted);
         }
         true
@@ -315,6 +325,8 @@ impl<S: System> Backend<S> {
                         let limit = SLACK_BYTES / FRAME_BYTES;
                         self.growth_limit_frames.store(limit, Ordering::Relaxed);
                         self.emptying_limit_bytes.store(SLACK_BYTES, Ordering::Relaxed);
+                        let longest = (bytes / LONGEST_RUN_SHARE).min(LONGEST_RUN_BYTES);
+                        self.min_huge_bytes.store(longest, Ordering::Relaxed);
                     }
                     state.regions[index] = Some(region);
                     self.count.store(index + 1, Ordering::Release);
@@ -323,18 +335,6 @@ impl<S: System> Backend<S> {
                 Err(_) if bytes / 2 >= least => bytes /= 2,
                 Err(_) => return None,
             }
-        }
-    }
-
-    pub(crate) fn stats(&self) -> BackendStats {
-        let state = self.state.lock();
-        let regions = || state.regions.iter().flatten();
-        BackendStats {
-            used_bytes: state.used_frames * FRAME_BYTES,
-            dirty_bytes: state.dirty_frames() * FRAME_BYTES,
-            committed_bytes: regions().map(Region::frontier_bytes).sum(),
-            metadata_bytes: state.metadata_bytes,
-            regions: regions().count(),
         }
     }
 
@@ -371,6 +371,19 @@ impl<S: System> Backend<S> {
 }
 
 impl State {
+    /// Counts a run that was `before` frames long and now is `after`, if it is as long as huge objects.
+    fn note_length(&mut self, before: usize, after: usize) {
+        const LEAST: usize = MIN_HUGE_BYTES / FRAME_BYTES;
+        if before >= LEAST {
+            self.long_frames -= before;
+            self.long_runs -= 1;
+        }
+        if after >= LEAST {
+            self.long_frames += after;
+            self.long_runs += 1;
+        }
+    }
+
     fn dirty_frames(&self) -> usize {
         self.regions.iter().map_while(Option::as_ref).map(Region::dirty_frames).sum()
     }

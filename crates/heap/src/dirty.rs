@@ -116,6 +116,11 @@ impl DirtyFrames {
         Some((FrameId(longest.start()), longest.length()))
     }
 
+    /// The run that `frame` lies in, if it is there: its first frame and its length.
+    pub(crate) fn run_around(&self, frame: FrameId) -> Option<(FrameId, usize)> {
+        self.frames.free_run_around(frame)
+    }
+
     /// The last run that begins before `before`, cut off there: its first frame and its length.
     pub(crate) fn last_run(&self, before: FrameId) -> Option<(FrameId, usize)> {
         self.frames.previous_free_run(before)

@@ -190,10 +190,10 @@ impl<S: System> Heap<S> {
             stats.pooled_bytes += pooled_objects * class.object_bytes();
         }
         stats.slab_bytes = slab_bytes;
-        stats.run_bytes = backend.used_bytes.saturating_sub(slab_bytes);
+        stats.run_bytes = backend.used_bytes.saturating_sub(slab_bytes + backend.huge_bytes);
         let huge = self.backend.huge.lock();
-        stats.huge_bytes = huge.bytes;
-        stats.huge_objects = huge.count();
+        stats.huge_bytes = backend.huge_bytes + huge.bytes;
+        stats.huge_objects = backend.huge_objects + huge.count();
         stats.dirty_bytes += huge.kept_bytes();
         self.left.lock().iter().for_each(|cache| stats.count_as_pooled(cache));
         stats

@@ -1,4 +1,6 @@
-//! Huge blocks: each a reservation of its own, beside the regions.
+//! Huge blocks: each a reservation of its own, beside the regions. That is what a large object is from 1 GiB on
+//! (from 32 MiB where the region is short), zeros from 32 MiB on, of which a program may leave most untouched,
+//! and buffers from 8 MiB on that grow and find no room behind them.
 //!
 //! ```text
 //!   table, sorted by address:   … │ start, committed, reserved │ …
@@ -18,7 +20,8 @@ use hectare_pages::{PageSource, SourceError, System};
 use crate::kept::Kept;
 use crate::region::HUGE_PAGE_BYTES;
 
-/// Requests of at least so many bytes are huge.
+/// Requests of at least so many bytes are huge, unless the region is long enough for them
+/// ([`Backend::min_huge_bytes`](crate::backend::Backend::min_huge_bytes)).
 pub(crate) const MIN_HUGE_BYTES: usize = 32 << 20;
 
 /// How many huge blocks there can be at once.
@@ -88,6 +91,7 @@ impl Huge {
     /// Takes a block of at least `bytes`, aligned to `align`, and whether it reads as zero. A caller
     /// that asked for zeros gets them, and may leave most of them untouched; any other will write,
     /// and gets a kept block or huge pages.
+    #[inline(never)]
     pub(crate) fn get(
         &mut self,
         bytes: usize,
@@ -102,6 +106,9 @@ impl Huge {
         if !wants_zeros && let Some(block) = self.kept.take(bytes, align) {
             self.insert(block);
             return Some((block.start, false));
+        }
+        if !wants_zeros {
+            self.kept.miss(bytes);
         }
         self.make_way(bytes, source);
         let align = align.max(page).max(HUGE_PAGE_BYTES);
@@ -141,7 +148,6 @@ impl Huge {
 
     /// Gives back as much of what lies ready as is about to be taken.
     fn make_way(&mut self, bytes: usize, source: &impl PageSource) {
-        self.kept.miss(bytes);
         let mut wanted_bytes = bytes;
         while let Some(block) = self.kept.make_way(&mut wanted_bytes) {
             release(block, source);
@@ -173,6 +179,7 @@ impl Huge {
     }
 
     /// Takes back the block that begins at `start`; `None` if none does.
+    #[inline(never)]
     pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl System) -> Option<()> {
         let block = self.remove(self.index_of(start)?);
         self.gone[self.next_gone % REMEMBERED] = start.addr().get();

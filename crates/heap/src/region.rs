@@ -111,8 +111,8 @@ pub(crate) struct Run {
     pub(crate) clean: bool,
     /// How many frames that hold no memory were taken for it.
     pub(crate) bare_frames: usize,
-    /// It is clean because it was decommitted, so that using it will fault once more.
-    pub(crate) refaults: bool,
+    /// How many of these are clean because they were decommitted, so that using them will fault once more.
+    pub(crate) again_frames: usize,
     /// It comes as part of huge pages, each of them by its first touch.
     pub(crate) huge: bool,
 }
@@ -120,7 +120,7 @@ pub(crate) struct Run {
 impl Run {
     /// A run all of whose frames hold memory.
     fn holding(start: NonNull<u8>, frames: usize) -> Self {
-        Self { start, frames, clean: false, bare_frames: 0, refaults: false, huge: false }
+        Self { start, frames, clean: false, bare_frames: 0, again_frames: 0, huge: false }
     }
 }
 
@@ -209,16 +209,28 @@ impl Region {
         if grid == 1
             && let Some((first, bare_frames)) = self.take_lengthened(frames, source, view)
         {
+            if fills {
+                let bare = FrameId(first.0 + frames - bare_frames);
+                self.ask_for_units(bare, bare_frames, source);
+            }
             return Ok(Run { bare_frames, ..Run::holding(self.at(first), frames) });
         }
         let first = take_range(&mut self.clean, frames, grid)
             .or_else(|_| take_range(&mut self.clean, frames, align))
             .map_err(|_| Refusal::NoRange)?;
-        let refaults = first.0 < self.touched;
+        let again_frames = self.touched_of(first, frames);
         self.touch_clean(first, frames, source, view)?;
-        let huge = !refaults && self.is_huge_from(first);
+        if fills {
+            self.ask_for_units(first, frames, source);
+        }
+        let huge = again_frames == 0 && self.is_huge_from(first);
         let start = self.at(first);
-        Ok(Run { start, frames, clean: true, bare_frames: frames, refaults, huge })
+        Ok(Run { start, frames, clean: true, bare_frames: frames, again_frames, huge })
+    }
+
+    /// How many of the `frames` frames from `first` on may have been used.
+    fn touched_of(&self, first: FrameId, frames: usize) -> usize {
+        self.touched.saturating_sub(first.0).min(frames)
     }
 
     /// Sees to it that clean frames just taken may be used; gives them back where memory is out.
@@ -293,10 +305,18 @@ impl Region {
         if self.dirty.take_at(behind, more) {
             return Some(Run::holding(self.at(behind), more));
         }
-        let refaults = behind.0 < self.touched;
-        self.take_behind(behind, more, source, view)?;
+        let again_frames = self.touched_of(behind, more);
         let start = self.at(behind);
-        Some(Run { start, frames: more, clean: true, bare_frames: more, refaults, huge: false })
+        let bare_frames = if frames < MIXED_FRAMES {
+            self.take_behind(behind, more, source, view)?;
+            more
+        } else {
+            self.uncache();
+            self.take_mixed(behind, more, source, view)?
+        };
+        let clean = bare_frames == more;
+        let again_frames = again_frames.min(bare_frames);
+        Some(Run { start, frames: more, clean, bare_frames, again_frames, huge: false })
     }
 
     /// Takes back a large object's run. The next of the same length is likely to be this one: so
@@ -367,6 +387,10 @@ impl Region {
         (start.addr().get() - self.start.addr().get()) / FRAME_BYTES
     }
 }
+
+/// From how many frames on, 8 MiB, a run grows by whatever is free behind it: a shorter one is copied for less
+/// than what the pages would take that it would fault in, while there is dirty memory elsewhere.
+const MIXED_FRAMES: usize = 2048;
 
 /// How much the cache of freed runs holds, 4 MiB, and how many runs of each length.
 const MAX_CACHED_FRAMES: usize = 1024;

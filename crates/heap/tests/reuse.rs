@@ -402,6 +402,30 @@ fn a_huge_block_that_comes_and_goes_lies_ready() {
     check_released(&heap);
 }
 
+/// Where the region is long, an object as long as huge ones lies in it: the first goes when it is freed, a second
+/// leaves its memory to whoever asks.
+fn a_long_object_leaves_its_memory_to_others() {
+    const LONG: usize = 40 << 20;
+    let heap = new_heap(4 << 30);
+    let mut front = Front::new(&heap);
+    let start = take(&mut front, 100_000);
+    let first = take(&mut front, LONG);
+    assert_eq!((heap.stats().huge_objects, heap.stats().huge_bytes), (1, LONG));
+    give(&mut front, [first]);
+    assert_eq!((heap.stats().huge_objects, heap.stats().huge_bytes), (0, 0));
+    assert!(heap.stats().dirty_bytes <= 10 << 20, "{}", heap.stats().dirty_bytes);
+    let again = take(&mut front, LONG);
+    give(&mut front, [again]);
+    assert!(heap.stats().dirty_bytes >= LONG - (8 << 20), "{}", heap.stats().dirty_bytes);
+    let committed = heap.stats().committed_bytes;
+    let others: Vec<_> = (0..8).map(|_| take(&mut front, 4 << 20)).collect();
+    assert_eq!(heap.stats().committed_bytes, committed);
+    assert!(heap.stats().dirty_bytes <= 4 << 20, "{}", heap.stats().dirty_bytes);
+    give(&mut front, others.into_iter().chain([start]));
+    drop(front);
+    check_released(&heap);
+}
+
 /// A program that has shrunk goes on for hours, its objects changing places one by one: what it freed
 /// must not stay where it was for the sake of them.
 fn holes_are_gathered_while_a_program_goes_on() {
@@ -503,6 +527,7 @@ fn main() -> ExitCode {
         ("a_dead_threads_memory_is_used_again", a_dead_threads_memory_is_used_again),
         ("a_peak_goes_back_to_the_system", a_peak_goes_back_to_the_system),
         ("a_thread_keeps_few_runs_and_not_for_long", a_thread_keeps_few_runs_and_not_for_long),
+        ("a_long_object_leaves_its_memory_to_others", a_long_object_leaves_its_memory_to_others),
         (
             "a_huge_block_that_comes_and_goes_lies_ready",
             a_huge_block_that_comes_and_goes_lies_ready,

@@ -2,20 +2,16 @@
 
 use core::ptr::NonNull;
 
-use hectare_base::align::{align_down, align_up};
+use hectare_base::align::align_up;
 use hectare_pages::System;
 
 use super::Heap;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::object::FreeObject;
-use crate::region::{FRAME_BYTES, HUGE_PAGE_BYTES, Wanted};
+use crate::region::{FRAME_BYTES, Wanted};
 use crate::run_cache::{MAX_KEPT_FRAMES, stepped};
 use crate::seat::Seat;
-
-/// Runs of at least so many frames, which their callers will fill, get huge pages wherever they
-/// lie: 4 MiB.
-const FILLED_FRAMES: usize = 1024;
 
 /// From how many bytes on a run that grows moves its pages to a huge block instead of being copied, and a huge
 /// block that shrinks stays one. What is shorter serves the region again when it is freed, while a
@@ -41,7 +37,9 @@ impl<S: System> Heap<S> {
     ) -> (*mut u8, bool) {
         self.ensure_key();
         let null = (core::ptr::null_mut(), false);
-        if bytes >= MIN_HUGE_BYTES || align >= MIN_HUGE_BYTES {
+        // What is to be zero may stay untouched for the most part: a mapping of its own holds no more.
+        let least = if zeroed { MIN_HUGE_BYTES } else { self.backend.min_huge_bytes() };
+        if bytes >= least || align >= MIN_HUGE_BYTES {
             let taken = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
             if let Some((start, zeroed)) = taken {
                 return (unmarked(start, zeroed), zeroed);
@@ -73,11 +71,6 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise, passed on.
         let release = || self.release_kept() + unsafe { self.release_runs(seat) };
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
-        if run.bare_frames > 0 && !zeroed && run.frames >= FILLED_FRAMES {
-            let bytes = align_down(run.frames * FRAME_BYTES, HUGE_PAGE_BYTES);
-            // SAFETY: within the run just taken.
-            unsafe { self.source().advise_huge(run.start, bytes, true) };
-        }
         (unmarked(run.start, run.clean), run.clean)
     }
 
@@ -102,7 +95,7 @@ impl<S: System> Heap<S> {
         old_bytes: usize,
         bytes: usize,
     ) -> Option<NonNull<u8>> {
-        if bytes > MAX_SMALL_BYTES && bytes < MIN_HUGE_BYTES {
+        if bytes > MAX_SMALL_BYTES && bytes < self.backend.min_huge_bytes() {
             let frames = self.frames_for(bytes);
             let old_frames = old_bytes / FRAME_BYTES;
             let least_frames = old_frames - old_frames / ROOM_SHARE;

@@ -6,7 +6,6 @@ use hectare_pages::System;
 
 use super::Heap;
 use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
-use crate::huge::MIN_HUGE_BYTES;
 use crate::misuse::Misuse;
 use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
@@ -74,7 +73,8 @@ impl<S: System> Heap<S> {
     #[cold]
     fn lies_in_run(&self, offset: Option<usize>, address: usize) -> bool {
         let Some(offset) = offset else { return false };
-        let frames_before = 1..=(offset / FRAME_BYTES).min(MIN_HUGE_BYTES / FRAME_BYTES);
+        let frames_before =
+            1..=(offset / FRAME_BYTES).min(self.backend.min_huge_bytes() / FRAME_BYTES);
         let first = address - address % FRAME_BYTES;
         for back in frames_before {
             let start = first - back * FRAME_BYTES;

@@ -18,6 +18,9 @@ const MANY_FRAMES: usize = UNIT_FRAMES - SLAB_FRAMES;
 /// few per cent of the whole at most, and a small program does not grow.
 pub(super) const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
 
+/// As many clean units in a row, 32 MiB, are no holes among slabs: a long run was there.
+const LONG_GAP_UNITS: usize = 16;
+
 /// From where on, while they are dear.
 const NEVER: usize = usize::MAX;
 
@@ -61,13 +64,14 @@ impl Region {
         self.huge_from = if are_dear { NEVER } else { self.frontier.max(HUGE_PAGES_FROM_BYTES) };
     }
 
-    /// How many committed frames lie in units all of which is clean.
-    pub(super) fn empty_unit_frames(&self) -> usize {
+    /// How many committed frames lie in units all of which is clean, `least` such units or more in a row.
+    pub(super) fn empty_unit_frames(&self, least: usize) -> usize {
         let (mut frames, mut from) = (0, FrameId(0));
         while let Some((first, length)) = self.clean.next_free_run(from) {
             let end = (first.0 + length).min(self.frontier / FRAME_BYTES);
             let whole = align_down(end, UNIT_FRAMES);
-            frames += whole.saturating_sub(align_up(first.0, UNIT_FRAMES));
+            let empty = whole.saturating_sub(align_up(first.0, UNIT_FRAMES));
+            frames += if empty >= least * UNIT_FRAMES { empty } else { 0 };
             if end < first.0 + length {
                 break;
             }
@@ -86,7 +90,7 @@ impl Region {
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
         let was_plain = self.plain_until > 0;
         let eighths = if of_slabs { 6 } else { 4 } + usize::from(was_plain);
-        let empty_frames = if of_slabs { 0 } else { self.empty_unit_frames() };
+        let empty_frames = self.empty_unit_frames(if of_slabs { LONG_GAP_UNITS } else { 1 });
         let plain = frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths;
         let plain_until = if plain { self.frontier } else { 0 };
         if plain_until == self.plain_until || self.frontier <= self.huge_from {

@@ -352,15 +352,15 @@ fn units_from_which_all_has_moved_are_no_holes() {
     let (mut region, view) = open();
     let committed_frames = |region: &Region| region.frontier_bytes() / FRAME_BYTES;
     let runs: Vec<Run> = (1..=8).map(|i| take_units(&mut region, &view, 1, i)).collect();
-    assert_eq!(committed_frames(&region) - region.empty_unit_frames(), 8 * UNIT_FRAMES);
+    assert_eq!(committed_frames(&region) - region.empty_unit_frames(1), 8 * UNIT_FRAMES);
     for run in runs.iter().step_by(2) {
         region.give(run.start, UNIT_FRAMES);
     }
     take_units(&mut region, &view, 4, 9);
-    assert_eq!(committed_frames(&region) - region.empty_unit_frames(), 8 * UNIT_FRAMES);
+    assert_eq!(committed_frames(&region) - region.empty_unit_frames(1), 8 * UNIT_FRAMES);
     region.give(runs[1].start, UNIT_FRAMES - 1);
     region.decommit(0, &Os);
-    let used_frames = committed_frames(&region) - region.empty_unit_frames();
+    let used_frames = committed_frames(&region) - region.empty_unit_frames(1);
     assert_eq!(used_frames, 8 * UNIT_FRAMES, "one frame of a unit is in use");
 }
 

@@ -13,10 +13,11 @@
 //! --features os --bench calls`).
 //!
 //! Where huge pages are asked for, a unit that is begun comes as a whole by its first touch. So
-//! what of the last one is not of the run counts as what it is, dirty memory.
+//! what of the last one is not of the run counts as what it is, dirty memory. Elsewhere they are asked for the
+//! units that the run fills alone, its last one if it fills seven eighths of it.
 
-use hectare_base::align::align_up;
-use hectare_buddy::FrameId;
+use hectare_base::align::{align_down, align_up};
+use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::{PageSource, SourceError};
 
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, Run, take_range};
@@ -24,9 +25,15 @@ use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, Run, take_range};
 /// Frames of a huge page.
 pub(crate) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
 
+/// A run of so many frames is worth a unit of its own wherever it lies: seven eighths.
+const NEARLY_UNIT_FRAMES: usize = UNIT_FRAMES - UNIT_FRAMES / 8;
+
 /// Nothing moves to where the region is longer than this, 8 GiB: a unit that has moved may be a
 /// mapping of its own, of which a process has some 65,000.
 const MOVES_BELOW_FRAMES: usize = 4096 * UNIT_FRAMES;
+
+#[cfg(test)]
+mod tests;
 
 impl Region {
     /// Whether the region's units can be huge pages.
@@ -43,30 +50,101 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Run> {
-        let is_short = frames < UNIT_FRAMES && !self.is_huge_from(FrameId(self.touched));
+        let is_short = frames < NEARLY_UNIT_FRAMES && !self.is_huge_from(FrameId(self.touched));
         if is_short || !self.has_units(source) {
             return None;
         }
         let whole = align_up(frames, UNIT_FRAMES);
         let first = take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
-        let refaults = first.0 < self.touched;
+        let again_frames = self.touched_of(first, whole);
         self.touch_clean(first, whole, source, view).ok()?;
         let moved = self.move_dirty(first, whole, source)?;
         let (rest, left) = (FrameId(first.0 + frames), whole - frames);
         let mut bare_frames = whole - moved;
-        if left > 0 && (bare_frames == 0 || self.is_huge_from(first)) {
+        let is_whole = self.is_huge_from(first) || left <= UNIT_FRAMES - NEARLY_UNIT_FRAMES;
+        let filled = if is_whole { whole } else { whole - UNIT_FRAMES };
+        self.ask_for_units(FrameId(first.0 + moved), filled.saturating_sub(moved), source);
+        if left > 0 && (bare_frames == 0 || is_whole) {
             self.give(self.at(rest), left);
         } else if left > 0 {
             bare_frames -= left;
             self.give_clean(rest, left);
         }
         let start = self.at(first);
-        Some(Run { start, frames, clean: moved == 0, bare_frames, refaults, huge: false })
+        let again_frames = again_frames.min(bare_frames);
+        Some(Run { start, frames, clean: moved == 0, bare_frames, again_frames, huge: false })
+    }
+
+    /// Has the whole units among `frames` clean frames from `first` on, which are going to be filled, come as
+    /// huge pages where the region does without.
+    #[inline(never)]
+    pub(super) fn ask_for_units(&self, first: FrameId, frames: usize, source: &impl PageSource) {
+        let (start, end) =
+            (align_up(first.0, UNIT_FRAMES), align_down(first.0 + frames, UNIT_FRAMES));
+        let is_asked = self.is_huge_from(FrameId(start)) || self.dear_blocks.are_dear();
+        if start >= end || is_asked || !self.has_units(source) {
+            return;
+        }
+        let (start, bytes) = (self.at(FrameId(start)), (end - start) * FRAME_BYTES);
+        // What went in parts has left a table of single pages, which goes with the whole (since Linux
+        // 6.14). A refusal leaves it as it is.
+        // SAFETY: clean frames below the frontier, just taken.
+        let _ = unsafe { source.decommit(start, bytes) };
+        // SAFETY: as above.
+        unsafe { source.advise_huge(start, bytes, true) };
+    }
+
+    /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units
+    /// move to clean ones. How many frames hold no memory; `None`, and nothing has changed, if one is in use.
+    #[inline(never)]
+    pub(super) fn take_mixed(
+        &mut self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<usize> {
+        let end = first.0 + frames;
+        let mut at = first.0;
+        while at < end {
+            let run = self.dirty.run_around(FrameId(at));
+            let (start, length) = run.or_else(|| self.clean.free_run_around(FrameId(at)))?;
+            at = start.0 + length;
+        }
+        self.reach(end, source, view).ok()?;
+        self.touched = self.touched.max(end);
+        let mut bare_frames = 0;
+        let mut at = first;
+        while at.0 < end {
+            let run = self.dirty.run_around(at);
+            let (start, length) = run.or_else(|| self.clean.free_run_around(at))?;
+            let frames = (start.0 + length).min(end) - at.0;
+            if run.is_some() {
+                self.dirty.take_at(at, frames);
+            } else {
+                self.clean.reserve(at, frames).ok()?;
+                bare_frames += frames - self.fill(at, frames, source)?;
+            }
+            at.0 += frames;
+        }
+        Some(bare_frames)
+    }
+
+    /// Has memory come to the whole units among `frames` clean frames just taken from `first` on: dirty units
+    /// as far as there are any, and huge pages. Returns how many frames came; `None` as [`Self::move_dirty`].
+    fn fill(&mut self, first: FrameId, frames: usize, source: &impl PageSource) -> Option<usize> {
+        let start = FrameId(align_up(first.0, UNIT_FRAMES));
+        let units = align_down(first.0 + frames, UNIT_FRAMES).saturating_sub(start.0);
+        let has_units = units > 0 && self.has_units(source);
+        let moved = if has_units { self.move_dirty(start, units, source)? } else { 0 };
+        self.ask_for_units(FrameId(start.0 + moved), units - moved, source);
+        Some(moved)
     }
 
     /// Moves dirty units to the `frames` clean frames from `first` on, whole units just taken. Returns
     /// how many frames came; `None` if the source has lost the place of one: then these frames stay
     /// taken for ever.
+    #[inline(never)]
     fn move_dirty(
         &mut self,
         first: FrameId,

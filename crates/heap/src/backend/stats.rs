@@ -1,0 +1,35 @@
+//! What the backend counts for the heap's statistics.
+
+use hectare_pages::System;
+
+use super::Backend;
+use crate::region::{FRAME_BYTES, Region};
+
+/// The backend's share of the heap's statistics.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BackendStats {
+    pub(crate) used_bytes: usize,
+    /// Of these, the bytes of huge objects, and how many there are.
+    pub(crate) huge_bytes: usize,
+    pub(crate) huge_objects: usize,
+    pub(crate) dirty_bytes: usize,
+    pub(crate) committed_bytes: usize,
+    pub(crate) metadata_bytes: usize,
+    pub(crate) regions: usize,
+}
+
+impl<S: System> Backend<S> {
+    pub(crate) fn stats(&self) -> BackendStats {
+        let state = self.state.lock();
+        let regions = || state.regions.iter().flatten();
+        BackendStats {
+            used_bytes: state.used_frames * FRAME_BYTES,
+            huge_bytes: state.long_frames * FRAME_BYTES,
+            huge_objects: state.long_runs,
+            dirty_bytes: state.dirty_frames() * FRAME_BYTES,
+            committed_bytes: regions().map(Region::frontier_bytes).sum(),
+            metadata_bytes: state.metadata_bytes,
+            regions: regions().count(),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+extern crate std;
+
+use std::vec::Vec;
+
+use hectare_pages::Os;
+
+use super::super::{RegionView, Wanted};
+use super::*;
+
+fn open() -> (Region, RegionView) {
+    let view = RegionView::new();
+    let region = Region::open(64 << 20, &Os, &view).expect("address space");
+    (region, view)
+}
+
+fn take(region: &mut Region, view: &RegionView, frames: usize) -> Run {
+    region.take(Wanted::Run { frames, align: 1, fills: true }, &Os, view).expect("memory")
+}
+
+/// Before huge pages are asked for anywhere.
+#[test]
+fn a_run_that_nearly_fills_a_unit_has_one() {
+    let (mut region, view) = open();
+    take(&mut region, &view, 10);
+    for (frames, has_unit) in
+        [(NEARLY_UNIT_FRAMES, true), (NEARLY_UNIT_FRAMES - 1, false), (UNIT_FRAMES + 10, true)]
+    {
+        let dirty = region.dirty_frames();
+        let run = take(&mut region, &view, frames);
+        let begins_unit = region.frame_of(run.start).is_multiple_of(UNIT_FRAMES);
+        assert_eq!(begins_unit, has_unit, "{frames} frames");
+        let left = frames.next_multiple_of(UNIT_FRAMES) - frames;
+        let is_nearly = left <= UNIT_FRAMES - NEARLY_UNIT_FRAMES;
+        let more = if is_nearly { left } else { 0 };
+        assert_eq!(region.dirty_frames(), dirty + more, "what is left of {frames} frames");
+        while region.dirty_frames() > 0 {
+            let (first, frames) = region.dirty.last_run(FrameId(region.touched)).expect("a run");
+            assert!(region.dirty.take_at(first, frames));
+        }
+    }
+}
+
+#[test]
+fn a_run_grows_by_dirty_and_clean_frames() {
+    let (mut region, view) = open();
+    let runs: Vec<Run> = [5, 1, 1, 2, 1].map(|n| take(&mut region, &view, n * UNIT_FRAMES)).into();
+    let first = region.frame_of(runs[0].start);
+    assert_eq!(region.frame_of(runs[4].start), first + 9 * UNIT_FRAMES, "in a row");
+    for run in [runs[1], runs[3]] {
+        region.give(run.start, run.frames);
+    }
+    region.decommit(UNIT_FRAMES, &Os);
+    region.give(runs[2].start, UNIT_FRAMES);
+    let dirty = region.dirty_frames();
+    assert_eq!(dirty, 2 * UNIT_FRAMES, "of four units behind the first run");
+    let (before, wanted) = (5 * UNIT_FRAMES, 9 * UNIT_FRAMES);
+    let more = region.extend(runs[0].start, before, wanted, &Os, &view).expect("room");
+    assert_eq!((more.frames, more.bare_frames), (4 * UNIT_FRAMES, 2 * UNIT_FRAMES));
+    assert_eq!((more.again_frames, region.dirty_frames()), (2 * UNIT_FRAMES, 0));
+    assert!(region.extend(runs[0].start, wanted, wanted + 1, &Os, &view).is_none(), "in use");
+    // SAFETY: the last frame of what it grew by.
+    unsafe { more.start.add(4 * HUGE_PAGE_BYTES - 1).write(1) };
+}
