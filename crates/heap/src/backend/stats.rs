@@ -3,7 +3,7 @@
 use hectare_pages::System;
 
 use super::Backend;
-use crate::region::{FRAME_BYTES, Region};
+use crate::region::FRAME_BYTES;
 
 /// The backend's share of the heap's statistics.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,15 +21,18 @@ pub(crate) struct BackendStats {
 impl<S: System> Backend<S> {
     pub(crate) fn stats(&self) -> BackendStats {
         let state = self.state.lock();
-        let regions = || state.regions.iter().flatten();
-        BackendStats {
+        let mut stats = BackendStats {
             used_bytes: state.used_frames * FRAME_BYTES,
             huge_bytes: state.long_frames * FRAME_BYTES,
             huge_objects: state.long_runs,
-            dirty_bytes: state.dirty_frames() * FRAME_BYTES,
-            committed_bytes: regions().map(Region::frontier_bytes).sum(),
             metadata_bytes: state.metadata_bytes,
-            regions: regions().count(),
+            ..BackendStats::default()
+        };
+        for region in state.regions.iter().map_while(Option::as_ref) {
+            stats.dirty_bytes += region.dirty_frames() * FRAME_BYTES;
+            stats.committed_bytes += region.frontier_bytes();
+            stats.regions += 1;
         }
+        stats
     }
 }
