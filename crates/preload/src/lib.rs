@@ -19,6 +19,7 @@ mod background;
 mod config;
 mod cxx;
 mod finding;
+mod fork;
 mod gzip;
 mod life;
 mod line;

@@ -4,10 +4,9 @@
 //!   loaded ──at_load──▶ configured, fork handlers entered ──…──at_exit──▶ statistics written
 //! ```
 //! The library is linked `-z initfirst`: `at_load` runs ahead of every other constructor. So its
-//! fork handlers are the first to be entered, and `prepare` runs after all others, which may
-//! still allocate; from then on the heap's locks are held while the process is copied, so that
-//! the child gets a heap at rest. The C library's own constructor may not have run by then:
-//! `at_load` uses nothing that needs it, and takes the environment from its arguments.
+//! fork handlers are the first to be entered (`fork.rs`). The C library's own constructor may not
+//! have run by then: `at_load` uses nothing that needs it, and takes the environment from its
+//! arguments.
 
 use core::ffi::{c_char, c_int};
 
@@ -16,7 +15,7 @@ use hectare::Front;
 use crate::HEAP;
 use crate::config::{self, Config};
 use crate::once::Once;
-use crate::{background, mode, profile, report, signals, special};
+use crate::{background, fork, mode, profile, report, signals, special};
 
 static CONFIG: Once<Config> = Once::new();
 
@@ -25,26 +24,8 @@ pub(crate) fn config() -> &'static Config {
     CONFIG.get().unwrap_or(&Config::DEFAULT)
 }
 
-extern "C" fn prepare() {
-    HEAP.before_fork();
-}
-
-extern "C" fn release() {
-    // SAFETY: the C library calls this after `prepare`, on the same thread or on its copy.
-    unsafe { HEAP.after_fork() };
-}
-
-extern "C" fn release_in_child() {
-    // SAFETY: as in `release`.
-    unsafe { HEAP.after_fork_in_child() };
-    if config().background {
-        background::start();
-    }
-}
-
 extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environment: Environment) {
-    // SAFETY: three functions that stay as long as this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release_in_child)) };
+    fork::enter_handlers();
     // SAFETY: glibc passes the process's environment to constructors.
     let mut config = unsafe { config::read(environment) };
     if config.hugetlb_mib > 0 {

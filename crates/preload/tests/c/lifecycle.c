@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 
@@ -236,6 +237,59 @@ static void fork_of_fork(void) {
     stop_workers();
 }
 
+/* Several threads fork while others allocate; before and after them a thread that is alone does. */
+static void *fork_some(void *seed) {
+    for (int i = 0; i < 30; i++) {
+        churn((uintptr_t)seed * 100 + i, 50);
+        pid_t child = fork();
+        if (child == 0) child_work(i);
+        reap(child);
+    }
+    return NULL;
+}
+
+static void many_threads_fork(void) {
+    fork_some(NULL);
+    start_workers();
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++)
+        CHECK(pthread_create(&threads[i], NULL, fork_some, (void *)i) == 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    stop_workers();
+    fork_some(NULL);
+}
+
+/* Page faults of a fork and the child's end, in both processes. */
+static double faults_of_a_fork(void) {
+    enum { FORKS = 100 };
+    struct rusage before[2], after[2];
+    getrusage(RUSAGE_SELF, &before[0]);
+    getrusage(RUSAGE_CHILDREN, &before[1]);
+    for (int i = 0; i < FORKS; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        reap(child);
+    }
+    getrusage(RUSAGE_SELF, &after[0]);
+    getrusage(RUSAGE_CHILDREN, &after[1]);
+    long faults = after[0].ru_minflt - before[0].ru_minflt + after[1].ru_minflt - before[1].ru_minflt;
+    return (double)faults / FORKS;
+}
+
+/* A process of one thread takes no lock for a fork: those lie on many pages, each written to in both
+   processes. glibc says how many threads there are since 2.32. */
+static void fork_of_one_thread_touches_little(void) {
+#if __GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 32)
+    churn(1, 3000);
+    double alone = faults_of_a_fork();
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, one_thread, NULL) == 0);
+    double beside_another = faults_of_a_fork();
+    pthread_join(thread, NULL);
+    CHECK(alone + 25 < beside_another, "%.1f alone, %.1f with two threads", alone, beside_another);
+#endif
+}
+
 #if __GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 34)
 pid_t _Fork(void);
 #else
@@ -346,6 +400,7 @@ int main(int argc, char **argv) {
         CASE(preinit_allocates), CASE(constructors_and_destructors), CASE(atexit_allocates),
         CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak), CASE(least_stack),
         CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
+        CASE(many_threads_fork), CASE(fork_of_one_thread_touches_little),
         CASE(raw_fork), CASE(vfork_and_spawn), CASE(signals_during_malloc),
         CASE(objects_change_hands),
     };

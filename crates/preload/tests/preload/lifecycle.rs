@@ -17,6 +17,8 @@ pub(crate) const CASES: &[&str] = &[
     "fork_while_threads_allocate",
     "fork_handlers_allocate",
     "fork_of_fork",
+    "many_threads_fork",
+    "fork_of_one_thread_touches_little",
     "raw_fork",
     "vfork_and_spawn",
     "signals_during_malloc",
