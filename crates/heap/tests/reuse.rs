@@ -458,23 +458,30 @@ fn holes_are_gathered_while_a_program_goes_on() {
     check_released(&heap);
 }
 
-/// A program that frees nearly all it has: while it is about it nothing goes page by page, since slabs will
-/// soon go as a whole; once some milliseconds have passed, what few objects have kept goes.
+/// A program that frees most of what it has: while it is about it nothing goes page by page, since slabs may
+/// soon go as a whole; once some milliseconds have passed, what the rest has kept goes. Once hardly
+/// anything is left there is no waiting.
 fn emptying_settles_first() {
     const BYTES: usize = 200;
+    const OBJECTS: usize = 400_000;
     let heap = new_heap(256 << 20);
     let mut front = Front::new(&heap);
-    let objects: Vec<_> = (0..200_000).map(|_| take(&mut front, BYTES)).collect();
-    let before = strict(&heap).decommitted_bytes();
-    give(&mut front, objects.chunks(300).flat_map(|chunk| chunk[1..].iter().copied()));
-    assert_eq!(strict(&heap).decommitted_bytes(), before, "while it frees");
+    let objects: Vec<_> = (0..OBJECTS).map(|_| take(&mut front, BYTES)).collect();
+    let gone = || strict(&heap).decommitted_bytes();
+    let rows = || objects.chunks(320);
+    let before = gone();
+    give(&mut front, rows().flat_map(|row| row[40..].iter().copied()));
+    assert_eq!(gone(), before, "while it frees");
     strict(&heap).pass_ms(10);
     let next: Vec<_> = (0..1000).map(|_| take(&mut front, BYTES)).collect();
     give(&mut front, next);
-    let gone = strict(&heap).decommitted_bytes() - before;
-    assert!(gone > 3 * 200_000 * BYTES / 4, "{gone} bytes, {} in slabs", heap.stats().slab_bytes);
+    let settled = gone() - before;
+    assert!(settled > OBJECTS * BYTES / 2, "{settled} bytes, {} in slabs", heap.stats().slab_bytes);
+    give(&mut front, rows().flat_map(|row| row[1..40].iter().copied()));
+    let at_once = gone() - before - settled;
+    assert!(at_once > OBJECTS * BYTES / 40, "{at_once} bytes at once");
     heap.validate();
-    give(&mut front, objects.chunks(300).map(|chunk| chunk[0]));
+    give(&mut front, rows().map(|row| row[0]));
     drop(front);
     check_released(&heap);
 }

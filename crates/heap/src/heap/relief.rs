@@ -16,6 +16,9 @@ use crate::seat::Seat;
 const IDLE_SHARE: usize = 64;
 const MIN_IDLE_BYTES: usize = 1 << 20;
 
+/// Hardly anything is left in the slabs where so many times what is live lies idle.
+const SPARSE: usize = 16;
+
 /// The clock is asked at each so manieth call that has neither taken from slabs nor given to them.
 const IDLE_RELIEFS: u8 = 16;
 
@@ -70,13 +73,14 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Whether it is some milliseconds ago that the slabs [had emptied](Self::has_emptied).
+    /// Whether it is some milliseconds ago that the slabs [had emptied](Self::has_emptied). Where hardly
+    /// anything is left in them they need not have: no call may come later.
     fn has_emptied_for_long(&self, live_bytes: usize, idle_bytes: usize) -> bool {
         if !self.has_emptied(live_bytes, idle_bytes) {
             self.pace.settle();
             return false;
         }
-        self.pace.has_settled(self.source().now_ms())
+        self.pace.has_settled(self.source().now_ms()) || idle_bytes / SPARSE > live_bytes
     }
 
     /// Whether much has been freed since the last scavenge, or much has become idle.

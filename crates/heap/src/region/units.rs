@@ -42,8 +42,8 @@ impl Region {
             && self.start.addr().get().is_multiple_of(HUGE_PAGE_BYTES)
     }
 
-    /// Takes a run that its caller will fill, at the start of a unit, for which no dirty run is long
-    /// enough; `None` if it is too short for that, or no units are free.
+    /// Takes a run that its caller will fill, at the start of a unit or in what is left of the last one, for
+    /// which no dirty run is long enough; `None` if it is too short for that, or no units are free.
     pub(super) fn take_units(
         &mut self,
         frames: usize,
@@ -56,6 +56,13 @@ impl Region {
         }
         let whole = align_up(frames, UNIT_FRAMES);
         let first = take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
+        if first.0 >= self.touched {
+            self.give_clean(first, whole);
+            if let Some(run) = self.take_at_end(frames, source, view) {
+                return Some(run);
+            }
+            self.clean.reserve(first, whole).ok()?;
+        }
         let again_frames = self.touched_of(first, whole);
         self.touch_clean(first, whole, source, view).ok()?;
         let moved = self.move_dirty(first, whole, source)?;
@@ -139,6 +146,34 @@ impl Region {
         let moved = if has_units { self.move_dirty(start, units, source)? } else { 0 };
         self.ask_for_units(FrameId(start.0 + moved), units - moved, source);
         Some(moved)
+    }
+
+    /// Takes the dirty frames at the end of what was touched with clean ones behind them, if no whole unit is
+    /// dirty that could move to a place of the run's own: else what is left of the last run's huge page would
+    /// stay empty, since the next of its length does not fit there.
+    fn take_at_end(
+        &mut self,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<Run> {
+        let end = FrameId(self.touched);
+        let (first, length) = self.dirty.last_run(end)?;
+        let has_unit = self.dirty.longest().is_some_and(|(_, length)| length >= UNIT_FRAMES);
+        if has_unit || first.0 + length != end.0 || length >= frames {
+            return None;
+        }
+        let last = first.0 + frames;
+        let unit = if self.is_huge_from(end) { UNIT_FRAMES } else { 1 };
+        let bare_frames = align_up(last, unit) - end.0;
+        self.take_behind(end, bare_frames, source, view)?;
+        let left = end.0 + bare_frames - last;
+        if left > 0 {
+            self.give(self.at(FrameId(last)), left);
+        }
+        self.dirty
+            .take_at(first, length)
+            .then(|| Run { bare_frames, ..Run::holding(self.at(first), frames) })
     }
 
     /// Moves dirty units to the `frames` clean frames from `first` on, whole units just taken. Returns

@@ -55,3 +55,21 @@ fn a_run_grows_by_dirty_and_clean_frames() {
     // SAFETY: the last frame of what it grew by.
     unsafe { more.start.add(4 * HUGE_PAGE_BYTES - 1).write(1) };
 }
+
+/// Where huge pages are asked for, memory comes to all of the unit that a run ends in.
+#[test]
+fn runs_that_only_grow_lie_side_by_side() {
+    for frames in [UNIT_FRAMES / 2 + 1, UNIT_FRAMES + 1, 2 * UNIT_FRAMES - 1] {
+        let (mut region, view) = open();
+        take(&mut region, &view, 4 * UNIT_FRAMES);
+        let mut end = region.touched;
+        assert!(region.is_huge_from(FrameId(end)));
+        for _ in 0..5 {
+            let run = take(&mut region, &view, frames);
+            assert_eq!(region.frame_of(run.start), end, "{frames} frames");
+            end += frames;
+            assert_eq!(region.touched, align_up(end, UNIT_FRAMES));
+            assert_eq!(region.dirty_frames(), region.touched - end);
+        }
+    }
+}
