@@ -148,9 +148,9 @@ impl Region {
         Some(moved)
     }
 
-    /// Takes the dirty frames at the end of what was touched with clean ones behind them, if no whole unit is
-    /// dirty that could move to a place of the run's own: else what is left of the last run's huge page would
-    /// stay empty, since the next of its length does not fit there.
+    /// Takes the dirty frames at the end of what was touched with clean ones behind them, where huge pages are
+    /// asked for and no whole unit is dirty that could move to a place of the run's own: else what is left of
+    /// the last run's huge page would stay empty, since the next of its length does not fit there.
     fn take_at_end(
         &mut self,
         frames: usize,
@@ -160,12 +160,12 @@ impl Region {
         let end = FrameId(self.touched);
         let (first, length) = self.dirty.last_run(end)?;
         let has_unit = self.dirty.longest().is_some_and(|(_, length)| length >= UNIT_FRAMES);
-        if has_unit || first.0 + length != end.0 || length >= frames {
+        let is_last = first.0 + length == end.0 && length < frames;
+        if has_unit || !is_last || !self.is_huge_from(end) {
             return None;
         }
         let last = first.0 + frames;
-        let unit = if self.is_huge_from(end) { UNIT_FRAMES } else { 1 };
-        let bare_frames = align_up(last, unit) - end.0;
+        let bare_frames = align_up(last, UNIT_FRAMES) - end.0;
         self.take_behind(end, bare_frames, source, view)?;
         let left = end.0 + bare_frames - last;
         if left > 0 {
