@@ -121,6 +121,35 @@ impl Process {
         Watched::begin(self, special).malloc(bytes, kind)
     }
 
+    /// Holds the locks of this front across a fork; those of the others nobody ever takes.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn special_before_fork(&'static self, special: &'static Special) {
+        if special.hardened {
+            return self.hardened.before_fork();
+        }
+        self.profile.before_fork();
+        self.guard.before_fork();
+    }
+
+    /// Frees them in the parent and in the child.
+    ///
+    /// # Safety
+    /// This thread, or the one it is the copy of, called
+    /// [`special_before_fork`](Self::special_before_fork) with the same front.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn special_after_fork(&'static self, special: &'static Special) {
+        if special.hardened {
+            // SAFETY: the caller's promise.
+            return unsafe { self.hardened.after_fork() };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.guard.after_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.profile.after_fork() };
+    }
+
     /// Frees an object that the fast path has left alone.
     ///
     /// # Safety

@@ -11,7 +11,9 @@ impl Process {
     pub fn before_fork(&'static self) {
         let word = cache_word();
         set_cache_word(inside_word());
-        self.hold_special();
+        if let Some(special) = self.special() {
+            self.special_before_fork(special);
+        }
         self.exit_key_lock.lock_for_fork();
         self.heap.before_fork();
         self.forking_word.store(word.as_ptr(), Ordering::Relaxed);
@@ -38,39 +40,12 @@ impl Process {
         unsafe { self.heap.after_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.exit_key_lock.unlock() };
-        // SAFETY: the caller's promise.
-        unsafe { self.free_special() };
+        if let Some(special) = self.special() {
+            // SAFETY: the caller's promise; a front that is on stays on.
+            unsafe { self.special_after_fork(special) };
+        }
         if let Some(word) = NonNull::new(word) {
             self.leave(word);
-        }
-    }
-    /// Holds the locks of the special front that is on; those of the others nobody ever takes.
-    fn hold_special(&'static self) {
-        match self.special() {
-            None => {}
-            Some(special) if special.hardened => self.hardened.before_fork(),
-            Some(_) => {
-                self.profile.before_fork();
-                self.guard.before_fork();
-            }
-        }
-    }
-
-    /// Frees them: a front that is on stays on, so they are the same.
-    ///
-    /// # Safety
-    /// As [`after_fork`](Self::after_fork).
-    unsafe fn free_special(&'static self) {
-        match self.special() {
-            None => {}
-            // SAFETY: the caller's promise.
-            Some(special) if special.hardened => unsafe { self.hardened.after_fork() },
-            Some(_) => {
-                // SAFETY: the caller's promise.
-                unsafe { self.guard.after_fork() };
-                // SAFETY: the caller's promise.
-                unsafe { self.profile.after_fork() };
-            }
         }
     }
 }
