@@ -18,6 +18,7 @@ mod abi;
 mod background;
 mod config;
 mod cxx;
+mod dlopen;
 mod finding;
 mod fork;
 mod gzip;

@@ -15,7 +15,7 @@ use hectare::Front;
 use crate::HEAP;
 use crate::config::{self, Config};
 use crate::once::Once;
-use crate::{background, fork, mode, profile, report, signals, special};
+use crate::{background, dlopen, fork, mode, profile, report, signals, special};
 
 static CONFIG: Once<Config> = Once::new();
 
@@ -26,6 +26,7 @@ pub(crate) fn config() -> &'static Config {
 
 extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environment: Environment) {
     fork::enter_handlers();
+    dlopen::find_next();
     // SAFETY: glibc passes the process's environment to constructors.
     let mut config = unsafe { config::read(environment) };
     if config.hugetlb_mib > 0 {

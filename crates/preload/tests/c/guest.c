@@ -22,6 +22,12 @@ void guest_work(void) {
     churn();
 }
 
+/* Frees an object of the caller's and returns one that the caller is to free. */
+void *guest_exchange(void *object) {
+    free(object);
+    return malloc(100);
+}
+
 #ifndef GUEST_WITHOUT_HANDLERS
 __attribute__((constructor)) static void enter_handlers(void) {
     pthread_atfork(churn, churn, churn);

@@ -1,5 +1,6 @@
 /* Allocation before main, after main, in forked children, under signals. */
 #include "check.h"
+#include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -38,12 +39,13 @@ static void reap(pid_t child) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %#x", status);
 }
 
-static void *early;
+static void *early, *early_handle;
 
 static void before_all(void) {
     early = malloc(1000);
     if (early) memset(early, 7, 1000);
     free(malloc(100000));
+    early_handle = dlopen(NULL, RTLD_NOW);
 }
 
 /* Runs before every constructor of every library. */
@@ -51,6 +53,7 @@ __attribute__((section(".preinit_array"), used)) static void (*preinit)(void) = 
 
 static void preinit_allocates(void) {
     CHECK(early && ((char *)early)[999] == 7);
+    CHECK(early_handle && dlsym(early_handle, "malloc") == malloc);
     free(early);
 }
 

@@ -28,6 +28,23 @@ static void cycle(void) {
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
 }
 
+/* A library that would find the C library's functions before ours, looked for where the program's own
+   RUNPATH says. */
+static void deep(void) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_DEEPBIND);
+    CHECK(library, "%s", dlerror());
+    void *(*exchange)(void *) = (void *(*)(void *))dlsym(library, "guest_exchange");
+    CHECK(exchange);
+    for (size_t bytes = 1; bytes < 5000000; bytes = bytes * 3 + 1) {
+        void *given = malloc(bytes);
+        CHECK(given);
+        void *got = exchange(given);
+        CHECK(got);
+        free(got);
+    }
+    dlclose(library);
+}
+
 static void *(*borrowed_malloc)(size_t);
 static void (*borrowed_free)(void *);
 
@@ -61,7 +78,7 @@ static void borrow(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {CASE(cycle), CASE(borrow)};
+    static const struct test_case cases[] = {CASE(cycle), CASE(deep), CASE(borrow)};
     CHECK(argc > 2);
     path = argv[2];
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

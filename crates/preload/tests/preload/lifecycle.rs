@@ -30,6 +30,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("lifecycle::constructor_before_ours", &["cc"], || guest_preloaded(true));
     suite.test_with("lifecycle::constructor_after_ours", &["cc"], || guest_preloaded(false));
     suite.test_with("lifecycle::dlopen_dlclose", &["cc"], dlopen_dlclose);
+    suite.test_with("lifecycle::dlopen_deepbind", &["cc"], dlopen_deepbind);
     suite.test_with("lifecycle::loaded_by_dlopen", &["cc"], loaded_by_dlopen);
 }
 
@@ -49,6 +50,16 @@ fn guest_preloaded(first: bool) -> Outcome {
 fn dlopen_dlclose() -> Outcome {
     let mut command = preloaded(program("loader.c")?);
     run(command.arg("cycle").arg(guest()?))?.well().map(drop)
+}
+
+/// The guest is named without its folder, which only the RUNPATH of the program tells: so the linker
+/// must still see who calls.
+fn dlopen_deepbind() -> Outcome {
+    let guest = guest()?;
+    let name = guest.file_name().ok_or("the guest has no name")?;
+    let runpath = ["-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN"];
+    let mut command = preloaded(compile("loader.c", &runpath, "-runpath")?);
+    run(command.arg("deep").arg(name))?.well().map(drop)
 }
 
 /// Not preloaded: the library itself is opened by a program that runs, and used by its names.
