@@ -5,8 +5,9 @@
 //! of slabs that were given back hold nothing, and count as no use) and at least
 //! [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot, so that a program that then falls
 //! idle holds little. A program in the midst of its work would fault for nothing: so as much
-//! as is in use may stay, and more by each frame that faults anew (*regret*), as long as no more
-//! is resident than an eighth above what was lately in use at once. That peak and regret halve
+//! as is in use may stay (but not when a run from 32 MiB on is freed, of which few come again), and
+//! more by each frame that faults anew (*regret*), as long as no more is resident than an eighth above
+//! what was lately in use at once. That peak and regret halve
 //! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back.
 //! When clean frames must be taken although dirty ones are there (too small, or in the wrong
 //! place), whole units of those move to where they are needed (`region/units.rs`), and of what is left
@@ -17,6 +18,7 @@ use core::sync::atomic::Ordering;
 use hectare_pages::System;
 
 use super::{Backend, State};
+use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, Region};
 
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
@@ -116,28 +118,31 @@ impl<S: System> Backend<S> {
                 huge.age(&self.source);
             }
         }
-        self.give_back_excess(state);
+        let is_huge = frames >= MIN_HUGE_BYTES / FRAME_BYTES;
+        self.give_back_beyond(state, if is_huge { 0 } else { self.held_frames(state) });
     }
 
-    /// Gives back what is dirty beyond the allowance. Returns how many frames went.
-    pub(super) fn give_back_excess(&self, state: &mut State) -> usize {
+    /// Gives back what is dirty beyond the allowance of a program in the midst of its work, which is at
+    /// least `busy_frames`. Returns how many frames went.
+    #[inline(never)]
+    fn give_back_beyond(&self, state: &mut State, busy_frames: usize) -> usize {
         // The usual case, before the clock is asked.
         let dirty = state.dirty_frames();
         if dirty <= state.least_allowance_frames(self.held_frames(state)) {
             return 0;
         }
-        let allowance = self.allowance(state);
+        let allowance = self.allowance(state, busy_frames);
         let is_over = dirty > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES;
         if is_over { self.decommit(state, allowance) } else { 0 }
     }
 
     /// How many dirty frames may stay when memory was freed.
-    pub(super) fn allowance(&self, state: &mut State) -> usize {
+    fn allowance(&self, state: &mut State, busy_frames: usize) -> usize {
         self.age(state);
         let held = self.held_frames(state);
         state
             .least_allowance_frames(held)
-            .max(state.headroom_frames(held).min(held + state.regret_frames))
+            .max(state.headroom_frames(held).min(busy_frames + state.regret_frames))
     }
 
     /// For each half-life that has passed, halves regret and peak, and gives back half of what lay
@@ -169,7 +174,8 @@ impl<S: System> Backend<S> {
         let huge = self.huge.lock().age(&self.source);
         let mut state = self.state.lock();
         let idle = self.age(&mut state);
-        huge + (idle + self.give_back_excess(&mut state)) * FRAME_BYTES
+        let busy_frames = self.held_frames(&state);
+        huge + (idle + self.give_back_beyond(&mut state, busy_frames)) * FRAME_BYTES
     }
 
     pub(super) fn decommit(&self, state: &mut State, keep: usize) -> usize {
