@@ -372,6 +372,7 @@ impl<S: System> Backend<S> {
 
 impl State {
     /// Counts a run that was `before` frames long and now is `after`, if it is as long as huge objects.
+    #[inline(never)]
     fn note_length(&mut self, before: usize, after: usize) {
         const LEAST: usize = MIN_HUGE_BYTES / FRAME_BYTES;
         if before >= LEAST {

@@ -298,7 +298,7 @@ impl Bin {
             // SAFETY: a neighbour on a list of this bin, whose lock is held; not `slab` itself.
             Some(previous) => unsafe { previous.get() }.next = slab.next,
             None => {
-                debug_assert_eq!(self.groups[usize::from(slab.group) % GROUPS], Some(name));
+                debug_assert!(self.groups[usize::from(slab.group) % GROUPS] == Some(name));
                 self.groups[usize::from(slab.group) % GROUPS] = slab.next;
             }
         }

@@ -64,7 +64,7 @@ impl DirtyFrames {
     /// Adds frames that are not there.
     pub(crate) fn give(&mut self, first: FrameId, frames: usize) {
         let given = self.frames.free_range(first, frames);
-        debug_assert!(given.is_ok(), "{first:?} + {frames}: {given:?}");
+        debug_assert!(given.is_ok(), "they are there already");
         let Some((start, length)) = self.frames.free_run_around(first) else { return };
         self.forget(start.0, start.0 + length);
         self.note(start.0, start.0 + length);

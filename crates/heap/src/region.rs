@@ -234,6 +234,7 @@ impl Region {
     }
 
     /// Sees to it that clean frames just taken may be used; gives them back where memory is out.
+    #[inline(never)]
     fn touch_clean(
         &mut self,
         first: FrameId,
@@ -274,6 +275,7 @@ impl Region {
     }
 
     /// Takes the clean frames `first` and those behind it, if they are clean.
+    #[inline(never)]
     fn take_behind(
         &mut self,
         first: FrameId,
@@ -356,9 +358,10 @@ impl Region {
     }
 
     /// Takes back frames that read as zero.
+    #[inline(never)]
     fn give_clean(&mut self, first: FrameId, frames: usize) {
         let given = self.clean.free_range(first, frames);
-        debug_assert!(given.is_ok(), "{first:?} + {frames}: {given:?}");
+        debug_assert!(given.is_ok(), "they are there already");
     }
 
     /// The length in frames that [`set_run_length`](Self::set_run_length) noted.

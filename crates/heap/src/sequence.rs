@@ -50,7 +50,7 @@ impl Word {
 
     pub(crate) fn new(batch: Batch) -> Self {
         let address = batch.head.as_ptr().as_ptr().expose_provenance();
-        debug_assert!(address >> 48 == 0 && batch.count < 1 << 16, "{batch:?}");
+        debug_assert!(address >> 48 == 0 && batch.count < 1 << 16);
         Self(address << 16 | batch.count)
     }
 
