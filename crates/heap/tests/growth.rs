@@ -83,8 +83,10 @@ fn buffers_that_grow_use_the_same_memory() {
         assert_eq!(heap.stats().huge_objects, 0, "a block that goes back when it is freed");
         give(&mut front, [buffer]);
         committed.push(heap.stats().committed_bytes);
-        assert!(heap.stats().dirty_bytes >= 6 * MIB, "{}", heap.stats().dirty_bytes);
+        let dirty_bytes = heap.stats().dirty_bytes;
+        assert!((6 * MIB..=18 * MIB).contains(&dirty_bytes), "{dirty_bytes}");
     }
+    // Until what the first have left suffices, the next are laid beside it.
     assert_eq!(committed[5], committed[9], "{committed:?}");
     drop(front);
     check_released(&heap);

@@ -6,7 +6,7 @@
 //!
 //! A process of one thread holds nothing: nobody else can have a lock. The locks of all bins and
 //! pools lie on some twenty-five pages, which would be written to in both processes after the copy:
-//! 53 faults of a shell's 90 for each fork.
+//! most of what a shell's fork faults (docs/malloc-trials.md).
 //!
 //! What `prepare` found, the handlers behind the copy go by, whatever has changed since.
 

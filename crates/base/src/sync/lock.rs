@@ -97,7 +97,7 @@ impl<T, P: Park> Lock<T, P> {
     #[inline]
     pub fn lock(&self) -> LockGuard<'_, T, P> {
         if !self.try_take() {
-            self.lock_slow();
+            take_slow::<P>(&self.state);
         }
         LockGuard { lock: self }
     }
@@ -125,37 +125,43 @@ impl<T, P: Park> Lock<T, P> {
 
     #[inline]
     fn try_take(&self) -> bool {
-        self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    #[cold]
-    fn lock_slow(&self) {
-        for look in 0..SPINS + YIELDS {
-            if self.state.load(Ordering::Relaxed) == FREE && self.try_take() {
-                return;
-            }
-            if look < SPINS {
-                hint::spin_loop();
-            } else {
-                P::give_way();
-            }
-        }
-        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            P::wait(&self.state, CONTENDED);
-        }
+        try_take(&self.state)
     }
 
     #[inline]
     fn release(&self) {
         if self.state.swap(FREE, Ordering::Release) == CONTENDED {
-            self.wake();
+            wake::<P>(&self.state);
         }
     }
+}
 
-    #[cold]
-    fn wake(&self) {
-        P::wake_one(&self.state);
+#[inline]
+fn try_take(state: &AtomicU32) -> bool {
+    state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// Waits until the lock of this word is free and takes it: one function, whatever the lock is around.
+#[cold]
+fn take_slow<P: Park>(state: &AtomicU32) {
+    for look in 0..SPINS + YIELDS {
+        if state.load(Ordering::Relaxed) == FREE && try_take(state) {
+            return;
+        }
+        if look < SPINS {
+            hint::spin_loop();
+        } else {
+            P::give_way();
+        }
     }
+    while state.swap(CONTENDED, Ordering::Acquire) != FREE {
+        P::wait(state, CONTENDED);
+    }
+}
+
+#[cold]
+fn wake<P: Park>(state: &AtomicU32) {
+    P::wake_one(state);
 }
 
 /// Access to the value of a held [`Lock`]; dropping it frees the lock.

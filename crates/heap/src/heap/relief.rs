@@ -17,7 +17,7 @@ const IDLE_SHARE: usize = 64;
 const MIN_IDLE_BYTES: usize = 1 << 20;
 
 /// Hardly anything is left in the slabs where so many times what is live lies idle.
-const SPARSE: usize = 16;
+const LITTLE_SHARE: usize = 16;
 
 /// The clock is asked at each so manieth call that has neither taken from slabs nor given to them.
 const IDLE_RELIEFS: u8 = 16;
@@ -80,7 +80,7 @@ impl<S: System> Heap<S> {
             self.pace.settle();
             return false;
         }
-        self.pace.has_settled(self.source().now_ms()) || idle_bytes / SPARSE > live_bytes
+        self.pace.has_settled(self.source().now_ms()) || idle_bytes / LITTLE_SHARE > live_bytes
     }
 
     /// Whether much has been freed since the last scavenge, or much has become idle.

@@ -21,6 +21,7 @@ impl Region {
         let before = self.dirty.count();
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         if self.plain_until == 0 && self.huge_from < self.frontier && page_frames == 1 {
+            // Among many short runs the search for a unit would take longer than what goes back.
             if self.dirty.longest().is_some_and(|(_, frames)| frames >= UNIT_FRAMES) {
                 self.decommit_units(UNIT_FRAMES, keep, source);
             }

@@ -55,14 +55,14 @@ impl Region {
             return None;
         }
         let whole = align_up(frames, UNIT_FRAMES);
-        let first = take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
-        if first.0 >= self.touched {
-            self.give_clean(first, whole);
-            if let Some(run) = self.take_at_end(frames, source, view) {
-                return Some(run);
-            }
-            self.clean.reserve(first, whole).ok()?;
-        }
+        // Units that have gone, what is left of the last one, or new ones.
+        let first = match self.clean.alloc_range(whole, UNIT_FRAMES, self.touched) {
+            Ok(gone) => gone,
+            Err(_) => match self.take_at_end(frames, source, view) {
+                Some(run) => return Some(run),
+                None => take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?,
+            },
+        };
         let again_frames = self.touched_of(first, whole);
         self.touch_clean(first, whole, source, view).ok()?;
         let moved = self.move_dirty(first, whole, source)?;

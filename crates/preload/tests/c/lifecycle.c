@@ -280,9 +280,8 @@ static double faults_of_a_fork(void) {
 }
 
 /* A process of one thread takes no lock for a fork: those lie on many pages, each written to in both
-   processes. glibc says how many threads there are since 2.32. */
+   processes. */
 static void fork_of_one_thread_touches_little(void) {
-#if __GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 32)
     churn(1, 3000);
     double alone = faults_of_a_fork();
     pthread_t thread;
@@ -290,7 +289,6 @@ static void fork_of_one_thread_touches_little(void) {
     double beside_another = faults_of_a_fork();
     pthread_join(thread, NULL);
     CHECK(alone + 25 < beside_another, "%.1f alone, %.1f with two threads", alone, beside_another);
-#endif
 }
 
 #if __GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 34)
