@@ -31,6 +31,7 @@ mod tests;
 mod units;
 mod view;
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -72,6 +73,8 @@ pub(crate) struct Region {
     /// Clean frames that were taken for long runs.
     filled_frames: usize,
     filling: Filling,
+    /// What came with the last units and nobody has had since, in frames from the start.
+    fresh: Range<usize>,
     dear_blocks: DearBlocks,
     clean: Bitset<'static>,
     dirty: DirtyFrames,
@@ -153,13 +156,14 @@ impl Region {
     ) -> Result<Run, Refusal> {
         match wanted {
             Wanted::Run { frames, align, fills } => {
-                let is_sparse = self.is_for_sparse(frames);
+                let is_plain = self.is_for_plain(frames);
                 let frontier = self.frontier;
-                let run = self.take_run(frames, align, fills && !is_sparse, source, view)?;
-                if fills {
-                    self.filling.note_taken(&run);
+                let run = self.take_run(frames, align, fills && !is_plain, source, view)?;
+                let is_fresh = self.note_fresh(&run);
+                if fills && is_fresh {
+                    self.filling.note_taken(&run, source);
                 }
-                if is_sparse {
+                if is_plain {
                     self.stay_plain(frontier, source);
                 } else if fills && run.bare_frames > 0 && frames >= LONG_FRAMES {
                     self.note_filled(run, source);
@@ -168,6 +172,16 @@ impl Region {
             }
             Wanted::Slab => self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view),
         }
+    }
+
+    /// Whether nobody has had the memory of a run that was just taken, as far as is known.
+    fn note_fresh(&mut self, run: &Run) -> bool {
+        let first = self.frame_of(run.start);
+        let is_of_unit = self.fresh.contains(&first);
+        if is_of_unit {
+            self.fresh.start = first + run.frames;
+        }
+        is_of_unit || run.clean
     }
 
     fn take_run(

@@ -304,6 +304,20 @@ unsafe impl PageSource for Os {
         });
     }
 
+    /// The kernel compares: a call that moves none of those who wait at a word to another one, if the
+    /// word is zero. What is inaccessible is an error to it, not a fault.
+    fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
+        let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
+        let (word, none) = (start.as_ptr(), 0_usize);
+        keep_errno(|| {
+            // SAFETY: nobody is woken or moved, and the word is only read.
+            match unsafe { libc::syscall(libc::SYS_futex, word, operation, none, none, word, 0) } {
+                0 => Some(true),
+                _ => (last_error() == libc::EAGAIN).then_some(false),
+            }
+        })
+    }
+
     unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { hugetlb::set_aside(start, bytes) }
@@ -398,6 +412,21 @@ mod tests {
                 assert_eq!(start.add(i * page).read(), expected, "page {i}");
             }
             Os.release(start, 16 * page);
+        }
+    }
+
+    #[test]
+    fn zeros_are_seen_from_outside() {
+        let page = Os.page_bytes();
+        let start = Os.reserve(2 * page, page).expect("address space");
+        // SAFETY: within the reservation; touched only once committed.
+        unsafe {
+            Os.commit(start, page).expect("memory");
+            start.add(5).write(1);
+            let is_zero = |offset| Os.is_zero(start.add(offset).cast());
+            let seen = [0, 4, 8, page].map(is_zero);
+            assert_eq!(seen, [Some(true), Some(false), Some(true), None]);
+            Os.release(start, 2 * page);
         }
     }
 

@@ -161,6 +161,14 @@ pub unsafe trait PageSource {
         let _ = (start, bytes, huge);
     }
 
+    /// Whether the four bytes at `start`, a multiple of four, are all zero now. Asked of memory that is in
+    /// use, which its owner may be writing to, or has made inaccessible. `None` (the default) where
+    /// that cannot be told.
+    fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
+        let _ = start;
+        None
+    }
+
     /// Commits the range, for good, with memory that was set aside for this: it is there whatever
     /// else the system does, and nothing of it goes back before the process ends.
     ///
@@ -235,6 +243,10 @@ unsafe impl<S: PageSource + ?Sized> PageSource for &S {
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).advise_huge(start, bytes, huge) }
+    }
+
+    fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
+        (**self).is_zero(start)
     }
 
     unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {

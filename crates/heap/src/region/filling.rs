@@ -2,17 +2,21 @@
 //!
 //! A buffer is often longer than what is ever put into it, and of clean memory nothing is there but
 //! what was touched. That is lost by huge pages, and where runs begin wherever there is room: then the
-//! fronts of some lie where the ends of others were, until all is there. So of the clean runs taken
-//! lately each is looked at when it comes back: in some pages of it, a word of each eighth. Where most of
-//! them still read as zero the region is *sparse*:
+//! fronts of some lie where the ends of others were, until all is there. So of the runs of fresh memory
+//! taken lately each is looked at when it comes back: in some pages of it, a word of each eighth. One
+//! that is still in use when sixteen more have been taken is looked at as it is, through the system,
+//! since its owner may write to it or have protected it; if its front reads as zero it is passed
+//! over, for it may yet be filled. Where most pages of either still read as zero
+//! - runs ask for no huge pages.
+//!
+//! Where it is those that came back the region is *sparse*:
 //! - runs begin at multiples of a slab, so that their fronts lie where fronts were;
 //! - a kept run serves requests down to half its length: what is not touched costs nothing, and what
 //!   was is still in the processor's cache;
-//! - runs ask for no huge pages;
 //! - more may stay dirty, and threads may keep more (`backend/keeping.rs`), since it holds little.
 //!
 //! To ask the system which pages are there would tell zeros from what was never written, but it is one
-//! call more that a sandbox may not know.
+//! call more that a sandbox may not know, and of a huge page all are there.
 
 use core::ptr::NonNull;
 
@@ -23,81 +27,141 @@ use super::huge_pages::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, Run, SLAB_FRAMES};
 
-/// How many runs are waited for at most; then the oldest is forgotten.
+/// How many runs are waited for at most; then the oldest is looked at in use.
 const AWAITED: usize = 16;
 
-/// How many pages of a run are looked at, and how many words of each.
+/// How many pages of a run are looked at, and how many words of each: of a run in use the fewer, since
+/// each is a call of 0.4 µs.
 const PAGES: usize = 8;
 const WORDS: usize = 8;
+const WORDS_IN_USE: usize = 2;
 
 /// After so many pages there is a verdict; of twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
 
+/// From then on each so manieth run is looked at in use.
+const LOOKED_AT: usize = 8;
+
 /// What was seen of the runs.
 #[derive(Debug)]
 pub(super) struct Filling {
-    /// Where runs begin that were clean when they were taken.
-    awaited: [Option<NonNull<u8>>; AWAITED],
+    /// Runs that held nothing when they were taken.
+    awaited: [Option<Awaited>; AWAITED],
     next: usize,
-    pages_seen: u32,
-    pages_filled: u32,
+    returned: Seen,
+    in_use: Seen,
+}
+
+/// How many pages were looked at, and how many of them were filled.
+#[derive(Debug)]
+struct Seen {
+    pages: u32,
+    filled: u32,
+}
+
+impl Seen {
+    const NOTHING: Self = Self { pages: 0, filled: 0 };
+
+    fn note(&mut self, filled_pages: usize) {
+        if self.pages >= 2 * MIN_PAGES_SEEN {
+            self.pages /= 2;
+            self.filled /= 2;
+        }
+        self.pages += PAGES as u32;
+        self.filled += filled_pages as u32;
+    }
+
+    /// Whether there is a verdict.
+    fn is_enough(&self) -> bool {
+        self.pages >= MIN_PAGES_SEEN
+    }
+
+    fn is_mostly_empty(&self) -> bool {
+        self.is_enough() && self.filled < self.pages / 2
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Awaited {
+    start: NonNull<u8>,
+    frames: usize,
+}
+
+impl Awaited {
+    /// In how many of [`PAGES`] pages one of `words` words is set, by `is_set`, which is asked of places
+    /// inside the run.
+    fn filled_pages(self, words: usize, is_set: impl Fn(NonNull<u8>) -> bool) -> usize {
+        let is_filled = |page: &usize| {
+            let first = page * self.frames / PAGES * FRAME_BYTES;
+            (0..words).any(|word| {
+                // SAFETY: within the run: page < PAGES, word < words.
+                is_set(unsafe { self.start.add(first + word * (FRAME_BYTES / words)) })
+            })
+        };
+        (0..PAGES).filter(is_filled).count()
+    }
 }
 
 impl Filling {
     pub(super) const fn new() -> Self {
-        Self { awaited: [None; AWAITED], next: 0, pages_seen: 0, pages_filled: 0 }
+        Self { awaited: [None; AWAITED], next: 0, returned: Seen::NOTHING, in_use: Seen::NOTHING }
     }
 
-    /// Whether most of what was asked for stayed untouched.
-    pub(super) fn is_sparse(&self) -> bool {
-        self.pages_seen >= MIN_PAGES_SEEN && self.pages_filled < self.pages_seen / 2
+    /// Notes that a run was taken that holds nothing, if it is worth a look, and looks at the one in whose
+    /// place it is waited for.
+    pub(super) fn note_taken(&mut self, run: &Run, source: &impl PageSource) {
+        if !(SLAB_FRAMES..UNIT_FRAMES).contains(&run.frames) {
+            return;
+        }
+        let awaited = Awaited { start: run.start, frames: run.frames };
+        let oldest = self.awaited[self.next % AWAITED].replace(awaited);
+        self.next = self.next.wrapping_add(1);
+        let is_time = !self.in_use.is_enough() || self.next.is_multiple_of(LOOKED_AT);
+        if let Some(oldest) = oldest.filter(|_| is_time) {
+            self.look_in_use(oldest, source);
+        }
     }
 
-    /// Notes that a run was taken, if it is worth a look.
-    pub(super) fn note_taken(&mut self, run: &Run) {
-        if run.clean && (SLAB_FRAMES..UNIT_FRAMES).contains(&run.frames) {
-            self.awaited[self.next % AWAITED] = Some(run.start);
-            self.next = self.next.wrapping_add(1);
+    #[inline(never)]
+    fn look_in_use(&mut self, run: Awaited, source: &impl PageSource) {
+        let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
+        if is_set(run.start) {
+            self.in_use.note(run.filled_pages(WORDS_IN_USE, is_set));
         }
     }
 
     /// Looks at a run that comes back, if it is waited for. Whether it was.
     ///
     /// # Safety
-    /// The `frames` frames from `start` are committed memory that nobody uses.
+    /// The frames of the run at `start` are committed memory that nobody uses.
     pub(super) unsafe fn look(&mut self, start: NonNull<u8>, frames: usize) -> bool {
-        let is_awaited = |awaited: &&mut Option<NonNull<u8>>| **awaited == Some(start);
-        let Some(awaited) = self.awaited.iter_mut().find(is_awaited) else { return false };
-        *awaited = None;
-        let is_filled = |page: &usize| {
-            let first = page * frames / PAGES * FRAME_BYTES;
-            (0..WORDS).any(|word| {
-                // SAFETY: within the run: page < PAGES, word < WORDS.
-                let word = unsafe { start.add(first + word * (FRAME_BYTES / WORDS)) };
-                // SAFETY: committed, aligned to a word, and nobody writes there.
-                unsafe { word.cast::<usize>().read() != 0 }
-            })
-        };
-        let filled = (0..PAGES).filter(is_filled).count();
-        if self.pages_seen >= 2 * MIN_PAGES_SEEN {
-            self.pages_seen /= 2;
-            self.pages_filled /= 2;
-        }
-        self.pages_seen += PAGES as u32;
-        self.pages_filled += filled as u32;
+        let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
+        let Some(place) = self.awaited.iter().position(is_it) else { return false };
+        self.awaited[place] = None;
+        let filled = Awaited { start, frames }.filled_pages(WORDS, |word| {
+            // SAFETY: committed, aligned to a word, and nobody writes there.
+            unsafe { word.cast::<usize>().read() != 0 }
+        });
+        self.returned.note(filled);
         true
     }
 }
 
 impl Region {
-    /// Whether most of what is in runs was never touched.
+    /// Whether most of what was in runs that came back was never touched.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.filling.is_sparse()
+        self.filling.returned.is_mostly_empty()
     }
 
-    /// Whether a run of `frames` frames that is asked for will stay untouched for the most part.
+    /// Whether a run of `frames` frames is likely to come back untouched for the most part.
     pub(super) fn is_for_sparse(&self, frames: usize) -> bool {
         (SLAB_FRAMES..UNIT_FRAMES).contains(&frames) && self.is_sparse()
+    }
+
+    /// Whether a run of `frames` frames that is asked for is likely to stay untouched for the most part.
+    pub(super) fn is_for_plain(&self, frames: usize) -> bool {
+        let is_empty = self.is_sparse() || self.filling.in_use.is_mostly_empty();
+        (SLAB_FRAMES..UNIT_FRAMES).contains(&frames) && is_empty
     }
 
     /// Does without huge pages in what was committed behind `frontier`, and where only long runs have

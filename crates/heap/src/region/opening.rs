@@ -85,6 +85,7 @@ impl Region {
             plain_until: 0,
             filled_frames: 0,
             filling: Filling::new(),
+            fresh: 0..0,
             dear_blocks: DearBlocks::new(),
             clean,
             dirty: DirtyFrames::new(dirty),

@@ -399,6 +399,40 @@ fn what_stays_untouched_is_sparse() {
 }
 
 #[test]
+fn runs_in_use_are_looked_at() {
+    for (frames, filled, is_plain) in
+        [(18, 18, false), (18, 12, false), (18, 6, true), (300, 100, true), (18, 0, false)]
+    {
+        let (mut region, view) = open();
+        let wanted = Wanted::Run { frames, align: 1, fills: true };
+        for _ in 0..32 {
+            let run = region.take(wanted, &Os, &view).expect("memory");
+            for frame in 0..filled {
+                // SAFETY: within the run.
+                unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
+            }
+        }
+        let seen = (region.is_for_plain(frames), region.is_for_sparse(frames), view.near());
+        assert_eq!(seen, (is_plain, false, Near::USUAL), "{filled} of {frames}");
+    }
+}
+
+#[test]
+fn runs_in_huge_pages_are_looked_at() {
+    let (mut region, view) = open();
+    take_units(&mut region, &view, 9, 1);
+    let wanted = Wanted::Run { frames: 18, align: 1, fills: true };
+    let mut dirty = 0;
+    while !region.is_for_plain(18) {
+        let run = region.take(wanted, &Os, &view).expect("memory");
+        // SAFETY: within the run.
+        unsafe { run.start.write(1) };
+        dirty += usize::from(!run.clean);
+    }
+    assert!((16..32).contains(&dirty), "{dirty} runs came with units");
+}
+
+#[test]
 fn sparse_runs_begin_where_slabs_do() {
     let (mut region, view) = open();
     use_runs(&mut region, &view, 72, 8);

@@ -77,6 +77,7 @@ impl Region {
             bare_frames -= left;
             self.give_clean(rest, left);
         }
+        self.fresh = first.0 + moved..first.0 + whole;
         let start = self.at(first);
         let again_frames = again_frames.min(bare_frames);
         Some(Run { start, frames, clean: moved == 0, bare_frames, again_frames, huge: false })
@@ -171,6 +172,7 @@ impl Region {
         if left > 0 {
             self.give(self.at(FrameId(last)), left);
         }
+        self.fresh.end = last + left;
         self.dirty
             .take_at(first, length)
             .then(|| Run { bare_frames, ..Run::holding(self.at(first), frames) })

@@ -210,6 +210,10 @@ unsafe impl PageSource for Strict {
         unsafe { Os.advise_huge(start, bytes, huge) }
     }
 
+    fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
+        Os.is_zero(start)
+    }
+
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
         let (from, to) = (start.addr().get(), start.addr().get() + bytes);
         self.check(bytes, from);
