@@ -47,6 +47,10 @@ const FRESH: usize = 32;
 const QUARANTINE: usize = 128;
 const QUARANTINE_BYTES: usize = 256 * 1024;
 
+/// Of a full quarantine one in so many is let out at once, the oldest: to give one back by itself costs two
+/// locks.
+const LET_OUT: usize = 8;
+
 /// The same for large objects, whose memory is given back at once: the bytes are address space.
 const LARGE_QUARANTINE: usize = 32;
 const LARGE_QUARANTINE_BYTES: usize = 256 << 20;
@@ -105,6 +109,26 @@ impl Slots {
         self.fresh.swap(at, last);
         self.fresh_len = last;
         self.fresh[last].take()
+    }
+
+    /// Lets the objects at `places` out of the quarantine, into their slabs.
+    fn let_out<S: System>(
+        &mut self,
+        heap: &Heap<S>,
+        class: ClassId,
+        places: impl Iterator<Item = usize>,
+    ) {
+        let mut list: Option<Batch> = None;
+        for object in places.filter_map(|place| self.quarantine[place].take()) {
+            if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
+                heap.misuse("free", object.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
+            }
+            object.link(list.map(|list| list.head), heap.key());
+            list = Some(Batch { head: object, count: 1 + list.map_or(0, |list| list.count) });
+        }
+        if let Some(list) = list {
+            heap.give_to_slabs(class, &[list]);
+        }
     }
 }
 
@@ -216,9 +240,10 @@ impl<S: System> Hardened<S> {
         let length = (QUARANTINE_BYTES / class.object_bytes()).clamp(1, QUARANTINE);
         let place = slots.freed % length;
         slots.freed = slots.freed.wrapping_add(1);
-        if let Some(oldest) = slots.quarantine[place].replace(object) {
-            let_out(heap, class, oldest);
+        if slots.quarantine[place].is_some() {
+            slots.let_out(heap, class, (0..length.div_ceil(LET_OUT)).map(|i| (place + i) % length));
         }
+        slots.quarantine[place] = Some(object);
     }
 
     /// A large object with a sealed page behind it.
@@ -287,12 +312,7 @@ impl<S: System> Hardened<S> {
     #[cold]
     pub(crate) fn release(&self, heap: &Heap<S>) {
         for class in ClassId::all() {
-            let mut slots = self.classes[class.index()].lock();
-            for place in 0..QUARANTINE {
-                if let Some(object) = slots.quarantine[place].take() {
-                    let_out(heap, class, object);
-                }
-            }
+            self.classes[class.index()].lock().let_out(heap, class, 0..QUARANTINE);
         }
         let mut large = self.large.lock();
         while large.bytes > 0 {
@@ -342,14 +362,6 @@ impl<S: System> Hardened<S> {
 fn slot_class(bytes: usize, align: usize) -> Option<ClassId> {
     ClassId::for_aligned(bytes, align.max(MIN_ALIGN))
         .filter(|class| class.object_bytes() <= MAX_SLOT_BYTES)
-}
-
-/// Lets an object out of the quarantine, into its slab.
-fn let_out<S: System>(heap: &Heap<S>, class: ClassId, object: FreeObject) {
-    if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
-        heap.misuse("free", object.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
-    }
-    heap.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
 }
 
 /// Gives a sealed large object to the heap.
