@@ -38,6 +38,11 @@ const BLOCKS_FROM_BYTES: usize = 4 << 20;
 /// serve whichever class asks next.
 const SIBLINGS_OF_GROWTH: usize = 4;
 
+/// Half as much is enough where a class has so many, a quarter of it: a program of few sizes, which is not
+/// going to stay that small.
+const EARLY_BLOCKS_FROM_BYTES: usize = 2 << 20;
+const SIBLINGS_OF_EARLY_GROWTH: usize = 8;
+
 /// A class that has so many slabs, 1.5 MiB, will fill much of a block by itself.
 const SIBLINGS_OF_MUCH: usize = 24;
 
@@ -126,15 +131,18 @@ impl Region {
 
     /// Whether a block is the place for the next slab of a class that has `siblings`.
     pub(crate) fn wants_block(&self, siblings: usize) -> bool {
-        if !self.has_blocks() {
-            return false;
-        }
+        let touched_bytes = self.touched * FRAME_BYTES;
         let dirty = self.dirty_frames();
         if dirty < SLAB_FRAMES {
-            return siblings >= SIBLINGS_OF_GROWTH;
+            return match touched_bytes {
+                BLOCKS_FROM_BYTES.. => siblings >= SIBLINGS_OF_GROWTH,
+                EARLY_BLOCKS_FROM_BYTES.. => siblings >= SIBLINGS_OF_EARLY_GROWTH,
+                _ => false,
+            };
         }
-        let is_large = self.touched >= LARGE_FROM_BYTES / FRAME_BYTES;
-        siblings >= if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_OF_MUCH }
+        let is_large = touched_bytes >= LARGE_FROM_BYTES;
+        self.has_blocks()
+            && siblings >= if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_OF_MUCH }
             && !self.is_huge_from(FrameId(self.touched))
             && dirty <= FEW_FRAMES
             && self.dirty.longest().is_none_or(|(_, frames)| frames < SLAB_FRAMES)

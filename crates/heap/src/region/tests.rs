@@ -399,6 +399,16 @@ fn what_stays_untouched_is_sparse() {
 }
 
 #[test]
+fn a_heap_of_few_sizes_has_blocks_early() {
+    let (mut region, view) = open();
+    for (more, wanting) in [(31, None), (1, Some(8)), (31, Some(8)), (1, Some(4))] {
+        take_slabs(&mut region, &view, more);
+        let least = (0..=12).find(|&siblings| region.wants_block(siblings));
+        assert_eq!(least, wanting, "{} KiB touched", region.touched * 4);
+    }
+}
+
+#[test]
 fn runs_in_use_are_looked_at() {
     for (frames, filled, is_plain) in
         [(18, 18, false), (18, 12, false), (18, 6, true), (300, 100, true), (18, 0, false)]
