@@ -43,13 +43,13 @@ const MAX_SLOT_BYTES: usize = 8 * 1024;
 /// Among how many slots the next object is drawn.
 const FRESH: usize = 32;
 
-/// How many objects of a class are in quarantine at most, and how many bytes of them.
-const QUARANTINE: usize = 128;
-const QUARANTINE_BYTES: usize = 256 * 1024;
-
 /// Of a full quarantine one in so many is let out at once, the oldest: to give one back by itself costs two
 /// locks.
 const LET_OUT: usize = 8;
+
+/// How many objects of a class are in quarantine at most, and how many bytes of them.
+const QUARANTINE: usize = 128;
+const QUARANTINE_BYTES: usize = 256 * 1024;
 
 /// The same for large objects, whose memory is given back at once: the bytes are address space.
 const LARGE_QUARANTINE: usize = 32;
