@@ -269,7 +269,7 @@ impl<S: System> Backend<S> {
         // SAFETY: the run begins in this region, and is being given back.
         unsafe { self.views[index].mark_run(start.addr().get(), ClassId::NONE) };
         // SAFETY: as above.
-        unsafe { region.give_run(start, frames, &self.views[index]) };
+        unsafe { region.give_run(start, frames, &self.source, &self.views[index]) };
         state.note_length(frames, 0);
         self.gave(state, frames);
     }

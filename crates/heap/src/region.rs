@@ -340,11 +340,19 @@ impl Region {
     ///
     /// # Safety
     /// Nobody uses what is in it.
-    pub(crate) unsafe fn give_run(&mut self, start: NonNull<u8>, frames: usize, view: &RegionView) {
+    pub(crate) unsafe fn give_run(
+        &mut self,
+        start: NonNull<u8>,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) {
         // SAFETY: the caller's promise; what was in use is committed.
-        if unsafe { self.filling.look(start, frames) } {
-            let is_sparse = self.is_sparse();
-            view.set_near(if is_sparse { Near::WIDE } else { Near::USUAL });
+        if let Some(shows_long_are_untouched) = unsafe { self.filling.look(start, frames) } {
+            if shows_long_are_untouched {
+                return self.give_untouched(start, frames, source);
+            }
+            view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });
         }
         let first = self.frame_of(start);
         if self.cached.frames() + frames > MAX_CACHED_FRAMES {

@@ -5,6 +5,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops runs 60000 60000 64
      LD_PRELOAD=target/release/libhectare.so ./loops table
      LD_PRELOAD=target/release/libhectare.so ./loops blocks 1048592 60 1048592
+     LD_PRELOAD=target/release/libhectare.so ./loops first 4456448 100000 1000000
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
      LD_PRELOAD=target/release/libhectare.so ./loops scratch 4 8 1
@@ -14,6 +15,8 @@
    table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random
    blocks BYTES COUNT WRITTEN   COUNT blocks of BYTES, none of which is freed, of which the first WRITTEN are written: the most
                          that was resident, over what is asked for
+   first BYTES WRITTEN MORE   a block of BYTES, of which the first WRITTEN are written and which is freed between MORE bytes in
+                         objects of 100 and as many again: the most that was resident
    buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
                          are written
    threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
@@ -97,6 +100,17 @@ static void blocks(size_t bytes, size_t count, size_t written) {
     getrusage(RUSAGE_SELF, &usage);
     printf("%ld MiB resident at most, %.2f of %zu MiB\n", usage.ru_maxrss >> 10, usage.ru_maxrss * 1024.0 / (bytes * count),
            bytes * count >> 20);
+}
+
+static void first(size_t bytes, size_t written, size_t more) {
+    char *block = memset(malloc(bytes), 1, written < bytes ? written : bytes);
+    for (int half = 0; half < 2; half++) {
+        for (size_t taken = 0; taken < more; taken += 100) memset(malloc(100), 1, 100);
+        if (half == 0) free(block);
+    }
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%.1f MiB resident at most\n", usage.ru_maxrss / 1024.0);
 }
 
 static const int buffer_pairs = 40000;
@@ -240,10 +254,11 @@ int main(int argc, char **argv) {
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 5 && strcmp(argv[1], "blocks") == 0 && number[0] > 0 && number[1] > 0) blocks(number[0], number[1], number[2]);
+    else if (argc == 5 && strcmp(argv[1], "first") == 0 && number[0] > 0) first(number[0], number[1], number[2]);
     else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
     else if (argc == 5 && strcmp(argv[1], "scratch") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] >= 8)
         scratch(number[0], number[1], number[2]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | blocks BYTES COUNT WRITTEN | buffers N | threads N | scratch N BYTES EACH\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | buffers N | threads N | scratch N BYTES EACH\n"), 2;
     return 0;
 }

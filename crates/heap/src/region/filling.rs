@@ -15,6 +15,11 @@
 //!   was is still in the processor's cache;
 //! - more may stay dirty, and threads may keep more (`backend/keeping.rs`), since it holds little.
 //!
+//! Of runs of a huge page or more most programs have few, so the first that comes back is a verdict. Where
+//! most of it was never touched it goes back to the system as a whole: as dirty memory, what is not there
+//! would be used before what is. If only long runs had asked for huge pages nobody does any longer; and the
+//! next long ones do not ask, until others have come back filled.
+//!
 //! To ask the system which pages are there would tell zeros from what was never written, but it is one
 //! call more that a sandbox may not know, and of a huge page all are there.
 
@@ -50,6 +55,8 @@ pub(super) struct Filling {
     next: usize,
     returned: Seen,
     in_use: Seen,
+    /// Of runs of a huge page or more.
+    long: Seen,
 }
 
 /// How many pages were looked at, and how many of them were filled.
@@ -77,7 +84,11 @@ impl Seen {
     }
 
     fn is_mostly_empty(&self) -> bool {
-        self.is_enough() && self.filled < self.pages / 2
+        self.is_enough() && self.is_emptier()
+    }
+
+    fn is_emptier(&self) -> bool {
+        self.filled < self.pages / 2
     }
 }
 
@@ -104,13 +115,19 @@ impl Awaited {
 
 impl Filling {
     pub(super) const fn new() -> Self {
-        Self { awaited: [None; AWAITED], next: 0, returned: Seen::NOTHING, in_use: Seen::NOTHING }
+        Self {
+            awaited: [None; AWAITED],
+            next: 0,
+            returned: Seen::NOTHING,
+            in_use: Seen::NOTHING,
+            long: Seen::NOTHING,
+        }
     }
 
     /// Notes that a run was taken that holds nothing, if it is worth a look, and looks at the one in whose
     /// place it is waited for.
     pub(super) fn note_taken(&mut self, run: &Run, source: &impl PageSource) {
-        if !(SLAB_FRAMES..UNIT_FRAMES).contains(&run.frames) {
+        if run.frames < SLAB_FRAMES {
             return;
         }
         let awaited = Awaited { start: run.start, frames: run.frames };
@@ -125,25 +142,31 @@ impl Filling {
     #[inline(never)]
     fn look_in_use(&mut self, run: Awaited, source: &impl PageSource) {
         let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
-        if is_set(run.start) {
+        if run.frames < UNIT_FRAMES && is_set(run.start) {
             self.in_use.note(run.filled_pages(WORDS_IN_USE, is_set));
         }
     }
 
-    /// Looks at a run that comes back, if it is waited for. Whether it was.
+    /// Looks at a run that comes back, if it is waited for: whether it is the first of long ones to show that
+    /// most of them stays untouched.
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.
-    pub(super) unsafe fn look(&mut self, start: NonNull<u8>, frames: usize) -> bool {
+    pub(super) unsafe fn look(&mut self, start: NonNull<u8>, frames: usize) -> Option<bool> {
         let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
-        let Some(place) = self.awaited.iter().position(is_it) else { return false };
+        let place = self.awaited.iter().position(is_it)?;
         self.awaited[place] = None;
         let filled = Awaited { start, frames }.filled_pages(WORDS, |word| {
             // SAFETY: committed, aligned to a word, and nobody writes there.
             unsafe { word.cast::<usize>().read() != 0 }
         });
-        self.returned.note(filled);
-        true
+        if frames < UNIT_FRAMES {
+            self.returned.note(filled);
+            return Some(false);
+        }
+        let was_emptier = self.long.is_emptier();
+        self.long.note(filled);
+        Some(self.long.is_emptier() && !was_emptier)
     }
 }
 
@@ -160,8 +183,33 @@ impl Region {
 
     /// Whether a run of `frames` frames that is asked for is likely to stay untouched for the most part.
     pub(super) fn is_for_plain(&self, frames: usize) -> bool {
-        let is_empty = self.is_sparse() || self.filling.in_use.is_mostly_empty();
-        (SLAB_FRAMES..UNIT_FRAMES).contains(&frames) && is_empty
+        match frames {
+            UNIT_FRAMES.. => self.filling.long.is_emptier(),
+            SLAB_FRAMES.. => self.is_sparse() || self.filling.in_use.is_mostly_empty(),
+            _ => false,
+        }
+    }
+
+    /// Gives back to the system a long run of which most was never touched, and asks for no huge pages where
+    /// only such runs have asked for them.
+    pub(super) fn give_untouched(
+        &mut self,
+        start: NonNull<u8>,
+        frames: usize,
+        source: &impl PageSource,
+    ) {
+        let (first, bytes) = (FrameId(self.frame_of(start)), frames * FRAME_BYTES);
+        // SAFETY: the run is free, and lies below the frontier by invariant 2.
+        if unsafe { source.decommit(start, bytes) }.is_err() {
+            return self.give(start, frames);
+        }
+        self.give_clean(first, frames);
+        self.forget(first.0, frames, source);
+        self.stay_plain(self.frontier, source);
+        if !self.is_huge_from(first) {
+            // SAFETY: committed memory of this region.
+            unsafe { source.advise_huge(start, bytes, false) };
+        }
     }
 
     /// Does without huge pages in what was committed behind `frontier`, and where only long runs have

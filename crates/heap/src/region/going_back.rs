@@ -96,7 +96,7 @@ impl Region {
 
     /// Gives back the metadata of the clean frames around the `frames` frames at `first`, which
     /// have just become clean, as far as it fills pages.
-    fn forget(&self, first: usize, frames: usize, source: &impl PageSource) {
+    pub(super) fn forget(&self, first: usize, frames: usize, source: &impl PageSource) {
         let below = self.clean.previous_free_run(FrameId(first + frames));
         let above = self.clean.next_free_run(FrameId(first));
         let (Some((start, _)), Some((rest, length))) = (below, above) else { return };

@@ -10,8 +10,8 @@ use super::{FRAME_BYTES, Region, Run, SLAB_FRAMES};
 /// Runs of so many frames are long, 256 KiB.
 pub(super) const LONG_FRAMES: usize = 64;
 
-/// So many frames of them are many in a region that is long enough for blocks: a huge page's worth but for a slab.
-/// (From 1.75 MiB on `pareto` on four threads is a twentieth larger.)
+/// So many frames of them are many in a region that is long enough for blocks, of which one run makes half at
+/// most: a huge page's worth but for a slab. (From 1.75 MiB on `pareto` on four threads is a twentieth larger.)
 const MANY_FRAMES: usize = UNIT_FRAMES - SLAB_FRAMES;
 
 /// From which size on a region asks for huge pages anyhow: what is untouched of the last one is then a
@@ -33,7 +33,8 @@ impl Region {
     /// Notes that a long run was taken that its caller will fill. Where there are many, huge pages
     /// begin with its first whole unit, if they do not begin below.
     pub(super) fn note_filled(&mut self, run: Run, source: &impl PageSource) {
-        self.filled_frames = self.filled_frames.saturating_add(run.bare_frames);
+        self.filled_frames =
+            self.filled_frames.saturating_add(run.bare_frames.min(MANY_FRAMES / 2));
         let first = FrameId(align_up(self.frame_of(run.start), UNIT_FRAMES));
         let from = first.0 * FRAME_BYTES;
         let has_many = self.has_blocks() && self.filled_frames >= MANY_FRAMES;

@@ -62,6 +62,8 @@ fn runs_that_only_grow_lie_side_by_side() {
     for frames in [UNIT_FRAMES / 2 + 1, UNIT_FRAMES + 1, 2 * UNIT_FRAMES - 1] {
         let (mut region, view) = open();
         take(&mut region, &view, 4 * UNIT_FRAMES);
+        assert!(!region.is_huge_from(FrameId(region.touched)), "one run is not many");
+        take(&mut region, &view, UNIT_FRAMES);
         let mut end = region.touched;
         assert!(region.is_huge_from(FrameId(end)));
         for _ in 0..5 {
