@@ -347,14 +347,15 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) {
+        let first = self.frame_of(start);
+        let was_for_plain = self.is_for_plain(frames);
         // SAFETY: the caller's promise; what was in use is committed.
-        if let Some(shows_long_are_untouched) = unsafe { self.filling.look(start, frames) } {
-            if shows_long_are_untouched {
-                return self.give_untouched(start, frames, source);
+        if unsafe { self.filling.look(start, frames) } {
+            if frames >= UNIT_FRAMES && self.is_for_plain(frames) && !was_for_plain {
+                return self.give_untouched(FrameId(first), frames, source);
             }
             view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });
         }
-        let first = self.frame_of(start);
         if self.cached.frames() + frames > MAX_CACHED_FRAMES {
             self.uncache();
         }

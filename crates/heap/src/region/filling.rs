@@ -84,11 +84,11 @@ impl Seen {
     }
 
     fn is_mostly_empty(&self) -> bool {
-        self.is_enough() && self.is_emptier()
+        self.filled < self.pages / 2
     }
 
-    fn is_emptier(&self) -> bool {
-        self.filled < self.pages / 2
+    fn is_mostly_empty_for_sure(&self) -> bool {
+        self.is_enough() && self.is_mostly_empty()
     }
 }
 
@@ -147,33 +147,28 @@ impl Filling {
         }
     }
 
-    /// Looks at a run that comes back, if it is waited for: whether it is the first of long ones to show that
-    /// most of them stays untouched.
+    /// Looks at a run that comes back, if it is waited for. Whether it was.
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.
-    pub(super) unsafe fn look(&mut self, start: NonNull<u8>, frames: usize) -> Option<bool> {
+    pub(super) unsafe fn look(&mut self, start: NonNull<u8>, frames: usize) -> bool {
         let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
-        let place = self.awaited.iter().position(is_it)?;
+        let Some(place) = self.awaited.iter().position(is_it) else { return false };
         self.awaited[place] = None;
         let filled = Awaited { start, frames }.filled_pages(WORDS, |word| {
             // SAFETY: committed, aligned to a word, and nobody writes there.
             unsafe { word.cast::<usize>().read() != 0 }
         });
-        if frames < UNIT_FRAMES {
-            self.returned.note(filled);
-            return Some(false);
-        }
-        let was_emptier = self.long.is_emptier();
-        self.long.note(filled);
-        Some(self.long.is_emptier() && !was_emptier)
+        let seen = if frames < UNIT_FRAMES { &mut self.returned } else { &mut self.long };
+        seen.note(filled);
+        true
     }
 }
 
 impl Region {
     /// Whether most of what was in runs that came back was never touched.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.filling.returned.is_mostly_empty()
+        self.filling.returned.is_mostly_empty_for_sure()
     }
 
     /// Whether a run of `frames` frames is likely to come back untouched for the most part.
@@ -184,31 +179,27 @@ impl Region {
     /// Whether a run of `frames` frames that is asked for is likely to stay untouched for the most part.
     pub(super) fn is_for_plain(&self, frames: usize) -> bool {
         match frames {
-            UNIT_FRAMES.. => self.filling.long.is_emptier(),
-            SLAB_FRAMES.. => self.is_sparse() || self.filling.in_use.is_mostly_empty(),
+            UNIT_FRAMES.. => self.filling.long.is_mostly_empty(),
+            SLAB_FRAMES.. => self.is_sparse() || self.filling.in_use.is_mostly_empty_for_sure(),
             _ => false,
         }
     }
 
-    /// Gives back to the system a long run of which most was never touched, and asks for no huge pages where
-    /// only such runs have asked for them.
+    /// Gives back a long run of which most was never touched, and asks for no huge pages where only such
+    /// runs have asked for them.
     pub(super) fn give_untouched(
         &mut self,
-        start: NonNull<u8>,
+        first: FrameId,
         frames: usize,
         source: &impl PageSource,
     ) {
-        let (first, bytes) = (FrameId(self.frame_of(start)), frames * FRAME_BYTES);
-        // SAFETY: the run is free, and lies below the frontier by invariant 2.
-        if unsafe { source.decommit(start, bytes) }.is_err() {
-            return self.give(start, frames);
+        if !self.give_back(first, frames, source) {
+            return;
         }
-        self.give_clean(first, frames);
-        self.forget(first.0, frames, source);
         self.stay_plain(self.frontier, source);
         if !self.is_huge_from(first) {
             // SAFETY: committed memory of this region.
-            unsafe { source.advise_huge(start, bytes, false) };
+            unsafe { source.advise_huge(self.at(first), frames * FRAME_BYTES, false) };
         }
     }
 

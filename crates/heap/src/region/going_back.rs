@@ -50,14 +50,30 @@ impl Region {
             if !self.dirty.take_at(first, frames) {
                 return;
             }
-            let start = self.at(first);
-            // SAFETY: the frames are free, below the frontier by invariant 2, and just taken.
-            if unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_err() {
-                return self.give(start, frames);
+            if !self.give_back(first, frames, source) {
+                return;
             }
+        }
+    }
+
+    /// Gives frames that nobody uses back to the system: they are clean then. If it refuses they are dirty.
+    /// Whether they went.
+    pub(super) fn give_back(
+        &mut self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+    ) -> bool {
+        let start = self.at(first);
+        // SAFETY: in use by nobody, and below the frontier by invariant 2.
+        let went = unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_ok();
+        if went {
             self.give_clean(first, frames);
             self.forget(first.0, frames, source);
+        } else {
+            self.give(start, frames);
         }
+        went
     }
 
     /// Takes back an empty slab of whose frames `bare_frames` hold no memory. If these are half of them
@@ -70,11 +86,8 @@ impl Region {
         source: &impl PageSource,
     ) {
         let is_hollow = 2 * bare_frames >= SLAB_FRAMES && self.has_blocks();
-        // SAFETY: the slab is free, and lies below the frontier by invariant 2.
-        if is_hollow && unsafe { source.decommit(start, SLAB_FRAMES * FRAME_BYTES) }.is_ok() {
-            let first = self.frame_of(start);
-            self.give_clean(FrameId(first), SLAB_FRAMES);
-            self.forget(first, SLAB_FRAMES, source);
+        if is_hollow {
+            self.give_back(FrameId(self.frame_of(start)), SLAB_FRAMES, source);
         } else {
             self.give(start, SLAB_FRAMES);
         }
@@ -96,7 +109,7 @@ impl Region {
 
     /// Gives back the metadata of the clean frames around the `frames` frames at `first`, which
     /// have just become clean, as far as it fills pages.
-    pub(super) fn forget(&self, first: usize, frames: usize, source: &impl PageSource) {
+    fn forget(&self, first: usize, frames: usize, source: &impl PageSource) {
         let below = self.clean.previous_free_run(FrameId(first + frames));
         let above = self.clean.next_free_run(FrameId(first));
         let (Some((start, _)), Some((rest, length))) = (below, above) else { return };
