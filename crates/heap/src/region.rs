@@ -348,10 +348,10 @@ impl Region {
         view: &RegionView,
     ) {
         let first = self.frame_of(start);
-        let was_for_plain = self.is_for_plain(frames);
+        let were_untouched = self.filling.are_long_untouched();
         // SAFETY: the caller's promise; what was in use is committed.
         if unsafe { self.filling.look(start, frames) } {
-            if frames >= UNIT_FRAMES && self.is_for_plain(frames) && !was_for_plain {
+            if self.filling.are_long_untouched() && !were_untouched {
                 return self.give_untouched(FrameId(first), frames, source);
             }
             view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });

@@ -17,8 +17,10 @@
 //!
 //! Of runs of a huge page or more most programs have few, so the first that comes back is a verdict. Where
 //! most of it was never touched it goes back to the system as a whole: as dirty memory, what is not there
-//! would be used before what is. If only long runs had asked for huge pages nobody does any longer; and the
-//! next long ones do not ask, until others have come back filled.
+//! would be used before what is. If only long runs had asked for huge pages nobody does any longer. That is
+//! all: the next long runs have huge pages in their own units, for what reads as zero may have been filled
+//! with zeros, and the next be filled with something else. One more that comes back so is dirty memory, unless
+//! others have come back filled since: a program that has such a run again and again has its memory.
 //!
 //! To ask the system which pages are there would tell zeros from what was never written, but it is one
 //! call more that a sandbox may not know, and of a huge page all are there.
@@ -163,6 +165,11 @@ impl Filling {
         seen.note(filled);
         true
     }
+
+    /// Whether most of what was in long runs that came back was never touched.
+    pub(super) fn are_long_untouched(&self) -> bool {
+        self.long.is_mostly_empty()
+    }
 }
 
 impl Region {
@@ -178,15 +185,12 @@ impl Region {
 
     /// Whether a run of `frames` frames that is asked for is likely to stay untouched for the most part.
     pub(super) fn is_for_plain(&self, frames: usize) -> bool {
-        match frames {
-            UNIT_FRAMES.. => self.filling.long.is_mostly_empty(),
-            SLAB_FRAMES.. => self.is_sparse() || self.filling.in_use.is_mostly_empty_for_sure(),
-            _ => false,
-        }
+        let is_empty = self.is_sparse() || self.filling.in_use.is_mostly_empty_for_sure();
+        (SLAB_FRAMES..UNIT_FRAMES).contains(&frames) && is_empty
     }
 
     /// Gives back a long run of which most was never touched, and asks for no huge pages where only such
-    /// runs have asked for them.
+    /// runs have asked for them, until there are many again.
     pub(super) fn give_untouched(
         &mut self,
         first: FrameId,
@@ -196,6 +200,7 @@ impl Region {
         if !self.give_back(first, frames, source) {
             return;
         }
+        self.filled_frames = 0;
         self.stay_plain(self.frontier, source);
         if !self.is_huge_from(first) {
             // SAFETY: committed memory of this region.

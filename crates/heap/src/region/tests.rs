@@ -447,25 +447,21 @@ fn a_long_run_that_stays_untouched_goes_back() {
     let (mut region, view) = open();
     let frames = 2 * UNIT_FRAMES + 1;
     let wanted = Wanted::Run { frames, align: 1, fills: true };
-    let mut was_plain = false;
-    // How much of each is filled; whether the next is for plain pages; how much of it stays.
-    for (eighths, is_plain, stays) in
-        [(4, false, true), (3, true, false), (3, true, true), (8, false, true), (1, true, false)]
-    {
+    // How much of each is filled, and whether it stays.
+    for (eighths, stays) in [(4, true), (3, false), (3, true), (8, true), (1, false)] {
         region.decommit(0, &Os);
         let others = [0, 1].map(|_| region.take(wanted, &Os, &view).expect("memory"));
         let run = region.take(wanted, &Os, &view).expect("memory");
-        assert_eq!(region.huge_from >= HUGE_PAGES_FROM_BYTES, was_plain);
+        assert!(region.huge_from < HUGE_PAGES_FROM_BYTES, "there are many");
         for page in 0..eighths {
             // SAFETY: within the run.
             unsafe { run.start.add(page * run.frames / 8 * FRAME_BYTES).write(1) };
         }
+        let dirty = region.dirty_frames();
         // SAFETY: the run just taken.
         unsafe { region.give_run(run.start, run.frames, &Os, &view) };
-        assert_eq!(region.is_for_plain(frames), is_plain, "{eighths} eighths");
-        assert_eq!(region.dirty_frames() >= frames, stays, "{eighths} eighths");
-        assert!(stays || region.huge_from >= HUGE_PAGES_FROM_BYTES, "{eighths} eighths");
-        was_plain = is_plain;
+        assert_eq!(region.dirty_frames() - dirty, if stays { frames } else { 0 });
+        assert_eq!(region.huge_from < HUGE_PAGES_FROM_BYTES, stays, "{eighths} eighths");
         for run in others {
             region.give(run.start, run.frames);
         }
