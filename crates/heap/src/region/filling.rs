@@ -15,13 +15,14 @@
 //!   was is still in the processor's cache;
 //! - more may stay dirty, and threads may keep more (`backend/keeping.rs`), since it holds little.
 //!
-//! Of runs of a huge page or more most programs have few, so the first that comes back is a verdict, and
-//! none is looked at in use. Where most of it was never touched it goes back to the system as a whole: as
-//! dirty memory, what is not there would be used before what is. If only long runs had asked for huge pages
+//! Of runs of a huge page or more most programs have few, so the first that comes back is a verdict; none
+//! is looked at in use, and one whose front reads as zero tells nothing: its pages may have moved to
+//! where it has grown. Where most of it was never touched it goes back to the system as a whole: as dirty
+//! memory, what is not there would be used before what is. If only long runs had asked for huge pages
 //! nobody does any longer. That is all: the next long runs have huge pages in their own units, for what
-//! reads as zero may have been filled with zeros, and the next be filled with something else. One more that
-//! comes back so is dirty memory, unless others have come back filled since: a program that has such a run
-//! again and again has its memory.
+//! reads as zero may have been filled with zeros, and the next be filled with something else. One more
+//! that comes back so is dirty memory, unless others have come back filled since: a program that has such
+//! a run again and again has its memory.
 //!
 //! To ask the system which pages are there would tell zeros from what was never written, but it is one
 //! call more that a sandbox may not know, and of a huge page all are there.
@@ -158,10 +159,12 @@ impl Filling {
         let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
         let Some(place) = self.awaited.iter().position(is_it) else { return false };
         self.awaited[place] = None;
-        let filled = Awaited { start, frames }.filled_pages(WORDS, |word| {
-            // SAFETY: committed, aligned to a word, and nobody writes there.
-            unsafe { word.cast::<usize>().read() != 0 }
-        });
+        // SAFETY: committed, aligned to a word, and nobody writes there.
+        let is_set = |word: NonNull<u8>| unsafe { word.cast::<usize>().read() != 0 };
+        if frames >= UNIT_FRAMES && !is_set(start) {
+            return true;
+        }
+        let filled = Awaited { start, frames }.filled_pages(WORDS, is_set);
         let seen = if frames < UNIT_FRAMES { &mut self.returned } else { &mut self.long };
         seen.note(filled);
         true

@@ -448,7 +448,7 @@ fn a_long_run_that_stays_untouched_goes_back() {
     let frames = 2 * UNIT_FRAMES + 1;
     let wanted = Wanted::Run { frames, align: 1, fills: true };
     // How much of each is filled, and whether it stays.
-    for (eighths, stays) in [(4, true), (3, false), (3, true), (8, true), (1, false)] {
+    for (eighths, stays) in [(4, true), (0, true), (3, false), (3, true), (8, true), (1, false)] {
         region.decommit(0, &Os);
         let others = [0, 1].map(|_| region.take(wanted, &Os, &view).expect("memory"));
         let run = region.take(wanted, &Os, &view).expect("memory");
