@@ -59,7 +59,7 @@ pub(super) struct Filling {
     next: usize,
     returned: Seen,
     in_use: Seen,
-    /// Of runs of a huge page or more.
+    /// Of runs of a huge page or more that came back.
     long: Seen,
 }
 
