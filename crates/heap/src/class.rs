@@ -155,8 +155,8 @@ pub(crate) const BATCH_BYTES: usize = 8 * 1024;
 /// more of them, then a few less, would leave its list at every second call.
 pub(crate) const LEAST_OBJECTS: usize = 8;
 const LONG_BATCH_BYTES: usize = 32 * 1024;
-/// The most objects of a batch.
-pub(crate) const BATCH_OBJECTS: usize = 128;
+/// The most objects of a batch: whole lines of those that share them, and no more than a byte counts.
+pub(crate) const BATCH_OBJECTS: usize = 252;
 
 const SIZES: [u16; STATES] = sizes();
 
