@@ -123,7 +123,7 @@ impl<S: System> Heap<S> {
 fn unmarked(start: NonNull<u8>, reads_as_zero: bool) -> *mut u8 {
     if !reads_as_zero {
         // SAFETY: the object is the heap's until it is handed out.
-        unsafe { FreeObject::new(start) }.unmark();
+        unsafe { FreeObject::new(start) }.unmark_if_marked();
     }
     start.as_ptr()
 }

@@ -15,14 +15,15 @@
 //!   was is still in the processor's cache;
 //! - more may stay dirty, and threads may keep more (`backend/keeping.rs`), since it holds little.
 //!
-//! Of runs of a huge page or more most programs have few, so the first that comes back is a verdict; none
-//! is looked at in use, and one whose front reads as zero tells nothing: its pages may have moved to
+//! Of runs of a huge page or more most programs have few, so the first that comes back is a verdict; one
+//! whose front reads as zero tells nothing: its pages may have moved to
 //! where it has grown. Where most of it was never touched it goes back to the system as a whole: as dirty
 //! memory, what is not there would be used before what is. If only long runs had asked for huge pages
 //! nobody does any longer. That is all: the next long runs have huge pages in their own units, for what
 //! reads as zero may have been filled with zeros, and the next be filled with something else. One more
 //! that comes back so is dirty memory, unless others have come back filled since: a program that has such
-//! a run again and again has its memory.
+//! a run again and again has its memory. Only where many of them were seen in use, apart from shorter ones, and most
+//! were empty behind their fronts, do the next ones have no huge pages.
 //!
 //! To ask the system which pages are there would tell zeros from what was never written, but it is one
 //! call more that a sandbox may not know, and of a huge page all are there.
@@ -59,8 +60,9 @@ pub(super) struct Filling {
     next: usize,
     returned: Seen,
     in_use: Seen,
-    /// Of runs of a huge page or more that came back.
-    long: Seen,
+    /// The same of runs of a huge page or more.
+    long_returned: Seen,
+    long_in_use: Seen,
 }
 
 /// How many pages were looked at, and how many of them were filled.
@@ -94,6 +96,15 @@ impl Seen {
     fn is_mostly_empty_for_sure(&self) -> bool {
         self.is_enough() && self.is_mostly_empty()
     }
+
+    /// Looks at a run in use, if its front is filled; once there is a verdict, only an eighth of them.
+    #[inline(never)]
+    fn look_in_use(&mut self, run: Awaited, is_eighth: bool, source: &impl PageSource) {
+        let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
+        if (is_eighth || !self.is_enough()) && is_set(run.start) {
+            self.note(run.filled_pages(WORDS_IN_USE, is_set));
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +135,8 @@ impl Filling {
             next: 0,
             returned: Seen::NOTHING,
             in_use: Seen::NOTHING,
-            long: Seen::NOTHING,
+            long_returned: Seen::NOTHING,
+            long_in_use: Seen::NOTHING,
         }
     }
 
@@ -137,18 +149,15 @@ impl Filling {
         let awaited = Awaited { start: run.start, frames: run.frames };
         let oldest = self.awaited[self.next % AWAITED].replace(awaited);
         self.next = self.next.wrapping_add(1);
-        let is_time = !self.in_use.is_enough() || self.next.is_multiple_of(LOOKED_AT);
-        if let Some(oldest) = oldest.filter(|_| is_time) {
-            self.look_in_use(oldest, source);
+        if let Some(oldest) = oldest {
+            let is_eighth = self.next.is_multiple_of(LOOKED_AT);
+            self.seen_in_use(oldest.frames).look_in_use(oldest, is_eighth, source);
         }
     }
 
-    #[inline(never)]
-    fn look_in_use(&mut self, run: Awaited, source: &impl PageSource) {
-        let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
-        if run.frames < UNIT_FRAMES && is_set(run.start) {
-            self.in_use.note(run.filled_pages(WORDS_IN_USE, is_set));
-        }
+    /// What was seen in use of runs like one of `frames` frames.
+    fn seen_in_use(&mut self, frames: usize) -> &mut Seen {
+        if frames < UNIT_FRAMES { &mut self.in_use } else { &mut self.long_in_use }
     }
 
     /// Looks at a run that comes back, if it is waited for. Whether it was.
@@ -165,14 +174,14 @@ impl Filling {
             return true;
         }
         let filled = Awaited { start, frames }.filled_pages(WORDS, is_set);
-        let seen = if frames < UNIT_FRAMES { &mut self.returned } else { &mut self.long };
+        let seen = if frames < UNIT_FRAMES { &mut self.returned } else { &mut self.long_returned };
         seen.note(filled);
         true
     }
 
     /// Whether most of what was in long runs that came back was never touched.
     pub(super) fn are_long_untouched(&self) -> bool {
-        self.long.is_mostly_empty()
+        self.long_returned.is_mostly_empty()
     }
 }
 
@@ -189,8 +198,11 @@ impl Region {
 
     /// Whether a run of `frames` frames that is asked for is likely to stay untouched for the most part.
     pub(super) fn is_for_plain(&self, frames: usize) -> bool {
+        if frames >= UNIT_FRAMES {
+            return self.filling.long_in_use.is_mostly_empty_for_sure();
+        }
         let is_empty = self.is_sparse() || self.filling.in_use.is_mostly_empty_for_sure();
-        (SLAB_FRAMES..UNIT_FRAMES).contains(&frames) && is_empty
+        frames >= SLAB_FRAMES && is_empty
     }
 
     /// Gives back a long run of which most was never touched, and asks for no huge pages where only such

@@ -11,7 +11,7 @@ use super::*;
 use crate::class::ClassId;
 use crate::slab::{Slab, SlabRef};
 
-const BYTES: usize = 64 << 20;
+const BYTES: usize = 128 << 20;
 
 fn open() -> (Region, RegionView) {
     let view = RegionView::new();
@@ -410,9 +410,16 @@ fn a_heap_of_few_sizes_has_blocks_early() {
 
 #[test]
 fn runs_in_use_are_looked_at() {
-    for (frames, filled, is_plain) in
-        [(18, 18, false), (18, 12, false), (18, 6, true), (300, 100, true), (18, 0, false)]
-    {
+    for (frames, filled, is_plain) in [
+        (18, 18, false),
+        (18, 12, false),
+        (18, 6, true),
+        (300, 100, true),
+        (18, 0, false),
+        (600, 400, false),
+        (600, 100, true),
+        (600, 0, false),
+    ] {
         let (mut region, view) = open();
         let wanted = Wanted::Run { frames, align: 1, fills: true };
         for _ in 0..32 {
@@ -424,6 +431,8 @@ fn runs_in_use_are_looked_at() {
         }
         let seen = (region.is_for_plain(frames), region.is_for_sparse(frames), view.near());
         assert_eq!(seen, (is_plain, false, Near::USUAL), "{filled} of {frames}");
+        let other = if frames < UNIT_FRAMES { UNIT_FRAMES } else { SLAB_FRAMES };
+        assert!(!region.is_for_plain(other), "long and short ones are told apart");
     }
 }
 

@@ -574,6 +574,19 @@ static void malloc_trim_gives_back(void) {
     CHECK(malloc_trim(0) == 0, "nothing is left to give back");
 }
 
+/* Blocks that nobody writes to, taken anew: a huge page for each would hold it all. */
+static void untouched_blocks_hold_nothing(void) {
+    enum { COUNT = 100 };
+    static void *all[COUNT];
+    size_t start = resident_bytes();
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) all[i] = malloc(800 << 10);
+        size_t bytes = resident_bytes();
+        CHECK(bytes < start + 4000000, "%zu bytes at the start, %zu in round %d", start, bytes, round);
+        for (int i = 0; i < COUNT; i++) free(all[i]);
+    }
+}
+
 /* Freed in random order, so that each page keeps an object nearly to the end: then the calls that
    free must see to what is left, for none comes after them. */
 static void a_peak_goes_back(void) {
@@ -609,7 +622,7 @@ int main(int argc, char **argv) {
         CASE(sized_frees), CASE(libc_aliases), {"mallopt", mallopt_case},
         CASE(mallinfo2_is_true), CASE(mallinfo2_is_exact), CASE(mallinfo_agrees), CASE(malloc_info_is_true),
         CASE(malloc_info_prints), CASE(malloc_stats_prints), CASE(statistics_of_many_threads), CASE(malloc_trim_gives_back),
-        CASE(a_peak_goes_back),
+        CASE(a_peak_goes_back), CASE(untouched_blocks_hold_nothing),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -31,6 +31,7 @@ pub(crate) const CASES: &[&str] = &[
     "malloc_stats_prints",
     "malloc_trim_gives_back",
     "a_peak_goes_back",
+    "untouched_blocks_hold_nothing",
 ];
 
 pub(crate) fn add(suite: &mut Suite) {
