@@ -195,6 +195,8 @@ impl<S: System> Heap<S> {
         stats.huge_bytes = backend.huge_bytes + huge.bytes;
         stats.huge_objects = backend.huge_objects + huge.count();
         stats.dirty_bytes += huge.kept_bytes();
+        // The next lock comes before this one, by invariant 2.
+        drop(huge);
         self.left.lock().iter().for_each(|cache| stats.count_as_pooled(cache));
         stats
     }

@@ -2,6 +2,7 @@
 #include "check.h"
 #include <dlfcn.h>
 #include <limits.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -262,6 +263,27 @@ static void many_threads_fork(void) {
     fork_some(NULL);
 }
 
+static void *ask_until_stopped(void *unused) {
+    while (!stop) mallinfo2();
+    return unused;
+}
+
+/* Statistics take the heap's locks one by one, a fork all of them. */
+static void fork_while_statistics_are_asked(void) {
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, ask_until_stopped, NULL) == 0);
+    alarm(50);
+    for (int i = 0; i < 500; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        reap(child);
+    }
+    alarm(0);
+    stop = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+}
+
 /* Page faults of a fork and the child's end, in both processes. */
 static double faults_of_a_fork(void) {
     enum { FORKS = 100 };
@@ -401,7 +423,8 @@ int main(int argc, char **argv) {
         CASE(preinit_allocates), CASE(constructors_and_destructors), CASE(atexit_allocates),
         CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak), CASE(least_stack),
         CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
-        CASE(many_threads_fork), CASE(fork_of_one_thread_touches_little),
+        CASE(many_threads_fork), CASE(fork_while_statistics_are_asked),
+        CASE(fork_of_one_thread_touches_little),
         CASE(raw_fork), CASE(vfork_and_spawn), CASE(signals_during_malloc),
         CASE(objects_change_hands),
     };

@@ -18,6 +18,7 @@ pub(crate) const CASES: &[&str] = &[
     "fork_handlers_allocate",
     "fork_of_fork",
     "many_threads_fork",
+    "fork_while_statistics_are_asked",
     "raw_fork",
     "vfork_and_spawn",
     "signals_during_malloc",
