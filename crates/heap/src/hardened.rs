@@ -26,13 +26,13 @@
 //! 2. The last page of a large object in use is sealed, as far as the system lets it.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hectare_base::sync::Lock;
 use hectare_pages::System;
 
 use crate::class::{ClassId, MIN_ALIGN, STATES};
-use crate::heap::{Heap, Place};
+use crate::heap::{Heap, MAX_SEALED, Place};
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject};
 use crate::seat::Seat;
@@ -85,8 +85,10 @@ struct Large {
 pub(crate) struct Hardened<S: System> {
     classes: [Lock<Slots, S::Park>; STATES],
     large: Lock<Large, S::Park>,
-    /// Whether large objects have a sealed page behind them: all or none.
+    /// Whether large objects have a page behind them that is sealed, as far as there are not too many.
     seals_large: AtomicBool,
+    /// How many large objects are in use.
+    large_objects: AtomicUsize,
 }
 
 impl Slots {
@@ -139,6 +141,7 @@ impl<S: System> Hardened<S> {
             classes: [const { Lock::new(Slots::EMPTY) }; STATES],
             large: Lock::new(Large { quarantine: [NOTHING; LARGE_QUARANTINE], next: 0, bytes: 0 }),
             seals_large: AtomicBool::new(false),
+            large_objects: AtomicUsize::new(0),
         }
     }
 
@@ -255,6 +258,7 @@ impl<S: System> Hardened<S> {
         // SAFETY: no seat is anybody's.
         let (object, _) = unsafe { heap.get_large(Seat::None, with_page, align, true) };
         if let Some(start) = NonNull::new(object).filter(|_| page > 0)
+            && self.large_objects.fetch_add(1, Relaxed) < MAX_SEALED
             && let Ok(usable) = heap.usable_bytes(start)
         {
             // SAFETY: usable ≥ bytes + page.
@@ -292,6 +296,9 @@ impl<S: System> Hardened<S> {
             heap.misuse("free", start.as_ptr(), Misuse::DoubleFree);
         }
         let Ok(bytes) = heap.usable_bytes(start) else { return };
+        if self.seals_large.load(Relaxed) {
+            self.large_objects.fetch_sub(1, Relaxed);
+        }
         // SAFETY: a large object's own pages, which its owner has given up.
         let sealed = unsafe { heap.source().seal(start, bytes) }.is_ok();
         if !sealed || bytes > LARGE_QUARANTINE_BYTES / 2 {

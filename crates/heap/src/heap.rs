@@ -36,6 +36,7 @@ use crate::stats::{ClassStats, Stats};
 
 pub use malloc::Fast;
 pub(crate) use place::Place;
+pub(crate) use slabs::MAX_SEALED;
 
 /// A general-purpose heap over the memory of `S`. All methods may be called by any thread.
 ///

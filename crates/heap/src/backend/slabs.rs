@@ -80,6 +80,11 @@ impl<S: System> Backend<S> {
         (held_frames * FRAME_BYTES).saturating_sub(live_bytes)
     }
 
+    /// How many slabs there are.
+    pub(crate) fn slabs(&self) -> usize {
+        self.slab_frames.load(Ordering::Relaxed) / SLAB_FRAMES
+    }
+
     /// How many frames are in use and hold memory.
     pub(super) fn held_frames(&self, state: &State) -> usize {
         state.used_frames.saturating_sub(self.bare_frames.load(Ordering::Relaxed))

@@ -12,6 +12,11 @@ use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
 use crate::slab::{FreshSlab, SlabRef};
 
+/// How many slabs have a sealed page at most, and how many large objects: each is two mappings more, of
+/// which Linux allows a process 65,530, threads' stacks and libraries among them. Those that come when
+/// there are as many have none.
+pub(crate) const MAX_SEALED: usize = 8192;
+
 impl<S: System> Heap<S> {
     /// Memory for a slab of `class`, which has `siblings` slabs now; `None` when memory is out. To be
     /// called without the lock of the class's bin.
@@ -32,9 +37,11 @@ impl<S: System> Heap<S> {
             let slab = unsafe { name.get() };
             let last = slab.withhold_last_frame();
             self.backend.become_bare(usize::from(!is_bare));
-            // A page that the system will not seal stays open, no more.
-            // SAFETY: a frame of the slab that no object reaches into.
-            let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
+            if self.backend.slabs() <= MAX_SEALED {
+                // A page that the system will not seal stays open, no more.
+                // SAFETY: a frame of the slab that no object reaches into.
+                let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
+            }
             if let Some((view, _)) = self.backend.find(last.addr().get()) {
                 // SAFETY: as above: nothing is allocated there.
                 unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };

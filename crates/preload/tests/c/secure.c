@@ -170,6 +170,21 @@ static void is_sound_with_sizes(void) {
     }
 }
 
+static int mappings(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int lines = 0;
+    for (int c; (c = getc(maps)) != EOF;) lines += c == '\n';
+    fclose(maps);
+    return lines;
+}
+
+/* A process may have some 65,000 mappings, and a sealed page makes two more. */
+static void is_frugal_with_mappings(void) {
+    for (int i = 0; i < 70000; i++) opaque(malloc(8000));
+    for (int i = 0; i < 20000; i++) opaque(malloc(9000));
+    CHECK(mappings() < 36000, "%d", mappings());
+}
+
 static void is_sound(void) { run_soundly(20000, 5); }
 
 int main(int argc, char **argv) {
@@ -180,7 +195,8 @@ int main(int argc, char **argv) {
         CASE(wrong_size), CASE(wrong_size_large), CASE(wrong_size_of_aligned),
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
         CASE(read_after_free_large), CASE(is_zero_when_freed), CASE(is_quarantined),
-        CASE(is_random), CASE(is_sound_with_sizes), CASE(is_sound),
+        CASE(is_random), CASE(is_sound_with_sizes), CASE(is_frugal_with_mappings),
+        CASE(is_sound),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -25,8 +25,14 @@ const TOLD: &[(&str, &str)] = &[
 const FAULTS: &[&str] =
     &["overflow_large", "overflow_huge", "overflow_slab", "read_after_free_large"];
 
-const PROPERTIES: &[&str] =
-    &["is_zero_when_freed", "is_quarantined", "is_random", "is_sound_with_sizes", "is_sound"];
+const PROPERTIES: &[&str] = &[
+    "is_zero_when_freed",
+    "is_quarantined",
+    "is_random",
+    "is_sound_with_sizes",
+    "is_frugal_with_mappings",
+    "is_sound",
+];
 
 const SIGABRT: i32 = 6;
 const SIGSEGV: i32 = 11;
