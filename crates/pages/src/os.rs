@@ -69,10 +69,16 @@ fn now_ns(clock: libc::clockid_t) -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-fn map_inaccessible(bytes: usize) -> Result<NonNull<u8>, SourceError> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+/// A mapping of address space only, or of memory, of which the kernel refuses more than there can be.
+fn map(bytes: usize, is_memory: bool) -> Result<NonNull<u8>, SourceError> {
+    let (access, more) = if is_memory {
+        (libc::PROT_READ | libc::PROT_WRITE, 0)
+    } else {
+        (libc::PROT_NONE, libc::MAP_NORESERVE)
+    };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more;
     // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Err(SourceError::Exhausted);
     }
@@ -88,6 +94,32 @@ unsafe fn unmap(start: *mut u8, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe { libc::munmap(start.cast(), bytes) };
     }
+}
+
+/// As [`map`], aligned to `align`.
+fn map_aligned(
+    bytes: usize,
+    align: usize,
+    page: usize,
+    is_memory: bool,
+) -> Result<NonNull<u8>, SourceError> {
+    keep_errno(|| {
+        if align <= page {
+            return map(bytes, is_memory);
+        }
+        let mapped_bytes = bytes.checked_add(align - page).ok_or(SourceError::Exhausted)?;
+        let mapped = map(mapped_bytes, is_memory)?.as_ptr();
+        let lead = align_up(mapped.addr(), align) - mapped.addr();
+        // SAFETY: lead ≤ align - page, so `lead + bytes` lies within the mapping.
+        let start = unsafe { mapped.add(lead) };
+        // SAFETY: the mapping's own head, seen by nobody.
+        unsafe { unmap(mapped, lead) };
+        // SAFETY: one past the part that is kept, within the mapping or at its end.
+        let tail = unsafe { start.add(bytes) };
+        // SAFETY: the mapping's own tail, seen by nobody.
+        unsafe { unmap(tail, mapped_bytes - lead - bytes) };
+        NonNull::new(start).ok_or(SourceError::Exhausted)
+    })
 }
 
 /// Whether `MADV_POPULATE_WRITE` (Linux 5.14) has never been refused.
@@ -153,24 +185,7 @@ unsafe impl PageSource for Os {
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
-        let page = self.page_bytes();
-        keep_errno(|| {
-            if align <= page {
-                return map_inaccessible(bytes);
-            }
-            let mapped_bytes = bytes.checked_add(align - page).ok_or(SourceError::Exhausted)?;
-            let mapped = map_inaccessible(mapped_bytes)?.as_ptr();
-            let lead = align_up(mapped.addr(), align) - mapped.addr();
-            // SAFETY: lead ≤ align - page, so `lead + bytes` lies within the mapping.
-            let start = unsafe { mapped.add(lead) };
-            // SAFETY: the mapping's own head, seen by nobody.
-            unsafe { unmap(mapped, lead) };
-            // SAFETY: one past the part that is kept, within the mapping or at its end.
-            let tail = unsafe { start.add(bytes) };
-            // SAFETY: the mapping's own tail, seen by nobody.
-            unsafe { unmap(tail, mapped_bytes - lead - bytes) };
-            NonNull::new(start).ok_or(SourceError::Exhausted)
-        })
+        map_aligned(bytes, align, self.page_bytes(), false)
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
@@ -221,27 +236,20 @@ unsafe impl PageSource for Os {
     }
 
     fn get(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
-        if align > self.page_bytes() {
-            let start = self.reserve(bytes, align)?;
-            // SAFETY: the whole of a reservation just made.
-            return match unsafe { self.commit(start, bytes) } {
-                Ok(()) => Ok(start),
-                Err(error) => {
-                    // SAFETY: as above; nobody has seen it yet.
-                    unsafe { self.release(start, bytes) };
-                    Err(error)
-                }
-            };
+        if align <= bytes {
+            return map_aligned(bytes, align, self.page_bytes(), true);
         }
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let start =
-            keep_errno(|| unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) });
-        if start == libc::MAP_FAILED {
-            return Err(SourceError::Exhausted);
+        // Of a mapping that is long for its alignment's sake only a part is memory.
+        let start = self.reserve(bytes, align)?;
+        // SAFETY: the whole of a reservation just made.
+        match unsafe { self.commit(start, bytes) } {
+            Ok(()) => Ok(start),
+            Err(error) => {
+                // SAFETY: as above; nobody has seen it yet.
+                unsafe { self.release(start, bytes) };
+                Err(error)
+            }
         }
-        NonNull::new(start.cast()).ok_or(SourceError::Exhausted)
     }
 
     unsafe fn move_pages(

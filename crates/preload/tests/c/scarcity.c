@@ -366,12 +366,24 @@ static void hugetlb_pool(void) {
     CHECK(hugetlb_bytes() == 64 << 20, "%zu bytes of huge pages", hugetlb_bytes());
 }
 
+/* Where the kernel promises no more than there can be (its rule 0), nor does the heap. */
+static void more_than_there_can_be(void) {
+    FILE *rule = fopen("/proc/sys/vm/overcommit_memory", "r");
+    if (!rule || getc(rule) == '1') return;
+    fclose(rule);
+    size_t bytes = (size_t)1 << 44;
+    errno = 0;
+    CHECK(!malloc(bytes) && errno == ENOMEM);
+    CHECK(!calloc(1, bytes) && !aligned_alloc(4096, bytes) && !realloc(malloc(100), bytes));
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
         CASE(sandboxed), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
+        CASE(more_than_there_can_be),
         CASE(hugetlb_pool),
     };
     arguments = argv;

@@ -15,6 +15,7 @@ const CASES: &[&str] = &[
     "no_rseq",
     "no_mremap",
     "few_mappings",
+    "more_than_there_can_be",
 ];
 
 pub(crate) fn add(suite: &mut Suite) {
