@@ -131,12 +131,16 @@ static CAN_ADVISE_ALL: AtomicBool = AtomicBool::new(true);
 /// Whether huge pages are asked for, and declined.
 static ADVISES_HUGE: AtomicBool = AtomicBool::new(true);
 
+/// Whether memory that the program has locked may be given back by a call of its own
+/// (`MADV_DONTNEED_LOCKED`, Linux 5.18): where that is unknown, each such call is refused.
+static CAN_GIVE_LOCKED: AtomicBool = AtomicBool::new(true);
+
 impl Os {
     /// From now on memory is had, moved and given back by `mmap`, `munmap`, `mprotect`, `mremap` and
     /// `madvise` with `MADV_DONTNEED` alone, in every thread: for a process that a filter kills for
     /// other calls. (What would only be quicker by others is slower then.)
     pub fn keep_to_plain_calls(&self) {
-        for more in [&CAN_POPULATE, &CAN_ADVISE_ALL, &ADVISES_HUGE] {
+        for more in [&CAN_POPULATE, &CAN_ADVISE_ALL, &ADVISES_HUGE, &CAN_GIVE_LOCKED] {
             more.store(false, Relaxed);
         }
     }
@@ -202,7 +206,14 @@ unsafe impl PageSource for Os {
         unsafe { pooled.write_bytes(0, pooled_bytes) };
         each_ordinary(start, bytes, |start, bytes| {
             // SAFETY: as above.
-            unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) }
+            let status = unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };
+            if status == 0 || last_error() != libc::EINVAL || !CAN_GIVE_LOCKED.load(Relaxed) {
+                return status;
+            }
+            // Of what the program has locked there (`mlock`, `mlockall`) it must be said; what comes back by
+            // a touch is locked again.
+            // SAFETY: as above.
+            unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED_LOCKED) }
         })
     }
 

@@ -377,13 +377,29 @@ static void more_than_there_can_be(void) {
     CHECK(!calloc(1, bytes) && !aligned_alloc(4096, bytes) && !realloc(malloc(100), bytes));
 }
 
+/* A buffer that is freed while it is locked keeps nothing else from going back. */
+static void locked_memory_goes_back(void) {
+    enum { COUNT = 2000, BYTES = 50000 };
+    static void *all[COUNT];
+    for (int i = 0; i < COUNT; i++) memset(all[i] = malloc(BYTES), 1, BYTES);
+    char *locked = memset(malloc(BYTES), 1, BYTES);
+    const int dontneed_locked = 24;
+    void *page = (void *)((uintptr_t)locked & ~(uintptr_t)4095);
+    if (mlock(locked, BYTES) || madvise(page, 4096, dontneed_locked)) return; /* Before 5.18. */
+    free(locked);
+    for (int i = 0; i < COUNT; i++)
+        if (i % 8) free(all[i]);
+    malloc_trim(0);
+    CHECK(resident_bytes() < 40 << 20, "%zu", resident_bytes());
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
         CASE(sandboxed), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
-        CASE(more_than_there_can_be),
+        CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
         CASE(hugetlb_pool),
     };
     arguments = argv;

@@ -16,6 +16,7 @@ const CASES: &[&str] = &[
     "no_mremap",
     "few_mappings",
     "more_than_there_can_be",
+    "locked_memory_goes_back",
 ];
 
 pub(crate) fn add(suite: &mut Suite) {
