@@ -183,14 +183,12 @@ impl<S: System> Guard<S> {
         unsafe { source.commit(start, page) }.ok()?;
         // Of no bytes or of one: both need an address of their own in the page.
         let offset = (page - bytes.max(1)) & !(align - 1);
+        // SAFETY: the slot's page, committed and nobody's.
+        unsafe { start.write_bytes(CANARY, page) };
         // SAFETY: offset + bytes ≤ page.
         let object = unsafe { start.add(offset) };
-        // SAFETY: from the page's start to the object, committed and nobody's.
-        unsafe { start.write_bytes(CANARY, offset) };
-        // SAFETY: within the page, or its end.
-        let end = unsafe { object.add(bytes) };
-        // SAFETY: from the object to the page's end, committed and nobody's.
-        unsafe { end.write_bytes(CANARY, page - offset - bytes) };
+        // SAFETY: as above: within the page.
+        unsafe { object.write_bytes(0, bytes) };
         state.last = index;
         state.slots.entries_mut()[index] = Slot {
             life: Life::Live,

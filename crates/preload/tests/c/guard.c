@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 __attribute__((noinline, section("in_allocate"))) static char *allocate(size_t bytes) {
@@ -101,6 +102,17 @@ static void own_handler(void) {
     sink = allocate(64)[64];
 }
 
+/* What is locked may not go back when it is freed: it must not come back as it was. */
+static void zeros_where_locked(void) {
+    if (mlockall(MCL_CURRENT | MCL_FUTURE)) return;
+    for (int i = 0; i < 400; i++) {
+        char *object = opaque(calloc(1, 100));
+        for (int j = 0; j < 100; j++) CHECK(!object[j], "byte %d of object %d", j, i);
+        memset(object, 1, 100);
+        free(opaque(object));
+    }
+}
+
 static void sound(void) { run_soundly(40000, 10); }
 
 int main(int argc, char **argv) {
@@ -108,7 +120,8 @@ int main(int argc, char **argv) {
         CASE(overflow_read), CASE(overflow_write), CASE(underflow), CASE(overflow_by_one),
         CASE(underflow_by_one), CASE(use_after_free), CASE(use_after_free_by_thread),
         CASE(double_free), CASE(interior), CASE(realloc_freed), CASE(usable_size_freed),
-        CASE(other_fault), CASE(own_handler), CASE(sound),
+        CASE(other_fault), CASE(own_handler), CASE(zeros_where_locked),
+        CASE(sound),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -41,6 +41,9 @@ pub(crate) fn add(suite: &mut Suite) {
         let ended = run(guarded("1")?.arg("own_handler"))?;
         ensure(ended.status.code() == Some(7), || ended.describe("not ended by its own handler"))
     });
+    suite.test_with("guard::zeros_where_locked", &["cc"], || {
+        run(guarded("1")?.arg("zeros_where_locked"))?.well().map(drop)
+    });
     for one_in in ["1", "20", "1000"] {
         suite.test_with(format!("guard::sound_program[{one_in}]"), &["cc"], move || {
             let ended = run(guarded(one_in)?.arg("sound"))?.well()?;
