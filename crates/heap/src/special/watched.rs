@@ -65,12 +65,14 @@ impl Watched {
     pub(super) unsafe fn realloc(&self, object: NonNull<u8>, bytes: usize) -> *mut u8 {
         let Self { process, special, .. } = *self;
         let address = object.addr().get();
+        let guarded = process.guard.contains(address);
         let may_be_sampled = self.may_be_sampled(address);
-        if may_be_sampled && process.profile.keeps(address, bytes) {
+        // A guarded one has as many bytes as were asked for, no more.
+        if may_be_sampled && !guarded && process.profile.keeps(address, bytes) {
             return object.as_ptr();
         }
         let due = self.due(bytes);
-        if process.guard.contains(address) || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
+        if guarded || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
             let old_bytes = process.special_usable_bytes(special, object, "realloc");
             let moved = self.get(due, bytes, Kind::Plain);
             // SAFETY: the caller's promise, passed on.

@@ -102,6 +102,17 @@ static void own_handler(void) {
     sink = allocate(64)[64];
 }
 
+/* An object at the start of a page may be one that the profile knows, too. */
+static void aligned_grows(void) {
+    for (int i = 0; i < 200; i++) {
+        char *object = aligned_alloc(4096, 100);
+        object = realloc(opaque(object), 110);
+        CHECK(malloc_usable_size(object) >= 110, "%zu", malloc_usable_size(object));
+        memset(opaque(object), 1, 110);
+        free(object);
+    }
+}
+
 /* What is locked may not go back when it is freed: it must not come back as it was. */
 static void zeros_where_locked(void) {
     if (mlockall(MCL_CURRENT | MCL_FUTURE)) return;
@@ -120,7 +131,7 @@ int main(int argc, char **argv) {
         CASE(overflow_read), CASE(overflow_write), CASE(underflow), CASE(overflow_by_one),
         CASE(underflow_by_one), CASE(use_after_free), CASE(use_after_free_by_thread),
         CASE(double_free), CASE(interior), CASE(realloc_freed), CASE(usable_size_freed),
-        CASE(other_fault), CASE(own_handler), CASE(zeros_where_locked),
+        CASE(other_fault), CASE(own_handler), CASE(aligned_grows), CASE(zeros_where_locked),
         CASE(sound),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -41,6 +41,10 @@ pub(crate) fn add(suite: &mut Suite) {
         let ended = run(guarded("1")?.arg("own_handler"))?;
         ensure(ended.status.code() == Some(7), || ended.describe("not ended by its own handler"))
     });
+    suite.test_with("guard::aligned_grows", &["cc"], || {
+        let mut command = guarded("1,prof:true,prof_sample:1,prof_prefix:/dev/null/none")?;
+        run(command.arg("aligned_grows"))?.well().map(drop)
+    });
     suite.test_with("guard::zeros_where_locked", &["cc"], || {
         run(guarded("1")?.arg("zeros_where_locked"))?.well().map(drop)
     });
