@@ -25,7 +25,8 @@ use hectare_base::sync::Lock;
 use hectare_pages::{PageSource, System};
 
 use crate::sample::{counted, weight};
-use samples::{Sample, Samples};
+pub(crate) use samples::Sample;
+use samples::Samples;
 use stacks::{Stacks, Which};
 
 pub use snapshot::{Snapshot, call_of};
@@ -71,9 +72,19 @@ impl<S: System> Profile<S> {
         }
     }
 
-    /// Takes the object at `address` off the live ones. Whether it was a sampled one.
-    pub(crate) fn forget(&self, address: usize) -> bool {
+    /// Takes the object at `address` off the live ones. `None` if it was no sampled one.
+    pub(crate) fn forget(&self, address: usize) -> Option<Sample> {
         self.state.lock().forget(address)
+    }
+
+    /// Enters an object again that was [forgotten](Self::forget), but is still there.
+    pub(crate) fn restore(&self, sample: Sample, source: &S) {
+        let mut state = self.state.lock();
+        if state.samples.make_room(source).is_some() {
+            state.enter_live(sample);
+        } else {
+            state.lost_samples += 1;
+        }
     }
 
     /// Whether the object at `address` is a small sampled one that a realloc to `bytes` leaves where
@@ -121,17 +132,23 @@ impl State {
         // What was freed behind the heap's back (an exec'd child's copy) must not stay.
         self.forget(address);
         let weight = weight(bytes, self.mean_bytes);
-        self.stacks.change(stack, Which::Live, |tally| tally.add(weight));
         self.stacks.change(stack, Which::Total, |tally| tally.add(weight));
-        self.samples.insert(Sample { address, bytes, stack });
+        self.enter_live(Sample { address, bytes, stack });
         Some(())
     }
 
-    fn forget(&mut self, address: usize) -> bool {
-        let Some(sample) = self.samples.remove(address) else { return false };
+    /// There must be room for one more sample.
+    fn enter_live(&mut self, sample: Sample) {
+        let weight = weight(sample.bytes, self.mean_bytes);
+        self.stacks.change(sample.stack, Which::Live, |tally| tally.add(weight));
+        self.samples.insert(sample);
+    }
+
+    fn forget(&mut self, address: usize) -> Option<Sample> {
+        let sample = self.samples.remove(address)?;
         let weight = weight(sample.bytes, self.mean_bytes);
         self.stacks.change(sample.stack, Which::Live, |tally| tally.subtract(weight));
-        true
+        Some(sample)
     }
 }
 

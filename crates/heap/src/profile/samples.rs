@@ -12,7 +12,7 @@ use crate::own_pages::Pages;
 
 /// A live sampled object. An address of 0: no sample.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sample {
+pub(crate) struct Sample {
     pub(super) address: usize,
     pub(super) bytes: usize,
     pub(super) stack: StackPlace,

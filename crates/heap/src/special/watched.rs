@@ -80,11 +80,12 @@ impl Watched {
             // SAFETY: both have as many bytes; one was just taken.
             return unsafe { move_to(moved, object, old_bytes.min(bytes), free) };
         }
-        if may_be_sampled {
-            process.profile.forget(address);
-        }
+        let forgotten = if may_be_sampled { process.profile.forget(address) } else { None };
         // SAFETY: the thread's own seat; the caller's promise.
         let resized = unsafe { process.heap.realloc(self.seat(), object, bytes) };
+        if let Some(sample) = forgotten.filter(|_| resized.is_null()) {
+            process.profile.restore(sample, &Os);
+        }
         if due.profile && !resized.is_null() {
             let frames = &mut [0; MAX_FRAMES];
             process.profile.record(resized.addr(), bytes, captured(special, frames), &Os);
