@@ -100,6 +100,11 @@ impl Seats {
         self.taken.load(Relaxed)
     }
 
+    /// Of the threads that have a cache so many are left.
+    pub(crate) fn keep(&self, threads: usize) {
+        self.taken.store(threads, Relaxed);
+    }
+
     /// A thread that had a cache has ended.
     pub(crate) fn leave(&self) {
         self.taken.fetch_sub(1, Relaxed);

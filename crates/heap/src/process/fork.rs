@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 use super::Process;
-use super::threads::{cache_word, inside_word, set_cache_word};
+use super::threads::{cache_word, inside_word, named_cache, set_cache_word};
 
 impl Process {
     /// Holds the heap still; to be called before a fork, by the thread that forks.
@@ -25,6 +25,9 @@ impl Process {
     /// As [`after_fork`](Self::after_fork).
     pub unsafe fn after_fork_in_child(&'static self) {
         self.heap.cpus.drop_if_torn();
+        // Of the threads that had caches the one that forked is left.
+        let word = NonNull::new(self.forking_word.load(Ordering::Relaxed));
+        self.seats.keep(usize::from(word.and_then(named_cache).is_some()));
         // SAFETY: the caller's promise.
         unsafe { self.after_fork() };
     }

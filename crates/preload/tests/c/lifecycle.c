@@ -284,6 +284,37 @@ static void fork_while_statistics_are_asked(void) {
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
 }
 
+static pthread_barrier_t have_caches;
+
+static void *wait_with_cache(void *unused) {
+    churn(1, 10);
+    pthread_barrier_wait(&have_caches);
+    pause();
+    return unused;
+}
+
+/* In a forked child there is one thread, and one cache at most. */
+static void fork_forgets_threads(void) {
+    pthread_barrier_init(&have_caches, NULL, 9);
+    pthread_t thread;
+    for (int i = 0; i < 8; i++)
+        CHECK(pthread_create(&thread, NULL, wait_with_cache, NULL) == 0);
+    pthread_barrier_wait(&have_caches);
+    FILE *text = tmpfile();
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(fileno(text), STDERR_FILENO);
+        malloc_stats();
+        _exit(0);
+    }
+    reap(child);
+    rewind(text);
+    int caches = -1;
+    for (char line[200]; fgets(line, sizeof line, text);)
+        sscanf(line, "hectare: threads with caches of their own %d", &caches);
+    CHECK(caches >= 0 && caches <= 1, "%d", caches);
+}
+
 /* Page faults of a fork and the child's end, in both processes. */
 static double faults_of_a_fork(void) {
     enum { FORKS = 100 };
@@ -424,6 +455,7 @@ int main(int argc, char **argv) {
         CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak), CASE(least_stack),
         CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
         CASE(many_threads_fork), CASE(fork_while_statistics_are_asked),
+        CASE(fork_forgets_threads),
         CASE(fork_of_one_thread_touches_little),
         CASE(raw_fork), CASE(vfork_and_spawn), CASE(signals_during_malloc),
         CASE(objects_change_hands),
