@@ -99,13 +99,13 @@ impl<T, P: Park> Lock<T, P> {
         if !self.try_take() {
             take_slow::<P>(&self.state);
         }
-        LockGuard { lock: self }
+        LockGuard { lock: self, value: PhantomData }
     }
 
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T, P>> {
-        self.try_take().then(|| LockGuard { lock: self })
+        self.try_take().then(|| LockGuard { lock: self, value: PhantomData })
     }
 
     /// Takes the lock and keeps it until [`unlock`](Self::unlock); for a fork, where the guard
@@ -165,9 +165,19 @@ fn wake<P: Park>(state: &AtomicU32) {
 }
 
 /// Access to the value of a held [`Lock`]; dropping it frees the lock.
+///
+/// Threads may share it only where they may share the value:
+///
+/// ```compile_fail,E0277
+/// fn shared(_: impl Sync) {}
+/// let lock: hectare_base::sync::Lock<_> = hectare_base::sync::Lock::new(core::cell::Cell::new(1));
+/// shared(lock.lock());
+/// ```
 #[derive(Debug)]
 pub struct LockGuard<'a, T, P: Park = SpinPark> {
     lock: &'a Lock<T, P>,
+    /// What a guard gives out: without it `&Lock`, which only needs `T: Send`, would decide.
+    value: PhantomData<&'a mut T>,
 }
 
 impl<T, P: Park> Deref for LockGuard<'_, T, P> {
