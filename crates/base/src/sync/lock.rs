@@ -243,18 +243,60 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
+    extern crate std;
     use super::*;
-    use loom::sync::Arc;
+    use loom::sync::{Arc, Condvar, Mutex};
+
+    loom::lazy_static! {
+        /// What the sleepers of a model wait at.
+        static ref BED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    }
+
+    /// Sleeps until it is woken, as on a futex: a wake-up that is lost is a deadlock, which loom tells.
+    struct Sleep;
+
+    impl Park for Sleep {
+        fn wait(word: &AtomicU32, expected: u32) {
+            let awake = BED.0.lock().expect("a thread panicked");
+            if word.load(Ordering::Relaxed) == expected {
+                drop(BED.1.wait(awake).expect("a thread panicked"));
+            }
+        }
+
+        fn wake_one(_word: &AtomicU32) {
+            let _awake = BED.0.lock().expect("a thread panicked");
+            BED.1.notify_one();
+        }
+
+        fn give_way() {}
+    }
+
+    /// Each of so many threads counts once, all in every order with at most three preemptions.
+    fn count<P: Park + 'static>(threads: u32) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let lock: Arc<Lock<u32, P>> = Arc::new(Lock::new(0));
+            let count = |lock: &Lock<u32, P>| *lock.lock() += 1;
+            let others = (1..threads).map(|_| {
+                let lock = Arc::clone(&lock);
+                loom::thread::spawn(move || count(&lock))
+            });
+            let others: std::vec::Vec<_> = others.collect();
+            count(&lock);
+            others.into_iter().for_each(|other| other.join().expect("a counting thread panicked"));
+            assert_eq!(*lock.lock(), threads);
+        });
+    }
 
     #[test]
     fn two_threads_never_hold_at_once() {
-        loom::model(|| {
-            let lock: Arc<Lock<u32>> = Arc::new(Lock::new(0));
-            let other = Arc::clone(&lock);
-            let thread = loom::thread::spawn(move || *other.lock() += 1);
-            *lock.lock() += 1;
-            thread.join().expect("the other thread panicked");
-            assert_eq!(*lock.lock(), 2);
-        });
+        count::<SpinPark>(2);
+    }
+
+    #[test]
+    fn whoever_sleeps_is_woken() {
+        count::<Sleep>(2);
+        count::<Sleep>(3);
     }
 }
