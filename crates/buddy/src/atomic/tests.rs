@@ -204,6 +204,7 @@ mod loom_models {
     use loom::sync::Arc;
 
     use super::*;
+    use crate::RangeAllocator;
 
     /// Runs two closures beside each other on fresh frames of which those of `free` are free, in
     /// every order of their steps with at most five preemptions, then checks the summaries.
@@ -291,6 +292,68 @@ mod loom_models {
                 // One got it, or it was in the other's hand; never both.
                 assert!(one == 7 || two == 7 || shared.free_frames() == 1);
                 assert!(one != two || one == usize::MAX);
+            },
+        );
+    }
+
+    /// A frame is written and freed, into a word that has others; whoever `take`s it sees what was written.
+    fn hand_over(take: fn(&mut Local<'_>) -> bool) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(5);
+        model.max_branches = 100_000;
+        model.check(move || {
+            let words: &'static [AtomicU64] = metadata(64).leak();
+            let shared = Arc::new(Atomic::over_zeroed(64, words).unwrap());
+            shared.local().add_region(FrameId(0), 2).unwrap();
+            let content = Arc::new(AtomicU64::new(0));
+            let (others, written) = (Arc::clone(&shared), Arc::clone(&content));
+            let taker = loom::thread::spawn(move || {
+                if take(&mut others.local()) {
+                    assert_eq!(written.load(Ordering::Relaxed), 7);
+                }
+            });
+            content.store(7, Ordering::Relaxed);
+            shared.local().free(FrameId(5), Order::ZERO).unwrap();
+            taker.join().unwrap();
+            shared.validate().unwrap();
+        });
+    }
+
+    #[test]
+    fn what_was_written_to_a_frame_is_seen_by_who_takes_its_word() {
+        hand_over(|local| (0..3).any(|_| taken(local, 0) == 5));
+    }
+
+    #[test]
+    fn what_was_written_to_a_frame_is_seen_by_who_takes_it_alone() {
+        hand_over(|local| local.reserve(FrameId(5), 1).is_ok());
+    }
+
+    #[test]
+    fn what_another_holds_elsewhere_refuses_no_free() {
+        // The held block goes from word 0 to the same bit of word 1 as the frame of word 0 has.
+        race(
+            128,
+            &[(0, 1), (69, 1)],
+            |local| local.free(FrameId(5), Order::ZERO).map_or(1, |()| 0),
+            |local| usize::from([taken(local, 0), taken(local, 0)].contains(&0)),
+            |_, one, two| {
+                assert_eq!(one, 0, "a frame in use was taken for a free one");
+                assert_eq!(two, 1);
+            },
+        );
+    }
+
+    #[test]
+    fn of_two_frees_of_one_frame_one_is_refused_and_undone() {
+        race(
+            128,
+            &[],
+            |local| local.free(FrameId(0), Order::new(7).unwrap()).map_or(1, |()| 0),
+            |local| local.free(FrameId(64), Order::ZERO).map_or(1, |()| 0),
+            |shared, one, two| {
+                assert_eq!(one + two, 1);
+                assert_eq!(shared.free_frames(), if one == 0 { 128 } else { 1 });
             },
         );
     }

@@ -176,3 +176,32 @@ fn loom_models_neighbours_are_freed_at_once() {
         assert!((0..64).all(|frame| !extents.is_joined(frame)));
     });
 }
+
+/// A pair that goes to the next owner at once: what is its own in the map stays as it wrote it.
+#[cfg(loom)]
+#[test]
+fn loom_models_a_block_is_given_while_another_takes_it() {
+    use loom::sync::Arc;
+
+    loom::model(|| {
+        let metadata: &'static [AtomicU64] = words(1).leak();
+        let shared_words: &'static [AtomicU64] = words(Atomic::metadata_words(64)).leak();
+        let extents: &'static Extents<'static> =
+            std::boxed::Box::leak(std::boxed::Box::new(Extents::new(64, metadata).unwrap()));
+        let shared = Arc::new(Atomic::over_zeroed(64, shared_words).unwrap());
+        let pair = Order::new(1).unwrap();
+        {
+            let mut local = Checked::new(shared.local(), extents);
+            local.add_region(FrameId(0), 2).unwrap();
+            assert_eq!(local.alloc(pair), Ok(FrameId(0)));
+        }
+        let other = Arc::clone(&shared);
+        let taker = loom::thread::spawn(move || {
+            let mut local = Checked::new(other.local(), extents);
+            local.alloc(pair).is_ok_and(|block| local.free(block, pair) != Ok(()))
+        });
+        assert_eq!(Checked::new(shared.local(), extents).free(FrameId(0), pair), Ok(()));
+        assert!(!taker.join().unwrap(), "what was taken could not be given back");
+        assert_eq!(shared.free_frames(), 2);
+    });
+}
