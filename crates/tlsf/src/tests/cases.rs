@@ -41,6 +41,56 @@ fn every_pool_size_is_usable_to_its_last_granule() {
 }
 
 #[test]
+fn what_lies_before_the_first_pool_is_foreign_whatever_is_there() {
+    let mut arena = Arena::new(4096);
+    let before = unsafe { arena.start().add(16) };
+    // What would be the header of a used block of two granules.
+    unsafe { before.cast::<u32>().sub(1).write(2 << 2) };
+    let mut heap: Tlsf = Tlsf::new();
+    unsafe { heap.add_pool(arena.start().add(64), 4000) }.expect("a pool that fits");
+    assert_eq!(unsafe { heap.free(before) }, Err(Misuse::Foreign));
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn the_largest_pool_of_a_table_has_no_granule_more() {
+    let mut arena = Arena::new(4096);
+    let mut heap = Tlsf::<[Row<u16, 4>; 3]>::new();
+    let most = heap.max_block_bytes() + 16;
+    let refused = unsafe { heap.add_pool(arena.start(), most + 16) };
+    assert_eq!(refused, Err(PoolError::TooLarge));
+    assert!(unsafe { heap.add_pool(arena.start(), most) }.is_ok());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn a_heap_without_pools_takes_the_next_from_anywhere() {
+    let mut arena = Arena::new(4 << 20);
+    let far = unsafe { arena.start().add(3 << 20) };
+    let mut heap = TinyTlsf::new();
+    let pool = unsafe { heap.add_pool(arena.start(), 4096) }.expect("a pool that fits");
+    assert_eq!(unsafe { heap.add_pool(far, 4096) }, Err(PoolError::OutOfReach));
+    let block = heap.malloc(100).expect("4 KiB have room");
+    unsafe { heap.free(block) }.expect("allocated above");
+    unsafe { heap.remove_pool(pool) }.expect("no block is used");
+    assert_eq!(unsafe { heap.free(block) }, Err(Misuse::Foreign));
+    assert!(unsafe { heap.add_pool(far, 4096) }.is_ok());
+    assert!(heap.malloc(100).is_some());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn validate_compares_the_counters_with_the_blocks() {
+    let mut arena = Arena::new(4096);
+    let (mut heap, _) = heap_over(&mut arena, 4096);
+    let block = heap.malloc(100).expect("4 KiB have room");
+    unsafe { heap.free(block) }.expect("allocated above");
+    assert_eq!(heap.validate(), Ok(()));
+    heap.headroom_bits -= 1 << crate::block::Header::FLAG_BITS;
+    assert_eq!(heap.validate(), Err(Corruption::Count));
+}
+
+#[test]
 fn fragmentation_is_told_from_exhaustion() {
     let mut arena = Arena::new(4096);
     let (mut heap, _) = heap_over(&mut arena, 4096);
@@ -50,6 +100,9 @@ fn fragmentation_is_told_from_exhaustion() {
         assert_eq!(unsafe { heap.free(*block) }, Ok(()));
     }
     assert_eq!(heap.malloc(200), None);
+    assert_eq!(heap.last_failure(), Some(Failure::Fragmented));
+    // All that is free would be just enough.
+    assert_eq!(heap.malloc(heap.stats().free_bytes - 4), None);
     assert_eq!(heap.last_failure(), Some(Failure::Fragmented));
 }
 
