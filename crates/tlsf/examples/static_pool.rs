@@ -29,7 +29,8 @@ struct StaticHeap(Locked<Tlsf>);
 // SAFETY: passes every call on to `Locked`, with the memory it has.
 unsafe impl std::alloc::GlobalAlloc for StaticHeap {
     unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
-        let mut heap = self.0.lock();
+        // SAFETY: it is given memory and asked for some, and stays the heap.
+        let mut heap = unsafe { self.0.lock_mut() };
         if heap.stats().pools == 0 {
             let start = NonNull::new(MEMORY.0.get()).expect("a static's address").cast();
             // SAFETY: a static outlives the heap, and this is done once.

@@ -153,10 +153,24 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         self.counts
     }
 
-    /// The heap inside: its figures, and pools beside the regions.
+    /// The heap inside: its figures, its pools, its blocks. To look at: it cannot leave its regions.
     ///
-    /// Removing a region from it by hand loses its memory.
-    pub fn heap(&mut self) -> &mut Tlsf<R> {
+    /// ```compile_fail,E0308
+    /// # use hectare_pages::Os;
+    /// # use hectare_tlsf::{Growing, GrowthPolicy};
+    /// let mut heap: Growing<Os> = Growing::new(Os, GrowthPolicy::DEFAULT);
+    /// let _ = core::mem::take(heap.heap());
+    /// ```
+    pub fn heap(&self) -> &Tlsf<R> {
+        &self.heap
+    }
+
+    /// The heap inside, to add pools beside the regions and take them back.
+    ///
+    /// # Safety
+    /// It stays this one: put elsewhere, or swapped with another, it would outlive its regions. No
+    /// region is removed from it.
+    pub unsafe fn heap_mut(&mut self) -> &mut Tlsf<R> {
         &mut self.heap
     }
 

@@ -1,6 +1,7 @@
 //! A heap behind a lock: for several threads, and as the global allocator.
 
 use core::alloc::{GlobalAlloc, Layout};
+use core::ops::Deref;
 use core::ptr::{NonNull, null_mut};
 
 use hectare_base::sync::{Lock, LockGuard, Park, SpinPark};
@@ -100,9 +101,25 @@ impl<H, P: Park> Locked<H, P> {
         Self { lock: Lock::new(heap) }
     }
 
-    /// Waits for the heap.
+    /// Waits for the heap, to look at it: what others have allocated from it stays.
+    ///
+    /// ```compile_fail,E0594
+    /// # use hectare_tlsf::{Locked, Tlsf};
+    /// static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
+    /// *HEAP.lock() = Tlsf::new();
+    /// ```
     #[inline]
-    pub fn lock(&self) -> LockGuard<'_, H, P> {
+    pub fn lock(&self) -> impl Deref<Target = H> + '_ {
+        self.lock.lock()
+    }
+
+    /// Waits for the heap, to change it.
+    ///
+    /// # Safety
+    /// It stays this heap while a block of it is used: one put in its place, or swapped with it, would
+    /// end the memory of those blocks, or be given them by [`free`](Self::free).
+    #[inline]
+    pub unsafe fn lock_mut(&self) -> LockGuard<'_, H, P> {
         self.lock.lock()
     }
 }

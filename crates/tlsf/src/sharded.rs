@@ -185,7 +185,7 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     }
 
     /// Calls `visit` with the heap of every shard, one after the other.
-    pub fn for_each(&self, mut visit: impl FnMut(&mut crate::Tlsf)) {
+    pub fn for_each(&self, mut visit: impl FnMut(&crate::Tlsf)) {
         for shard in &self.shards {
             visit(shard.lock().heap());
         }

@@ -93,7 +93,7 @@ fn the_callers_pool_is_used_first_and_never_given_to_the_source() {
     let source = Fixed::new(&mut buffer, 4096);
     let policy = GrowthPolicy { region_bytes: 4096, keep_free_bytes: 0 };
     let mut heap: Growing<_> = Growing::new(&source, policy);
-    unsafe { heap.heap().add_pool(arena.start(), 8192) }.expect("fits");
+    unsafe { heap.heap_mut().add_pool(arena.start(), 8192) }.expect("fits");
     let own = heap.malloc(7000).expect("the pool has room");
     assert_eq!(heap.counts().get_mem_calls, 0);
     let grown = heap.malloc(7000).expect("the source has room");
@@ -109,7 +109,7 @@ fn the_callers_pool_is_used_first_and_never_given_to_the_source() {
 fn threads_share_a_locked_heap() {
     static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
     let mut arena = Arena::new(1 << 20);
-    unsafe { HEAP.lock().add_pool(arena.start(), 1 << 20) }.expect("fits");
+    unsafe { HEAP.lock_mut().add_pool(arena.start(), 1 << 20) }.expect("fits");
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
             scope.spawn(move || {
