@@ -110,7 +110,8 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         Ok(())
     }
 
-    /// As [`Tlsf::realloc`]; takes a region if no block is large enough.
+    /// As [`Tlsf::realloc`]; takes a region if no block is large enough, and gives the one back that
+    /// the block has left if that is free now.
     ///
     /// # Errors
     /// [`Misuse`], where the header shows it.
@@ -124,14 +125,15 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         size: usize,
     ) -> Result<Option<NonNull<u8>>, Misuse> {
         // SAFETY: the caller's promise, passed on.
-        if let Some(new) = unsafe { self.heap.realloc(ptr, align, size) }? {
-            return Ok(Some(new));
+        let (mut new, mut free_pool) = unsafe { self.heap.resize(ptr, align, size) }?;
+        if new.is_none() && self.grow(size, align).is_some() {
+            // SAFETY: as above; the refused call left the block as it was.
+            (new, free_pool) = unsafe { self.heap.resize(ptr, align, size) }?;
         }
-        if self.grow(size, align).is_none() {
-            return Ok(None);
+        if let Some(block) = free_pool {
+            self.shrink(block, self.policy.keep_free_bytes);
         }
-        // SAFETY: as above; the refused call left the block as it was.
-        unsafe { self.heap.realloc(ptr, align, size) }
+        Ok(new)
     }
 
     /// Gives every region back that is wholly free. O(regions).
@@ -231,9 +233,10 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         unsafe { self.source.release(start, bytes) };
     }
 
-    /// What regions are multiples of, in size and place.
+    /// What regions are multiples of, in size and place; a pool's head is no longer, so that a region's
+    /// start is told by its first block.
     fn unit_bytes(&self) -> usize {
-        self.source.page_bytes().max(1 << R::Row::GRANULE_LOG2)
+        self.source.page_bytes().max(Tlsf::<R>::POOL_OVERHEAD_BYTES)
     }
 
     /// The region that begins with `block`, the first of an owned pool.

@@ -8,6 +8,10 @@ use crate::error::Misuse;
 use crate::heap::{Tlsf, Used};
 use crate::table::{Rows, Shape};
 
+/// Where a block is that was resized, if there was room; and the first block of the pool that it has
+/// left, if that is now one free block.
+pub(crate) type Resized<R> = (Option<NonNull<u8>>, Option<Block<<R as Rows>::Row>>);
+
 impl<R: ?Sized + Rows> Tlsf<R> {
     /// Allocates `size` bytes at a multiple of `align`, a power of two.
     ///
@@ -108,8 +112,25 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         align: usize,
         size: usize,
     ) -> Result<Option<NonNull<u8>>, Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        Ok(unsafe { self.resize(ptr, align, size) }?.0)
+    }
+
+    /// As [`realloc`](Self::realloc); tells which pool is free now.
+    ///
+    /// # Safety
+    /// As of [`realloc`](Self::realloc).
+    #[inline]
+    pub(crate) unsafe fn resize(
+        &mut self,
+        ptr: NonNull<u8>,
+        align: usize,
+        size: usize,
+    ) -> Result<Resized<R>, Misuse> {
         let Used { block, header, .. } = self.used_block(ptr)?;
-        let Some(needed) = self.granules_for(size) else { return Ok(self.fail(usize::MAX)) };
+        let Some(needed) = self.granules_for(size) else {
+            return Ok((self.fail(usize::MAX), None));
+        };
         // What is wanted; but what is there is taken if it is enough, and only then left.
         let rounded = Bin::round_up::<R::Row>(needed).0;
         let have = header.granules();
@@ -119,7 +140,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if needed <= with_next {
             let kept = self.resize_in_place(block, rounded.min(with_next));
             self.note_resized(have, kept);
-            return Ok(Some(ptr));
+            return Ok((Some(ptr), None));
         }
         let old_bytes = Block::<R::Row>::payload_bytes(have);
         if let Some(first) = self.room_before(block, header, align, needed, with_next) {
@@ -128,15 +149,15 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             let joined = first.header().granules();
             let kept = self.resize_in_place(first, rounded.min(joined - have + with_next));
             self.note_resized(have, kept);
-            return Ok(NonNull::new(first.as_ptr()));
+            return Ok((NonNull::new(first.as_ptr()), None));
         }
-        let Some(new) = self.memalign(align, size) else { return Ok(None) };
+        let Some(new) = self.memalign(align, size) else { return Ok((None, None)) };
         // SAFETY: the old block has so many bytes, the new one has more, since `needed` exceeds
         // `with_next`. They overlap only where headers were overwritten.
         unsafe { core::ptr::copy(ptr.as_ptr(), new.as_ptr(), old_bytes) };
         // SAFETY: the caller's promise; the block was found sound above.
-        unsafe { self.free(ptr) }?;
-        Ok(Some(new))
+        let free_pool = unsafe { self.release(ptr) }?;
+        Ok((Some(new), free_pool))
     }
 
     /// Joins a used block with the free one before it, and the free one after it, to one used

@@ -46,10 +46,17 @@ impl<S: PageSource, const CHUNKS: usize> ChunkSet<S, CHUNKS> {
     /// of the source's pages.
     ///
     /// # Errors
-    /// The source's.
+    /// The source's; [`SourceError::Exhausted`] also for more chunks than there are addresses.
+    ///
+    /// # Panics
+    /// If `chunk_bytes` is none of these: chunks would lie in what the source has not reserved.
     pub fn new(source: S, chunk_bytes: usize) -> Result<Self, SourceError> {
-        debug_assert!(chunk_bytes.is_power_of_two() && chunk_bytes >= source.page_bytes());
-        let start = source.reserve(CHUNKS * chunk_bytes, chunk_bytes)?;
+        assert!(
+            chunk_bytes.is_power_of_two() && chunk_bytes >= source.page_bytes(),
+            "chunks of {chunk_bytes} bytes"
+        );
+        let bytes = CHUNKS.checked_mul(chunk_bytes).ok_or(SourceError::Exhausted)?;
+        let start = source.reserve(bytes, chunk_bytes)?;
         let owners = core::array::from_fn(|_| AtomicU8::new(0));
         Ok(Self { source, start, chunk_bytes, owners, changing: Lock::new(()) })
     }

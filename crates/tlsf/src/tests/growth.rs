@@ -106,6 +106,43 @@ fn the_callers_pool_is_used_first_and_never_given_to_the_source() {
 }
 
 #[test]
+fn a_block_that_moves_gives_its_region_back() {
+    let mut buffer = std::vec![0u8; 64 << 10];
+    let source = Fixed::new(&mut buffer, 4096);
+    let policy = GrowthPolicy { region_bytes: 4096, keep_free_bytes: 0 };
+    let mut heap: Growing<_> = Growing::new(&source, policy);
+    let block = heap.malloc(3000).expect("a region");
+    let moved = unsafe { heap.realloc(block, 16, 10_000) }.expect("a block of the heap");
+    assert!(moved.is_some_and(|moved| moved != block));
+    let counts = heap.counts();
+    assert_eq!((counts.get_mem_calls, counts.put_mem_calls, counts.region_bytes), (2, 1, 12 << 10));
+}
+
+/// The head of a pool takes more than a page of such a source.
+#[test]
+fn regions_of_tiny_pages_go_back_whole() {
+    let mut buffer = std::vec![0u8; 64 << 10];
+    let source = Fixed::new(&mut buffer, 16);
+    let policy = GrowthPolicy { region_bytes: 512, keep_free_bytes: 0 };
+    let mut heap: Growing<_, [Row<usize, 32>; 32]> = Growing::new(&source, policy);
+    let blocks = [100, 1000].map(|bytes| heap.malloc(bytes).expect("a region"));
+    assert_eq!(unsafe { heap.free(blocks[1]) }, Ok(()));
+    drop(heap);
+    assert_eq!(source.free_pages(), source.page_count());
+}
+
+#[test]
+fn chunks_that_no_source_can_reserve_are_refused() {
+    let mut buffer = std::vec![0u8; 64 << 10];
+    let source = Fixed::new(&mut buffer, 4096);
+    let too_many = ChunkSet::<_, 2>::new(&source, 1 << (usize::BITS - 1));
+    assert_eq!(too_many.err(), Some(hectare_pages::SourceError::Exhausted));
+    // Of pages that are half a chunk nothing would be reserved.
+    let half = std::panic::AssertUnwindSafe(|| ChunkSet::<_, 1>::new(&source, 2048).is_ok());
+    assert!(std::panic::catch_unwind(half).is_err());
+}
+
+#[test]
 fn threads_share_a_locked_heap() {
     static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
     let mut arena = Arena::new(1 << 20);
