@@ -156,7 +156,11 @@ impl<P: Pool> Store<P> {
             let mut pages = 0;
             // What goes wrong is told by `fits`: a caller wants room and nothing else.
             let _ = self.for_each_while(select, |key, slot| {
-                let is_gone = self.expel_slot(key, slot)?;
+                let is_gone = match self.expel_slot(key, slot) {
+                    // Nobody can have it any more, and those behind it can go.
+                    Err(StoreError::Damaged { .. }) => false,
+                    done => done?,
+                };
                 pages += usize::from(is_gone);
                 Ok((is_gone, pages % PAGES_A_LOOK != 0 || !fits()))
             });
@@ -213,6 +217,8 @@ impl<P: Pool> Store<P> {
             let block = backing.write(page)?;
             self.counters.written_back.fetch_add(1, Relaxed);
             self.replace(slot, Content::Backed(block));
+            // What was tried was tried on what is gone.
+            slot.tried_codecs = 0;
             Ok(true)
         })
     }

@@ -135,6 +135,30 @@ fn damage_in_the_file_is_told() {
 }
 
 #[test]
+fn a_damaged_page_keeps_no_other_in_memory() {
+    let limit_bytes = 256 << 10;
+    let store = Store::new(dense(), Config { limit_bytes, ..config(500) }).expect("a store");
+    let mut random = Random::new(13);
+    store.put(0, &text(&mut random)).expect("memory");
+    store.slots[0].lock().expect("a sound lock").checksum ^= 1;
+    for key in 1..500 {
+        store.now_s.store(key as u32, Relaxed);
+        store.put(key, &text(&mut random)).expect("room is made");
+    }
+    assert_eq!(store.get(0, &mut [0; PAGE]), Err(StoreError::Damaged { key: 0 }));
+}
+
+#[test]
+fn what_was_recompressed_and_written_back_was_not_incompressible() {
+    let store = Store::new(dense(), config(10)).expect("a store");
+    let mut random = Random::new(14);
+    (0..10).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+    assert_eq!(store.recompress(2, Select::All).expect("memory").recompressed_pages, 10);
+    assert_eq!(store.write_back(Select::All).expect("a file").written_back_pages, 10);
+    store.for_each_page(|state| assert!(!state.is_incompressible, "{state}"));
+}
+
+#[test]
 fn idle_pages_go_to_the_file_by_policy() {
     let store = Store::new(dense(), config(10)).expect("a store");
     let (mut shadow, mut random) = (Shadow::new(), Random::new(9));
