@@ -54,8 +54,9 @@ impl core::error::Error for PoolError {}
 
 /// A pool of objects that are written and read whole.
 ///
-/// Every method may be called from several threads at once. A pool that is dropped gives all its
-/// memory back; handles of it must not be used again.
+/// Every method may be called from several threads at once. A pool that is dropped gives its memory
+/// back ([`Xv`](crate::Xv) but the pages of objects that still live); handles of it must not be used
+/// again.
 pub trait Pool: Sync {
     /// A short name for tables: `xv`, `zs`, `dense`.
     fn name(&self) -> &'static str;

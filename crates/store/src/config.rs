@@ -12,7 +12,8 @@ use crate::tend::Policy;
 pub struct Config {
     /// Keys go from 0 to this. A key costs 48 bytes whether it is used or not.
     pub pages: usize,
-    /// The size of every page: a multiple of 8, 64 to 65536.
+    /// The size of every page: a multiple of 8, 64 to 65536. What the codecs leave longer than the
+    /// pool's longest object, mostly a page of the system, is kept raw beside the pool.
     pub page_bytes: usize,
     /// What compresses: the first all that is put, the others what is recompressed. 1 to 8.
     pub codecs: Vec<Box<dyn Codec>>,

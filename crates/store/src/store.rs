@@ -27,7 +27,7 @@ const SMALL_LIMIT_BYTES: usize = 16 << 20;
 /// Every method may be called from several threads at once. Pages are copied in and out; what two
 /// threads put under one key at the same time is one of the two.
 #[derive(Debug)]
-pub struct Store<P> {
+pub struct Store<P: Pool> {
     pub(crate) objects: Objects<P>,
     pub(crate) slots: Box<[Mutex<Slot>]>,
     pub(crate) config: Settings,
@@ -55,9 +55,14 @@ impl<P: Pool> Store<P> {
         let Config { pages, page_bytes, codecs, raw_from_bytes, limit_bytes, .. } = config;
         let backing =
             config.backing.map(|file| Backing::new(file, page_bytes, config.backing_pages));
+        let mut slots = Vec::new();
+        slots
+            .try_reserve_exact(pages)
+            .map_err(|_| StoreError::Config("there is no memory for the slots of so many pages"))?;
+        slots.extend((0..pages).map(|_| Mutex::default()));
         Ok(Self {
             objects: Objects::new(pool),
-            slots: (0..pages).map(|_| Mutex::default()).collect(),
+            slots: slots.into(),
             config: Settings {
                 page_bytes,
                 codecs,
@@ -355,6 +360,16 @@ impl<P: Pool> Store<P> {
             return Err(StoreError::Limit { limit_bytes });
         }
         Ok(())
+    }
+}
+
+impl<P: Pool> Drop for Store<P> {
+    /// Ends what is stored: a pool that is somebody else's, or knows its pages by its objects alone,
+    /// would keep it. O(pages).
+    fn drop(&mut self) {
+        for slot in core::mem::take(&mut self.slots) {
+            self.end(slot.into_inner().unwrap_or_else(PoisonError::into_inner).content);
+        }
     }
 }
 

@@ -49,6 +49,54 @@ fn incompressible_pages_are_kept_raw() {
 }
 
 #[test]
+fn contents_with_one_hash_are_compared() {
+    let store = Store::new(dense(), Config { dedup: true, ..Config::new(2) }).expect("a store");
+    let mut random = Random::new(5);
+    let (page, other) = (text(&mut random), text(&mut random));
+    store.put(0, &page).expect("memory");
+    let hash = xxhash_rust::xxh3::xxh3_64(&page);
+    assert!(store.known(hash, &other).is_none());
+    let known = store.known(hash, &page).expect("it is stored");
+    store.end(crate::slot::Content::Shared(known));
+    assert_eq!(store.pool().stats().objects, 1);
+}
+
+#[test]
+fn the_index_keeps_no_entry_of_what_is_gone() {
+    let store = Store::new(dense(), Config { dedup: true, ..Config::new(1) }).expect("a store");
+    let mut random = Random::new(11);
+    for _ in 0..2000 {
+        store.put(0, &text(&mut random)).expect("memory");
+    }
+    let table_bytes = store.stats().table_bytes;
+    assert!(table_bytes < 16 << 10, "{table_bytes} bytes for one page");
+}
+
+#[test]
+fn a_dropped_store_leaves_nothing_in_a_pool() {
+    fn check(pool: &impl Pool) {
+        let store = Store::new(pool, config(100)).expect("a store");
+        let mut random = Random::new(12);
+        for key in 0..100 {
+            store.put(key, &any_page(&mut random)).expect("memory");
+        }
+        store.write_back(Select::Raw).expect("a file");
+        assert!(pool.stats().objects > 10);
+        drop(store);
+        assert_eq!((pool.stats().objects, pool.stats().page_bytes), (0, 0));
+    }
+    check(&Xv::<Os>::new(Os));
+    let zs: Zs<Os> = Zs::new(Os).expect("memory");
+    check(&zs);
+}
+
+#[test]
+fn too_many_keys_are_an_error() {
+    let made = Store::new(dense(), Config::new(usize::MAX));
+    assert!(matches!(made.err(), Some(StoreError::Config(_))));
+}
+
+#[test]
 fn of_two_contents_with_one_hash_the_index_keeps_the_later() {
     const HASH: u64 = 7;
     let store = Store::new(dense(), Config::new(1)).expect("a store");
