@@ -30,15 +30,19 @@ struct hectare_store_stat {
 
 /*
  * A store for keys 0 to pages - 1, 48 bytes each, and pages of page_bytes: a multiple of 8 from 64 to
- * 65536. Its pool takes limit_bytes at most, or what it needs if that is 0. NULL if page_bytes is none
- * of these.
+ * 65536. Its pool takes limit_bytes at most, or what it needs if that is 0. A page that does not become
+ * shorter than a page of the system is kept as it is. NULL if page_bytes is none of these, or there is
+ * no memory for so many keys.
  */
 hectare_store *hectare_store_create(size_t pages, size_t page_bytes, size_t limit_bytes);
 
 /* Gives all memory back. NULL is nothing. */
 void hectare_store_destroy(hectare_store *store);
 
-/* Stores the page_bytes at page. -ENOSPC: the limit; -ENOMEM: no memory; -EINVAL: no such key. */
+/*
+ * Stores the page_bytes at page. -ENOSPC: the limit, or all that the pool can name; -ENOMEM: no memory;
+ * -EINVAL: no such key.
+ */
 int hectare_store_put(hectare_store *store, size_t key, const void *page);
 
 /* Copies the page of key to page. -ENOENT: there is none; -EBADMSG: it is damaged; -EINVAL. */

@@ -32,7 +32,7 @@ pub struct PageStoreStat {
 /// The number of `errno.h`, negative.
 const fn status(error: StoreError) -> c_int {
     -match error {
-        StoreError::Limit { .. } => libc::ENOSPC,
+        StoreError::Limit { .. } | StoreError::Pool(PoolError::Full) => libc::ENOSPC,
         StoreError::Pool(PoolError::OutOfMemory) => libc::ENOMEM,
         StoreError::Damaged { .. } => libc::EBADMSG,
         _ => libc::EINVAL,
@@ -47,7 +47,7 @@ fn found(is_found: Result<bool, StoreError>) -> c_int {
     }
 }
 
-/// Makes a store; null if `page_bytes` is no size of pages.
+/// Makes a store; null if `page_bytes` is no size of pages, or there is no memory for so many keys.
 #[unsafe(no_mangle)]
 pub extern "C" fn hectare_store_create(
     pages: usize,
@@ -147,4 +147,15 @@ pub unsafe extern "C" fn hectare_store_stat(store: *const PageStore, stat: *mut 
     };
     // SAFETY: the caller's promise.
     unsafe { stat.write(told) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_that_is_full_is_no_wrong_key() {
+        assert_eq!(status(StoreError::Pool(PoolError::Full)), -libc::ENOSPC);
+        assert_eq!(status(StoreError::Key { key: 2, pages: 1 }), -libc::EINVAL);
+    }
 }

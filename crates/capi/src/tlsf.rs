@@ -81,7 +81,7 @@ pub unsafe extern "C" fn tlsf_get_pool(tlsf: *mut c_void) -> *mut c_void {
     tlsf.wrapping_byte_add(tlsf_size())
 }
 
-/// Adds a pool; null if it is misaligned, too small or too large.
+/// Adds a pool; null if it is misaligned, too small, too large, or overlaps another of the heap.
 ///
 /// # Safety
 /// The memory is the heap's until the pool is removed.

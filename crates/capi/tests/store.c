@@ -86,5 +86,7 @@ int main(void) {
     hectare_store_stat(store, &stat);
     CHECK(stat.raw_pages == stat.pages && stat.pages == key - 1 && stat.limit_bytes == 256 << 10);
     hectare_store_destroy(store);
+
+    CHECK(hectare_store_create((size_t)-1, PAGE, 0) == NULL);
     return 0;
 }
