@@ -215,8 +215,8 @@ pub(crate) fn refuses_in_a_full_buffer(pool: &impl Validate) {
 /// Makes every call of the source fail in turn that a run makes, one at a time and then all from it
 /// on; the pool must refuse cleanly, stay sound, and work again once memory is back.
 pub(crate) fn survives_every_refusal<'a, P: Validate + 'a>(
-    failing: &'a Failing<Os>,
-    make: impl Fn(&'a Failing<Os>) -> Option<P>,
+    failing: &'a Failing<Counted<Os>>,
+    make: impl Fn(&'a Failing<Counted<Os>>) -> Option<P>,
 ) {
     let run = |pool: &P, seed| {
         let mut shadow = Shadow::new(pool, 0);
@@ -227,7 +227,8 @@ pub(crate) fn survives_every_refusal<'a, P: Validate + 'a>(
     };
     for seed in 0..3 {
         let first = failing.calls();
-        drop(run(&make(failing).expect("memory"), seed));
+        run(&make(failing).expect("memory"), seed);
+        let held_bytes = failing.inner().counts().reserved_bytes;
         let calls = failing.calls() - first;
         let mut refusals = 0;
         for call in 0..calls {
@@ -245,10 +246,27 @@ pub(crate) fn survives_every_refusal<'a, P: Validate + 'a>(
                 shadow.alloc(&pool, pool.max_size_bytes()).expect("memory is back");
                 shadow.drain(&pool);
                 shadow.compare(&pool);
+                drop(pool);
+                assert_eq!(failing.inner().counts().reserved_bytes, held_bytes, "call {call}");
             }
         }
         assert!(refusals > 0, "no call was ever refused");
     }
+}
+
+/// Objects of every size in pages of the least size.
+pub(crate) fn serves_from_tiny_pages(pool: &impl Validate) {
+    let mut shadow = Shadow::new(pool, 0);
+    for size_bytes in (1..=pool.max_size_bytes()).cycle().take(2000) {
+        shadow.alloc(pool, size_bytes).expect("a megabyte has room");
+        if shadow.len() > 300 {
+            shadow.free(pool, 7);
+        }
+    }
+    shadow.compare(pool);
+    shadow.drain(pool);
+    pool.compact();
+    shadow.compare(pool);
 }
 
 /// Three threads with objects of their own, a fourth that compacts without a pause.
@@ -301,7 +319,8 @@ macro_rules! shadow_tests {
 
         #[test]
         fn survives_every_refusal() {
-            let failing = hectare_pages::Failing::new(hectare_pages::Os);
+            let failing =
+                hectare_pages::Failing::new(hectare_pages::Counted::new(hectare_pages::Os));
             $crate::testing::survives_every_refusal(&failing, |$source| {
                 let $seed = 0;
                 $make

@@ -7,7 +7,7 @@ use hectare_check::Random;
 use hectare_pages::{Counted, Os};
 
 use super::*;
-use crate::testing::{Shadow, Validate, shadow_tests};
+use crate::testing::{Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests};
 
 shadow_tests!(|source, _seed| Some(Xv::<_, SpinPark>::new(source)), buffer pages of 1 << 16);
 
@@ -247,4 +247,10 @@ fn blocks_around<S: PageSource + Sync>(pool: &Xv<S>, objects: &[Handle]) -> Vec<
     pages.sort_by_key(|page| page.base());
     pages.dedup();
     pages.into_iter().flat_map(|page| std::iter::successors(first(page), |b| b.next())).collect()
+}
+
+#[test]
+fn pages_may_have_64_bytes() {
+    let mut buffer = std::vec::Vec::new();
+    serves_from_tiny_pages(&Xv::<_, SpinPark>::new(megabyte(&mut buffer, 64)));
 }

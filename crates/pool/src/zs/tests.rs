@@ -3,12 +3,12 @@
 use std::string::ToString;
 
 use hectare_check::Random;
-use hectare_pages::Os;
+use hectare_pages::{Failing, Os};
 
 use super::class::{GROUPS, State};
 use super::*;
 use crate::Pool;
-use crate::testing::{Shadow, Validate, shadow_tests};
+use crate::testing::{Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests};
 
 shadow_tests!(|source, seed| with_chain(source, [8, 4, 16, 1][seed as usize % 4]), buffer pages of 4096);
 
@@ -136,4 +136,51 @@ fn threads_that_grow_a_class_at_once_leave_no_empty_zspage() {
     });
     validate(&pool);
     assert_eq!(pool.stats().page_bytes, 0);
+}
+
+#[test]
+fn what_is_mapped_stays_while_all_else_is_moved() {
+    let pool = with_chain(Os, 8).expect("memory");
+    let handles: std::vec::Vec<_> = (0..200).map(|_| pool.alloc(1500).expect("memory")).collect();
+    // SAFETY: all live; each thinned out is freed once, and never mapped.
+    handles
+        .iter()
+        .filter(|handle| !is_tenth(**handle))
+        .for_each(|&handle| unsafe { pool.free(handle) });
+    let mapped = handles.iter().copied().find(|&handle| is_tenth(handle)).expect("one of ten");
+    // SAFETY: live, and mapped once.
+    let place = unsafe { pool.map(mapped) };
+    assert!(pool.compact() > 0);
+    // SAFETY: mapped above.
+    unsafe { pool.unmap(mapped) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { pool.map(mapped) }, place);
+    // SAFETY: as above.
+    unsafe { pool.unmap(mapped) };
+    validate(&pool);
+}
+
+fn is_tenth(handle: crate::Handle) -> bool {
+    handle.to_raw().get().is_multiple_of(10)
+}
+
+#[test]
+fn a_refused_object_takes_no_cell() {
+    let failing = Failing::new(Os);
+    let pool = with_chain(&failing, 8).expect("memory");
+    let first = pool.alloc(100).expect("memory");
+    failing.refuse_all(true);
+    (0..2000).for_each(|_| assert!(pool.alloc(2000).is_err()));
+    failing.refuse_all(false);
+    let second = pool.alloc(2000).expect("memory is back");
+    assert_eq!(pool.stats().cell_bytes, 4096);
+    // SAFETY: live until now.
+    [first, second].into_iter().for_each(|handle| unsafe { pool.free(handle) });
+}
+
+#[test]
+fn pages_may_have_64_bytes() {
+    let mut buffer = std::vec::Vec::new();
+    let pool: Zs<_> = Zs::new(megabyte(&mut buffer, 64)).expect("memory");
+    serves_from_tiny_pages(&pool);
 }
