@@ -108,10 +108,11 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     /// An empty pool. It takes its first memory with its first object.
     ///
     /// # Panics
-    /// If a limit is outside its range, or the source's pages are under 64 bytes or above 64 KiB.
+    /// If a limit is outside its range, or the source's pages are under 128 bytes or above 64 KiB.
     pub fn with_limits(source: S, limits: Limits) -> Self {
         let page_bytes = source.page_bytes();
-        assert!((64..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
+        // A page has room for the first words of page bits.
+        assert!((128..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
         let least_area_bytes = LEAST_AREA_BYTES.max(4 * page_bytes);
         assert!(
             limits.area_bytes.is_power_of_two()

@@ -177,23 +177,22 @@ impl<S: PageSource> Locked<'_, S> {
             Place(0) => 0,
             _ => place.forward(MIN_UNITS + 1).offset_bytes().next_multiple_of(self.page_bytes()),
         };
-        let new_bytes = least_bytes.max(old_bytes.saturating_sub(most_pages * self.page_bytes()));
-        if new_bytes >= old_bytes {
+        let wanted_bytes =
+            least_bytes.max(old_bytes.saturating_sub(most_pages * self.page_bytes()));
+        if wanted_bytes >= old_bytes {
             return None;
         }
-        let beyond = new_bytes / self.page_bytes()..old_bytes / self.page_bytes();
+        let mut new_bytes = old_bytes;
+        let mut beyond = wanted_bytes / self.page_bytes()..old_bytes / self.page_bytes();
         self.unlink(place, units);
         self.state.free_units -= units;
         let given = self.give_back(beyond.clone());
-        // Pages that the source would not take back are beyond the end all the same, and count as
-        // taken when they are committed again.
-        for page in beyond {
-            if self.given_back.is_given_back(page) {
-                self.given_back.set_given_back(page, false);
-            } else {
-                self.state.pages -= 1;
-                self.state.pages_returned += 1;
-            }
+        // The mark stays behind a page that the source would not take back: it is held still.
+        while let Some(last) =
+            beyond.next_back().filter(|&page| self.given_back.is_given_back(page))
+        {
+            self.given_back.set_given_back(last, false);
+            new_bytes -= self.page_bytes();
         }
         self.state.committed_bytes = new_bytes;
         if new_bytes > 0 {
@@ -204,6 +203,6 @@ impl<S: PageSource> Locked<'_, S> {
             self.set_free(place, units_left);
             self.state.free_units += units_left;
         }
-        Some(given)
+        (given > 0 || new_bytes < old_bytes).then_some(given)
     }
 }

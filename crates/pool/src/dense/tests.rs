@@ -7,7 +7,7 @@ use hectare_pages::Os;
 
 use super::shard::Locked;
 use super::*;
-use crate::testing::{Shadow, Validate, shadow_tests};
+use crate::testing::{Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests};
 
 shadow_tests!(
     |source, seed| {
@@ -216,4 +216,33 @@ fn neighbouring_stacks_have_homes_of_their_own() {
             );
         }
     }
+}
+
+#[test]
+fn pages_may_have_128_bytes() {
+    let mut buffer = std::vec::Vec::new();
+    serves_from_tiny_pages(&Dense::<_>::new(megabyte(&mut buffer, 128)));
+}
+
+#[test]
+#[should_panic(expected = "dense: pages of 64 bytes")]
+fn pages_of_less_have_no_room_for_page_bits() {
+    let _ = Dense::<_>::new(megabyte(&mut std::vec::Vec::new(), 64));
+}
+
+#[test]
+fn pages_that_the_source_does_not_take_back_are_counted() {
+    let failing = hectare_pages::Failing::new(Os);
+    let pool: Dense<_> = Dense::with_limits(&failing, small_limits());
+    let mut shadow = Shadow::new(&pool, 1);
+    (0..200).for_each(|_| shadow.alloc(&pool, 4000).expect("memory"));
+    let taken = pool.stats().page_bytes;
+    failing.refuse_all(true);
+    shadow.drain(&pool);
+    assert_eq!(pool.compact(), 0);
+    validate(&pool);
+    assert_eq!(pool.stats().page_bytes, taken, "the source has taken nothing back");
+    failing.refuse_all(false);
+    assert_eq!(pool.compact(), taken);
+    assert_eq!(pool.stats().page_bytes, 0);
 }
