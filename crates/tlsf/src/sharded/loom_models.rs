@@ -16,10 +16,43 @@ use super::*;
 
 const CHUNK_BYTES: usize = 512;
 
+/// A source of which loom sees the calls that change memory.
+struct Watched {
+    inner: Fixed<'static>,
+    changes: AtomicUsize,
+}
+
+// SAFETY: every call is passed on unchanged to a source that meets the contract.
+unsafe impl PageSource for Watched {
+    fn page_bytes(&self) -> usize {
+        self.inner.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        self.inner.reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.commit(start, bytes) }
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.decommit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.release(start, bytes) }
+    }
+}
+
 /// Two shards over `CHUNKS` chunks, and what they stand on, which must go after them.
 struct World<const CHUNKS: usize> {
-    heaps: ManuallyDrop<Sharded<'static, Fixed<'static>, 2, CHUNKS>>,
-    set: *mut ChunkSet<Fixed<'static>, CHUNKS>,
+    heaps: ManuallyDrop<Sharded<'static, Watched, 2, CHUNKS>>,
+    set: *mut ChunkSet<Watched, CHUNKS>,
     buffer: *mut [u8],
 }
 
@@ -33,7 +66,8 @@ impl<const CHUNKS: usize> World<CHUNKS> {
         let bytes = (CHUNKS + 4) * CHUNK_BYTES;
         let buffer = Box::into_raw(std::vec![0; bytes].into_boxed_slice());
         // SAFETY: our own, until `drop`.
-        let source = Fixed::new(unsafe { &mut *buffer }, CHUNK_BYTES);
+        let inner = Fixed::new(unsafe { &mut *buffer }, CHUNK_BYTES);
+        let source = Watched { inner, changes: AtomicUsize::new(0) };
         let set = ChunkSet::new(source, CHUNK_BYTES).expect("room for the chunks");
         let set = Box::into_raw(Box::new(set));
         // SAFETY: as above.
@@ -46,6 +80,9 @@ impl<const CHUNKS: usize> World<CHUNKS> {
         let block = self.heaps.memalign(cpu, 16, 200)?;
         // SAFETY: as large as asked for, and this thread's.
         unsafe { block.write_bytes(fill, 200) };
+        // Between what is written and the look at it memory may change hands.
+        // SAFETY: lives until `drop`.
+        unsafe { &*self.set }.source.changes.load(Ordering::Relaxed);
         Some(block.as_ptr().expose_provenance())
     }
 

@@ -106,6 +106,17 @@ fn the_callers_pool_is_used_first_and_never_given_to_the_source() {
 }
 
 #[test]
+fn a_region_that_the_heap_cannot_take_goes_back() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Fixed::new(&mut buffer, 4096);
+    let policy = GrowthPolicy { region_bytes: 512 << 10, keep_free_bytes: 0 };
+    let mut heap: Growing<_, [Row<u16, 4>; 13]> = Growing::new(&source, policy);
+    assert_eq!(heap.malloc(10), None);
+    assert_eq!(heap.heap().last_failure(), Some(Failure::Source));
+    assert_eq!(source.free_pages(), source.page_count());
+}
+
+#[test]
 fn a_block_that_moves_gives_its_region_back() {
     let mut buffer = std::vec![0u8; 64 << 10];
     let source = Fixed::new(&mut buffer, 4096);
