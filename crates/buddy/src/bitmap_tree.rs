@@ -33,7 +33,11 @@ impl<'m> BitmapTree<'m> {
     /// Bytes of metadata that `frames` frames need: two a frame, rounded up to a power of two.
     #[must_use]
     pub const fn metadata_bytes(frames: usize) -> usize {
-        frames.next_power_of_two() * 2
+        match frames.checked_next_power_of_two() {
+            Some(leaves) => leaves.saturating_mul(2),
+            // More than any buffer has.
+            None => usize::MAX,
+        }
     }
 
     /// An allocator of `frames` frames of which none is free.

@@ -212,7 +212,7 @@ impl FrameAllocator for &mut dyn FrameAllocator {
 
 mod tests {
     use super::*;
-    use crate::{BitmapTree, Bitset, ListLinked, ListVec, TreeLinked, TreeVec};
+    use crate::{Atomic, BitmapTree, Bitset, Extents, ListLinked, ListVec, TreeLinked, TreeVec};
 
     #[test]
     fn bitset() {
@@ -228,6 +228,16 @@ mod tests {
             let mut metadata = vec![1; BitmapTree::metadata_bytes(frames)];
             live(&mut BitmapTree::new(frames, &mut metadata).unwrap());
         });
+    }
+
+    #[test]
+    fn more_frames_than_memory_describes_are_refused() {
+        for frames in [usize::MAX, 1 << (usize::BITS - 1), 1 << (usize::BITS - 2)] {
+            assert_eq!(BitmapTree::new(frames, &mut []).unwrap_err(), Error::MetadataTooSmall);
+            assert_eq!(Bitset::new(frames, &mut []).unwrap_err(), Error::OutOfRange);
+            assert_eq!(Atomic::new(frames, &[]).unwrap_err(), Error::MetadataTooSmall);
+            assert_eq!(Extents::new(frames, &[]).unwrap_err(), Error::MetadataTooSmall);
+        }
     }
 
     #[test]

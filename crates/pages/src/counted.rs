@@ -26,8 +26,9 @@ pub struct Counts {
     pub decommitted_bytes_total: usize,
 }
 
-/// Passes every call on to `S` and counts it. Each count is exact; a [`Counts`] taken while other
-/// threads call is not one moment's.
+/// Passes what takes, moves and gives back memory on to `S`, and counts what the fields of [`Counts`]
+/// say; what a source need not have (`populate`, `is_zero`, `set_aside`) stays what it is by default.
+/// Each count is exact; a [`Counts`] taken while other threads call is not one moment's.
 #[derive(Debug, Default)]
 pub struct Counted<S> {
     inner: S,

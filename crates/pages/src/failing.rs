@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::{PageSource, SourceError};
 
 /// Numbers the calls that can fail (`reserve`, `commit`, `decommit`, `seal`, `move_pages`; from 0) and
-/// refuses those whose number lies in a range that the test chooses.
+/// refuses those whose number lies in a range that the test chooses. As in
+/// [`Counted`](crate::Counted), what a source need not have stays what it is by default.
 #[derive(Debug)]
 pub struct Failing<S> {
     inner: S,

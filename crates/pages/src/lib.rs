@@ -14,6 +14,8 @@
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 
 mod counted;
+// It counts in 64 bits, which small processors cannot at once.
+#[cfg(target_has_atomic = "64")]
 mod failing;
 mod fixed;
 #[cfg(feature = "os")]
@@ -26,6 +28,7 @@ mod source;
 mod system;
 
 pub use counted::{Counted, Counts};
+#[cfg(target_has_atomic = "64")]
 pub use failing::Failing;
 pub use fixed::Fixed;
 #[cfg(feature = "os")]

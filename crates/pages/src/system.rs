@@ -2,7 +2,9 @@
 
 use hectare_base::sync::Park;
 
-use crate::{Counted, Failing, PageSource};
+#[cfg(target_has_atomic = "64")]
+use crate::Failing;
+use crate::{Counted, PageSource};
 
 /// A [`PageSource`] with the other services of an operating system that an allocator uses, so
 /// that a test can stand in for all of them.
@@ -52,6 +54,7 @@ impl<S: System> System for Counted<S> {
     }
 }
 
+#[cfg(target_has_atomic = "64")]
 impl<S: System> System for Failing<S> {
     type Park = S::Park;
 

@@ -15,8 +15,9 @@ pub(super) const TOP: usize = LEVELS - 1;
 pub(super) const ORDERS: usize = WORD_SHIFT as usize;
 /// Tiers of summaries above 2^30 words.
 const TIERS: usize = 5;
-/// The most frames that [`TIERS`] summarise: 2^36, 256 TiB of 4 KiB frames.
-pub(super) const MAX_FRAMES: usize = 1 << 36;
+/// The most frames that [`TIERS`] summarise: 2^36, 256 TiB of 4 KiB frames; half of all numbers where
+/// those are fewer.
+pub(super) const MAX_FRAMES: usize = 1 << if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
 
 /// The place of one level in the metadata, in words.
 #[derive(Debug, Clone, Copy)]
