@@ -193,7 +193,8 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     }
 
     /// The home shard is not there yet, or was held, or had no room: it is made, then all others are
-    /// tried in turn, then home again with patience.
+    /// tried in turn, then home again and all others with patience, since one that was held may be the
+    /// one that has room.
     #[cold]
     fn alloc_elsewhere(&self, home: usize, size_bytes: usize) -> Result<Handle, PoolError> {
         for step in 0..self.limits.shards {
@@ -206,10 +207,16 @@ impl<S: PageSource, P: Park> Dense<S, P> {
                 return Ok(handle);
             }
         }
-        let shard = self.make_shard(home)?;
-        let mut state = shard.state.lock();
-        let cell = shard.locked(&self.source, &mut state).alloc(size_bytes)?;
-        Ok(self.handle(home, cell, size_bytes))
+        let patient = |step: usize| {
+            let number = (home + step) & (self.limits.shards - 1);
+            let shard = self.make_shard(number)?;
+            let mut state = shard.state.lock();
+            let cell = shard.locked(&self.source, &mut state).alloc(size_bytes)?;
+            Ok(self.handle(number, cell, size_bytes))
+        };
+        patient(0).or_else(|refusal| {
+            (1..self.limits.shards).find_map(|step| patient(step).ok()).ok_or(refusal)
+        })
     }
 }
 

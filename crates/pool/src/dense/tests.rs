@@ -224,6 +224,33 @@ fn pages_may_have_128_bytes() {
     serves_from_tiny_pages(&Dense::<_>::new(megabyte(&mut buffer, 128)));
 }
 
+/// The room that there is lies in a shard which another thread holds: that is waited for.
+#[test]
+fn room_in_a_shard_that_is_held_is_found() {
+    let mut buffer = std::vec::Vec::new();
+    let limits = Limits { shards: 2, ..small_limits() };
+    let pool = Dense::<_>::with_limits(megabyte(&mut buffer, 4096), limits);
+    let mut handles: std::vec::Vec<_> = core::iter::from_fn(|| pool.alloc(4000).ok()).collect();
+    let elsewhere = 1 - pool.home();
+    let is_elsewhere =
+        |handle: &Handle| (handle.to_raw().get() >> CELL_BITS) as usize & 1 == elsewhere;
+    let index = handles.iter().position(is_elsewhere).expect("both shards are full");
+    // SAFETY: live, and named no more.
+    unsafe { pool.free(handles.swap_remove(index)) };
+    let held = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _state = pool.shard(elsewhere).expect("a shard").state.lock();
+            held.wait();
+            std::thread::sleep(core::time::Duration::from_millis(50));
+        });
+        held.wait();
+        handles.push(pool.alloc(4000).expect("room for one"));
+    });
+    // SAFETY: live until now.
+    handles.into_iter().for_each(|handle| unsafe { pool.free(handle) });
+}
+
 #[test]
 #[should_panic(expected = "dense: pages of 64 bytes")]
 fn pages_of_less_have_no_room_for_page_bits() {
