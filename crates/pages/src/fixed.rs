@@ -169,6 +169,16 @@ mod tests {
             unsafe { source.release(page, 4096) };
         }
         assert_eq!(source.free_pages(), count);
+        let again = source.get(count * 4096, 4096).expect("all pages");
+        // SAFETY: committed pages of this source.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(again.as_ptr(), count * 4096) };
+        assert!(bytes.iter().all(|&b| b == 0), "pages come back as they were left");
+        bytes.fill(0xFF);
+        // SAFETY: as above; the slice is used no more.
+        unsafe { source.decommit(again, 4096) }.expect("a buffer takes all back");
+        // SAFETY: committed still.
+        let ends = unsafe { (again.add(4095).read(), again.add(4096).read()) };
+        assert_eq!(ends, (0, 0xFF));
     }
 
     #[test]
