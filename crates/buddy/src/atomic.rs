@@ -93,7 +93,8 @@ impl<'m> Atomic<'m> {
         Self::metadata_words(frames) * size_of::<u64>()
     }
 
-    /// An allocator of `frames` frames of which none is free. Clears the metadata.
+    /// An allocator of `frames` frames of which none is free. Clears the metadata, which is to be its
+    /// alone: two allocators over one would hand out the same frames.
     ///
     /// # Errors
     /// [`Error::MetadataTooSmall`].

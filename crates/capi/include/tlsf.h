@@ -4,7 +4,8 @@
  * pools are memory of the caller's, anywhere in the address space.
  *
  * Differences, all towards more: blocks are aligned to 16 bytes, not 8; tlsf_realloc grows into
- * free neighbours on both sides and keeps the alignment of what tlsf_memalign gave (up to 4096);
+ * free neighbours on both sides and keeps the alignment of what tlsf_memalign gave (up to 4096; that of
+ * a block's address is kept, so a block that happens to be aligned further needs that room to move);
  * the largest free block can be allocated; tlsf_free of what is no used block aborts with a
  * message where the header shows it.
  */

@@ -31,7 +31,8 @@ impl core::error::Error for Failure {}
 /// A pointer given to `free` or `realloc` that is no allocated block. The heap is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Misuse {
-    /// It lies in no pool of this heap, or is not aligned as all blocks are.
+    /// It lies before or behind all pools of this heap, or is not aligned as all blocks are. What lies
+    /// between two pools is not told from a block.
     Foreign,
     /// The block is free already.
     DoubleFree,

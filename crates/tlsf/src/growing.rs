@@ -155,7 +155,8 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         self.counts
     }
 
-    /// The heap inside: its figures, its pools, its blocks. To look at: it cannot leave its regions.
+    /// The heap inside: its figures, its pools, its blocks. To look at: it cannot leave its regions. Its
+    /// last failure may be of a request that a new region has served then.
     ///
     /// ```compile_fail,E0308
     /// # use hectare_pages::Os;
