@@ -184,3 +184,12 @@ fn pages_may_have_64_bytes() {
     let pool: Zs<_> = Zs::new(megabyte(&mut buffer, 64)).expect("memory");
     serves_from_tiny_pages(&pool);
 }
+
+/// zsmalloc's: a list for each tenth, one for all that is in use, one for nothing.
+#[test]
+fn groups_are_the_kernels() {
+    let groups = [(0, 0), (1, 1), (9, 1), (10, 2), (50, 6), (89, 9), (90, 10), (99, 10), (100, 11)];
+    for (in_use, group) in groups {
+        assert_eq!(State::group_of(in_use, 100), group, "{in_use} %");
+    }
+}

@@ -135,6 +135,23 @@ fn damage_in_the_file_is_told() {
 }
 
 #[test]
+fn raw_pages_go_first_however_new_they_are() {
+    let limit_bytes = 256 << 10;
+    let store = Store::new(dense(), Config { limit_bytes, ..config(100) }).expect("a store");
+    let mut random = Random::new(15);
+    for key in 0..100 {
+        store.now_s.store(key as u32, Relaxed);
+        let page = if key < 60 { text(&mut random) } else { noise(&mut random) };
+        store.put(key, &page).expect("room is made");
+    }
+    let mut written = Vec::new();
+    store.for_each_page(|state| {
+        written.extend((state.kind == PageKind::WrittenBack).then_some(state.key))
+    });
+    assert!(!written.is_empty() && written.iter().all(|&key| key >= 60), "{written:?}");
+}
+
+#[test]
 fn a_damaged_page_keeps_no_other_in_memory() {
     let limit_bytes = 256 << 10;
     let store = Store::new(dense(), Config { limit_bytes, ..config(500) }).expect("a store");
