@@ -60,6 +60,17 @@ int main(int argc, char** argv)
     CHECK(tlsf_realloc(tlsf, b, sizeof memory) == NULL && b[1999] == 'b');
     CHECK(tlsf_realloc(tlsf, c, 0) == NULL);
 
+    /* With used neighbours they move, and stay aligned. */
+    char* row[4];
+    for (int at = 0; at < 4; at++)
+        CHECK((row[at] = tlsf_memalign(tlsf, 1024, 100)) != NULL);
+    for (int at = 0; at < 4; at++) {
+        row[at] = tlsf_realloc(tlsf, row[at], 3000);
+        CHECK(row[at] && (uintptr_t)row[at] % 1024 == 0);
+    }
+    for (int at = 0; at < 4; at++)
+        tlsf_free(tlsf, row[at]);
+
     struct sums sums = {0};
     tlsf_walk_pool(pool, count, &sums);
     CHECK(sums.used_blocks == 2);

@@ -152,6 +152,19 @@ fn raw_pages_go_first_however_new_they_are() {
 }
 
 #[test]
+fn from_some_part_of_the_limit_on_room_is_made_while_nobody_asks() {
+    let limit_bytes = 1 << 20;
+    let policy = Policy { pressure_percent: 25, ..Policy::default() };
+    let store =
+        Store::new(dense(), Config { limit_bytes, policy, ..config(200) }).expect("a store");
+    let mut random = Random::new(16);
+    (0..200).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+    assert!(store.stats().pool_bytes > limit_bytes / 4);
+    store.tend_at(Duration::from_secs(1)).expect("a file");
+    assert!(store.stats().pool_bytes <= limit_bytes / 4);
+}
+
+#[test]
 fn a_damaged_page_keeps_no_other_in_memory() {
     let limit_bytes = 256 << 10;
     let store = Store::new(dense(), Config { limit_bytes, ..config(500) }).expect("a store");
