@@ -88,6 +88,26 @@ fn validate_compares_the_counters_with_the_blocks() {
     assert_eq!(heap.validate(), Ok(()));
     heap.headroom_bits -= 1 << crate::block::Header::FLAG_BITS;
     assert_eq!(heap.validate(), Err(Corruption::Count));
+    heap.headroom_bits += 1 << crate::block::Header::FLAG_BITS;
+    heap.managed_granules += 1;
+    assert_eq!(heap.validate(), Err(Corruption::Count));
+}
+
+#[test]
+fn validate_sees_free_neighbours_that_agree_in_all_else() {
+    use crate::block::Header;
+    let mut arena = Arena::new(4096);
+    let (mut heap, _) = heap_over(&mut arena, 4096);
+    let first = heap.block(heap.victim as usize);
+    let (all, part) = (first.header().granules(), 100);
+    let second = first.after(part);
+    first.set_header(Header::free(part).with_prev_free());
+    second.set_footer_before(Header::free(part));
+    second.set_header(Header::free(all - part).with_prev_free());
+    first.after(all).set_footer_before(Header::free(all - part));
+    heap.victim_granules = part as u32;
+    heap.link(second, all - part);
+    assert_eq!(heap.validate(), Err(Corruption::Unmerged(second.payload())));
 }
 
 #[test]
