@@ -41,6 +41,9 @@ const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/local/lib64",
 ];
 
+/// The name of what runs without a library of ours.
+const SYSTEM: &str = "system";
+
 /// One allocator under measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
@@ -53,7 +56,7 @@ pub(crate) struct Subject {
 impl Subject {
     /// The C library's allocator.
     pub(crate) fn system() -> Self {
-        Self { name: "system".to_owned(), library: None }
+        Self { name: SYSTEM.to_owned(), library: None }
     }
 
     /// Our own, when its library stands beside this executable.
@@ -80,6 +83,10 @@ impl Subject {
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         if let Some((name, path)) = text.split_once('=') {
             anyhow::ensure!(!name.is_empty(), "`{text}` has no name before the `=`");
+            anyhow::ensure!(
+                name != SYSTEM,
+                "`{text}`: `{SYSTEM}` is the program as it is: give the library another name"
+            );
             return Self::of_library(name, Path::new(path));
         }
         if text.contains('/') {
@@ -88,6 +95,7 @@ impl Subject {
         }
         let found = found();
         if let Some(subject) = found.iter().find(|subject| subject.name == text) {
+            subject.check_path()?;
             return Ok(subject.clone());
         }
         if text == "hectare" {
@@ -124,8 +132,34 @@ impl Subject {
             .canonicalize()
             .with_context(|| format!("the library of `{name}`, {}", path.display()))?;
         program::check_library(&library)?;
-        Ok(Self { name: name.to_owned(), library: Some(library) })
+        let subject = Self { name: name.to_owned(), library: Some(library) };
+        subject.check_path()?;
+        Ok(subject)
     }
+
+    /// Whether its library can be preloaded from where it lies.
+    ///
+    /// # Errors
+    /// When it cannot: its processes would run on the C library's allocator.
+    pub(crate) fn check_path(&self) -> anyhow::Result<()> {
+        let Self { library, .. } = self;
+        library.as_deref().map_or(Ok(()), undivided)
+    }
+}
+
+/// Whether the dynamic loader takes `library` for one path.
+///
+/// # Errors
+/// When it does not.
+fn undivided(library: &Path) -> anyhow::Result<()> {
+    let divided = library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte));
+    anyhow::ensure!(
+        !divided,
+        "{}: the loader divides LD_PRELOAD at spaces and colons, so nothing can be preloaded from \
+         there: move it to a path without",
+        library.display()
+    );
+    Ok(())
 }
 
 /// Every allocator that this machine has, `hectare` and `system` first.
@@ -166,11 +200,13 @@ pub(crate) fn found() -> Vec<Subject> {
 /// The recorder's library beside this executable.
 ///
 /// # Errors
-/// When it is not there.
+/// When it is not there, or cannot be preloaded from there.
 pub(crate) fn recorder_library() -> anyhow::Result<PathBuf> {
-    beside_executable("libhectare_recorder.so").context(
+    let library = beside_executable("libhectare_recorder.so").context(
         "libhectare_recorder.so is not beside this executable; build it with `cargo build --release`",
-    )
+    )?;
+    undivided(&library)?;
+    Ok(library)
 }
 
 /// The repository's folder `name` (`traces`, …): where one stands, above the executable, or where
@@ -239,6 +275,19 @@ mod tests {
         let message = format!("{:#}", Subject::parse("x=/nowhere/libx.so").unwrap_err());
         assert!(message.contains("/nowhere/libx.so"), "{message}");
         assert!(Subject::parse_list("system,system").is_err());
+        let message = Subject::parse("system=/lib/libx.so").unwrap_err().to_string();
+        assert!(message.contains("another name"), "{message}");
         assert!(Subject::parse_list(" , ").is_err());
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_divide_is_refused() {
+        for path in ["/my heaps/libx.so", "/heaps:2/libx.so"] {
+            let subject = Subject { name: "x".to_owned(), library: Some(path.into()) };
+            let message = subject.check_path().unwrap_err().to_string();
+            assert!(message.contains(path) && message.contains("LD_PRELOAD"), "{message}");
+        }
+        let subject = Subject { name: "x".to_owned(), library: Some("/heaps/libx.so".into()) };
+        assert!(subject.check_path().is_ok() && Subject::system().check_path().is_ok());
     }
 }

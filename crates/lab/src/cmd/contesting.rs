@@ -128,11 +128,15 @@ impl ContestArgs {
     /// The allocators asked for: all that are found by default.
     ///
     /// # Errors
-    /// When one is unknown.
+    /// When one is unknown, or cannot be preloaded from where it lies.
     pub(crate) fn chosen(&self) -> anyhow::Result<Vec<Subject>> {
         match &self.allocators {
             Some(list) => Subject::parse_list(list),
-            None => Ok(subject::found()),
+            None => {
+                let found = subject::found();
+                found.iter().try_for_each(Subject::check_path)?;
+                Ok(found)
+            }
         }
     }
 
