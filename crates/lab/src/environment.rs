@@ -164,7 +164,11 @@ pub(crate) fn restore(all: bool) -> anyhow::Result<Vec<String>> {
 
 /// As [`restore`]; nothing when a command holds the state file.
 fn restore_unless_held(all: bool) -> anyhow::Result<Option<Vec<String>>> {
-    let path = state_path()?;
+    let path = match state_path() {
+        // Where no state can be noted nothing was set.
+        Err(_) if !all => return Ok(Some(Vec::new())),
+        path => path?,
+    };
     let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else {
         return Ok(Some(Vec::new()));
     };

@@ -39,6 +39,19 @@ fn a_record_on_the_standard_output_stands_there_alone() {
 }
 
 #[test]
+fn a_home_is_needed_for_the_machines_settings_alone() {
+    let homeless = |arguments: &[&str]| {
+        let mut command = Command::new(HECTARE);
+        command.args(arguments).env_remove("HOME").env_remove("XDG_STATE_HOME").output().unwrap()
+    };
+    let output = homeless(&[&TWO_ROUNDS[..], &["--", "true"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = homeless(&["doctor", "--restore"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("neither XDG_STATE_HOME nor HOME"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_panic() {
     let script = format!("{HECTARE} bench --list | head -1");
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
