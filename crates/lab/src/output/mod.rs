@@ -92,14 +92,14 @@ impl FromArgMatches for Outputs {
 
 impl Outputs {
     /// Writes every file asked for and prints the table of `report`, in this order: a reader that
-    /// closes the pipe after a few lines must not cost the files.
+    /// closes the pipe after a few lines must not cost the files, nor a full disk the table.
     ///
     /// # Errors
     /// When a file cannot be written; its name is in the message.
     pub(crate) fn deliver(&self, report: &Report) -> anyhow::Result<()> {
-        self.write(report)?;
+        let written = self.write(report);
         self.tell(&table::text(report));
-        Ok(())
+        written
     }
 
     /// Prints what is for people.

@@ -52,6 +52,15 @@ fn a_home_is_needed_for_the_machines_settings_alone() {
 }
 
 #[test]
+fn a_table_is_told_although_its_file_cannot_be_written() {
+    let full = ["--json", "/dev/full", "--", "true"];
+    let output = hectare(&[&TWO_ROUNDS[..], &full].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("writing /dev/full: No space left"), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("system again"));
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_panic() {
     let script = format!("{HECTARE} bench --list | head -1");
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
