@@ -180,7 +180,7 @@ fn all(args: &Args) -> anyhow::Result<()> {
     if !args.from.is_empty() {
         let mut report = best_peer::merged(&args.from)?;
         best_peer::judge(&mut report);
-        print!("{}", best_peer::tables(&report));
+        args.contest.outputs.tell(&best_peer::tables(&report));
         return args.contest.outputs.write(&report);
     }
     let mut cases = every_row();
@@ -206,7 +206,7 @@ fn all(args: &Args) -> anyhow::Result<()> {
         best_peer::judge(report);
         tables = best_peer::tables(report);
     });
-    print!("{tables}");
+    args.contest.outputs.tell(&tables);
     done.map(drop)
 }
 

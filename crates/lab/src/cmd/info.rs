@@ -41,20 +41,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     outputs.tell(&describe(&name, &trace, &summary));
     outputs.write(&report(&name, &trace, &summary))?;
     if let Some(target) = &args.salvage {
-        return salvage(&args.trace, target, summary.rows());
+        let message = salvage(&args.trace, target, summary.rows())?;
+        outputs.tell(&message);
+        return Ok(());
     }
     trace.check().with_context(|| format!("{name} (--salvage FILE.hxt writes the good part)"))
 }
 
-/// Writes the good part of a trace, of which there must be some.
-fn salvage(source: &Path, target: &Path, rows: u64) -> anyhow::Result<()> {
+/// Writes the good part of a trace, of which there must be some; gives what to say of it.
+fn salvage(source: &Path, target: &Path, rows: u64) -> anyhow::Result<String> {
     ensure!(rows > 0, "{}: not one event is readable, nothing is salvaged", source.display());
     let same = target.canonicalize().ok() == source.canonicalize().ok();
     ensure!(!same, "--salvage {}: the trace itself is given as its own copy", target.display());
+    let done = place::done(target);
     let sealed = seal(source, target, SealOptions::default())
         .with_context(|| format!("writing {}", target.display()))?;
-    println!("wrote {} events to {}", sealed.rows, target.display());
-    Ok(())
+    Ok(format!("{done} {}: {} events\n", target.display(), sealed.rows))
 }
 
 /// Length of the recording, s.

@@ -141,7 +141,7 @@ pub(crate) fn put(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         let written = out.write_all(content).and_then(|()| out.flush());
         return written.context("writing to the standard output");
     }
-    let done = if path.is_file() { "replaced" } else { "wrote" };
+    let done = place::done(path);
     std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))?;
     eprintln!("{done} {}", path.display());
     Ok(())

@@ -60,16 +60,19 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
+/// What will have been done when a file stands at `path`.
+pub(crate) fn done(path: &Path) -> &'static str {
+    if path.is_file() { "replaced" } else { "wrote" }
+}
+
 /// Whether a file of that kind can be written to `path`; the message says why not.
 ///
 /// # Errors
 /// When the folder is missing, the file cannot be opened for writing, or holds something else.
 pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
-    if is_standard_output(path) && kind != Kind::Trace {
-        return Ok(());
-    }
     let existed = path.symlink_metadata().is_ok();
-    if fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+    let special = fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
+    if special || is_standard_output(path) {
         // A pipe, a terminal, /dev/null: nothing is lost there.
         return match kind {
             Kind::Trace => Err("is no file: a trace is read and written at any place".to_owned()),
@@ -118,6 +121,8 @@ mod tests {
         assert!(check(&scratch.path().join("no/such/folder.json"), Kind::Json).is_err());
         assert!(check(scratch.path(), Kind::Json).is_err());
         assert_eq!(check(Path::new("/dev/null"), Kind::Html), Ok(()));
-        assert!(check(Path::new("/dev/null"), Kind::Trace).is_err());
+        for no_file in ["/dev/null", "-"] {
+            assert!(check(Path::new(no_file), Kind::Trace).is_err());
+        }
     }
 }

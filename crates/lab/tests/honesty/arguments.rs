@@ -8,6 +8,7 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["compare", "--assert", "rss(a) < b", "--", "true"][..], 2, "neither a number nor"),
         (&["bench", "larson", "--threads", "0"], 2, "--threads"),
         (&["bench", "larson", "--ops", "0"], 2, "--ops"),
+        (&["record", "-o", "-", "--", "true"], 2, "is no file"),
         (&["compare", "--pin", "999", "--", "true"], 1, "there is no processor 999"),
         (&["replay", "no-such.hxt"], 1, "no-such.hxt: cannot read the trace: No such file"),
     ] {
@@ -36,6 +37,13 @@ fn a_record_on_the_standard_output_stands_there_alone() {
     let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
     assert_eq!(record["schema"], 1);
     assert!(stderr(&output).contains("system again"), "the table is told beside it");
+    let folder = Folder::new("alone");
+    let file = folder.at("all.json");
+    let all = ["bench", "all", "--only", "false-sharing", "-a", "system", "--rounds", "1"];
+    let measured = hectare(&[&all[..], &["--json", &file]].concat());
+    assert_eq!(measured.status.code(), Some(0), "{}", stderr(&measured));
+    let output = hectare(&["bench", "all", "--from", &file, "--json", "-"]);
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON alone");
 }
 
 #[test]

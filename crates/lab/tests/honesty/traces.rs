@@ -43,9 +43,13 @@ fn a_trace_of_one_chunk_that_was_cut_gives_its_beginning() {
     let output = hectare(&["info", &cut, "--salvage", &target]);
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let words: Vec<&str> = told.lines().last().unwrap().split(' ').collect();
-    let events: u64 = words[1].parse().unwrap();
+    assert_eq!(words[..2], ["wrote", &format!("{target}:")]);
+    let events: u64 = words[2].parse().unwrap();
     assert!((10_000..30_000).contains(&events), "{told}");
     assert!(hectare(&["info", &target]).status.success());
+    let output = hectare(&["info", &cut, "--salvage", &target, "--json", "-"]);
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON alone");
+    assert!(stderr(&output).contains("replaced "), "{}", stderr(&output));
 }
 
 /// The address space of a replay's process is limited, so that some thread cannot be started: what
