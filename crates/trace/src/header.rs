@@ -40,7 +40,8 @@ pub struct FileHeader {
     /// *Live.* Frees of pointers that the recorder had not seen allocated (allocated before it
     /// could record, or by other means).
     pub unknown_frees: u64,
-    /// *Live.* Events that could not be written (no room on the file system).
+    /// *Live.* Above 0 when recording stopped before the program did (no room on the file system):
+    /// nobody counted what came after.
     pub lost_events: u64,
     /// *Live, unsealed files only.* End of the space given to chunks, bytes.
     pub end_offset: u64,

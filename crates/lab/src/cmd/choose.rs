@@ -53,7 +53,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let options = Options { all: false, tick_ns: 100, of: args.of.clone() };
     eprintln!("recording {} …", program.name);
     let recorded = record::record(&path, &args.command, options)?;
-    recorded.tell();
+    recorded.tell(args.keep.is_some());
     if recorded.interrupted {
         bail!(Exit { code: 130, message: "interrupted".to_owned() });
     }
@@ -71,7 +71,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let name = format!("{}, replayed", program.name);
     let case = trace_case(&path, &name, Mode::Speed, Touch::Page)?;
     let looks = Looks { latency: false, map: true };
-    let mut chosen = chosen(&recorded)?;
+    let mut chosen = chosen(&recorded, args.of.is_some())?;
     let replayed = args.contest.hold_and("choose", vec![case], looks, |report| {
         let mut lines = verdict::lines(report);
         lines.append(&mut chosen);
@@ -83,12 +83,13 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     check::run(&args.contest, program, &replayed)
 }
 
-/// Which process the advice is on, and which it is not.
-fn chosen(recorded: &Recorded) -> anyhow::Result<Vec<String>> {
+/// Which process the advice is on, whether it was named, and which it is not.
+fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
     let kept = recorded.kept.first().context("nothing was recorded")?;
     let others = recorded.dropped.len();
+    let why = if is_named { "chosen by --of from" } else { "the most of" };
     let mut lines = vec![format!(
-        "advice on process {}, `{}`: {} events, the most of the {} programs recorded",
+        "advice on process {}, `{}`: {} events, {why} the {} programs recorded",
         kept.header.pid,
         shortened(&kept.header.command),
         kept.sealed.rows,
@@ -97,6 +98,9 @@ fn chosen(recorded: &Recorded) -> anyhow::Result<Vec<String>> {
     if others == 0 {
         lines[0] =
             format!("advice on `{}`: {} events", shortened(&kept.header.command), kept.sealed.rows);
+    }
+    if kept.header.lost_events > 0 {
+        lines.push(record::CUT_SHORT.to_owned());
     }
     // What that process was before comes first: this is how a wrapper looks.
     let mut dropped: Vec<_> = recorded.dropped.iter().collect();

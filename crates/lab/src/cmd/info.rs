@@ -8,6 +8,7 @@ use hectare_trace::seal::{SealOptions, seal};
 use hectare_trace::{Histogram, Summary, Trace};
 use serde_json::Value;
 
+use super::record::CUT_SHORT;
 use crate::output::place::{self, Kind};
 use crate::output::{Files, Outputs};
 use crate::report::{Report, Row};
@@ -105,11 +106,13 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
         ("failed when recorded", summary.failed),
         ("unknown objects", summary.unknown_objects),
         ("unknown pointers freed", header.unknown_frees),
-        ("events lost", header.lost_events),
     ] {
         if count > 0 {
             line(key, count.to_string());
         }
+    }
+    if header.lost_events > 0 {
+        line("incomplete", CUT_SHORT.to_owned());
     }
     let _ = writeln!(text, "\ncalls");
     for (call, count) in &summary.calls {
@@ -206,6 +209,9 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
         .with("sizes_bytes", pairs(&summary.sizes))
         .with("lifetimes_ns", pairs(&summary.lifetimes_ns));
     report.rows.push(row);
+    if trace.header().lost_events > 0 {
+        report.notes.push(CUT_SHORT.to_owned());
+    }
     if trace.damage().any() {
         report.notes.push(trace.damage().to_string());
     }

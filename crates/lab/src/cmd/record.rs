@@ -10,12 +10,13 @@
 //! The command ends as the program did, also when it was ended by a signal. SIGINT and SIGTERM are
 //! the program's: they are passed on, and what it recorded until its end is kept.
 
+mod cost;
 pub(crate) mod images;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -28,7 +29,6 @@ use super::Exit;
 use crate::output::place::{self, Kind};
 use crate::replay::clock;
 use crate::runner;
-use crate::scratch::Scratch;
 use crate::subject::{self, program};
 use images::Image;
 
@@ -58,13 +58,13 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.cost_loop {
-        println!("{}", cost_loop_ns());
+        println!("{}", cost::cost_loop_ns());
         return Ok(());
     }
     let output = args.output.context("no output given: `-o F.hxt`")?;
     let options = Options { all: args.all, tick_ns: args.tick_ns, of: None };
     let recorded = record(&output, &args.command, options)?;
-    recorded.tell();
+    recorded.tell(true);
     let code = runner::exit_code(recorded.status);
     if let Some(why) = runner::failure(code) {
         let message = format!("`{}` {why}", shortened(&words(&args.command)));
@@ -90,6 +90,8 @@ pub(crate) struct Options {
 /// One sealed trace.
 #[derive(Debug)]
 pub(crate) struct Kept {
+    /// What became of the place where it is: `wrote` or `replaced`.
+    pub(crate) done: &'static str,
     /// Where it is.
     pub(crate) path: PathBuf,
     /// What it says of itself.
@@ -114,25 +116,29 @@ pub(crate) struct Recorded {
     /// How long it ran.
     pub(crate) elapsed: Duration,
     /// Measured cost of recording, ns an event.
-    pub(crate) event_cost_ns: f64,
+    pub(crate) event_cost_ns: Option<f64>,
 }
 
+/// What is said of a recording that lost events.
+pub(crate) const CUT_SHORT: &str = "the recording is cut short: the disk was full, or the program could \
+                                    no longer open the file (after chroot, as another user)";
+
 impl Recorded {
-    /// Says on the error output what was kept.
-    pub(crate) fn tell(&self) {
+    /// Says on the error output what was recorded, and where it is if it `stays` there.
+    pub(crate) fn tell(&self, stays: bool) {
         for kept in &self.kept {
+            let place = match stays {
+                true => format!("{} {}:", kept.done, kept.path.display()),
+                false => "recorded".to_owned(),
+            };
             eprintln!(
-                "{}: {} events of `{}`, {} bytes",
-                kept.path.display(),
+                "{place} {} events of `{}`, {} bytes",
                 kept.sealed.rows,
                 shortened(&kept.header.command),
                 kept.sealed.file_bytes,
             );
             if kept.header.lost_events > 0 {
-                eprintln!(
-                    "hectare: the recording is cut short: the disk was full, or the program could no \
-                     longer open the file (after chroot, as another user)"
-                );
+                eprintln!("hectare: {CUT_SHORT}");
             }
             if kept.sealed.damage.any() {
                 eprintln!("hectare: {}", kept.sealed.damage);
@@ -146,11 +152,11 @@ impl Recorded {
                 shortened(&kept.header.command)
             );
         }
-        eprintln!(
-            "the program ran {:.2} s; recording costs {:.1} ns an event on this machine",
-            self.elapsed.as_secs_f64(),
-            self.event_cost_ns,
-        );
+        let cost = match self.event_cost_ns {
+            Some(ns) => format!("recording costs {ns:.1} ns an event on this machine"),
+            None => "what recording costs could not be measured".to_owned(),
+        };
+        eprintln!("the program ran {:.2} s; {cost}", self.elapsed.as_secs_f64());
         if !self.dropped.is_empty() {
             let count = self.dropped.len();
             eprintln!("{count} more recorded and not kept (`hectare record --all` keeps them):");
@@ -199,7 +205,7 @@ pub(crate) fn record(
     ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());
     let raw = output.with_extension("hxt.raw");
     images::remove(&raw)?;
-    let event_cost_ns = event_cost_ns(&recorder, folder)?;
+    let event_cost_ns = cost::event_cost_ns(&recorder, folder)?;
 
     let signals = Signals::watch()?;
     let clock = ClockRate::start();
@@ -230,7 +236,7 @@ pub(crate) fn record(
     let sealing = SealOptions {
         source_ticks_per_second: clock.ticks_per_second(),
         tick_ns: options.tick_ns,
-        event_cost_ps: (event_cost_ns * 1000.0) as u64,
+        event_cost_ps: event_cost_ns.map_or(0, |ns| (ns * 1000.0) as u64),
     };
     let mut kept = Vec::new();
     let mut dropped = Vec::new();
@@ -252,11 +258,12 @@ pub(crate) fn record(
                 image.path.display()
             );
         }
+        let done = place::done(&path);
         let sealed = seal(&image.path, &path, sealing).with_context(|| {
             format!("sealing {} into {} (the first is kept)", image.path.display(), path.display())
         })?;
         let header = Trace::open(&path)?.header().clone();
-        kept.push(Kept { path, header, sealed, still_runs: image.still_runs() });
+        kept.push(Kept { done, path, header, sealed, still_runs: image.still_runs() });
     }
     images::remove(&raw)?;
     Ok(Recorded { kept, dropped, status, interrupted, elapsed, event_cost_ns })
@@ -341,55 +348,4 @@ impl ClockRate {
         let ticks = (clock::ticks() - self.ticks) >> RECORDER_CLOCK_SHIFT;
         (ticks as f64 / self.at.elapsed().as_secs_f64()) as u64
     }
-}
-
-/// What recording costs each event on this machine, ns: the difference of the same loop with and
-/// without the recorder, each in processes of its own, the best of three.
-fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<f64> {
-    let scratch = Scratch::inside(folder)?;
-    let raw = scratch.path().join("cost");
-    let mut best = [f64::INFINITY; 2];
-    for _ in 0..3 {
-        for (recorded, best) in best.iter_mut().enumerate() {
-            let mut command = Command::new(std::env::current_exe()?);
-            command.args(["record", "--cost-loop"]).stderr(Stdio::inherit());
-            if recorded == 1 {
-                preloaded(&mut command, recorder, &raw);
-            }
-            let output = command.output().context("measuring the recorder's cost")?;
-            let text = String::from_utf8_lossy(&output.stdout);
-            let ns: f64 = text.trim().parse().with_context(|| {
-                format!("measuring the recorder's cost in {}: {}", folder.display(), output.status)
-            })?;
-            *best = best.min(ns);
-            images::remove(&raw)?;
-        }
-    }
-    Ok((best[1] - best[0]).max(0.0))
-}
-
-/// The loop: a thousand slots, sizes up to 512 bytes, each step a free and a malloc. Gives ns an
-/// event, the best of several rounds.
-fn cost_loop_ns() -> f64 {
-    const STEPS: usize = 20_000;
-    let mut random = fastrand::Rng::with_seed(1);
-    let steps: Vec<(usize, usize)> =
-        (0..STEPS).map(|_| (random.usize(0..1000), random.usize(1..=512))).collect();
-    let mut slots = vec![std::ptr::null_mut::<libc::c_void>(); 1000];
-    let mut best = f64::INFINITY;
-    for _ in 0..40 {
-        let start = Instant::now();
-        for &(slot, size) in &steps {
-            // SAFETY: a slot holds null or a block that is freed only here and below.
-            unsafe { libc::free(slots[slot]) };
-            // SAFETY: any size may be asked for; `black_box` keeps the pair from being elided.
-            slots[slot] = std::hint::black_box(unsafe { libc::malloc(size) });
-        }
-        best = best.min(start.elapsed().as_nanos() as f64 / (2 * STEPS) as f64);
-    }
-    for slot in slots {
-        // SAFETY: as above; each slot is freed once.
-        unsafe { libc::free(slot) };
-    }
-    best
 }

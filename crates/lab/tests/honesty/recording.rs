@@ -15,6 +15,7 @@ fn record_ends_as_its_program_did() {
     assert_eq!(failed.status.code(), Some(7));
     assert!(stderr(&failed).contains("ended with exit code 7"));
     assert_eq!(record("ls / > /dev/null; kill -KILL $$").status.code(), Some(128 + 9));
+    assert!(stderr(&failed).contains("replaced "), "{}", stderr(&failed));
     assert!(hectare(&["info", &trace]).status.success(), "what was recorded is kept");
     assert_eq!(
         hectare(&["run", "-a", "system", "--", "sh", "-c", "kill -ABRT $$"]).status.code(),
@@ -68,8 +69,11 @@ fn what_a_wrapper_executes_is_recorded_and_told() {
     let told = String::from_utf8_lossy(&chosen.stdout).into_owned();
     assert!(told.contains("`ls /`: ") && told.contains("the most of the 2 programs"), "{told}");
     assert!(told.contains("before it executed another program"), "{told}");
+    assert!(told.contains("no advice: it takes 3 complete rounds, and there are 1"), "{told}");
+    assert!(!stderr(&chosen).contains("chosen.hxt"), "what goes with the command is not named");
     let other = hectare(&[&["choose", "--of", "wrapper"][..], &rounds, &["--", &wrapper]].concat());
-    assert!(String::from_utf8_lossy(&other.stdout).contains("wrapper`: "), "{}", stderr(&other));
+    let told = String::from_utf8_lossy(&other.stdout).into_owned();
+    assert!(told.contains("wrapper`: ") && told.contains("chosen by --of from the 2"), "{told}");
 }
 
 #[test]

@@ -33,6 +33,18 @@ fn nothing_is_neither_salvaged_nor_replayed() {
 }
 
 #[test]
+fn a_recording_that_stopped_early_is_called_incomplete() {
+    let folder = Folder::new("stopped");
+    let trace = folder.at("t.hxt");
+    let header = FileHeader { lost_events: 1, ..FileHeader::new() };
+    let mut writer = Writer::new(std::fs::File::create(&trace).unwrap(), header).unwrap();
+    writer.event(ThreadId(1), 0, &Event::Malloc { size_bytes: 8 }, false).unwrap();
+    writer.finish().unwrap();
+    let told = String::from_utf8_lossy(&hectare(&["info", &trace]).stdout).into_owned();
+    assert!(told.contains("cut short") && !told.contains("events lost"), "{told}");
+}
+
+#[test]
 fn a_trace_of_one_chunk_that_was_cut_gives_its_beginning() {
     let folder = Folder::new("cut");
     let (whole, cut, target) = (folder.at("w.hxt"), folder.at("c.hxt"), folder.at("t.hxt"));

@@ -1,5 +1,6 @@
 //! The verdict in words. Its figures are those of the table, against the same reference.
 
+use crate::contest::LEAST_ROUNDS;
 use crate::report::{Report, Row};
 use crate::stats::{Ratio, SAME_SHARE};
 
@@ -26,7 +27,12 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
         .collect();
     let reference = report.parameters.get("reference").and_then(|v| v.as_str()).unwrap_or("it");
     let sure = report.parameters.get("confidence").and_then(|v| v.as_f64()).unwrap_or(0.0);
-    let mut lines = vec![choice(&subjects, reference)];
+    let rounds = report.parameters.get("rounds").and_then(|v| v.as_u64()).unwrap_or(u64::MAX);
+    let mut lines = vec![if rounds < LEAST_ROUNDS as u64 {
+        format!("no advice: it takes {LEAST_ROUNDS} complete rounds, and there are {rounds}")
+    } else {
+        choice(&subjects, reference)
+    }];
     for row in subjects {
         lines.push(format!(
             "{} against {reference}: {}; {}",

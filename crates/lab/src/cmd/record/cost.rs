@@ -1,0 +1,74 @@
+//! What recording costs, measured on every recording.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::Context;
+use hectare_trace::Trace;
+
+use super::{images, preloaded};
+use crate::scratch::Scratch;
+
+/// What recording costs each event on this machine, ns: the difference of the same loop with and
+/// without the recorder, each in processes of its own, the best of three. Nothing where the disk had no
+/// room for its recordings: what is not recorded costs little.
+pub(super) fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<Option<f64>> {
+    let scratch = Scratch::inside(folder)?;
+    let raw = scratch.path().join("cost");
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..3 {
+        for (recorded, best) in best.iter_mut().enumerate() {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["record", "--cost-loop"]).stderr(Stdio::inherit());
+            if recorded == 1 {
+                preloaded(&mut command, recorder, &raw);
+            }
+            let output = command.output().context("measuring the recorder's cost")?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            let ns: f64 = text.trim().parse().with_context(|| {
+                format!("measuring the recorder's cost in {}: {}", folder.display(), output.status)
+            })?;
+            *best = best.min(ns);
+            let is_whole = recorded == 0 || is_whole(&raw)?;
+            images::remove(&raw)?;
+            if !is_whole {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some((best[1] - best[0]).max(0.0)))
+}
+
+/// Whether the recording at `raw` has all that was to be recorded.
+fn is_whole(raw: &Path) -> anyhow::Result<bool> {
+    let files = images::files(raw)?;
+    let whole = |path| Trace::open(path).is_ok_and(|trace| trace.header().lost_events == 0);
+    Ok(!files.is_empty() && files.iter().all(|(path, _)| whole(path)))
+}
+
+/// The loop: a thousand slots, sizes up to 512 bytes, each step a free and a malloc. Gives ns an
+/// event, the best of several rounds.
+pub(super) fn cost_loop_ns() -> f64 {
+    const STEPS: usize = 20_000;
+    let mut random = fastrand::Rng::with_seed(1);
+    let steps: Vec<(usize, usize)> =
+        (0..STEPS).map(|_| (random.usize(0..1000), random.usize(1..=512))).collect();
+    let mut slots = vec![std::ptr::null_mut::<libc::c_void>(); 1000];
+    let mut best = f64::INFINITY;
+    for _ in 0..40 {
+        let start = Instant::now();
+        for &(slot, size) in &steps {
+            // SAFETY: a slot holds null or a block that is freed only here and below.
+            unsafe { libc::free(slots[slot]) };
+            // SAFETY: any size may be asked for; `black_box` keeps the pair from being elided.
+            slots[slot] = std::hint::black_box(unsafe { libc::malloc(size) });
+        }
+        best = best.min(start.elapsed().as_nanos() as f64 / (2 * STEPS) as f64);
+    }
+    for slot in slots {
+        // SAFETY: as above; each slot is freed once.
+        unsafe { libc::free(slot) };
+    }
+    best
+}
