@@ -8,6 +8,8 @@ use std::io;
 pub enum Error {
     /// The operating system refused.
     Io(io::Error),
+    /// The operating system refused to write a copy.
+    Write(io::Error),
     /// The file does not begin as a trace does.
     NotATrace,
     /// Another version of the format.
@@ -25,6 +27,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(_) => f.write_str("cannot read the trace"),
+            Self::Write(_) => f.write_str("cannot be written"),
             Self::NotATrace => f.write_str(
                 "this is not a hectare trace (it does not begin with \"HECTRACE\"); \
                  `hectare record -o F.hxt -- CMD` makes one",
@@ -46,7 +49,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Io(error) => Some(error),
+            Self::Io(error) | Self::Write(error) => Some(error),
             _ => None,
         }
     }

@@ -47,20 +47,21 @@ pub fn seal(source: &Path, target: &Path, options: SealOptions) -> Result<Sealed
         },
         ..trace.header().clone()
     };
-    let file = BufWriter::with_capacity(1 << 18, File::create(target)?);
-    let mut writer = Writer::new(file, header)?;
+    let file = BufWriter::with_capacity(1 << 18, File::create(target).map_err(Error::Write)?);
+    let mut writer = Writer::new(file, header).map_err(Error::Write)?;
     let mut rows = 0;
     for &thread in trace.threads().keys() {
         let mut stream = trace.thread_rows(thread);
         while let Some(mut record) = stream.next_row()? {
             record.time_ticks = clock.convert(record.time_ticks);
-            writer.record(thread, &record)?;
+            writer.record(thread, &record).map_err(Error::Write)?;
             rows += 1;
         }
-        writer.flush(thread)?;
+        writer.flush(thread).map_err(Error::Write)?;
     }
-    let file = writer.finish()?.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-    (&file).flush()?;
+    let file = writer.finish().map_err(Error::Write)?;
+    let file = file.into_inner().map_err(|error| Error::Write(error.into_error()))?;
+    (&file).flush().map_err(Error::Write)?;
     Ok(Sealed { rows, file_bytes: file.metadata()?.len(), damage: trace.damage() })
 }
 
