@@ -76,8 +76,12 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
     line("command", header.command.clone());
     let kind = if header.sealed { "sealed" } else { "as its recorder left it" };
     line("file", format!("{} ({kind}), process {}", bytes(trace.file_bytes()), header.pid));
-    let per_event = trace.file_bytes() as f64 / summary.rows().max(1) as f64;
-    line("events", format!("{} ({per_event:.2} bytes each)", summary.rows()));
+    let per_event = trace.file_bytes() as f64 / summary.rows() as f64;
+    let each = match summary.rows() {
+        0 => String::new(),
+        _ => format!(" ({per_event:.2} bytes each)"),
+    };
+    line("events", format!("{}{each}", summary.rows()));
     line("recorded for", format!("{:.3} s", seconds(trace, summary)));
     let cost = match header.event_cost_ps {
         0 => "not measured".to_owned(),
@@ -92,7 +96,10 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
         format!("{} ({share:.1} % are freed by another thread)", summary.crossing),
     );
     let rounded = summary.peak_rounded_bytes;
-    let of_16 = 100.0 * (rounded as f64 / summary.peak_bytes.max(1) as f64 - 1.0);
+    let of_16 = match summary.peak_bytes {
+        0 => 0.0,
+        peak => 100.0 * (rounded as f64 / peak as f64 - 1.0),
+    };
     line(
         "Ideal (live peak)",
         format!("{} in {} objects", bytes(summary.peak_bytes), summary.peak_objects),

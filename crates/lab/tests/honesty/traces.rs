@@ -22,6 +22,8 @@ fn nothing_is_neither_salvaged_nor_replayed() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("nothing is salvaged"), "{}", stderr(&output));
     assert!(!Path::new(&target).exists());
+    let told = String::from_utf8_lossy(&hectare(&["info", &cut]).stdout).into_owned();
+    assert!(told.contains("(+0.0 %)") && !told.contains("bytes each"), "{told}");
     let empty = folder.at("e.hxt");
     write_trace(&empty, 0);
     let output = hectare(&["replay", &empty, "--allocators", "system", "--rounds", "1"]);
