@@ -54,6 +54,14 @@ fn a_trace_of_one_chunk_that_was_cut_gives_its_beginning() {
     let bytes = std::fs::read(&whole).unwrap();
     std::fs::write(&cut, &bytes[..4096 + (bytes.len() - 4096) * 2 / 3]).unwrap();
     assert_eq!(hectare(&["info", &cut]).status.code(), Some(1), "damage is an error");
+    for verb in [
+        &["buddy", "runs", "--demo", "bitset", "--rounds", "1", "--trace"][..],
+        &["tlsf", "space", "--ops", "1", "--seeds", "1", "--trace"],
+    ] {
+        let output = hectare(&[verb, &[&cut]].concat());
+        assert_eq!(output.status.code(), Some(1), "{verb:?}");
+        assert!(stderr(&output).contains("is damaged from byte"), "{}", stderr(&output));
+    }
     let output = hectare(&["info", &cut, "--salvage", &target]);
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let words: Vec<&str> = told.lines().last().unwrap().split(' ').collect();

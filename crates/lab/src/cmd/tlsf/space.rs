@@ -209,6 +209,7 @@ fn trace_ops(path: &std::path::Path) -> anyhow::Result<Vec<Op>> {
             ops.push(Op::Free(number));
         }
     }
+    trace.check()?;
     Ok(ops)
 }
 

@@ -90,6 +90,7 @@ impl Requests {
                 model.begin(object, bytes as usize, &mut made);
             }
         }
+        trace.check().with_context(|| path.display().to_string())?;
         Ok(made)
     }
 }
