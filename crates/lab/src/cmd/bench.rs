@@ -153,8 +153,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 /// Instructions of one workload on every subject.
 fn count(args: &Args, name: &str, parameters: &Parameters) -> anyhow::Result<()> {
     if !callgrind::is_here() {
-        println!("skipped: --callgrind needs valgrind, which is not installed");
-        return Ok(());
+        bail!("--callgrind needs valgrind, which is not installed");
     }
     let parameters = args.single(parameters)?;
     let subjects = args.contest.chosen()?;
@@ -164,8 +163,7 @@ fn count(args: &Args, name: &str, parameters: &Parameters) -> anyhow::Result<()>
 /// A flame graph of one workload for every subject.
 fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> anyhow::Result<()> {
     if !flame::is_here() {
-        println!("skipped: --flame needs perf, which is not installed");
-        return Ok(());
+        bail!("--flame needs perf, which is not installed");
     }
     let parameters = args.single(parameters)?;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;

@@ -69,6 +69,17 @@ fn a_table_is_told_although_its_file_cannot_be_written() {
 }
 
 #[test]
+fn what_a_missing_tool_leaves_undone_is_an_error() {
+    for option in [&["--callgrind"][..], &["--flame", "f"]] {
+        let mut command = Command::new(HECTARE);
+        command.args(["bench", "churn", "-a", "system"]).args(option).env("PATH", "/nowhere");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{option:?}");
+        assert!(stderr(&output).contains("not installed"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_panic() {
     let script = format!("{HECTARE} bench --list | head -1");
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
