@@ -12,6 +12,7 @@ use crate::contest::{Case, Looks, Work};
 use crate::machine::Machine;
 use crate::output::table;
 use crate::replay::{Mode, Touch};
+use crate::within::within;
 
 /// What `hectare bench` can be given.
 #[derive(clap::Args)]
@@ -24,10 +25,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     contest: ContestArgs,
     /// Numbers of threads, divided by commas: one case each
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,…", value_delimiter = ',',
+        value_parser = within(NonZeroUsize::MIN, NonZeroUsize::MAX))]
     threads: Vec<NonZeroUsize>,
     /// Operations of each thread
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = within(NonZeroU64::MIN, NonZeroU64::MAX))]
     ops: Option<NonZeroU64>,
     /// Of `all`: only the rows of these workloads and bundled traces, divided by commas
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
@@ -104,10 +106,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             );
             let mut parameters = workload.defaults();
             parameters.ops = args.ops.map_or(parameters.ops, NonZeroU64::get);
+            let mut given = Vec::new();
             for setting in &args.set {
                 let Some((key, value)) = setting.split_once('=') else {
                     bail!("--set `{setting}`: write it as NAME=VALUE");
                 };
+                anyhow::ensure!(!given.contains(&key), "--set {key}: it is given twice");
+                given.push(key);
                 let known: Vec<_> = parameters.more.keys().cloned().collect();
                 match key {
                     "seed" => {
@@ -129,6 +134,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             let mut threads: Vec<usize> = args.threads.iter().map(|number| number.get()).collect();
             if threads.is_empty() {
                 threads.push(parameters.threads);
+            }
+            for (nth, number) in threads.iter().enumerate() {
+                anyhow::ensure!(
+                    !threads[..nth].contains(number),
+                    "--threads: {number} is given twice"
+                );
             }
             let memory_bytes = Machine::probe().memory_bytes;
             for &threads in &threads {

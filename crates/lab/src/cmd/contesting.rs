@@ -16,6 +16,7 @@ use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::runner::{self, Processors, WarmMemory};
 use crate::subject::{self, Subject, program};
+use crate::within::within;
 
 /// The reference where none is given.
 const REFERENCE: &str = "system";
@@ -48,7 +49,7 @@ pub(crate) struct ContestArgs {
     pub(crate) ignore_failure: bool,
     /// Longest time that one measured process may take, s [default: 300, or 20 times what the
     /// reference took if that is longer]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within(1_u64, u64::MAX))]
     pub(crate) timeout: Option<u64>,
     /// Set what of the machine moves measurements and may be set, and restore it afterwards
     /// (`hectare doctor` tells what that is here)

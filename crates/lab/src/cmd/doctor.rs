@@ -142,7 +142,7 @@ fn findings(machine: &Machine, knobs: &[Knob]) -> Vec<Finding> {
             "processors for measuring",
             runner::affinity()
                 .map_or_else(|_| "not visible".to_owned(), |cpus| runner::listed(&cpus)),
-            Some("--pin 1,2 keeps the measured processes on some, the harness on the others"),
+            Some("--pin 1 keeps the measured processes on one, the harness on the others"),
         ),
         finding(
             "virtual machine",

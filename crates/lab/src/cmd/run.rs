@@ -12,6 +12,7 @@ use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::runner::{self, Failure, Job};
 use crate::subject::Subject;
+use crate::within::within;
 
 /// What `hectare run` can be given.
 #[derive(clap::Args)]
@@ -20,7 +21,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "A", default_value = "hectare")]
     allocator: String,
     /// How long the program may take, s [default: as long as it likes]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within(1_u64, u64::MAX))]
     timeout: Option<u64>,
     #[command(flatten)]
     outputs: Outputs,

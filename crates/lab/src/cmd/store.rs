@@ -10,7 +10,7 @@
 use std::sync::Barrier;
 use std::time::Instant;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use hectare_pool::Pool;
 use hectare_store::{Codec, Config, Lz4, Stats, Store, Zstd};
 
@@ -113,7 +113,10 @@ fn make_codec(spec: &str) -> anyhow::Result<Box<dyn Codec>> {
         None if spec == "lz4" => Box::new(Lz4),
         None if spec == "zstd" => Box::new(Zstd::new(3)),
         Some(("zstd", level)) => {
-            Box::new(Zstd::new(level.parse().with_context(|| format!("the level of `{spec}`"))?))
+            // Beyond them the nearest would be measured under another's name.
+            let level =
+                within(-7, 22)(level).map_err(|why| anyhow!("the level of `{spec}`: {why}"))?;
+            Box::new(Zstd::new(level))
         }
         _ => bail!("there is no codec `{spec}`; there are: lz4, zstd, zstd:LEVEL"),
     })
@@ -299,6 +302,7 @@ mod tests {
         assert_eq!(make_codec("zstd:9").expect("a codec").name(), "zstd-9");
         assert_eq!(make_codec("lz4").expect("a codec").name(), "lz4");
         assert!(make_codec("lzo").is_err() && make_codec("zstd:x").is_err());
+        assert!(make_codec("zstd:99").is_err() && make_codec("zstd:-3").is_ok());
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The pages of a running process, as the swap would see them: private, writable, resident.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
 use crate::machine::page_bytes;
+use crate::within::within;
 
 /// Bit 63 of an entry of `/proc/PID/pagemap`: the page is in memory.
 const PRESENT: u64 = 1 << 63;
@@ -24,7 +26,7 @@ pub(crate) struct Sources {
     #[arg(long, num_args = 1..)]
     file: Vec<PathBuf>,
     /// Store at most this much, uncompressed
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = within(1_usize, 1 << 20))]
     limit_mib: usize,
 }
 
@@ -61,8 +63,11 @@ impl Sources {
             }
         }
         for path in &self.file {
-            let bytes =
-                std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            // No more than is stored: a device may have no end.
+            let mut bytes = Vec::new();
+            File::open(path)
+                .and_then(|file| file.take((self.limit_mib << 20) as u64).read_to_end(&mut bytes))
+                .with_context(|| format!("reading {}", path.display()))?;
             bytes.chunks_exact(page_bytes() as usize).for_each(&mut add);
         }
         Ok(pages)

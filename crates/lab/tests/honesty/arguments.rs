@@ -8,7 +8,12 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["compare", "--assert", "rss(a) < b", "--", "true"][..], 2, "neither a number nor"),
         (&["bench", "larson", "--threads", "0"], 2, "--threads"),
         (&["bench", "larson", "--ops", "0"], 2, "--ops"),
+        (&["run", "--timeout", "0", "--", "true"], 2, "whole number from 1"),
         (&["record", "-o", "-", "--", "true"], 2, "is no file"),
+        (&["tlsf", "regions", "--regions", "0"], 2, "whole number from 4"),
+        (&["tlsf", "regions", "--regions", "4,6"], 2, "whole pages"),
+        (&["store", "--file", "f", "--limit-mib", "0"], 2, "whole number from 1"),
+        (&["buddy", "runs", "--trace", "f", "--ops", "5"], 2, "cannot be used with"),
         (&["compare", "--pin", "999", "--", "true"], 1, "there is no processor 999"),
         (&["replay", "no-such.hxt"], 1, "no-such.hxt: cannot read the trace: No such file"),
     ] {
@@ -47,6 +52,15 @@ fn a_record_on_the_standard_output_stands_there_alone() {
 }
 
 #[test]
+fn a_table_is_told_although_its_file_cannot_be_written() {
+    let full = ["--json", "/dev/full", "--", "true"];
+    let output = hectare(&[&TWO_ROUNDS[..], &full].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("writing /dev/full: No space left"), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("system again"));
+}
+
+#[test]
 fn a_home_is_needed_for_the_machines_settings_alone() {
     let homeless = |arguments: &[&str]| {
         let mut command = Command::new(HECTARE);
@@ -57,15 +71,6 @@ fn a_home_is_needed_for_the_machines_settings_alone() {
     let output = homeless(&["doctor", "--restore"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("neither XDG_STATE_HOME nor HOME"), "{}", stderr(&output));
-}
-
-#[test]
-fn a_table_is_told_although_its_file_cannot_be_written() {
-    let full = ["--json", "/dev/full", "--", "true"];
-    let output = hectare(&[&TWO_ROUNDS[..], &full].concat());
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("writing /dev/full: No space left"), "{}", stderr(&output));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("system again"));
 }
 
 #[test]
@@ -161,6 +166,11 @@ fn options_that_would_do_nothing_are_refused() {
             "--set slots=18446744073709551615: slots of larson can be a whole number from 1 to",
         ),
         (&["bench", "churn", "--ops", "900000000000"], "--ops 900000000000"),
+        (&["bench", "churn", "--threads", "2,1,2"], "--threads: 2 is given twice"),
+        (
+            &["bench", "churn", "--set", "slots=9", "--set", "slots=8"],
+            "--set slots: it is given twice",
+        ),
         (&["bench", "trees", "--threads", "1,4000000000"], "--threads 4000000000: threads of"),
     ] {
         let output = hectare(arguments);

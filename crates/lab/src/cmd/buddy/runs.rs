@@ -38,16 +38,16 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
     /// Requests of the generator
-    #[arg(long, default_value_t = 200_000, value_parser = within(1_usize, 100_000_000))]
+    #[arg(long, conflicts_with = "trace", default_value_t = 200_000, value_parser = within(1_usize, 100_000_000))]
     ops: usize,
     /// Frames that the generator keeps in use
-    #[arg(long, value_name = "FRAMES", default_value_t = 1 << 16)]
+    #[arg(long, value_name = "FRAMES", conflicts_with = "trace", default_value_t = 1 << 16)]
     live: usize,
     /// Measurements of each candidate; the median is told
     #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
     rounds: usize,
     /// Seed of the generator
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, conflicts_with = "trace", default_value_t = 1)]
     seed: u64,
 }
 

@@ -20,8 +20,9 @@ use crate::within::within;
 pub(crate) struct Args {
     #[command(flatten)]
     outputs: Outputs,
-    /// Region sizes in KiB
-    #[arg(long, value_name = "KIB,…", value_delimiter = ',', default_values_t = [4, 8, 16, 32, 64, 128])]
+    /// Region sizes in KiB, whole pages
+    #[arg(long, value_name = "KIB,…", value_delimiter = ',', default_values_t = [4, 8, 16, 32, 64, 128],
+        value_parser = region_kib)]
     regions: Vec<usize>,
     /// Pages of the swap device
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = within(1_usize, 10_000_000))]
@@ -35,6 +36,12 @@ pub(crate) struct Args {
     /// Bytes that must stay free elsewhere before a free region goes back
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     keep_free_bytes: usize,
+}
+
+/// A size that a region can have: smaller ones, and those between, would be rounded up to pages.
+fn region_kib(text: &str) -> Result<usize, String> {
+    let kib = within(4, 1 << 20)(text)?;
+    if kib % 4 == 0 { Ok(kib) } else { Err("regions are whole pages of 4 KiB".to_owned()) }
 }
 
 /// How often the footprint is noted.
