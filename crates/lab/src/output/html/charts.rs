@@ -137,9 +137,9 @@ fn series(report: &Report, width: f64) -> Vec<Chart> {
 fn about_series(plot: &str) -> &'static str {
     match plot {
         "resident over time" => {
-            "Resident memory above the harness's own, over the share of the replay's time; the dashed \
-             lines are Ideal, over the share of its operations: live bytes as asked for, and above \
-             it with each size rounded up to 16."
+            "Resident memory over the share of the run's time; of a replay, what is above the \
+             harness's own, and the dashed lines are Ideal, over the share of its operations: live \
+             bytes as asked for, and above it with each size rounded up to 16."
         }
         "sizes" => "How many objects were asked for of each size.",
         "lifetimes" => "How long objects lived in the recorded program.",
@@ -173,20 +173,28 @@ fn tick_time(ns: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
+/// A factor on an axis: a mark between two hundredths is not written as one of them.
 fn factor(value: f64) -> String {
-    format!("{:.2}", value)
+    let digits = if (value * 100.0 - (value * 100.0).round()).abs() < 1e-6 { 2 } else { 3 };
+    format!("{value:.digits$}")
 }
 
 fn count(value: f64) -> String {
-    match value.abs() {
-        ..1e3 => format!("{value:.0}"),
-        ..1e6 => format!("{:.0}k", value / 1e3),
-        _ => format!("{:.0}M", value / 1e6),
-    }
+    let (value, unit) = match value.abs() {
+        ..1e3 => (value, ""),
+        ..1e6 => (value / 1e3, "k"),
+        _ => (value / 1e6, "M"),
+    };
+    format!("{}{unit}", short(value))
 }
 
 fn percent(value: f64) -> String {
-    format!("{:.0} %", value * 100.0)
+    format!("{} %", short(value * 100.0))
+}
+
+/// With two digits behind the point at most, and none that says nothing.
+fn short(value: f64) -> String {
+    ((value * 100.0).round() / 100.0).to_string()
 }
 
 fn format_of(name: &str) -> Format {
@@ -203,4 +211,23 @@ fn format_of(name: &str) -> Format {
 /// The scale of an axis, by the unit of its name.
 fn scale_of(name: &str, scale: Scale) -> Scale {
     if name.ends_with("bytes") { scale.binary() } else { scale }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::html::scale::Scale;
+
+    #[test]
+    fn no_two_marks_of_an_axis_are_written_alike() {
+        for high in [1.0, 3.0, 40.0, 2100.0, 7_300.0, 1.3e6, 2.1e6] {
+            let ticks = Scale::around([high], false, true).ticks(5);
+            let mut written: Vec<String> = ticks.iter().map(|&tick| count(tick)).collect();
+            written.dedup();
+            assert_eq!(written.len(), ticks.len(), "{written:?}");
+        }
+        assert_eq!([count(1500.0), count(2000.0), count(0.25)], ["1.5k", "2k", "0.25"]);
+        assert_eq!([factor(0.975), factor(1.0)], ["0.975", "1.00"]);
+        assert_eq!([percent(0.025), percent(0.5)], ["2.5 %", "50 %"]);
+    }
 }

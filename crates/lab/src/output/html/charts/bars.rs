@@ -55,7 +55,7 @@ pub(super) fn histogram(series: &Series, width: f64) -> String {
     let bars: Vec<(f64, f64, f64)> = series
         .points
         .iter()
-        .map(|&[from, height]| (from.max(1.0), (from * 1.25).max(from + 1.0).max(2.0), height))
+        .map(|&[from, height]| (from.max(1.0), end_of_bucket(from).max(2.0), height))
         .collect();
     let format = format_of(&series.x_name);
     let ends = bars.iter().flat_map(|bar| [bar.0, bar.1]);
@@ -73,4 +73,29 @@ pub(super) fn histogram(series: &Series, width: f64) -> String {
     let mut plot = Plot::new(width, 280.0, x, y);
     plot.bars("c0", &bars, format);
     plot.finish(&series.plot)
+}
+
+/// Where the bucket ends that begins at `from`: each power of two has four of one width, and a number
+/// below eight one of its own (`hectare_trace::Histogram`).
+fn end_of_bucket(from: f64) -> f64 {
+    let power = 2_f64.powf(from.max(1.0).log2().floor());
+    from + (power / 4.0).max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use hectare_trace::Histogram;
+
+    use super::*;
+
+    #[test]
+    fn a_bar_ends_where_the_next_one_begins() {
+        let mut filled = Histogram::<2>::new();
+        (1..100_000).for_each(|value| filled.add(value));
+        let begins: Vec<f64> = filled.buckets().map(|(lower, _)| lower as f64).collect();
+        for pair in begins.windows(2) {
+            assert_eq!(end_of_bucket(pair[0]), pair[1]);
+        }
+        assert_eq!(end_of_bucket(0.0), 1.0);
+    }
 }
