@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut report = Report::new("run");
     report.rows.push(row);
-    if measured.samples.is_empty() {
+    if report.rows[0].number("mean_bytes").is_none() {
         report.notes.push("too short to see its mean resident memory".to_owned());
     }
     if subject.library.is_some() && measured.library_seen.is_none() {

@@ -222,6 +222,9 @@ impl<'a> Analysis<'a> {
         if let Memory::Figure(name) = case.memory() {
             row = row.with("memory_figure", name);
         }
+        if first.added_bytes > 0.0 {
+            row = row.with("memory_added_bytes", first.added_bytes);
+        }
         let switches = median(&|run| Some(run.switches as f64)).unwrap_or(0.0);
         let steal = median(&|run| Some(run.steal_ns as f64)).unwrap_or(0.0);
         row = row.with("switches", switches).with("steal_ns", steal);

@@ -155,6 +155,7 @@ impl Case {
             cpu_ns: (usage.user_ns + usage.system_ns) as f64,
             peak_bytes: measured.peak_bytes as f64,
             memory: measured.peak_bytes as f64,
+            added_bytes: 0.0,
             mean_bytes: None,
             faults: usage.minor_faults + usage.major_faults,
             switches: usage.voluntary_switches + usage.involuntary_switches,

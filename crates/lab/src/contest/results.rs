@@ -33,6 +33,8 @@ pub(crate) struct Run {
     pub(crate) peak_bytes: f64,
     /// The figure by which the case judges memory: the peak, unless its workload names another.
     pub(crate) memory: f64,
+    /// What of that is no measured memory but a process without a heap ([`PROCESS_BYTES`]), bytes.
+    pub(crate) added_bytes: f64,
     /// Time-weighted mean of resident memory, likewise, bytes; `None` when too short to sample.
     pub(crate) mean_bytes: Option<f64>,
     /// Page faults, minor and major.
@@ -129,6 +131,7 @@ impl Results {
                 // Programs and ratios contain the process already.
                 if run.baseline_bytes > 0.0 && !is_ratio {
                     run.memory += PROCESS_BYTES;
+                    run.added_bytes = PROCESS_BYTES;
                 }
             }
         }

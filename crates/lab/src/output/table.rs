@@ -162,7 +162,10 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
     head.extend([beside(format!("time/{reference}")), verdict()]);
     // The memory column shows the peak unless the workload is judged by another figure.
     let judged = rows.iter().find_map(|row| row.figures.get("memory_figure")?.as_str());
-    let memory = judged.map_or_else(|| "peak".to_owned(), heading);
+    let mut memory = judged.map_or_else(|| "peak".to_owned(), heading);
+    if let Some(added) = rows.iter().find_map(|row| row.number("memory_added_bytes")) {
+        let _ = write!(memory, " + {}", bytes(added));
+    }
     if !all {
         head.push(Column::new(memory));
     }

@@ -13,8 +13,11 @@ pub(crate) struct Sample {
     pub(crate) bytes: u64,
 }
 
-/// Time-weighted mean of resident memory between `start_ns` and `end_ns`, bytes; `None` when no
-/// sample lies within.
+/// Fewer looks than this tell no mean: one or two may fall upon the beginning alone.
+const LEAST_SAMPLES: usize = 4;
+
+/// Time-weighted mean of resident memory between `start_ns` and `end_ns`, bytes; `None` when hardly
+/// a sample lies within.
 ///
 /// Each sample holds until the next: what a process had between two looks is not known better.
 pub(crate) fn mean_bytes(samples: &[Sample], start_ns: u64, end_ns: u64) -> Option<f64> {
@@ -23,7 +26,7 @@ pub(crate) fn mean_bytes(samples: &[Sample], start_ns: u64, end_ns: u64) -> Opti
         .copied()
         .filter(|sample| (start_ns..=end_ns).contains(&sample.at_ns))
         .collect();
-    let first = within.first()?;
+    let first = within.first().filter(|_| within.len() >= LEAST_SAMPLES)?;
     if first.at_ns >= end_ns {
         return Some(first.bytes as f64);
     }
@@ -90,13 +93,15 @@ mod tests {
         let samples = [
             Sample { at_ns: 5, bytes: 999 },
             Sample { at_ns: 10, bytes: 100 },
+            Sample { at_ns: 20, bytes: 100 },
             Sample { at_ns: 40, bytes: 200 },
+            Sample { at_ns: 45, bytes: 200 },
             Sample { at_ns: 60, bytes: 999 },
         ];
         // 100 for 30 ns, 200 for 10 ns.
         assert_eq!(mean_bytes(&samples, 10, 50), Some(125.0));
-        assert_eq!(mean_bytes(&samples, 11, 30), None);
-        assert_eq!(mean_bytes(&samples, 10, 10), Some(100.0));
+        assert_eq!(mean_bytes(&samples, 11, 50), None, "three looks are too few");
+        assert_eq!(mean_bytes(&samples, 11, 15), None);
     }
 
     #[test]

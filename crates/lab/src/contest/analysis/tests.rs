@@ -42,6 +42,7 @@ fn run(case: usize, contestant: usize, round: usize, time_ns: f64, peak_bytes: f
         baseline_bytes: 0.0,
         start_bytes: 0.0,
         memory: peak_bytes,
+        added_bytes: 0.0,
         mean_bytes: None,
         faults: 1,
         switches: 0,
@@ -140,7 +141,8 @@ fn the_noise_floor_told_is_of_the_memory_that_the_table_compares() {
     // As of a workload with next to no memory of its own: the process's is part of the ratio.
     for run in &mut results.runs {
         run.peak_bytes *= if run.contestant == 2 { 3.0 } else { 1.0 };
-        run.memory = run.peak_bytes + 2_000_000.0;
+        run.memory = run.peak_bytes + 2_097_152.0;
+        run.added_bytes = 2_097_152.0;
     }
     let report = report(&contest, &results);
     let note = report.notes.iter().find(|note| note.starts_with("noise floor, memory")).unwrap();
