@@ -178,6 +178,10 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
     if !all {
         head.extend(["mean", "faults"].map(Column::new));
     }
+    let misuse = any("seen_kinds");
+    if misuse {
+        head.push(Column::new("misuse seen"));
+    }
     let lines = rows
         .iter()
         .map(|row| {
@@ -209,6 +213,9 @@ fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {
             }
             if !all {
                 cells.extend([cell("mean_bytes", bytes), cell("faults", count)]);
+            }
+            if misuse {
+                cells.push(cell("seen_kinds", count));
             }
             cells
         })
@@ -308,6 +315,21 @@ mod tests {
         assert_eq!(tables.len(), 1);
         assert_eq!((tables[0].title.as_str(), tables[0].lines.len()), ("tlsf", 2));
         assert_eq!(tables[0].lines[1], ["regions of 8 KiB", "2"]);
+    }
+
+    #[test]
+    fn a_contest_tells_what_its_memory_contains_and_what_misuse_was_seen() {
+        let row = Row::new("a", "misuse, 1 thread")
+            .with("time_ratio", 1.0)
+            .with("memory", 3.0 * 1_048_576.0)
+            .with("memory_added_bytes", 2_097_152.0)
+            .with("seen_kinds", 7);
+        let table = &tables(&report(vec![row]))[0];
+        let cell = |name: &str| {
+            let column = table.head.iter().position(|column| column.name == name).unwrap();
+            table.lines[0][column].as_str()
+        };
+        assert_eq!((cell("peak + 2.0 MiB"), cell("misuse seen")), ("3.0 MiB", "7"));
     }
 
     #[test]
