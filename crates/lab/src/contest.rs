@@ -330,6 +330,7 @@ impl Contest {
             let lived = Duration::from_nanos(measured.lived_ns);
             results.warmth.learn(index, measured.peak_bytes, lived);
         }
+        let mut by_exit = false;
         let why = match executed {
             Err(Failure::Interrupted) => {
                 results.interrupted = true;
@@ -340,11 +341,14 @@ impl Contest {
                 "its library was never mapped into the program".to_owned()
             }
             Ok(measured) => match self.failed(&measured) {
-                Some(why) => why,
+                Some(why) => {
+                    by_exit = true;
+                    why
+                }
                 None => return Ok(Some(measured)),
             },
         };
-        results.broken.push(Broken { case: index, contestant: number, why });
+        results.broken.push(Broken { case: index, contestant: number, why, by_exit });
         Ok(None)
     }
 
@@ -353,12 +357,10 @@ impl Contest {
         let reference = &self.contestants[0].name;
         let Some(broken) = results.broken.first() else { return String::new() };
         let case = &self.cases[broken.case];
-        let advice = match case.work {
-            Work::Program(_) => {
-                "; the figures of a failing program say little (--ignore-failure measures it all \
-                 the same)"
-            }
-            _ => "",
+        let advice = if broken.by_exit {
+            "; the figures of a failing program say little (--ignore-failure measures it all the same)"
+        } else {
+            ""
         };
         format!("{} under {reference}: {}{advice}", case.name, broken.why)
     }

@@ -301,5 +301,6 @@ fn program_that_failed(contest: &Contest, results: &Results) -> Option<String> {
         .find(|broken| matches!(contest.cases[broken.case].work, Work::Program(_)))?;
     let case = &contest.cases[broken.case].name;
     let subject = &contest.contestants[broken.contestant].name;
-    Some(format!("{case} failed under {subject}: {} (--ignore-failure measures it)", broken.why))
+    let advice = if broken.by_exit { " (--ignore-failure measures it)" } else { "" };
+    Some(format!("{case} failed under {subject}: {}{advice}", broken.why))
 }

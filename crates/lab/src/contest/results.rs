@@ -68,6 +68,8 @@ pub(crate) struct Broken {
     pub(crate) contestant: usize,
     /// Why.
     pub(crate) why: String,
+    /// Whether its exit code tells so: `--ignore-failure` measures it then.
+    pub(crate) by_exit: bool,
 }
 
 /// Latencies of one contestant in one case.

@@ -8,6 +8,10 @@ fn a_program_that_fails_is_told_with_its_code_and_not_measured_unless_asked() {
     let failed = compare(&["--", "sh", "-c", "exit 7"]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(stderr(&failed).contains("sh under system: ended with exit code 7"));
+    assert!(stderr(&failed).contains("--ignore-failure"));
+    let hung = compare(&["--timeout", "1", "--", "sleep", "5"]);
+    assert_eq!(hung.status.code(), Some(1));
+    assert!(!stderr(&hung).contains("--ignore-failure"), "it would hang again");
     let killed = compare(&["--", "sh", "-c", "kill -SEGV $$"]);
     assert_eq!(killed.status.code(), Some(1));
     assert!(stderr(&killed).contains("was killed by SIGSEGV"));

@@ -112,7 +112,8 @@ fn broken_contestants_and_other_work_are_named() {
     let contest = contest(1);
     let mut results = results(1, 1.0, 1.1);
     results.runs.retain(|run| run.contestant != 1);
-    results.broken.push(Broken { case: 0, contestant: 1, why: "killed by SIGSEGV".to_owned() });
+    let why = "killed by SIGSEGV".to_owned();
+    results.broken.push(Broken { case: 0, contestant: 1, why, by_exit: true });
     results.runs.last_mut().unwrap().checksum = 8;
     let report = report(&contest, &results);
     assert!(report.notes.iter().any(|note| note == "fast broke in case0: killed by SIGSEGV"));
