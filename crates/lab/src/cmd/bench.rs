@@ -176,6 +176,10 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
     if !flame::is_here() {
         bail!("--flame needs perf, which is not installed");
     }
+    anyhow::ensure!(
+        !args.contest.outputs.are_asked_for(),
+        "--flame draws graphs and makes no record: --json, --csv, --markdown and --report would do nothing"
+    );
     let parameters = args.single(parameters)?;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     for subject in args.contest.chosen()? {

@@ -41,6 +41,10 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         if !args.traces.is_empty() {
             bail!("a program and --trace are given: one of them is measured at a time");
         }
+        ensure!(
+            args.mode == Mode::Speed && args.touch == Touch::Page,
+            "--mode and --touch are of replays: a program goes and writes as it does"
+        );
         args.contest.linked = Linked::of(&args.command[0]);
         return args.contest.hold("compare", vec![program_case(&args.command)?], Looks::default());
     }

@@ -102,6 +102,11 @@ impl Outputs {
         written
     }
 
+    /// Whether a file was asked for.
+    pub(crate) fn are_asked_for(&self) -> bool {
+        self.files.named().next().is_some()
+    }
+
     /// Prints what is for people.
     pub(crate) fn tell(&self, text: &str) {
         if self.files.named().any(|(_, path)| place::is_standard_output(path)) {

@@ -159,6 +159,7 @@ fn options_that_would_do_nothing_are_refused() {
         (&["bench", "stress", "--assert", "time(a) < 1"], "options of its own"),
         (&["bench", "pools", "--threads", "2"], "options of its own"),
         (&["bench", "larson", "--only", "larson"], "of `hectare bench all`"),
+        (&["compare", "--touch", "full", "--", "true"], "are of replays"),
         (&["bench", "larson", "--callgrind", "--threads", "1,2"], "one number of --threads"),
         (&["bench", "larson", "--set", "lives=x", "-a", "system"], "whole number from 1"),
         (
