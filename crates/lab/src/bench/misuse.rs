@@ -8,7 +8,7 @@ use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Instant;
 
-use super::{Outcome, Parameters, Workload};
+use super::{Domain, Domains, Outcome, Parameters, Workload};
 use crate::measure::Window;
 
 /// The workload.
@@ -50,6 +50,11 @@ impl Workload for Misuse {
 
     fn rows(&self) -> Vec<Parameters> {
         Vec::new()
+    }
+
+    fn domains(&self) -> Domains {
+        const COUNT: u64 = KINDS.len() as u64;
+        &[("threads", Domain::Whole(1, 1)), ("ops", Domain::Whole(COUNT, COUNT))]
     }
 
     fn run(&self, _parameters: &Parameters) -> anyhow::Result<Outcome> {

@@ -41,6 +41,7 @@ impl Workload for ProducerConsumer {
     }
 
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
+        producers(parameters)?;
         let threads = parameters.threads as f64;
         let batches = threads + parameters.get::<f64>("depth")?;
         let queued = script::written_bytes(0.0, batches * parameters.get::<f64>("batch")?);
@@ -50,11 +51,7 @@ impl Workload for ProducerConsumer {
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let batch: usize = parameters.get("batch")?;
         let depth: usize = parameters.get("depth")?;
-        let producers = parameters.threads / 2;
-        anyhow::ensure!(
-            producers > 0 && parameters.threads.is_multiple_of(2),
-            "producer-consumer needs an even number of threads"
-        );
+        let producers = producers(parameters)?;
         let queue = Queue::new(parameters.threads + depth, depth, batch, producers);
         let inputs: Vec<Option<Vec<u8>>> = parameters
             .seeds()
@@ -70,6 +67,16 @@ impl Workload for ProducerConsumer {
         })?;
         team::outcome(parameters.ops * producers as u64, timed)
     }
+}
+
+/// Half of the threads.
+fn producers(parameters: &Parameters) -> anyhow::Result<usize> {
+    anyhow::ensure!(
+        parameters.threads.is_multiple_of(2),
+        "--threads {}: producer-consumer needs an even number",
+        parameters.threads
+    );
+    Ok(parameters.threads / 2)
 }
 
 fn produce(queue: &Queue, batch: usize, sizes: &[u8]) -> Tally {

@@ -167,6 +167,8 @@ fn options_that_would_do_nothing_are_refused() {
             "--set slots=18446744073709551615: slots of larson can be a whole number from 1 to",
         ),
         (&["bench", "churn", "--ops", "900000000000"], "--ops 900000000000"),
+        (&["bench", "misuse", "--threads", "4"], "threads of misuse can be 1"),
+        (&["bench", "producer-consumer", "--threads", "2,3"], "--threads 3: producer-consumer"),
         (&["bench", "churn", "--threads", "2,1,2"], "--threads: 2 is given twice"),
         (
             &["bench", "churn", "--set", "slots=9", "--set", "slots=8"],
