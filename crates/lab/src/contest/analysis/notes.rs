@@ -68,8 +68,12 @@ impl Analysis<'_> {
         let planted = self.of_role(Role::Planted)?;
         let ratio = self.ratio(Metric::Time, whole, planted)?;
         let seen = ratio.verdict(self.noise(Metric::Time, whole)) == Verdict::More;
-        let shares: Vec<f64> =
-            self.results.planted_shares.iter().map(|share| 1.0 + share).collect();
+        // Nothing was planted where the reference broke.
+        let planted_in = self.results.planted_shares.iter().enumerate();
+        let shares: Vec<f64> = planted_in
+            .filter(|&(case, _)| self.runs(case, planted).next().is_some())
+            .map(|(_, share)| 1.0 + share)
+            .collect();
         let expected = stats::geometric_mean(&shares)?;
         Some(format!(
             "planted slowness {}: {:.3} [{:.3}, {:.3}], {expected:.3} planted on one thread{}",

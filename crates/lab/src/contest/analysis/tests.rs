@@ -108,6 +108,17 @@ fn the_planted_slowness_is_told_seen_or_not_seen() {
 }
 
 #[test]
+fn what_was_planted_is_told_of_the_cases_that_ran() {
+    let contest = contest(2);
+    let mut results = results(2, 1.0, 1.1);
+    results.runs.retain(|run| run.case == 0);
+    results.planted_shares[1] = 0.0;
+    let report = report(&contest, &results);
+    let note = report.notes.iter().find(|note| note.starts_with("planted slowness")).unwrap();
+    assert!(note.contains("1.100 planted"), "{note}");
+}
+
+#[test]
 fn broken_contestants_and_other_work_are_named() {
     let contest = contest(1);
     let mut results = results(1, 1.0, 1.1);
