@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn no_two_marks_of_an_axis_are_written_alike() {
-        for high in [1.0, 3.0, 40.0, 2100.0, 7_300.0, 1.3e6, 2.1e6] {
+        for high in [0.0, 1.0, 3.0, 40.0, 2100.0, 7_300.0, 1.3e6, 2.1e6] {
             let ticks = Scale::around([high], false, true).ticks(5);
             let mut written: Vec<String> = ticks.iter().map(|&tick| count(tick)).collect();
             written.dedup();

@@ -28,6 +28,8 @@ impl Scale {
             return Self { low: low / margin, high: high * margin, log: true, binary: false };
         }
         let low = if zero { low.min(0.0) } else { low };
+        // Of nothing but zeros: marks between them would all be written as zero.
+        let high = if low == 0.0 && high == 0.0 { 1.0 } else { high };
         let margin = ((high - low) * 0.06).max(high.abs() * 0.01).max(f64::MIN_POSITIVE);
         Self {
             low: if zero && low == 0.0 { 0.0 } else { low - margin },
