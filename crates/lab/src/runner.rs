@@ -23,6 +23,7 @@ mod warmth;
 mod watch;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
@@ -55,8 +56,9 @@ pub(crate) enum Job {
         command: Vec<OsString>,
         /// Known slowness before it starts, ns (the planted control).
         planted_ns: u64,
-        /// Whether its output is shown.
-        show_output: bool,
+        /// Whether it has the command's streams: its output is shown, and it reads what the command was given. (Not
+        /// from a terminal: that stops a process of another group that asks.)
+        has_streams: bool,
     },
 }
 
@@ -261,14 +263,16 @@ fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
                 command.env("LD_PRELOAD", library);
             }
         }
-        Job::Program { command: program, planted_ns, show_output } => {
+        Job::Program { command: program, planted_ns, has_streams } => {
             command.arg("launch").arg("--planted-ns").arg(planted_ns.to_string());
             if let Some(library) = &subject.library {
                 command.arg("--preload").arg(library);
             }
             command.arg("--").args(program);
-            if !show_output {
+            if !has_streams {
                 command.stdout(Stdio::null()).stderr(Stdio::null());
+            } else if !std::io::stdin().is_terminal() {
+                command.stdin(Stdio::inherit());
             }
         }
     }

@@ -35,7 +35,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let subject = Subject::parse(&args.allocator)?;
     let case = program_case(&args.command)?;
     let program = args.command[0].clone();
-    let job = Job::Program { command: args.command, planted_ns: 0, show_output: true };
+    let job = Job::Program { command: args.command, planted_ns: 0, has_streams: true };
     let patience = args.timeout.map_or(Duration::MAX, Duration::from_secs);
     let measured = match runner::execute(&subject, &job, Duration::from_millis(2), patience)? {
         Ok(measured) => measured,

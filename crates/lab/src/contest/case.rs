@@ -108,7 +108,7 @@ impl Case {
                 ])
             }
             Work::Program(command) => {
-                Job::Program { command: command.clone(), planted_ns, show_output: false }
+                Job::Program { command: command.clone(), planted_ns, has_streams: false }
             }
         }
     }

@@ -19,6 +19,13 @@ fn a_program_that_fails_is_told_with_its_code_and_not_measured_unless_asked() {
     assert_eq!(asked.status.code(), Some(0), "{}", stderr(&asked));
 }
 
+#[test]
+fn a_program_that_is_run_once_reads_what_the_command_was_given() {
+    let script = format!("echo given | {HECTARE} run -a system -- cat");
+    let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "given\n", "{}", stderr(&output));
+}
+
 /// An allocator that never takes anything back.
 const BUMP: &str = "#include <stddef.h>\nstatic char m[1 << 24]; static size_t at;\n\
     void *malloc(size_t n) { void *p = m + at; at += (n + 31) & ~(size_t)15; return p; }\n\
