@@ -11,7 +11,9 @@ pub(crate) struct Counters {
     pub(crate) pages: AtomicUsize,
     pub(crate) same_filled: AtomicUsize,
     pub(crate) raw: AtomicUsize,
-    pub(crate) sharing: AtomicUsize,
+    /// Pages that have an object, and how many objects there are.
+    pub(crate) packed: AtomicUsize,
+    pub(crate) objects: AtomicUsize,
     pub(crate) plain: AtomicUsize,
     pub(crate) compressed_bytes: AtomicUsize,
     pub(crate) raw_ever: AtomicU64,
@@ -34,7 +36,7 @@ impl Counters {
         };
         count(&self.pages, |content| !matches!(content, Content::Absent));
         count(&self.same_filled, |content| matches!(content, Content::Filled(_)));
-        count(&self.sharing, |content| matches!(content, Content::Shared(_)));
+        count(&self.packed, |content| content.packed().is_some());
         count(&self.plain, |content| matches!(content, Content::Plain(_)));
         count(&self.raw, Content::is_raw);
         if new.is_raw() {
@@ -43,10 +45,12 @@ impl Counters {
     }
 
     pub(crate) fn object_begins(&self, packed: &Packed) {
+        self.objects.fetch_add(1, Relaxed);
         self.compressed_bytes.fetch_add(packed.bytes as usize, Relaxed);
     }
 
     pub(crate) fn object_ends(&self, packed: &Packed) {
+        self.objects.fetch_sub(1, Relaxed);
         self.compressed_bytes.fetch_sub(packed.bytes as usize, Relaxed);
     }
 }
@@ -71,7 +75,7 @@ pub struct Stats {
     pub most_pool_bytes: usize,
     /// Pages that one word fills: `same_pages`.
     pub same_filled_pages: usize,
-    /// Pages of which others have the same object, or had.
+    /// Pages that have another's object: so many objects fewer there are than pages in the pool.
     pub sharing_pages: usize,
     /// Pages kept as they are: `huge_pages`.
     pub raw_pages: usize,

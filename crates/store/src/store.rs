@@ -144,6 +144,7 @@ impl<P: Pool> Store<P> {
     pub fn stats(&self) -> Stats {
         let counters = &self.counters;
         let pages = counters.pages.load(Relaxed);
+        let packed_pages = counters.packed.load(Relaxed);
         let traffic = self.backing.as_ref().map(Backing::traffic).unwrap_or_default();
         let pool_bytes = self.memory_bytes();
         let plain_bytes = counters.plain.load(Relaxed) * self.config.page_bytes;
@@ -156,7 +157,8 @@ impl<P: Pool> Store<P> {
             limit_bytes: self.config.limit_bytes,
             most_pool_bytes: counters.most_memory_bytes.load(Relaxed),
             same_filled_pages: counters.same_filled.load(Relaxed),
-            sharing_pages: counters.sharing.load(Relaxed),
+            // An object that was just made may have no page yet.
+            sharing_pages: packed_pages.saturating_sub(counters.objects.load(Relaxed)),
             raw_pages: counters.raw.load(Relaxed),
             raw_pages_ever: counters.raw_ever.load(Relaxed),
             compacted_pages: counters.compacted_bytes.load(Relaxed) / self.config.page_bytes as u64,
@@ -184,7 +186,7 @@ impl<P: Pool> Store<P> {
                     Some(packed) => PageKind::Compressed {
                         bytes: packed.bytes as usize,
                         codec: usize::from(packed.codec.0),
-                        shared: matches!(content, Content::Shared(_)),
+                        shared: matches!(content, Content::Shared(it) if Arc::strong_count(it) > 1),
                     },
                 },
             };

@@ -122,7 +122,7 @@ impl Shadow {
 
     /// Every number of the account that the slots tell.
     fn account(&self, store: &Store<impl Pool>) {
-        let (mut same, mut raw, mut file, mut sharing, mut own_bytes) = (0, 0, 0, 0, 0);
+        let (mut same, mut raw, mut file, mut compressed, mut own_bytes) = (0, 0, 0, 0, 0);
         let mut states = 0;
         store.for_each_page(|state| {
             states += 1;
@@ -130,8 +130,10 @@ impl Shadow {
                 PageKind::SameFilled => same += 1,
                 PageKind::Raw => raw += 1,
                 PageKind::WrittenBack => file += 1,
-                PageKind::Compressed { shared: true, .. } => sharing += 1,
-                PageKind::Compressed { bytes, .. } => own_bytes += bytes,
+                PageKind::Compressed { bytes, shared, .. } => {
+                    compressed += 1;
+                    own_bytes += if shared { 0 } else { bytes };
+                }
             }
             assert!(self.pages.contains_key(&state.key));
         });
@@ -140,7 +142,8 @@ impl Shadow {
         assert_eq!(stats.original_bytes, self.pages.len() * PAGE);
         assert_eq!((stats.same_filled_pages, stats.raw_pages), (same, raw));
         assert_eq!(stats.file_pages, file);
-        assert!(stats.sharing_pages >= sharing);
+        let packed_pages = compressed + raw - store.counters.plain.load(Relaxed);
+        assert_eq!(stats.sharing_pages, packed_pages - store.pool().stats().objects);
         assert!(stats.compressed_bytes >= own_bytes);
         let plain_bytes = store.counters.plain.load(Relaxed) * PAGE;
         assert_eq!(stats.compressed_bytes - plain_bytes, store.pool().stats().stored_bytes);
