@@ -32,16 +32,14 @@ use crate::object::{Batch, FreeObject};
 /// `tests/models.rs` goes through all that threads can do at once.)
 const CPUS: usize = if cfg!(loom) { 2 } else { 128 };
 
-/// How many times 8 KiB ([`BATCH_BYTES`]) of a class a pool keeps at first, and at most.
+/// How many batches of 8 KiB of a class a pool keeps at first, and how many at most.
 const FIRST_LIMIT: u8 = if cfg!(loom) { 1 } else { 6 };
-const MOST_LIMIT: u8 = if cfg!(loom) { 2 } else { 32 };
-/// As many batches of the smallest objects, which are half as long.
-const SLOTS: usize = if cfg!(loom) { 2 } else { 64 };
+const SLOTS: usize = if cfg!(loom) { 2 } else { 32 };
 
 #[derive(Debug)]
 struct Slots {
     len: u8,
-    /// How many times 8 KiB it keeps now: half as much more each time that it is asked in vain for what it had
+    /// How many batches it keeps now: one more each time that it is asked in vain for what it had
     /// to refuse before, so where a thread's demand swings, the pool takes the swing.
     limit: u8,
     refused: bool,
@@ -110,7 +108,7 @@ impl Slots {
     /// A batch for a thread of its own CPU.
     fn take(&mut self) -> Option<Batch> {
         if self.len == 0 && core::mem::take(&mut self.refused) {
-            self.limit = (self.limit + 1 + self.limit / 2).min(MOST_LIMIT);
+            self.limit = (self.limit + 1 + self.limit / 2).min(SLOTS as u8);
         }
         self.taken = (self.taken + 1).min(SLOTS as u8);
         self.kept = self.kept.max(self.taken);
@@ -267,12 +265,10 @@ impl<P: Park> Pools<P> {
     }
 }
 
-/// How many batches of `class` a pool keeps whose limit is `limit`: as many bytes of each class, at least one, but
-/// of the largest objects two.
+/// How many batches of `class` a pool keeps whose limit is `limit`: of long ones fewer, as many bytes,
+/// and of the largest objects two.
 fn batches_within(limit: u8, class: ClassId) -> u8 {
-    if class.object_bytes() > BATCH_BYTES {
-        return limit.min(2);
-    }
-    let fitting = usize::from(limit) * BATCH_BYTES / (class.batch() * class.object_bytes());
-    fitting.clamp(1, SLOTS) as u8
+    let batch_bytes = class.batch() * class.object_bytes();
+    let fewer = usize::from(limit) * BATCH_BYTES / batch_bytes.max(BATCH_BYTES);
+    if class.object_bytes() > BATCH_BYTES { limit.min(2) } else { fewer.max(1) as u8 }
 }
