@@ -8,6 +8,7 @@ use hectare_base::align::align_up;
 use hectare_base::sync::Park;
 
 use crate::hugetlb;
+use crate::source::reserve_and_commit;
 use crate::{PageRange, PageSource, SourceError, System};
 
 /// Linux's private anonymous memory. No call touches `errno` that a caller could see: each saves
@@ -251,16 +252,7 @@ unsafe impl PageSource for Os {
             return map_aligned(bytes, align, self.page_bytes(), true);
         }
         // Of a mapping that is long for its alignment's sake only a part is memory.
-        let start = self.reserve(bytes, align)?;
-        // SAFETY: the whole of a reservation just made.
-        match unsafe { self.commit(start, bytes) } {
-            Ok(()) => Ok(start),
-            Err(error) => {
-                // SAFETY: as above; nobody has seen it yet.
-                unsafe { self.release(start, bytes) };
-                Err(error)
-            }
-        }
+        reserve_and_commit(self, bytes, align)
     }
 
     unsafe fn move_pages(

@@ -105,16 +105,7 @@ pub unsafe trait PageSource {
     /// # Errors
     /// As those two.
     fn get(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
-        let start = self.reserve(bytes, align)?;
-        // SAFETY: the whole of a reservation just made.
-        match unsafe { self.commit(start, bytes) } {
-            Ok(()) => Ok(start),
-            Err(error) => {
-                // SAFETY: as above; nobody has seen it yet.
-                unsafe { self.release(start, bytes) };
-                Err(error)
-            }
-        }
+        reserve_and_commit(self, bytes, align)
     }
 
     /// Moves the contents of the committed range `from` to the committed range `to` without
@@ -183,6 +174,27 @@ pub unsafe trait PageSource {
     unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
         let _ = (start, bytes);
         Err(SourceError::Unsupported)
+    }
+}
+
+/// Memory of a source that reserves and commits it apart.
+///
+/// # Errors
+/// The source's; nothing stays reserved then.
+pub(crate) fn reserve_and_commit(
+    source: &(impl PageSource + ?Sized),
+    bytes: usize,
+    align: usize,
+) -> Result<NonNull<u8>, SourceError> {
+    let start = source.reserve(bytes, align)?;
+    // SAFETY: the whole of a reservation just made.
+    match unsafe { source.commit(start, bytes) } {
+        Ok(()) => Ok(start),
+        Err(error) => {
+            // SAFETY: as above; nobody has seen it yet.
+            unsafe { source.release(start, bytes) };
+            Err(error)
+        }
     }
 }
 

@@ -147,6 +147,16 @@ mod plain {
     }
 }
 
+/// 64 frames that threads of a model share, none of them free, and the map of what is allocated.
+#[cfg(loom)]
+fn loom_frames() -> (loom::sync::Arc<Atomic<'static>>, &'static Extents<'static>) {
+    let metadata: &'static [AtomicU64] = words(1).leak();
+    let shared_words: &'static [AtomicU64] = words(Atomic::metadata_words(64)).leak();
+    let extents = std::boxed::Box::new(Extents::new(64, metadata).unwrap());
+    let shared = Atomic::over_zeroed(64, shared_words).unwrap();
+    (loom::sync::Arc::new(shared), std::boxed::Box::leak(extents))
+}
+
 /// Neighbours in one word of the map, given back at the same time.
 #[cfg(loom)]
 #[test]
@@ -154,11 +164,7 @@ fn loom_models_neighbours_are_freed_at_once() {
     use loom::sync::Arc;
 
     loom::model(|| {
-        let metadata: &'static [AtomicU64] = words(1).leak();
-        let shared_words: &'static [AtomicU64] = words(Atomic::metadata_words(64)).leak();
-        let extents: &'static Extents<'static> =
-            std::boxed::Box::leak(std::boxed::Box::new(Extents::new(64, metadata).unwrap()));
-        let shared = Arc::new(Atomic::over_zeroed(64, shared_words).unwrap());
+        let (shared, extents) = loom_frames();
         let pair = Order::new(1).unwrap();
         {
             let mut local = Checked::new(shared.local(), extents);
@@ -184,11 +190,7 @@ fn loom_models_a_block_is_given_while_another_takes_it() {
     use loom::sync::Arc;
 
     loom::model(|| {
-        let metadata: &'static [AtomicU64] = words(1).leak();
-        let shared_words: &'static [AtomicU64] = words(Atomic::metadata_words(64)).leak();
-        let extents: &'static Extents<'static> =
-            std::boxed::Box::leak(std::boxed::Box::new(Extents::new(64, metadata).unwrap()));
-        let shared = Arc::new(Atomic::over_zeroed(64, shared_words).unwrap());
+        let (shared, extents) = loom_frames();
         let pair = Order::new(1).unwrap();
         {
             let mut local = Checked::new(shared.local(), extents);

@@ -69,6 +69,15 @@ static inline size_t random_size(uint64_t *state) {
     return r % 6000000;
 }
 
+/* How many mappings the process has. */
+static inline size_t mappings(void) {
+    FILE *file = fopen("/proc/self/maps", "r");
+    size_t lines = 0;
+    for (int c; (c = fgetc(file)) != EOF;) lines += c == '\n';
+    fclose(file);
+    return lines;
+}
+
 static inline size_t resident_bytes(void) {
     long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");

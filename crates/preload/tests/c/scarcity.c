@@ -307,14 +307,6 @@ static void no_mremap(void) {
     work_on_threads();
 }
 
-static size_t mappings(void) {
-    FILE *file = fopen("/proc/self/maps", "r");
-    size_t lines = 0;
-    for (int c; (c = fgetc(file)) != EOF;) lines += c == '\n';
-    fclose(file);
-    return lines;
-}
-
 /* The kernel limits the number of mappings: a heap that makes many starves the program. */
 static void few_mappings(void) {
     static void *all[20000];

@@ -170,19 +170,11 @@ static void is_sound_with_sizes(void) {
     }
 }
 
-static int mappings(void) {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    int lines = 0;
-    for (int c; (c = getc(maps)) != EOF;) lines += c == '\n';
-    fclose(maps);
-    return lines;
-}
-
 /* A process may have some 65,000 mappings, and a sealed page makes two more. */
 static void is_frugal_with_mappings(void) {
     for (int i = 0; i < 70000; i++) opaque(malloc(8000));
     for (int i = 0; i < 20000; i++) opaque(malloc(9000));
-    CHECK(mappings() < 36000, "%d", mappings());
+    CHECK(mappings() < 36000, "%zu", mappings());
 }
 
 static void is_sound(void) { run_soundly(20000, 5); }
