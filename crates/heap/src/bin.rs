@@ -237,6 +237,7 @@ impl Bin {
         if slab.is_empty() {
             self.slabs -= 1;
             self.free_objects -= slab.free();
+            slab.unmark_frames();
             source.put_slab(slab.start(), slab.bare_frames());
         } else {
             self.insert(name, slab);

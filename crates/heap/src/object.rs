@@ -116,15 +116,6 @@ impl FreeObject {
         // SAFETY: by invariant 1 the words are this holder's to write.
         unsafe { (*self.0.as_ptr()).mark = 0 };
     }
-
-    /// As [`unmark`](Self::unmark), of memory that nobody may have touched: what reads as zero is not written to,
-    /// which would take a page.
-    pub(crate) fn unmark_if_marked(self) {
-        // SAFETY: by invariant 1 the words are this holder's.
-        if unsafe { (*self.0.as_ptr()).mark } != 0 {
-            self.unmark();
-        }
-    }
 }
 
 /// Moves what an object holds, `bytes` of it, to one that was just taken, and has `free` free the old

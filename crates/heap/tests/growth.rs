@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::ptr::NonNull;
 
 use hectare_check::Subject;
@@ -46,6 +47,27 @@ fn a_buffer_that_grows_by_pages_is_seldom_copied() {
     // Eight doublings, by an eighth at least.
     assert!(moves <= 8 * 8, "{moves} moves");
     give(&mut front, behind.into_iter().chain([buffer]));
+    drop(front);
+    check_released(&heap);
+}
+
+/// What is left of a free object's mark at a run's start would move along when the run grows, come back when it
+/// shrinks to an object there, and make of its free a double one.
+#[test]
+fn a_run_begins_without_the_mark_of_an_object() {
+    let heap = new_heap(64 << 20);
+    let mut front = Front::new(&heap);
+    let small: Vec<_> = (0..4 << 10).map(|_| take(&mut front, 1024)).collect();
+    let places: HashSet<_> = small.iter().map(|object| object.addr()).collect();
+    give(&mut front, small);
+    let runs: Vec<_> = (0..50).map(|_| take(&mut front, 40_000)).collect();
+    let among: Vec<_> = runs.iter().filter(|run| places.contains(&run.addr())).collect();
+    assert!(among.len() > 10, "{} runs where objects were", among.len());
+    for run in among {
+        // SAFETY: within the run; the heap has written there.
+        assert_eq!(unsafe { run.cast::<usize>().add(1).read() }, 0, "{run:p}");
+    }
+    give(&mut front, runs);
     drop(front);
     check_released(&heap);
 }

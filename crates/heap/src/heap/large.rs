@@ -8,7 +8,6 @@ use hectare_pages::System;
 use super::Heap;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
-use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, Wanted};
 use crate::run_cache::{MAX_KEPT_FRAMES, stepped};
 use crate::seat::Seat;
@@ -42,7 +41,7 @@ impl<S: System> Heap<S> {
         if bytes >= least || align >= MIN_HUGE_BYTES {
             let taken = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
             if let Some((start, zeroed)) = taken {
-                return (unmarked(start, zeroed), zeroed);
+                return (start.as_ptr(), zeroed);
             }
             // Where address space is scarce, the regions hold it: they serve what they once held.
             if bytes > self.backend.stats().committed_bytes || align >= MIN_HUGE_BYTES {
@@ -71,7 +70,7 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise, passed on.
         let release = || self.release_kept() + unsafe { self.release_runs(seat) };
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
-        (unmarked(run.start, run.clean), run.clean)
+        (run.start.as_ptr(), run.clean)
     }
 
     /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
@@ -116,14 +115,4 @@ impl<S: System> Heap<S> {
         }
         None
     }
-}
-
-/// The start of a large object just taken. A mark from when a small object began there must not
-/// move along with what the caller copies, and one day come back as that of an object in use.
-fn unmarked(start: NonNull<u8>, reads_as_zero: bool) -> *mut u8 {
-    if !reads_as_zero {
-        // SAFETY: the object is the heap's until it is handed out.
-        unsafe { FreeObject::new(start) }.unmark_if_marked();
-    }
-    start.as_ptr()
 }

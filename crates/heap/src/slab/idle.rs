@@ -1,10 +1,11 @@
-//! Which frames of a slab no object in use reaches into.
+//! Which frames of a slab no object in use reaches into, and what must not stay in those that others get.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::{Slab, WORDS, frames};
 use crate::class::{RECIPROCALS, STATES};
+use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
 
 impl Slab {
@@ -29,6 +30,23 @@ impl Slab {
             // SAFETY: a slab has as many frames as these bits.
             let start = unsafe { self.start().add(first * FRAME_BYTES) };
             decommit(start, length * FRAME_BYTES);
+        }
+    }
+
+    /// Takes off the marks of objects at the starts of frames, the slab being empty. A run that begins there must
+    /// not have one: it would move along with what the program copies, and one day come back as that of an object in
+    /// use. Here and not where runs are taken, since of most runs that would touch memory that nobody has touched.
+    pub(crate) fn unmark_frames(&self) {
+        let mut held = !self.bare;
+        while held != 0 {
+            let offset = held.trailing_zeros() as usize * FRAME_BYTES;
+            held &= held - 1;
+            if offset.is_multiple_of(self.object_bytes()) {
+                // SAFETY: a frame of the slab.
+                let start = unsafe { self.start().add(offset) };
+                // SAFETY: it holds memory, and all of the slab is the heap's.
+                unsafe { FreeObject::new(start) }.unmark();
+            }
         }
     }
 
