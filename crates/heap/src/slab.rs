@@ -254,10 +254,12 @@ impl Slab {
         if self.bare & touched == 0 {
             return;
         }
-        // The next bare frames are needed next, whatever lies between: a call costs as much as they.
+        // The next bare frames are needed next, whatever lies between: a call costs as much as they. (Not what
+        // lies behind the last object: it may be sealed.)
         let first = (self.bare & touched).trailing_zeros() as usize;
         let mut last = first;
-        let mut ahead = self.bare & !frames(0, first);
+        let last_byte = self.objects() * self.object_bytes() - 1;
+        let mut ahead = self.bare & !frames(0, first) & frames(0, last_byte / FRAME_BYTES);
         for _ in 1..stretch {
             if ahead == 0 {
                 break;

@@ -31,6 +31,7 @@ const PROPERTIES: &[&str] = &[
     "is_random",
     "is_sound_with_sizes",
     "is_frugal_with_mappings",
+    "is_sound_as_it_shrinks",
     "is_sound",
 ];
 
