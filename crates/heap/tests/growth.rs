@@ -5,12 +5,14 @@
 mod support;
 
 use std::collections::HashSet;
+use std::num::NonZero;
 use std::ptr::NonNull;
 
 use hectare_check::Subject;
 use support::{Front, Source, check_released, new_heap, strict};
 
 const MIB: usize = 1 << 20;
+const SLAB_BYTES: usize = 64 << 10;
 
 fn take(front: &mut Front<'_, Source>, bytes: usize) -> NonNull<u8> {
     NonNull::new(front.malloc(bytes)).expect("memory")
@@ -51,6 +53,18 @@ fn a_buffer_that_grows_by_pages_is_seldom_copied() {
     check_released(&heap);
 }
 
+/// Panics unless runs begin without marks where the objects of `places` were, which have all been freed.
+fn check_unmarked(front: &mut Front<'_, Source>, places: &HashSet<NonZero<usize>>) {
+    let runs: Vec<_> = (0..50).map(|_| take(front, 40_000)).collect();
+    let among: Vec<_> = runs.iter().filter(|run| places.contains(&run.addr())).collect();
+    assert!(among.len() > 10, "{} runs where objects were", among.len());
+    for run in among {
+        // SAFETY: within the run; the heap has written there.
+        assert_eq!(unsafe { run.cast::<usize>().add(1).read() }, 0, "{run:p}");
+    }
+    give(front, runs);
+}
+
 /// What is left of a free object's mark at a run's start would move along when the run grows, come back when it
 /// shrinks to an object there, and make of its free a double one.
 #[test]
@@ -58,16 +72,29 @@ fn a_run_begins_without_the_mark_of_an_object() {
     let heap = new_heap(64 << 20);
     let mut front = Front::new(&heap);
     let small: Vec<_> = (0..4 << 10).map(|_| take(&mut front, 1024)).collect();
-    let places: HashSet<_> = small.iter().map(|object| object.addr()).collect();
+    let places = small.iter().map(|object| object.addr()).collect();
     give(&mut front, small);
-    let runs: Vec<_> = (0..50).map(|_| take(&mut front, 40_000)).collect();
-    let among: Vec<_> = runs.iter().filter(|run| places.contains(&run.addr())).collect();
-    assert!(among.len() > 10, "{} runs where objects were", among.len());
-    for run in among {
-        // SAFETY: within the run; the heap has written there.
-        assert_eq!(unsafe { run.cast::<usize>().add(1).read() }, 0, "{run:p}");
-    }
-    give(&mut front, runs);
+    check_unmarked(&mut front, &places);
+    drop(front);
+    check_released(&heap);
+}
+
+/// Nor where idle pages of a slab were to go, and the system has refused it.
+#[test]
+fn a_run_begins_without_a_mark_where_nothing_goes_back() {
+    let heap = new_heap(64 << 20);
+    let mut front = Front::new(&heap);
+    let small: Vec<_> = (0..4 << 10).map(|_| take(&mut front, 1024)).collect();
+    let places = small.iter().map(|object| object.addr()).collect();
+    let is_last = |object: &NonNull<u8>| object.addr().get() % SLAB_BYTES >= SLAB_BYTES - 1024;
+    let (last, others): (Vec<_>, Vec<_>) = small.into_iter().partition(is_last);
+    heap.source().refuse_all(true);
+    give(&mut front, others);
+    assert_eq!(heap.trim(0), 0);
+    give(&mut front, last);
+    heap.release_pools();
+    check_unmarked(&mut front, &places);
+    heap.source().refuse_all(false);
     drop(front);
     check_released(&heap);
 }

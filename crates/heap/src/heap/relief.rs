@@ -8,6 +8,7 @@ use hectare_pages::{PageRange, System};
 use super::Heap;
 use crate::cache::Cache;
 use crate::class::ClassId;
+use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 
@@ -252,9 +253,29 @@ impl<'a, S: System> IdleFrames<'a, S> {
     }
 
     fn decommit(&mut self) {
+        let ranges = &self.ranges[..self.len];
         // SAFETY: by `add`, nothing in them is in use.
-        self.gone_bytes += unsafe { self.heap.source().decommit_all(&self.ranges[..self.len]) };
+        let gone_bytes = unsafe { self.heap.source().decommit_all(ranges) };
+        if gone_bytes < ranges.iter().map(|range| range.bytes).sum() {
+            ranges.iter().for_each(|range| self.unmark(range));
+        }
+        self.gone_bytes += gone_bytes;
         self.len = 0;
+    }
+
+    /// Takes off the marks at the starts of frames that may not have gone: to their slab they hold no memory, so
+    /// it leaves them alone when it is empty (`Slab::unmark_frames`).
+    #[cold]
+    fn unmark(&self, range: &PageRange) {
+        for offset in (0..range.bytes).step_by(FRAME_BYTES) {
+            // SAFETY: within the range.
+            let start = unsafe { range.start.add(offset) };
+            // SAFETY: committed memory that no object in use reaches into.
+            let object = unsafe { FreeObject::new(start) };
+            if object.is_marked(self.heap.key()) {
+                object.unmark();
+            }
+        }
     }
 
     /// Gives back the last of them. Returns how many bytes went in all.
