@@ -11,7 +11,8 @@ pub enum Failure {
     Exhausted,
     /// There are enough free bytes, but no free block has enough of them (at that alignment).
     Fragmented,
-    /// The page source refused to give another region.
+    /// The page source refused to give another region, or gave one too far from the first for the
+    /// index width, or too large for this heap.
     Source,
 }
 
@@ -21,7 +22,7 @@ impl fmt::Display for Failure {
             Self::TooLarge => "the size or alignment exceeds what this heap's parameters allow",
             Self::Exhausted => "fewer bytes are free than were asked for; add a pool",
             Self::Fragmented => "no free block is large enough, though enough bytes are free",
-            Self::Source => "the page source refused to give another region",
+            Self::Source => "the page source gave no region that this heap can reach and hold",
         })
     }
 }

@@ -20,8 +20,8 @@ use crate::word::Word;
 /// How a [`Growing`] heap takes and gives back memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrowthPolicy {
-    /// The size of a region in bytes, rounded up to whole pages; a request too large for it gets a
-    /// region of its own size.
+    /// The size of a region in bytes, rounded up to whole pages, and no more than the heap's largest
+    /// block; a request too large for it gets a region of its own size.
     pub region_bytes: usize,
     /// A free region is given back only if at least so many bytes stay free without it: at zero
     /// every free region goes back at once.
@@ -195,7 +195,8 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
             .checked_add(class_bytes)?
             .checked_add(align)?
             .checked_add(2 * Tlsf::<R>::POOL_OVERHEAD_BYTES)?;
-        let bytes = checked_align_up(needed.max(self.policy.region_bytes), unit_bytes)?;
+        let region_bytes = self.policy.region_bytes.min(self.heap.max_block_bytes());
+        let bytes = checked_align_up(needed.max(region_bytes), unit_bytes)?;
         let Ok(start) = self.source.get(bytes, unit_bytes) else {
             self.heap.last_failure = Some(Failure::Source);
             return None;
