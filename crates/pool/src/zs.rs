@@ -56,7 +56,7 @@ pub struct ZsConfig {
     /// The most pages of a zspage, 1 … 64. The kernel is built with 4 … 16, 8 where nothing else
     /// was chosen.
     pub chain_pages: usize,
-    /// Bytes between two classes: a multiple of 4. The kernel's is 1/256 of a page.
+    /// Bytes between two classes: a multiple of 4, a page at most. The kernel's is 1/256 of a page.
     pub class_step_bytes: usize,
 }
 
@@ -121,7 +121,10 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         let step_bytes = config.class_step_bytes;
         assert!((64..=1 << 16).contains(&page_bytes), "zs: pages of {page_bytes} bytes");
         assert!((1..=MAX_CHAIN).contains(&config.chain_pages), "zs: {} pages", config.chain_pages);
-        assert!(step_bytes >= MIN_STEP && step_bytes.is_multiple_of(MIN_STEP), "zs: {step_bytes}");
+        assert!(
+            (MIN_STEP..=page_bytes).contains(&step_bytes) && step_bytes.is_multiple_of(MIN_STEP),
+            "zs: a class each {step_bytes} bytes"
+        );
         let steps = step_count(page_bytes, step_bytes);
         let mut class_count = 0;
         let mut last = None;
