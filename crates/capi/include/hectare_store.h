@@ -25,14 +25,14 @@ struct hectare_store_stat {
     size_t table_bytes;       /* the table of keys */
     size_t limit_bytes;       /* 0: none */
     size_t same_filled_pages; /* one word fills them: they take no memory */
-    size_t raw_pages;         /* they do not become shorter */
+    size_t raw_pages;         /* kept as they are, since they do not become much shorter */
 };
 
 /*
  * A store for keys 0 to pages - 1, 48 bytes each, and pages of page_bytes: a multiple of 8 from 64 to
  * 65536. Its pool takes limit_bytes at most, or what it needs if that is 0. A page that does not become
- * shorter than a page of the system is kept as it is. NULL if page_bytes is none of these, or there is
- * no memory for so many keys.
+ * shorter by a sixteenth, or not as short as a page of the system, is kept as it is. NULL if page_bytes is
+ * none of these, or there is no memory for so many keys.
  */
 hectare_store *hectare_store_create(size_t pages, size_t page_bytes, size_t limit_bytes);
 

@@ -1,5 +1,5 @@
 //! `hectare_store.h`: a compressed page store for C programs: LZ4 over a
-//! [`Dense`](hectare_pool::Dense) pool.
+//! [`Dense`] pool.
 
 use core::ffi::{c_int, c_void};
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use crate::StoreError;
 use crate::codec::{Codec, Lz4};
@@ -22,11 +23,13 @@ pub struct Config {
     /// Whether pages with the same content are stored once. It costs some 80 bytes for each
     /// content.
     pub dedup: bool,
-    /// The most that the pool may take; 0: no limit. What it took for a page that was refused it
-    /// keeps for the next one.
+    /// The most that the pool may take, in bytes; 0: no limit. What it took for a page that was refused
+    /// it keeps for the next one. After a refusal there is room again when compaction is worth it: when
+    /// about a sixty-fourth has been removed.
     pub limit_bytes: usize,
-    /// A file, or device, that pages are written back to, open for reading and writing. It is the
-    /// store's alone, which begins to write at its start.
+    /// A file, or device, that pages are written back to, open for reading and writing; not for
+    /// appending, by which each write would go to its end. It is the store's alone, which begins to
+    /// write at its start.
     pub backing: Option<File>,
     /// How many pages the file may hold.
     pub backing_pages: usize,
@@ -60,6 +63,16 @@ impl fmt::Debug for Evict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Evict").finish_non_exhaustive()
     }
+}
+
+/// Whether the file can be read and written at any place; told by doing neither.
+fn is_open_for_both(file: &File) -> bool {
+    /// "Bad file descriptor", "Illegal seek"; what else goes wrong here may go well later.
+    const REFUSALS: [i32; 2] = [9, 29];
+    [file.read_at(&mut [], 0), file.write_at(&[], 0)].iter().all(|result| match result {
+        Ok(_) => true,
+        Err(error) => !error.raw_os_error().is_some_and(|number| REFUSALS.contains(&number)),
+    })
 }
 
 /// What saves less than a sixteenth is not worth the way back.
@@ -100,7 +113,14 @@ impl Config {
             return Err(StoreError::Config("there are 1 to 8 codecs"));
         }
         if !(1..=self.page_bytes).contains(&self.raw_from_bytes) {
-            return Err(StoreError::Config("raw_from_bytes is 1 to page_bytes"));
+            return Err(StoreError::Config(
+                "raw_from_bytes is 1 to page_bytes (Config::of_page_bytes sets both)",
+            ));
+        }
+        if !self.backing.as_ref().is_none_or(is_open_for_both) {
+            return Err(StoreError::Config(
+                "the file (Config::backing) is not open for reading and writing, or cannot be sought in",
+            ));
         }
         Ok(())
     }

@@ -39,8 +39,8 @@ pub struct Store<P: Pool> {
     pub(crate) now_s: AtomicU32,
     /// Puts until the footprint is looked at again.
     until_look: AtomicU32,
-    /// Held by who makes room.
-    pub(crate) relieving: Mutex<()>,
+    /// Held by who makes room: the bytes of the pool that the last compaction left unused.
+    pub(crate) relieving: Mutex<usize>,
 }
 
 const _: () = assert!(size_of::<Mutex<Slot>>() <= 48, "as Config::pages says");
@@ -77,7 +77,7 @@ impl<P: Pool> Store<P> {
             begun: Instant::now(),
             now_s: AtomicU32::new(0),
             until_look: AtomicU32::new(0),
-            relieving: Mutex::new(()),
+            relieving: Mutex::default(),
         })
     }
 

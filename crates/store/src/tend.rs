@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use hectare_pool::Pool;
+use hectare_pool::{Pool, PoolStats};
 
 use crate::StoreError;
 use crate::buffer::with_buffer;
@@ -14,6 +14,9 @@ use crate::store::{Store, lock};
 
 /// Pages written back between two looks at the footprint.
 const PAGES_A_LOOK: usize = 64;
+/// A way through all objects is worth this part of the pool that lies unused, beyond what the way
+/// before left so.
+const PART_WORTH_COMPACTING: usize = 64;
 
 /// What [`Store::tend`] does by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +72,8 @@ impl<P: Pool> Store<P> {
     /// Does what the [`Policy`] asks for: call it every second or so, from one thread. O(pages).
     ///
     /// # Errors
-    /// [`StoreError`] of the first page that failed; the others are as they were, or done.
+    /// [`StoreError`] of what failed first. The rest was done all the same: a damaged page, or a file
+    /// that is full, keeps no other page in memory.
     pub fn tend(&self) -> Result<Tended, StoreError> {
         self.tend_at(self.begun.elapsed())
     }
@@ -83,43 +87,48 @@ impl<P: Pool> Store<P> {
         let now_s = now.as_secs().try_into().unwrap_or(u32::MAX);
         self.now_s.fetch_max(now_s, Relaxed);
         let policy = self.config.policy;
-        let mut tended = Tended::default();
+        let (mut tended, mut failed) = (Tended::default(), None);
+        let mut note = |done: Result<Tended, StoreError>| match done {
+            Ok(done) => tended += done,
+            Err(error) => failed = failed.or(Some(error)),
+        };
         let last_codec = self.config.codecs.len() - 1;
         if let Some(after) = policy.recompress_after.filter(|_| last_codec > 0) {
-            tended += self.recompress(last_codec, Select::Idle(after))?;
+            note(self.recompress(last_codec, Select::Idle(after)));
         }
         if let Some(after) = policy.write_back_after.filter(|_| self.backing.is_some()) {
-            tended += self.write_back(Select::Idle(after))?;
+            note(self.write_back(Select::Idle(after)));
         }
         let pressure_bytes = self.config.limit_bytes / 100 * policy.pressure_percent;
         if self.config.limit_bytes > 0 && self.memory_bytes() > pressure_bytes {
             if last_codec > 0 {
-                tended += self.recompress(last_codec, Select::All)?;
+                note(self.recompress(last_codec, Select::All));
             }
             self.relieve(pressure_bytes);
         }
-        Ok(tended)
+        failed.map_or(Ok(tended), Err)
     }
 
     /// Compresses pages anew by codec `codec` (its number in
     /// [`Config::codecs`](crate::Config::codecs)), where that makes them shorter.
     ///
     /// # Errors
-    /// [`StoreError::NoCodec`], or that of the first page that failed.
+    /// [`StoreError::NoCodec`], or that of the first page that failed: where it is damaged the others
+    /// are done all the same.
     pub fn recompress(&self, codec: usize, select: Select) -> Result<Tended, StoreError> {
         if codec >= self.config.codecs.len() {
             return Err(StoreError::NoCodec { codec });
         }
         let codec = CodecId(codec as u8);
         let pages = self.for_each(select, |key, slot| self.recompress_slot(key, slot, codec))?;
-        self.counters.recompressed.fetch_add(pages as u64, Relaxed);
         Ok(Tended { recompressed_pages: pages, ..Tended::default() })
     }
 
     /// Writes pages to the file, and their memory is free.
     ///
     /// # Errors
-    /// [`StoreError::NoFile`], [`StoreError::FileFull`], or that of the first page that failed.
+    /// [`StoreError::NoFile`], [`StoreError::FileFull`], or that of the first page that failed: where
+    /// it is damaged the others are written all the same.
     pub fn write_back(&self, select: Select) -> Result<Tended, StoreError> {
         let pages = self.for_each(select, |key, slot| self.write_back_slot(key, slot))?;
         Ok(Tended { written_back_pages: pages, ..Tended::default() })
@@ -136,15 +145,18 @@ impl<P: Pool> Store<P> {
     /// pages first and then the older before the newer. False if that was not enough. One thread at a time: the
     /// others wait, and look whether it still has to be done.
     pub(crate) fn relieve(&self, most_bytes: usize) -> bool {
-        let _one = lock(&self.relieving);
+        let mut left_bytes = lock(&self.relieving);
         let fits = || self.memory_bytes() <= most_bytes;
         if fits() {
             return true;
         }
-        // Whole pages of room are worth a way through all objects, what a full pool lacks is not.
+        let unused_bytes = |stats: PoolStats| stats.footprint_bytes() - stats.stored_bytes;
         let stats = self.pool().stats();
-        if stats.footprint_bytes() - stats.stored_bytes > stats.footprint_bytes() / 16 {
+        *left_bytes = unused_bytes(stats).min(*left_bytes);
+        let worth_bytes = stats.footprint_bytes() / PART_WORTH_COMPACTING;
+        if unused_bytes(stats) > *left_bytes + worth_bytes {
             self.compact();
+            *left_bytes = unused_bytes(self.pool().stats());
         }
         if fits() || (self.backing.is_none() && self.config.evict.is_none()) {
             return fits();
@@ -204,6 +216,7 @@ impl<P: Pool> Store<P> {
             slot.tried_codecs = number + 1;
             let is_shorter = new.is_some();
             if let Some(new) = new {
+                self.counters.recompressed.fetch_add(1, Relaxed);
                 self.replace(slot, new);
             }
             Ok(is_shorter)
@@ -253,7 +266,16 @@ impl<P: Pool> Store<P> {
         select: Select,
         mut act: impl FnMut(usize, &mut Slot) -> Result<bool, StoreError>,
     ) -> Result<usize, StoreError> {
-        self.for_each_while(select, |key, slot| Ok((act(key, slot)?, true)))
+        let mut damaged = None;
+        let done = self.for_each_while(select, |key, slot| match act(key, slot) {
+            // Nobody can have it any more, and those behind it can be done.
+            Err(error @ StoreError::Damaged { .. }) => {
+                damaged = damaged.or(Some(error));
+                Ok((false, true))
+            }
+            done => Ok((done?, true)),
+        })?;
+        damaged.map_or(Ok(done), Err)
     }
 
     /// Calls `act` with each selected page that takes memory, under its slot's lock. It tells whether

@@ -25,6 +25,21 @@ fn the_limit_is_kept_and_what_was_there_stays() {
 }
 
 #[test]
+fn after_a_refusal_what_is_removed_makes_room() {
+    let (limit_bytes, pages) = (4 << 20, 2000);
+    let config = Config { limit_bytes, ..Config::new(pages) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(17);
+    let page = noise(&mut random);
+    let stored = (0..pages).find(|&key| store.put(key, &noise(&mut random)).is_err());
+    let stored = stored.expect("4 MiB do not hold 2000 pages");
+    // A part in 32, in places that do not adjoin.
+    (0..stored).step_by(32).for_each(|key| assert_eq!(store.remove(key), Ok(true)));
+    store.put(0, &page).expect("there is room again");
+    assert!(store.stats().pool_bytes <= limit_bytes);
+}
+
+#[test]
 fn with_a_file_the_limit_writes_old_pages_back() {
     let limit_bytes = 256 << 10;
     let config = Config { limit_bytes, ..config(1000) };
@@ -105,18 +120,33 @@ fn a_full_file_is_told_and_loses_nothing() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_told_and_loses_nothing() {
-    let read_only = File::open(std::env::current_exe().expect("a program")).expect("a file");
-    let config = Config { backing: Some(read_only), ..Config::new(2) };
+    let mut options = OpenOptions::new();
+    let full = options.read(true).write(true).open("/dev/full").expect("Linux has it");
+    let config = Config { backing: Some(full), ..Config::new(2) };
     let store = Store::new(dense(), config).expect("a store");
     let mut shadow = Shadow::new();
     shadow.put(&store, 1, text(&mut Random::new(6))).expect("memory");
     for failures in 1..3 {
-        assert!(matches!(store.write_back(Select::All), Err(StoreError::Io(_))));
+        let refused = StoreError::Io(std::io::ErrorKind::StorageFull);
+        assert_eq!(store.write_back(Select::All), Err(refused));
         let stats = store.stats();
         assert_eq!((stats.failed_writes, stats.file_pages), (failures, 0));
     }
     shadow.check_all(&store);
     shadow.drain(&store);
+}
+
+#[test]
+fn a_file_that_is_not_open_for_both_is_refused_at_once() {
+    let program = std::env::current_exe().expect("a program");
+    let read_only = File::open(program).expect("a file");
+    let write_only = OpenOptions::new().write(true).open("/dev/null").expect("Linux has it");
+    let (_, pipe) = std::io::pipe().expect("a pipe");
+    for file in [read_only, write_only, File::from(std::os::fd::OwnedFd::from(pipe))] {
+        let config = Config { backing: Some(file), ..Config::new(2) };
+        let error = Store::new(dense(), config).expect_err("no file to write pages back to");
+        assert!(error.to_string().contains("Config::backing"), "{error}");
+    }
 }
 
 #[test]
@@ -176,6 +206,32 @@ fn a_damaged_page_keeps_no_other_in_memory() {
         store.put(key, &text(&mut random)).expect("room is made");
     }
     assert_eq!(store.get(0, &mut [0; PAGE]), Err(StoreError::Damaged { key: 0 }));
+}
+
+#[test]
+fn a_damaged_page_keeps_tend_from_no_other() {
+    let store = Store::new(dense(), config(10)).expect("a store");
+    let mut random = Random::new(18);
+    (0..10).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+    store.slots[3].lock().expect("a sound lock").checksum ^= 1;
+    let damaged = Err(StoreError::Damaged { key: 3 });
+    assert_eq!(store.tend_at(Duration::from_secs(60)), damaged);
+    assert_eq!(store.stats().recompressed_pages, 9);
+    assert_eq!(store.tend_at(Duration::from_secs(3600)), damaged);
+    assert_eq!(store.stats().written_back_pages, 9);
+}
+
+#[test]
+fn a_full_file_keeps_tend_from_no_eviction() {
+    let limit_bytes = 1 << 20;
+    let evict = Some(Evict::new(|_, _| true));
+    let policy = Policy { pressure_percent: 25, ..Policy::default() };
+    let config = Config { limit_bytes, evict, policy, backing_pages: 3, ..config(200) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(19);
+    (0..200).for_each(|key| store.put(key, &noise(&mut random)).expect("memory"));
+    assert_eq!(store.tend_at(Duration::from_secs(3600)), Err(StoreError::FileFull));
+    assert!(store.stats().pool_bytes <= limit_bytes / 4);
 }
 
 #[test]
