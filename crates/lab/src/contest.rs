@@ -370,7 +370,7 @@ impl Contest {
         if self.ignore_failure || measured.outcome.is_some() {
             return None;
         }
-        runner::failure(measured.exit_code)
+        runner::failure(measured.status)
     }
 
     fn planned_rounds(&self, spent: Duration, done: usize, per_round: Duration) -> usize {

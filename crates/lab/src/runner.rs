@@ -80,9 +80,8 @@ pub(crate) struct Measured {
     pub(crate) lived_ns: u64,
     /// What the child reported, for [`Job::Child`].
     pub(crate) outcome: Option<Outcome>,
-    /// The exit code of a program, as a shell gives it: 128 and the signal that ended it. A failing
-    /// program is still a measured one.
-    pub(crate) exit_code: i32,
+    /// How it ended; for a program its own end. A failing program is still a measured one.
+    pub(crate) status: ExitStatus,
     /// Whether the subject's library was seen mapped; `None` when the run was too short to look.
     pub(crate) library_seen: Option<bool>,
 }
@@ -178,7 +177,7 @@ pub(crate) fn execute(
         samples: std::mem::take(&mut watch.samples),
         steal_ns: sample::steal_ns().saturating_sub(steal_before),
         outcome: None,
-        exit_code: exit_code(status),
+        status,
         library_seen: watch.library_seen,
     };
     let read = match job {
@@ -189,7 +188,7 @@ pub(crate) fn execute(
             measured.wall_ns = program.wall_ns;
             measured.peak_bytes = program.usage.peak_bytes.max(samples_bytes);
             measured.usage = program.usage;
-            measured.exit_code = exit_code(program.status);
+            measured.status = program.status;
         }),
     };
     Ok(read.map(|()| measured).map_err(|error| Failure::Broken(format!("{error:#}"))))
@@ -238,12 +237,13 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// How a program failed, in words; nothing for one that did not.
-pub(crate) fn failure(exit_code: i32) -> Option<String> {
-    match exit_code {
-        0 => None,
-        129..=192 => Some(format!("was killed by {}", signal_name(exit_code - 128))),
-        code => Some(format!("ended with exit code {code}")),
+/// How a program failed, in words; nothing for one that did not. By the status and not by
+/// [`exit_code`]: a program may end with a code above 128 of its own.
+pub(crate) fn failure(status: ExitStatus) -> Option<String> {
+    match status.signal() {
+        Some(signal) => Some(format!("was killed by {}", signal_name(signal))),
+        None if status.success() => None,
+        None => Some(format!("ended with exit code {}", exit_code(status))),
     }
 }
 

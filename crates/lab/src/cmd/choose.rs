@@ -57,7 +57,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     if recorded.interrupted {
         bail!(Exit { code: 130, message: "interrupted".to_owned() });
     }
-    if let Some(why) = runner::failure(runner::exit_code(recorded.status)) {
+    if let Some(why) = runner::failure(recorded.status) {
         let name = &program.name;
         ensure!(
             args.contest.ignore_failure,

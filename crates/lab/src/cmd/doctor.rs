@@ -91,10 +91,9 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
         std::thread::sleep(std::time::Duration::from_millis(10));
     };
     drop(control);
-    let code = runner::exit_code(status);
-    if let Some(why) = runner::failure(code) {
-        let message = format!("`{}` {why}", program.to_string_lossy());
-        bail!(Exit { code: u8::try_from(code).unwrap_or(1), message });
+    if let Some(why) = runner::failure(status) {
+        let code = u8::try_from(runner::exit_code(status)).unwrap_or(1);
+        bail!(Exit { code, message: format!("`{}` {why}", program.to_string_lossy()) });
     }
     Ok(())
 }

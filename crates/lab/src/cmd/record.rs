@@ -65,10 +65,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let options = Options { all: args.all, tick_ns: args.tick_ns, of: None };
     let recorded = record(&output, &args.command, options)?;
     recorded.tell(true);
-    let code = runner::exit_code(recorded.status);
-    if let Some(why) = runner::failure(code) {
-        let message = format!("`{}` {why}", shortened(&words(&args.command)));
-        bail!(Exit { code: u8::try_from(code).unwrap_or(1), message });
+    if let Some(why) = runner::failure(recorded.status) {
+        let code = u8::try_from(runner::exit_code(recorded.status)).unwrap_or(1);
+        bail!(Exit { code, message: format!("`{}` {why}", shortened(&words(&args.command))) });
     }
     Ok(())
 }

@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         .with("voluntary_switches", usage.voluntary_switches)
         .with("involuntary_switches", usage.involuntary_switches)
         .with("steal_ns", measured.steal_ns)
-        .with("exit_code", measured.exit_code);
+        .with("exit_code", runner::exit_code(measured.status));
     if subject == Subject::system()
         && let Some(linked) = Linked::of(&program)
     {
@@ -80,8 +80,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // The program's output is on stdout: the figures go to stderr.
     eprint!("{}", crate::output::table::text(&report));
     args.outputs.write(&report)?;
-    if let Some(why) = runner::failure(measured.exit_code) {
-        let code = u8::try_from(measured.exit_code).unwrap_or(1);
+    if let Some(why) = runner::failure(measured.status) {
+        let code = u8::try_from(runner::exit_code(measured.status)).unwrap_or(1);
         bail!(Exit { code, message: format!("{} {why}", case.name) });
     }
     Ok(())

@@ -162,7 +162,7 @@ impl Case {
             steal_ns: measured.steal_ns,
             lived_ns: measured.lived_ns,
             failed_allocations: 0,
-            exit_code: measured.exit_code,
+            exit_code: runner::exit_code(measured.status),
             live_peak_bytes: 0,
             checksum: 0,
             more: indexmap::IndexMap::new(),

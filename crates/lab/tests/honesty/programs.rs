@@ -15,6 +15,8 @@ fn a_program_that_fails_is_told_with_its_code_and_not_measured_unless_asked() {
     let killed = compare(&["--", "sh", "-c", "kill -SEGV $$"]);
     assert_eq!(killed.status.code(), Some(1));
     assert!(stderr(&killed).contains("was killed by SIGSEGV"));
+    let by_itself = compare(&["--", "sh", "-c", "exit 137"]);
+    assert!(stderr(&by_itself).contains("ended with exit code 137"), "no signal ended it");
     let asked = compare(&["--ignore-failure", "--", "sh", "-c", "exit 7"]);
     assert_eq!(asked.status.code(), Some(0), "{}", stderr(&asked));
 }
