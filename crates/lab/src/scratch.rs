@@ -79,10 +79,10 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// Locks without waiting; false when somebody holds it.
-fn lock(folder: &File) -> bool {
+/// Locks a file or folder without waiting; false when somebody holds it.
+pub(crate) fn lock(file: &File) -> bool {
     // SAFETY: works on an open descriptor alone.
-    unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
 #[cfg(test)]

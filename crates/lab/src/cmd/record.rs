@@ -10,6 +10,7 @@
 //! The command ends as the program did, also when it was ended by a signal. SIGINT and SIGTERM are
 //! the program's: they are passed on, and what it recorded until its end is kept.
 
+mod claim;
 mod cost;
 pub(crate) mod images;
 
@@ -30,6 +31,7 @@ use crate::output::place::{self, Kind};
 use crate::replay::clock;
 use crate::runner;
 use crate::subject::{self, program};
+use claim::Claim;
 use images::Image;
 
 /// What `hectare record` can be given.
@@ -202,11 +204,18 @@ pub(crate) fn record(
     let output = std::path::absolute(output).context("the output's path")?;
     let folder = output.parent().context("the output has no folder")?;
     ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());
-    let raw = output.with_extension("hxt.raw");
+    let mut raw = output.clone().into_os_string();
+    raw.push(".raw");
+    let raw = PathBuf::from(raw);
+    let _claim = Claim::on(&raw, &output)?;
     images::remove(&raw)?;
-    let event_cost_ns = cost::event_cost_ns(&recorder, folder)?;
-
     let signals = Signals::watch()?;
+    let event_cost_ns = cost::event_cost_ns(&recorder, folder);
+    if signals.any_came() {
+        bail!(Exit { code: 130, message: "interrupted before the program was started".to_owned() });
+    }
+    let event_cost_ns = event_cost_ns?;
+
     let clock = ClockRate::start();
     let start = Instant::now();
     let child = preloaded(Command::new(&command[0]).args(arguments), &recorder, &raw)
@@ -218,10 +227,19 @@ pub(crate) fn record(
 
     let mut found = images::found(&raw)?;
     if found.is_empty() {
+        let begun = !images::files(&raw)?.is_empty();
+        images::remove(&raw)?;
+        ensure!(
+            !begun,
+            "`{program}` ({status}) recorded nothing: its recording could not be begun in {}, as \
+             on a full disk",
+            folder.display()
+        );
         bail!(
-            "`{program}` ({status}) recorded nothing: it allocates nothing through malloc, or \
-             executes a program that is linked statically or runs with other rights (set-user-id), \
-             where preloading is ignored"
+            "`{program}` ({status}) recorded nothing: it allocates nothing through malloc, goes on \
+             in the background (a daemon: record it in the foreground), or executes a program that \
+             is linked statically or runs with other rights (set-user-id), where preloading is \
+             ignored"
         );
     }
     if let Some(text) = &options.of {
@@ -283,6 +301,10 @@ impl Signals {
             hooks.push(signal_hook::flag::register_usize(signal, came.clone(), signal as usize)?);
         }
         Ok(Self { hooks, came })
+    }
+
+    fn any_came(&self) -> bool {
+        self.came.load(Ordering::Relaxed) != 0
     }
 
     /// Waits for the program and passes signals on to it. From a terminal it gets SIGINT and SIGQUIT

@@ -52,6 +52,61 @@ fn a_signal_ends_the_program_and_keeps_what_was_recorded() {
 }
 
 #[test]
+fn two_recordings_into_one_file_do_not_disturb_each_other() {
+    if !recorder_is_here("two_recordings_into_one_file_do_not_disturb_each_other") {
+        return;
+    }
+    let folder = Folder::new("two");
+    let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
+    let script = format!("ls / > /dev/null; touch {word}; exec sleep 30");
+    let record = |trace: &str| {
+        let mut command = Command::new(HECTARE);
+        command.args(["record", "-o", trace, "--"]).stdin(Stdio::null()).stderr(Stdio::piped());
+        command
+    };
+    let first = record(&trace).args(["sh", "-c", &script]).spawn().unwrap();
+    wait_for(&word);
+    let second = record(&trace).arg("ls").output().unwrap();
+    assert_eq!(second.status.code(), Some(1), "{}", stderr(&second));
+    assert!(stderr(&second).contains("another command records into"), "{}", stderr(&second));
+    kill(&first, "-TERM");
+    let first = first.wait_with_output().unwrap();
+    assert_eq!(first.status.code(), Some(143));
+    assert!(stderr(&first).contains("events of `ls /`"), "{}", stderr(&first));
+    // Names that differ after their last dot are of different files.
+    std::fs::remove_file(&word).unwrap();
+    let first = record(&folder.at("t.1")).args(["sh", "-c", &script]).spawn().unwrap();
+    wait_for(&word);
+    let second = record(&folder.at("t.2")).arg("ls").output().unwrap();
+    assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
+    kill(&first, "-TERM");
+    assert!(stderr(&first.wait_with_output().unwrap()).contains("events of `ls /`"));
+}
+
+#[test]
+fn a_recording_interrupted_before_its_program_leaves_nothing() {
+    if !recorder_is_here("a_recording_interrupted_before_its_program_leaves_nothing") {
+        return;
+    }
+    let folder = Folder::new("before");
+    let left = || std::fs::read_dir(&folder.0).unwrap().count();
+    let child = Command::new(HECTARE)
+        .args(["record", "-o", &folder.at("t.hxt"), "--", "ls"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let since = Instant::now();
+    // The lock and the folder in which the recorder's cost is measured.
+    while left() < 2 {
+        assert!(since.elapsed() < Duration::from_secs(20), "nothing came");
+    }
+    kill(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert_eq!(left(), 0);
+}
+
+#[test]
 fn what_a_wrapper_executes_is_recorded_and_told() {
     if !recorder_is_here("what_a_wrapper_executes_is_recorded_and_told") {
         return;
