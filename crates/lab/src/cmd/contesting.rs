@@ -271,6 +271,12 @@ impl ContestArgs {
             verdicts.push(decision);
         }
         finish(&mut report);
+        if results.interrupted && results.rounds == 0 {
+            // No round is complete: an earlier record at the same place says more.
+            self.outputs.tell(&crate::output::table::text(&report));
+            let message = "interrupted before the first round was complete: no file is written";
+            bail!(Exit { code: 130, message: message.to_owned() });
+        }
         self.outputs.deliver(&report)?;
         if results.interrupted {
             bail!(Exit { code: 130, message: "interrupted".to_owned() });

@@ -55,7 +55,7 @@ fn salvage(source: &Path, target: &Path, rows: u64) -> anyhow::Result<String> {
     let same = target.canonicalize().ok() == source.canonicalize().ok();
     ensure!(!same, "--salvage {}: the trace itself is given as its own copy", target.display());
     let done = place::done(target);
-    let sealed = seal(source, target, SealOptions::default())
+    let sealed = place::replace(target, |new| Ok(seal(source, new, SealOptions::default())?))
         .with_context(|| format!("writing {}", target.display()))?;
     Ok(format!("{done} {}: {} events\n", target.display(), sealed.rows))
 }

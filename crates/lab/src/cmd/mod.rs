@@ -31,7 +31,7 @@ use std::process::ExitCode;
 /// | 3 | measured, but an `--assert` does not hold |
 /// | 4 | measured, but an `--assert` cannot be decided at this noise |
 /// | 5 | measured, but the program failed under some allocator |
-/// | 130 | interrupted; what was measured has been printed and written |
+/// | 130 | interrupted; what was measured has been printed and, after a complete round, written |
 #[derive(Debug)]
 pub(crate) struct Exit {
     pub(crate) code: u8,

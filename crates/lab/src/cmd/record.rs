@@ -276,7 +276,8 @@ pub(crate) fn record(
             );
         }
         let done = place::done(&path);
-        let sealed = seal(&image.path, &path, sealing).with_context(|| {
+        let sealed = place::replace(&path, |new| Ok(seal(&image.path, new, sealing)?));
+        let sealed = sealed.with_context(|| {
             format!("sealing {} into {} (the first is kept)", image.path.display(), path.display())
         })?;
         let header = Trace::open(&path)?.header().clone();

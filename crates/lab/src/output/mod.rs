@@ -147,7 +147,8 @@ pub(crate) fn put(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         return written.context("writing to the standard output");
     }
     let done = place::done(path);
-    std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))?;
+    place::replace(path, |new| Ok(std::fs::write(new, content)?))
+        .with_context(|| format!("writing {}", path.display()))?;
     eprintln!("{done} {}", path.display());
     Ok(())
 }

@@ -4,10 +4,14 @@
 //! a file that somebody else made is not overwritten because of a mistyped name.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::builder::{PathBufValueParser, TypedValueParser};
+
+use crate::scratch::Scratch;
 
 /// What is written to a place, and how a file of that kind begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,10 +98,47 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     Err(format!("exists and is no {}: remove it, or give another name", kind.name()))
 }
 
+/// Makes a file at `path` by `make`, which is given a place beside it: what stood there goes only when
+/// the new one is whole, so that neither a full disk nor a kill costs it.
+///
+/// # Errors
+/// Those of `make`, and when the file cannot be moved to its place.
+pub(crate) fn replace<T>(
+    path: &Path,
+    make: impl FnOnce(&Path) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let before = fs::metadata(path).ok();
+    let target = match &before {
+        Some(before) if before.is_file() => path.canonicalize()?,
+        None if path.symlink_metadata().is_err() => std::path::absolute(path)?,
+        // A pipe, a terminal, a link to what is not there yet: nothing is lost there.
+        _ => return make(path),
+    };
+    let folder = target.parent().context("a file is in a folder")?;
+    let scratch = match Scratch::inside(folder) {
+        // A file can be open to us in a folder that is not.
+        Err(error) if is_denied(&error) => return make(path),
+        made => made?,
+    };
+    let new = scratch.path().join("new");
+    let made = make(&new)?;
+    if let Some(before) = before {
+        fs::set_permissions(&new, before.permissions())?;
+        // Only root may give a file away; then it stays its owner's.
+        let _ = chown(&new, Some(before.uid()), Some(before.gid()));
+    }
+    fs::rename(&new, &target)?;
+    Ok(made)
+}
+
+fn is_denied(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref().map(std::io::Error::kind);
+    matches!(kind, Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
 
     #[test]
     fn what_is_not_ours_is_left_alone() {
@@ -113,6 +154,26 @@ mod tests {
         assert!(check(&path, Kind::Trace).is_err());
         fs::write(&path, "").unwrap();
         assert_eq!(check(&path, Kind::Trace), Ok(()));
+    }
+
+    #[test]
+    fn what_is_not_whole_replaces_nothing() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().join("a.json");
+        let half = |new: &Path| -> anyhow::Result<()> {
+            fs::write(new, "ha")?;
+            anyhow::bail!("the disk is full")
+        };
+        let whole = |new: &Path| Ok(fs::write(new, "whole")?);
+        assert!(replace(&path, half).is_err() && !path.exists());
+        replace(&path, whole).unwrap();
+        let link = scratch.path().join("link");
+        std::os::unix::fs::symlink("a.json", &link).unwrap();
+        assert!(replace(&link, half).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+        replace(&link, |new| Ok(fs::write(new, "other")?)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "other");
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 2, "nothing is left beside them");
     }
 
     #[test]

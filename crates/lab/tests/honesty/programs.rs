@@ -133,6 +133,27 @@ fn what_a_program_started_ends_with_it_when_it_is_ended_early() {
 }
 
 #[test]
+fn a_contest_interrupted_in_its_first_round_leaves_an_earlier_record() {
+    let folder = Folder::new("first-round");
+    let (json, word) = (folder.at("a.json"), folder.at("word"));
+    let earlier = "{\"schema\": 1}";
+    std::fs::write(&json, earlier).unwrap();
+    let script = format!("touch {word}; exec sleep 30");
+    let child = Command::new(HECTARE)
+        .args(["compare", "-a", "system", "--json", &json, "--", "sh", "-c", &script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&word);
+    kill(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(stderr(&output).contains("no file is written"), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(&json).unwrap(), earlier);
+}
+
+#[test]
 fn the_figures_of_a_program_are_its_own_however_short_it_is() {
     let folder = Folder::new("own-figures");
     let program = folder.at("program");
