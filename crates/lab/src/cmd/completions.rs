@@ -1,7 +1,5 @@
 //! `hectare completions`: what a shell needs to complete verbs and options.
 
-use std::io;
-
 use clap::Command;
 use clap_complete::{Shell, generate};
 
@@ -22,6 +20,9 @@ pub(crate) fn run(args: Args, command: &Command) -> anyhow::Result<()> {
     let seen = command.get_subcommands().filter(|verb| !verb.is_hide_set());
     let mut shown =
         Command::new(NAME).args(command.get_arguments().cloned()).subcommands(seen.cloned());
-    generate(args.shell, &mut shown, NAME, &mut io::stdout());
+    // The generator panics where it cannot write.
+    let mut script = Vec::new();
+    generate(args.shell, &mut shown, NAME, &mut script);
+    print!("{}", String::from_utf8(script)?);
     Ok(())
 }

@@ -39,7 +39,8 @@ pub(super) struct Args {
     batch: usize,
     /// Threads that share the blocks (a lock around those that are for one owner); several numbers,
     /// as in `1,2`, are measured in turn beside a control that shares nothing
-    #[arg(long, value_name = "THREADS", value_delimiter = ',', default_values_t = [1])]
+    #[arg(long, value_name = "THREADS", value_delimiter = ',', default_values_t = [1],
+        value_parser = within(1_usize, 1000))]
     threads: Vec<usize>,
     /// Measurements of each allocator; the median is told
     #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
@@ -236,7 +237,6 @@ fn lines(args: &Args, order: Order) -> anyhow::Result<Vec<Measured>> {
 }
 
 fn check(args: &Args) -> anyhow::Result<()> {
-    ensure!(!args.threads.contains(&0), "0 threads were asked for: there must be at least one");
     ensure!(args.batch > 0, "a batch of 0 blocks was asked for: it must have at least one");
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
     let threads = args.threads.iter().copied().max().unwrap_or(1);
