@@ -2,7 +2,8 @@
 //!
 //! A throwing `new` that finds no memory calls the program's new-handler until there is memory or
 //! no handler, then throws `std::bad_alloc`: both through the program's own C++ library, found at
-//! that moment, so that a C program needs none.
+//! that moment, so that a C program needs none. (One that opens C++ libraries as plugins, as Python does, has it,
+//! too, though not where all can see its names.)
 //!
 //! What is thrown passes through the frames of this file on its way to the caller: the functions
 //! that are `extern "C-unwind"` (`personality.rs` lets it pass).
@@ -17,16 +18,36 @@ use crate::abi::{aligned, free, free_aligned_sized, free_sized};
 
 type Handler = Option<unsafe extern "C-unwind" fn()>;
 
-fn symbol(name: &CStr) -> *mut libc::c_void {
+/// The C++ libraries that a program may have.
+const LIBRARIES: [&CStr; 2] = [c"libstdc++.so.6", c"libc++.so.1"];
+
+/// What a C++ library calls `name`: the first in `scope`, [`libc::RTLD_DEFAULT`] or what is behind this
+/// library; else in one that was loaded for others alone. Null if there is none.
+#[cold]
+#[inline(never)]
+fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
     // SAFETY: a C string; the answer is null when nobody has the symbol.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    let mut found = unsafe { libc::dlsym(scope, name.as_ptr()) };
+    for library in LIBRARIES {
+        if found.is_null() {
+            // Only if it is there; it stays so, since its code is about to be run.
+            // SAFETY: a C string; no constructor runs.
+            let library =
+                unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+            if !library.is_null() {
+                // SAFETY: as above, of a library that is loaded.
+                found = unsafe { libc::dlsym(library, name.as_ptr()) };
+            }
+        }
+    }
+    found
 }
 
 /// What a throwing `new` does when there is no memory.
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
-    let get_handler = symbol(c"_ZSt15get_new_handlerv");
+    let get_handler = symbol(libc::RTLD_DEFAULT, c"_ZSt15get_new_handlerv");
     while !get_handler.is_null() {
         // SAFETY: the C++ library's function of this name has this type.
         let get_handler = unsafe {
@@ -40,7 +61,7 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
             return object;
         }
     }
-    let throw = symbol(c"_ZSt17__throw_bad_allocv");
+    let throw = symbol(libc::RTLD_DEFAULT, c"_ZSt17__throw_bad_allocv");
     if !throw.is_null() {
         // SAFETY: the C++ library's function of this name has this type.
         let throw =
@@ -88,8 +109,7 @@ extern "C-unwind" fn new_aligned(bytes: usize, align: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn nothrow_failed(name: &CStr, bytes: usize, nothrow: *const u8) -> *mut u8 {
-    // SAFETY: a C string; the answer is null when nobody behind this library has the symbol.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let next = symbol(libc::RTLD_NEXT, name);
     if next.is_null() {
         return ptr::null_mut();
     }
@@ -103,8 +123,7 @@ fn nothrow_failed(name: &CStr, bytes: usize, nothrow: *const u8) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn aligned_nothrow_failed(name: &CStr, bytes: usize, align: usize, nothrow: *const u8) -> *mut u8 {
-    // SAFETY: a C string; the answer is null when nobody behind this library has the symbol.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let next = symbol(libc::RTLD_NEXT, name);
     if next.is_null() {
         return ptr::null_mut();
     }

@@ -45,6 +45,16 @@ static void deep(void) {
     dlclose(library);
 }
 
+/* A C++ library whose names the program does not get to see, nor those of what it needs. */
+static void plugin(void) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    CHECK(library, "%s", dlerror());
+    int (*runs_out)(void) = (int (*)(void))dlsym(library, "plugin_runs_out");
+    CHECK(runs_out);
+    CHECK(runs_out() == 0);
+    dlclose(library);
+}
+
 static void *(*borrowed_malloc)(size_t);
 static void (*borrowed_free)(void *);
 
@@ -78,7 +88,7 @@ static void borrow(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {CASE(cycle), CASE(deep), CASE(borrow)};
+    static const struct test_case cases[] = {CASE(cycle), CASE(deep), CASE(plugin), CASE(borrow)};
     CHECK(argc > 2);
     path = argv[2];
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -1,6 +1,6 @@
 //! The C++ operators.
 
-use crate::harness::{Suite, add_cases, preloaded, program, run};
+use crate::harness::{Suite, add_cases, compile, preloaded, program, run};
 
 const CASES: &[&str] = &[
     "every_form",
@@ -17,6 +17,11 @@ const CASES: &[&str] = &[
 
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "cxx", "operators.cpp", CASES);
+    suite.test_with("cxx::plugin_of_a_c_program", &["cc", "c++"], || {
+        let plugin = compile("plugin.cpp", &["-shared", "-fPIC"], "-shared")?;
+        let mut command = preloaded(program("loader.c")?);
+        run(command.arg("plugin").arg(plugin))?.well().map(drop)
+    });
     // Where each call leaves the hit path, and every other is due.
     for &case in CASES {
         suite.test_with(format!("cxx::watched::{case}"), &["c++"], move || {
