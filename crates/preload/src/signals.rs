@@ -89,17 +89,24 @@ pub(crate) fn act(wishes: u32) {
 }
 
 /// A fault at a guarded object is told and ends the process; any other is left to whoever was to
-/// see it before: the instruction faults again when this returns.
+/// see it before: the instruction faults again when this returns. What somebody sent is sent once more.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes a valid description.
     let info = unsafe { &*info };
-    // SAFETY: it is of a fault, and so has an address.
-    let address = unsafe { info.si_addr() };
-    if let Some(found) = HEAP.explain_fault(address.addr()) {
-        finding::abort(&found);
+    let is_sent = info.si_code <= 0;
+    if !is_sent {
+        // SAFETY: it is of a fault, and so has an address.
+        let address = unsafe { info.si_addr() };
+        if let Some(found) = HEAP.explain_fault(address.addr()) {
+            finding::abort(&found);
+        }
     }
     if let Some(previous) = PREVIOUS.get() {
         // SAFETY: what was installed before, as the kernel gave it.
         unsafe { libc::sigaction(signal, &raw const *previous, ptr::null_mut()) };
+    }
+    if is_sent {
+        // SAFETY: no preconditions. It waits until this returns, as the signal is blocked meanwhile.
+        unsafe { libc::raise(signal) };
     }
 }

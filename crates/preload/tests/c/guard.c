@@ -88,6 +88,12 @@ static void other_fault(void) {
     *(volatile char *)8 = 1;
 }
 
+/* The same by a signal that somebody sends. */
+static void sent_fault(void) {
+    kill(getpid(), SIGSEGV);
+    puts("survived");
+}
+
 static volatile sig_atomic_t faults;
 
 static void on_fault(int number) {
@@ -131,8 +137,8 @@ int main(int argc, char **argv) {
         CASE(overflow_read), CASE(overflow_write), CASE(underflow), CASE(overflow_by_one),
         CASE(underflow_by_one), CASE(use_after_free), CASE(use_after_free_by_thread),
         CASE(double_free), CASE(interior), CASE(realloc_freed), CASE(usable_size_freed),
-        CASE(other_fault), CASE(own_handler), CASE(aligned_grows), CASE(zeros_where_locked),
-        CASE(sound),
+        CASE(other_fault), CASE(sent_fault), CASE(own_handler), CASE(aligned_grows),
+        CASE(zeros_where_locked), CASE(sound),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -32,11 +32,13 @@ pub(crate) fn add(suite: &mut Suite) {
         });
     }
     suite.test_with("guard::callers_are_named", &["cc", "addr2line"], callers_are_named);
-    suite.test_with("guard::other_faults_are_left_alone", &["cc"], || {
-        let ended = run(guarded("1")?.arg("other_fault"))?;
-        let silent = ended.signalled(SIGSEGV) && ended.stderr.is_empty();
-        ensure(silent, || ended.describe("not as without the library"))
-    });
+    for case in ["other_fault", "sent_fault"] {
+        suite.test_with(format!("guard::{case}_is_left_alone"), &["cc"], move || {
+            let ended = run(guarded("1")?.arg(case))?;
+            let silent = ended.signalled(SIGSEGV) && ended.stderr.is_empty();
+            ensure(silent, || ended.describe("not as without the library"))
+        });
+    }
     suite.test_with("guard::own_handler_has_its_way", &["cc"], || {
         let ended = run(guarded("1")?.arg("own_handler"))?;
         ensure(ended.status.code() == Some(7), || ended.describe("not ended by its own handler"))
