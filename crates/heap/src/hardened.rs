@@ -128,9 +128,7 @@ impl Slots {
             object.link(list.map(|list| list.head), heap.key());
             list = Some(Batch { head: object, count: 1 + list.map_or(0, |list| list.count) });
         }
-        if let Some(list) = list {
-            heap.give_to_slabs(class, &[list]);
-        }
+        heap.give_to_slabs(class, list.as_slice());
     }
 }
 
@@ -209,10 +207,7 @@ impl<S: System> Hardened<S> {
     /// if it does.
     pub(crate) fn free(&self, heap: &Heap<S>, object: *mut u8, claim: Option<(usize, usize)>) {
         let Some(start) = NonNull::new(object) else { return };
-        let place = match heap.place_of(start) {
-            Ok(place) => place,
-            Err(cause) => heap.misuse("free", object, cause),
-        };
+        let place = heap.place_of(start).unwrap_or_else(|cause| heap.misuse("free", object, cause));
         if let Some((bytes, align)) = claim
             && !self.fits(heap, place, bytes, align)
         {
@@ -243,10 +238,17 @@ impl<S: System> Hardened<S> {
         let length = (QUARANTINE_BYTES / class.object_bytes()).clamp(1, QUARANTINE);
         let place = slots.freed % length;
         slots.freed = slots.freed.wrapping_add(1);
-        if slots.quarantine[place].is_some() {
+        let is_full = slots.quarantine[place].is_some();
+        if is_full {
             slots.let_out(heap, class, (0..length.div_ceil(LET_OUT)).map(|i| (place + i) % length));
         }
         slots.quarantine[place] = Some(object);
+        drop(slots);
+        if is_full {
+            // Each object in quarantine keeps a slab: other pages of it may be idle.
+            // SAFETY: no seat is anybody's.
+            unsafe { heap.relieve(Seat::None) };
+        }
     }
 
     /// A large object with a sealed page behind it.

@@ -68,6 +68,7 @@ pub(crate) fn add(suite: &mut Suite) {
         "sized_frees",
         "libc_aliases",
         "malloc_trim_gives_back",
+        "a_peak_goes_back",
     ] {
         suite.test_with(format!("secure::contract::{case}"), &["cc"], move || {
             run(hardened("contract.c")?.arg(case))?.well().map(drop)
