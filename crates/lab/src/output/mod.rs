@@ -54,7 +54,8 @@ impl Files {
         let named: Vec<_> =
             self.named().filter(|(_, path)| *path != Path::new("/dev/null")).collect();
         named.iter().enumerate().find_map(|(nth, (later, path))| {
-            let (first, _) = named[..nth].iter().find(|(_, earlier)| earlier == path)?;
+            let same = |earlier: &Path| place::resolved(earlier) == place::resolved(path);
+            let (first, _) = named[..nth].iter().find(|(_, earlier)| same(earlier))?;
             let place = match place::is_standard_output(path) {
                 true => "the standard output".to_owned(),
                 false => path.display().to_string(),
@@ -175,6 +176,8 @@ mod tests {
         assert!(message.contains("--json and --csv cannot both be written to the standard output"));
         let message = refused(&["--markdown", "no-such.file", "--report", "no-such.file"]);
         assert!(message.contains("--markdown and --report") && message.contains("no-such.file"));
+        let message = refused(&["--json", "no-such.file", "--csv", "./no-such.file"]);
+        assert!(message.contains("--json and --csv"));
         let files = parse(&["--json", "-", "--csv", "/dev/null", "--report", "/dev/null"]).unwrap();
         assert!(files.json.is_some() && files.report.is_some() && files.markdown.is_none());
     }

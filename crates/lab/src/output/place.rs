@@ -64,6 +64,16 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
+/// One path for all names of a place.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    let known = |path: &Path| path.canonicalize().ok();
+    let beside = || {
+        let folder = std::path::absolute(path).ok()?.parent().and_then(known)?;
+        Some(folder.join(path.file_name()?))
+    };
+    known(path).or_else(beside).unwrap_or_else(|| path.to_owned())
+}
+
 /// What will have been done when a file stands at `path`.
 pub(crate) fn done(path: &Path) -> &'static str {
     if path.is_file() { "replaced" } else { "wrote" }
