@@ -78,8 +78,8 @@ fn has_role(row: &Row, role: &str) -> bool {
 pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
     let mut report = Report::new("bench all");
     for file in files {
-        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let part: Report = serde_json::from_str(&text)
+        let text = std::fs::read(file).with_context(|| file.display().to_string())?;
+        let part: Report = serde_json::from_slice(&text)
             .with_context(|| format!("{} is no record of hectare", file.display()))?;
         anyhow::ensure!(
             part.verb.starts_with("bench"),

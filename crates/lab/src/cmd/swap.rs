@@ -113,9 +113,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 /// Reads a file of events.
 fn read(path: &Path) -> anyhow::Result<Recorded> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    parse(&text).with_context(|| format!("reading {}", path.display()))
+    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    parse(&String::from_utf8_lossy(&text)).with_context(|| format!("reading {}", path.display()))
 }
 
 fn parse(text: &str) -> anyhow::Result<Recorded> {

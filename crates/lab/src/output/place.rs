@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Html,
     /// A trace.
     Trace,
+    /// Events of swapping.
+    Swap,
 }
 
 /// Bytes of an existing file that are looked at.
@@ -39,6 +41,7 @@ impl Kind {
             Self::Markdown => "Markdown of hectare",
             Self::Html => "report of hectare",
             Self::Trace => "trace of hectare",
+            Self::Swap => "file of swap events",
         }
     }
 
@@ -50,6 +53,7 @@ impl Kind {
             Self::Markdown => head.starts_with(b"### "),
             Self::Html => holds("<title>hectare") || head.starts_with(b"<svg"),
             Self::Trace => head.starts_with(b"HECTRACE"),
+            Self::Swap => head.starts_with(b"hectare-swap "),
         }
     }
 }

@@ -107,6 +107,12 @@ fn places_are_looked_at_before_anything_is_measured() {
     }
     assert!(since.elapsed() < Duration::from_secs(5));
     assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
+    let own = std::process::id().to_string();
+    for place in [&notes[..], "/no/such/folder/f"] {
+        let output = hectare(&["swap", "record", "--pid", &own, "--samples", "1", "-o", place]);
+        assert_eq!(output.status.code(), Some(2), "{place}: {}", stderr(&output));
+    }
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
     // The files that the main job leaves unasked do not overwrite others' either.
     std::fs::write(folder.at("hectare-report.json"), "mine").unwrap();
     let output = Command::new(HECTARE).current_dir(&folder.0).output().unwrap();

@@ -209,6 +209,24 @@ fn a_daemon_that_still_runs_is_told() {
 }
 
 #[test]
+fn an_interrupted_watch_of_swapping_keeps_what_it_saw() {
+    let folder = Folder::new("watch");
+    let events = folder.at("f.swap");
+    let child = Command::new(HECTARE)
+        .args(["swap", "record", "--every-ms", "60000", "-o", &events])
+        .args(["--pid", &std::process::id().to_string()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // By then it has looked once and waits for its second look.
+    std::thread::sleep(Duration::from_secs(2));
+    kill(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(std::fs::read_to_string(&events).unwrap().starts_with("hectare-swap 1\n"));
+}
+
+#[test]
 fn an_interrupted_recording_gives_no_advice() {
     if !recorder_is_here("an_interrupted_recording_gives_no_advice") {
         return;

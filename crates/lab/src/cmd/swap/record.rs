@@ -8,13 +8,18 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use super::{Event, MAGIC};
+use crate::cmd::Exit;
 use crate::machine::page_bytes;
+use crate::output;
+use crate::output::place::{self, Kind};
 use crate::pools::process;
+use crate::runner;
 use crate::within::within;
 
 /// What compresses; lengths depend on its version.
@@ -27,7 +32,7 @@ pub(super) struct Args {
     #[arg(long)]
     pid: u32,
     /// Where to write the events
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = place::writable(Kind::Swap))]
     output: PathBuf,
     /// How often to look
     #[arg(long, default_value_t = 10, value_parser = within(1_u32, 1_000_000))]
@@ -37,14 +42,18 @@ pub(super) struct Args {
     every_ms: u64,
 }
 
-/// Runs the verb. A process that ends early leaves the events until then.
+/// Runs the verb. A process that ends early leaves the events until then, and so does an interrupt.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let interrupted = runner::interrupted();
     let mut seen = HashMap::new();
     let mut events = Vec::new();
     let mut looks = 0;
     for sample in 0..args.samples {
         if sample > 0 {
-            std::thread::sleep(Duration::from_millis(args.every_ms));
+            wait(Duration::from_millis(args.every_ms), interrupted);
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            break;
         }
         match look(args.pid, &mut seen, sample, &mut events) {
             Ok(()) => looks += 1,
@@ -63,10 +72,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for event in &events {
         writeln!(text, "{} {}", event.page, event.length_bytes).context("formatting")?;
     }
-    std::fs::write(&args.output, text)
-        .with_context(|| format!("writing {}", args.output.display()))?;
-    eprintln!("wrote {} events to {}", events.len(), args.output.display());
+    output::put(&args.output, text.as_bytes())?;
+    eprintln!("{} events in {looks} looks", events.len());
+    if interrupted.load(Ordering::Relaxed) {
+        bail!(Exit { code: 130, message: "interrupted".to_owned() });
+    }
     Ok(())
+}
+
+/// Sleeps for `time`, or until an interrupt.
+fn wait(time: Duration, interrupted: &AtomicBool) {
+    const LOOK_EVERY: Duration = Duration::from_millis(20);
+    let since = Instant::now();
+    while !interrupted.load(Ordering::Relaxed) {
+        let left = time.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(LOOK_EVERY));
+    }
 }
 
 /// Reads the process once and adds what has changed. `seen` has each page's number as written
