@@ -349,8 +349,8 @@ fn give_up() {
         sys::say(&[
             b"hectare recorder: ",
             name,
-            b" cannot be continued (the disk is full, or the program can no longer open the file): \
-              recording stops here\n",
+            b" cannot be continued (the disk is full, files may not be so large, or the program can \
+              no longer open the file): recording stops here\n",
         ]);
     }
 }

@@ -93,8 +93,15 @@ impl File {
         (fd >= 0).then(|| Self(fd))
     }
 
-    /// Gives the range to the file: a write to its mapping cannot fail for want of room then.
+    /// Gives the range to the file: a write to its mapping cannot fail for want of room then. Nothing
+    /// beyond the process's limit of file sizes is asked for: the kernel would end the program for it.
     pub(crate) fn allocate(&self, offset: u64, bytes: usize) -> bool {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is valid for writing.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+        if known && offset + bytes as u64 > limit.rlim_cur {
+            return false;
+        }
         // SAFETY: works on the descriptor alone.
         let done = unsafe { libc::fallocate(self.0, 0, offset as i64, bytes as i64) };
         if done == 0 {

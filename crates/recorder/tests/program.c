@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -159,6 +160,13 @@ static void close_descriptors(const char *file) {
     for (int i = 0; i < 8; i++) CHECK(close(fds[i]) == 0);
 }
 
+/* Far more is recorded than files of this process may hold. */
+static void limited(void) {
+    struct rlimit limit = {65536, 65536};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    for (int i = 0; i < 500000; i++) free(kept(malloc(9001)));
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 2 && early);
     atexit(at_exit);
@@ -169,6 +177,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "close")) close_descriptors(argv[0]);
     else if (!strcmp(argv[1], "title")) title();
+    else if (!strcmp(argv[1], "limited")) limited();
     else if (!strcmp(argv[1], "exec")) { free(kept(malloc(7001))); execl(argv[0], argv[0], "family", NULL); exit(8); }
     else if (!strcmp(argv[1], "killed")) { for (int i = 0; i < 50000; i++) free(kept(malloc(8001))); raise(SIGKILL); }
     else if (!strcmp(argv[1], "aborts")) { for (int i = 0; i < 500; i++) kept(malloc(8002)); abort(); }

@@ -275,6 +275,15 @@ fn descriptors_that_the_program_closes_do_not_matter() {
 }
 
 #[test]
+fn a_program_whose_files_may_not_grow_goes_on_unrecorded() {
+    let (status, images) = record("limited");
+    assert!(status.success(), "{status}");
+    let image = only(images);
+    assert!(image.header.lost_events > 0);
+    assert!(image.sizes()[&9001] < 500_000);
+}
+
+#[test]
 fn what_was_recorded_survives_a_kill() {
     let (status, images) = record("killed");
     assert!(!status.success());

@@ -121,8 +121,9 @@ pub(crate) struct Recorded {
 }
 
 /// What is said of a recording that lost events.
-pub(crate) const CUT_SHORT: &str = "the recording is cut short: the disk was full, or the program could \
-                                    no longer open the file (after chroot, as another user)";
+pub(crate) const CUT_SHORT: &str = "the recording is cut short: the disk was full, files could not be \
+                                    so large (`ulimit -f`), or the program could no longer open \
+                                    the file (after chroot, as another user)";
 
 impl Recorded {
     /// Says on the error output what was recorded, and where it is if it `stays` there.
