@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,13 +17,16 @@ const NEEDED: [&str; 3] = [
     "-Wl,-z,defs",
 ];
 
-/// By which less of the library is resident. lld takes these, and GNU ld (which passes by the second).
-const FRUGAL: [&str; 2] = [
-    // Lays apart the code that few programs use.
-    concat!("-Wl,-T,", env!("CARGO_MANIFEST_DIR"), "/cold.ld"),
+/// What lays apart the code that few programs use. The linker gets a copy in Cargo's folder: of that one Cargo
+/// sees to it that its path is right when all is built again after the sources have moved.
+const COLD: &str = include_str!("cold.ld");
+
+/// By which less of the library is resident: `cold` holds [`COLD`]. lld takes these, and GNU ld (which passes by
+/// the second).
+fn frugal(cold: &Path) -> [String; 2] {
     // What is written while the library is loaded begins with a page: a page less of it.
-    "-Wl,-z,separate-loadable-segments",
-];
+    [format!("-Wl,-T,{}", cold.display()), "-Wl,-z,separate-loadable-segments".into()]
+}
 
 /// A library like ours, as far as linkers see.
 const PROBE: &[u8] = b"#![no_std]
@@ -32,13 +36,14 @@ const PROBE: &[u8] = b"#![no_std]
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=cold.ld");
     println!("cargo::rustc-check-cfg=cfg(cold_code_apart)");
     for argument in NEEDED {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
-    if linker_takes(&FRUGAL) {
-        for argument in FRUGAL {
+    let cold = Path::new(&env::var("OUT_DIR").unwrap_or_default()).join("cold.ld");
+    let frugal = frugal(&cold);
+    if fs::write(&cold, COLD).is_ok() && linker_takes(&frugal) {
+        for argument in frugal {
             println!("cargo::rustc-cdylib-link-arg={argument}");
         }
         println!("cargo::rustc-cfg=cold_code_apart");
@@ -51,7 +56,7 @@ fn main() {
 }
 
 /// Whether the linker that will be called, with the user's flags, understands `arguments`.
-fn linker_takes(arguments: &[&str]) -> bool {
+fn linker_takes(arguments: &[String]) -> bool {
     let variable = |name| env::var(name).unwrap_or_default();
     let mut rustc = Command::new(variable("RUSTC"));
     rustc.args(["--crate-name=probe", "--crate-type=cdylib", "--edition=2024", "-Cpanic=abort"]);
