@@ -44,7 +44,7 @@ pub(super) fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<Op
 fn is_whole(raw: &Path) -> anyhow::Result<bool> {
     let files = images::files(raw)?;
     let whole = |path| Trace::open(path).is_ok_and(|trace| trace.header().lost_events == 0);
-    Ok(!files.is_empty() && files.iter().all(|(path, _)| whole(path)))
+    Ok(!files.is_empty() && files.iter().all(|(path, ..)| whole(path)))
 }
 
 /// The loop: a thousand slots, sizes up to 512 bytes, each step a free and a malloc. Gives ns an

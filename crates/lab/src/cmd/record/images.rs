@@ -69,9 +69,7 @@ impl Image {
 /// When the folder or a file cannot be read.
 pub(crate) fn found(raw: &Path) -> anyhow::Result<Vec<Image>> {
     let mut images = Vec::new();
-    for (path, suffix) in files(raw)? {
-        let Some((pid, nth)) = suffix.split_once('.') else { continue };
-        let (Ok(pid), Ok(nth)) = (pid.parse(), nth.parse()) else { continue };
+    for (path, pid, nth) in files(raw)? {
         // A process that died while it made its file leaves one without header.
         if let Ok(trace) = Trace::open(&path) {
             let rows = trace.count_rows()?;
@@ -94,16 +92,22 @@ fn rank(images: &mut [Image]) {
     });
 }
 
-/// The files of a recording with what stands behind their common name.
-pub(crate) fn files(raw: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
+/// The files of a recording, each with its process and which program of that it was. What stands behind
+/// their common name is two numbers: another file that begins with it is somebody's own.
+pub(crate) fn files(raw: &Path) -> anyhow::Result<Vec<(PathBuf, u32, u32)>> {
     let folder = raw.parent().context("the output has no folder")?;
-    let prefix = format!("{}.", raw.file_name().unwrap_or_default().to_string_lossy());
+    let name = raw.file_name().context("the output has no name")?;
+    let prefix = [name.as_bytes(), b"."].concat();
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let entry = entry?;
         let name = entry.file_name();
-        if let Some(suffix) = name.to_string_lossy().strip_prefix(&prefix) {
-            found.push((entry.path(), suffix.to_owned()));
+        let suffix = name.as_bytes().strip_prefix(&prefix[..]);
+        let numbers = suffix.and_then(|suffix| str::from_utf8(suffix).ok()?.split_once('.'));
+        if let Some((pid, nth)) = numbers
+            && let (Ok(pid), Ok(nth)) = (pid.parse(), nth.parse())
+        {
+            found.push((entry.path(), pid, nth));
         }
     }
     Ok(found)
@@ -111,7 +115,7 @@ pub(crate) fn files(raw: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
 
 /// Removes the files of a recording.
 pub(crate) fn remove(raw: &Path) -> anyhow::Result<()> {
-    for (path, _) in files(raw)? {
+    for (path, ..) in files(raw)? {
         fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
     }
     Ok(())
@@ -135,6 +139,18 @@ mod tests {
             .collect();
         rank(&mut images);
         images[0].command.clone()
+    }
+
+    #[test]
+    fn a_file_of_another_name_is_not_of_the_recording() {
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let raw = scratch.path().join("t.hxt.raw");
+        for suffix in [".70.0", ".notes", ".70", ".70.0.old"] {
+            fs::write(scratch.path().join(format!("t.hxt.raw{suffix}")), "x").unwrap();
+        }
+        remove(&raw).unwrap();
+        assert!(!scratch.path().join("t.hxt.raw.70.0").exists());
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 3);
     }
 
     #[test]
