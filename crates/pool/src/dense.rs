@@ -117,20 +117,21 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         assert!(
             limits.area_bytes.is_power_of_two()
                 && (least_area_bytes..=MAX_AREA_BYTES).contains(&limits.area_bytes),
-            "dense: an area of {} bytes",
+            "dense: area_bytes is {}, not a power of two from {least_area_bytes} to {MAX_AREA_BYTES}",
             limits.area_bytes
         );
         assert!(
             (1..=MAX_PIECES).contains(&limits.max_pieces),
-            "dense: {} pieces",
+            "dense: max_pieces is {}, not 1 to {MAX_PIECES}",
             limits.max_pieces
         );
         assert!(
             limits.shards.is_power_of_two() && limits.shards <= MAX_SHARDS,
-            "dense: {} shards",
+            "dense: shards is {}, not a power of two from 1 to {MAX_SHARDS}",
             limits.shards
         );
-        assert!(limits.compact_percent <= 100, "dense: {} percent", limits.compact_percent);
+        let percent = limits.compact_percent;
+        assert!(percent <= 100, "dense: compact_percent is {percent}, above 100");
         let shards = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SHARDS];
         Self { shards, limits, page_bytes, making: Lock::new(()), source }
     }

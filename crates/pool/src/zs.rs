@@ -120,10 +120,14 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         let page_bytes = source.page_bytes();
         let step_bytes = config.class_step_bytes;
         assert!((64..=1 << 16).contains(&page_bytes), "zs: pages of {page_bytes} bytes");
-        assert!((1..=MAX_CHAIN).contains(&config.chain_pages), "zs: {} pages", config.chain_pages);
+        let chain_pages = config.chain_pages;
+        assert!(
+            (1..=MAX_CHAIN).contains(&chain_pages),
+            "zs: chain_pages is {chain_pages}, not 1 to {MAX_CHAIN}"
+        );
         assert!(
             (MIN_STEP..=page_bytes).contains(&step_bytes) && step_bytes.is_multiple_of(MIN_STEP),
-            "zs: a class each {step_bytes} bytes"
+            "zs: class_step_bytes is {step_bytes}, not a multiple of {MIN_STEP} up to {page_bytes}"
         );
         let steps = step_count(page_bytes, step_bytes);
         let mut class_count = 0;
