@@ -19,6 +19,8 @@ impl Region {
     pub(crate) fn decommit(&mut self, keep: usize, source: &impl PageSource) -> usize {
         self.uncache();
         let before = self.dirty.count();
+        let spared = self.take_fresh(keep);
+        let keep = keep - spared.map_or(0, |(_, frames)| frames);
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         if self.plain_until == 0 && self.huge_from < self.frontier && page_frames == 1 {
             // Among many short runs the search for a unit would take longer than what goes back.
@@ -29,7 +31,23 @@ impl Region {
         } else {
             self.decommit_units(page_frames, keep, source);
         }
+        if let Some((first, frames)) = spared {
+            self.dirty.give(first, frames);
+        }
         before - self.dirty.count()
+    }
+
+    /// Takes what is left of the last unit that came as a whole, if no more than `keep` frames: the next runs
+    /// begin there. Given back before the first has touched its own part, it would come with that all
+    /// the same.
+    fn take_fresh(&mut self, keep: usize) -> Option<(FrameId, usize)> {
+        if self.fresh.is_empty() {
+            return None;
+        }
+        let (start, length) = self.dirty.run_around(FrameId(self.fresh.end - 1))?;
+        let first = FrameId(start.0.max(self.fresh.start));
+        let frames = (start.0 + length).min(self.fresh.end) - first.0;
+        (frames <= keep && self.dirty.take_at(first, frames)).then_some((first, frames))
     }
 
     /// As [`decommit`](Self::decommit), only whole units of so many frames.

@@ -75,3 +75,27 @@ fn runs_that_only_grow_lie_side_by_side() {
         }
     }
 }
+
+/// What goes back before the run of its unit is touched comes with that all the same.
+#[test]
+fn what_is_left_of_the_last_unit_is_the_last_to_go() {
+    let (mut region, view) = open();
+    for units in [4, 1] {
+        take(&mut region, &view, units * UNIT_FRAMES);
+    }
+    assert!(region.is_huge_from(FrameId(region.touched)));
+    let runs: Vec<Run> = (0..100).map(|_| take(&mut region, &view, 20)).collect();
+    for run in runs.iter().step_by(2) {
+        region.give(run.start, run.frames);
+    }
+    let run = take(&mut region, &view, 30);
+    let end = region.frame_of(run.start) + run.frames;
+    let left = region.touched - end;
+    assert_eq!(region.dirty_frames(), 50 * 20 + left);
+    assert!(region.decommit(left, &Os) > 500);
+    assert_eq!(region.dirty.run_around(FrameId(end)), Some((FrameId(end), left)));
+    let next = take(&mut region, &view, 30);
+    assert_eq!(region.frame_of(next.start), end, "no unit of its own");
+    region.decommit(0, &Os);
+    assert_eq!(region.dirty_frames(), 0, "in the end it goes, too");
+}
