@@ -89,6 +89,8 @@ pub(crate) trait SlabSource {
     fn put_slab(&self, start: NonNull<u8>, bare_frames: usize);
     /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map.
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
+    /// Whether more pages of a slab of `class` than the objects taken have are worth populating.
+    fn populates(&self, class: ClassId) -> bool;
     /// The slabs of the region in which nearly all are.
     fn first_slabs(&self) -> SlabTable;
     /// The slab that an object of a size class lies in.
@@ -161,7 +163,8 @@ impl Bin {
         let slab = unsafe { name.get() };
         self.quiet_looks = 0;
         let before = slab.free();
-        slab.take(count, gathered, self.slabs.clamp(1, POPULATED_FRAMES));
+        let ahead = if source.populates(class) { self.slabs } else { 1 };
+        slab.take(count, gathered, ahead.clamp(1, POPULATED_FRAMES));
         match slab.reappeared() {
             0 => {}
             frames => source.show(slab.start(), frames, class),

@@ -123,6 +123,11 @@ impl ClassId {
         if self.is_small() { SLAB_BYTES / self.object_bytes() } else { 0 }
     }
 
+    /// Whether an object has pages of its own that a program may never touch: it is above 8 KiB.
+    pub(crate) const fn is_of_pages(self) -> bool {
+        self.object_bytes() > SLAB_BYTES / 8
+    }
+
     /// Whether it is one of [`SHARING_LINES`](Self::SHARING_LINES).
     pub(crate) const fn shares_lines(self) -> bool {
         self.object_bytes() < 2 * LINE_BYTES && !self.object_bytes().is_multiple_of(LINE_BYTES)

@@ -90,8 +90,8 @@ pub(crate) enum Wanted {
     /// A run of `frames` at a multiple of `align` frames. One that was kept may be a little longer.
     /// The caller is going to fill it, if it `fills`.
     Run { frames: usize, align: usize, fills: bool },
-    /// A slab.
-    Slab,
+    /// A slab, of objects that have pages of their own, if it is `of_pages`.
+    Slab { of_pages: bool },
 }
 
 impl Wanted {
@@ -99,7 +99,7 @@ impl Wanted {
     pub(crate) fn room_frames(self) -> usize {
         match self {
             Self::Run { frames, align, .. } => frames + align,
-            Self::Slab => 2 * SLAB_FRAMES,
+            Self::Slab { .. } => 2 * SLAB_FRAMES,
         }
     }
 }
@@ -154,24 +154,30 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Result<Run, Refusal> {
-        match wanted {
+        let frontier = self.frontier;
+        let (run, looked_at_frames, is_plain) = match wanted {
             Wanted::Run { frames, align, fills } => {
                 let is_plain = self.is_for_plain(frames);
-                let frontier = self.frontier;
                 let run = self.take_run(frames, align, fills && !is_plain, source, view)?;
-                let is_fresh = self.note_fresh(&run);
-                if fills && is_fresh {
-                    self.filling.note_taken(&run, source);
-                }
-                if is_plain {
-                    self.stay_plain(frontier, source);
-                } else if fills && run.bare_frames > 0 && frames >= LONG_FRAMES {
+                if fills && !is_plain && run.bare_frames > 0 && frames >= LONG_FRAMES {
                     self.note_filled(run, source);
                 }
-                Ok(run)
+                (run, if fills { run.frames } else { 0 }, is_plain)
             }
-            Wanted::Slab => self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view),
+            Wanted::Slab { of_pages } => {
+                let run = self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view)?;
+                let looked_at_frames = if of_pages { SLAB_FRAMES - 1 } else { 0 };
+                (run, looked_at_frames, of_pages && self.is_for_plain(SLAB_FRAMES - 1))
+            }
+        };
+        if self.note_fresh(&run) && looked_at_frames > 0 {
+            self.filling.note_taken(run.start, looked_at_frames, source);
+            view.set_bare_pages(self.is_for_plain(SLAB_FRAMES - 1));
         }
+        if is_plain {
+            self.stay_plain(frontier, source);
+        }
+        Ok(run)
     }
 
     /// Whether nobody has had the memory of a run that was just taken, as far as is known.

@@ -13,8 +13,11 @@ use crate::slab::FreshSlab;
 impl<S: System> Backend<S> {
     /// Takes memory for a slab of `class`, which has `siblings` slabs now.
     pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
-        self.open_block(siblings);
-        let run = self.get_run(Wanted::Slab, class)?;
+        let of_pages = class.is_of_pages();
+        if !(of_pages && self.first_view().leaves_pages_bare()) {
+            self.open_block(siblings);
+        }
+        let run = self.get_run(Wanted::Slab { of_pages }, class)?;
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
         // Where a page is longer than a frame, the first touch brings other frames, too.

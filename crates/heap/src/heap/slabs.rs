@@ -75,6 +75,11 @@ impl<S: System> SlabSource for Heap<S> {
     }
 
     #[inline(always)]
+    fn populates(&self, class: ClassId) -> bool {
+        !(class.is_of_pages() && self.backend.first_view().leaves_pages_bare())
+    }
+
+    #[inline(always)]
     fn first_slabs(&self) -> SlabTable {
         self.backend.first_view().slab_table()
     }

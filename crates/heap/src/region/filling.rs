@@ -35,7 +35,7 @@ use hectare_pages::PageSource;
 
 use super::huge_pages::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
-use super::{FRAME_BYTES, Region, Run, SLAB_FRAMES};
+use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 
 /// How many runs are waited for at most; then the oldest is looked at in use.
 const AWAITED: usize = 16;
@@ -52,17 +52,37 @@ const MIN_PAGES_SEEN: u32 = 64;
 /// From then on each so manieth run is looked at in use.
 const LOOKED_AT: usize = 8;
 
-/// What was seen of the runs.
+/// What is told apart, each with verdicts of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Runs shorter than a slab, and, as if they were a frame shorter, slabs of objects that have pages of their own.
+    Short,
+    Middle,
+    /// Runs of a huge page or more.
+    Long,
+}
+
+impl Kind {
+    /// What a run of `frames` frames is.
+    fn of_run(frames: usize) -> Self {
+        match frames {
+            ..SLAB_FRAMES => Self::Short,
+            SLAB_FRAMES..UNIT_FRAMES => Self::Middle,
+            UNIT_FRAMES.. => Self::Long,
+        }
+    }
+}
+
+/// What was seen of runs and slabs.
 #[derive(Debug)]
 pub(super) struct Filling {
-    /// Runs that held nothing when they were taken.
+    /// Those that held nothing when they were taken.
     awaited: [Option<Awaited>; AWAITED],
     next: usize,
     returned: Seen,
-    in_use: Seen,
-    /// The same of runs of a huge page or more.
     long_returned: Seen,
-    long_in_use: Seen,
+    /// By [`Kind`].
+    in_use: [Seen; 3],
 }
 
 /// How many pages were looked at, and how many of them were filled.
@@ -107,6 +127,7 @@ impl Seen {
     }
 }
 
+/// (No [`Kind`], whose niche would stand for none: the heap's static would no longer be all zeros.)
 #[derive(Debug, Clone, Copy)]
 struct Awaited {
     start: NonNull<u8>,
@@ -134,49 +155,60 @@ impl Filling {
             awaited: [None; AWAITED],
             next: 0,
             returned: Seen::NOTHING,
-            in_use: Seen::NOTHING,
             long_returned: Seen::NOTHING,
-            long_in_use: Seen::NOTHING,
+            in_use: [const { Seen::NOTHING }; 3],
         }
     }
 
-    /// Notes that a run was taken that holds nothing, if it is worth a look, and looks at the one in whose
-    /// place it is waited for.
-    pub(super) fn note_taken(&mut self, run: &Run, source: &impl PageSource) {
-        if run.frames < SLAB_FRAMES {
-            return;
-        }
-        let awaited = Awaited { start: run.start, frames: run.frames };
+    /// Notes that `frames` frames were taken at `start` that hold nothing, and looks at those in whose place they
+    /// are waited for.
+    pub(super) fn note_taken(
+        &mut self,
+        start: NonNull<u8>,
+        frames: usize,
+        source: &impl PageSource,
+    ) {
+        let awaited = Awaited { start, frames };
         let oldest = self.awaited[self.next % AWAITED].replace(awaited);
         self.next = self.next.wrapping_add(1);
         if let Some(oldest) = oldest {
             let is_eighth = self.next.is_multiple_of(LOOKED_AT);
-            self.seen_in_use(oldest.frames).look_in_use(oldest, is_eighth, source);
+            let kind = Kind::of_run(oldest.frames);
+            self.in_use[kind as usize].look_in_use(oldest, is_eighth, source);
         }
     }
 
-    /// What was seen in use of runs like one of `frames` frames.
-    fn seen_in_use(&mut self, frames: usize) -> &mut Seen {
-        if frames < UNIT_FRAMES { &mut self.in_use } else { &mut self.long_in_use }
+    /// Forgets what is waited for at `start`, which comes back. Whether it was.
+    #[inline(never)]
+    pub(super) fn forget(&mut self, start: NonNull<u8>) -> bool {
+        let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
+        let place = self.awaited.iter().position(is_it);
+        place.is_some_and(|place| self.awaited[place].take().is_some())
     }
 
-    /// Looks at a run that comes back, if it is waited for. Whether it was.
+    /// Looks at a run that comes back, if it is waited for and no short one. Whether it did.
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.
     pub(super) unsafe fn look(&mut self, start: NonNull<u8>, frames: usize) -> bool {
-        let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
-        let Some(place) = self.awaited.iter().position(is_it) else { return false };
-        self.awaited[place] = None;
+        if !self.forget(start) {
+            return false;
+        }
         // SAFETY: committed, aligned to a word, and nobody writes there.
         let is_set = |word: NonNull<u8>| unsafe { word.cast::<usize>().read() != 0 };
-        if frames >= UNIT_FRAMES && !is_set(start) {
-            return true;
-        }
-        let filled = Awaited { start, frames }.filled_pages(WORDS, is_set);
-        let seen = if frames < UNIT_FRAMES { &mut self.returned } else { &mut self.long_returned };
-        seen.note(filled);
+        let seen = match Kind::of_run(frames) {
+            Kind::Short => return false,
+            Kind::Middle => &mut self.returned,
+            Kind::Long if !is_set(start) => return true,
+            Kind::Long => &mut self.long_returned,
+        };
+        seen.note(Awaited { start, frames }.filled_pages(WORDS, is_set));
         true
+    }
+
+    /// Whether most of what is in use of a kind was never touched.
+    fn are_empty(&self, kind: Kind) -> bool {
+        self.in_use[kind as usize].is_mostly_empty_for_sure()
     }
 
     /// Whether most of what was in long runs that came back was never touched.
@@ -198,11 +230,8 @@ impl Region {
 
     /// Whether a run of `frames` frames that is asked for is likely to stay untouched for the most part.
     pub(super) fn is_for_plain(&self, frames: usize) -> bool {
-        if frames >= UNIT_FRAMES {
-            return self.filling.long_in_use.is_mostly_empty_for_sure();
-        }
-        let is_empty = self.is_sparse() || self.filling.in_use.is_mostly_empty_for_sure();
-        frames >= SLAB_FRAMES && is_empty
+        let kind = Kind::of_run(frames);
+        self.filling.are_empty(kind) || kind == Kind::Middle && self.is_sparse()
     }
 
     /// Gives back a long run of which most was never touched, and asks for no huge pages where only such

@@ -103,6 +103,7 @@ impl Region {
         bare_frames: usize,
         source: &impl PageSource,
     ) {
+        self.filling.forget(start);
         let is_hollow = 2 * bare_frames >= SLAB_FRAMES && self.has_blocks();
         if is_hollow {
             self.give_back(FrameId(self.frame_of(start)), SLAB_FRAMES, source);

@@ -127,6 +127,8 @@ impl Region {
             self.follow_price(source);
         }
         self.give(block.start, UNIT_FRAMES);
+        let first = self.frame_of(block.start);
+        self.fresh = first..first + UNIT_FRAMES;
     }
 
     /// Whether a block is the place for the next slab of a class that has `siblings`.

@@ -23,7 +23,7 @@ fn open() -> (Region, RegionView) {
 fn take_slabs(region: &mut Region, view: &RegionView, count: usize) -> Vec<SlabRef> {
     let class = ClassId::for_bytes(100);
     let slabs = (0..count).map(|_| {
-        let run = region.take(Wanted::Slab, &Os, view).expect("memory");
+        let run = region.take(Wanted::Slab { of_pages: false }, &Os, view).expect("memory");
         let offset = view.offset_of(run.start.addr().get()).expect("in the region");
         let slab = view.slab_at(offset).expect("a descriptor");
         // SAFETY: the run was free until now, and there is one thread.
@@ -98,7 +98,7 @@ fn dirty_beside(region: &mut Region, view: &RegionView, siblings: usize) -> usiz
         block.touch(&Os);
         region.give_block(block, 0, &Os);
     }
-    region.take(Wanted::Slab, &Os, view).expect("memory");
+    region.take(Wanted::Slab { of_pages: false }, &Os, view).expect("memory");
     region.dirty_frames() - before
 }
 
@@ -231,7 +231,7 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
         let block = region.take_block(UNIT_SLABS, &Os, &view).expect("a block");
         region.give_block(block, took_us, &Os);
         while region.take_dirty(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
-        region.take(Wanted::Slab, &Os, &view).expect("memory").huge
+        region.take(Wanted::Slab { of_pages: false }, &Os, &view).expect("memory").huge
     };
     assert!(open_block(3000), "one may be by chance");
     assert!(!open_block(3000), "two are not");
@@ -411,6 +411,8 @@ fn a_heap_of_few_sizes_has_blocks_early() {
 #[test]
 fn runs_in_use_are_looked_at() {
     for (frames, filled, is_plain) in [
+        (9, 9, false),
+        (9, 3, true),
         (18, 18, false),
         (18, 12, false),
         (18, 6, true),
@@ -431,8 +433,38 @@ fn runs_in_use_are_looked_at() {
         }
         let seen = (region.is_for_plain(frames), region.is_for_sparse(frames), view.near());
         assert_eq!(seen, (is_plain, false, Near::USUAL), "{filled} of {frames}");
-        let other = if frames < UNIT_FRAMES { UNIT_FRAMES } else { SLAB_FRAMES };
-        assert!(!region.is_for_plain(other), "long and short ones are told apart");
+        let plain = [9, SLAB_FRAMES, UNIT_FRAMES].map(|frames| region.is_for_plain(frames));
+        let kinds = plain.iter().filter(|&&plain| plain).count();
+        assert_eq!(kinds, usize::from(is_plain), "kinds are told apart");
+    }
+}
+
+#[test]
+fn slabs_of_objects_of_pages_are_looked_at() {
+    for (of_pages, filled, are_bare) in [(true, 16, false), (true, 4, true), (false, 4, false)] {
+        let (mut region, view) = open();
+        let take = |region: &mut Region| {
+            let slab = region.take(Wanted::Slab { of_pages }, &Os, &view).expect("memory");
+            for frame in 0..filled {
+                // SAFETY: within the slab.
+                unsafe { slab.start.add(frame * FRAME_BYTES).write(1) };
+            }
+            slab
+        };
+        for _ in 0..16 {
+            let slab = take(&mut region);
+            region.give_slab(slab.start, 0, &Os);
+            region.decommit(0, &Os);
+        }
+        for _ in 0..8 {
+            take(&mut region);
+        }
+        assert!(!view.leaves_pages_bare(), "no verdict by those that came back");
+        for _ in 0..16 {
+            take(&mut region);
+        }
+        assert_eq!(view.leaves_pages_bare(), are_bare, "{filled} of 16");
+        assert_eq!(region.is_for_plain(9), are_bare);
     }
 }
 

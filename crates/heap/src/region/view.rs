@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
 };
 
 use super::FRAME_BYTES;
@@ -24,6 +24,7 @@ pub(crate) struct RegionView {
     pub(super) slabs: AtomicPtr<Slab>,
     pub(super) run_lengths: AtomicPtr<AtomicU32>,
     near: AtomicU64,
+    bare_pages: AtomicBool,
 }
 
 impl RegionView {
@@ -35,6 +36,7 @@ impl RegionView {
             slabs: AtomicPtr::new(core::ptr::null_mut()),
             run_lengths: AtomicPtr::new(core::ptr::null_mut()),
             near: AtomicU64::new(0),
+            bare_pages: AtomicBool::new(false),
         }
     }
 
@@ -46,6 +48,15 @@ impl RegionView {
 
     pub(super) fn set_near(&self, near: Near) {
         self.near.store(near.0, Relaxed);
+    }
+
+    /// Whether objects that have pages of their own are likely to leave most of these untouched.
+    pub(crate) fn leaves_pages_bare(&self) -> bool {
+        self.bare_pages.load(Relaxed)
+    }
+
+    pub(super) fn set_bare_pages(&self, bare: bool) {
+        self.bare_pages.store(bare, Relaxed);
     }
 
     /// How far behind the region's start `address` lies, if it lies in the committed part.
