@@ -44,7 +44,7 @@ use crate::dirty::{DirtyFrames, take_range};
 use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
 
 use dear::DearBlocks;
-use filling::Filling;
+use filling::{Filling, SLAB_LOOK_FRAMES};
 use huge_pages::LONG_FRAMES;
 use table::Table;
 pub(crate) use units::UNIT_FRAMES;
@@ -166,13 +166,13 @@ impl Region {
             }
             Wanted::Slab { of_pages } => {
                 let run = self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view)?;
-                let looked_at_frames = if of_pages { SLAB_FRAMES - 1 } else { 0 };
-                (run, looked_at_frames, of_pages && self.is_for_plain(SLAB_FRAMES - 1))
+                let looked_at_frames = if of_pages { SLAB_LOOK_FRAMES } else { 0 };
+                (run, looked_at_frames, of_pages && self.is_for_plain(SLAB_LOOK_FRAMES))
             }
         };
         if self.note_fresh(&run) && looked_at_frames > 0 {
             self.filling.note_taken(run.start, looked_at_frames, source);
-            view.set_bare_pages(self.is_for_plain(SLAB_FRAMES - 1));
+            view.set_bare_pages(self.is_for_plain(SLAB_LOOK_FRAMES));
         }
         if is_plain {
             self.stay_plain(frontier, source);

@@ -6,6 +6,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops table
      LD_PRELOAD=target/release/libhectare.so ./loops blocks 1048592 60 1048592
      LD_PRELOAD=target/release/libhectare.so ./loops first 4456448 100000 1000000
+     LD_PRELOAD=target/release/libhectare.so ./loops holes 40000 50000 5000
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
      LD_PRELOAD=target/release/libhectare.so ./loops scratch 4 8 1
@@ -17,6 +18,9 @@
                          that was resident, over what is asked for
    first BYTES WRITTEN MORE   a block of BYTES, of which the first WRITTEN are written and which is freed between MORE bytes in
                          objects of 100 and as many again: the most that was resident
+   holes BYTES LONGER COUNT   COUNT blocks of BYTES, all written; each second is freed; then blocks of LONGER, all written, until
+                         these are as many bytes as those were: what a KiB of the later ones takes, and the most that was
+                         resident
    buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
                          are written
    threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
@@ -111,6 +115,19 @@ static void first(size_t bytes, size_t written, size_t more) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     printf("%.1f MiB resident at most\n", usage.ru_maxrss / 1024.0);
+}
+
+static void holes(size_t bytes, size_t longer, size_t count) {
+    char **blocks = malloc(count * sizeof *blocks);
+    size_t later = bytes * count / longer;
+    for (size_t i = 0; i < count; i++) blocks[i] = memset(malloc(bytes), 1, bytes);
+    for (size_t i = 0; i < count; i += 2) free(blocks[i]);
+    double start = now_ns();
+    for (size_t i = 0; i < later; i++) memset(malloc(longer), 1, longer);
+    double ns = now_ns() - start;
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%.0f ns a KiB, %ld MiB resident at most\n", ns / (later * longer / 1024.0), usage.ru_maxrss >> 10);
 }
 
 static const int buffer_pairs = 40000;
@@ -255,10 +272,12 @@ int main(int argc, char **argv) {
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 5 && strcmp(argv[1], "blocks") == 0 && number[0] > 0 && number[1] > 0) blocks(number[0], number[1], number[2]);
     else if (argc == 5 && strcmp(argv[1], "first") == 0 && number[0] > 0) first(number[0], number[1], number[2]);
+    else if (argc == 5 && strcmp(argv[1], "holes") == 0 && number[0] > 0 && number[1] > 0 && number[0] * number[2] >= number[1])
+        holes(number[0], number[1], number[2]);
     else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
     else if (argc == 5 && strcmp(argv[1], "scratch") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] >= 8)
         scratch(number[0], number[1], number[2]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | buffers N | threads N | scratch N BYTES EACH\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | buffers N | threads N | scratch N BYTES EACH\n"), 2;
     return 0;
 }

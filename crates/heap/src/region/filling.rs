@@ -40,6 +40,9 @@ use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 /// How many runs are waited for at most; then the oldest is looked at in use.
 const AWAITED: usize = 16;
 
+/// As how long a run a slab is looked at: as a short one.
+pub(super) const SLAB_LOOK_FRAMES: usize = SLAB_FRAMES - 1;
+
 /// How many pages of a run are looked at, and how many words of each: of a run in use the fewer, since
 /// each is a call of 0.4 µs.
 const PAGES: usize = 8;
@@ -55,7 +58,7 @@ const LOOKED_AT: usize = 8;
 /// What is told apart, each with verdicts of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Runs shorter than a slab, and, as if they were a frame shorter, slabs of objects that have pages of their own.
+    /// Runs shorter than a slab, and slabs of objects that have pages of their own.
     Short,
     Middle,
     /// Runs of a huge page or more.
@@ -127,7 +130,8 @@ impl Seen {
     }
 }
 
-/// (No [`Kind`], whose niche would stand for none: the heap's static would no longer be all zeros.)
+/// What is waited for. (Without its [`Kind`], whose niche would stand for none: the heap's static would no longer be all
+/// zeros.)
 #[derive(Debug, Clone, Copy)]
 struct Awaited {
     start: NonNull<u8>,
