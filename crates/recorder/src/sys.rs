@@ -96,10 +96,7 @@ impl File {
     /// Gives the range to the file: a write to its mapping cannot fail for want of room then. Nothing
     /// beyond the process's limit of file sizes is asked for: the kernel would end the program for it.
     pub(crate) fn allocate(&self, offset: u64, bytes: usize) -> bool {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is valid for writing.
-        let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-        if known && offset + bytes as u64 > limit.rlim_cur {
+        if !may_be_long(offset + bytes as u64) {
             return false;
         }
         // SAFETY: works on the descriptor alone.
@@ -155,26 +152,43 @@ pub(crate) fn note_error_output() {
     if let Some(file) = error_output() {
         ERROR_OUTPUT
             .iter()
-            .zip(file)
+            .zip(identity(&file))
             .for_each(|(noted, part)| noted.store(part, Ordering::Relaxed));
     }
 }
 
-fn error_output() -> Option<[u64; 2]> {
+fn error_output() -> Option<libc::stat> {
     let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `status` is valid for writing.
     if unsafe { libc::fstat(2, status.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: filled by the call above.
-    let status = unsafe { status.assume_init() };
-    Some([status.st_dev, status.st_ino])
+    Some(unsafe { status.assume_init() })
+}
+
+fn identity(status: &libc::stat) -> [u64; 2] {
+    [status.st_dev, status.st_ino]
+}
+
+/// Whether a file may have so many bytes by the process's limit; beyond that the kernel ends the program.
+fn may_be_long(bytes: u64) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    !known || bytes <= limit.rlim_cur
 }
 
 /// Writes a message to the error output, unless the program has opened another file by its number
-/// since: what a daemon closes may have become its database.
+/// since (what a daemon closes may have become its database), or it is a file that may not grow.
 pub(crate) fn say(parts: &[&[u8]]) {
-    if error_output() != Some(ERROR_OUTPUT.each_ref().map(|part| part.load(Ordering::Relaxed))) {
+    let Some(output) = error_output() else { return };
+    if identity(&output) != ERROR_OUTPUT.each_ref().map(|part| part.load(Ordering::Relaxed)) {
+        return;
+    }
+    let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    let is_file = output.st_mode & libc::S_IFMT == libc::S_IFREG;
+    if is_file && !may_be_long(output.st_size as u64 + bytes as u64) {
         return;
     }
     for part in parts {

@@ -3,8 +3,9 @@
 //! The program is `program.c`; each test is one of its cases.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use hectare_trace::{Event, FileHeader, ObjectId, Ordered, Record, Step, Summary, ThreadId, Trace};
@@ -72,12 +73,17 @@ impl Image {
 
 /// Records a case; gives the images by pid and number.
 fn record(case: &str) -> (ExitStatus, BTreeMap<(u32, u32), Image>) {
+    record_telling(case, Stdio::inherit())
+}
+
+fn record_telling(case: &str, error_output: Stdio) -> (ExitStatus, BTreeMap<(u32, u32), Image>) {
     let base = folder().join(format!("{case}-{}", std::process::id()));
     let prefix = format!("{}.", base.file_name().unwrap().to_string_lossy());
     let status = Command::new(program())
         .arg(case)
         .env("LD_PRELOAD", recorder())
         .env("HECTARE_TRACE", &base)
+        .stderr(error_output)
         .status()
         .expect("the program starts");
     let mut images = BTreeMap::new();
@@ -276,11 +282,20 @@ fn descriptors_that_the_program_closes_do_not_matter() {
 
 #[test]
 fn a_program_whose_files_may_not_grow_goes_on_unrecorded() {
-    let (status, images) = record("limited");
-    assert!(status.success(), "{status}");
-    let image = only(images);
-    assert!(image.header.lost_events > 0);
-    assert!(image.sizes()[&9001] < 500_000);
+    // Nor may the file of messages, if it is longer already.
+    let path = folder().join(format!("messages-{}", std::process::id()));
+    for (written, told) in [(0, true), (100_000, false)] {
+        std::fs::write(&path, vec![b'x'; written]).unwrap();
+        let messages = OpenOptions::new().append(true).open(&path).unwrap();
+        let (status, images) = record_telling("limited", messages.into());
+        assert!(status.success(), "{status}");
+        let image = only(images);
+        assert!(image.header.lost_events > 0);
+        assert!(image.sizes()[&9001] < 500_000);
+        let length = std::fs::metadata(&path).unwrap().len();
+        assert_eq!(length > written as u64, told);
+    }
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]
