@@ -150,8 +150,8 @@ pub(crate) fn execute(
         line: Vec::new(),
         samples: Vec::new(),
         launching: matches!(job, Job::Program { .. }),
-        library: subject.library.as_deref(),
-        library_seen: None,
+        allocator: subject.library.as_deref(),
+        allocator_seen: None,
     };
     let stop = watch.until_end(every, start_ns, patience, flag);
     if stop.is_some() {
@@ -178,7 +178,7 @@ pub(crate) fn execute(
         steal_ns: sample::steal_ns().saturating_sub(steal_before),
         outcome: None,
         status,
-        library_seen: watch.library_seen,
+        library_seen: watch.allocator_seen,
     };
     let read = match job {
         Job::Child(_) => {

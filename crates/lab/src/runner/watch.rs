@@ -25,8 +25,9 @@ pub(super) struct Watch<'a> {
     pub(super) samples: Vec<Sample>,
     /// There is no program yet: the launcher's memory is not the program's.
     pub(super) launching: bool,
-    pub(super) library: Option<&'a Path>,
-    pub(super) library_seen: Option<bool>,
+    /// The allocator that must be mapped, and whether it was.
+    pub(super) allocator: Option<&'a Path>,
+    pub(super) allocator_seen: Option<bool>,
 }
 
 impl Watch<'_> {
@@ -77,8 +78,9 @@ impl Watch<'_> {
             if let Some(bytes) = sample::resident_bytes(self.pid) {
                 self.samples.push(Sample { at_ns: now_ns, bytes });
             }
-            if let Some(library) = self.library.filter(|_| self.library_seen != Some(true)) {
-                self.library_seen = sample::is_mapped(self.pid, library).or(self.library_seen);
+            if let Some(allocator) = self.allocator.filter(|_| self.allocator_seen != Some(true)) {
+                self.allocator_seen =
+                    sample::is_mapped(self.pid, allocator).or(self.allocator_seen);
             }
         }
     }
