@@ -34,7 +34,8 @@ impl<S: System> Heap<S> {
         self.cpus.aborts()
     }
 
-    /// Makes ready for [`Seat::Cpu`]; whether this thread may have it.
+    /// Makes ready for [`Seat::Cpu`]; whether this thread may have it. While the first call looks for
+    /// restartable sequences, threads that call meanwhile are told no.
     pub fn begin_cpu_front(&self) -> bool {
         self.ensure_key();
         self.cpus.begin()

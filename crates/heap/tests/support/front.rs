@@ -1,6 +1,7 @@
 //! A front over a heap as `process.rs` is one: a cache for each thread, the fast path first.
 
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 use hectare::{Cache, ClassId, Fast, Heap, MIN_ALIGN, Seat, Stats};
 use hectare_check::{Object, Subject};
@@ -27,6 +28,9 @@ impl<'a, S: System> Front<'a, S> {
     /// A front over the lists of whatever CPU it is used on; `None` where there are no restartable
     /// sequences.
     pub fn by_cpu(heap: &'a Heap<S>) -> Option<Self> {
+        // While the first who asks a heap has it look for them, another is told no.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _asking = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         heap.begin_cpu_front().then_some(Self { heap, seat: Seat::Cpu })
     }
 
