@@ -3,6 +3,8 @@
 //! Order of things (invariant 3 of the crate): allocate, then record; record, then free.
 //! C++'s `new` and `delete` reach these names through libstdc++.
 
+use core::ptr::null_mut;
+
 use hectare_trace::{AllocKind, Event};
 
 use crate::next;
@@ -73,8 +75,8 @@ pub unsafe extern "C" fn realloc(old: *mut u8, size: usize) -> *mut u8 {
 /// A block that was not seen allocated becomes one that was.
 #[cold]
 unsafe fn realloc_unknown(old: *mut u8, size: usize) -> *mut u8 {
-    process::unknown_free();
     if let Some(old_size) = next::early_size(old) {
+        process::unknown_free();
         // SAFETY: a new block of at least that size.
         let address = unsafe { malloc(size) };
         if !address.is_null() {
@@ -85,7 +87,11 @@ unsafe fn realloc_unknown(old: *mut u8, size: usize) -> *mut u8 {
     }
     // SAFETY: the caller's promise.
     let address = unsafe { next::realloc(old, size) };
-    if !address.is_null() {
+    let failed = address.is_null() && size > 0;
+    if !failed {
+        process::unknown_free();
+    }
+    if failed || !address.is_null() {
         tape::allocated(AllocKind::Malloc, address, size);
     }
     address
@@ -98,8 +104,9 @@ unsafe fn realloc_unknown(old: *mut u8, size: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(old: *mut u8, count: usize, size: usize) -> *mut u8 {
     let Some(bytes) = count.checked_mul(size) else {
+        tape::reallocated(shadow::get(old), null_mut(), usize::MAX);
         set_errno(libc::ENOMEM);
-        return core::ptr::null_mut();
+        return null_mut();
     };
     // SAFETY: the caller's promise.
     unsafe { realloc(old, bytes) }
@@ -198,7 +205,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: u
         // SAFETY: on success the pointer was written.
         unsafe { out.read() }
     } else {
-        core::ptr::null_mut()
+        null_mut()
     };
     tape::aligned(address, size, align);
     error
@@ -222,8 +229,9 @@ pub unsafe extern "C" fn valloc(size: usize) -> *mut u8 {
 pub unsafe extern "C" fn pvalloc(size: usize) -> *mut u8 {
     let page = page_bytes();
     let Some(bytes) = size.max(1).checked_next_multiple_of(page) else {
+        tape::aligned(null_mut(), size, page);
         set_errno(libc::ENOMEM);
-        return core::ptr::null_mut();
+        return null_mut();
     };
     // SAFETY: the page size is a power of two.
     unsafe { memalign(page, bytes) }
