@@ -65,8 +65,9 @@ fn each_ordinary(
 /// What one of the clocks that exist on every Linux says.
 fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // A filter (seccomp) can refuse the ones that are system calls.
     // SAFETY: `now` is a valid place for the answer.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    keep_errno(|| unsafe { libc::clock_gettime(clock, &raw mut now) });
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
@@ -273,8 +274,10 @@ unsafe impl PageSource for Os {
         if moved != libc::MAP_FAILED {
             return Ok(());
         }
-        // Before Linux 6.17 some refusals come when `to` has been unmapped already: then it is mapped
-        // anew, and where it has not, it exists.
+        // Before Linux 6.17 some refusals (of a `from` in several mappings, or beyond the limit on address
+        // space) come when `to` has been unmapped already: then it is mapped anew, and where it has not, it
+        // exists. What another thread of the program mapped there between these two calls cannot be told
+        // from it: nothing says whose a mapping is.
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         keep_errno(|| {
@@ -340,8 +343,8 @@ impl System for Os {
 
     #[inline]
     fn cpu(&self) -> usize {
-        // SAFETY: no preconditions. A vDSO call; -1, if it is refused, becomes some CPU.
-        unsafe { libc::sched_getcpu() }.unsigned_abs() as usize
+        // SAFETY: no preconditions. Mostly no system call; -1, if it is refused, becomes some CPU.
+        keep_errno(|| unsafe { libc::sched_getcpu() }).unsigned_abs() as usize
     }
 
     fn now_ms(&self) -> u64 {
@@ -354,7 +357,7 @@ impl System for Os {
 
     fn secret(&self) -> usize {
         // SAFETY: no preconditions; the kernel gives each process 16 random bytes, or 0 if not.
-        let bytes = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const usize;
+        let bytes = keep_errno(|| unsafe { libc::getauxval(libc::AT_RANDOM) }) as *const usize;
         if bytes.is_null() {
             return (&raw const PAGE_BYTES).addr() ^ self.now_ms() as usize;
         }
