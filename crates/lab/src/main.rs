@@ -22,6 +22,7 @@ mod bench;
 mod cmd;
 mod contest;
 mod environment;
+mod input;
 mod machine;
 mod measure;
 mod output;

@@ -10,6 +10,11 @@ pub enum Error {
     Io(io::Error),
     /// The operating system refused to write a copy.
     Write(io::Error),
+    /// What stands at the path is no regular file.
+    NotAFile {
+        /// What it is, with its article.
+        found: &'static str,
+    },
     /// The file does not begin as a trace does.
     NotATrace,
     /// Another version of the format.
@@ -28,6 +33,11 @@ impl fmt::Display for Error {
         match self {
             Self::Io(_) => f.write_str("cannot read the trace"),
             Self::Write(_) => f.write_str("cannot be written"),
+            Self::NotAFile { found } => write!(
+                f,
+                "this is {found}; a trace is read at any place of a regular file: store it in one \
+                 first, and give that"
+            ),
             Self::NotATrace => f.write_str(
                 "this is not a hectare trace (it does not begin with \"HECTRACE\"); \
                  `hectare record -o F.hxt -- CMD` makes one",

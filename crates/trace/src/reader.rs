@@ -8,9 +8,9 @@ mod rows;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File, FileType};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 use crate::chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState};
@@ -58,8 +58,13 @@ impl Trace {
     /// [`damage`](Self::damage) tells what was not.
     ///
     /// # Errors
-    /// When the file cannot be read, is no trace, has another version, or a damaged header.
+    /// When what stands there is no regular file, cannot be read, is no trace, has another version,
+    /// or a damaged header.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        // Looked at before it is opened: that would wait for whoever writes into a pipe.
+        if let Some(found) = no_file(fs::metadata(path)?.file_type()) {
+            return Err(Error::NotAFile { found });
+        }
         let file = File::open(path)?;
         let file_bytes = file.metadata()?.len();
         let mut bytes = [0; HEADER_BYTES];
@@ -332,6 +337,17 @@ impl Trace {
         damage.good_chunks += chunks;
         damage.good_rows += rows;
         self.damage.set(damage);
+    }
+}
+
+/// What something is that is no regular file.
+fn no_file(kind: FileType) -> Option<&'static str> {
+    match kind {
+        _ if kind.is_file() => None,
+        _ if kind.is_dir() => Some("a folder"),
+        _ if kind.is_fifo() => Some("a pipe"),
+        _ if kind.is_socket() => Some("a socket"),
+        _ => Some("a device"),
     }
 }
 

@@ -1,9 +1,10 @@
 //! `hectare report`: an HTML page (and the other forms) from stored records.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use crate::input;
 use crate::output::place::{self, Kind};
 use crate::output::{self, html};
 use crate::report::{Report, SCHEMA};
@@ -22,13 +23,13 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let reports = args.records.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    let reports = args.records.iter().map(|path| read(path)).collect::<anyhow::Result<Vec<_>>>()?;
     output::put(&args.output, html::page(&reports)?.as_bytes())
 }
 
-fn read(path: &PathBuf) -> anyhow::Result<Report> {
+fn read(path: &Path) -> anyhow::Result<Report> {
     let name = path.display();
-    let text = std::fs::read(path).with_context(|| name.to_string())?;
+    let text = input::whole(path)?;
     let value: serde_json::Value = serde_json::from_slice(&text)
         .with_context(|| format!("{name} is not JSON (`--json` of a measuring verb writes it)"))?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {

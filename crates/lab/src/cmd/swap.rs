@@ -113,7 +113,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 /// Reads a file of events.
 fn read(path: &Path) -> anyhow::Result<Recorded> {
-    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let text = crate::input::whole(path)?;
     parse(&String::from_utf8_lossy(&text)).with_context(|| format!("reading {}", path.display()))
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
@@ -132,6 +132,8 @@ pub(crate) fn linked_allocator(path: &Path) -> Option<PathBuf> {
 /// # Errors
 /// When it cannot; the message says why.
 pub(crate) fn check_library(path: &Path) -> anyhow::Result<()> {
+    let meta = fs::metadata(path).with_context(|| path.display().to_string())?;
+    ensure!(meta.is_file(), "{} is no regular file, so it is no library", path.display());
     let data = fs::read(path).with_context(|| path.display().to_string())?;
     let file = parse(&data).with_context(|| path.display().to_string())?;
     let endian = file.endian();

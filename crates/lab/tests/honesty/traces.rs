@@ -129,3 +129,64 @@ fn traces_of_one_name_are_told_apart() {
     assert_eq!(twice.status.code(), Some(1));
     assert!(stderr(&twice).contains("given twice"), "{}", stderr(&twice));
 }
+
+/// A pipe into which nobody writes: to open it is to wait for ever.
+fn pipe(folder: &Folder, name: &str) -> String {
+    let path = folder.at(name);
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    path
+}
+
+/// What the command does with an input that nobody writes, in the words of its error output.
+fn within_seconds(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new("timeout").arg("20").arg(HECTARE).args(arguments).output().unwrap();
+    (output.status.code(), stderr(&output))
+}
+
+#[test]
+fn what_is_no_file_is_told_and_not_waited_for() {
+    let folder = Folder::new("no-file");
+    let pipe = pipe(&folder, "pipe");
+    let what = [(&pipe[..], "a pipe"), (&folder.at(""), "a folder"), ("/dev/zero", "a device")]
+        .map(|(path, what)| (path.to_owned(), what));
+    for (path, what) in &what {
+        for verb in [
+            &["info"][..],
+            &["replay", "-a", "system"],
+            &["compare", "-a", "system", "--trace"],
+            &["buddy", "runs", "--demo", "bitset", "--rounds", "1", "--trace"],
+            &["tlsf", "space", "--ops", "1", "--seeds", "1", "--trace"],
+        ] {
+            let (code, told) = within_seconds(&[verb, &[path]].concat());
+            assert_eq!(code, Some(1), "{verb:?} {path}: {told}");
+            assert!(told.contains(path) && told.contains(what), "{verb:?}: {told}");
+            assert!(told.contains("regular file"), "{verb:?}: {told}");
+        }
+        let library = format!("x={path}");
+        let (code, told) = within_seconds(&["run", "-a", &library, "--", "true"]);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains("is no regular file"), "{told}");
+    }
+    for verb in ["report", "swap"] {
+        let (code, told) = within_seconds(&[verb, "/dev/zero"]);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains("/dev/zero: this is neither a file nor a pipe"), "{told}");
+    }
+}
+
+#[test]
+fn a_record_comes_through_a_pipe_and_a_trace_does_not() {
+    let folder = Folder::new("through");
+    let (trace, page) = (folder.at("t.hxt"), folder.at("page.html"));
+    write_trace(&trace, 100);
+    let shell = |script: String| Command::new("sh").args(["-c", &script]).output().unwrap();
+    let output = shell(format!("cat {trace} | {HECTARE} info /dev/stdin"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/dev/stdin: this is a pipe"), "{}", stderr(&output));
+    assert!(shell(format!("{HECTARE} info /dev/stdin < {trace}")).status.success());
+    let script = format!("{HECTARE} info {trace} --json - | {HECTARE} report -o {page} /dev/stdin");
+    let output = shell(script);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("reading /dev/stdin, a pipe"), "{}", stderr(&output));
+    assert!(Path::new(&page).exists());
+}
