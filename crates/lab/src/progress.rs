@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::say::in_one_line;
+
 /// Time between two lines where no bar can be drawn.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -55,7 +57,7 @@ impl Progress {
             eprintln!("{seconds} s: run {}{of}: {next}", self.done);
             self.line_due = Some(now + LINE_EVERY);
         }
-        self.bar.set_message(next);
+        self.bar.set_message(in_one_line(&next).into_owned());
     }
 
     /// Takes the bar away.

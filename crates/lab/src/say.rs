@@ -4,7 +4,10 @@
 //! 1. What is printed to the standard output is the result: when it is lost (the disk is full) the
 //!    command ends with a message and exit code 1. A reader that went away ends it by SIGPIPE.
 //! 2. What is printed to the error output is beside the result: losing it changes nothing.
+//! 3. A name that came from outside (of a file, in a trace) does not command the terminal: control
+//!    characters but line breaks and tabs are shown as in a program, `\u{1b}`.
 
+use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
@@ -31,7 +34,7 @@ macro_rules! eprintln {
 
 /// Prints to the standard output.
 pub(crate) fn result(text: Arguments<'_>) {
-    ended_by(io::stdout().write_fmt(text));
+    ended_by(io::stdout().write_all(shown(&text.to_string()).as_bytes()));
 }
 
 /// Writes out what the standard output still holds; to be called at the end of the command, since
@@ -49,5 +52,45 @@ fn ended_by(written: io::Result<()>) {
 
 /// Prints to the error output.
 pub(crate) fn beside(text: Arguments<'_>) {
-    let _ = io::stderr().write_fmt(text);
+    // Nor does a reader that went away (2) end the command.
+    // SAFETY: sets what a signal does; a result that is written meanwhile fails by an error (1).
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let _ = io::stderr().write_all(shown(&text.to_string()).as_bytes());
+    // SAFETY: as above, back to what `main` has set.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// A text without control characters, line breaks among them: for a name that stands in a line.
+pub(crate) fn in_one_line(text: &str) -> Cow<'_, str> {
+    without(text, char::is_control)
+}
+
+fn shown(text: &str) -> Cow<'_, str> {
+    without(text, |c| c.is_control() && c != '\n' && c != '\t')
+}
+
+fn without(text: &str, is_command: fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(is_command) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::new();
+    for c in text.chars() {
+        match is_command(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_does_not_command_the_terminal() {
+        let name = "a\u{1b}[31m\u{9b}1m\r\tb\nc µ";
+        assert_eq!(shown(name), "a\\u{1b}[31m\\u{9b}1m\\r\tb\nc µ");
+        assert_eq!(in_one_line(name), "a\\u{1b}[31m\\u{9b}1m\\r\\tb\\nc µ");
+    }
 }

@@ -12,6 +12,7 @@ use super::record::CUT_SHORT;
 use crate::output::place::{self, Kind};
 use crate::output::{Files, Outputs};
 use crate::report::{Report, Row};
+use crate::say::in_one_line;
 
 /// What `hectare info` can be given.
 #[derive(clap::Args)]
@@ -70,7 +71,7 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let mut line = |key: &str, value: String| {
-        let _ = writeln!(text, "{key:<22} {value}");
+        let _ = writeln!(text, "{key:<22} {}", in_one_line(&value));
     };
     line("trace", name.to_owned());
     line("command", header.command.clone());

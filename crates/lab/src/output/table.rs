@@ -6,17 +6,22 @@
 //! | File | What |
 //! |---|---|
 //! | `layout` | a table as lines that fit into a window |
+//! | `markdown` | the same as Markdown |
 //! | `words` | what columns are called, and units |
 
 mod layout;
+mod markdown;
 mod words;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use serde_json::Value;
 
 use crate::contest::analysis::ALL_CASES;
 use crate::report::{self, Report, Row};
+use crate::say::in_one_line;
+pub(crate) use markdown::markdown;
 pub(crate) use words::{bytes, figure, time};
 use words::{count, heading, share};
 
@@ -70,45 +75,28 @@ fn text_within(report: &Report, width: usize) -> String {
         out.push('\n');
     }
     for note in &report.notes {
-        let lines = layout::broken(note, width.saturating_sub(2));
+        let lines = layout::broken(&in_one_line(note), width.saturating_sub(2));
         let _ = writeln!(out, "· {}", lines.join("\n  "));
     }
     out
 }
 
-/// The report as Markdown, with the command that makes it again.
-pub(crate) fn markdown(report: &Report) -> String {
-    let mut out = String::new();
-    for table in tables(report) {
-        let _ = writeln!(out, "### {}\n", table.title);
-        let line = |cells: &mut dyn Iterator<Item = &String>| {
-            let cells: Vec<_> = cells.map(|cell| cell.replace('|', "\\|")).collect();
-            format!("| {} |\n", cells.join(" | "))
-        };
-        out.push_str(&line(&mut table.head.iter().map(|column| &column.name)));
-        let rule: Vec<_> = (0..table.head.len())
-            .map(|column| if column == 0 { "---".to_owned() } else { "---:".to_owned() })
-            .collect();
-        out.push_str(&line(&mut rule.iter()));
-        for cells in &table.lines {
-            out.push_str(&line(&mut cells.iter()));
+/// The tables of a report: one per workload, or one of all workloads when each has a single row. Each
+/// of their texts stands in a line.
+pub(crate) fn tables(report: &Report) -> Vec<Table> {
+    let mut tables = tables_as_named(report);
+    for table in &mut tables {
+        let head = table.head.iter_mut().map(|column| &mut column.name);
+        for text in head.chain(table.lines.iter_mut().flatten()).chain([&mut table.title]) {
+            if let Cow::Owned(line) = in_one_line(text) {
+                *text = line;
+            }
         }
-        out.push('\n');
     }
-    for note in &report.notes {
-        let _ = writeln!(out, "- {note}");
-    }
-    let machine = &report.machine;
-    let _ = writeln!(
-        out,
-        "\nMade by `{}` on {} × {}, Linux {}, {}.",
-        report.command, machine.cpus, machine.cpu, machine.kernel, machine.libc
-    );
-    out
+    tables
 }
 
-/// The tables of a report: one per workload, or one of all workloads when each has a single row.
-pub(crate) fn tables(report: &Report) -> Vec<Table> {
+fn tables_as_named(report: &Report) -> Vec<Table> {
     let mut workloads: Vec<&str> = Vec::new();
     for row in &report.rows {
         if !workloads.contains(&row.workload.as_str()) {

@@ -153,9 +153,14 @@ fn a_result_that_cannot_be_printed_is_told_without_a_panic() {
     }
     // What is said beside the result may be lost.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let arguments = [&TWO_ROUNDS[..], &["--", "true"]].concat();
-    let output = Command::new(HECTARE).args(arguments).stderr(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
+    let (reader, unread) = std::io::pipe().unwrap();
+    drop(reader);
+    let arguments = [&TWO_ROUNDS[..], &["--csv", "/dev/null", "--", "true"]].concat();
+    for lost in [Stdio::from(full), unread.into()] {
+        let output = Command::new(HECTARE).args(&arguments).stderr(lost).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{:?}", output.status);
+        assert!(String::from_utf8_lossy(&output.stdout).contains("system again"));
+    }
 }
 
 #[test]

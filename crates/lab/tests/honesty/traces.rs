@@ -190,3 +190,20 @@ fn a_record_comes_through_a_pipe_and_a_trace_does_not() {
     assert!(stderr(&output).contains("reading /dev/stdin, a pipe"), "{}", stderr(&output));
     assert!(Path::new(&page).exists());
 }
+
+#[test]
+fn a_name_of_a_trace_breaks_neither_a_table_nor_the_terminal() {
+    let folder = Folder::new("names");
+    let (trace, markdown) = (folder.at("t|\u{1b}[31m\n<b>.hxt"), folder.at("t.md"));
+    write_trace(&trace, 100);
+    let output = hectare(&["replay", &trace, "-a", "system", "-r", "1", "--markdown", &markdown]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("\nt|\\u{1b}[31m\\n<b> — Ideal"), "{told}");
+    let text = std::fs::read_to_string(&markdown).unwrap();
+    assert!(text.starts_with("### t\\|\\\\u{1b}[31m\\\\n\\<b> — Ideal"), "{text}");
+    let told = String::from_utf8_lossy(&hectare(&["info", &trace]).stdout).into_owned();
+    let first = told.lines().next().unwrap();
+    assert!(first.ends_with("t|\\u{1b}[31m\\n<b>.hxt"), "{told}");
+    let missing = hectare(&["info", "no\u{1b}[31m.hxt"]);
+    assert!(stderr(&missing).contains("no\\u{1b}[31m.hxt"), "{}", stderr(&missing));
+}
