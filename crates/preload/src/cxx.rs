@@ -3,18 +3,20 @@
 //! A throwing `new` that finds no memory calls the program's new-handler until there is memory or
 //! no handler, then throws `std::bad_alloc`: both through the program's own C++ library, found at
 //! that moment, so that a C program needs none. (One that opens C++ libraries as plugins, as Python does, has it,
-//! too, though not where all can see its names.)
+//! too, though not where all can see its names; a plugin that was linked with `-static-libstdc++` has what it
+//! uses of it in itself, for it alone.)
 //!
 //! What is thrown passes through the frames of this file on its way to the caller: the functions
 //! that are `extern "C-unwind"` (`personality.rs` lets it pass).
 
 use core::ffi::CStr;
+use core::mem::MaybeUninit;
 use core::ptr;
 
 use hectare::{Fast, MIN_ALIGN};
 
-use crate::HEAP;
 use crate::abi::{aligned, free, free_aligned_sized, free_sized};
+use crate::{HEAP, unwind};
 
 type Handler = Option<unsafe extern "C-unwind" fn()>;
 
@@ -43,6 +45,33 @@ fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
     found
 }
 
+/// What the object that called this library has of a C++ library in itself, for it alone: its own `name`.
+/// Null if it has none, or ours.
+#[cold]
+#[inline(never)]
+fn symbol_of_caller(name: &CStr) -> *mut libc::c_void {
+    let Some(caller) = unwind::caller() else { return ptr::null_mut() };
+    let mut of = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: a valid place; any address may be asked for. The call lies before the return address.
+    let is_known =
+        unsafe { libc::dladdr(ptr::without_provenance(caller - 1), of.as_mut_ptr()) } != 0;
+    // SAFETY: filled by the call above, or all zeros.
+    let path = unsafe { of.assume_init() }.dli_fname;
+    if !is_known || path.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: the linker's own C string; no constructor runs of what is loaded.
+    let object = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if object.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: a C string, of an object that is loaded.
+    let own = unsafe { libc::dlsym(object, name.as_ptr()) };
+    // SAFETY: opened just now. It stays loaded: it has called, and not returned.
+    unsafe { libc::dlclose(object) };
+    if unwind::is_own(own.addr()) { ptr::null_mut() } else { own }
+}
+
 /// What a throwing `new` does when there is no memory.
 #[cold]
 #[inline(never)]
@@ -67,6 +96,22 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
         let throw =
             unsafe { core::mem::transmute::<*mut libc::c_void, extern "C-unwind" fn()>(throw) };
         throw();
+    }
+    // What throws in such a library may be in no table of names, but its operators are: they ask our
+    // `malloc`, call the handler, and throw.
+    let own = symbol_of_caller(c"_Znwm");
+    if align <= MIN_ALIGN && !own.is_null() {
+        type Operator = extern "C-unwind" fn(usize) -> *mut u8;
+        // SAFETY: the C++ library's operator of this name has this type.
+        let own = unsafe { core::mem::transmute::<*mut libc::c_void, Operator>(own) };
+        return own(bytes);
+    }
+    let own = symbol_of_caller(c"_ZnwmSt11align_val_t");
+    if !own.is_null() {
+        type Operator = extern "C-unwind" fn(usize, usize) -> *mut u8;
+        // SAFETY: as above.
+        let own = unsafe { core::mem::transmute::<*mut libc::c_void, Operator>(own) };
+        return own(bytes, align);
     }
     // Without a C++ library nobody could catch what would have been thrown.
     // SAFETY: no preconditions.
@@ -102,6 +147,12 @@ extern "C-unwind" fn new_aligned(bytes: usize, align: usize) -> *mut u8 {
     if object.is_null() { new_failed(bytes, align) } else { object }
 }
 
+/// The operator `name` of the C++ library that the caller uses. Null if there is none.
+fn next_symbol(name: &CStr) -> *mut libc::c_void {
+    let next = symbol(libc::RTLD_NEXT, name);
+    if next.is_null() { symbol_of_caller(name) } else { next }
+}
+
 /// What a `new` that does not throw does when there is no memory: what the C++ standard says,
 /// which is to call the one that throws, and to catch. Only C++ can catch: so this asks the
 /// program's C++ library for its own operator of this name, which calls our throwing one. Without
@@ -109,7 +160,7 @@ extern "C-unwind" fn new_aligned(bytes: usize, align: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn nothrow_failed(name: &CStr, bytes: usize, nothrow: *const u8) -> *mut u8 {
-    let next = symbol(libc::RTLD_NEXT, name);
+    let next = next_symbol(name);
     if next.is_null() {
         return ptr::null_mut();
     }
@@ -123,7 +174,7 @@ fn nothrow_failed(name: &CStr, bytes: usize, nothrow: *const u8) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn aligned_nothrow_failed(name: &CStr, bytes: usize, align: usize, nothrow: *const u8) -> *mut u8 {
-    let next = symbol(libc::RTLD_NEXT, name);
+    let next = next_symbol(name);
     if next.is_null() {
         return ptr::null_mut();
     }

@@ -18,7 +18,8 @@ mod registers;
 mod rows;
 mod tables;
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use hectare::MAX_FRAMES;
 
@@ -38,24 +39,46 @@ pub(crate) fn begin(by_frames: bool) {
     objects::begin();
     if let Some(own) = Object::of(begin as *const () as usize) {
         OWN_START.store(own.map_start, Relaxed);
-        OWN_END.store(own.map_end, Relaxed);
+        OWN_END.store(own.map_end, Release);
     }
 }
 
-fn is_own(address: usize) -> bool {
+/// Whether an address lies in this library, where it has been found out where that lies.
+pub(crate) fn is_own(address: usize) -> bool {
     (OWN_START.load(Relaxed)..OWN_END.load(Relaxed)).contains(&address)
+}
+
+/// The innermost frame outside this library, where the tables lead to one.
+#[inline(always)]
+fn outside(known: &mut Known) -> Option<(Frame, Code)> {
+    let mut frame = Frame::here();
+    let mut code = Code::Interrupted;
+    while is_own(frame.pc) {
+        let Step::To(next, of) = tables::step(&frame, code, known) else { return None };
+        (frame, code) = (next, of);
+    }
+    Some((frame, code))
+}
+
+/// The innermost return address outside this library, where the tables tell. Unlike
+/// [`capture`] it needs no [`begin`].
+#[inline(never)]
+pub(crate) fn caller() -> Option<usize> {
+    if OWN_END.load(Acquire) == 0 {
+        begin(false);
+        // Without that, frames of our own would count as a caller's.
+        if OWN_END.load(Acquire) == 0 {
+            return None;
+        }
+    }
+    outside(&mut Known::borrow()).map(|(frame, _)| frame.pc)
 }
 
 /// Fills `frames` with the return addresses outside this library, the innermost first.
 #[inline(never)]
 pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
-    let mut frame = Frame::here();
-    let mut code = Code::Interrupted;
     let known = &mut Known::borrow();
-    while is_own(frame.pc) {
-        let Step::To(next, of) = tables::step(&frame, code, known) else { return 0 };
-        (frame, code) = (next, of);
-    }
+    let Some((mut frame, mut code)) = outside(known) else { return 0 };
     frames[0] = frame.pc;
     let mut count = 1;
     if BY_FRAMES.load(Relaxed) {

@@ -1,6 +1,6 @@
 //! The C++ operators.
 
-use crate::harness::{Suite, add_cases, compile, preloaded, program, run};
+use crate::harness::{Suite, add_cases, compile, plain, preloaded, program, run};
 
 const CASES: &[&str] = &[
     "every_form",
@@ -22,6 +22,17 @@ pub(crate) fn add(suite: &mut Suite) {
         let mut command = preloaded(program("loader.c")?);
         run(command.arg("plugin").arg(plugin))?.well().map(drop)
     });
+    let name = "cxx::plugin_with_a_library_in_itself";
+    if has_static_library() {
+        suite.test_with(name, &["cc", "c++"], || {
+            let flags = ["-shared", "-fPIC", "-static-libstdc++", "-static-libgcc"];
+            let plugin = compile("plugin.cpp", &flags, "-static")?;
+            let mut command = preloaded(program("loader.c")?);
+            run(command.arg("plugin").arg(plugin))?.well().map(drop)
+        });
+    } else {
+        suite.skip(name, "no C++ library to link statically here");
+    }
     // Where each call leaves the hit path, and every other is due.
     for &case in CASES {
         suite.test_with(format!("cxx::watched::{case}"), &["c++"], move || {
@@ -30,4 +41,10 @@ pub(crate) fn add(suite: &mut Suite) {
             run(&mut command)?.well().map(drop)
         });
     }
+}
+
+/// Whether the compiler, asked for the library, names a place and not just the file.
+fn has_static_library() -> bool {
+    let asked = plain("c++").arg("-print-file-name=libstdc++.a").output();
+    asked.is_ok_and(|answer| answer.stdout.starts_with(b"/"))
 }
