@@ -1,5 +1,7 @@
 //! `hectare bench`: a named workload on every allocator, or a study with subjects of its own.
 
+mod seeds;
+
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +15,7 @@ use crate::machine::Machine;
 use crate::output::table;
 use crate::replay::{Mode, Touch};
 use crate::within::within;
+use seeds::Seeds;
 
 /// What `hectare bench` can be given.
 #[derive(clap::Args)]
@@ -28,6 +31,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,…", value_delimiter = ',',
         value_parser = within(NonZeroUsize::MIN, NonZeroUsize::MAX))]
     threads: Vec<NonZeroUsize>,
+    /// Seeds of what the workload draws, like 1-20 or 3,7: one case each
+    #[arg(long, value_name = "SEEDS", value_parser = seeds::parse)]
+    seeds: Option<Seeds>,
     /// Operations of each thread
     #[arg(long, value_name = "N", value_parser = within(NonZeroU64::MIN, NonZeroU64::MAX))]
     ops: Option<NonZeroU64>,
@@ -58,18 +64,23 @@ impl Args {
     /// Whether something is given that only a single workload takes.
     fn changes_the_workload(&self) -> bool {
         let looks_otherwise = self.callgrind || self.flame.is_some();
-        looks_otherwise || !self.threads.is_empty() || self.ops.is_some() || !self.set.is_empty()
+        let cases = !self.threads.is_empty() || self.seeds.is_some();
+        looks_otherwise || cases || self.ops.is_some() || !self.set.is_empty()
     }
 
-    /// The parameters of a single run of the workload, for those who do not hold a contest.
-    fn single(&self, parameters: &Parameters) -> anyhow::Result<Parameters> {
-        anyhow::ensure!(
-            self.threads.len() < 2 && !self.contest.is_contest(),
-            "--callgrind and --flame look at one run: they take one number of --threads, and no \
-             --reference, --rounds, --seconds or --assert"
-        );
-        let threads = self.threads.first().map_or(parameters.threads, |threads| threads.get());
-        Ok(Parameters { threads, ..parameters.clone() })
+    /// The parameters of every case: each seed with each number of threads.
+    fn cases(&self, parameters: &Parameters) -> anyhow::Result<Vec<Parameters>> {
+        let mut threads: Vec<usize> = self.threads.iter().map(|number| number.get()).collect();
+        if threads.is_empty() {
+            threads.push(parameters.threads);
+        }
+        for (nth, number) in threads.iter().enumerate() {
+            anyhow::ensure!(!threads[..nth].contains(number), "--threads: {number} is given twice");
+        }
+        let seeds = self.seeds.as_ref().map_or(vec![parameters.seed], |seeds| seeds.0.clone());
+        let case = |seed, threads| Parameters { threads, seed, ..parameters.clone() };
+        let of_seed = |&seed: &u64| threads.iter().map(move |&threads| case(seed, threads));
+        Ok(seeds.iter().flat_map(of_seed).collect())
     }
 }
 
@@ -116,6 +127,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 let known: Vec<_> = parameters.more.keys().cloned().collect();
                 match key {
                     "seed" => {
+                        anyhow::ensure!(
+                            args.seeds.is_none(),
+                            "--set {setting}: --seeds gives the seeds"
+                        );
                         parameters.seed = value.parse().map_err(|_| {
                             anyhow!("--set {setting}: seed of {name} can be {}", domain::SEED)
                         })?;
@@ -131,34 +146,40 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     }
                 }
             }
-            let mut threads: Vec<usize> = args.threads.iter().map(|number| number.get()).collect();
-            if threads.is_empty() {
-                threads.push(parameters.threads);
-            }
-            for (nth, number) in threads.iter().enumerate() {
-                anyhow::ensure!(
-                    !threads[..nth].contains(number),
-                    "--threads: {number} is given twice"
-                );
-            }
+            let cases = args.cases(&parameters)?;
             let memory_bytes = Machine::probe().memory_bytes;
-            for &threads in &threads {
-                let parameters = Parameters { threads, ..parameters.clone() };
-                domain::check(workload, &parameters, memory_bytes)?;
+            for parameters in &cases {
+                domain::check(workload, parameters, memory_bytes)?;
             }
-            if args.callgrind {
-                return count(&args, name, &parameters);
+            if args.callgrind || args.flame.is_some() {
+                let [parameters] = &cases[..] else { bail!(ONE_RUN) };
+                anyhow::ensure!(!args.contest.is_contest(), ONE_RUN);
+                return match &args.flame {
+                    Some(folder) => flame(&args, name, parameters, folder),
+                    None => count(&args, name, parameters),
+                };
             }
-            if let Some(folder) = &args.flame {
-                return flame(&args, name, &parameters, folder);
-            }
-            let cases = threads
-                .into_iter()
-                .map(|threads| case(name, Parameters { threads, ..parameters.clone() }, &[]))
-                .collect();
-            args.contest.hold(&format!("bench {name}"), cases, Looks::default())
+            contest(&args, name, cases)
         }
     }
+}
+
+/// Why `--callgrind` and `--flame` refuse what makes cases or rounds.
+const ONE_RUN: &str = "--callgrind and --flame look at one run: they take one number of \
+    --threads, one of --seeds, and no --reference, --rounds, --seconds or --assert";
+
+/// One workload on every subject, with each of the parameters.
+fn contest(args: &Args, name: &str, parameters: Vec<Parameters>) -> anyhow::Result<()> {
+    let case = |parameters: Parameters| {
+        let seed = parameters.seed;
+        let mut case = case(name, parameters, &[]);
+        if args.seeds.is_some() {
+            case.name.push_str(&format!(", seed {seed}"));
+        }
+        case
+    };
+    let cases = parameters.into_iter().map(case).collect();
+    args.contest.hold(&format!("bench {name}"), cases, Looks::default())
 }
 
 /// Instructions of one workload on every subject.
@@ -166,9 +187,8 @@ fn count(args: &Args, name: &str, parameters: &Parameters) -> anyhow::Result<()>
     if !callgrind::is_here() {
         bail!("--callgrind needs valgrind, which is not installed");
     }
-    let parameters = args.single(parameters)?;
     let subjects = args.contest.chosen()?;
-    args.contest.outputs.deliver(&callgrind::count(name, &parameters, &subjects)?)
+    args.contest.outputs.deliver(&callgrind::count(name, parameters, &subjects)?)
 }
 
 /// A flame graph of one workload for every subject.
@@ -180,10 +200,9 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
         !args.contest.outputs.are_asked_for(),
         "--flame draws graphs and makes no record: --json, --csv, --markdown and --report would do nothing"
     );
-    let parameters = args.single(parameters)?;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     for subject in args.contest.chosen()? {
-        println!("{}", flame::draw(name, &parameters, &subject, folder)?.display());
+        println!("{}", flame::draw(name, parameters, &subject, folder)?.display());
     }
     Ok(())
 }
