@@ -73,6 +73,29 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
+fn each_seed_is_a_row_and_a_single_one_is_told_by_phases() {
+    let few = ["bench", "random-phases", "--ops", "2000", "--set", "mib=4", "--set", "phases=3"];
+    let once = ["--rounds", "1", "--allocators", "system"];
+    let report = |name: &str, cases: &[&str]| record(name, &[&few[..], &once, cases].concat());
+    let rows = report("seeds", &["--seeds", "3-4,9", "--threads", "1,2"]);
+    let rows = rows["rows"].as_array().unwrap().iter();
+    let names: Vec<_> = rows.filter(|row| row["role"] == "reference").collect();
+    let names: Vec<_> = names.iter().map(|row| row["workload"].as_str().unwrap()).collect();
+    let wanted = ["3", "4", "9"].map(|seed| {
+        ["1 thread", "2 threads"].map(|of| format!("random-phases, {of}, seed {seed}"))
+    });
+    let mut wanted = wanted.concat();
+    wanted.push("all".to_owned());
+    assert_eq!(names, wanted);
+    let alone = report("seed", &["--seeds", "5"]);
+    let notes = alone["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap());
+    let phases: Vec<_> = notes.filter(|note| note.starts_with("phase ")).collect();
+    assert_eq!(phases.len(), 3, "{phases:?}");
+    assert!(phases[0].starts_with("phase 1, grow to ") && phases[0].contains(": system "));
+    assert!(alone["rows"][0]["phase_1_grow_resident_bytes"].is_number());
+}
+
+#[test]
 fn a_record_becomes_a_page() {
     let (json, html) = (temporary("page.json"), temporary("page.html"));
     let churn = ["bench", "churn", "--ops", "1000", "--rounds", "3", "--allocators", "system"];

@@ -26,11 +26,12 @@ impl Tally {
     }
 }
 
-/// One object of the measured heap, or none (a free slot, or an allocation that failed).
+/// One object of the measured heap, or none (a free slot, or an allocation that failed). Its stamp
+/// stands at the two ends of what is used of it, which is all of it unless the workload says less.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     address: *mut u8,
-    size_bytes: u32,
+    used_bytes: u32,
     stamp: u32,
 }
 
@@ -40,14 +41,26 @@ unsafe impl Send for Object {}
 
 impl Object {
     /// No object.
-    pub(super) const NONE: Self = Self { address: std::ptr::null_mut(), size_bytes: 0, stamp: 0 };
+    pub(super) const NONE: Self = Self { address: std::ptr::null_mut(), used_bytes: 0, stamp: 0 };
 
     /// Asks for `size_bytes` (at least 1) and stamps them.
     #[inline]
     pub(super) fn allocate(size_bytes: u32, stamp: u32, tally: &mut Tally) -> Self {
+        Self::allocate_part(size_bytes, size_bytes, stamp, tally)
+    }
+
+    /// Asks for `size_bytes` and uses the first `used_bytes` of them (at least 1, at most all).
+    #[inline]
+    pub(super) fn allocate_part(
+        size_bytes: u32,
+        used_bytes: u32,
+        stamp: u32,
+        tally: &mut Tally,
+    ) -> Self {
+        debug_assert!((1..=size_bytes).contains(&used_bytes));
         // SAFETY: any size may be asked for; `black_box` keeps the pair from being elided.
         let address = black_box(unsafe { libc::malloc(size_bytes as usize) }).cast::<u8>();
-        let object = Self { address, size_bytes, stamp };
+        let object = Self { address, used_bytes, stamp };
         if address.is_null() {
             tally.failed += 1;
         } else {
@@ -61,13 +74,20 @@ impl Object {
         !self.address.is_null()
     }
 
-    /// The size asked for, bytes.
-    pub(super) fn size_bytes(&self) -> u32 {
-        self.size_bytes
+    /// How much of it is used, bytes: the size asked for, unless the workload said less. Not 0 for
+    /// an allocation that failed.
+    pub(super) fn used_bytes(&self) -> u32 {
+        self.used_bytes
     }
 
     /// Changes the size by `realloc`; content up to the smaller size must survive.
     pub(super) fn resize(&mut self, size_bytes: u32, tally: &mut Tally) {
+        self.resize_part(size_bytes, size_bytes, tally);
+    }
+
+    /// The same, and uses the first `used_bytes` (at least 1, at most all) from now on.
+    pub(super) fn resize_part(&mut self, size_bytes: u32, used_bytes: u32, tally: &mut Tally) {
+        debug_assert!((1..=size_bytes).contains(&used_bytes));
         self.check(tally);
         // SAFETY: the address is null or a live block that only this object names.
         let moved = unsafe { libc::realloc(self.address.cast(), size_bytes as usize) };
@@ -75,15 +95,30 @@ impl Object {
             tally.failed += 1;
             return;
         }
-        let both_bytes = size_bytes.min(self.size_bytes);
+        // What had got no memory has no content either.
+        let both_bytes = if self.is_some() { used_bytes.min(self.used_bytes) } else { 0 };
         self.address = black_box(moved).cast();
-        self.size_bytes = size_bytes;
+        self.used_bytes = used_bytes;
         // SAFETY: at least eight bytes when both sizes have them.
         if both_bytes >= 8 && unsafe { self.address.cast::<u64>().read_unaligned() } != self.word()
         {
             tally.damaged += 1;
         }
         self.write_stamp();
+    }
+
+    /// Writes every used byte after the first `from_bytes`.
+    pub(super) fn write_from(&self, from_bytes: u32) {
+        // The ends carry the stamp.
+        let (first, end) = (from_bytes.max(8), self.used_bytes.saturating_sub(1));
+        if self.is_some() && first < end {
+            let length = (end - first) as usize;
+            // SAFETY: inside the object, before its last used byte.
+            let start = unsafe { self.address.add(first as usize) };
+            // SAFETY: as above.
+            unsafe { start.write_bytes(self.stamp as u8, length) };
+            black_box(start);
+        }
     }
 
     /// Writes one byte into each page (of 4 KiB) of the object.
@@ -98,7 +133,7 @@ impl Object {
         }
         // The first and the last bytes carry the stamp: they are touched already.
         let first = from_bytes.max(8).next_multiple_of(4096);
-        for offset in (first..self.size_bytes.saturating_sub(1)).step_by(4096) {
+        for offset in (first..self.used_bytes.saturating_sub(1)).step_by(4096) {
             // SAFETY: inside the object, before its last byte.
             let byte = unsafe { self.address.add(offset as usize) };
             // SAFETY: as above.
@@ -128,13 +163,13 @@ impl Object {
 
     #[inline]
     fn write_stamp(&self) {
-        if self.size_bytes >= 8 {
+        if self.used_bytes >= 8 {
             // SAFETY: the block has at least eight bytes.
             unsafe { self.address.cast::<u64>().write_unaligned(self.word()) };
         }
         // SAFETY: the block has at least one byte.
-        let last = unsafe { self.address.add(self.size_bytes as usize - 1) };
-        if self.size_bytes != 8 {
+        let last = unsafe { self.address.add(self.used_bytes as usize - 1) };
+        if self.used_bytes != 8 {
             // SAFETY: the last byte of the block.
             unsafe { last.write_volatile(self.last_byte()) };
         }
@@ -152,13 +187,13 @@ impl Object {
             return;
         }
         let mut sound = true;
-        if self.size_bytes >= 8 {
+        if self.used_bytes >= 8 {
             // SAFETY: the block has at least eight bytes and was stamped.
             sound &= unsafe { self.address.cast::<u64>().read_unaligned() } == self.word();
         }
-        if self.size_bytes != 8 {
+        if self.used_bytes != 8 {
             // SAFETY: the last byte of the block.
-            let last = unsafe { self.address.add(self.size_bytes as usize - 1) };
+            let last = unsafe { self.address.add(self.used_bytes as usize - 1) };
             // SAFETY: as above.
             sound &= unsafe { last.read_volatile() } == self.last_byte();
         }
@@ -171,4 +206,52 @@ impl Object {
 pub(super) fn stamp(place: u64, size_bytes: u32) -> u32 {
     let mixed = (place ^ u64::from(size_bytes) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Changes one byte of an object of at least 26.
+    fn damage(object: &Object, place: usize) {
+        assert!(place < 26);
+        // SAFETY: inside the object.
+        let byte = unsafe { object.address().add(place) };
+        // SAFETY: as above; nothing else names the object.
+        let byte = unsafe { &mut *byte };
+        *byte = !*byte;
+    }
+
+    #[test]
+    fn content_is_checked_where_the_used_part_ends() {
+        for place in [0, 7, 24] {
+            let mut tally = Tally::default();
+            let object = Object::allocate_part(100, 25, 77, &mut tally);
+            object.write_from(0);
+            damage(&object, place);
+            object.free(&mut tally);
+            assert_eq!((tally.damaged, tally.checksum), (1, 77), "byte {place}");
+        }
+        let mut tally = Tally::default();
+        let mut object = Object::allocate_part(100, 25, 77, &mut tally);
+        // What lies behind is not used.
+        damage(&object, 25);
+        for (size_bytes, used_bytes) in [(3000, 3000), (50, 8), (400, 100)] {
+            object.resize_part(size_bytes, used_bytes, &mut tally);
+            object.write_from(0);
+        }
+        object.free(&mut tally);
+        assert_eq!((tally.damaged, tally.failed, tally.checksum), (0, 0, 77));
+    }
+
+    #[test]
+    fn what_got_no_memory_is_not_called_damaged_when_it_gets_some() {
+        let mut tally = Tally::default();
+        let mut object = Object { address: std::ptr::null_mut(), used_bytes: 100, stamp: 5 };
+        object.write_from(0);
+        object.resize(50, &mut tally);
+        assert!(object.is_some());
+        object.free(&mut tally);
+        assert_eq!((tally.damaged, tally.checksum), (0, 5));
+    }
 }

@@ -101,8 +101,8 @@ impl Workload for Grow {
         let start = Instant::now();
         for turn in 0..parameters.ops {
             let mut vector = Object::allocate(4096, stamp(turn, 4096), &mut tally);
-            while vector.size_bytes() < largest && tally.failed == 0 {
-                let was = vector.size_bytes();
+            while vector.used_bytes() < largest && tally.failed == 0 {
+                let was = vector.used_bytes();
                 vector.resize(was.saturating_add(was / 2).min(largest), &mut tally);
                 vector.touch_pages_from(was);
                 ops += 1;

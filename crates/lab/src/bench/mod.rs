@@ -187,6 +187,14 @@ pub(crate) trait Workload: Sync {
     fn memory(&self) -> Memory {
         Memory::Peak
     }
+    /// The parts it has with these parameters, in words, by the figure of [`Outcome::more`] that
+    /// tells the time of each: a report on one case alone has a note of each.
+    ///
+    /// # Errors
+    /// When a parameter is no number.
+    fn parts(&self, _parameters: &Parameters) -> anyhow::Result<IndexMap<String, String>> {
+        Ok(IndexMap::new())
+    }
     /// Runs it once in this process, on this process's `malloc`.
     ///
     /// # Errors
@@ -244,6 +252,7 @@ mod pareto;
 mod phases;
 mod pools;
 mod producer_consumer;
+mod random_phases;
 mod rnbench;
 mod script;
 mod server;
@@ -272,6 +281,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Workload(&idle::IdleThreads),
     Entry::Workload(&drain::Drain),
     Entry::Workload(&phases::Phases),
+    Entry::Workload(&random_phases::RandomPhases),
     Entry::Workload(&server::Server),
     Entry::Workload(&misuse::Misuse),
     Entry::Study(&tlsf::Tlsf),

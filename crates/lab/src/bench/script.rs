@@ -78,7 +78,7 @@ pub(super) fn execute_counted(
     for (at, step) in steps.iter().enumerate() {
         let slot = &mut slots[step.slot as usize];
         let old = std::mem::replace(slot, Object::NONE);
-        gained += i64::from(step.size_bytes) - i64::from(old.size_bytes());
+        gained += i64::from(step.size_bytes) - i64::from(old.used_bytes());
         if old.is_some() {
             old.free(tally);
         }

@@ -6,14 +6,16 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
+use indexmap::IndexMap;
 
 use super::compare::{bundled_traces, trace_case};
 use super::contesting::ContestArgs;
-use crate::bench::{self, Entry, Parameters, best_peer, callgrind, domain, flame};
+use crate::bench::{self, Entry, Parameters, Workload, best_peer, callgrind, domain, flame};
 use crate::contest::{Case, Looks, Work};
 use crate::machine::Machine;
 use crate::output::table;
 use crate::replay::{Mode, Touch};
+use crate::report::{Report, Row};
 use crate::within::within;
 use seeds::Seeds;
 
@@ -159,7 +161,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     None => count(&args, name, parameters),
                 };
             }
-            contest(&args, name, cases)
+            contest(&args, workload, cases)
         }
     }
 }
@@ -169,7 +171,16 @@ const ONE_RUN: &str = "--callgrind and --flame look at one run: they take one nu
     --threads, one of --seeds, and no --reference, --rounds, --seconds or --assert";
 
 /// One workload on every subject, with each of the parameters.
-fn contest(args: &Args, name: &str, parameters: Vec<Parameters>) -> anyhow::Result<()> {
+fn contest(
+    args: &Args,
+    workload: &dyn Workload,
+    parameters: Vec<Parameters>,
+) -> anyhow::Result<()> {
+    let name = workload.name();
+    let parts = match &parameters[..] {
+        [alone] => workload.parts(alone)?,
+        _ => IndexMap::new(),
+    };
     let case = |parameters: Parameters| {
         let seed = parameters.seed;
         let mut case = case(name, parameters, &[]);
@@ -179,7 +190,21 @@ fn contest(args: &Args, name: &str, parameters: Vec<Parameters>) -> anyhow::Resu
         case
     };
     let cases = parameters.into_iter().map(case).collect();
-    args.contest.hold(&format!("bench {name}"), cases, Looks::default())
+    let tell = |report: &mut Report| tell_parts(report, &parts);
+    args.contest.hold_and(&format!("bench {name}"), cases, Looks::default(), tell).map(drop)
+}
+
+/// A note for each part of a workload: what it is, and the time that every subject took for it.
+fn tell_parts(report: &mut Report, parts: &IndexMap<String, String>) {
+    for (figure, words) in parts {
+        let is_measured =
+            |row: &&Row| !matches!(row.figures["role"].as_str(), Some("again" | "planted"));
+        let times = report.rows.iter().filter(is_measured).filter_map(|row| {
+            Some(format!("{} {}", row.subject, table::figure(figure, row.number(figure)?)))
+        });
+        let times: Vec<String> = times.collect();
+        report.notes.push(format!("{words}: {}", times.join(", ")));
+    }
 }
 
 /// Instructions of one workload on every subject.

@@ -1,0 +1,312 @@
+//! Writes down what one thread does in the phases of a program.
+
+use std::ops::Range;
+
+use super::program::{FULL_PERCENT, Kind, Pattern, Phase};
+use crate::bench::script::Step;
+
+/// A phase may take as long as writing so many times what may be live.
+const WORK_TIMES: u64 = 5;
+
+/// Objects of a burst.
+const BURST: (usize, usize) = (50, 250);
+
+/// A vector begins with this part of the size that it grows to.
+const VECTOR_BEGINS: u32 = 16;
+
+/// One vector in so many is kept.
+const VECTORS_KEPT: usize = 4;
+
+/// The operations of one thread. A step upon an object gives it a new size where its phase
+/// [resizes](Kind::resizes).
+pub(super) struct Script {
+    pub(super) steps: Vec<Step>,
+    pub(super) parts: Vec<Part>,
+    /// How many slots they need.
+    pub(super) slots: usize,
+}
+
+/// What a phase is of a script.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// Its steps.
+    pub(super) steps: Range<usize>,
+    /// Live at its end, bytes.
+    pub(super) live_bytes: u64,
+    /// Most that was live meanwhile, bytes.
+    pub(super) peak_bytes: u64,
+}
+
+impl Script {
+    /// Of a thread that may hold `top_bytes`, and one object more, and does at most `ops` operations
+    /// that allocate in a phase.
+    pub(super) fn write(
+        program: &[Phase],
+        random: fastrand::Rng,
+        ops: u64,
+        top_bytes: u64,
+    ) -> Self {
+        let mut author = Author { random, top_bytes, ..Author::default() };
+        let mut parts = Vec::with_capacity(program.len());
+        for phase in program {
+            let begin = author.steps.len();
+            author.peak_bytes = author.live_bytes;
+            author.ops_left = ops;
+            author.work_left_bytes = WORK_TIMES * top_bytes;
+            author.write_phase(phase);
+            parts.push(Part {
+                steps: begin..author.steps.len(),
+                live_bytes: author.live_bytes,
+                peak_bytes: author.peak_bytes,
+            });
+        }
+        Self { steps: author.steps, parts, slots: author.sizes.len() }
+    }
+}
+
+#[derive(Default)]
+struct Author {
+    random: fastrand::Rng,
+    top_bytes: u64,
+    steps: Vec<Step>,
+    /// Size of what each slot holds, 0 when empty.
+    sizes: Vec<u32>,
+    /// The step by which each slot was filled.
+    births: Vec<usize>,
+    /// The slots that hold something, and the others.
+    full: Vec<u32>,
+    empty: Vec<u32>,
+    live_bytes: u64,
+    peak_bytes: u64,
+    ops_left: u64,
+    work_left_bytes: u64,
+}
+
+impl Author {
+    fn write_phase(&mut self, phase: &Phase) {
+        match phase.kind {
+            Kind::Grow { percent } => self.grow(phase, self.top_bytes * percent / 100),
+            Kind::Free { percent, pattern } => self.free(percent, pattern),
+            Kind::Replace | Kind::Realloc => self.change(phase),
+            Kind::Vectors => self.grow_vectors(phase),
+            Kind::Bursts => self.burst(phase),
+        }
+    }
+
+    fn grow(&mut self, phase: &Phase, target_bytes: u64) {
+        // Memory that grows is bounded by its target: of small objects too there shall be many.
+        self.work_left_bytes = u64::MAX;
+        while let Some(size_bytes) = self.next_size(phase) {
+            if self.live_bytes > 0 && self.live_bytes + u64::from(size_bytes) > target_bytes {
+                break;
+            }
+            self.allocate(size_bytes);
+        }
+    }
+
+    fn free(&mut self, percent: usize, pattern: Pattern) {
+        let mut oldest_first = std::mem::take(&mut self.full);
+        oldest_first.sort_unstable_by_key(|&slot| self.births[slot as usize]);
+        for nth in pattern.choose(oldest_first.len(), percent, &mut self.random) {
+            self.step(oldest_first[nth], 0);
+        }
+        oldest_first.retain(|&slot| self.sizes[slot as usize] > 0);
+        self.full = oldest_first;
+    }
+
+    /// Replaces or resizes random objects. Where the new ones are larger, random others go.
+    fn change(&mut self, phase: &Phase) {
+        while !self.full.is_empty() {
+            let Some(size_bytes) = self.next_size(phase) else { break };
+            let slot = self.full[self.random.usize(0..self.full.len())];
+            if !phase.kind.resizes() {
+                self.births[slot as usize] = self.steps.len();
+            }
+            self.step(slot, size_bytes);
+            while self.live_bytes > self.full_bytes() {
+                let at = self.random.usize(0..self.full.len());
+                let slot = self.full.swap_remove(at);
+                self.step(slot, 0);
+            }
+        }
+    }
+
+    fn grow_vectors(&mut self, phase: &Phase) {
+        for nth in 0.. {
+            let end_bytes = phase.sizes.size_bytes(&mut self.random);
+            let mut size_bytes = (end_bytes / VECTOR_BEGINS).max(16).min(end_bytes);
+            if !self.can_pay(phase, size_bytes) {
+                break;
+            }
+            let slot = self.allocate(size_bytes);
+            while size_bytes < end_bytes && self.can_pay(phase, size_bytes) {
+                size_bytes = (size_bytes + size_bytes / 2).min(end_bytes);
+                self.step(slot, size_bytes);
+            }
+            if nth % VECTORS_KEPT != 0 || self.live_bytes > self.full_bytes() {
+                self.full.pop();
+                self.step(slot, 0);
+            }
+        }
+    }
+
+    fn burst(&mut self, phase: &Phase) {
+        let kept = self.full.len();
+        while self.ops_left > 0 && self.work_left_bytes > 0 {
+            for _ in 0..self.random.usize(BURST.0..=BURST.1) {
+                let Some(size_bytes) = self.next_size(phase) else { break };
+                self.allocate(size_bytes);
+                if self.live_bytes > self.top_bytes {
+                    break;
+                }
+            }
+            for slot in self.full.split_off(kept) {
+                self.step(slot, 0);
+            }
+        }
+    }
+
+    /// The size of the next object of the phase, unless that has done its work.
+    fn next_size(&mut self, phase: &Phase) -> Option<u32> {
+        let size_bytes = phase.sizes.size_bytes(&mut self.random);
+        self.can_pay(phase, size_bytes).then_some(size_bytes)
+    }
+
+    /// Takes the work for such an object from what the phase may do; whether there was any left.
+    fn can_pay(&mut self, phase: &Phase, size_bytes: u32) -> bool {
+        if self.ops_left == 0 || self.work_left_bytes == 0 {
+            return false;
+        }
+        self.ops_left -= 1;
+        let cost_bytes = phase.written.cost_bytes(size_bytes);
+        self.work_left_bytes = self.work_left_bytes.saturating_sub(cost_bytes);
+        true
+    }
+
+    /// Fills an empty slot, which becomes the last of `full`.
+    fn allocate(&mut self, size_bytes: u32) -> u32 {
+        let slot = self.empty.pop().unwrap_or_else(|| {
+            self.sizes.push(0);
+            self.births.push(0);
+            self.sizes.len() as u32 - 1
+        });
+        self.births[slot as usize] = self.steps.len();
+        self.full.push(slot);
+        self.step(slot, size_bytes);
+        slot
+    }
+
+    /// Writes a step; a slot that is emptied has been taken from `full`.
+    fn step(&mut self, slot: u32, size_bytes: u32) {
+        let was_bytes = std::mem::replace(&mut self.sizes[slot as usize], size_bytes);
+        self.live_bytes = self.live_bytes - u64::from(was_bytes) + u64::from(size_bytes);
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+        if size_bytes == 0 {
+            self.empty.push(slot);
+        }
+        self.steps.push(Step { slot, size_bytes });
+    }
+
+    /// What stays live is not more than that.
+    fn full_bytes(&self) -> u64 {
+        self.top_bytes * FULL_PERCENT / 100
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::program::{LARGEST_BYTES, draw};
+    use super::*;
+
+    const TOP_BYTES: u64 = 8 << 20;
+
+    fn script(seed: u64, ops: u64) -> (Vec<Phase>, Script) {
+        let program = draw(seed, 8);
+        let random = fastrand::Rng::with_seed(seed);
+        let script = Script::write(&program, random, ops, TOP_BYTES);
+        (program, script)
+    }
+
+    /// What the steps of a script do to its slots, phase by phase: objects before and after.
+    fn played(script: &Script) -> Vec<[Vec<u32>; 2]> {
+        let mut held = vec![0; script.slots];
+        let mut live = 0;
+        let played = script.parts.iter().map(|part| {
+            let before = held.clone();
+            let mut peak = live;
+            for step in &script.steps[part.steps.clone()] {
+                let was = std::mem::replace(&mut held[step.slot as usize], step.size_bytes);
+                assert!(was > 0 || step.size_bytes > 0, "an empty slot is emptied");
+                live = live - u64::from(was) + u64::from(step.size_bytes);
+                peak = peak.max(live);
+            }
+            assert_eq!((part.live_bytes, part.peak_bytes), (live, peak));
+            [before, held.clone()]
+        });
+        played.collect()
+    }
+
+    #[test]
+    fn live_memory_stays_within_its_bounds_and_work_within_its_own() {
+        for seed in 1..=200 {
+            let (program, script) = script(seed, 20_000);
+            played(&script);
+            for (phase, part) in program.iter().zip(&script.parts) {
+                let most = TOP_BYTES + u64::from(LARGEST_BYTES);
+                assert!(part.peak_bytes <= most, "seed {seed}, {phase}: {part:?}");
+                let stays = TOP_BYTES * FULL_PERCENT / 100;
+                assert!(part.live_bytes <= stays, "seed {seed}, {phase}: {part:?}");
+            }
+            // What has been allocated is freed once.
+            assert!(script.steps.len() <= 2 * 8 * 20_000, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn phases_do_what_they_are_called() {
+        let objects = |slots: &Vec<u32>| slots.iter().filter(|&&bytes| bytes > 0).count();
+        for seed in 1..=100 {
+            let (program, script) = script(seed, 100_000);
+            for (phase, [before, after]) in program.iter().zip(played(&script)) {
+                let (had, has) = (objects(&before), objects(&after));
+                let live: u64 = after.iter().copied().map(u64::from).sum();
+                let told = format!("seed {seed}, {phase}: {had} objects, then {has}");
+                match phase.kind {
+                    Kind::Grow { percent } => {
+                        let next = live + u64::from(phase.sizes.high);
+                        let full = next > TOP_BYTES * percent / 100;
+                        assert!(full || has >= 100_000, "{told}");
+                    }
+                    Kind::Free { percent, .. } => {
+                        assert_eq!(had - has, had * percent / 100, "{told}");
+                    }
+                    Kind::Replace | Kind::Realloc => assert!(has <= had, "{told}"),
+                    Kind::Vectors => assert!(has >= had, "{told}"),
+                    Kind::Bursts => assert!(before == after, "{told}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_oldest_are_those_that_were_there_first() {
+        let phase = |kind| Phase { kind, ..draw(1, 1)[0] };
+        let program = [
+            Kind::Grow { percent: 50 },
+            Kind::Replace,
+            Kind::Free { percent: 50, pattern: Pattern::Oldest },
+        ]
+        .map(phase);
+        let script = Script::write(&program, fastrand::Rng::with_seed(1), 3000, TOP_BYTES);
+        let mut births = vec![0; script.slots];
+        let mut freed = Vec::new();
+        for (place, step) in script.steps.iter().enumerate() {
+            if step.size_bytes > 0 {
+                births[step.slot as usize] = place;
+            } else if script.parts[2].steps.contains(&place) {
+                freed.push(births[step.slot as usize]);
+            }
+        }
+        assert!(freed.len() > 10 && freed.is_sorted(), "{freed:?}");
+    }
+}
