@@ -316,7 +316,10 @@ mod tests {
             let subject = Subject { kind: Kind::Store { pool, codec: "zstd" }, threads };
             let outcome = subject.measure(&pages, &order, true).expect("a run");
             let stats = outcome.stats.expect("of a store");
-            assert_eq!((stats.same_filled_pages, stats.sharing_pages), (1, 1));
+            assert_eq!(stats.same_filled_pages, 1);
+            // Two threads that put the same page at the same moment do not find each other's.
+            let least_sharing = usize::from(threads == 1);
+            assert!((least_sharing..=1).contains(&stats.sharing_pages), "{stats:?}");
         }
     }
 }
