@@ -2,16 +2,17 @@
 # Records the bundled traces anew. Usage: traces/make.sh [NAME…]   (see README.md)
 # Needs `cargo build --release` done, and the programs recorded; one that is missing is skipped.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 hectare=${HECTARE:-$PWD/target/release/hectare}
 traces=$PWD/traces
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+failed=0
 
 record() { # NAME CMD…: times to 1 µs, which is all that the order and the paced mode need
     local name=$1; shift
     command -v "$1" >/dev/null || { echo "skipped: $name ($1 is not installed)"; return; }
-    "$hectare" record --tick-ns 1000 -o "$traces/$name.hxt" -- "$@" >"$work/$name.out"
+    "$hectare" record --tick-ns 1000 -o "$traces/$name.hxt" -- "$@" >"$work/$name.out" || failed=1
 }
 
 python-ast() { # an interpreter: Python parses one of its own modules and prints the tree
@@ -124,5 +125,9 @@ large-blocks() { # large blocks: contexts and windows of megabytes, made and fre
 
 all=(python-ast compiler key-value database linker python-http javascript symbols large-blocks)
 [ $# -gt 0 ] || set -- "${all[@]}"
+for name in "$@"; do
+    [[ " ${all[*]} " == *" $name "* ]] || { echo "there is no $name; there are: ${all[*]}" >&2; exit 2; }
+done
 for name in "$@"; do "$name"; done
 ls -l "$traces"/*.hxt
+[ "$failed" -eq 0 ]
