@@ -1,13 +1,24 @@
-//! What is read whole: records, and files of events.
+//! What is read from its beginning: records, files of events, content to be stored.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-/// What stands in a file, or comes through a pipe until its end. A pipe is told, since that takes as
-/// long as whoever writes into it.
+/// Opens it. That it is a pipe is said, since that takes as long as whoever writes into it.
+///
+/// # Errors
+/// When it cannot be opened; the path is in the message.
+pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
+    if fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
+        eprintln!("reading {}, a pipe, to its end …", path.display());
+    }
+    File::open(path).with_context(|| path.display().to_string())
+}
+
+/// All that stands in a file, or comes through a pipe.
 ///
 /// # Errors
 /// When it cannot be read, or is neither: a device need not have an end. The path is in the message.
@@ -15,8 +26,7 @@ pub(crate) fn whole(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = || path.display().to_string();
     let kind = fs::metadata(path).with_context(name)?.file_type();
     ensure!(kind.is_file() || kind.is_fifo(), "{}: this is neither a file nor a pipe", name());
-    if kind.is_fifo() {
-        eprintln!("reading {}, a pipe, to its end …", name());
-    }
-    fs::read(path).with_context(name)
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).with_context(name)?;
+    Ok(bytes)
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
+use crate::input;
 use crate::machine::page_bytes;
 use crate::within::within;
 
@@ -65,8 +66,9 @@ impl Sources {
         for path in &self.file {
             // No more than is stored: a device may have no end.
             let mut bytes = Vec::new();
-            File::open(path)
-                .and_then(|file| file.take((self.limit_mib << 20) as u64).read_to_end(&mut bytes))
+            input::open(path)?
+                .take((self.limit_mib << 20) as u64)
+                .read_to_end(&mut bytes)
                 .with_context(|| format!("reading {}", path.display()))?;
             bytes.chunks_exact(page_bytes() as usize).for_each(&mut add);
         }

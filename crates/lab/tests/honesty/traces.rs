@@ -167,6 +167,10 @@ fn what_is_no_file_is_told_and_not_waited_for() {
         assert_eq!(code, Some(1), "{told}");
         assert!(told.contains("is no regular file"), "{told}");
     }
+    // Who reads a pipe says so before it waits.
+    let waiting = ["-k", "1", "1", HECTARE, "store", "--file", &pipe];
+    let output = Command::new("timeout").args(waiting).output().unwrap();
+    assert!(stderr(&output).contains("pipe, a pipe, to its end"), "{}", stderr(&output));
     for verb in ["report", "swap"] {
         let (code, told) = within_seconds(&[verb, "/dev/zero"]);
         assert_eq!(code, Some(1), "{told}");
