@@ -78,8 +78,9 @@ impl Workload for Phases {
             resident_sum += resident_bytes()?.saturating_sub(baseline_bytes);
             live_sum += live;
         }
-        let mut outcome = team::finish(steps.len() as u64, ns, window.close()?, tally)?;
+        let window = window.close()?;
         drain(&mut slots, &mut tally);
+        let mut outcome = team::finish(steps.len() as u64, ns, window, tally)?;
         outcome.live_peak_bytes = live_bytes;
         let ratio = resident_sum as f64 / live_sum.max(1) as f64;
         outcome.more.insert("resident_over_live_ratio".to_owned(), ratio);
@@ -177,5 +178,22 @@ impl Server {
         self.live -= u64::from(std::mem::take(&mut self.sizes[slot as usize]));
         self.empty.push(slot);
         self.steps.push(Step { slot, size_bytes: 0 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::stamp;
+    use super::*;
+
+    #[test]
+    fn what_is_live_at_the_end_is_checked_too() {
+        let parameters = Parameters { ops: 500, ..Phases.defaults().with("mib", 2) };
+        let outcome = Phases.run(&parameters).unwrap();
+        let (steps, ..) = script(&parameters, 2 << 20, 8);
+        let allocated = steps.iter().enumerate().filter(|(_, step)| step.size_bytes > 0);
+        let stamps: u64 =
+            allocated.map(|(place, step)| u64::from(stamp(place as u64, step.size_bytes))).sum();
+        assert_eq!(outcome.checksum, stamps);
     }
 }
