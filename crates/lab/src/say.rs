@@ -65,7 +65,8 @@ pub(crate) fn in_one_line(text: &str) -> Cow<'_, str> {
     without(text, char::is_control)
 }
 
-fn shown(text: &str) -> Cow<'_, str> {
+/// A text of several lines by rule 3.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     without(text, |c| c.is_control() && c != '\n' && c != '\t')
 }
 

@@ -12,6 +12,7 @@ use minijinja::{Environment, Value, context};
 
 use crate::output::table;
 use crate::report::Report;
+use crate::say::shown;
 
 const TEMPLATE: &str = include_str!("html/report.html.j2");
 
@@ -64,7 +65,7 @@ pub(crate) fn page(reports: &[Report]) -> anyhow::Result<String> {
         }
         page = draw(&reports)?;
     }
-    Ok(page)
+    Ok(shown(&page).into_owned())
 }
 
 fn draw(reports: &[Report]) -> anyhow::Result<String> {
@@ -150,7 +151,7 @@ mod tests {
         let mut report = Report::new("compare");
         report.parameter("reference", "system");
         for workload in ["redis", "all"] {
-            for (name, factor) in [("hectare", 0.8), ("system", 1.0), ("je<malloc>", 0.9)] {
+            for (name, factor) in [("hectare", 0.8), ("system", 1.0), ("je<malloc>\u{1b}", 0.9)] {
                 let mut row = Row::new(name, workload)
                     .with("role", "subject")
                     .with("time_ns", 1e6 * factor)
@@ -180,6 +181,7 @@ mod tests {
         let page = page(&[report()]).unwrap();
         assert!(page.trim_end().ends_with("</html>"));
         assert!(page.contains("je&lt;malloc&gt;") && !page.contains("je<malloc>"));
+        assert!(page.contains(r"&gt;\u{1b}") && !page.contains('\u{1b}'));
         assert!(page.contains("<svg") && page.len() < 2_000_000);
         for outside in ["http://", "https://", "<script src", "<link", "@import", "NaN"] {
             let at = page.replace("http://www.w3.org/2000/svg", "");

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::report::{Report, Row, Series};
+use crate::say::in_one_line;
 
 /// Colours that can be told apart in light and dark, by everyone (after Okabe and Ito).
 const COLOURS: [&str; 13] = [
@@ -86,7 +87,7 @@ pub(super) fn svg(report: &Report) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+    in_one_line(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
 /// Figures that are drawn as bars where rows have them.
