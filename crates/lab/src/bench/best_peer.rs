@@ -78,7 +78,7 @@ fn has_role(row: &Row, role: &str) -> bool {
 pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
     let mut report = Report::new("bench all");
     for file in files {
-        let text = std::fs::read(file).with_context(|| file.display().to_string())?;
+        let text = crate::input::whole(file)?;
         let part: Report = serde_json::from_slice(&text)
             .with_context(|| format!("{} is no record of hectare", file.display()))?;
         anyhow::ensure!(

@@ -163,16 +163,21 @@ fn what_is_no_file_is_told_and_not_waited_for() {
             assert!(told.contains("regular file"), "{verb:?}: {told}");
         }
         let library = format!("x={path}");
-        let (code, told) = within_seconds(&["run", "-a", &library, "--", "true"]);
-        assert_eq!(code, Some(1), "{told}");
-        assert!(told.contains("is no regular file"), "{told}");
+        for verb in [
+            &["run", "-a", &library, "--", "true"][..],
+            &["tlsf", "space", "--ops", "1", "--seeds", "1", "--library", path],
+        ] {
+            let (code, told) = within_seconds(verb);
+            assert_eq!(code, Some(1), "{told}");
+            assert!(told.contains("is no regular file"), "{told}");
+        }
     }
     // Who reads a pipe says so before it waits.
     let waiting = ["-k", "1", "1", HECTARE, "store", "--file", &pipe];
     let output = Command::new("timeout").args(waiting).output().unwrap();
     assert!(stderr(&output).contains("pipe, a pipe, to its end"), "{}", stderr(&output));
-    for verb in ["report", "swap"] {
-        let (code, told) = within_seconds(&[verb, "/dev/zero"]);
+    for verb in [&["report"][..], &["swap"], &["bench", "all", "--from"]] {
+        let (code, told) = within_seconds(&[verb, &["/dev/zero"]].concat());
         assert_eq!(code, Some(1), "{told}");
         assert!(told.contains("/dev/zero: this is neither a file nor a pipe"), "{told}");
     }

@@ -55,6 +55,8 @@ impl Library {
     pub(crate) fn load(path: &Path) -> anyhow::Result<Self> {
         // Without a slash in it the loader would look for the name elsewhere.
         let path = &path.canonicalize().with_context(|| format!("--library {}", path.display()))?;
+        // The loader would wait for whoever writes into a pipe.
+        ensure!(path.is_file(), "--library {}: this is no regular file", path.display());
         let file = CString::new(path.as_os_str().as_encoded_bytes())?;
         // SAFETY: runs the library's initialisers: the user asked for it.
         let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
