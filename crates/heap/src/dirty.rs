@@ -6,8 +6,8 @@
 //!
 //! Invariants
 //! 1. Each noted run is one of free frames, as long as it can be, of more than [`SHORT_FRAMES`].
-//! 2. If fewer than [`NOTED`] are noted, it is all there are, but for those that had no room when
-//!    they came and have not changed since.
+//! 2. No run that is not noted is longer than `longest_unnoted`: those that had no room when they came, or made
+//!    room, and have not changed since.
 
 use hectare_base::align::{align_down, align_up};
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
@@ -19,6 +19,11 @@ const NOTED: usize = 64;
 
 /// Runs up to so many frames are not noted: no request for a run is as short.
 const SHORT_FRAMES: usize = MAX_SMALL_BYTES / FRAME_BYTES;
+
+/// All runs are walked over when one in so many of them, and at least [`GONE`], have gone from the notes since the
+/// last time: so each run that is taken pays for so many steps at most.
+const STEPS_EACH: usize = 32;
+const GONE: usize = NOTED / 4;
 
 /// A run of free frames: its length in the upper half, its first frame in the lower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,12 +53,17 @@ pub(crate) struct DirtyFrames {
     frames: Bitset<'static>,
     notes: [Note; NOTED],
     len: usize,
+    longest_unnoted: usize,
+    /// How many runs there were when they were walked over last, and how many notes have gone since.
+    walked: usize,
+    gone: usize,
 }
 
 impl DirtyFrames {
     /// Over an allocator without free frames.
     pub(crate) fn new(frames: Bitset<'static>) -> Self {
-        Self { frames, notes: [Note(0); NOTED], len: 0 }
+        let notes = [Note(0); NOTED];
+        Self { frames, notes, len: 0, longest_unnoted: 0, walked: 0, gone: 0 }
     }
 
     /// How many there are.
@@ -88,16 +98,27 @@ impl DirtyFrames {
 
     /// Takes `frames` frames at a multiple of `align` out of the shortest run that has as many.
     pub(crate) fn take_best(&mut self, frames: usize, align: usize) -> Option<FrameId> {
+        if frames <= SHORT_FRAMES {
+            return self.take_lowest(frames, align);
+        }
+        let mut best = self.best(frames, align);
+        if best.is_none() && frames <= self.longest_unnoted {
+            if self.gone >= GONE.max(self.walked / STEPS_EACH) {
+                self.note_all();
+                best = self.best(frames, align);
+            } else if self.len == NOTED {
+                return self.take_lowest(frames, align);
+            }
+        }
+        best.filter(|&first| self.take_at(first, frames))
+    }
+
+    /// Where `frames` frames at a multiple of `align` begin in the shortest noted run that has as many.
+    #[inline(never)]
+    fn best(&self, frames: usize, align: usize) -> Option<FrameId> {
         let first = |note: &Note| align_up(note.start(), align);
         let fits = |note: &&Note| first(note) + frames <= note.end();
-        match self.notes[..self.len].iter().filter(fits).min() {
-            Some(best) => {
-                let first = FrameId(first(best));
-                self.take_at(first, frames).then_some(first)
-            }
-            None if self.len == NOTED || frames <= SHORT_FRAMES => self.take_lowest(frames, align),
-            None => None,
-        }
+        self.notes[..self.len].iter().filter(fits).min().map(|note| FrameId(first(note)))
     }
 
     /// Takes `frames` frames at a multiple of as many out of the last of the noted runs that has such.
@@ -142,6 +163,7 @@ impl DirtyFrames {
             let note = self.notes[at];
             if note.start() < end && start < note.end() {
                 self.len -= 1;
+                self.gone += 1;
                 self.notes[at] = self.notes[self.len];
                 dropped = Some(note);
             } else {
@@ -152,18 +174,35 @@ impl DirtyFrames {
     }
 
     /// Notes a run, in place of the shortest if there is no room.
+    #[inline(never)]
     fn note(&mut self, start: usize, end: usize) {
         if end - start <= SHORT_FRAMES {
             return;
         }
-        let note = Note::new(start, end - start);
+        let mut note = Note::new(start, end - start);
         if let Some(free) = self.notes.get_mut(self.len) {
             *free = note;
             self.len += 1;
-        } else if let Some(shortest) = self.notes.iter_mut().min()
+            return;
+        }
+        if let Some(shortest) = self.notes.iter_mut().min()
             && *shortest < note
         {
-            *shortest = note;
+            core::mem::swap(shortest, &mut note);
+        }
+        self.longest_unnoted = self.longest_unnoted.max(note.length());
+    }
+
+    /// Notes the longest of all runs anew.
+    #[cold]
+    #[inline(never)]
+    fn note_all(&mut self) {
+        (self.len, self.longest_unnoted, self.walked, self.gone) = (0, 0, 0, 0);
+        let mut from = FrameId(0);
+        while let Some((first, length)) = self.frames.next_free_run(from) {
+            from = FrameId(first.0 + length);
+            self.note(first.0, from.0);
+            self.walked += 1;
         }
     }
 
@@ -182,6 +221,12 @@ impl DirtyFrames {
             assert_eq!(self.frames.next_free_run(run.0), Some(run), "a note");
             assert_eq!(self.frames.previous_free_run(FrameId(note.end())), Some(run), "a note");
             assert!(run.1 > SHORT_FRAMES);
+        }
+        let mut from = FrameId(0);
+        while let Some((first, length)) = self.frames.next_free_run(from) {
+            let is_noted = self.notes[..self.len].contains(&Note::new(first.0, length));
+            assert!(is_noted || length <= self.longest_unnoted.max(SHORT_FRAMES), "not noted");
+            from = FrameId(first.0 + length);
         }
     }
 }
@@ -271,5 +316,23 @@ mod tests {
             dirty.validate();
         }
         assert!(fitted > 1000, "{fitted}");
+    }
+
+    /// Of more runs than are noted each is found, when those before it have been taken.
+    #[test]
+    fn what_had_no_room_is_found_later() {
+        const RUNS: usize = 5 * NOTED;
+        let mut dirty = {
+            let words = vec![0; Bitset::metadata_words(RUNS * 32)].leak();
+            DirtyFrames::new(Bitset::new(RUNS * 32, words).expect("enough words"))
+        };
+        for run in 0..RUNS {
+            dirty.give(FrameId(run * 32), 30);
+        }
+        for taken in 0..RUNS {
+            assert!(dirty.take_best(30, 16).is_some(), "after {taken}");
+            dirty.validate();
+        }
+        assert_eq!(dirty.take_best(30, 16), None);
     }
 }
