@@ -123,9 +123,9 @@ impl ClassId {
         if self.is_small() { SLAB_BYTES / self.object_bytes() } else { 0 }
     }
 
-    /// Whether an object has pages of its own that a program may never touch: it is above 8 KiB.
+    /// Whether an object has pages of its own that a program may never touch: it is 8 KiB or longer.
     pub(crate) const fn is_of_pages(self) -> bool {
-        self.object_bytes() > SLAB_BYTES / 8
+        self.object_bytes() >= SLAB_BYTES / 8
     }
 
     /// Whether it is one of [`SHARING_LINES`](Self::SHARING_LINES).

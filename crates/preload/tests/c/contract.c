@@ -587,6 +587,21 @@ static void untouched_blocks_hold_nothing(void) {
     }
 }
 
+/* Buffers of which a byte is written: each lies in pages of its own, and one of them is enough. */
+static void buffers_hold_what_is_written(void) {
+    enum { COUNT = 4000 };
+    static char *all[COUNT];
+    static const size_t sizes[] = {7500, 20000, 40000};
+    for (int size = 0; size < 3; size++) {
+        size_t start = resident_bytes();
+        for (int i = 0; i < COUNT; i++) *(all[i] = malloc(sizes[size])) = 1;
+        size_t end = resident_bytes();
+        CHECK(end < start + (size_t)COUNT * 4096 + 8000000, "%zu bytes, %zu with those of %zu bytes", start, end, sizes[size]);
+        for (int i = 0; i < COUNT; i++) free(all[i]);
+        malloc_trim(0);
+    }
+}
+
 /* Freed in random order, so that each page keeps an object nearly to the end: then the calls that
    free must see to what is left, for none comes after them. */
 static void a_peak_goes_back(void) {
@@ -627,6 +642,7 @@ int main(int argc, char **argv) {
         CASE(mallinfo2_is_true), CASE(mallinfo2_is_exact), CASE(mallinfo_agrees), CASE(malloc_info_is_true),
         CASE(malloc_info_prints), CASE(malloc_stats_prints), CASE(statistics_of_many_threads), CASE(malloc_trim_gives_back),
         CASE(a_peak_goes_back), CASE(untouched_blocks_hold_nothing),
+        CASE(buffers_hold_what_is_written),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

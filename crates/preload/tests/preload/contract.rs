@@ -32,6 +32,7 @@ pub(crate) const CASES: &[&str] = &[
     "malloc_trim_gives_back",
     "a_peak_goes_back",
     "untouched_blocks_hold_nothing",
+    "buffers_hold_what_is_written",
 ];
 
 pub(crate) fn add(suite: &mut Suite) {
