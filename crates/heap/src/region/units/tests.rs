@@ -76,6 +76,24 @@ fn runs_that_only_grow_lie_side_by_side() {
     }
 }
 
+/// Below where huge pages are asked for, in units that have gone: no unit for each of them.
+#[test]
+fn short_runs_share_a_unit_that_has_gone() {
+    let (mut region, view) = open();
+    let below = take(&mut region, &view, 4 * UNIT_FRAMES);
+    take(&mut region, &view, UNIT_FRAMES);
+    region.give(below.start, below.frames);
+    region.decommit(0, &Os);
+    assert!(region.is_huge_from(FrameId(region.touched)));
+    let mut next = region.frame_of(below.start);
+    assert!(!region.is_huge_from(FrameId(next)));
+    for _ in 0..UNIT_FRAMES / 9 {
+        let run = take(&mut region, &view, 9);
+        assert_eq!(region.frame_of(run.start), next);
+        next += 9;
+    }
+}
+
 /// What goes back before the run of its unit is touched comes with that all the same.
 #[test]
 fn what_is_left_of_the_last_unit_is_the_last_to_go() {
