@@ -102,13 +102,13 @@ impl DirtyFrames {
             return self.take_lowest(frames, align);
         }
         let mut best = self.best(frames, align);
-        if best.is_none() && frames <= self.longest_unnoted {
-            if self.gone >= GONE.max(self.walked / STEPS_EACH) {
-                self.note_all();
-                best = self.best(frames, align);
-            } else if self.len == NOTED {
-                return self.take_lowest(frames, align);
-            }
+        let pays_for_walk = self.gone >= GONE.max(self.walked / STEPS_EACH);
+        if best.is_none() && frames <= self.longest_unnoted && pays_for_walk {
+            self.note_all();
+            best = self.best(frames, align);
+        }
+        if best.is_none() && frames <= self.longest_unnoted && self.len == NOTED {
+            return self.take_lowest(frames, align);
         }
         best.filter(|&first| self.take_at(first, frames))
     }
