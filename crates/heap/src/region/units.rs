@@ -12,9 +12,9 @@
 //! as a huge page and 1,100 page by page (Linux 6.18, a virtual machine; `cargo bench -p hectare-pages
 //! --features os --bench calls`).
 //!
-//! Where huge pages are asked for behind what was touched, a unit that is begun, there or where one has gone, comes as a
-//! whole by its first touch. So what of the last one is not of the run counts as what it is, dirty memory. Elsewhere they
-//! are asked for the units that the run fills alone, its last one if it fills seven eighths of it.
+//! Where huge pages are asked for, a unit that is begun comes as a whole by its first touch. So
+//! what of the last one is not of the run counts as what it is, dirty memory. Elsewhere they are asked for the
+//! units that the run fills alone, its last one if it fills seven eighths of it; a run that fills no unit begins none there.
 
 use hectare_base::align::{align_down, align_up};
 use hectare_buddy::{FrameId, RangeAllocator};
@@ -50,8 +50,8 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Run> {
-        let comes_whole = self.is_huge_from(FrameId(self.touched));
-        if frames < NEARLY_UNIT_FRAMES && !comes_whole || !self.has_units(source) {
+        let is_short = frames < NEARLY_UNIT_FRAMES;
+        if is_short && !self.is_huge_from(FrameId(self.touched)) || !self.has_units(source) {
             return None;
         }
         let whole = align_up(frames, UNIT_FRAMES);
@@ -63,12 +63,17 @@ impl Region {
                 None => take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?,
             },
         };
+        let is_huge = self.is_huge_from(first);
+        if is_short && !is_huge {
+            self.give_clean(first, whole);
+            return None;
+        }
         let again_frames = self.touched_of(first, whole);
         self.touch_clean(first, whole, source, view).ok()?;
         let moved = self.move_dirty(first, whole, source)?;
         let (rest, left) = (FrameId(first.0 + frames), whole - frames);
         let mut bare_frames = whole - moved;
-        let is_whole = comes_whole || left <= UNIT_FRAMES - NEARLY_UNIT_FRAMES;
+        let is_whole = is_huge || left <= UNIT_FRAMES - NEARLY_UNIT_FRAMES;
         let filled = if is_whole { whole } else { whole - UNIT_FRAMES };
         self.ask_for_units(FrameId(first.0 + moved), filled.saturating_sub(moved), source);
         if left > 0 && (bare_frames == 0 || is_whole) {
