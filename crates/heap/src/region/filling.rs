@@ -261,15 +261,13 @@ impl Region {
         }
     }
 
-    /// Does without huge pages in what was committed behind `frontier`, and where only long runs have
-    /// asked for them.
+    /// Does without huge pages in all that is committed, if only long runs have asked for them, or the frontier was at
+    /// `frontier` before. Of what is left huge, all would have to be known as such: its pages come with others.
     pub(super) fn stay_plain(&mut self, frontier: usize, source: &impl PageSource) {
         let is_of_runs = self.huge_from < HUGE_PAGES_FROM_BYTES;
-        let from = if is_of_runs { self.huge_from } else { self.huge_from.max(frontier) };
-        if from < self.frontier {
-            let start = self.at(FrameId(from / FRAME_BYTES));
-            // SAFETY: committed memory of this region.
-            unsafe { source.advise_huge(start, self.frontier - from, false) };
+        let from = self.huge_from;
+        if from < self.frontier && (is_of_runs || frontier < self.frontier) {
+            self.ask_from(from, false, source);
             self.huge_from = self.frontier.max(HUGE_PAGES_FROM_BYTES);
         }
     }

@@ -40,10 +40,8 @@ impl Region {
         let has_many = self.has_blocks() && self.filled_frames >= MANY_FRAMES;
         let has_many = has_many && !self.dear_blocks.are_dear();
         if has_many && from < self.huge_from && self.plain_until == 0 {
-            let end = self.huge_from.min(self.frontier);
-            if from < end {
-                // SAFETY: from behind the run's start to the frontier at most.
-                unsafe { source.advise_huge(self.at(first), end - from, true) };
+            if from < self.frontier {
+                self.ask_from(from, true, source);
             }
             self.huge_from = from;
         }
@@ -57,9 +55,7 @@ impl Region {
         let are_dear = self.dear_blocks.are_dear();
         let from = self.huge_from.max(self.plain_until);
         if are_dear && from < self.frontier {
-            let start = self.at(FrameId(from / FRAME_BYTES));
-            // SAFETY: committed memory of this region.
-            unsafe { source.advise_huge(start, self.frontier - from, false) };
+            self.ask_from(from, false, source);
         }
         self.plain_until = 0;
         self.huge_from = if are_dear { NEVER } else { self.frontier.max(HUGE_PAGES_FROM_BYTES) };
@@ -99,12 +95,18 @@ impl Region {
         }
         let from = self.huge_from.max(if plain { self.plain_until } else { 0 });
         self.plain_until = plain_until;
-        // SAFETY: the region is longer than that.
-        let start = unsafe { self.start.add(from) };
+        self.ask_from(from, !plain, source);
+    }
+
+    /// Asks for huge pages in what is committed from byte `from` on, or does without: then what has come there
+    /// into clean frames, as parts of huge ones, goes back, or nobody would know of it.
+    #[inline(never)]
+    pub(super) fn ask_from(&mut self, from: usize, huge: bool, source: &impl PageSource) {
+        let first = FrameId(from / FRAME_BYTES);
         // SAFETY: committed memory of this region.
-        unsafe { source.advise_huge(start, self.frontier - from, !plain) };
-        if plain {
-            self.decommit_clean(FrameId(from / FRAME_BYTES), source);
+        unsafe { source.advise_huge(self.at(first), self.frontier - from, huge) };
+        if !huge {
+            self.decommit_clean(first, source);
         }
     }
 }

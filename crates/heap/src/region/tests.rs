@@ -439,6 +439,49 @@ fn runs_in_use_are_looked_at() {
     }
 }
 
+/// The mappings of this process that the system was asked to have in huge pages: start and end.
+fn huge_mappings() -> Vec<(usize, usize)> {
+    let mappings = std::fs::read_to_string("/proc/self/smaps").expect("the kernel's list");
+    let (mut place, mut huge) = ((0, 0), Vec::new());
+    for line in mappings.lines() {
+        let address = |text: &str| usize::from_str_radix(text, 16).ok();
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        if let Some((start, end)) = range.and_then(|(a, b)| address(a).zip(address(b))) {
+            place = (start, end);
+        } else if line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "hg") {
+            huge.push(place);
+        }
+    }
+    huge
+}
+
+/// A page of a huge one that is taken for a single one would hold memory that nobody knows of.
+#[test]
+fn what_is_huge_is_known_as_such() {
+    let (mut region, view) = open();
+    take_slabs(&mut region, &view, 24 * UNIT_FRAMES / SLAB_FRAMES / 2);
+    assert!(region.huge_from < region.frontier);
+    let take = |region: &mut Region| {
+        let wanted = Wanted::Run { frames: 9, align: 1, fills: true };
+        let run = region.take(wanted, &Os, &view).expect("memory");
+        // SAFETY: within the run.
+        unsafe { run.start.write(1) };
+    };
+    while !region.is_for_plain(9) {
+        take(&mut region);
+    }
+    let before = region.frontier;
+    while region.frontier == before {
+        take(&mut region);
+    }
+    let huge = huge_mappings();
+    for first in (0..region.frontier / FRAME_BYTES).step_by(UNIT_FRAMES).map(FrameId) {
+        let place = region.at(first).addr().get();
+        let is_asked = huge.iter().any(|&(start, end)| (start..end).contains(&place));
+        assert_eq!(is_asked, region.is_huge_from(first), "unit {}", first.0 / UNIT_FRAMES);
+    }
+}
+
 #[test]
 fn slabs_of_objects_of_pages_are_looked_at() {
     for (of_pages, filled, are_bare) in [(true, 16, false), (true, 4, true), (false, 4, false)] {
