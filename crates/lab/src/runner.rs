@@ -143,6 +143,7 @@ pub(crate) fn execute(
     drop(write_end);
 
     let leader = child.id() as i32;
+    let Subject { library: allocator, .. } = subject;
     let mut watch = Watch {
         pid: leader,
         process: watch::pid_descriptor(leader)?,
@@ -150,7 +151,7 @@ pub(crate) fn execute(
         line: Vec::new(),
         samples: Vec::new(),
         launching: matches!(job, Job::Program { .. }),
-        allocator: subject.library.as_deref(),
+        allocator: allocator.as_deref(),
         allocator_seen: None,
     };
     let stop = watch.until_end(every, start_ns, patience, flag);
