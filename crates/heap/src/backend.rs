@@ -1,6 +1,7 @@
 //! The backend: the process-wide owner of the regions. It hands out runs and slabs, and takes them
 //! back. What of that goes back to the system is decided in `backend/keeping.rs`.
 
+mod blocks;
 mod keeping;
 mod metadata;
 mod slabs;
@@ -10,7 +11,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use hectare_base::align::{align_down, align_up};
-use hectare_base::sync::Lock;
+use hectare_base::sync::{Lock, LockGuard};
 use hectare_pages::System;
 
 use crate::cache::Cache;
@@ -35,6 +36,12 @@ const LONGEST_RUN_BYTES: usize = 1 << 30;
 
 /// The smallest region worth having.
 const MIN_REGION_BYTES: usize = 1 << 20;
+
+/// The lock around what is free, held.
+type Held<'a, S> = LockGuard<'a, State, <S as System>::Park>;
+
+/// The number of a region, and the run that was taken of it.
+type Taken = Result<(usize, Run), Refusal>;
 
 /// The regions and what is free of them.
 #[derive(Debug)]
@@ -165,8 +172,8 @@ impl<S: System> Backend<S> {
 
     /// Takes what is `wanted`, marked as `class`.
     pub(crate) fn get_run(&self, wanted: Wanted, class: ClassId) -> Option<Run> {
-        let mut state = self.state.lock();
-        let (index, run) = match self.take(&mut state, wanted) {
+        let (mut state, taken) = self.take_opening(wanted);
+        let (index, run) = match taken {
             Ok(taken) => taken,
             Err(refusal) => self.take_hard(&mut state, wanted, refusal)?,
         };
@@ -205,7 +212,7 @@ impl<S: System> Backend<S> {
     ) -> Option<(usize, Run)> {
         // A range that is half dirty and half clean is a run only once both are one kind.
         if self.decommit(state, 0) > 0
-            && let Ok(taken) = self.take(state, wanted)
+            && let Ok(taken) = self.take(state, wanted, false)
         {
             return Some(taken);
         }
@@ -213,16 +220,19 @@ impl<S: System> Backend<S> {
             return None;
         }
         self.open_region(state, wanted.room_frames() * FRAME_BYTES)?;
-        self.take(state, wanted).ok()
+        self.take(state, wanted, false).ok()
     }
 
-    /// Takes a run from the first region that has one.
-    fn take(&self, state: &mut State, wanted: Wanted) -> Result<(usize, Run), Refusal> {
+    /// Takes a run from the first region that has one. A caller that can open a block, `opens`, is told when it
+    /// should.
+    #[inline(never)]
+    fn take(&self, state: &mut State, wanted: Wanted, opens: bool) -> Taken {
         let mut refusal = Refusal::NoRange;
         for (index, (region, view)) in state.regions.iter_mut().zip(&self.views).enumerate() {
             let Some(region) = region else { break };
-            match region.take(wanted, &self.source, view) {
+            match region.take(wanted, opens && index == 0, &self.source, view) {
                 Ok(run) => return Ok((index, run)),
+                Err(Refusal::Block) => return Err(Refusal::Block),
                 Err(Refusal::NoMemory) => refusal = Refusal::NoMemory,
                 Err(Refusal::NoRange) => {}
             }
@@ -313,7 +323,8 @@ impl<S: System> Backend<S> {
     /// Reserves one more region, of at least `least_bytes`.
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
-        let index = state.regions.iter().position(Option::is_none)?;
+        let index = self.count.load(Ordering::Relaxed);
+        let place = state.regions.get_mut(index)?;
         let unit = SLAB_BYTES.max(self.source.page_bytes());
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
         let wanted = if self.region_bytes == 0 { REGION_BYTES } else { self.region_bytes };
@@ -328,7 +339,7 @@ impl<S: System> Backend<S> {
                         let longest = (bytes / LONGEST_RUN_SHARE).min(LONGEST_RUN_BYTES);
                         self.min_huge_bytes.store(longest, Ordering::Relaxed);
                     }
-                    state.regions[index] = Some(region);
+                    *place = Some(region);
                     self.count.store(index + 1, Ordering::Release);
                     return Some(());
                 }

@@ -46,6 +46,7 @@ use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
 use dear::DearBlocks;
 use filling::{Filling, SLAB_LOOK_FRAMES};
 use huge_pages::LONG_FRAMES;
+pub(crate) use slab_block::Block;
 use table::Table;
 pub(crate) use units::UNIT_FRAMES;
 pub(crate) use view::{RegionView, SlabTable};
@@ -72,6 +73,8 @@ pub(crate) struct Region {
     plain_until: usize,
     /// Clean frames that were taken for long runs.
     filled_frames: usize,
+    /// Clean frames that were taken page by page since any went back.
+    regrown_frames: usize,
     filling: Filling,
     /// What came with the last units and nobody has had since, in frames from the start.
     fresh: Range<usize>,
@@ -90,8 +93,8 @@ pub(crate) enum Wanted {
     /// A run of `frames` at a multiple of `align` frames. One that was kept may be a little longer.
     /// The caller is going to fill it, if it `fills`.
     Run { frames: usize, align: usize, fills: bool },
-    /// A slab, of objects that have pages of their own, if it is `of_pages`.
-    Slab { of_pages: bool },
+    /// A slab of a class that has `siblings`; of objects that have pages of their own, if it is `of_pages`.
+    Slab { of_pages: bool, siblings: usize },
 }
 
 impl Wanted {
@@ -134,6 +137,8 @@ pub(crate) enum Refusal {
     NoRange,
     /// There is a range, but the source has no memory for it: another region is no help.
     NoMemory,
+    /// It is to come from a block, which is opened without the lock.
+    Block,
 }
 
 impl Region {
@@ -147,10 +152,12 @@ impl Region {
         self.frontier
     }
 
-    /// Takes what is `wanted`: dirty frames if there are any, the lowest that fit.
+    /// Takes what is `wanted`: dirty frames if there are any, the lowest that fit. A caller that can open a
+    /// block, `opens`, is told when it should.
     pub(crate) fn take(
         &mut self,
         wanted: Wanted,
+        opens: bool,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Result<Run, Refusal> {
@@ -158,26 +165,35 @@ impl Region {
         let (run, looked_at_frames, is_plain) = match wanted {
             Wanted::Run { frames, align, fills } => {
                 let is_plain = self.is_for_plain(frames);
-                let run = self.take_run(frames, align, fills && !is_plain, source, view)?;
-                if fills && !is_plain && run.bare_frames > 0 && frames >= LONG_FRAMES {
+                let is_filled = fills && !is_plain;
+                let opens = opens && is_filled && self.wants_block_for_run(frames);
+                let run = self.take_run(frames, align, is_filled, opens, source, view)?;
+                if is_filled && run.bare_frames > 0 && frames >= LONG_FRAMES {
                     self.note_filled(run, source);
                 }
                 (run, if fills { run.frames } else { 0 }, is_plain)
             }
-            Wanted::Slab { of_pages } => {
-                let run = self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, source, view)?;
-                let looked_at_frames = if of_pages { SLAB_LOOK_FRAMES } else { 0 };
-                (run, looked_at_frames, of_pages && self.is_for_plain(SLAB_LOOK_FRAMES))
+            Wanted::Slab { of_pages, siblings } => {
+                let is_plain = of_pages && self.is_for_plain(SLAB_LOOK_FRAMES);
+                let opens = opens && !is_plain && self.wants_block(siblings);
+                let run = self.take_run(SLAB_FRAMES, SLAB_FRAMES, false, opens, source, view)?;
+                (run, if of_pages { SLAB_LOOK_FRAMES } else { 0 }, is_plain)
             }
         };
         if self.note_fresh(&run) && looked_at_frames > 0 {
             self.filling.note_taken(run.start, looked_at_frames, source);
             view.set_bare_pages(self.is_for_plain(SLAB_LOOK_FRAMES));
+            self.publish_near(view);
         }
         if is_plain {
             self.stay_plain(frontier, source);
         }
         Ok(run)
+    }
+
+    /// Tells threads how much longer than asked for a run may be that they have kept.
+    fn publish_near(&self, view: &RegionView) {
+        view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });
     }
 
     /// Whether nobody has had the memory of a run that was just taken, as far as is known.
@@ -195,6 +211,7 @@ impl Region {
         frames: usize,
         align: usize,
         fills: bool,
+        opens: bool,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Result<Run, Refusal> {
@@ -235,6 +252,9 @@ impl Region {
             }
             return Ok(Run { bare_frames, ..Run::holding(self.at(first), frames) });
         }
+        if opens {
+            return Err(Refusal::Block);
+        }
         let first = take_range(&mut self.clean, frames, grid)
             .or_else(|_| take_range(&mut self.clean, frames, align))
             .map_err(|_| Refusal::NoRange)?;
@@ -268,6 +288,7 @@ impl Region {
             return Err(Refusal::NoMemory);
         }
         self.touched = self.touched.max(end);
+        self.regrown_frames += if self.is_huge_from(first) { 0 } else { frames };
         Ok(())
     }
 
@@ -360,7 +381,7 @@ impl Region {
             if self.filling.are_long_untouched() && !were_untouched {
                 return self.give_untouched(FrameId(first), frames, source);
             }
-            view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });
+            self.publish_near(view);
         }
         if self.cached.frames() + frames > MAX_CACHED_FRAMES {
             self.uncache();

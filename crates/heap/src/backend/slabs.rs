@@ -7,17 +7,13 @@ use hectare_pages::System;
 
 use super::{Backend, State};
 use crate::class::ClassId;
-use crate::region::{FRAME_BYTES, Region, SLAB_FRAMES, UNIT_FRAMES, Wanted};
+use crate::region::{FRAME_BYTES, SLAB_FRAMES, Wanted};
 use crate::slab::FreshSlab;
 
 impl<S: System> Backend<S> {
     /// Takes memory for a slab of `class`, which has `siblings` slabs now.
     pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
-        let of_pages = class.is_of_pages();
-        if !(of_pages && self.first_view().leaves_pages_bare()) {
-            self.open_block(siblings);
-        }
-        let run = self.get_run(Wanted::Slab { of_pages }, class)?;
+        let run = self.get_run(Wanted::Slab { of_pages: class.is_of_pages(), siblings }, class)?;
         let (view, offset) = self.find(run.start.addr().get())?;
         let name = view.slab_at(offset)?;
         // Where a page is longer than a frame, the first touch brings other frames, too.
@@ -25,31 +21,6 @@ impl<S: System> Backend<S> {
         self.become_bare(if bare { SLAB_FRAMES } else { 0 });
         self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
         Some(FreshSlab { name, start: run.start, bare })
-    }
-
-    /// Opens a block for slabs, or waits until another thread has opened one, if the next slab of a class
-    /// that has `siblings` is to come from one.
-    fn open_block(&self, siblings: usize) {
-        let wants = |region: &Region| region.wants_block(siblings);
-        if !self.state.lock().regions[0].as_ref().is_some_and(wants) {
-            return;
-        }
-        let _opener = self.opener.lock();
-        let mut state = self.state.lock();
-        let Some(region) = &mut state.regions[0] else { return };
-        let block = region.take_block(siblings, &self.source, &self.views[0]);
-        drop(state);
-        let Some(mut block) = block else { return };
-        let passes_over = block.passes_over;
-        let began_us = self.source.thread_us();
-        block.touch(&self.source);
-        let took_us = self.source.thread_us().saturating_sub(began_us);
-        if let Some(region) = &mut self.state.lock().regions[0] {
-            region.give_block(block, took_us, &self.source);
-        }
-        if passes_over {
-            self.grown_frames.fetch_add(UNIT_FRAMES, Ordering::Relaxed);
-        }
     }
 
     /// Takes back a slab that is empty, and of whose frames `bare_frames` hold no memory.

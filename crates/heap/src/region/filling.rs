@@ -116,6 +116,10 @@ impl Seen {
         self.filled < self.pages / 2
     }
 
+    fn is_filled_for_sure(&self) -> bool {
+        self.is_enough() && self.filled >= self.pages / 4 * 3
+    }
+
     fn is_mostly_empty_for_sure(&self) -> bool {
         self.is_enough() && self.is_mostly_empty()
     }
@@ -183,6 +187,9 @@ impl Filling {
             let is_eighth = self.next.is_multiple_of(LOOKED_AT);
             let kind = Kind::of_run(oldest.frames);
             self.in_use[kind as usize].look_in_use(oldest, is_eighth, source);
+            if kind == Kind::Middle && self.in_use[kind as usize].is_filled_for_sure() {
+                self.returned = Seen::NOTHING;
+            }
         }
     }
 
@@ -227,6 +234,7 @@ impl Filling {
 
 impl Region {
     /// Whether most of what was in runs that came back was never touched.
+    #[inline(never)]
     pub(crate) fn is_sparse(&self) -> bool {
         self.filling.returned.is_mostly_empty_for_sure()
     }
@@ -236,7 +244,13 @@ impl Region {
         (SLAB_FRAMES..UNIT_FRAMES).contains(&frames) && self.is_sparse()
     }
 
+    /// Whether a run of `frames` frames that is asked for is likely to be filled, for what was seen of others in use.
+    pub(super) fn is_for_filled(&self, frames: usize) -> bool {
+        self.filling.in_use[Kind::of_run(frames) as usize].is_filled_for_sure()
+    }
+
     /// Whether a run of `frames` frames that is asked for is likely to stay untouched for the most part.
+    #[inline(never)]
     pub(super) fn is_for_plain(&self, frames: usize) -> bool {
         let kind = Kind::of_run(frames);
         self.filling.are_empty(kind) || kind == Kind::Middle && self.is_sparse()

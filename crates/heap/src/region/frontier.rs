@@ -56,9 +56,12 @@ impl Region {
         let start = unsafe { self.start.add(self.frontier) };
         // SAFETY: the part of the reservation behind the old frontier.
         unsafe { source.commit(start, frontier - self.frontier) }?;
-        if self.frontier >= self.huge_from {
+        let huge = self.frontier.max(self.huge_from);
+        if huge < frontier {
+            // SAFETY: huge < frontier ≤ bytes.
+            let start = unsafe { self.start.add(huge) };
             // SAFETY: as above.
-            unsafe { source.advise_huge(start, frontier - self.frontier, true) };
+            unsafe { source.advise_huge(start, frontier - huge, true) };
         }
         self.frontier = frontier;
         Ok(())

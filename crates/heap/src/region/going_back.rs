@@ -86,6 +86,8 @@ impl Region {
         // SAFETY: in use by nobody, and below the frontier by invariant 2.
         let went = unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_ok();
         if went {
+            self.regrown_frames = 0;
+            self.advise_units(first, frames, false, source);
             self.give_clean(first, frames);
             self.forget(first.0, frames, source);
         } else {

@@ -84,6 +84,7 @@ impl Region {
             huge_from: HUGE_PAGES_FROM_BYTES,
             plain_until: 0,
             filled_frames: 0,
+            regrown_frames: 0,
             filling: Filling::new(),
             fresh: 0..0,
             dear_blocks: DearBlocks::new(),

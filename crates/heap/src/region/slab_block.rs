@@ -1,9 +1,9 @@
-//! Where the slabs of growing classes come from: blocks of a huge page.
+//! Where the slabs of growing classes come from, and runs where the heap grows again: blocks of a huge page.
 //!
 //! A page fault costs more than all that a slab's objects cost afterwards, and one fault for two
 //! mebibytes costs what a hundred cost for four kibibytes. Slabs that follow many others are going
 //! to be filled: so for them a block is taken as a whole, which comes by its first touch and is
-//! dirty memory from then on, under the rules of that. Runs do not ask for one: of a large object a
+//! dirty memory from then on, under the rules of that. Runs seldom ask for one: of a large object a
 //! program may never touch but a part.
 //!
 //! The kernel clears the block at that touch. Meanwhile it is neither clean nor dirty memory but the
@@ -21,12 +21,17 @@
 //! page by page. So there the next block is a unit of which all has gone, or a new one, and the holes are
 //! passed over until their units are free, too: they hold nothing. That takes address space, so a new unit
 //! is opened only while the holes are at most three quarters of what was touched.
+//!
+//! Beside pieces such a heap grows again page by page, since what it takes may be an object now and then. Once it
+//! has so grown by as much as a block has, and nothing went back meanwhile, it does grow: then blocks are opened for
+//! all classes that do, and for runs as others of which most was seen filled (`region/filling.rs`).
 
 use core::ptr::NonNull;
 
 use hectare_buddy::{FrameAllocator, FrameId};
 use hectare_pages::PageSource;
 
+use super::huge_pages::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_FRAMES, take_range};
 
@@ -95,15 +100,13 @@ impl Block {
 }
 
 impl Region {
-    /// Takes a block, if one is the place for the next slab of a class that has `siblings`, and there
-    /// is one.
+    /// Takes a block, if there is one.
     pub(crate) fn take_block(
         &mut self,
-        siblings: usize,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Block> {
-        if !self.wants_block(siblings) || !self.has_units(source) || self.dear_blocks.passes() {
+        if !self.has_units(source) || self.dear_blocks.passes() {
             return None;
         }
         let left = self.left_frames();
@@ -131,10 +134,15 @@ impl Region {
         self.fresh = first..first + UNIT_FRAMES;
     }
 
-    /// Whether a block is the place for the next slab of a class that has `siblings`.
-    pub(crate) fn wants_block(&self, siblings: usize) -> bool {
+    /// Whether a block is the place for the next slab of a class that has `siblings`, for which no dirty frames are
+    /// to be had.
+    #[inline(never)]
+    pub(super) fn wants_block(&self, siblings: usize) -> bool {
         let touched_bytes = self.touched * FRAME_BYTES;
         let dirty = self.dirty_frames();
+        if self.is_regrowing() && siblings >= SIBLINGS_OF_GROWTH {
+            return true;
+        }
         if dirty < SLAB_FRAMES {
             return match touched_bytes {
                 BLOCKS_FROM_BYTES.. => siblings >= SIBLINGS_OF_GROWTH,
@@ -147,8 +155,17 @@ impl Region {
             && siblings >= if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_OF_MUCH }
             && !self.is_huge_from(FrameId(self.touched))
             && dirty <= FEW_FRAMES
-            && self.dirty.longest().is_none_or(|(_, frames)| frames < SLAB_FRAMES)
             && self.left_frames() < UNIT_FRAMES
+    }
+
+    /// Whether a block is the place for the next run of `frames` frames, for which no dirty ones are to be had.
+    pub(super) fn wants_block_for_run(&self, frames: usize) -> bool {
+        self.is_regrowing() && frames < UNIT_FRAMES && self.is_for_filled(frames)
+    }
+
+    /// Whether a long region grows page by page, by more than a block has, and nothing goes back meanwhile.
+    fn is_regrowing(&self) -> bool {
+        self.regrown_frames >= UNIT_FRAMES && self.touched >= HUGE_PAGES_FROM_BYTES / FRAME_BYTES
     }
 
     /// Whether the region is long enough for blocks.

@@ -23,7 +23,9 @@ fn open() -> (Region, RegionView) {
 fn take_slabs(region: &mut Region, view: &RegionView, count: usize) -> Vec<SlabRef> {
     let class = ClassId::for_bytes(100);
     let slabs = (0..count).map(|_| {
-        let run = region.take(Wanted::Slab { of_pages: false }, &Os, view).expect("memory");
+        let run = region
+            .take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os, view)
+            .expect("memory");
         let offset = view.offset_of(run.start.addr().get()).expect("in the region");
         let slab = view.slab_at(offset).expect("a descriptor");
         // SAFETY: the run was free until now, and there is one thread.
@@ -91,14 +93,23 @@ fn give_pieces(region: &mut Region, slabs: &[SlabRef]) {
     }
 }
 
-/// Takes a slab of a class that has `siblings`, and returns how many dirty frames came with it.
-fn dirty_beside(region: &mut Region, view: &RegionView, siblings: usize) -> usize {
-    let before = region.dirty_frames();
-    if let Some(mut block) = region.take_block(siblings, &Os, view) {
+/// Takes what is `wanted`, from a block where that is its place.
+fn take_opening(region: &mut Region, view: &RegionView, wanted: Wanted) -> Run {
+    let taken = region.take(wanted, true, &Os, view);
+    if !matches!(taken, Err(Refusal::Block)) {
+        return taken.expect("memory");
+    }
+    if let Some(mut block) = region.take_block(&Os, view) {
         block.touch(&Os);
         region.give_block(block, 0, &Os);
     }
-    region.take(Wanted::Slab { of_pages: false }, &Os, view).expect("memory");
+    region.take(wanted, false, &Os, view).expect("memory")
+}
+
+/// Takes a slab of a class that has `siblings`, and returns how many dirty frames came with it.
+fn dirty_beside(region: &mut Region, view: &RegionView, siblings: usize) -> usize {
+    let before = region.dirty_frames();
+    take_opening(region, view, Wanted::Slab { of_pages: false, siblings });
     region.dirty_frames() - before
 }
 
@@ -130,7 +141,7 @@ fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
     take_slabs(&mut region, &view, 64);
     let mut take = |frames| {
         let wanted = Wanted::Run { frames, align: 1, fills: true };
-        let run = region.take(wanted, &Os, &view).expect("memory");
+        let run = region.take(wanted, false, &Os, &view).expect("memory");
         region.is_huge_from(FrameId(region.frame_of(run.start) + UNIT_FRAMES))
     };
     let short = (0..8).any(|_| take(63));
@@ -139,7 +150,7 @@ fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
 
     let (mut region, view) = open();
     let wanted = Wanted::Run { frames: 500, align: 1, fills: true };
-    region.take(wanted, &Os, &view).expect("memory");
+    region.take(wanted, false, &Os, &view).expect("memory");
     assert_eq!(region.huge_from, HUGE_PAGES_FROM_BYTES, "a small region");
 }
 
@@ -153,6 +164,69 @@ fn a_region_that_has_shrunk_opens_no_block_beside_pieces() {
     region.decommit(0, &Os);
     give_pieces(&mut region, &slabs[..4]);
     assert_eq!(dirty_beside(&mut region, &view, 32), 0);
+}
+
+/// A region of nine units that does without huge pages. Six of them have gone, of the others a slab is in use; what is
+/// dirty lies in pieces that no slab fits into.
+fn open_with_holes() -> (Region, RegionView) {
+    let (mut region, view) = open();
+    let slabs = take_slabs(&mut region, &view, 9 * UNIT_SLABS);
+    hollow_out(&mut region, &slabs, |i| i % UNIT_SLABS == 0 && i < 3 * UNIT_SLABS);
+    region.choose_pages(0, true, &Os);
+    give_pieces(&mut region, &[slabs[0], slabs[UNIT_SLABS]]);
+    assert!(!region.is_huge_from(FrameId(0)) && region.dirty_frames() >= SLAB_FRAMES);
+    (region, view)
+}
+
+#[test]
+fn a_region_that_grows_again_opens_blocks_beside_pieces() {
+    let (mut region, view) = open_with_holes();
+    for turn in 0..2 {
+        for slab in 0..UNIT_SLABS {
+            assert_eq!(dirty_beside(&mut region, &view, 4), 0, "slab {slab} of turn {turn}");
+        }
+        assert_eq!(dirty_beside(&mut region, &view, 3), 0, "a class that may stay small");
+        assert_eq!(dirty_beside(&mut region, &view, 4), UNIT_FRAMES - SLAB_FRAMES);
+        while region.take_dirty(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
+        // Something goes back: it no longer grows.
+        let run = take_opening(&mut region, &view, Wanted::Slab { of_pages: false, siblings: 0 });
+        assert!(region.give_back(FrameId(region.frame_of(run.start)), SLAB_FRAMES, &Os));
+    }
+}
+
+#[test]
+fn a_region_that_grows_again_opens_blocks_for_runs_that_are_filled() {
+    for (filled, is_block) in [(40, true), (36, true), (25, false), (10, false)] {
+        let (mut region, view) = open_with_holes();
+        let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
+        let from_block = (0..100).any(|_| {
+            let run = take_opening(&mut region, &view, wanted);
+            for frame in 0..filled {
+                // SAFETY: within the run.
+                unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
+            }
+            region.dirty_frames() > UNIT_FRAMES / 2
+        });
+        assert_eq!(from_block, is_block, "{filled} of 40");
+    }
+}
+
+#[test]
+fn runs_seen_filled_in_use_outweigh_empty_ones_that_came_back() {
+    for (filled, near) in [(40, Near::WIDE), (72, Near::USUAL)] {
+        let (mut region, view) = open();
+        use_runs(&mut region, &view, 72, 8);
+        assert_eq!(view.near(), Near::WIDE);
+        let wanted = Wanted::Run { frames: 72, align: 1, fills: true };
+        for _ in 0..80 {
+            let run = take_opening(&mut region, &view, wanted);
+            for frame in 0..filled {
+                // SAFETY: within the run.
+                unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
+            }
+        }
+        assert_eq!(view.near(), near, "{filled} of 72");
+    }
 }
 
 /// Gives back all slabs but those that `stays` says of, as hollow ones.
@@ -214,11 +288,11 @@ fn after_two_dear_blocks_slabs_come_page_by_page() {
         let slabs = take_slabs(&mut region, &view, 4 * UNIT_SLABS);
         hollow_out(&mut region, &slabs, |i| i < UNIT_SLABS);
         for _ in 0..2 {
-            let block = region.take_block(UNIT_SLABS, &Os, &view).expect("three units are free");
+            let block = region.take_block(&Os, &view).expect("three units are free");
             region.give_block(block, took_us, &Os);
             take_slabs(&mut region, &view, UNIT_SLABS);
         }
-        let next = region.take_block(UNIT_SLABS, &Os, &view);
+        let next = region.take_block(&Os, &view);
         assert_eq!(next.is_some(), comes, "after two that took {took_us} us");
     }
 }
@@ -228,14 +302,17 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     let (mut region, view) = open();
     take_slabs(&mut region, &view, HUGE_PAGES_FROM_BYTES / SLAB_BYTES);
     let mut open_block = |took_us| {
-        let block = region.take_block(UNIT_SLABS, &Os, &view).expect("a block");
+        let block = region.take_block(&Os, &view).expect("a block");
         region.give_block(block, took_us, &Os);
         while region.take_dirty(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
-        region.take(Wanted::Slab { of_pages: false }, &Os, &view).expect("memory").huge
+        region
+            .take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os, &view)
+            .expect("memory")
+            .huge
     };
     assert!(open_block(3000), "one may be by chance");
     assert!(!open_block(3000), "two are not");
-    let next = (0..).find_map(|i| Some((i, region.take_block(UNIT_SLABS, &Os, &view)?)));
+    let next = (0..).find_map(|i| Some((i, region.take_block(&Os, &view)?)));
     let (passed, block) = next.expect("a block");
     assert_eq!(passed, 256, "growth passes blocks by, too");
     region.give_block(block, 100, &Os);
@@ -246,7 +323,7 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
 /// Takes a run of so many units that will be filled, and writes `byte` into each page of it.
 fn take_units(region: &mut Region, view: &RegionView, units: usize, byte: u8) -> Run {
     let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };
-    let run = region.take(wanted, &Os, view).expect("memory");
+    let run = region.take(wanted, false, &Os, view).expect("memory");
     for frame in 0..run.frames {
         // SAFETY: a run just taken.
         unsafe { run.start.add(frame * FRAME_BYTES).write(byte) };
@@ -263,7 +340,7 @@ fn dirty_units_move_into_a_longer_run() {
     }
     assert_eq!(region.dirty_frames(), 4 * UNIT_FRAMES);
     let wanted = Wanted::Run { frames: 3 * UNIT_FRAMES + 10, align: 1, fills: true };
-    let run = region.take(wanted, &Os, &view).expect("memory");
+    let run = region.take(wanted, false, &Os, &view).expect("memory");
     assert_eq!((run.frames, run.bare_frames, run.clean), (3 * UNIT_FRAMES + 10, 0, false));
     assert_eq!(region.dirty_frames(), UNIT_FRAMES - 10, "what is left of the fourth");
     for (unit, byte) in [7, 5, 3, 1].into_iter().enumerate() {
@@ -324,7 +401,7 @@ fn where_nothing_can_move_a_run_is_bare() {
         }
         let wanted = Wanted::Run { frames: 2 * UNIT_FRAMES, align: 1, fills: true };
         let clean_frames = region.clean.free_frames();
-        let run = region.take(wanted, &Unmoving(refusal), &view).expect("memory");
+        let run = region.take(wanted, false, &Unmoving(refusal), &view).expect("memory");
         assert_eq!((run.bare_frames, run.clean), (2 * UNIT_FRAMES, true), "{refusal}");
         assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES, "{refusal}");
         // A place that is lost is never handed out.
@@ -342,7 +419,7 @@ fn a_run_of_zeros_is_left_untouched() {
         region.give(run.start, UNIT_FRAMES);
     }
     let wanted = Wanted::Run { frames: 2 * UNIT_FRAMES, align: 1, fills: false };
-    let run = region.take(wanted, &Os, &view).expect("memory");
+    let run = region.take(wanted, false, &Os, &view).expect("memory");
     assert_eq!((run.bare_frames, run.clean), (2 * UNIT_FRAMES, true));
     assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES, "what is dirty is no help");
 }
@@ -372,7 +449,7 @@ fn use_runs(region: &mut Region, view: &RegionView, frames: usize, filled: usize
     for _ in 0..8 {
         region.decommit(0, &Os);
         let runs: Vec<Run> =
-            (0..4).map(|_| region.take(wanted, &Os, view).expect("memory")).collect();
+            (0..4).map(|_| region.take(wanted, false, &Os, view).expect("memory")).collect();
         for run in &runs {
             for frame in 0..filled {
                 // SAFETY: within the run.
@@ -425,7 +502,7 @@ fn runs_in_use_are_looked_at() {
         let (mut region, view) = open();
         let wanted = Wanted::Run { frames, align: 1, fills: true };
         for _ in 0..32 {
-            let run = region.take(wanted, &Os, &view).expect("memory");
+            let run = region.take(wanted, false, &Os, &view).expect("memory");
             for frame in 0..filled {
                 // SAFETY: within the run.
                 unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
@@ -439,20 +516,32 @@ fn runs_in_use_are_looked_at() {
     }
 }
 
-/// The mappings of this process that the system was asked to have in huge pages: start and end.
-fn huge_mappings() -> Vec<(usize, usize)> {
+/// The mappings of this process that the system was asked to have in huge pages.
+pub(super) fn huge_mappings() -> Vec<Range<usize>> {
     let mappings = std::fs::read_to_string("/proc/self/smaps").expect("the kernel's list");
-    let (mut place, mut huge) = ((0, 0), Vec::new());
+    let (mut place, mut huge) = (0..0, Vec::new());
     for line in mappings.lines() {
         let address = |text: &str| usize::from_str_radix(text, 16).ok();
         let range = line.split(' ').next().and_then(|range| range.split_once('-'));
         if let Some((start, end)) = range.and_then(|(a, b)| address(a).zip(address(b))) {
-            place = (start, end);
+            place = start..end;
         } else if line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "hg") {
-            huge.push(place);
+            huge.push(place.clone());
         }
     }
     huge
+}
+
+/// The first step of the frontier that leads there, too.
+#[test]
+fn what_lies_behind_the_first_sixteen_mebibytes_is_huge() {
+    let (mut region, view) = open();
+    let run = take_units(&mut region, &view, 20, 1);
+    // SAFETY: within the run.
+    let last = unsafe { run.start.add(19 * HUGE_PAGE_BYTES) };
+    assert!(region.is_huge_from(FrameId(region.frame_of(last))));
+    let place = last.addr().get();
+    assert!(huge_mappings().iter().any(|mapping| mapping.contains(&place)));
 }
 
 /// A page of a huge one that is taken for a single one would hold memory that nobody knows of.
@@ -463,7 +552,7 @@ fn what_is_huge_is_known_as_such() {
     assert!(region.huge_from < region.frontier);
     let take = |region: &mut Region| {
         let wanted = Wanted::Run { frames: 9, align: 1, fills: true };
-        let run = region.take(wanted, &Os, &view).expect("memory");
+        let run = region.take(wanted, false, &Os, &view).expect("memory");
         // SAFETY: within the run.
         unsafe { run.start.write(1) };
     };
@@ -477,7 +566,7 @@ fn what_is_huge_is_known_as_such() {
     let huge = huge_mappings();
     for first in (0..region.frontier / FRAME_BYTES).step_by(UNIT_FRAMES).map(FrameId) {
         let place = region.at(first).addr().get();
-        let is_asked = huge.iter().any(|&(start, end)| (start..end).contains(&place));
+        let is_asked = huge.iter().any(|mapping| mapping.contains(&place));
         assert_eq!(is_asked, region.is_huge_from(first), "unit {}", first.0 / UNIT_FRAMES);
     }
 }
@@ -487,7 +576,9 @@ fn slabs_of_objects_of_pages_are_looked_at() {
     for (of_pages, filled, are_bare) in [(true, 16, false), (true, 4, true), (false, 4, false)] {
         let (mut region, view) = open();
         let take = |region: &mut Region| {
-            let slab = region.take(Wanted::Slab { of_pages }, &Os, &view).expect("memory");
+            let slab = region
+                .take(Wanted::Slab { of_pages, siblings: 0 }, false, &Os, &view)
+                .expect("memory");
             for frame in 0..filled {
                 // SAFETY: within the slab.
                 unsafe { slab.start.add(frame * FRAME_BYTES).write(1) };
@@ -518,7 +609,7 @@ fn runs_in_huge_pages_are_looked_at() {
     let wanted = Wanted::Run { frames: 18, align: 1, fills: true };
     let mut dirty = 0;
     while !region.is_for_plain(18) {
-        let run = region.take(wanted, &Os, &view).expect("memory");
+        let run = region.take(wanted, false, &Os, &view).expect("memory");
         // SAFETY: within the run.
         unsafe { run.start.write(1) };
         dirty += usize::from(!run.clean);
@@ -534,8 +625,8 @@ fn a_long_run_that_stays_untouched_goes_back() {
     // How much of each is filled, and whether it stays.
     for (eighths, stays) in [(4, true), (0, true), (3, false), (3, true), (8, true), (1, false)] {
         region.decommit(0, &Os);
-        let others = [0, 1].map(|_| region.take(wanted, &Os, &view).expect("memory"));
-        let run = region.take(wanted, &Os, &view).expect("memory");
+        let others = [0, 1].map(|_| region.take(wanted, false, &Os, &view).expect("memory"));
+        let run = region.take(wanted, false, &Os, &view).expect("memory");
         assert!(region.huge_from < HUGE_PAGES_FROM_BYTES, "there are many");
         for page in 0..eighths {
             // SAFETY: within the run.
@@ -561,7 +652,7 @@ fn sparse_runs_begin_where_slabs_do() {
     assert!(runs.iter().all(slab), "{runs:?}");
     // What is kept serves half as much.
     let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
-    let run = region.take(wanted, &Os, &view).expect("memory");
+    let run = region.take(wanted, false, &Os, &view).expect("memory");
     assert_eq!((run.frames, run.bare_frames), (72, 0));
 }
 
@@ -571,7 +662,7 @@ fn sparse_runs_have_no_huge_pages() {
     use_runs(&mut region, &view, 240, 8);
     let wanted = Wanted::Run { frames: 240, align: 1, fills: true };
     while region.frontier_bytes() < BYTES / 2 {
-        let run = region.take(wanted, &Os, &view).expect("memory");
+        let run = region.take(wanted, false, &Os, &view).expect("memory");
         assert!(!run.huge && region.huge_from >= HUGE_PAGES_FROM_BYTES);
     }
     assert_eq!(region.huge_from, region.frontier);

@@ -89,22 +89,42 @@ impl Region {
     }
 
     /// Has the whole units among `frames` clean frames from `first` on, which are going to be filled, come as
-    /// huge pages where the region does without.
-    #[inline(never)]
+    /// huge pages, also where the region does without.
     pub(super) fn ask_for_units(&self, first: FrameId, frames: usize, source: &impl PageSource) {
-        let (start, end) =
-            (align_up(first.0, UNIT_FRAMES), align_down(first.0 + frames, UNIT_FRAMES));
-        let is_asked = self.is_huge_from(FrameId(start)) || self.dear_blocks.are_dear();
-        if start >= end || is_asked || !self.has_units(source) {
+        if !self.dear_blocks.are_dear() {
+            self.advise_units(first, frames, true, source);
+        }
+    }
+
+    /// Asks for huge pages in the whole units among `frames` clean frames from `first` on that the region does
+    /// without, or no longer: else the next object where they have gone would bring a unit that nobody knows of.
+    #[inline(never)]
+    pub(super) fn advise_units(
+        &self,
+        first: FrameId,
+        frames: usize,
+        huge: bool,
+        source: &impl PageSource,
+    ) {
+        let (first, end) = (align_up(first.0, UNIT_FRAMES), first.0 + frames);
+        let bytes_to =
+            |end: usize| align_down(end, UNIT_FRAMES).saturating_sub(first) * FRAME_BYTES;
+        if bytes_to(end) == 0 || !self.has_units(source) {
             return;
         }
-        let (start, bytes) = (self.at(FrameId(start)), (end - start) * FRAME_BYTES);
-        // What went in parts has left a table of single pages, which goes with the whole (since Linux
-        // 6.14). A refusal leaves it as it is.
-        // SAFETY: clean frames below the frontier, just taken.
-        let _ = unsafe { source.decommit(start, bytes) };
-        // SAFETY: as above.
-        unsafe { source.advise_huge(start, bytes, true) };
+        let start = self.at(FrameId(first));
+        if huge {
+            // What went in parts has left a table of single pages, which goes with the whole (since Linux
+            // 6.14). A refusal leaves it as it is.
+            // SAFETY: clean frames below the frontier.
+            let _ = unsafe { source.decommit(start, bytes_to(end)) };
+        }
+        let plain_end = self.huge_from.max(self.plain_until) / FRAME_BYTES;
+        let plain_bytes = bytes_to(end.min(plain_end));
+        if plain_bytes > 0 {
+            // SAFETY: as above.
+            unsafe { source.advise_huge(start, plain_bytes, huge) };
+        }
     }
 
     /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units

@@ -2,8 +2,9 @@ extern crate std;
 
 use std::vec::Vec;
 
-use hectare_pages::Os;
+use hectare_pages::{Counted, Os};
 
+use super::super::tests::huge_mappings;
 use super::super::{RegionView, Wanted};
 use super::*;
 
@@ -14,7 +15,7 @@ fn open() -> (Region, RegionView) {
 }
 
 fn take(region: &mut Region, view: &RegionView, frames: usize) -> Run {
-    region.take(Wanted::Run { frames, align: 1, fills: true }, &Os, view).expect("memory")
+    region.take(Wanted::Run { frames, align: 1, fills: true }, false, &Os, view).expect("memory")
 }
 
 /// Before huge pages are asked for anywhere.
@@ -92,6 +93,47 @@ fn short_runs_share_a_unit_that_has_gone() {
         assert_eq!(region.frame_of(run.start), next);
         next += 9;
     }
+}
+
+/// What went in parts has left a table of single pages in the kernel, by which a unit would come page by page.
+#[test]
+fn a_unit_that_went_in_parts_goes_as_a_whole_before_it_comes_again() {
+    for units in [1, 3] {
+        let (mut region, view) = open();
+        let source = Counted::new(Os);
+        for _ in 0..2 {
+            take(&mut region, &view, 2 * UNIT_FRAMES);
+        }
+        let run = take(&mut region, &view, units * UNIT_FRAMES);
+        assert!(region.is_huge_from(FrameId(region.frame_of(run.start))));
+        for half in 0..2 * units {
+            // SAFETY: within the run.
+            region.give(unsafe { run.start.add(half * HUGE_PAGE_BYTES / 2) }, UNIT_FRAMES / 2);
+            region.decommit(0, &source);
+        }
+        let before = source.counts().decommitted_bytes_total;
+        let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };
+        let again = region.take(wanted, false, &source, &view).expect("memory");
+        assert_eq!(again.start, run.start);
+        let whole = source.counts().decommitted_bytes_total - before;
+        assert_eq!(whole, units * HUGE_PAGE_BYTES);
+    }
+}
+
+/// Else the next object there would bring a whole unit that nobody knows of.
+#[test]
+fn units_that_were_asked_for_are_so_no_longer_once_they_have_gone() {
+    let (mut region, view) = open();
+    let run = take(&mut region, &view, 2 * UNIT_FRAMES);
+    assert!(!region.is_huge_from(FrameId(region.frame_of(run.start))));
+    let is_asked = || {
+        let place = run.start.addr().get();
+        huge_mappings().iter().any(|mapping| mapping.contains(&place))
+    };
+    assert!(is_asked());
+    region.give(run.start, run.frames);
+    region.decommit(0, &Os);
+    assert!(!is_asked());
 }
 
 /// What goes back before the run of its unit is touched comes with that all the same.

@@ -1,0 +1,60 @@
+//! Runs and slabs that come from a block of a huge page, which is opened while the backend's lock is free.
+
+use core::sync::atomic::Ordering;
+
+use hectare_pages::System;
+
+use super::{Backend, Held, Taken};
+use crate::region::{Block, Refusal, UNIT_FRAMES, Wanted};
+
+impl<S: System> Backend<S> {
+    /// Takes what is `wanted`, after a block was opened for it where that is its place, by this thread or by another
+    /// for which it waits. Returns the lock, too, and the region's number with the run.
+    pub(super) fn take_opening(&self, wanted: Wanted) -> (Held<'_, S>, Taken) {
+        let mut state = self.state.lock();
+        let taken = self.take(&mut state, wanted, true);
+        if taken.is_err_and(|refusal| refusal == Refusal::Block) {
+            drop(state);
+            return self.take_from_block(wanted);
+        }
+        (state, taken)
+    }
+
+    /// Takes what is `wanted` from a block that another thread has opened meanwhile, or this one opens now. If
+    /// there is none it comes page by page.
+    #[cold]
+    #[inline(never)]
+    fn take_from_block(&self, wanted: Wanted) -> (Held<'_, S>, Taken) {
+        let _opener = self.opener.lock();
+        let mut state = self.state.lock();
+        let taken = self.take(&mut state, wanted, true);
+        if !taken.is_err_and(|refusal| refusal == Refusal::Block) {
+            return (state, taken);
+        }
+        let region = state.regions[0].as_mut();
+        if let Some(block) =
+            region.and_then(|region| region.take_block(&self.source, &self.views[0]))
+        {
+            drop(state);
+            state = self.open(block);
+        }
+        let taken = self.take(&mut state, wanted, false);
+        (state, taken)
+    }
+
+    /// Has a block's memory come, and makes it dirty memory.
+    fn open(&self, mut block: Block) -> Held<'_, S> {
+        let passes_over = block.passes_over;
+        let began_us = self.source.thread_us();
+        block.touch(&self.source);
+        let took_us = self.source.thread_us().saturating_sub(began_us);
+        if passes_over {
+            self.grown_frames.fetch_add(UNIT_FRAMES, Ordering::Relaxed);
+        }
+        let mut state = self.state.lock();
+        if let Some(region) = &mut state.regions[0] {
+            region.give_block(block, took_us, &self.source);
+        }
+        state
+    }
+}
