@@ -75,6 +75,8 @@ pub(crate) struct Backend<S: System> {
 #[derive(Debug)]
 struct State {
     regions: [Option<Region>; REGIONS],
+    /// How many of them there are.
+    opened: usize,
     used_frames: usize,
     /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
     long_frames: usize,
@@ -120,6 +122,7 @@ impl<S: System> Backend<S> {
             opener: Lock::new(()),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
+                opened: 0,
                 used_frames: 0,
                 long_frames: 0,
                 long_runs: 0,
@@ -323,7 +326,7 @@ impl<S: System> Backend<S> {
     /// Reserves one more region, of at least `least_bytes`.
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
-        let index = self.count.load(Ordering::Relaxed);
+        let index = state.opened;
         let place = state.regions.get_mut(index)?;
         let unit = SLAB_BYTES.max(self.source.page_bytes());
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
@@ -340,6 +343,7 @@ impl<S: System> Backend<S> {
                         self.min_huge_bytes.store(longest, Ordering::Relaxed);
                     }
                     *place = Some(region);
+                    state.opened = index + 1;
                     self.count.store(index + 1, Ordering::Release);
                     return Some(());
                 }
@@ -396,7 +400,8 @@ impl State {
         }
     }
 
+    #[inline(never)]
     fn dirty_frames(&self) -> usize {
-        self.regions.iter().map_while(Option::as_ref).map(Region::dirty_frames).sum()
+        self.regions.iter().take(self.opened).flatten().map(Region::dirty_frames).sum()
     }
 }

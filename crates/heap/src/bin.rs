@@ -32,6 +32,9 @@ const PREFETCHED: usize = 16;
 /// must have come from memory before the next is known.
 pub(crate) const GIVEN_AT_ONCE: usize = 4;
 
+/// So many objects of a list that lie in a row in their slab go back as one.
+const LEAST_ROW: usize = 8;
+
 /// A size class's slabs. Guarded by a lock of its own, under which the backend's may be taken.
 #[derive(Debug)]
 pub(crate) struct Bin {
@@ -80,6 +83,37 @@ impl Walk {
 
     fn has_ended(&self) -> bool {
         self.0.iter().all(Option::is_none)
+    }
+}
+
+/// The objects at the head of a list that lie in a row in one slab, up or down: as they do where a program frees in the
+/// order in which it has allocated.
+struct Row {
+    lowest: FreeObject,
+    count: usize,
+    /// The list behind them.
+    rest: Option<FreeObject>,
+}
+
+impl Row {
+    fn at(head: FreeObject, object_bytes: usize) -> Self {
+        let address = |object: FreeObject| object.as_ptr().addr().get();
+        let mut row = Self { lowest: head, count: 1, rest: head.next() };
+        let step = row.rest.map_or(0, |second| address(second).wrapping_sub(address(head)));
+        if step != object_bytes && step != object_bytes.wrapping_neg() {
+            return row;
+        }
+        let mut last = head;
+        while let Some(object) = row.rest
+            && address(object) == address(last).wrapping_add(step)
+            && address(object) / SLAB_BYTES == address(head) / SLAB_BYTES
+        {
+            last = object;
+            row.count += 1;
+            row.rest = object.next();
+        }
+        row.lowest = head.min(last);
+        row
     }
 }
 
@@ -191,6 +225,15 @@ impl Bin {
         let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
         for lists in batches.chunks(GIVEN_AT_ONCE) {
             let mut walk = Walk::through(lists);
+            for next in &mut walk.0 {
+                while let Some(head) = *next
+                    && let row = Row::at(head, class.object_bytes())
+                    && row.count >= LEAST_ROW
+                {
+                    *next = row.rest;
+                    self.give_row(class, &row, source, &corrupt);
+                }
+            }
             while !walk.has_ended() {
                 // The objects of a list lie in as many slabs as chance will have it: their
                 // descriptors are fetched side by side before the first is needed. All links are
@@ -223,7 +266,7 @@ impl Bin {
                     let slab = unsafe { name.get() };
                     match slab.give(index) {
                         Returned::Ok => {}
-                        Returned::Moves => self.settle(name, slab, source),
+                        Returned::Moves => self.settle(name, slab, 1, source),
                         Returned::Corrupt => corrupt(slab.address_of(index)),
                     }
                 }
@@ -231,9 +274,34 @@ impl Bin {
         }
     }
 
-    /// Puts a slab to which objects have come back where it belongs now.
-    fn settle(&mut self, name: SlabRef, slab: &mut Slab, source: &impl SlabSource) {
-        let was_listed = slab.free() > 1;
+    /// Takes back the objects of a row.
+    fn give_row(
+        &mut self,
+        class: ClassId,
+        row: &Row,
+        source: &impl SlabSource,
+        corrupt: &impl Fn(*mut u8),
+    ) {
+        let lowest = row.lowest.as_ptr();
+        let offset = lowest.addr().get() % SLAB_BYTES;
+        let is_start = offset.is_multiple_of(class.object_bytes());
+        let Some(name) = source.slab_of(row.lowest).filter(|_| is_start) else {
+            return corrupt(lowest.as_ptr());
+        };
+        // SAFETY: the slab of an object of this class is this bin's, whose lock is held.
+        let slab = unsafe { name.get() };
+        self.free_objects += row.count;
+        let first = offset / class.object_bytes();
+        match slab.give_row(first, first + row.count - 1) {
+            Returned::Ok => {}
+            Returned::Moves => self.settle(name, slab, row.count, source),
+            Returned::Corrupt => corrupt(lowest.as_ptr()),
+        }
+    }
+
+    /// Puts a slab to which `count` objects have come back where it belongs now.
+    fn settle(&mut self, name: SlabRef, slab: &mut Slab, count: usize, source: &impl SlabSource) {
+        let was_listed = slab.free() > count;
         if was_listed {
             self.remove(name, slab);
         }

@@ -191,7 +191,7 @@ pub(crate) static RECIPROCALS: [u32; STATES] = {
     reciprocals
 };
 
-const LOOKUP: [u8; MAX_SMALL_BYTES / MIN_ALIGN + 1] = lookup();
+static LOOKUP: [u8; MAX_SMALL_BYTES / MIN_ALIGN + 1] = lookup();
 
 /// How many objects a slab has of each class above 1 KiB, up to 8.
 const OBJECTS: [usize; 26] = [

@@ -37,7 +37,7 @@ struct Words {
 }
 
 /// A free object that its holder owns, by invariant 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub(crate) struct FreeObject(NonNull<Words>);
 

@@ -18,6 +18,8 @@
 //! Objects are taken lowest first, so that a slab is touched page by page.
 
 mod idle;
+#[cfg(test)]
+mod tests;
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -294,6 +296,29 @@ impl Slab {
             self.summary |= 1 << at;
         }
         self.left -= 1;
+        if self.left == 0 { Returned::Moves } else { Returned::Ok }
+    }
+
+    /// Takes back the objects numbered `first` to `last`. O(their number / 64).
+    pub(crate) fn give_row(&mut self, first: usize, last: usize) -> Returned {
+        if last >= self.objects() {
+            return Returned::Corrupt;
+        }
+        let mut given = 0;
+        for at in first / 64..=last / 64 {
+            let from =
+                if at == first / 64 { u64::MAX.wrapping_shl(first as u32) } else { u64::MAX };
+            let to = if at == last / 64 { u64::MAX.wrapping_shr(!(last as u32)) } else { u64::MAX };
+            let (word, bits) = (&mut self.words[at % WORDS], from & to);
+            if *word & bits != 0 {
+                return Returned::Corrupt;
+            }
+            *word |= bits;
+            self.summary |= 1_u64.wrapping_shl(at as u32);
+            given += bits.count_ones();
+        }
+        let free = self.free() + given as usize;
+        self.set_free(free, free.max(self.moves_at as usize));
         if self.left == 0 { Returned::Moves } else { Returned::Ok }
     }
 

@@ -1,0 +1,75 @@
+extern crate std;
+
+use std::boxed::Box;
+
+use hectare_check::Random;
+
+use super::*;
+
+/// A slab of `class` of which all objects are out, and which is not entered anywhere.
+fn open(class: ClassId) -> Box<Slab> {
+    // SAFETY: zeroed memory is a valid descriptor.
+    let mut slab: Box<Slab> = unsafe { Box::new_zeroed().assume_init() };
+    slab.open(NonNull::dangling(), class, false);
+    let objects = slab.objects();
+    slab.words.fill(0);
+    slab.summary = 0;
+    slab.set_free(0, objects);
+    slab
+}
+
+#[test]
+fn a_row_is_its_objects_one_by_one() {
+    let mut random = Random::new(3);
+    for class in ClassId::all() {
+        for _ in 0..200 {
+            let [mut by_row, mut one_by_one] = [open(class), open(class)];
+            while by_row.left > 0 {
+                let first = random.below(by_row.objects());
+                let last = first + random.below((by_row.objects() - first).min(300));
+                let is_free = |i: usize| by_row.words[i / 64] >> (i % 64) & 1 == 1;
+                if (first..=last).any(is_free) {
+                    break;
+                }
+                let mut expected = Returned::Ok;
+                for index in first..=last {
+                    expected = one_by_one.give(index as u32);
+                }
+                assert_eq!(by_row.give_row(first, last), expected, "{class:?}, {first} to {last}");
+                assert_eq!(
+                    (&by_row.words, by_row.summary),
+                    (&one_by_one.words, one_by_one.summary)
+                );
+                assert_eq!(by_row.free(), one_by_one.free());
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_row_none_may_be_free() {
+    let class = ClassId::for_bytes(100);
+    for (first, last, is_sound) in
+        [(0, 69, true), (0, 70, false), (71, 100, true), (70, 70, false), (60, 200, false)]
+    {
+        let mut slab = open(class);
+        assert_eq!(slab.give(70), Returned::Ok);
+        assert_eq!(slab.give_row(first, last) != Returned::Corrupt, is_sound, "{first} to {last}");
+    }
+    let mut slab = open(class);
+    let end = slab.objects();
+    assert_eq!(slab.give_row(end - 1, end), Returned::Corrupt, "behind the last");
+    assert_eq!(slab.give_row(end - 10, end - 1), Returned::Ok);
+}
+
+/// A row may have more objects than bring the slab to where it belongs elsewhere.
+#[test]
+fn a_row_may_go_beyond_a_group() {
+    let mut slab = open(ClassId::for_bytes(16));
+    slab.choose_group();
+    assert_eq!(slab.give_row(0, 2999), Returned::Moves);
+    assert_eq!(slab.free(), 3000);
+    slab.choose_group();
+    assert_eq!(usize::from(slab.group), 3000 * GROUPS / 4097);
+    slab.validate();
+}
