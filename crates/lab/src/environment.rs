@@ -15,6 +15,7 @@
 //! 4. Restoring twice is harmless. A setting that somebody else changed meanwhile is left and told.
 
 mod balloon;
+mod distance;
 mod knobs;
 
 use std::fs::{self, File, OpenOptions};
@@ -28,6 +29,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use balloon::{reports_answered, takes_memory_back};
+pub(crate) use distance::round_trip_ns;
 pub(crate) use knobs::{Knob, knobs};
 
 /// How long after the pipe of a killed command its lock may still be there.

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, bail};
 
@@ -50,7 +51,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let machine = Machine::probe();
     println!("{} × {}, Linux {}, {}", machine.cpus, machine.cpu, machine.kernel, machine.libc);
-    for finding in findings(&machine, &environment::knobs()) {
+    for finding in findings(&machine, &environment::knobs(), round_trip_ns()) {
         let mark = if finding.advice.is_some() { '!' } else { ' ' };
         println!("{mark} {:<30} {}", finding.name, finding.found);
         if let Some(advice) = finding.advice {
@@ -98,7 +99,17 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn findings(machine: &Machine, knobs: &[Knob]) -> Vec<Finding> {
+/// How far the first two processors are from each other that this process may run on, if they are two.
+fn round_trip_ns() -> Option<anyhow::Result<RangeInclusive<u64>>> {
+    let cpus = runner::affinity().ok()?;
+    Some(environment::round_trip_ns(*cpus.first()?, *cpus.get(1)?))
+}
+
+fn findings(
+    machine: &Machine,
+    knobs: &[Knob],
+    round_trip_ns: Option<anyhow::Result<RangeInclusive<u64>>>,
+) -> Vec<Finding> {
     let finding = |name: &str, found: String, advice| Finding { name: name.into(), found, advice };
     let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let smt = read("/sys/devices/system/cpu/smt/active");
@@ -143,6 +154,7 @@ fn findings(machine: &Machine, knobs: &[Knob]) -> Vec<Finding> {
                 .map_or_else(|_| "not visible".to_owned(), |cpus| runner::listed(&cpus)),
             Some("--pin 1 keeps the measured processes on one, the harness on the others"),
         ),
+        distance(round_trip_ns),
         finding(
             "virtual machine",
             machine.virtualised.to_string(),
@@ -171,9 +183,35 @@ fn findings(machine: &Machine, knobs: &[Knob]) -> Vec<Finding> {
     findings
 }
 
+/// What the way of a cache line from a processor to the next and back means. One that is twice as long at one moment as
+/// at another is told.
+fn distance(round_trip_ns: Option<anyhow::Result<RangeInclusive<u64>>>) -> Finding {
+    let (found, changes) = match round_trip_ns {
+        None => ("a single processor".to_owned(), false),
+        Some(Err(error)) => (format!("not measured: {error}"), false),
+        Some(Ok(ns)) => (format!("{} to {} ns", ns.start(), ns.end()), *ns.end() > 2 * *ns.start()),
+    };
+    Finding {
+        name: "a line to the next CPU and back".to_owned(),
+        found,
+        advice: changes.then_some(
+            "the host moves the processors: programs whose threads share lines take several times as long \
+             by chance, so compare them with many rounds",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_distance_that_changes_is_told() {
+        let advice = |range| distance(range).advice.is_some();
+        assert!(!advice(None) && !advice(Some(Err(anyhow::anyhow!("refused")))));
+        assert!(!advice(Some(Ok(80..=160))) && advice(Some(Ok(80..=400))));
+        assert_eq!(distance(Some(Ok(80..=400))).found, "80 to 400 ns");
+    }
 
     #[test]
     fn trouble_carries_advice() {
@@ -189,7 +227,7 @@ mod tests {
             path: "/no/such/file".into(),
             wanted: "performance",
         }];
-        let findings = findings(&machine, &knobs);
+        let findings = findings(&machine, &knobs, None);
         let advice = |name| findings.iter().find(|f| f.name == name).unwrap().advice;
         assert!(advice("governor").unwrap().contains("cannot be controlled"));
         assert!(advice("virtual machine").is_some());

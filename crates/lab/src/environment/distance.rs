@@ -1,0 +1,93 @@
+//! How far two processors are from each other: how long a cache line takes to the other one and back.
+//!
+//! The processors of a virtual machine are threads of its host, which runs them on two hyperthreads at one moment
+//! and on two chips at the next. Programs whose threads share lines then take several times as long, and
+//! nothing else tells why.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+
+use crate::runner::pin_to;
+
+/// How often a line goes there and back in a sample, and how many samples there are, so long apart.
+const TRIPS: u64 = 2000;
+const SAMPLES: usize = 10;
+const APART: Duration = Duration::from_millis(100);
+
+/// A sample that takes longer than this ends: one of the two was not let run.
+const MOST: Duration = Duration::from_secs(1);
+
+/// A cache line, with the one that is fetched beside it.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Nanoseconds there and back between the processors `ours` and `theirs`: the least and the most of [`SAMPLES`] means, taken
+/// within a second.
+///
+/// # Errors
+/// When a thread may not be kept on its processor, or the two did not run at the same time.
+pub(crate) fn round_trip_ns(ours: usize, theirs: usize) -> anyhow::Result<RangeInclusive<u64>> {
+    let mut samples = Vec::with_capacity(SAMPLES);
+    for sample in 0..SAMPLES {
+        if sample > 0 {
+            std::thread::sleep(APART);
+        }
+        samples.push(mean_ns(ours, theirs)?);
+    }
+    let (least, most) = (samples.iter().min(), samples.iter().max());
+    Ok(least.copied().unwrap_or(0)..=most.copied().unwrap_or(0))
+}
+
+/// The mean of [`TRIPS`] round trips.
+fn mean_ns(ours: usize, theirs: usize) -> anyhow::Result<u64> {
+    let line = Line(AtomicU64::new(0));
+    // Each side raises the number when the other has: odd is the way there, even the way back.
+    let pass = |cpu: usize, first: u64| -> anyhow::Result<Duration> {
+        pin_to(&[cpu])?;
+        let begun = Instant::now();
+        for turn in (first..2 * TRIPS).step_by(2) {
+            while line.0.load(Ordering::Acquire) != turn {
+                ensure!(
+                    begun.elapsed() < MOST,
+                    "processors {ours} and {theirs} did not run at once"
+                );
+                std::hint::spin_loop();
+            }
+            line.0.store(turn + 1, Ordering::Release);
+        }
+        Ok(begun.elapsed())
+    };
+    // Threads of their own, which stay where they are pinned until they end.
+    let took = std::thread::scope(|scope| {
+        let [here, there] =
+            [(ours, 0), (theirs, 1)].map(|(cpu, first)| scope.spawn(move || pass(cpu, first)));
+        let there = there.join();
+        here.join().map(|here| (here, there))
+    });
+    let Ok((here, Ok(there))) = took else { anyhow::bail!("a thread has failed") };
+    there?;
+    Ok(here?.as_nanos() as u64 / TRIPS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::affinity;
+
+    #[test]
+    fn a_line_goes_there_and_back() {
+        let cpus = affinity().unwrap();
+        let [first, second, ..] = cpus[..] else { return };
+        let range = round_trip_ns(first, second).unwrap();
+        assert!(*range.start() > 0 && range.start() <= range.end(), "{range:?}");
+    }
+
+    #[test]
+    fn a_processor_that_is_not_there_is_an_error() {
+        let nobody = libc::CPU_SETSIZE as usize - 1;
+        assert!(round_trip_ns(nobody, nobody).is_err());
+    }
+}
