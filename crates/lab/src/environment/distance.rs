@@ -81,8 +81,11 @@ mod tests {
     fn a_line_goes_there_and_back() {
         let cpus = affinity().unwrap();
         let [first, second, ..] = cpus[..] else { return };
-        let range = round_trip_ns(first, second).unwrap();
-        assert!(*range.start() > 0 && range.start() <= range.end(), "{range:?}");
+        // Beside other work the two may not run at once: that ends, and is said.
+        match round_trip_ns(first, second) {
+            Ok(ns) => assert!(*ns.start() > 0 && ns.start() <= ns.end(), "{ns:?}"),
+            Err(error) => assert!(error.to_string().contains("did not run at once"), "{error}"),
+        }
     }
 
     #[test]
