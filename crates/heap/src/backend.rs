@@ -75,8 +75,6 @@ pub(crate) struct Backend<S: System> {
 #[derive(Debug)]
 struct State {
     regions: [Option<Region>; REGIONS],
-    /// How many of them there are.
-    opened: usize,
     used_frames: usize,
     /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
     long_frames: usize,
@@ -122,7 +120,6 @@ impl<S: System> Backend<S> {
             opener: Lock::new(()),
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
-                opened: 0,
                 used_frames: 0,
                 long_frames: 0,
                 long_runs: 0,
@@ -197,7 +194,7 @@ impl<S: System> Backend<S> {
         state.regret_frames += run.again_frames;
         state.used_frames += run.frames;
         self.note_peak(state);
-        state.idle_frames = state.idle_frames.min(state.dirty_frames());
+        state.idle_frames = state.idle_frames.min(self.dirty_frames(state));
         if run.bare_frames > 0 {
             self.grown_frames.fetch_add(run.bare_frames, Ordering::Relaxed);
             let keep = state.headroom_frames(self.held_frames(state));
@@ -323,10 +320,18 @@ impl<S: System> Backend<S> {
         region.is_some_and(|region| unsafe { region.set_aside(bytes, &self.source) }.is_ok())
     }
 
+    /// How many frames are free and still hold memory. (Over the regions that there are: a loop over all that there can be
+    /// is unrolled, to a page of code.)
+    #[inline(never)]
+    fn dirty_frames(&self, state: &State) -> usize {
+        let count = self.count.load(Ordering::Relaxed);
+        state.regions.iter().take(count).flatten().map(Region::dirty_frames).sum()
+    }
+
     /// Reserves one more region, of at least `least_bytes`.
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
-        let index = state.opened;
+        let index = self.count.load(Ordering::Relaxed);
         let place = state.regions.get_mut(index)?;
         let unit = SLAB_BYTES.max(self.source.page_bytes());
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
@@ -343,7 +348,6 @@ impl<S: System> Backend<S> {
                         self.min_huge_bytes.store(longest, Ordering::Relaxed);
                     }
                     *place = Some(region);
-                    state.opened = index + 1;
                     self.count.store(index + 1, Ordering::Release);
                     return Some(());
                 }
@@ -398,10 +402,5 @@ impl State {
             self.long_frames += after;
             self.long_runs += 1;
         }
-    }
-
-    #[inline(never)]
-    fn dirty_frames(&self) -> usize {
-        self.regions.iter().take(self.opened).flatten().map(Region::dirty_frames).sum()
     }
 }

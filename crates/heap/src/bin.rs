@@ -284,6 +284,7 @@ impl Bin {
     ) {
         let lowest = row.lowest.as_ptr();
         let offset = lowest.addr().get() % SLAB_BYTES;
+        // One division for a row, where each object by itself has a multiplication.
         let is_start = offset.is_multiple_of(class.object_bytes());
         let Some(name) = source.slab_of(row.lowest).filter(|_| is_start) else {
             return corrupt(lowest.as_ptr());

@@ -76,7 +76,7 @@ impl<S: System> Backend<S> {
         state.scavenged_frames = gone_bytes / FRAME_BYTES;
         let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
         let used = self.held_frames(&state).saturating_sub(idle_frames);
-        let resident = used + state.dirty_frames();
+        let resident = used + self.dirty_frames(&state);
         let of_slabs = 2 * self.slab_frames.load(Ordering::Relaxed) >= state.used_frames;
         if let Some(region) = &mut state.regions[0] {
             region.choose_pages(resident, of_slabs, &self.source);
@@ -127,7 +127,7 @@ impl<S: System> Backend<S> {
     #[inline(never)]
     fn give_back_beyond(&self, state: &mut State, busy_frames: usize) -> usize {
         // The usual case, before the clock is asked.
-        let dirty = state.dirty_frames();
+        let dirty = self.dirty_frames(state);
         if dirty <= state.least_allowance_frames(self.held_frames(state)) {
             return 0;
         }
@@ -159,11 +159,11 @@ impl<S: System> Backend<S> {
             state.regret_frames = halve(state.regret_frames);
             let held = self.held_frames(state);
             state.peak_held_frames = held + halve(state.peak_held_frames.saturating_sub(held));
-            let dirty = state.dirty_frames();
+            let dirty = self.dirty_frames(state);
             let idle = state.idle_frames.min(dirty);
             gone = self.decommit(state, dirty - idle + halve(idle));
         }
-        state.idle_frames = state.dirty_frames();
+        state.idle_frames = self.dirty_frames(state);
         state.halved_ms = now;
         gone
     }
@@ -179,7 +179,7 @@ impl<S: System> Backend<S> {
     }
 
     pub(super) fn decommit(&self, state: &mut State, keep: usize) -> usize {
-        let mut over = state.dirty_frames().saturating_sub(keep);
+        let mut over = self.dirty_frames(state).saturating_sub(keep);
         if over == 0 {
             return 0;
         }
