@@ -328,6 +328,11 @@ impl<S: System> Backend<S> {
         state.regions.iter().take(count).flatten().map(Region::dirty_frames).sum()
     }
 
+    /// Whether so many frames are free and still hold memory.
+    pub(crate) fn has_dirty(&self, frames: usize) -> bool {
+        self.dirty_frames(&self.state.lock()) >= frames
+    }
+
     /// Reserves one more region, of at least `least_bytes`.
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {

@@ -144,6 +144,11 @@ impl ClassId {
     pub const fn batch(self) -> usize {
         BATCHES[self.index()] as usize
     }
+
+    /// How many bytes those are.
+    pub(crate) const fn batch_bytes(self) -> usize {
+        self.batch() * self.object_bytes()
+    }
 }
 
 const fn min(a: usize, b: usize) -> usize {

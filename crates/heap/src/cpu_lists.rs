@@ -21,8 +21,8 @@ use hectare_pages::rseq;
 
 use crate::cache::first_limit;
 use crate::class::{ClassId, STATES};
-use crate::object::{Batch, FreeObject, Key};
-use crate::sequence::{self, CPUS, CpuLists, Place, Refusal, Table, Word};
+use crate::object::{Batch, FreeObject, Key, Packed};
+use crate::sequence::{self, CPUS, CpuLists, Place, Refusal, Table};
 
 /// How often a sequence is tried: a thread that is interrupted each time (a debugger steps through
 /// it) goes on without the lists.
@@ -77,7 +77,7 @@ impl CpuLists {
         for class in ClassId::all() {
             for word in self.words_of(class) {
                 // SAFETY: the list was taken out of its place.
-                let list = unsafe { Word::from_bits(word.swap(0, Relaxed)).batch() };
+                let list = unsafe { Packed::from_bits(word.swap(0, Relaxed)).batch() };
                 if let Some(batch) = list {
                     give(class, batch);
                 }
@@ -167,7 +167,7 @@ impl<P: Park> Cpus<P> {
         class: ClassId,
         batch: Option<Batch>,
     ) -> Option<Batch> {
-        let word = batch.map_or(Word::EMPTY, Word::new);
+        let word = batch.map_or(Packed::NONE, Packed::new);
         for _ in 0..TRIES {
             // SAFETY: as in `pop`; the batch is the caller's.
             match unsafe { sequence::exchange(&self.table, self.area(), place, class, word) } {
@@ -238,9 +238,14 @@ impl<P: Park> Cpus<P> {
 
     /// Takes all objects out of the lists of all CPUs, a list at a time.
     pub(crate) fn drain(&self, give: impl FnMut(ClassId, Batch) + Copy) {
-        if self.used.load(Relaxed) == 0 {
-            return;
+        if self.used.load(Relaxed) > 0 {
+            self.drain_used(give);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drain_used(&self, give: impl FnMut(ClassId, Batch) + Copy) {
         let _gate = self.gate.lock();
         if self.stop() {
             for (_, lists) in self.in_use() {
@@ -252,7 +257,7 @@ impl<P: Park> Cpus<P> {
 
     /// How many objects of `class` are listed; exact when no other thread is at work.
     pub(crate) fn objects(&self, class: ClassId) -> usize {
-        let count = |word: &AtomicUsize| Word::from_bits(word.load(Relaxed)).count();
+        let count = |word: &AtomicUsize| Packed::from_bits(word.load(Relaxed)).count();
         self.in_use().flat_map(|(_, lists)| lists.words_of(class)).map(count).sum()
     }
 

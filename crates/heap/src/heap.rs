@@ -44,7 +44,7 @@ pub(crate) use slabs::MAX_SEALED;
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, on one
 ///    list of a CPU, in one pool, or free in its slab.
 /// 2. Locks are taken in this order: the gate of the CPUs' lists; that of the caches left behind,
-///    alone; a pool's, alone; that of the pools' growth, or a bin's, then the backend's; the huge
+///    alone; a pool's, that of the pools' growth, or a bin's, then the backend's; the huge
 ///    table's, alone, or tried under the backend's.
 #[derive(Debug)]
 pub struct Heap<S: System> {
@@ -59,8 +59,9 @@ pub struct Heap<S: System> {
     pools: Pools<S::Park>,
     pub(crate) cpus: Cpus<S::Park>,
     left: Lock<LeftCaches, S::Park>,
-    /// Bytes of objects that are out of their slabs, and the most there were since the last scavenge.
-    live_bytes: AtomicUsize,
+    /// Bytes of objects that are out of their slabs.
+    out_bytes: AtomicUsize,
+    /// The most bytes that were live since the last scavenge.
     most_live_bytes: AtomicUsize,
     /// The least that the slabs held beyond those since then.
     least_idle_bytes: AtomicUsize,
@@ -88,7 +89,7 @@ impl<S: System> Heap<S> {
             pools: Pools::new(),
             cpus: Cpus::new(),
             left: Lock::new(LeftCaches::new()),
-            live_bytes: AtomicUsize::new(0),
+            out_bytes: AtomicUsize::new(0),
             most_live_bytes: AtomicUsize::new(0),
             least_idle_bytes: AtomicUsize::new(0),
             pace: Pace::new(),
@@ -101,6 +102,12 @@ impl<S: System> Heap<S> {
     /// The source of its memory.
     pub const fn source(&self) -> &S {
         &self.backend.source
+    }
+
+    /// Bytes of objects that are out of their slabs, and in no stock.
+    #[inline]
+    fn live_bytes(&self) -> usize {
+        self.out_bytes.load(Relaxed).saturating_sub(self.pools.stocked_bytes())
     }
 
     #[inline(always)]

@@ -45,6 +45,7 @@ mod sample;
 mod seat;
 mod sequence;
 mod slab;
+mod slots;
 mod special;
 mod stats;
 mod tls;

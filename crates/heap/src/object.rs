@@ -145,6 +145,45 @@ pub(crate) struct Batch {
     pub(crate) count: usize,
 }
 
+/// A batch, or none, in one word: its first object's address in the upper 48 bits, its length in the
+/// lower 16. (Linux maps nothing above 2⁴⁷ for a program that does not ask for it by address.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Packed(usize);
+
+impl Packed {
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) fn new(batch: Batch) -> Self {
+        let address = batch.head.as_ptr().as_ptr().expose_provenance();
+        debug_assert!(address >> 48 == 0 && batch.count < 1 << 16);
+        Self(address << 16 | batch.count)
+    }
+
+    pub(crate) const fn from_bits(bits: usize) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) const fn bits(self) -> usize {
+        self.0
+    }
+
+    /// How many objects it lists.
+    pub(crate) const fn count(self) -> usize {
+        self.0 & 0xffff
+    }
+
+    /// The batch.
+    ///
+    /// # Safety
+    /// The word was taken out of where it stood: nobody else has the batch.
+    pub(crate) unsafe fn batch(self) -> Option<Batch> {
+        let head = core::ptr::with_exposed_provenance_mut(self.0 >> 16);
+        // SAFETY: the word was made of an object on a list, which is the caller's now.
+        let head = unsafe { FreeObject::new(NonNull::new(head)?) };
+        Some(Batch { head, count: self.count() })
+    }
+}
+
 /// Objects taken from their slabs, on no list yet. By when they are [listed](Self::list), which
 /// writes to each of them, their lines are on their way, side by side; and the bin's lock is free.
 ///

@@ -1,4 +1,4 @@
-//! The pools: one per CPU, each with a few batches of every class, between threads and bins.
+//! The pools: one per CPU, each with some batches of every class, between threads and bins.
 //!
 //! ```text
 //!   thread ──full batch──▶ this CPU's pool ──too many──▶ bin (object by object)
@@ -14,9 +14,7 @@
 //! batches would wander between the CPUs for ever, and each of their objects' lines with them. So a
 //! pool counts how many more batches were taken from it than came back, and keeps as many as that
 //! was at most; each time that another CPU asks in vain, one fewer. What a CPU only frees is lent at
-//! once, and what it needs no more after a few asks.
-//!
-//! Invariant: the first `len` slots hold a batch each; the others none.
+//! once, and what it needs no more after some asks.
 
 use core::ptr::NonNull;
 use hectare_base::sync::atomic::{
@@ -25,31 +23,13 @@ use hectare_base::sync::atomic::{
 };
 use hectare_base::sync::{Lock, Park};
 
-use crate::class::{BATCH_BYTES, ClassId, STATES};
-use crate::object::{Batch, FreeObject};
+use crate::class::{ClassId, STATES};
+use crate::object::Batch;
+use crate::slots::Slots;
 
 /// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything where
 /// `tests/models.rs` goes through all that threads can do at once.)
 const CPUS: usize = if cfg!(loom) { 2 } else { 128 };
-
-/// How many batches of 8 KiB of a class a pool keeps at first, and how many at most.
-const FIRST_LIMIT: u8 = if cfg!(loom) { 1 } else { 6 };
-const SLOTS: usize = if cfg!(loom) { 2 } else { 32 };
-
-#[derive(Debug)]
-struct Slots {
-    len: u8,
-    /// How many batches it keeps now: one more each time that it is asked in vain for what it had
-    /// to refuse before, so where a thread's demand swings, the pool takes the swing.
-    limit: u8,
-    refused: bool,
-    /// How many more batches its CPU has taken, or asked for in vain, than put back.
-    taken: u8,
-    /// How many batches it does not lend.
-    kept: u8,
-    counts: [u16; SLOTS],
-    heads: [Option<FreeObject>; SLOTS],
-}
 
 #[derive(Debug)]
 #[repr(align(128))]
@@ -82,53 +62,11 @@ pub(crate) struct Pools<P> {
     cpus: [AtomicPtr<CpuPool<P>>; CPUS],
     /// One more than the highest pool in use: how far borrowing looks.
     used: AtomicUsize,
+    /// What the stocks hold, to some batches.
+    stocked_bytes: AtomicUsize,
     /// Held while a pool comes into use, and across a fork: the child must not get a pool whose
     /// locks its parent's other threads hold.
     growth: Lock<(), P>,
-}
-
-impl Slots {
-    const EMPTY: Self = Self {
-        len: 0,
-        limit: FIRST_LIMIT,
-        refused: false,
-        taken: 0,
-        kept: 0,
-        counts: [0; SLOTS],
-        heads: [None; SLOTS],
-    };
-
-    fn push(&mut self, batch: Batch) {
-        let at = usize::from(self.len) % SLOTS;
-        self.heads[at] = Some(batch.head);
-        self.counts[at] = batch.count as u16;
-        self.len += 1;
-    }
-
-    /// A batch for a thread of its own CPU.
-    fn take(&mut self) -> Option<Batch> {
-        if self.len == 0 && core::mem::take(&mut self.refused) {
-            self.limit = (self.limit + 1 + self.limit / 2).min(SLOTS as u8);
-        }
-        self.taken = (self.taken + 1).min(SLOTS as u8);
-        self.kept = self.kept.max(self.taken);
-        self.pop()
-    }
-
-    /// A batch for a thread of another CPU.
-    fn lend(&mut self) -> Option<Batch> {
-        if self.len > self.kept {
-            return self.pop();
-        }
-        self.kept -= u8::from(self.len > 0);
-        None
-    }
-
-    fn pop(&mut self) -> Option<Batch> {
-        let at = usize::from(self.len.checked_sub(1)?) % SLOTS;
-        self.len -= 1;
-        Some(Batch { head: self.heads[at].take()?, count: usize::from(self.counts[at]) })
-    }
 }
 
 impl<P: Park> Pools<P> {
@@ -137,6 +75,7 @@ impl<P: Park> Pools<P> {
         Self {
             cpus: [const { AtomicPtr::new(core::ptr::null_mut()) }; CPUS],
             used: AtomicUsize::new(0),
+            stocked_bytes: AtomicUsize::new(0),
             growth: Lock::new(()),
         }
     }
@@ -146,6 +85,7 @@ impl<P: Park> Pools<P> {
         Self {
             cpus: core::array::from_fn(|_| AtomicPtr::new(core::ptr::null_mut())),
             used: AtomicUsize::new(0),
+            stocked_bytes: AtomicUsize::new(0),
             growth: Lock::new(()),
         }
     }
@@ -160,22 +100,18 @@ impl<P: Park> Pools<P> {
         cpu: usize,
         class: ClassId,
         batch: Batch,
-        memory: impl FnOnce(usize) -> Option<NonNull<u8>>,
+        memory: impl Fn(usize) -> Option<NonNull<u8>>,
     ) -> Option<Batch> {
         let cpu = cpu % CPUS;
-        let Some(pool) = self.pool(cpu).or_else(|| self.begin_to_use(cpu, memory)) else {
+        let Some(pool) = self.pool(cpu).or_else(|| self.begin_to_use(cpu, &memory)) else {
             return Some(batch);
         };
         let Some(mut slots) = pool.bins[class.index()].try_lock() else {
             return Some(batch);
         };
-        slots.taken = slots.taken.saturating_sub(1);
-        if slots.len >= batches_within(slots.limit, class) {
-            slots.refused = true;
-            return Some(batch);
-        }
-        slots.push(batch);
-        None
+        let refused = slots.put(class, batch, memory);
+        slots.tell(class, &self.stocked_bytes);
+        refused
     }
 
     fn pool(&self, cpu: usize) -> Option<&CpuPool<P>> {
@@ -213,31 +149,61 @@ impl<P: Park> Pools<P> {
 
     /// Takes a batch from the pool of `cpu`, or borrows one that another CPU does not need.
     pub(crate) fn take(&self, cpu: usize, class: ClassId) -> Option<Batch> {
-        let take = |pool: &CpuPool<P>| pool.bins[class.index()].try_lock()?.take();
-        let lend = |pool: &CpuPool<P>| pool.bins[class.index()].try_lock()?.lend();
-        self.pool(cpu % CPUS).and_then(take).or_else(|| self.in_use().find_map(lend))
+        let own = self
+            .pool(cpu % CPUS)
+            .and_then(|pool| self.try_with(pool, class, |slots| slots.take(class)));
+        own.or_else(|| self.in_use().find_map(|pool| self.try_with(pool, class, Slots::lend)))
     }
 
     /// Takes a batch from the pool of `cpu` that it has too many of.
     pub(crate) fn take_own(&self, cpu: usize, class: ClassId) -> Option<Batch> {
-        self.pool(cpu % CPUS)?.bins[class.index()].try_lock()?.pop()
+        self.try_with(self.pool(cpu % CPUS)?, class, Slots::pop)
     }
 
-    /// Takes a batch of `class` from whichever pool has one, waiting for its lock: for emptying.
-    pub(crate) fn drain(&self, class: ClassId) -> Option<Batch> {
-        self.in_use().find_map(|pool| {
-            let mut slots = pool.bins[class.index()].lock();
-            slots.limit = FIRST_LIMIT;
-            slots.pop()
-        })
+    /// What `take` takes of a pool whose lock is free.
+    #[inline(always)]
+    fn try_with(
+        &self,
+        pool: &CpuPool<P>,
+        class: ClassId,
+        take: impl FnOnce(&mut Slots) -> Option<Batch>,
+    ) -> Option<Batch> {
+        let mut slots = pool.bins[class.index()].try_lock()?;
+        let batch = take(&mut slots);
+        slots.tell(class, &self.stocked_bytes);
+        batch
+    }
+
+    /// Hands what `drain` takes of each pool's slots of `class`, waiting for their locks, to `give`, for which they are free
+    /// again.
+    pub(crate) fn drain(
+        &self,
+        class: ClassId,
+        drain: fn(&mut Slots) -> Option<Batch>,
+        mut give: impl FnMut(Batch),
+    ) {
+        for pool in self.in_use() {
+            let next = || {
+                let mut slots = pool.bins[class.index()].lock();
+                let batch = drain(&mut slots);
+                slots.tell(class, &self.stocked_bytes);
+                batch
+            };
+            while let Some(batch) = next() {
+                give(batch);
+            }
+        }
+    }
+
+    /// How much lies in stocks, to some batches of each: idle, though out of its slabs.
+    #[inline]
+    pub(crate) fn stocked_bytes(&self) -> usize {
+        self.stocked_bytes.load(Relaxed)
     }
 
     /// How many objects of `class` the pools hold.
     pub(crate) fn objects(&self, class: ClassId) -> usize {
-        let held = |pool: &CpuPool<P>| {
-            let slots = pool.bins[class.index()].lock();
-            slots.counts[..usize::from(slots.len)].iter().map(|&c| usize::from(c)).sum::<usize>()
-        };
+        let held = |pool: &CpuPool<P>| pool.bins[class.index()].lock().objects();
         self.in_use().map(held).sum()
     }
 
@@ -263,12 +229,4 @@ impl<P: Park> Pools<P> {
     fn used_bins(&self) -> impl Iterator<Item = &Lock<Slots, P>> {
         self.in_use().flat_map(|pool| &pool.bins)
     }
-}
-
-/// How many batches of `class` a pool keeps whose limit is `limit`: of long ones fewer, as many bytes,
-/// and of the largest objects two.
-fn batches_within(limit: u8, class: ClassId) -> u8 {
-    let batch_bytes = class.batch() * class.object_bytes();
-    let fewer = usize::from(limit) * BATCH_BYTES / batch_bytes.max(BATCH_BYTES);
-    if class.object_bytes() > BATCH_BYTES { limit.min(2) } else { fewer.max(1) as u8 }
 }

@@ -21,7 +21,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
 
 use crate::class::{ClassId, STATES};
-use crate::object::{Batch, FreeObject, Key};
+use crate::object::{FreeObject, Key, Packed};
 
 /// CPUs that can have lists.
 pub(crate) const CPUS: usize = 1024;
@@ -31,7 +31,7 @@ pub(crate) const CPUS: usize = 1024;
 #[repr(C, align(128))]
 pub(crate) struct CpuLists {
     /// Of each class the list that threads take from and give to, and behind all of those the
-    /// spares, as [`Word`]s.
+    /// spares, as [`Packed`]s.
     pub(crate) words: [AtomicUsize; 2 * STATES],
     /// How long a class's list may become.
     pub(crate) limits: [AtomicU16; STATES],
@@ -39,41 +39,6 @@ pub(crate) struct CpuLists {
 
 /// Where each CPU's lists are; null while it has none.
 pub(crate) type Table = [AtomicPtr<CpuLists>; CPUS];
-
-/// A list in one word: its first object's address in the upper 48 bits, its length in the lower 16.
-/// (Linux maps nothing above 2⁴⁷ for a program that does not ask for it by address.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word(usize);
-
-impl Word {
-    pub(crate) const EMPTY: Self = Self(0);
-
-    pub(crate) fn new(batch: Batch) -> Self {
-        let address = batch.head.as_ptr().as_ptr().expose_provenance();
-        debug_assert!(address >> 48 == 0 && batch.count < 1 << 16);
-        Self(address << 16 | batch.count)
-    }
-
-    pub(crate) const fn from_bits(bits: usize) -> Self {
-        Self(bits)
-    }
-
-    /// How many objects it lists.
-    pub(crate) const fn count(self) -> usize {
-        self.0 & 0xffff
-    }
-
-    /// The list.
-    ///
-    /// # Safety
-    /// It was taken out of where it stood: nobody else has the list.
-    pub(crate) unsafe fn batch(self) -> Option<Batch> {
-        let head = core::ptr::with_exposed_provenance_mut(self.0 >> 16);
-        // SAFETY: the word was made of an object on a list, which is the caller's now.
-        let head = unsafe { FreeObject::new(core::ptr::NonNull::new(head)?) };
-        Some(Batch { head, count: self.count() })
-    }
-}
 
 /// Which of a class's two words.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +65,7 @@ pub(crate) use arch::{exchange, pop, push};
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
-    use super::{CPUS, ClassId, CpuLists, FreeObject, Key, Place, Refusal, STATES, Table, Word};
+    use super::{CPUS, ClassId, CpuLists, FreeObject, Key, Packed, Place, Refusal, STATES, Table};
     use core::arch::asm;
     use core::mem::offset_of;
     use hectare_pages::rseq::{CPU_ID_OFFSET, SEQUENCE_OFFSET, SIGNATURE};
@@ -278,8 +243,8 @@ mod arch {
         area: isize,
         place: Place,
         class: ClassId,
-        new: Word,
-    ) -> Result<Word, Refusal> {
+        new: Packed,
+    ) -> Result<Packed, Refusal> {
         let old: usize;
         let status: u32;
         // SAFETY: by invariant 1 the word is this CPU's to change.
@@ -291,20 +256,20 @@ mod arch {
                 table = in(reg) table.as_ptr(),
                 area = in(reg) area,
                 place = in(reg) class.index() + place as usize * STATES,
-                new = in(reg) new.0,
+                new = in(reg) new.bits(),
                 lists = out(reg) _,
                 old = out(reg) old,
                 status = out(reg) status,
             );
         }
-        check(status, core::ptr::null_mut()).map(|()| Word(old))
+        check(status, core::ptr::null_mut()).map(|()| Packed::from_bits(old))
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 mod arch {
     //! No sequences here: the lists are never begun, and every call is refused.
-    use super::{ClassId, FreeObject, Key, Place, Refusal, Table, Word};
+    use super::{ClassId, FreeObject, Key, Packed, Place, Refusal, Table};
 
     pub(crate) unsafe fn pop(
         _: &Table,
@@ -329,8 +294,8 @@ mod arch {
         _: isize,
         _: Place,
         _: ClassId,
-        _: Word,
-    ) -> Result<Word, Refusal> {
+        _: Packed,
+    ) -> Result<Packed, Refusal> {
         Err(Refusal::Absent)
     }
 }

@@ -33,6 +33,10 @@ mod class {
         pub(crate) fn batch(self) -> usize {
             BATCH_OBJECTS
         }
+
+        pub(crate) fn batch_bytes(self) -> usize {
+            BATCH_BYTES
+        }
     }
 }
 
@@ -40,6 +44,8 @@ mod class {
 mod object;
 #[path = "../src/pool.rs"]
 mod pool;
+#[path = "../src/slots.rs"]
+mod slots;
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -51,6 +57,7 @@ use loom::sync::Arc;
 use loom::thread;
 use object::{Batch, FreeObject};
 use pool::Pools;
+use slots::Slots;
 
 type Shared = Arc<Pools<SpinPark>>;
 
@@ -78,10 +85,17 @@ fn take(pools: &Shared, cpu: usize) -> Option<usize> {
     pools.take(cpu, ClassId).map(number)
 }
 
+fn drain(pools: &Shared) -> Vec<usize> {
+    let mut drained = Vec::new();
+    pools.drain(ClassId, Slots::drain, |batch| drained.push(number(batch)));
+    drained
+}
+
 /// Panics unless `seen` and what the pools hold are the batches 1 to `count`, each once.
 fn check(pools: &Shared, mut seen: Vec<usize>, count: usize) {
     let held = pools.objects(ClassId);
-    let drained: Vec<_> = std::iter::from_fn(|| pools.drain(ClassId).map(number)).collect();
+    let drained = drain(pools);
+    assert_eq!(pools.stocked_bytes(), 0, "what empty stocks hold");
     assert_eq!(held, drained.len(), "the count of what the pools hold");
     seen.extend(drained);
     seen.sort_unstable();
@@ -154,12 +168,40 @@ fn a_pool_is_made_once() {
 fn pools_are_emptied_beside_their_use() {
     let work = |pools: &Shared, cpu: usize| {
         if cpu == 0 {
-            std::iter::from_fn(|| pools.drain(ClassId).map(number)).take(2).collect()
+            drain(pools)
         } else {
             put(pools, 1, 2).into_iter().chain(take(pools, 1)).collect()
         }
     };
     model(2, work, |pools| put(pools, 0, 1).into_iter().collect());
+}
+
+/// What lies in a stock is taken by its CPU and another, and goes to the slabs.
+#[test]
+fn a_stock_is_emptied_beside_its_use() {
+    let work = |pools: &Shared, cpu: usize| {
+        if cpu == 1 {
+            return take(pools, 0).into_iter().chain(take(pools, 1)).collect();
+        }
+        let mut drained = Vec::new();
+        pools.drain(ClassId, Slots::drain_stock, |batch| drained.push(number(batch)));
+        pools.drain(ClassId, Slots::drain_idle, |batch| drained.push(number(batch)));
+        drained
+    };
+    let before = |pools: &Shared| {
+        // Each time that it is asked in vain for what it had refused it keeps more.
+        let mut out = vec![1, 2, 3, 4];
+        for _ in 0..3 {
+            out.retain(|&n| put(pools, 0, n).is_some());
+            while let Some(n) = take(pools, 0) {
+                out.push(n);
+            }
+        }
+        out.retain(|&n| put(pools, 0, n).is_some());
+        assert!(out.is_empty() && pools.stocked_bytes() > 0, "{out:?} found no place");
+        out
+    };
+    model(4, work, before);
 }
 
 /// A fork finds every pool at rest: what the child would copy then, is whole.

@@ -9,7 +9,7 @@ use crate::bin::{GIVEN_AT_ONCE, SlabSource};
 use crate::class::ClassId;
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Gathered};
-use crate::region::FRAME_BYTES;
+use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 impl<S: System> Heap<S> {
     /// `count` objects of `class`, or some fewer: from the pools, else from the bin. For a thread that takes its
@@ -37,6 +37,12 @@ impl<S: System> Heap<S> {
         let count = count.min(class.batch());
         let mut bin = self.bins[class.index()].lock();
         bin.take(class, count, &mut gathered, self);
+        if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {
+            drop(bin);
+            self.empty_stocks(SLAB_FRAMES);
+            bin = self.bins[class.index()].lock();
+            bin.take(class, count, &mut gathered, self);
+        }
         // A new slab only for want of a single object: a batch may be short. To get one may take long,
         // so not under the lock; threads that come here at once may each get one.
         if gathered.count() == 0 {
@@ -58,7 +64,8 @@ impl<S: System> Heap<S> {
             }
         }
         let bytes = gathered.count() * class.object_bytes();
-        let live_bytes = self.live_bytes.fetch_add(bytes, Relaxed) + bytes;
+        self.out_bytes.fetch_add(bytes, Relaxed);
+        let live_bytes = self.live_bytes();
         if live_bytes > self.most_live_bytes.load(Relaxed) {
             self.most_live_bytes.store(live_bytes, Relaxed);
         }
@@ -89,7 +96,7 @@ impl<S: System> Heap<S> {
         let corrupt = |object| self.misuse("free", object, Misuse::DoubleFree);
         self.bins[class.index()].lock().give(class, batches, self, corrupt);
         let objects: usize = batches.iter().map(|batch| batch.count).sum();
-        self.live_bytes.fetch_sub(objects * class.object_bytes(), Relaxed);
+        self.out_bytes.fetch_sub(objects * class.object_bytes(), Relaxed);
     }
 
     /// Whether the slab of an object of `class` says that it is taken: in use, or on a list.

@@ -62,6 +62,9 @@ impl<S: System> Heap<S> {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.regret_run(cache, frames) };
         }
+        if self.pools.stocked_bytes() > 0 {
+            self.empty_stocks(frames);
+        }
         if self.backend.should_scavenge() {
             self.scavenge();
         }

@@ -8,9 +8,10 @@ use hectare_pages::{PageRange, System};
 use super::Heap;
 use crate::cache::Cache;
 use crate::class::ClassId;
-use crate::object::FreeObject;
+use crate::object::{Batch, FreeObject};
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
+use crate::slots::Slots;
 
 /// How much may lie idle in the slabs without a look at the emptier ones: this share of what is
 /// live, and at least so much.
@@ -35,7 +36,7 @@ impl<S: System> Heap<S> {
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
             let cache = unsafe { &mut *cache.as_ptr() };
-            let live_bytes = self.live_bytes.load(Relaxed);
+            let live_bytes = self.live_bytes();
             // While lists and pools serve all calls, only time can bring anything new.
             let is_new = core::mem::replace(&mut cache.relieved_at_bytes, live_bytes) != live_bytes;
             cache.idle_reliefs = if is_new { 0 } else { (cache.idle_reliefs + 1) % IDLE_RELIEFS };
@@ -53,7 +54,7 @@ impl<S: System> Heap<S> {
     /// As for [`relieve`](Self::relieve).
     #[inline(never)]
     unsafe fn relieve_now(&self, seat: Seat) {
-        let live_bytes = self.live_bytes.load(Relaxed);
+        let live_bytes = self.live_bytes();
         let idle_bytes = self.backend.idle_bytes(live_bytes);
         let is_due = self.is_look_due(live_bytes, idle_bytes);
         let looks = is_due || self.has_emptied_for_long(live_bytes, idle_bytes);
@@ -81,7 +82,13 @@ impl<S: System> Heap<S> {
             self.pace.settle();
             return false;
         }
-        self.pace.has_settled(self.source().now_ms()) || idle_bytes / LITTLE_SHARE > live_bytes
+        self.pace.has_settled(self.source().now_ms()) || self.has_little()
+    }
+
+    /// Whether hardly anything is left in the slabs, not even what swings.
+    fn has_little(&self) -> bool {
+        let out_bytes = self.out_bytes.load(Relaxed);
+        self.backend.idle_bytes(out_bytes) / LITTLE_SHARE > out_bytes
     }
 
     /// Whether much has been freed since the last scavenge, or much has become idle.
@@ -98,10 +105,10 @@ impl<S: System> Heap<S> {
     /// Empties lists and pools and gives idle frames back; where a look `is_due`, for so much has
     /// been idle, gives up the emptier slabs. Returns how many bytes went.
     fn look_for_holes(&self, is_due: bool) -> usize {
-        self.release_pools();
+        self.release_idle();
         self.pace.settle();
         if is_due {
-            self.pace.note_look(self.backend.idle_bytes(self.live_bytes.load(Relaxed)));
+            self.pace.note_look(self.backend.idle_bytes(self.live_bytes()));
             self.evacuate();
         }
         self.scavenge()
@@ -150,11 +157,22 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives what the pools hold of `class` to the slabs.
-    pub(super) fn empty_pools(&self, class: ClassId) {
-        while let Some(batch) = self.pools.drain(class) {
-            self.give_to_slabs(class, &[batch]);
+    /// Gives what lies in the pools' stocks to the slabs, if the heap would else grow by `frames` frames.
+    #[cold]
+    pub(super) fn empty_stocks(&self, frames: usize) {
+        if !self.backend.has_dirty(frames) {
+            self.empty_all_pools(Slots::drain_stock);
         }
+    }
+
+    fn empty_all_pools(&self, drain: fn(&mut Slots) -> Option<Batch>) {
+        ClassId::all().for_each(|class| self.empty_pools(class, drain));
+    }
+
+    /// Gives what `drain` takes of the pools' slots of `class` to the slabs.
+    #[inline(never)]
+    pub(super) fn empty_pools(&self, class: ClassId, drain: fn(&mut Slots) -> Option<Batch>) {
+        self.pools.drain(class, drain, |batch| self.give_to_slabs(class, &[batch]));
     }
 
     /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
@@ -162,7 +180,7 @@ impl<S: System> Heap<S> {
     /// Passes by the bins whose lock is held. Returns how many bytes went.
     #[cold]
     pub(super) fn scavenge(&self) -> usize {
-        let live_bytes = self.live_bytes.load(Relaxed);
+        let live_bytes = self.live_bytes();
         let freed_bytes = self.most_live_bytes.swap(live_bytes, Relaxed).saturating_sub(live_bytes);
         let idle_bytes = self.backend.idle_bytes(live_bytes);
         self.least_idle_bytes.store(idle_bytes, Relaxed);
@@ -185,6 +203,18 @@ impl<S: System> Heap<S> {
 
     /// Empties the CPUs' lists, the pools and the caches left behind into the slabs.
     pub fn release_pools(&self) {
+        self.release_lists();
+        self.empty_all_pools(Slots::drain);
+    }
+
+    /// As [`release_pools`](Self::release_pools), but for what swings.
+    fn release_idle(&self) {
+        self.release_lists();
+        self.empty_all_pools(Slots::drain_idle);
+    }
+
+    /// Empties the CPUs' lists and the caches left behind into the slabs.
+    fn release_lists(&self) {
         loop {
             let Some(cache) = self.left.lock().pop() else { break };
             // SAFETY: it was left, and is this thread's now.
@@ -192,7 +222,6 @@ impl<S: System> Heap<S> {
             self.backend.put_cache(cache);
         }
         self.cpus.drain(|class, batch| self.give_to_slabs(class, &[batch]));
-        ClassId::all().for_each(|class| self.empty_pools(class));
     }
 
     /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
@@ -211,7 +240,7 @@ impl<S: System> Heap<S> {
     /// What a call would give back that comes now, for a program that makes none: for a thread that
     /// looks after the heap from time to time. Returns how many bytes went.
     pub fn tend(&self) -> usize {
-        let live_bytes = self.live_bytes.load(Relaxed);
+        let live_bytes = self.live_bytes();
         let is_due = self.is_look_due(live_bytes, self.backend.idle_bytes(live_bytes));
         let has_fallen = live_bytes < self.most_live_bytes.load(Relaxed);
         let slabs = if is_due || has_fallen { self.look_for_holes(is_due) } else { 0 };

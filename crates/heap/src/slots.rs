@@ -1,0 +1,208 @@
+//! What the pool of a CPU keeps of one class: its batches, and how many of them it may keep.
+//!
+//! A few have a place in the pool. Where a thread's demand swings by more, the pool takes the swing
+//! once it has seen it some times: it gets a *stock*, with places for so many that a program that
+//! makes a hundred thousand small objects and frees them all does so without a word to the bin. What
+//! lies in a stock counts as idle, as if it were free in its slabs: where it lies for long it goes
+//! back, and before the heap grows beside it, too.
+//!
+//! Invariant: the first `len` places hold a batch each, the others nothing of value.
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use hectare_base::sync::atomic::AtomicUsize;
+
+use crate::class::{BATCH_BYTES, ClassId};
+use crate::object::{Batch, Packed};
+
+/// How many batches of 8 KiB of a class a pool keeps at first, for how many there is a place in it, and
+/// for how many in the stock.
+const FIRST_LIMIT: u16 = if cfg!(loom) { 1 } else { 6 };
+const PLACES: usize = if cfg!(loom) { 2 } else { 32 };
+const STOCK: usize = if cfg!(loom) { 2 } else { 992 };
+
+/// The count of what all stocks hold is told by steps of so many batches: all CPUs write to it.
+const TOLD_AT_ONCE: u16 = if cfg!(loom) { 1 } else { 16 };
+
+/// Only what holds a batch was ever written: so much of it as is used becomes resident.
+type Stock = [MaybeUninit<Packed>; STOCK];
+
+/// A pool's batches of one class.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    len: u16,
+    /// How many batches it keeps now: half as many again each time that it is asked in vain for what it
+    /// had to refuse before, so where a thread's demand swings, the pool takes the swing.
+    limit: u16,
+    /// How many more batches its CPU has taken, or asked for in vain, than put back.
+    taken: u16,
+    /// How many batches it does not lend.
+    kept: u16,
+    /// The fewest batches there were since it was last looked at: nobody has needed these.
+    fewest: u16,
+    /// How many batches the count of all stocks knows of.
+    told: u16,
+    refused: bool,
+    places: [Packed; PLACES],
+    /// More places, once they are needed: there for good.
+    stock: Option<NonNull<Stock>>,
+}
+
+// SAFETY: the stock is memory of the slots' own.
+unsafe impl Send for Slots {}
+
+impl Slots {
+    pub(crate) const EMPTY: Self = Self {
+        len: 0,
+        limit: FIRST_LIMIT,
+        taken: 0,
+        kept: 0,
+        fewest: 0,
+        told: 0,
+        refused: false,
+        places: [Packed::NONE; PLACES],
+        stock: None,
+    };
+
+    /// Keeps a batch of a thread of its own CPU. It comes back if there are too many, or `memory` (as
+    /// [`Pools::put`](crate::pool::Pools::put) says) has none for the stock.
+    pub(crate) fn put(
+        &mut self,
+        class: ClassId,
+        batch: Batch,
+        memory: impl Fn(usize) -> Option<NonNull<u8>>,
+    ) -> Option<Batch> {
+        self.taken = self.taken.saturating_sub(1);
+        let is_full = self.len >= within(self.limit, class);
+        if is_full || !self.has_place(memory) {
+            self.refused = true;
+            return Some(batch);
+        }
+        let packed = Packed::new(batch);
+        match self.beyond(self.len) {
+            Some(place) => _ = place.write(packed),
+            None => self.places[usize::from(self.len) % PLACES] = packed,
+        }
+        self.len += 1;
+        None
+    }
+
+    /// A batch for a thread of its own CPU.
+    pub(crate) fn take(&mut self, class: ClassId) -> Option<Batch> {
+        if self.len == 0 && core::mem::take(&mut self.refused) {
+            self.limit = (self.limit + 1 + self.limit / 2).min(most(class));
+        }
+        self.taken = (self.taken + 1).min(self.limit.max(PLACES as u16));
+        self.kept = self.kept.max(self.taken);
+        self.pop()
+    }
+
+    /// A batch for a thread of another CPU.
+    pub(crate) fn lend(&mut self) -> Option<Batch> {
+        if self.len > self.kept {
+            return self.pop();
+        }
+        self.kept -= u16::from(self.len > 0);
+        None
+    }
+
+    #[inline(never)]
+    pub(crate) fn pop(&mut self) -> Option<Batch> {
+        self.len = self.len.checked_sub(1)?;
+        self.fewest = self.fewest.min(self.len);
+        // SAFETY: the place is no batch's any more.
+        unsafe { self.at(self.len).batch() }
+    }
+
+    /// As [`pop`](Self::pop), to empty it: it begins anew with what it keeps.
+    pub(crate) fn drain(&mut self) -> Option<Batch> {
+        self.limit = FIRST_LIMIT;
+        self.pop()
+    }
+
+    /// A batch that nobody has needed since there was none such the last time. What has a stock in use keeps the rest,
+    /// other slots nothing.
+    pub(crate) fn drain_idle(&mut self) -> Option<Batch> {
+        if usize::from(self.limit) <= PLACES {
+            return self.drain();
+        }
+        if self.fewest == 0 {
+            self.fewest = self.len;
+            return None;
+        }
+        self.fewest -= 1;
+        self.limit -= 1;
+        self.pop()
+    }
+
+    /// A batch of the stock, to empty it.
+    pub(crate) fn drain_stock(&mut self) -> Option<Batch> {
+        self.limit = self.limit.min(PLACES as u16);
+        self.kept = self.kept.min(PLACES as u16);
+        (self.stocked() > 0).then(|| self.pop())?
+    }
+
+    /// How many objects it keeps.
+    pub(crate) fn objects(&mut self) -> usize {
+        (0..self.len).map(|at| self.at(at).count()).sum()
+    }
+
+    /// Corrects what `stocked_bytes` says of all stocks.
+    #[inline(never)]
+    pub(crate) fn tell(&mut self, class: ClassId, stocked_bytes: &AtomicUsize) {
+        let stocked = self.stocked();
+        if stocked.abs_diff(self.told) >= if stocked == 0 { 1 } else { TOLD_AT_ONCE } {
+            let bytes = |batches: u16| usize::from(batches) * class.batch_bytes();
+            stocked_bytes.fetch_add(bytes(stocked).wrapping_sub(bytes(self.told)), Relaxed);
+            self.told = stocked;
+        }
+    }
+
+    fn stocked(&self) -> u16 {
+        self.len.saturating_sub(PLACES as u16)
+    }
+
+    /// Whether there is a place for one more, which may be the first of the stock.
+    fn has_place(&mut self, memory: impl Fn(usize) -> Option<NonNull<u8>>) -> bool {
+        if usize::from(self.len) >= PLACES && self.stock.is_none() {
+            self.stock = memory(size_of::<Stock>()).map(NonNull::cast);
+            return self.stock.is_some();
+        }
+        true
+    }
+
+    /// The batch numbered `at`, less than `len`.
+    fn at(&mut self, at: u16) -> Packed {
+        match self.beyond(at) {
+            // SAFETY: by the invariant it holds a batch.
+            Some(place) => unsafe { place.assume_init_read() },
+            None => self.places[usize::from(at) % PLACES],
+        }
+    }
+
+    /// The place numbered `at` in the stock, if it is one of those.
+    fn beyond(&mut self, at: u16) -> Option<&mut MaybeUninit<Packed>> {
+        let at = usize::from(at).checked_sub(PLACES)?;
+        // SAFETY: the slots' own memory, of its size and alignment.
+        let stock = unsafe { self.stock?.as_mut() };
+        Some(&mut stock[at % STOCK])
+    }
+}
+
+/// How much a limit can become: there are stocks of objects of which a batch is 8 KiB, that is, of up to 1 KiB.
+fn most(class: ClassId) -> u16 {
+    (if class.batch_bytes() > BATCH_BYTES { PLACES } else { PLACES + STOCK }) as u16
+}
+
+/// How many batches of `class` a pool keeps whose limit is `limit`: of long ones fewer, as many bytes,
+/// and of the largest objects two.
+fn within(limit: u16, class: ClassId) -> u16 {
+    let fewer = usize::from(limit) * BATCH_BYTES / class.batch_bytes().max(BATCH_BYTES);
+    if class.object_bytes() > BATCH_BYTES { limit.min(2) } else { fewer.max(1) as u16 }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "slots/tests.rs"]
+mod tests;

@@ -1,0 +1,165 @@
+//! What a pool keeps of a class, and what it tells of its stock.
+
+extern crate std;
+
+use super::*;
+use crate::object::FreeObject;
+use core::num::NonZero;
+use std::alloc::{Layout, alloc};
+
+const SMALL: usize = 64;
+
+/// Slots of a class, and what they tell of their stock.
+struct Pool {
+    slots: Slots,
+    class: ClassId,
+    told_bytes: AtomicUsize,
+    next: usize,
+}
+
+impl Pool {
+    fn new(bytes: usize) -> Self {
+        let class = ClassId::for_bytes(bytes);
+        Self { slots: Slots::EMPTY, class, told_bytes: AtomicUsize::new(0), next: 0 }
+    }
+
+    /// Puts `count` batches; how many stay.
+    fn put(&mut self, count: usize, memory: fn(usize) -> Option<NonNull<u8>>) -> usize {
+        let mut stay = 0;
+        for _ in 0..count {
+            self.next += 1;
+            let address = NonZero::new(self.next * 16).expect("not 0");
+            // SAFETY: never read or written: the slots do not look into objects.
+            let head = unsafe { FreeObject::new(NonNull::without_provenance(address)) };
+            let batch = Batch { head, count: self.class.batch() };
+            stay += usize::from(self.slots.put(self.class, batch, memory).is_none());
+            self.slots.tell(self.class, &self.told_bytes);
+        }
+        stay
+    }
+
+    /// Asks for `count` batches; how many come.
+    fn take(&mut self, count: usize) -> usize {
+        self.empty(count, |slots, class| slots.take(class))
+    }
+
+    /// Takes out at most `most` batches by `take`; how many come.
+    fn empty(&mut self, most: usize, take: fn(&mut Slots, ClassId) -> Option<Batch>) -> usize {
+        let mut count = 0;
+        for _ in 0..most {
+            count += usize::from(take(&mut self.slots, self.class).is_some());
+            self.slots.tell(self.class, &self.told_bytes);
+        }
+        count
+    }
+
+    /// Lets a demand of `count` batches come and go until it is all kept, or for `rounds`.
+    fn swing(&mut self, count: usize, rounds: usize) -> usize {
+        let mut stay = 0;
+        for _ in 0..rounds {
+            stay = self.put(count, memory);
+            self.take(count);
+        }
+        stay
+    }
+
+    /// Whether what is told is right, to some batches.
+    fn check_told(&self) {
+        let stocked = usize::from(self.slots.stocked()) * self.class.batch_bytes();
+        let told = self.told_bytes.load(Relaxed);
+        let most = usize::from(TOLD_AT_ONCE) * self.class.batch_bytes();
+        assert!(told.abs_diff(stocked) < most && (stocked > 0 || told == 0), "{told} {stocked}");
+    }
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "as a heap's memory")]
+fn memory(bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: of a size that is not 0. It is never given back, as a heap's own.
+    NonNull::new(unsafe { alloc(Layout::from_size_align(bytes, 128).expect("a layout")) })
+}
+
+#[test]
+fn the_limit_follows_a_swing() {
+    let mut pool = Pool::new(SMALL);
+    assert_eq!(pool.swing(400, 1), usize::from(FIRST_LIMIT));
+    assert_eq!(pool.swing(400, 15), 400);
+    pool.check_told();
+    assert_eq!(pool.swing(3000, 20), PLACES + STOCK, "no more than there are places");
+    pool.check_told();
+}
+
+#[test]
+fn who_only_frees_has_no_stock() {
+    let mut pool = Pool::new(SMALL);
+    assert_eq!(pool.put(1000, |_| None), usize::from(FIRST_LIMIT));
+    assert_eq!(pool.empty(2000, |slots, _| slots.pop()), usize::from(FIRST_LIMIT));
+    assert_eq!(pool.put(1000, |_| None), usize::from(FIRST_LIMIT));
+}
+
+#[test]
+fn objects_above_a_kibibyte_have_none() {
+    let mut pool = Pool::new(2000);
+    let stay = pool.swing(400, 20);
+    assert!((2..=PLACES).contains(&stay), "{stay}");
+    assert!(pool.slots.stock.is_none());
+}
+
+#[test]
+fn without_memory_there_is_none() {
+    let mut pool = Pool::new(SMALL);
+    for _ in 0..20 {
+        pool.put(400, |_| None);
+        pool.take(400);
+    }
+    assert_eq!(pool.put(400, |_| None), PLACES);
+    assert_eq!(pool.take(400), PLACES);
+    assert_eq!(pool.swing(400, 15), 400, "once there is");
+}
+
+#[test]
+fn what_nobody_needed_goes() {
+    let mut pool = Pool::new(SMALL);
+    pool.swing(400, 15);
+    pool.put(400, memory);
+    let idle = |pool: &mut Pool| pool.empty(1000, |slots, _| slots.drain_idle());
+    // One of the thousand asks begins the next look.
+    let look = |pool: &mut Pool| {
+        let mut gone = 0;
+        while pool.slots.drain_idle().is_some() {
+            gone += 1;
+            pool.slots.tell(pool.class, &pool.told_bytes);
+        }
+        pool.check_told();
+        gone
+    };
+    assert_eq!(look(&mut pool), 0, "all were needed");
+    pool.take(150);
+    pool.put(150, memory);
+    assert_eq!(look(&mut pool), 250);
+    assert_eq!(look(&mut pool), 150);
+    assert_eq!(idle(&mut pool), 0);
+    assert_eq!(pool.told_bytes.load(Relaxed), 0);
+}
+
+#[test]
+fn what_is_emptied_is_told() {
+    let mut pool = Pool::new(SMALL);
+    pool.swing(400, 15);
+    pool.put(400, memory);
+    assert_eq!(pool.empty(1000, |slots, _| slots.drain_stock()), 400 - PLACES);
+    assert_eq!(pool.told_bytes.load(Relaxed), 0);
+    assert_eq!(pool.slots.objects(), PLACES * pool.class.batch());
+    assert_eq!(pool.empty(1000, |slots, _| slots.drain()), PLACES);
+    assert_eq!(pool.put(400, memory), usize::from(FIRST_LIMIT), "it begins anew");
+}
+
+#[test]
+fn little_is_lent_of_what_swings() {
+    let mut pool = Pool::new(SMALL);
+    pool.swing(400, 15);
+    pool.put(400, memory);
+    let lend = |slots: &mut Slots, _| slots.lend();
+    // Each ask in vain lowers what is kept by one.
+    assert_eq!(pool.empty(100, lend), 50);
+    assert_eq!(pool.empty(1000, lend), 350, "what nobody needs any more");
+}
