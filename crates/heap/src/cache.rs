@@ -34,7 +34,7 @@
 use core::ptr::NonNull;
 
 use crate::class::{BATCH_OBJECTS, ClassId, LEAST_OBJECTS, LINE_ROW, STATES};
-use crate::object::{Batch, FreeObject, Key};
+use crate::object::{Batch, FreeObject, Key, Link};
 use crate::own_runs::OwnRuns;
 use crate::sample::{Draws, Due, Rates, counted};
 
@@ -42,7 +42,7 @@ use crate::sample::{Draws, Due, Rates, counted};
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub(crate) struct CacheBin {
-    pub(crate) head: Option<FreeObject>,
+    pub(crate) head: Link,
     pub(crate) room: u32,
     /// The class's reciprocal, here because a free needs it beside `head`.
     pub(crate) reciprocal: u32,
@@ -91,7 +91,7 @@ impl Cache {
     pub const ABSENT: Self = Self {
         bins: [const {
             CacheBin {
-                head: None,
+                head: Link::END,
                 room: 0,
                 reciprocal: 0,
                 spare: None,
@@ -119,7 +119,7 @@ impl Cache {
             let bin = &mut self.bins[class.index()];
             let limit = first_limit(class) as u8;
             *bin = CacheBin {
-                head: None,
+                head: Link::END,
                 room: u32::from(limit),
                 reciprocal: class.reciprocal(),
                 spare: None,
@@ -227,19 +227,25 @@ impl CacheBin {
 
     fn set_list(&mut self, list: Option<Batch>) {
         let count = list.map_or(0, |list| list.count as u8);
-        self.head = list.map(|list| list.head);
+        self.head = list.map(|list| list.head).into();
         self.top = self.limit.max(count);
         self.room = u32::from(self.top - count);
     }
 
     fn take_list(&mut self) -> Option<Batch> {
         let count = self.count();
-        Some(Batch { head: self.head.take()?, count })
+        let head = core::mem::replace(&mut self.head, Link::END).object()?;
+        Some(Batch { head, count })
     }
 
     fn take_spare(&mut self) -> Option<Batch> {
         let head = self.spare.take()?;
         Some(Batch { head, count: core::mem::take(&mut self.spare_count).into() })
+    }
+
+    /// Whether the list is empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == Link::END
     }
 
     /// Whether the list is shut.
@@ -255,7 +261,7 @@ impl CacheBin {
     /// Shuts the list; one of `most` objects, a whole batch, stays open.
     #[inline(never)]
     fn shut(&mut self, most: usize) {
-        if self.head.is_none() && !self.has_laid_aside() {
+        if self.is_empty() && !self.has_laid_aside() {
             self.use_spare();
         }
         let count = self.count();
@@ -268,7 +274,7 @@ impl CacheBin {
 
     /// Makes the spare the list, if there is one. The list must be empty.
     pub(crate) fn use_spare(&mut self) -> bool {
-        debug_assert!(self.head.is_none());
+        debug_assert!(self.is_empty());
         let Some(spare) = self.take_spare() else { return false };
         self.set_list(Some(spare));
         true
@@ -286,7 +292,7 @@ impl CacheBin {
 
     /// Makes `batch` the list, which must be empty.
     pub(crate) fn fill(&mut self, batch: Batch) {
-        debug_assert!(self.head.is_none());
+        debug_assert!(self.is_empty());
         self.set_list(Some(batch));
     }
 
@@ -340,18 +346,32 @@ impl CacheBin {
         full
     }
 
+    /// Puts an object on the list, if that has room: then by an instruction less than [`push`](Self::push).
+    #[inline(always)]
+    pub(crate) fn push_if_room(&mut self, object: FreeObject, key: Key) -> bool {
+        let (left, is_full) = self.room.overflowing_sub(1);
+        self.room = left;
+        if is_full {
+            self.room = 0;
+            return false;
+        }
+        object.link(self.head, key);
+        self.head = object.into();
+        true
+    }
+
     /// Puts an object on the list, which must have room.
     #[inline(always)]
     pub(crate) fn push(&mut self, object: FreeObject, key: Key) {
         object.link(self.head, key);
-        self.head = Some(object);
+        self.head = object.into();
         self.room -= 1;
     }
 
     /// Takes `object`, the first, off the list.
     #[inline(always)]
     pub(crate) fn pop(&mut self, object: FreeObject) -> NonNull<u8> {
-        self.head = object.next();
+        self.head = object.rest();
         self.room += 1;
         object.unmark();
         object.as_ptr()
@@ -359,7 +379,7 @@ impl CacheBin {
 
     /// Takes all objects out, a batch at a time.
     pub(crate) fn drain(&mut self) -> Option<Batch> {
-        if let Some(head) = self.head {
+        if let Some(head) = self.head.object() {
             let count = self.count();
             self.set_list(None);
             return Some(Batch { head, count });

@@ -23,7 +23,7 @@ use crate::class::ClassId;
 use crate::cpu_lists::TRIES;
 use crate::heap::Heap;
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject, Key};
+use crate::object::{Batch, FreeObject, Key, Link};
 use crate::seat::Seat;
 use crate::sequence::{Place, Refusal};
 
@@ -143,13 +143,13 @@ impl<S: System> Heap<S> {
                 Err(_) => self.cpus.note_abort(),
             }
         }
-        object.link(None, self.key());
+        object.link(Link::END, self.key());
         self.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
     }
 
     /// Makes a list of `object` alone in place of this CPU's full one.
     unsafe fn overflow(&self, class: ClassId, object: FreeObject) {
-        object.link(None, self.key());
+        object.link(Link::END, self.key());
         let single = Batch { head: object, count: 1 };
         // SAFETY: the caller's promise, passed on.
         let full = unsafe { self.cpus.exchange(Place::List, class, Some(single)) };

@@ -62,6 +62,9 @@ impl CpuLists {
             limits: [const { AtomicU16::new(0) }; STATES],
         };
         for class in ClassId::all() {
+            for word in lists.words_of(class) {
+                word.store(Packed::new(None).bits(), Relaxed);
+            }
             lists.limits[class.index()].store(first_limit(class), Relaxed);
         }
         lists
@@ -77,7 +80,9 @@ impl CpuLists {
         for class in ClassId::all() {
             for word in self.words_of(class) {
                 // SAFETY: the list was taken out of its place.
-                let list = unsafe { Packed::from_bits(word.swap(0, Relaxed)).batch() };
+                let list = unsafe {
+                    Packed::from_bits(word.swap(Packed::new(None).bits(), Relaxed)).batch()
+                };
                 if let Some(batch) = list {
                     give(class, batch);
                 }
@@ -167,7 +172,7 @@ impl<P: Park> Cpus<P> {
         class: ClassId,
         batch: Option<Batch>,
     ) -> Option<Batch> {
-        let word = batch.map_or(Packed::NONE, Packed::new);
+        let word = Packed::new(batch);
         for _ in 0..TRIES {
             // SAFETY: as in `pop`; the batch is the caller's.
             match unsafe { sequence::exchange(&self.table, self.area(), place, class, word) } {

@@ -197,7 +197,7 @@ impl<S: System> Hardened<S> {
         while let (Some(object), Some(place)) = (next, slots.fresh.get_mut(slots.fresh_len)) {
             next = object.next();
             // Its link, which would tell where others lie, goes.
-            object.link(None, heap.key());
+            object.mark_alone(heap.key());
             *place = Some(object);
             slots.fresh_len += 1;
         }
@@ -234,7 +234,7 @@ impl<S: System> Hardened<S> {
         }
         // SAFETY: the object is taken from its slab and was the caller's; now it is this front's.
         unsafe { object.as_ptr().write_bytes(0, class.object_bytes()) };
-        object.link(None, heap.key());
+        object.mark_alone(heap.key());
         let length = (QUARANTINE_BYTES / class.object_bytes()).clamp(1, QUARANTINE);
         let place = slots.freed % length;
         slots.freed = slots.freed.wrapping_add(1);

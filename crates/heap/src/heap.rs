@@ -34,7 +34,6 @@ use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::stats::{ClassStats, Stats};
 
-pub use malloc::Fast;
 pub(crate) use place::Place;
 pub(crate) use slabs::MAX_SEALED;
 

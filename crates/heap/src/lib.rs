@@ -47,13 +47,14 @@ mod sequence;
 mod slab;
 mod slots;
 mod special;
+mod stand_in;
 mod stats;
 mod tls;
 
 pub use cache::Cache;
 pub use class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, STATES};
 pub use guard::{Fault, Finding, TRAIL_FRAMES, Trail};
-pub use heap::{Fast, Heap};
+pub use heap::Heap;
 pub use misuse::Misuse;
 pub use process::{Malloc, Process, ProcessProfile};
 pub use profile::{MAX_FRAMES, Snapshot, Stack, Tally, call_of};

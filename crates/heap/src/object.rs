@@ -9,6 +9,9 @@
 //! 2. The mark stands in an object exactly while it is free and on a list. A pointer whose object
 //!    bears its mark has been freed already; a listed object without it has been written to.
 //!
+//! A list ends with [`Link::END`], which is no object and never bears a mark. So the hit path of `malloc` tells a
+//! list that is empty, or whose first object was written to, by one test.
+//!
 //! The key is a secret of the process and the mark depends on the address, so that neither chance
 //! nor a copy of a freed object's contents makes one (with probability 1 − 2⁻⁶⁴).
 
@@ -32,8 +35,54 @@ impl Key {
 
 #[repr(C)]
 struct Words {
-    next: Option<FreeObject>,
+    next: Link,
     mark: usize,
+}
+
+/// What a list begins or goes on with: an object, or its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Link(NonNull<Words>);
+
+/// The words of the end. (Its mark is not that of any key: those are odd, and it lies at an even address.)
+static END: [usize; 2] = [0; 2];
+
+impl Link {
+    pub(crate) const END: Self = Self(NonNull::from_ref(&END).cast());
+
+    /// Its object, unless it is the end.
+    #[inline(always)]
+    pub(crate) fn object(self) -> Option<FreeObject> {
+        (self != Self::END).then_some(FreeObject(self.0))
+    }
+
+    /// Its object, if there is one that bears its mark.
+    #[inline(always)]
+    pub(crate) fn marked(self, key: Key) -> Option<FreeObject> {
+        let first = FreeObject(self.0);
+        first.is_marked(key).then_some(first)
+    }
+
+    /// Its object, if there is one that bears the complement of its mark of `key`.
+    #[inline(always)]
+    pub(crate) fn marked_in_reverse(self, key: Key) -> Option<FreeObject> {
+        let first = FreeObject(self.0);
+        first.is_marked_in_reverse(key).then_some(first)
+    }
+}
+
+impl From<Option<FreeObject>> for Link {
+    #[inline(always)]
+    fn from(object: Option<FreeObject>) -> Self {
+        object.map_or(Self::END, |object| Self(object.0))
+    }
+}
+
+impl From<FreeObject> for Link {
+    #[inline(always)]
+    fn from(object: FreeObject) -> Self {
+        Self(object.0)
+    }
 }
 
 /// A free object that its holder owns, by invariant 1.
@@ -62,8 +111,8 @@ impl FreeObject {
 
     /// Marks the object as free and puts it before `next`.
     #[inline(always)]
-    pub(crate) fn link(self, next: Option<FreeObject>, key: Key) {
-        let words = Words { next, mark: key.mark(self.0) };
+    pub(crate) fn link(self, next: impl Into<Link>, key: Key) {
+        let words = Words { next: next.into(), mark: key.mark(self.0) };
         // SAFETY: by invariant 1 the two words are this holder's to write.
         unsafe { self.0.write(words) };
     }
@@ -75,11 +124,23 @@ impl FreeObject {
         unsafe { (*self.0.as_ptr()).mark = key.mark(self.0) };
     }
 
+    /// Marks the object as free and on no list: its first word is zero.
+    pub(crate) fn mark_alone(self, key: Key) {
+        // SAFETY: by invariant 1 the two words are this holder's to write.
+        unsafe { self.0.cast().write([0, key.mark(self.0)]) };
+    }
+
+    /// What follows on its list.
+    #[inline(always)]
+    pub(crate) fn rest(self) -> Link {
+        // SAFETY: by invariant 1 the words are this holder's, written when it was listed.
+        unsafe { (*self.0.as_ptr()).next }
+    }
+
     /// The object behind this one on its list.
     #[inline(always)]
     pub(crate) fn next(self) -> Option<FreeObject> {
-        // SAFETY: by invariant 1 the words are this holder's, written when it was listed.
-        unsafe { (*self.0.as_ptr()).next }
+        self.rest().object()
     }
 
     /// Whether it bears its mark, by invariant 2.
@@ -145,18 +206,18 @@ pub(crate) struct Batch {
     pub(crate) count: usize,
 }
 
-/// A batch, or none, in one word: its first object's address in the upper 48 bits, its length in the
+/// A batch, or none, in one word: its first object's address, or the end's, in the upper 48 bits, its length in the
 /// lower 16. (Linux maps nothing above 2⁴⁷ for a program that does not ask for it by address.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packed(usize);
 
 impl Packed {
-    pub(crate) const NONE: Self = Self(0);
-
-    pub(crate) fn new(batch: Batch) -> Self {
-        let address = batch.head.as_ptr().as_ptr().expose_provenance();
-        debug_assert!(address >> 48 == 0 && batch.count < 1 << 16);
-        Self(address << 16 | batch.count)
+    pub(crate) fn new(batch: Option<Batch>) -> Self {
+        let head = Link::from(batch.map(|batch| batch.head));
+        let count = batch.map_or(0, |batch| batch.count);
+        let address = head.0.as_ptr().expose_provenance();
+        debug_assert!(address >> 48 == 0 && count < 1 << 16);
+        Self(address << 16 | count)
     }
 
     pub(crate) const fn from_bits(bits: usize) -> Self {
@@ -177,10 +238,8 @@ impl Packed {
     /// # Safety
     /// The word was taken out of where it stood: nobody else has the batch.
     pub(crate) unsafe fn batch(self) -> Option<Batch> {
-        let head = core::ptr::with_exposed_provenance_mut(self.0 >> 16);
-        // SAFETY: the word was made of an object on a list, which is the caller's now.
-        let head = unsafe { FreeObject::new(NonNull::new(head)?) };
-        Some(Batch { head, count: self.count() })
+        let head = NonNull::new(core::ptr::with_exposed_provenance_mut(self.0 >> 16))?;
+        Some(Batch { head: Link(head).object()?, count: self.count() })
     }
 }
 
@@ -257,10 +316,10 @@ impl Gathered {
         let (&head, others) = objects.split_first()?;
         let mut last = head;
         for &object in others {
-            last.link(Some(object), key);
+            last.link(object, key);
             last = object;
         }
-        last.link(None, key);
+        last.link(Link::END, key);
         Some(Batch { head, count: self.count })
     }
 }
@@ -277,7 +336,7 @@ impl Batch {
             last = last.next()?;
         }
         let rest = Batch { head: last.next()?, count: self.count - count };
-        last.link(None, key);
+        last.link(Link::END, key);
         self.count = count;
         Some(rest)
     }

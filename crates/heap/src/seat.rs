@@ -20,7 +20,7 @@ use hectare_pages::rseq;
 use crate::cache::Cache;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::process::{Process, cache_word, named_cache, set_cache_word};
-use crate::tls;
+use crate::stand_in::StandIn;
 
 /// Where the calling thread keeps free objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +53,6 @@ pub enum Front {
 
 /// How many threads for each CPU have caches of their own, by default.
 const CACHES_PER_CPU: usize = 16;
-
-/// What the word of a thread names that shares the lists of its CPU.
-static SHARING: Cache = Cache::ABSENT;
 
 /// How many threads have caches of their own, and may.
 #[derive(Debug)]
@@ -142,10 +139,10 @@ impl Process {
     #[inline]
     pub(crate) fn seat(&'static self) -> Seat {
         let word = cache_word();
-        if word == NonNull::from(&SHARING) {
+        if word == StandIn::Sharing.word() {
             return Seat::Cpu;
         }
-        if word == NonNull::from(&tls::ABSENT) {
+        if word == StandIn::NotYet.word() {
             return self.first_seat();
         }
         named_cache(word).into()
@@ -156,7 +153,7 @@ impl Process {
     fn first_seat(&'static self) -> Seat {
         if !self.seats.enter() {
             if self.heap.begin_cpu_front() {
-                set_cache_word(NonNull::from(&SHARING));
+                set_cache_word(StandIn::Sharing.word());
                 return Seat::Cpu;
             }
             self.seats.enter_beyond();
@@ -172,7 +169,7 @@ impl Process {
     /// the slow path must be asked.
     #[inline(always)]
     pub fn malloc_by_cpu(&'static self, bytes: usize) -> *mut u8 {
-        if cache_word() != NonNull::from(&SHARING) || bytes > MAX_SMALL_BYTES {
+        if cache_word() != StandIn::Sharing.word() || bytes > MAX_SMALL_BYTES {
             return core::ptr::null_mut();
         }
         // SAFETY: a thread that shares has been told that it may.
@@ -187,6 +184,6 @@ impl Process {
     #[inline(always)]
     pub unsafe fn free_by_cpu(&'static self, object: *mut u8) -> bool {
         // SAFETY: the caller's promise; a thread that shares has been told that it may.
-        cache_word() == NonNull::from(&SHARING) && unsafe { self.heap.free_by_cpu(object) }
+        cache_word() == StandIn::Sharing.word() && unsafe { self.heap.free_by_cpu(object) }
     }
 }

@@ -153,9 +153,10 @@ mod arch {
         unsafe {
             sequence!(
                 "mov {word}, qword ptr [{lists} + 8 * {class}]
+                 test {word:x}, {word:x}
+                 jz 6f
                  mov {object}, {word}
                  shr {object}, 16
-                 jz 6f
                  mov {next}, qword ptr [{object} + 8]
                  xor {next}, {object}
                  cmp {next}, {key}

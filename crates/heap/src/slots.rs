@@ -26,8 +26,9 @@ const STOCK: usize = if cfg!(loom) { 2 } else { 992 };
 /// The count of what all stocks hold is told by steps of so many batches: all CPUs write to it.
 const TOLD_AT_ONCE: u16 = if cfg!(loom) { 1 } else { 16 };
 
-/// Only what holds a batch was ever written: so much of it as is used becomes resident.
-type Stock = [MaybeUninit<Packed>; STOCK];
+/// Only what holds a batch was ever written: of a stock so much as is used becomes resident.
+type Place = MaybeUninit<Packed>;
+type Stock = [Place; STOCK];
 
 /// A pool's batches of one class.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ pub(crate) struct Slots {
     /// How many batches the count of all stocks knows of.
     told: u16,
     refused: bool,
-    places: [Packed; PLACES],
+    places: [Place; PLACES],
     /// More places, once they are needed: there for good.
     stock: Option<NonNull<Stock>>,
 }
@@ -62,7 +63,7 @@ impl Slots {
         fewest: 0,
         told: 0,
         refused: false,
-        places: [Packed::NONE; PLACES],
+        places: [MaybeUninit::uninit(); PLACES],
         stock: None,
     };
 
@@ -80,11 +81,7 @@ impl Slots {
             self.refused = true;
             return Some(batch);
         }
-        let packed = Packed::new(batch);
-        match self.beyond(self.len) {
-            Some(place) => _ = place.write(packed),
-            None => self.places[usize::from(self.len) % PLACES] = packed,
-        }
+        self.place(self.len).write(Packed::new(Some(batch)));
         self.len += 1;
         None
     }
@@ -175,19 +172,19 @@ impl Slots {
 
     /// The batch numbered `at`, less than `len`.
     fn at(&mut self, at: u16) -> Packed {
-        match self.beyond(at) {
-            // SAFETY: by the invariant it holds a batch.
-            Some(place) => unsafe { place.assume_init_read() },
-            None => self.places[usize::from(at) % PLACES],
-        }
+        // SAFETY: by the invariant the place holds a batch.
+        unsafe { self.place(at).assume_init_read() }
     }
 
-    /// The place numbered `at` in the stock, if it is one of those.
-    fn beyond(&mut self, at: u16) -> Option<&mut MaybeUninit<Packed>> {
-        let at = usize::from(at).checked_sub(PLACES)?;
-        // SAFETY: the slots' own memory, of its size and alignment.
-        let stock = unsafe { self.stock?.as_mut() };
-        Some(&mut stock[at % STOCK])
+    fn place(&mut self, at: u16) -> &mut Place {
+        let at = usize::from(at);
+        match self.stock {
+            // SAFETY: the slots' own memory, of its size and alignment.
+            Some(mut stock) if at >= PLACES => unsafe {
+                &mut stock.as_mut()[(at - PLACES) % STOCK]
+            },
+            _ => &mut self.places[at % PLACES],
+        }
     }
 }
 

@@ -1,14 +1,11 @@
 //! One word of thread-local storage in the initial-exec model.
 //!
 //! `thread_local!` in a shared library compiles to a call of `__tls_get_addr`; this is one load.
-//! The word begins as the address of [`ABSENT`] in each thread.
+//! The word begins as [`StandIn::NotYet`] in each thread.
 
 use core::ffi::c_void;
 
-use crate::cache::Cache;
-
-/// What a thread's word names before the thread has a cache.
-pub(crate) static ABSENT: Cache = Cache::ABSENT;
+use crate::stand_in::{STAND_INS, StandIn};
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -19,9 +16,10 @@ core::arch::global_asm!(
     ".type hectare_cache_word, @object",
     ".size hectare_cache_word, 8",
     "hectare_cache_word:",
-    ".quad {absent}",
+    ".quad {stand_ins} + {not_yet}",
     ".popsection",
-    absent = sym ABSENT,
+    stand_ins = sym STAND_INS,
+    not_yet = const StandIn::NotYet.offset(),
 );
 
 /// The calling thread's word.
@@ -65,9 +63,10 @@ core::arch::global_asm!(
     ".type hectare_cache_word, %object",
     ".size hectare_cache_word, 8",
     "hectare_cache_word:",
-    ".quad {absent}",
+    ".quad {stand_ins} + {not_yet}",
     ".popsection",
-    absent = sym ABSENT,
+    stand_ins = sym STAND_INS,
+    not_yet = const StandIn::NotYet.offset(),
 );
 
 #[cfg(target_arch = "aarch64")]

@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 
-use hectare::{Fast, MIN_ALIGN};
+use hectare::MIN_ALIGN;
 
 use crate::HEAP;
 
@@ -36,9 +36,8 @@ fn out_of_memory() -> *mut u8 {
 #[unsafe(no_mangle)]
 extern "C" fn malloc(bytes: usize) -> *mut u8 {
     match HEAP.malloc_fast(bytes) {
-        Fast::Object(object) => object.as_ptr(),
-        Fast::Due => malloc_slower(bytes),
-        Fast::Missing => malloc_slow(bytes),
+        Some(object) => object.as_ptr(),
+        None => malloc_slow(bytes),
     }
 }
 

@@ -13,7 +13,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use hectare::{Fast, MIN_ALIGN};
+use hectare::MIN_ALIGN;
 
 use crate::abi::{aligned, free, free_aligned_sized, free_sized};
 use crate::{HEAP, unwind};
@@ -121,9 +121,8 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
 #[inline(always)]
 extern "C-unwind" fn new(bytes: usize) -> *mut u8 {
     match HEAP.malloc_fast(bytes) {
-        Fast::Object(object) => object.as_ptr(),
-        Fast::Due => new_slower(bytes),
-        Fast::Missing => new_slow(bytes),
+        Some(object) => object.as_ptr(),
+        None => new_slow(bytes),
     }
 }
 

@@ -11,63 +11,50 @@ use super::Heap;
 use crate::cache::{Cache, CacheBin};
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::misuse::Misuse;
-use crate::object::{FreeObject, Key};
+use crate::object::Key;
 use crate::seat::Seat;
 
-/// What the hit path of `malloc` finds.
-pub enum Fast {
-    /// An object, which is the caller's.
-    Object(NonNull<u8>),
-    /// A list at whose first object something is due, or whose first object was written to.
-    Due,
-    /// Nothing.
-    Missing,
-}
-
-/// A thread's list of `class`, and its first object, if it has any.
+/// A thread's list of `class`.
 ///
 /// # Safety
-/// `cache` is this thread's, or [`Cache::ABSENT`]. The list is not used otherwise as long as `'a`.
+/// `cache` is this thread's, or [`Cache::ABSENT`], whose lists are empty and never written to.
 #[inline(always)]
-unsafe fn first<'a>(
-    cache: NonNull<Cache>,
-    class: ClassId,
-) -> Option<(&'a mut CacheBin, FreeObject)> {
+unsafe fn list(cache: NonNull<Cache>, class: ClassId) -> *mut CacheBin {
     // SAFETY: within the cache.
-    let bin = unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
-    // SAFETY: the caller's promise: this thread's, or one that is only read.
-    let object = unsafe { (*bin).head }?;
-    // SAFETY: it is not empty, so it is none of the absent cache.
-    Some((unsafe { &mut *bin }, object))
+    unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] }
 }
 
 impl<S: System> Heap<S> {
-    /// An object for `bytes` from the thread's cache; if there is none, the slow path must be asked.
-    /// In a heap that counts, five instructions more.
+    /// An object for `bytes` from the thread's cache. If there is none, or something is due at it, or it was written to,
+    /// the slow path must be asked. `malloc` takes 21 instructions by it; in a heap that counts, five more.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap, or [`Cache::ABSENT`].
     #[inline(always)]
-    pub unsafe fn malloc_fast(&self, cache: NonNull<Cache>, bytes: usize) -> Fast {
+    pub unsafe fn malloc_fast(&self, cache: NonNull<Cache>, bytes: usize) -> Option<NonNull<u8>> {
         if bytes > MAX_SMALL_BYTES {
-            return Fast::Missing;
+            return None;
         }
         let key = Key(self.fast_key.load(Relaxed));
         // SAFETY: the caller's promise, passed on.
-        let Some((bin, object)) = (unsafe { first(cache, ClassId::for_bytes(bytes)) }) else {
-            return Fast::Missing;
-        };
-        if object.is_marked(key) {
-            return Fast::Object(bin.pop(object));
+        let bin = unsafe { list(cache, ClassId::for_bytes(bytes)) };
+        // SAFETY: as above.
+        let first = unsafe { (*bin).head };
+        if let Some(object) = first.marked(key) {
+            // SAFETY: it is not empty, so it is none of the absent cache.
+            return Some(unsafe { &mut *bin }.pop(object));
         }
         cold_path();
-        if !object.is_marked_in_reverse(key) || !bin.passes_one() {
-            return Fast::Due;
+        let object = first.marked_in_reverse(key)?;
+        // SAFETY: as above.
+        let bin = unsafe { &mut *bin };
+        if !bin.passes_one() {
+            return None;
         }
         let object = bin.pop(object);
         // Keeps the compiler from making one of the two ends, to which the hit path would jump.
         compiler_fence(Release);
-        Fast::Object(object)
+        Some(object)
     }
 
     /// An object of `class` from the thread's cache, which does not count.
@@ -77,8 +64,11 @@ impl<S: System> Heap<S> {
     #[inline(always)]
     unsafe fn take_uncounted(&self, cache: NonNull<Cache>, class: ClassId) -> Option<NonNull<u8>> {
         // SAFETY: the caller's promise, passed on.
-        let (bin, object) = unsafe { first(cache, class) }?;
-        object.is_marked(self.key()).then(|| bin.pop(object))
+        let bin = unsafe { list(cache, class) };
+        // SAFETY: as above.
+        let object = unsafe { (*bin).head }.marked(self.key())?;
+        // SAFETY: it is not empty, so it is none of the absent cache.
+        Some(unsafe { &mut *bin }.pop(object))
     }
 
     /// An object for `bytes`; null when memory is out.
@@ -125,7 +115,7 @@ impl<S: System> Heap<S> {
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
         let is_shut = bin.is_shut();
         // A thread that has just come into a cache finds objects in it.
-        if bin.head.is_none() && (is_shut && bin.has_laid_aside() || !bin.use_spare()) {
+        if bin.is_empty() && (is_shut && bin.has_laid_aside() || !bin.use_spare()) {
             let ask = bin.ask(class.batch());
             // SAFETY: the caller's promise, passed on.
             unsafe { self.relieve(seat) };
@@ -143,9 +133,8 @@ impl<S: System> Heap<S> {
             }
         }
         // SAFETY: the caller's promise.
-        let Some((bin, object)) = (unsafe { first(cache, class) }) else {
-            return ptr::null_mut();
-        };
+        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+        let Some(object) = bin.head.object() else { return ptr::null_mut() };
         if !object.is_marked(self.key()) {
             self.misuse("malloc", object.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
         }

@@ -8,7 +8,6 @@ use hectare_pages::Os;
 use super::Process;
 use super::threads::cache_word;
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
-use crate::heap::Fast;
 use crate::object::move_to;
 use crate::special::Kind;
 
@@ -17,8 +16,8 @@ impl Process {
     #[inline(always)]
     pub fn malloc(&'static self, bytes: usize) -> *mut u8 {
         match self.malloc_fast(bytes) {
-            Fast::Object(object) => object.as_ptr(),
-            Fast::Due | Fast::Missing => self.malloc_slow(bytes),
+            Some(object) => object.as_ptr(),
+            None => self.malloc_slow(bytes),
         }
     }
 
@@ -26,7 +25,7 @@ impl Process {
     /// [`malloc_slow`](Self::malloc_slow) must be asked. For a caller whose slow path does more, and
     /// is a tail call.
     #[inline(always)]
-    pub fn malloc_fast(&'static self, bytes: usize) -> Fast {
+    pub fn malloc_fast(&'static self, bytes: usize) -> Option<NonNull<u8>> {
         // SAFETY: the word names this thread's cache, or an absent one.
         unsafe { self.heap.malloc_fast(cache_word(), bytes) }
     }
@@ -135,7 +134,7 @@ impl Process {
     /// An object of `bytes` zeros; null when memory is out.
     #[inline(always)]
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
-        let Fast::Object(object) = self.malloc_fast(bytes) else {
+        let Some(object) = self.malloc_fast(bytes) else {
             return self.malloc_zeroed_slow(bytes);
         };
         // SAFETY: an object just taken, of at least `bytes`.
@@ -175,7 +174,7 @@ impl Process {
         if class.keeps(bytes) {
             return object.as_ptr();
         }
-        let Fast::Object(moved) = self.malloc_fast(bytes) else {
+        let Some(moved) = self.malloc_fast(bytes) else {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.realloc_slow(object, bytes) };
         };

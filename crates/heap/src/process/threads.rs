@@ -1,7 +1,7 @@
 //! Each thread's way to its cache, and the end of a thread.
 //!
 //! A thread's cache is found through one word of initial-exec thread-local storage, which begins
-//! as the address of [`Cache::ABSENT`]: so the fast paths need no test whether the thread is
+//! as [`StandIn::NotYet`]: so the fast paths need no test whether the thread is
 //! known. Of the C library's static TLS this takes 8 bytes. What else the word can say, and which
 //! threads get no cache, is in `seat.rs`.
 //!
@@ -14,14 +14,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Process;
 use crate::cache::Cache;
+use crate::stand_in::StandIn;
 use crate::tls;
-
-/// What a thread's word names when its cache is gone again.
-static DEPARTED: Cache = Cache::ABSENT;
-
-/// What a thread's word names while the thread is inside the heap, where `special.rs` keeps count
-/// of that.
-static INSIDE: Cache = Cache::ABSENT;
 
 /// The [`Process`] that has handed out a cache, for the destructor of dying threads.
 static IN_USE: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
@@ -38,7 +32,7 @@ pub(crate) fn set_cache_word(word: NonNull<Cache>) {
 
 /// What the word says while the thread is inside the heap.
 pub(crate) fn inside_word() -> NonNull<Cache> {
-    NonNull::from(&INSIDE)
+    StandIn::Inside.word()
 }
 
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
@@ -50,7 +44,7 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
         unsafe { process.heap.drop_cache(cache) };
         process.seats.leave();
     }
-    set_cache_word(NonNull::from(&DEPARTED));
+    set_cache_word(StandIn::Departed.word());
 }
 
 /// The cache that a thread's word names, if it is one that can be used.
@@ -76,7 +70,7 @@ impl Process {
     /// it never had one.
     #[cold]
     pub(crate) fn cache_inside(&'static self, word: NonNull<Cache>) -> Option<NonNull<Cache>> {
-        if word != NonNull::from(&tls::ABSENT) {
+        if word != StandIn::NotYet.word() {
             return None;
         }
         let key = self.exit_key()?;
@@ -90,7 +84,7 @@ impl Process {
     /// Takes this thread's cache away, for good: a hardened front has none.
     pub(crate) fn forsake_cache(&'static self) {
         let Some(cache) = named_cache(cache_word()) else { return };
-        set_cache_word(NonNull::from(&tls::ABSENT));
+        set_cache_word(StandIn::NotYet.word());
         if let Some(key) = self.exit_key() {
             // SAFETY: a key made by `exit_key`; its destructor must not see the cache again.
             unsafe { libc::pthread_setspecific(key, core::ptr::null()) };

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-use hectare::{Cache, ClassId, Fast, Heap, MIN_ALIGN, Seat, Stats};
+use hectare::{Cache, ClassId, Heap, MIN_ALIGN, Seat, Stats};
 use hectare_check::{Object, Subject};
 use hectare_pages::System;
 
@@ -70,7 +70,7 @@ impl<'a, S: System> Front<'a, S> {
 impl<S: System> Subject for Front<'_, S> {
     fn malloc(&mut self, bytes: usize) -> *mut u8 {
         // SAFETY: this front's cache, or the absent one.
-        if let Fast::Object(object) = unsafe { self.heap.malloc_fast(self.fast(), bytes) } {
+        if let Some(object) = unsafe { self.heap.malloc_fast(self.fast(), bytes) } {
             return object.as_ptr();
         }
         let seat = self.slow();
