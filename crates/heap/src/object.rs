@@ -44,7 +44,7 @@ struct Words {
 #[repr(transparent)]
 pub(crate) struct Link(NonNull<Words>);
 
-/// The words of the end. (Its mark is not that of any key: those are odd, and it lies at an even address.)
+/// The words of the end. It bears no mark: its address is even, and a key is odd, or zero before it is drawn.
 static END: [usize; 2] = [0; 2];
 
 impl Link {
