@@ -303,7 +303,8 @@ impl CacheBin {
             return self.lay_aside(object, most, key);
         }
         let full = self.make_room(most);
-        self.push(object, key);
+        let has_room = self.push(object, key);
+        debug_assert!(has_room);
         full
     }
 
@@ -346,9 +347,10 @@ impl CacheBin {
         full
     }
 
-    /// Puts an object on the list, if that has room: then by an instruction less than [`push`](Self::push).
+    /// Puts an object on the list, if that has room. Whether it had.
     #[inline(always)]
-    pub(crate) fn push_if_room(&mut self, object: FreeObject, key: Key) -> bool {
+    pub(crate) fn push(&mut self, object: FreeObject, key: Key) -> bool {
+        // Counted down before it is known: an instruction less than a test first.
         let (left, is_full) = self.room.overflowing_sub(1);
         self.room = left;
         if is_full {
@@ -358,14 +360,6 @@ impl CacheBin {
         object.link(self.head, key);
         self.head = object.into();
         true
-    }
-
-    /// Puts an object on the list, which must have room.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, object: FreeObject, key: Key) {
-        object.link(self.head, key);
-        self.head = object.into();
-        self.room -= 1;
     }
 
     /// Takes `object`, the first, off the list.

@@ -26,7 +26,7 @@ impl<S: System> Heap<S> {
         let key = self.key();
         let Some((class, object)) = self.free_start(object, key, reciprocal) else { return false };
         // SAFETY: as for the reciprocal; something is a start to it, so the cache is not the absent one.
-        unsafe { &mut *bin(class) }.push_if_room(object, key)
+        unsafe { &mut *bin(class) }.push(object, key)
     }
 
     /// As [`free_fast`](Self::free_fast), on the list of this CPU.
