@@ -1,21 +1,22 @@
 //! The free frames of a region that still hold memory, with the longest runs of them at hand.
 //!
 //! A request for a run takes the one that fits best. To walk over all free runs for that costs some
-//! 150 instructions a step; so the longest [`NOTED`] of them are noted in an array, each as one word
-//! whose order is that of the lengths, then of the places.
+//! 150 instructions a step; so the longest [`NOTED`] of them are noted (`dirty/notes.rs`).
 //!
 //! Invariants
 //! 1. Each noted run is one of free frames, as long as it can be, of more than [`SHORT_FRAMES`].
 //! 2. No run that is not noted is longer than `longest_unnoted`: those that had no room when they came, or made
 //!    room, and have not changed since.
 
-use hectare_base::align::{align_down, align_up};
+mod notes;
+
+use hectare_base::align::align_down;
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
 
 use crate::class::MAX_SMALL_BYTES;
 use crate::region::FRAME_BYTES;
 
-const NOTED: usize = 64;
+use notes::{NOTED, Notes, Span};
 
 /// Runs up to so many frames are not noted: no request for a run is as short.
 const SHORT_FRAMES: usize = MAX_SMALL_BYTES / FRAME_BYTES;
@@ -25,34 +26,11 @@ const SHORT_FRAMES: usize = MAX_SMALL_BYTES / FRAME_BYTES;
 const STEPS_EACH: usize = 32;
 const GONE: usize = NOTED / 4;
 
-/// A run of free frames: its length in the upper half, its first frame in the lower.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Note(u64);
-
-impl Note {
-    fn new(start: usize, length: usize) -> Self {
-        Self((length as u64) << 32 | start as u64)
-    }
-
-    fn start(self) -> usize {
-        self.0 as u32 as usize
-    }
-
-    fn length(self) -> usize {
-        (self.0 >> 32) as usize
-    }
-
-    fn end(self) -> usize {
-        self.start() + self.length()
-    }
-}
-
 /// Free frames, none at first.
 #[derive(Debug)]
 pub(crate) struct DirtyFrames {
     frames: Bitset<'static>,
-    notes: [Note; NOTED],
-    len: usize,
+    notes: Notes,
     longest_unnoted: usize,
     /// How many runs there were when they were walked over last, and how many notes have gone since.
     walked: usize,
@@ -62,8 +40,7 @@ pub(crate) struct DirtyFrames {
 impl DirtyFrames {
     /// Over an allocator without free frames.
     pub(crate) fn new(frames: Bitset<'static>) -> Self {
-        let notes = [Note(0); NOTED];
-        Self { frames, notes, len: 0, longest_unnoted: 0, walked: 0, gone: 0 }
+        Self { frames, notes: Notes::new(), longest_unnoted: 0, walked: 0, gone: 0 }
     }
 
     /// How many there are.
@@ -76,11 +53,13 @@ impl DirtyFrames {
         let given = self.frames.free_range(first, frames);
         debug_assert!(given.is_ok(), "they are there already");
         let Some((start, length)) = self.frames.free_run_around(first) else { return };
-        self.forget(start.0, start.0 + length);
-        self.note(start.0, start.0 + length);
+        let run = Span { start: start.0, end: start.0 + length };
+        self.forget(run);
+        self.note(run);
     }
 
     /// Takes `frames` frames from `first` on; `false`, and nothing has changed, if one is missing.
+    #[inline(never)]
     pub(crate) fn take_at(&mut self, first: FrameId, frames: usize) -> bool {
         let taken = self.frames.reserve(first, frames).is_ok();
         if taken {
@@ -107,34 +86,36 @@ impl DirtyFrames {
             self.note_all();
             best = self.best(frames, align);
         }
-        if best.is_none() && frames <= self.longest_unnoted && self.len == NOTED {
+        if best.is_none() && frames <= self.longest_unnoted && self.notes.len() == NOTED {
             return self.take_lowest(frames, align);
         }
         best.filter(|&first| self.take_at(first, frames))
     }
 
     /// Where `frames` frames at a multiple of `align` begin in the shortest noted run that has as many.
-    #[inline(never)]
     fn best(&self, frames: usize, align: usize) -> Option<FrameId> {
-        let first = |note: &Note| align_up(note.start(), align);
-        let fits = |note: &&Note| first(note) + frames <= note.end();
-        self.notes[..self.len].iter().filter(fits).min().map(|note| FrameId(first(note)))
+        self.notes.best(frames, align).map(FrameId)
     }
 
     /// Takes `frames` frames at a multiple of as many out of the last of the noted runs that has such.
     pub(crate) fn take_block(&mut self, frames: usize) -> Option<FrameId> {
-        let block = |note: &Note| {
-            let first = align_down(note.end(), frames).checked_sub(frames)?;
-            (first >= note.start()).then_some(first)
+        let block = |note: Span| {
+            let first = align_down(note.end, frames).checked_sub(frames)?;
+            (first >= note.start).then_some(first)
         };
-        let first = FrameId(self.notes[..self.len].iter().filter_map(block).max()?);
+        let first = FrameId(self.notes.iter().filter_map(block).max()?);
         self.take_at(first, frames).then_some(first)
     }
 
     /// The longest run that is noted: its first frame and its length.
+    #[inline(never)]
     pub(crate) fn longest(&self) -> Option<(FrameId, usize)> {
-        let longest = self.notes[..self.len].iter().max()?;
-        Some((FrameId(longest.start()), longest.length()))
+        self.noted().max_by_key(|&(first, length)| (length, first))
+    }
+
+    /// The runs that are noted: the first frame of each and its length.
+    pub(crate) fn noted(&self) -> impl Iterator<Item = (FrameId, usize)> {
+        self.notes.iter().map(|note| (FrameId(note.start), note.length()))
     }
 
     /// The run that `frame` lies in, if it is there: its first frame and its length.
@@ -150,58 +131,38 @@ impl DirtyFrames {
     /// Corrects the notes after frames were taken, which were all of one run.
     fn note_taken(&mut self, first: usize, frames: usize) {
         let end = first + frames;
-        let Some(old) = self.forget(first, end) else { return };
-        self.note(old.start(), first);
-        self.note(end, old.end());
+        let Some(old) = self.forget(Span { start: first, end }) else { return };
+        self.note(Span { start: old.start, end: first });
+        self.note(Span { start: end, end: old.end });
     }
 
-    /// Drops the notes that lie in `start .. end` or around it. Returns the last of them.
-    fn forget(&mut self, start: usize, end: usize) -> Option<Note> {
-        let mut dropped = None;
-        let mut at = 0;
-        while at < self.len {
-            let note = self.notes[at];
-            if note.start() < end && start < note.end() {
-                self.len -= 1;
-                self.gone += 1;
-                self.notes[at] = self.notes[self.len];
-                dropped = Some(note);
-            } else {
-                at += 1;
-            }
-        }
+    /// Drops the notes of runs that overlap `span`. Returns one of them.
+    fn forget(&mut self, span: Span) -> Option<Span> {
+        let (dropped, count) = self.notes.drop_overlapping(span);
+        self.gone += count;
         dropped
     }
 
     /// Notes a run, in place of the shortest if there is no room.
     #[inline(never)]
-    fn note(&mut self, start: usize, end: usize) {
-        if end - start <= SHORT_FRAMES {
-            return;
-        }
-        let mut note = Note::new(start, end - start);
-        if let Some(free) = self.notes.get_mut(self.len) {
-            *free = note;
-            self.len += 1;
-            return;
-        }
-        if let Some(shortest) = self.notes.iter_mut().min()
-            && *shortest < note
+    fn note(&mut self, span: Span) {
+        if span.length() > SHORT_FRAMES
+            && let Some(unnoted) = self.notes.add(span)
         {
-            core::mem::swap(shortest, &mut note);
+            self.longest_unnoted = self.longest_unnoted.max(unnoted.length());
         }
-        self.longest_unnoted = self.longest_unnoted.max(note.length());
     }
 
     /// Notes the longest of all runs anew.
     #[cold]
     #[inline(never)]
     fn note_all(&mut self) {
-        (self.len, self.longest_unnoted, self.walked, self.gone) = (0, 0, 0, 0);
+        self.notes.clear();
+        (self.longest_unnoted, self.walked, self.gone) = (0, 0, 0);
         let mut from = FrameId(0);
         while let Some((first, length)) = self.frames.next_free_run(from) {
             from = FrameId(first.0 + length);
-            self.note(first.0, from.0);
+            self.note(Span { start: first.0, end: from.0 });
             self.walked += 1;
         }
     }
@@ -216,15 +177,15 @@ impl DirtyFrames {
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&self) {
         self.frames.validate().expect("the dirty frames");
-        for note in &self.notes[..self.len] {
-            let run = (FrameId(note.start()), note.length());
+        for run in self.noted() {
+            let end = FrameId(run.0.0 + run.1);
             assert_eq!(self.frames.next_free_run(run.0), Some(run), "a note");
-            assert_eq!(self.frames.previous_free_run(FrameId(note.end())), Some(run), "a note");
+            assert_eq!(self.frames.previous_free_run(end), Some(run), "a note");
             assert!(run.1 > SHORT_FRAMES);
         }
         let mut from = FrameId(0);
         while let Some((first, length)) = self.frames.next_free_run(from) {
-            let is_noted = self.notes[..self.len].contains(&Note::new(first.0, length));
+            let is_noted = self.noted().any(|run| run == (first, length));
             assert!(is_noted || length <= self.longest_unnoted.max(SHORT_FRAMES), "not noted");
             from = FrameId(first.0 + length);
         }

@@ -239,6 +239,7 @@ impl Region {
         }
         if align == 1
             && fills
+            && self.is_for_units(frames, source)
             && let Some(run) = self.take_units(frames, source, view)
         {
             return Ok(run);

@@ -13,8 +13,9 @@
 //! --features os --bench calls`).
 //!
 //! Where huge pages are asked for, a unit that is begun comes as a whole by its first touch. So
-//! what of the last one is not of the run counts as what it is, dirty memory. Elsewhere they are asked for the
-//! units that the run fills alone, its last one if it fills seven eighths of it; a run that fills no unit begins none there.
+//! what of the last one is not of the run counts as what it is, dirty memory, and the next run begins there if
+//! the unit behind is clean. Elsewhere they are asked for the units that the run fills alone, its last one if it
+//! fills seven eighths of it; a run that fills no unit begins none there.
 
 use hectare_base::align::{align_down, align_up};
 use hectare_buddy::{FrameId, RangeAllocator};
@@ -42,29 +43,28 @@ impl Region {
             && self.start.addr().get().is_multiple_of(HUGE_PAGE_BYTES)
     }
 
-    /// Takes a run that its caller will fill, at the start of a unit or in what is left of the last one, for
-    /// which no dirty run is long enough; `None` if it is too short for that, or no units are free.
+    /// Whether a run of `frames` frames that its caller will fill is worth a unit, or part of one.
+    pub(super) fn is_for_units(&self, frames: usize, source: &impl PageSource) -> bool {
+        let is_long = frames >= NEARLY_UNIT_FRAMES;
+        (is_long || self.is_huge_from(FrameId(self.touched))) && self.has_units(source)
+    }
+
+    /// Takes a run [for units](Self::is_for_units), for which no dirty run is long enough: in whole clean ones, and
+    /// what is dirty in front of them. `None` if there are none, or a short run would begin one that is not huge.
+    #[inline(never)]
     pub(super) fn take_units(
         &mut self,
         frames: usize,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Run> {
-        let is_short = frames < NEARLY_UNIT_FRAMES;
-        if is_short && !self.is_huge_from(FrameId(self.touched)) || !self.has_units(source) {
-            return None;
+        if let Some(run) = self.take_beside(frames, source, view) {
+            return Some(run);
         }
         let whole = align_up(frames, UNIT_FRAMES);
-        // Units that have gone, what is left of the last one, or new ones.
-        let first = match self.clean.alloc_range(whole, UNIT_FRAMES, self.touched) {
-            Ok(gone) => gone,
-            Err(_) => match self.take_at_end(frames, source, view) {
-                Some(run) => return Some(run),
-                None => take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?,
-            },
-        };
+        let first = take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
         let is_huge = self.is_huge_from(first);
-        if is_short && !is_huge {
+        if frames < NEARLY_UNIT_FRAMES && !is_huge {
             self.give_clean(first, whole);
             return None;
         }
@@ -174,33 +174,59 @@ impl Region {
         Some(moved)
     }
 
-    /// Takes the dirty frames at the end of what was touched with clean ones behind them, where huge pages are
-    /// asked for and no whole unit is dirty that could move to a place of the run's own: else what is left of
-    /// the last run's huge page would stay empty, since the next of its length does not fit there.
-    fn take_at_end(
+    /// Takes dirty frames with clean units behind them, where huge pages are asked for: else what is left of a
+    /// run's last huge page would stay empty, since the next run of its length does not fit there.
+    fn take_beside(
         &mut self,
         frames: usize,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Run> {
-        let end = FrameId(self.touched);
-        let (first, length) = self.dirty.last_run(end)?;
-        let has_unit = self.dirty.longest().is_some_and(|(_, length)| length >= UNIT_FRAMES);
-        let is_last = first.0 + length == end.0 && length < frames;
-        if has_unit || !is_last || !self.is_huge_from(end) {
-            return None;
+        let (first, length, behind) = self.beside(frames)?;
+        let (end, last) = (first.0 + length, first.0 + frames);
+        let again_frames = self.touched_of(FrameId(end), behind);
+        self.take_behind(FrameId(end), behind, source, view)?;
+        self.dirty.take_at(first, length);
+        let is_whole = end.is_multiple_of(UNIT_FRAMES);
+        let moved = if is_whole { self.move_dirty(FrameId(end), behind, source)? } else { 0 };
+        if again_frames > 0 {
+            self.ask_for_units(FrameId(end + moved), behind - moved, source);
         }
-        let last = first.0 + frames;
-        let bare_frames = align_up(last, UNIT_FRAMES) - end.0;
-        self.take_behind(end, bare_frames, source, view)?;
-        let left = end.0 + bare_frames - last;
+        let left = end + behind - last;
         if left > 0 {
             self.give(self.at(FrameId(last)), left);
         }
+        if moved > 0 || !self.fresh.contains(&first.0) {
+            self.fresh.start = last.max(end + moved);
+        }
         self.fresh.end = last + left;
-        self.dirty
-            .take_at(first, length)
-            .then(|| Run { bare_frames, ..Run::holding(self.at(first), frames) })
+        let bare_frames = behind - moved;
+        let again_frames = again_frames.min(bare_frames);
+        Some(Run { bare_frames, again_frames, ..Run::holding(self.at(first), frames) })
+    }
+
+    /// The dirty run to lengthen to `frames` frames by as few clean units as can be: its first frame, its length and
+    /// how many clean frames are to be taken behind it.
+    fn beside(&self, frames: usize) -> Option<(FrameId, usize, usize)> {
+        let last = self.dirty.last_run(FrameId(self.touched));
+        let runs = self.dirty.noted().chain(last);
+        let found = runs.filter_map(|(first, length)| {
+            self.units_behind(first.0, length, frames).map(|behind| (first, length, behind))
+        });
+        found.min_by_key(|&(_, length, behind)| (behind, core::cmp::Reverse(length)))
+    }
+
+    /// How many clean frames, to the end of a unit, make the dirty run of `length` frames at `first` one of `frames`.
+    #[inline(never)]
+    fn units_behind(&self, first: usize, length: usize, frames: usize) -> Option<usize> {
+        let end = first + length;
+        let is_at_unit = end.is_multiple_of(UNIT_FRAMES) || end == self.touched;
+        if length >= frames || !is_at_unit || !self.is_huge_from(FrameId(end)) {
+            return None;
+        }
+        let behind = align_up(first + frames, UNIT_FRAMES) - end;
+        let (start, clean) = self.clean.free_run_around(FrameId(end))?;
+        (start.0 + clean >= end + behind).then_some(behind)
     }
 
     /// Moves dirty units to the `frames` clean frames from `first` on, whole units just taken. Returns

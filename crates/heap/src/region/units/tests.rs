@@ -77,6 +77,32 @@ fn runs_that_only_grow_lie_side_by_side() {
     }
 }
 
+/// Where they have gone, too: what is left of the last run's is the beginning of the next.
+#[test]
+fn runs_begin_in_what_is_left_of_units_that_have_gone() {
+    let (mut region, view) = open();
+    for units in [4, 1] {
+        take(&mut region, &view, units * UNIT_FRAMES);
+    }
+    let gone = take(&mut region, &view, 5 * UNIT_FRAMES);
+    let moves = take(&mut region, &view, UNIT_FRAMES);
+    take(&mut region, &view, UNIT_FRAMES);
+    region.give(gone.start, gone.frames);
+    region.decommit(0, &Os);
+    let first = region.frame_of(gone.start);
+    let frames = UNIT_FRAMES + 100;
+    let bare = [2, 1, 1].map(|units| {
+        let run = take(&mut region, &view, frames);
+        (region.frame_of(run.start) - first, run.bare_frames == units * UNIT_FRAMES)
+    });
+    assert_eq!(bare, [(0, true), (frames, true), (2 * frames, true)]);
+    assert_eq!(region.dirty_frames(), 4 * UNIT_FRAMES - 3 * frames);
+    // A dirty unit, too short for the run, moves to where it is needed.
+    region.give(moves.start, moves.frames);
+    let run = take(&mut region, &view, frames);
+    assert_eq!((region.frame_of(run.start) - first, run.bare_frames), (3 * frames, 0));
+}
+
 /// Below where huge pages are asked for, in units that have gone: no unit for each of them.
 #[test]
 fn short_runs_share_a_unit_that_has_gone() {
