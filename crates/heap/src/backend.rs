@@ -328,9 +328,10 @@ impl<S: System> Backend<S> {
         state.regions.iter().take(count).flatten().map(Region::dirty_frames).sum()
     }
 
-    /// Whether so many frames are free and still hold memory.
-    pub(crate) fn has_dirty(&self, frames: usize) -> bool {
-        self.dirty_frames(&self.state.lock()) >= frames
+    /// Whether free frames that still hold memory are there for a run of `frames` frames at a multiple of `align`.
+    pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
+        let state = self.state.lock();
+        state.regions[0].as_ref().is_some_and(|region| region.has_dirty(frames, align))
     }
 
     /// Reserves one more region, of at least `least_bytes`.

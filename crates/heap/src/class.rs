@@ -164,7 +164,7 @@ pub(crate) const BATCH_BYTES: usize = 8 * 1024;
 /// Of large objects it holds more, so many if they are not too long: else a program that has a few
 /// more of them, then a few less, would leave its list at every second call.
 pub(crate) const LEAST_OBJECTS: usize = 8;
-const LONG_BATCH_BYTES: usize = 32 * 1024;
+pub(crate) const LONG_BATCH_BYTES: usize = 32 * 1024;
 /// The most objects of a batch: whole lines of those that share them, and no more than a byte counts.
 pub(crate) const BATCH_OBJECTS: usize = 252;
 

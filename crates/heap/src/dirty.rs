@@ -92,6 +92,11 @@ impl DirtyFrames {
         best.filter(|&first| self.take_at(first, frames))
     }
 
+    /// Whether [`take_best`](Self::take_best) finds `frames` frames at a multiple of `align`, as far as is noted.
+    pub(crate) fn may_fit(&self, frames: usize, align: usize) -> bool {
+        self.best(frames, align).is_some() || frames <= SHORT_FRAMES.max(self.longest_unnoted)
+    }
+
     /// Where `frames` frames at a multiple of `align` begin in the shortest noted run that has as many.
     fn best(&self, frames: usize, align: usize) -> Option<FrameId> {
         self.notes.best(frames, align).map(FrameId)

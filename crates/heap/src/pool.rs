@@ -149,9 +149,7 @@ impl<P: Park> Pools<P> {
 
     /// Takes a batch from the pool of `cpu`, or borrows one that another CPU does not need.
     pub(crate) fn take(&self, cpu: usize, class: ClassId) -> Option<Batch> {
-        let own = self
-            .pool(cpu % CPUS)
-            .and_then(|pool| self.try_with(pool, class, |slots| slots.take(class)));
+        let own = self.pool(cpu % CPUS).and_then(|pool| self.try_with(pool, class, Slots::take));
         own.or_else(|| self.in_use().find_map(|pool| self.try_with(pool, class, Slots::lend)))
     }
 
@@ -179,13 +177,13 @@ impl<P: Park> Pools<P> {
     pub(crate) fn drain(
         &self,
         class: ClassId,
-        drain: fn(&mut Slots) -> Option<Batch>,
+        drain: fn(&mut Slots, ClassId) -> Option<Batch>,
         mut give: impl FnMut(Batch),
     ) {
         for pool in self.in_use() {
             let next = || {
                 let mut slots = pool.bins[class.index()].lock();
-                let batch = drain(&mut slots);
+                let batch = drain(&mut slots, class);
                 slots.tell(class, &self.stocked_bytes);
                 batch
             };

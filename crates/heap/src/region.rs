@@ -147,6 +147,11 @@ impl Region {
         self.dirty.count() + self.cached.frames()
     }
 
+    /// Whether there is a place for a run of `frames` of them at a multiple of `align`, as far as is known.
+    pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
+        self.dirty.may_fit(frames, align) || self.cached.frames() >= frames
+    }
+
     /// Committed bytes.
     pub(crate) fn frontier_bytes(&self) -> usize {
         self.frontier

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use hectare_base::sync::atomic::AtomicUsize;
 
-use crate::class::{BATCH_BYTES, ClassId};
+use crate::class::{BATCH_BYTES, ClassId, LONG_BATCH_BYTES};
 use crate::object::{Batch, Packed};
 
 /// How many batches of 8 KiB of a class a pool keeps at first, for how many there is a place in it, and
@@ -23,8 +23,8 @@ const FIRST_LIMIT: u16 = if cfg!(loom) { 1 } else { 6 };
 const PLACES: usize = if cfg!(loom) { 2 } else { 32 };
 const STOCK: usize = if cfg!(loom) { 2 } else { 992 };
 
-/// The count of what all stocks hold is told by steps of so many batches: all CPUs write to it.
-const TOLD_AT_ONCE: u16 = if cfg!(loom) { 1 } else { 16 };
+/// The count of what all stocks hold is told by steps of so many bytes: all CPUs write to it.
+const TOLD_AT_ONCE: usize = if cfg!(loom) { 1 } else { 16 * BATCH_BYTES };
 
 /// Only what holds a batch was ever written: of a stock so much as is used becomes resident.
 type Place = MaybeUninit<Packed>;
@@ -87,9 +87,9 @@ impl Slots {
     }
 
     /// A batch for a thread of its own CPU.
-    pub(crate) fn take(&mut self, class: ClassId) -> Option<Batch> {
+    pub(crate) fn take(&mut self) -> Option<Batch> {
         if self.len == 0 && core::mem::take(&mut self.refused) {
-            self.limit = (self.limit + 1 + self.limit / 2).min(most(class));
+            self.limit = (self.limit + 1 + self.limit / 2).min((PLACES + STOCK) as u16);
         }
         self.taken = (self.taken + 1).min(self.limit.max(PLACES as u16));
         self.kept = self.kept.max(self.taken);
@@ -121,7 +121,7 @@ impl Slots {
 
     /// A batch that nobody has needed since there was none such the last time. What has a stock in use keeps the rest,
     /// other slots nothing.
-    pub(crate) fn drain_idle(&mut self) -> Option<Batch> {
+    pub(crate) fn drain_idle(&mut self, class: ClassId) -> Option<Batch> {
         if usize::from(self.limit) <= PLACES {
             return self.drain();
         }
@@ -130,15 +130,15 @@ impl Slots {
             return None;
         }
         self.fewest -= 1;
-        self.limit -= 1;
+        self.limit -= share(class);
         self.pop()
     }
 
     /// A batch of the stock, to empty it.
-    pub(crate) fn drain_stock(&mut self) -> Option<Batch> {
+    pub(crate) fn drain_stock(&mut self, class: ClassId) -> Option<Batch> {
         self.limit = self.limit.min(PLACES as u16);
         self.kept = self.kept.min(PLACES as u16);
-        (self.stocked() > 0).then(|| self.pop())?
+        (self.stocked(class) > 0).then(|| self.pop())?
     }
 
     /// How many objects it keeps.
@@ -149,16 +149,16 @@ impl Slots {
     /// Corrects what `stocked_bytes` says of all stocks.
     #[inline(never)]
     pub(crate) fn tell(&mut self, class: ClassId, stocked_bytes: &AtomicUsize) {
-        let stocked = self.stocked();
-        if stocked.abs_diff(self.told) >= if stocked == 0 { 1 } else { TOLD_AT_ONCE } {
-            let bytes = |batches: u16| usize::from(batches) * class.batch_bytes();
+        let stocked = self.stocked(class);
+        let bytes = |batches: u16| usize::from(batches) * class.batch_bytes();
+        if bytes(stocked.abs_diff(self.told)) >= if stocked == 0 { 1 } else { TOLD_AT_ONCE } {
             stocked_bytes.fetch_add(bytes(stocked).wrapping_sub(bytes(self.told)), Relaxed);
             self.told = stocked;
         }
     }
 
-    fn stocked(&self) -> u16 {
-        self.len.saturating_sub(PLACES as u16)
+    fn stocked(&self, class: ClassId) -> u16 {
+        self.len.saturating_sub(unstocked(class))
     }
 
     /// Whether there is a place for one more, which may be the first of the stock.
@@ -188,17 +188,26 @@ impl Slots {
     }
 }
 
-/// How much a limit can become: there are stocks of objects of which a batch is 8 KiB, that is, of up to 1 KiB.
-fn most(class: ClassId) -> u16 {
-    (if class.batch_bytes() > BATCH_BYTES { PLACES } else { PLACES + STOCK }) as u16
+/// How many batches of `class` are no stock: of long ones only what is kept at first. Where a program goes through
+/// many sizes, pools would else keep much of each.
+fn unstocked(class: ClassId) -> u16 {
+    if share(class) > 1 { within(FIRST_LIMIT, class) } else { PLACES as u16 }
 }
 
-/// How many batches of `class` a pool keeps whose limit is `limit`: of long ones fewer, as many bytes,
-/// and of the largest objects two.
+/// How many batches of `class` a pool keeps whose limit is `limit`: of long ones fewer, as many bytes.
 fn within(limit: u16, class: ClassId) -> u16 {
-    let fewer = usize::from(limit) * BATCH_BYTES / class.batch_bytes().max(BATCH_BYTES);
-    if class.object_bytes() > BATCH_BYTES { limit.min(2) } else { fewer.max(1) as u16 }
+    (limit / share(class)).max(1)
 }
+
+/// How much of a limit a batch of `class` takes.
+fn share(class: ClassId) -> u16 {
+    class.batch_bytes().div_ceil(BATCH_BYTES) as u16
+}
+
+const _: () = assert!(
+    LONG_BATCH_BYTES / BATCH_BYTES <= FIRST_LIMIT as usize || cfg!(loom),
+    "a first batch has room"
+);
 
 #[cfg(all(test, not(loom)))]
 #[path = "slots/tests.rs"]

@@ -17,6 +17,7 @@ mod class {
     pub(crate) const STATES: usize = 1;
     pub(crate) const BATCH_OBJECTS: usize = 1;
     pub(crate) const BATCH_BYTES: usize = 16;
+    pub(crate) const LONG_BATCH_BYTES: usize = 16;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct ClassId;
@@ -87,7 +88,7 @@ fn take(pools: &Shared, cpu: usize) -> Option<usize> {
 
 fn drain(pools: &Shared) -> Vec<usize> {
     let mut drained = Vec::new();
-    pools.drain(ClassId, Slots::drain, |batch| drained.push(number(batch)));
+    pools.drain(ClassId, |slots, _| slots.drain(), |batch| drained.push(number(batch)));
     drained
 }
 

@@ -1,4 +1,4 @@
-//! What swings stays with the pools: a program that makes many small objects and frees them all, over and over, finds
+//! What swings stays with the pools: a program that makes many objects and frees them all, over and over, finds
 //! them there. And it is idle memory all the same: it goes where it is needed, and in the end back to the system.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
@@ -12,8 +12,10 @@ use hectare_check::Subject;
 use support::system::pretend_cpu;
 use support::{Front, Source, check_heap, check_released, new_heap, strict};
 
-const BYTES: usize = 64;
-const OBJECTS: usize = 40_000;
+/// Of short batches, and of long ones.
+const SIZES: [usize; 2] = [64, 10_000];
+/// How much swings.
+const SWING_BYTES: usize = 2_560_000;
 
 fn take(front: &mut Front<'_, Source>, count: usize, bytes: usize) -> Vec<NonNull<u8>> {
     let one = |_| {
@@ -32,20 +34,20 @@ fn give(front: &mut Front<'_, Source>, objects: Vec<NonNull<u8>>) {
     }
 }
 
-/// How many of the objects that swing lie in the pools.
-fn pooled(heap: &Heap<Source>) -> usize {
-    heap.stats().classes[ClassId::for_bytes(BYTES).index()].pooled_objects
+/// How much of the objects of `bytes`, which swing, lies in the pools.
+fn pooled(heap: &Heap<Source>, bytes: usize) -> usize {
+    heap.stats().classes[ClassId::for_bytes(bytes).index()].pooled_objects * bytes
 }
 
-/// A heap whose pools have taken a swing of all objects, and its front.
-fn swing<'a>(heap: &'a Heap<Source>) -> Front<'a, Source> {
+/// A heap whose pools have taken a swing of objects of `bytes`, and its front.
+fn swing<'a>(heap: &'a Heap<Source>, bytes: usize) -> Front<'a, Source> {
     pretend_cpu(Some(0));
     let mut front = Front::new(heap);
     for _ in 0..20 {
-        let objects = take(&mut front, OBJECTS, BYTES);
+        let objects = take(&mut front, SWING_BYTES / bytes, bytes);
         give(&mut front, objects);
     }
-    assert!(pooled(heap) > OBJECTS * 9 / 10, "{} objects in pools", pooled(heap));
+    assert!(pooled(heap, bytes) > SWING_BYTES / 10 * 9, "{} bytes", pooled(heap, bytes));
     front
 }
 
@@ -58,82 +60,92 @@ fn ends(heap: &Heap<Source>, front: Front<'_, Source>) {
     check_heap(heap, [], &[&front]);
     drop(front);
     check_released(heap);
-    assert_eq!(pooled(heap), 0);
+    assert!(SIZES.iter().all(|&bytes| pooled(heap, bytes) == 0));
     pretend_cpu(None);
 }
 
 #[test]
 fn what_swings_stays_in_the_pool() {
-    let heap = new_heap(64 << 20);
-    let mut front = swing(&heap);
-    let held = held_bytes(&heap);
-    for _ in 0..5 {
-        let objects = take(&mut front, OBJECTS, BYTES);
-        assert!(pooled(&heap) < OBJECTS / 10, "{} objects are left", pooled(&heap));
-        give(&mut front, objects);
+    for bytes in SIZES {
+        let heap = new_heap(64 << 20);
+        let mut front = swing(&heap, bytes);
+        let held = held_bytes(&heap);
+        for _ in 0..5 {
+            let objects = take(&mut front, SWING_BYTES / bytes, bytes);
+            assert!(pooled(&heap, bytes) < SWING_BYTES / 10, "{} are left", pooled(&heap, bytes));
+            give(&mut front, objects);
+        }
+        assert_eq!(held_bytes(&heap), held, "a swing in the pools alone");
+        ends(&heap, front);
     }
-    assert_eq!(held_bytes(&heap), held, "a swing in the pools alone");
-    ends(&heap, front);
 }
 
 /// What another class or a long run needs comes from there before the heap grows.
 #[test]
 fn a_stock_goes_before_the_heap_grows() {
-    for bytes in [48, 208, 1000, 5000, 40_000, 300_000] {
-        let heap = new_heap(64 << 20);
-        let mut front = swing(&heap);
-        let held = held_bytes(&heap);
-        let objects = take(&mut front, OBJECTS * BYTES * 3 / 4 / bytes, bytes);
-        let grown = held_bytes(&heap).saturating_sub(held);
-        assert!(grown <= 512 << 10, "{grown} bytes more for {bytes}");
-        give(&mut front, objects);
-        ends(&heap, front);
+    for swinging in SIZES {
+        for bytes in [48, 208, 1000, 5000, 40_000, 300_000] {
+            let heap = new_heap(64 << 20);
+            let mut front = swing(&heap, swinging);
+            let held = held_bytes(&heap);
+            let objects = take(&mut front, SWING_BYTES * 3 / 4 / bytes, bytes);
+            let grown = held_bytes(&heap).saturating_sub(held);
+            assert!(grown <= 512 << 10, "{grown} bytes more for {bytes}, {swinging} swing");
+            give(&mut front, objects);
+            ends(&heap, front);
+        }
     }
 }
 
 /// What nobody needs any more goes back while the program goes on with something else.
 #[test]
 fn a_stock_that_lies_idle_goes_back() {
-    let heap = new_heap(64 << 20);
-    let mut front = swing(&heap);
-    let others = take(&mut front, 1000, 1000);
-    assert!(pooled(&heap) > OBJECTS * 8 / 10, "{} objects in pools", pooled(&heap));
-    for _ in 0..40 {
-        strict(&heap).pass_ms(50);
-        let more = take(&mut front, 300, 1000);
-        give(&mut front, more);
+    for bytes in SIZES {
+        let heap = new_heap(64 << 20);
+        let mut front = swing(&heap, bytes);
+        let others = take(&mut front, 1000, 1000);
+        assert!(pooled(&heap, bytes) > SWING_BYTES / 2, "{} bytes", pooled(&heap, bytes));
+        for _ in 0..40 {
+            strict(&heap).pass_ms(50);
+            let more = take(&mut front, 300, 1000);
+            give(&mut front, more);
+        }
+        assert_eq!(pooled(&heap, bytes), 0);
+        give(&mut front, others);
+        ends(&heap, front);
     }
-    assert_eq!(pooled(&heap), 0);
-    give(&mut front, others);
-    ends(&heap, front);
 }
 
 /// But not what is needed from time to time.
 #[test]
 fn looks_leave_what_swings() {
-    let heap = new_heap(64 << 20);
-    let mut front = swing(&heap);
-    for _ in 0..20 {
-        strict(&heap).pass_ms(50);
-        let objects = take(&mut front, OBJECTS, BYTES);
-        give(&mut front, objects);
-        assert!(pooled(&heap) > OBJECTS * 8 / 10, "{} objects in pools", pooled(&heap));
+    for bytes in SIZES {
+        let heap = new_heap(64 << 20);
+        let mut front = swing(&heap, bytes);
+        for _ in 0..20 {
+            strict(&heap).pass_ms(50);
+            let objects = take(&mut front, SWING_BYTES / bytes, bytes);
+            give(&mut front, objects);
+            assert!(pooled(&heap, bytes) > SWING_BYTES / 10 * 8, "{}", pooled(&heap, bytes));
+        }
+        ends(&heap, front);
     }
-    ends(&heap, front);
 }
 
 /// A thread on another CPU takes it, too, when memory is out.
 #[test]
 fn a_stock_serves_another_cpu_when_memory_is_out() {
-    let heap = new_heap(64 << 20);
-    let mut front = swing(&heap);
-    strict(&heap).bound(strict(&heap).committed_bytes());
-    pretend_cpu(Some(1));
-    let mut other = Front::new(&heap);
-    let objects = take(&mut other, OBJECTS * 9 / 10, BYTES);
-    give(&mut other, objects);
-    drop(other);
-    let objects = take(&mut front, OBJECTS * 9 / 10, BYTES);
-    give(&mut front, objects);
-    ends(&heap, front);
+    for bytes in SIZES {
+        let heap = new_heap(64 << 20);
+        let mut front = swing(&heap, bytes);
+        strict(&heap).bound(strict(&heap).committed_bytes());
+        pretend_cpu(Some(1));
+        let mut other = Front::new(&heap);
+        let objects = take(&mut other, SWING_BYTES * 9 / 10 / bytes, bytes);
+        give(&mut other, objects);
+        drop(other);
+        let objects = take(&mut front, SWING_BYTES * 9 / 10 / bytes, bytes);
+        give(&mut front, objects);
+        ends(&heap, front);
+    }
 }

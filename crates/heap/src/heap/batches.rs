@@ -39,7 +39,7 @@ impl<S: System> Heap<S> {
         bin.take(class, count, &mut gathered, self);
         if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {
             drop(bin);
-            self.empty_stocks(SLAB_FRAMES);
+            self.empty_stocks(SLAB_FRAMES, SLAB_FRAMES);
             bin = self.bins[class.index()].lock();
             bin.take(class, count, &mut gathered, self);
         }

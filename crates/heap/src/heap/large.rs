@@ -63,7 +63,7 @@ impl<S: System> Heap<S> {
             unsafe { self.regret_run(cache, frames) };
         }
         if self.pools.stocked_bytes() > 0 {
-            self.empty_stocks(frames);
+            self.empty_stocks(frames, align);
         }
         if self.backend.should_scavenge() {
             self.scavenge();

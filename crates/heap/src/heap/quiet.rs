@@ -15,7 +15,6 @@ use hectare_pages::System;
 use super::Heap;
 use crate::class::{CLASSES, ClassId};
 use crate::seat::Seat;
-use crate::slots::Slots;
 
 /// How much must be idle in the slabs: this share of what is live, and at least so much.
 const IDLE_SHARE: usize = 4;
@@ -53,7 +52,7 @@ impl<S: System> Heap<S> {
                 // SAFETY: the caller's promise: this thread's alone.
                 unsafe { self.empty_list(cache, class) };
             }
-            self.empty_pools(class, Slots::drain);
+            self.empty_pools(class, |slots, _| slots.drain());
         }
     }
 }

@@ -157,21 +157,26 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives what lies in the pools' stocks to the slabs, if the heap would else grow by `frames` frames.
+    /// Gives what lies in the pools' stocks to the slabs, if the heap would else grow by `frames` frames at a multiple
+    /// of `align`.
     #[cold]
-    pub(super) fn empty_stocks(&self, frames: usize) {
-        if !self.backend.has_dirty(frames) {
+    pub(super) fn empty_stocks(&self, frames: usize, align: usize) {
+        if !self.backend.has_dirty(frames, align) {
             self.empty_all_pools(Slots::drain_stock);
         }
     }
 
-    fn empty_all_pools(&self, drain: fn(&mut Slots) -> Option<Batch>) {
+    fn empty_all_pools(&self, drain: fn(&mut Slots, ClassId) -> Option<Batch>) {
         ClassId::all().for_each(|class| self.empty_pools(class, drain));
     }
 
     /// Gives what `drain` takes of the pools' slots of `class` to the slabs.
     #[inline(never)]
-    pub(super) fn empty_pools(&self, class: ClassId, drain: fn(&mut Slots) -> Option<Batch>) {
+    pub(super) fn empty_pools(
+        &self,
+        class: ClassId,
+        drain: fn(&mut Slots, ClassId) -> Option<Batch>,
+    ) {
         self.pools.drain(class, drain, |batch| self.give_to_slabs(class, &[batch]));
     }
 
@@ -204,7 +209,7 @@ impl<S: System> Heap<S> {
     /// Empties the CPUs' lists, the pools and the caches left behind into the slabs.
     pub fn release_pools(&self) {
         self.release_lists();
-        self.empty_all_pools(Slots::drain);
+        self.empty_all_pools(|slots, _| slots.drain());
     }
 
     /// As [`release_pools`](Self::release_pools), but for what swings.

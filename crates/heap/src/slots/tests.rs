@@ -40,7 +40,7 @@ impl Pool {
 
     /// Asks for `count` batches; how many come.
     fn take(&mut self, count: usize) -> usize {
-        self.empty(count, |slots, class| slots.take(class))
+        self.empty(count, |slots, _| slots.take())
     }
 
     /// Takes out at most `most` batches by `take`; how many come.
@@ -65,10 +65,12 @@ impl Pool {
 
     /// Whether what is told is right, to some batches.
     fn check_told(&self) {
-        let stocked = usize::from(self.slots.stocked()) * self.class.batch_bytes();
+        let stocked = usize::from(self.slots.stocked(self.class)) * self.class.batch_bytes();
         let told = self.told_bytes.load(Relaxed);
-        let most = usize::from(TOLD_AT_ONCE) * self.class.batch_bytes();
-        assert!(told.abs_diff(stocked) < most && (stocked > 0 || told == 0), "{told} {stocked}");
+        assert!(
+            told.abs_diff(stocked) < TOLD_AT_ONCE && (stocked > 0 || told == 0),
+            "{told} {stocked}"
+        );
     }
 }
 
@@ -97,11 +99,19 @@ fn who_only_frees_has_no_stock() {
 }
 
 #[test]
-fn objects_above_a_kibibyte_have_none() {
-    let mut pool = Pool::new(2000);
-    let stay = pool.swing(400, 20);
-    assert!((2..=PLACES).contains(&stay), "{stay}");
-    assert!(pool.slots.stock.is_none());
+fn of_long_batches_as_many_bytes_are_kept() {
+    for bytes in [2000, 6000, 10_000, 30_000] {
+        let mut pool = Pool::new(bytes);
+        let share = pool.class.batch_bytes().div_ceil(BATCH_BYTES);
+        assert!(share > 1);
+        let first = usize::from(FIRST_LIMIT) / share;
+        assert_eq!(pool.swing(400, 1), first, "{bytes} bytes");
+        assert_eq!(pool.swing(3000, 20), (PLACES + STOCK) / share, "{bytes} bytes");
+        pool.put(3000, memory);
+        let kept = (PLACES + STOCK) / share;
+        assert_eq!(pool.empty(1000, Slots::drain_stock), kept - first, "all but the first");
+        assert_eq!(pool.told_bytes.load(Relaxed), 0);
+    }
 }
 
 #[test]
@@ -121,11 +131,11 @@ fn what_nobody_needed_goes() {
     let mut pool = Pool::new(SMALL);
     pool.swing(400, 15);
     pool.put(400, memory);
-    let idle = |pool: &mut Pool| pool.empty(1000, |slots, _| slots.drain_idle());
+    let idle = |pool: &mut Pool| pool.empty(1000, Slots::drain_idle);
     // One of the thousand asks begins the next look.
     let look = |pool: &mut Pool| {
         let mut gone = 0;
-        while pool.slots.drain_idle().is_some() {
+        while pool.slots.drain_idle(pool.class).is_some() {
             gone += 1;
             pool.slots.tell(pool.class, &pool.told_bytes);
         }
@@ -146,7 +156,7 @@ fn what_is_emptied_is_told() {
     let mut pool = Pool::new(SMALL);
     pool.swing(400, 15);
     pool.put(400, memory);
-    assert_eq!(pool.empty(1000, |slots, _| slots.drain_stock()), 400 - PLACES);
+    assert_eq!(pool.empty(1000, Slots::drain_stock), 400 - PLACES);
     assert_eq!(pool.told_bytes.load(Relaxed), 0);
     assert_eq!(pool.slots.objects(), PLACES * pool.class.batch());
     assert_eq!(pool.empty(1000, |slots, _| slots.drain()), PLACES);
