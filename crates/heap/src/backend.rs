@@ -328,7 +328,8 @@ impl<S: System> Backend<S> {
         state.regions.iter().take(count).flatten().map(Region::dirty_frames).sum()
     }
 
-    /// Whether free frames that still hold memory are there for a run of `frames` frames at a multiple of `align`.
+    /// Whether free frames that still hold memory are there for a run of `frames` frames at a multiple of `align`, in
+    /// the first region.
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
         let state = self.state.lock();
         state.regions[0].as_ref().is_some_and(|region| region.has_dirty(frames, align))

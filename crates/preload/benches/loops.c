@@ -3,6 +3,7 @@
      cc -O2 -fno-builtin-malloc -pthread -o loops crates/preload/benches/loops.c
      LD_PRELOAD=target/release/libhectare.so ./loops shuffled 60000
      LD_PRELOAD=target/release/libhectare.so ./loops runs 60000 60000 64
+     LD_PRELOAD=target/release/libhectare.so ./loops bursts 10000 12000
      LD_PRELOAD=target/release/libhectare.so ./loops table
      LD_PRELOAD=target/release/libhectare.so ./loops blocks 1048592 60 1048592
      LD_PRELOAD=target/release/libhectare.so ./loops first 4456448 100000 1000000
@@ -13,6 +14,8 @@
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
+   bursts LEAST MOST     50 to 250 objects of LEAST to MOST bytes, their first bytes written, then freed in the opposite order,
+                         over and over; best of 5
    table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random
    blocks BYTES COUNT WRITTEN   COUNT blocks of BYTES, none of which is freed, of which the first WRITTEN are written: the most
                          that was resident, over what is asked for
@@ -96,6 +99,26 @@ static void runs(size_t bytes, size_t more, size_t live) {
         keep_least(&least_ns, now_ns() - start);
     }
     printf("%.1f ns a pair\n", least_ns / pairs);
+}
+
+static void bursts(size_t least, size_t most) {
+    char *objects[250];
+    double least_ns = 0;
+    for (int round = 0; round < 5; round++) {
+        int pairs = 0;
+        double start = now_ns();
+        while (pairs < 100000) {
+            int count = 50 + draw() % 201;
+            for (int i = 0; i < count; i++) {
+                size_t size = least + draw() % (most - least + 1);
+                objects[i] = memset(malloc(size), 1, size < 32 ? size : 32);
+            }
+            for (int i = count - 1; i >= 0; i--) free(objects[i]);
+            pairs += count;
+        }
+        keep_least(&least_ns, (now_ns() - start) / pairs);
+    }
+    printf("%.1f ns a pair\n", least_ns);
 }
 
 static void blocks(size_t bytes, size_t count, size_t written) {
@@ -269,6 +292,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc && i < 5; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
     if (argc == 3 && strcmp(argv[1], "shuffled") == 0 && number[0] > 0) shuffled(number[0]);
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
+    else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 5 && strcmp(argv[1], "blocks") == 0 && number[0] > 0 && number[1] > 0) blocks(number[0], number[1], number[2]);
     else if (argc == 5 && strcmp(argv[1], "first") == 0 && number[0] > 0) first(number[0], number[1], number[2]);
@@ -278,6 +302,6 @@ int main(int argc, char **argv) {
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
     else if (argc == 5 && strcmp(argv[1], "scratch") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] >= 8)
         scratch(number[0], number[1], number[2]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | buffers N | threads N | scratch N BYTES EACH\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | buffers N | threads N | scratch N BYTES EACH\n"), 2;
     return 0;
 }
