@@ -65,6 +65,8 @@ pub struct Heap<S: System> {
     /// The least that the slabs held beyond those since then.
     least_idle_bytes: AtomicUsize,
     pace: Pace,
+    /// Held by the thread that looks for memory to give back, for what has become free.
+    looker: Lock<(), S::Park>,
     /// A slab was got since classes were looked at for being quiet, and the number of the next.
     has_grown: AtomicBool,
     hand: AtomicUsize,
@@ -92,6 +94,7 @@ impl<S: System> Heap<S> {
             most_live_bytes: AtomicUsize::new(0),
             least_idle_bytes: AtomicUsize::new(0),
             pace: Pace::new(),
+            looker: Lock::new(()),
             has_grown: AtomicBool::new(false),
             hand: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
@@ -210,6 +213,7 @@ impl<S: System> Heap<S> {
 
     /// Holds every lock, so that a fork copies a heap at rest.
     pub fn before_fork(&self) {
+        self.looker.lock_for_fork();
         self.cpus.before_fork();
         self.left.lock_for_fork();
         self.pools.before_fork();
@@ -237,6 +241,8 @@ impl<S: System> Heap<S> {
         unsafe { self.left.unlock() };
         // SAFETY: the caller's promise.
         unsafe { self.cpus.after_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.looker.unlock() };
     }
 
     /// Tells of a misuse and ends the process.

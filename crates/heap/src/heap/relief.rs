@@ -57,7 +57,11 @@ impl<S: System> Heap<S> {
         let live_bytes = self.live_bytes();
         let idle_bytes = self.backend.idle_bytes(live_bytes);
         let is_due = self.is_look_due(live_bytes, idle_bytes);
-        let looks = is_due || self.has_emptied_for_long(live_bytes, idle_bytes);
+        // Where many threads free, all see it: one of them looks.
+        let looker = (is_due || self.has_emptied_for_long(live_bytes, idle_bytes))
+            .then(|| self.looker.try_lock())
+            .flatten();
+        let looks = looker.is_some();
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
             let seen = unsafe { &mut (*cache.as_ptr()).looks };
