@@ -241,11 +241,13 @@ impl Bin {
                 let count = walk.step(&mut found);
                 for (&object, ahead) in found[..count].iter().zip(&mut ahead) {
                     let address = object.as_ptr().addr().get();
-                    let slab = match slabs.offset_of(address) {
+                    let (slab, far_words) = match slabs.offset_of(address) {
                         // SAFETY: as `offset_of` says.
-                        Some(offset) => unsafe { slabs.slab_at(offset) },
+                        Some(offset) => unsafe {
+                            (slabs.slab_at(offset), slabs.far_words_at(offset))
+                        },
                         None => match source.slab_of(object) {
-                            Some(slab) => slab,
+                            Some(slab) => (slab, core::ptr::null_mut()),
                             None => return corrupt(object.as_ptr().as_ptr()),
                         },
                     };
@@ -256,7 +258,7 @@ impl Bin {
                         return corrupt(object.as_ptr().as_ptr());
                     }
                     let index = (product >> 32) as u32;
-                    slab.prefetch(index);
+                    slab.prefetch_for(index, far_words);
                     *ahead = Returning { slab, index };
                 }
                 // Here at once: a count in memory for each would be the longest way through.
@@ -343,7 +345,7 @@ impl Bin {
                 let slab = unsafe { name.get() };
                 next = slab.next;
                 if let Some(next) = next {
-                    next.prefetch(0);
+                    next.prefetch();
                 }
                 visit(group, slab);
             }

@@ -5,6 +5,7 @@
 //!   metadata:  page map   1 byte a frame: which class, or a run's first frame, or nothing
 //!              run table  4 bytes a run's first frame: its length in frames
 //!              slabs      one descriptor for each SLAB_BYTES
+//!              far words  of those that have more objects than its own words have bits
 //!              clean      frames that are free and read as zero          ┐ two bit-set
 //!              dirty      frames that are free and still hold memory     ┘ buddy allocators
 //! ```
@@ -85,6 +86,7 @@ pub(crate) struct Region {
     page_map: Table,
     run_lengths: Table,
     slabs: Table,
+    far_words: Table,
 }
 
 /// What frames are wanted for.

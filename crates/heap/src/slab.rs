@@ -3,10 +3,12 @@
 //! ```text
 //!   descriptor (here):  links │ start │ class │ free count │ summary ──┐ one bit a word
 //!                       words: 11110000… 00000000… 11111111… ◀─────────┘ one bit an object, 1 = free
+//!   far words (apart):  01111111… 11111111…              (where there are more than 1024 objects)
 //!   slab (elsewhere):   │ object 0 │ object 1 │ … │ object n-1 │ unused tail │
 //! ```
 //! The descriptor lies apart from the slab, so that a slab's pages hold nothing but objects,
-//! an untouched page of it costs nothing, and no overflow reaches the heap's own state.
+//! an untouched page of it costs nothing, and no overflow reaches the heap's own state. Only slabs of objects
+//! shorter than 64 bytes need the far words: in a table of their own they cost the others nothing.
 //!
 //! Invariants
 //! 1. A bit is set exactly while its object is free and on no list; `free` counts the bits.
@@ -14,6 +16,7 @@
 //!    hold anything: what an earlier class of the slab left there.
 //! 3. All fields are guarded by the lock of the class's bin while the slab is in use, by the
 //!    backend's lock otherwise.
+//! 4. `far_words` of a slab that was opened are there, and its alone.
 //!
 //! Objects are taken lowest first, so that a slab is touched page by page.
 
@@ -27,12 +30,19 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use hectare_base::prefetch;
 
 use crate::bin::GROUPS;
-use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
+use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES, STATES};
 use crate::object::{FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 const WORDS: usize = SLAB_BYTES / MIN_ALIGN / 64;
 const _: () = assert!(WORDS <= 64, "one summary word has to do");
+
+/// So many lie in the descriptor: as many as a slab of objects of 64 bytes has.
+const NEAR_WORDS: usize = 16;
+const FAR_WORDS: usize = WORDS - NEAR_WORDS;
+
+/// The words that do not.
+pub(crate) type FarWords = [u64; FAR_WORDS];
 
 const _: () = assert!(SLAB_FRAMES == 16, "one bit a frame in a u16");
 const ALL_FRAMES: u16 = u16::MAX;
@@ -49,16 +59,14 @@ pub(crate) struct Slab {
     pub(crate) next: Option<SlabRef>,
     pub(crate) previous: Option<SlabRef>,
     start: usize,
+    far_words: *mut FarWords,
     /// At how many free objects it belongs to an emptier group, or is no longer full, or is empty.
     moves_at: u32,
     /// How many fewer are free now. (The counters are as wide as a register: the compiler loads a
     /// narrower one with its neighbour, and a load that is wider than the last store has to wait until
     /// that is done.)
     left: u32,
-    /// Groups to a free object, as a fraction of 2¹⁶.
-    group_scale: u32,
     objects: u32,
-    object_bytes: u16,
     /// One bit a frame: it holds no memory.
     bare: u16,
     /// One bit a frame: it was scavenged, and the page map says that nothing is allocated there.
@@ -74,8 +82,23 @@ pub(crate) struct Slab {
     /// The most objects in use since the last look for idle frames.
     most_used: u16,
     summary: u64,
-    words: [u64; WORDS],
+    words: [u64; NEAR_WORDS],
 }
+
+const _: () = assert!(size_of::<Slab>() == 3 * 64, "one line, and two of words");
+
+/// Groups to a free object, as a fraction of 2¹⁶, by class.
+static GROUP_SCALES: [u32; STATES] = {
+    let mut scales = [0; STATES];
+    let mut class = 0;
+    while class < STATES {
+        // SAFETY: less than STATES.
+        let objects = unsafe { ClassId::from_byte(class as u8) }.objects();
+        scales[class] = ((GROUPS << 16) / (objects + 1)) as u32;
+        class += 1;
+    }
+    scales
+};
 
 /// What returning an object to its slab found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,12 +113,21 @@ pub(crate) enum Returned {
 impl Slab {
     /// Makes it the descriptor of an empty slab at `start`, whose frames hold no memory yet if it
     /// is `bare`, and get it one by one.
-    pub(crate) fn open(&mut self, start: NonNull<u8>, class: ClassId, bare: bool) {
+    ///
+    /// # Safety
+    /// `far_words` is there as long as the slab, and this slab's alone.
+    unsafe fn open(
+        &mut self,
+        start: NonNull<u8>,
+        far_words: NonNull<FarWords>,
+        class: ClassId,
+        bare: bool,
+    ) {
         let objects = class.objects();
         self.next = None;
         self.previous = None;
         self.start = start.as_ptr().expose_provenance();
-        self.object_bytes = class.object_bytes() as u16;
+        self.far_words = far_words.as_ptr();
         self.objects = objects as u32;
         *self.class.get_mut() = class.byte();
         self.group = 0;
@@ -105,11 +137,14 @@ impl Slab {
         self.shown = 0;
         self.leaves = false;
         self.most_used = 0;
-        self.group_scale = ((GROUPS << 16) / (objects + 1)) as u32;
         let whole = objects / 64;
-        self.words[..whole].fill(u64::MAX);
+        self.words[..whole.min(NEAR_WORDS)].fill(u64::MAX);
+        if whole > NEAR_WORDS {
+            // SAFETY: the caller's promise; whole ≤ WORDS, since a slab has no more objects.
+            unsafe { self.far_words.cast::<u64>().write_bytes(0xFF, whole - NEAR_WORDS) };
+        }
         if !objects.is_multiple_of(64) {
-            self.words[whole] = (1 << (objects % 64)) - 1;
+            *self.word_mut(whole) = (1 << (objects % 64)) - 1;
         }
         self.summary = u64::MAX >> (64 - objects.div_ceil(64));
     }
@@ -120,7 +155,7 @@ impl Slab {
         let bytes = SLAB_BYTES - FRAME_BYTES;
         let objects = bytes / self.object_bytes();
         for index in objects..self.objects() {
-            self.words[index / 64 % WORDS] &= !(1 << (index % 64));
+            *self.word_mut(index / 64) &= !(1 << (index % 64));
         }
         let words = objects.div_ceil(64);
         self.summary &= u64::MAX.checked_shr(64 - words as u32).unwrap_or(0);
@@ -136,7 +171,27 @@ impl Slab {
     pub(crate) fn is_taken(&self, object: FreeObject) -> bool {
         let offset = object.as_ptr().addr().get() % SLAB_BYTES;
         let index = offset / self.object_bytes();
-        index < self.objects() && self.words[index / 64 % WORDS] >> (index % 64) & 1 == 0
+        index < self.objects() && self.word(index / 64) >> (index % 64) & 1 == 0
+    }
+
+    /// The bits of the objects from `at` × 64 on.
+    #[inline(never)]
+    fn word(&self, at: usize) -> u64 {
+        if at < NEAR_WORDS {
+            return self.words[at];
+        }
+        // SAFETY: by invariant 4.
+        unsafe { (*self.far_words)[(at - NEAR_WORDS) % FAR_WORDS] }
+    }
+
+    /// As [`word`](Self::word), to be changed.
+    #[inline(always)]
+    fn word_mut(&mut self, at: usize) -> &mut u64 {
+        if at < NEAR_WORDS {
+            return &mut self.words[at];
+        }
+        // SAFETY: by invariant 4.
+        unsafe { &mut (*self.far_words)[(at - NEAR_WORDS) % FAR_WORDS] }
     }
 
     /// Where the object numbered `index` is, or would be.
@@ -167,7 +222,7 @@ impl Slab {
     }
 
     fn object_bytes(&self) -> usize {
-        usize::from(self.object_bytes)
+        self.class().object_bytes()
     }
 
     /// How many objects it has.
@@ -175,16 +230,25 @@ impl Slab {
         self.objects as usize
     }
 
+    fn class(&self) -> ClassId {
+        // SAFETY: written by `open`; or 0, if the slab never was open.
+        unsafe { ClassId::from_byte(self.class.load(Relaxed)) }
+    }
+
+    fn group_scale(&self) -> u32 {
+        GROUP_SCALES[self.class().index()]
+    }
+
     /// Which group of its bin it belongs to: 0 for the fullest slabs.
     fn fullness_group(&self) -> u8 {
-        ((self.free() * self.group_scale as usize) >> 16) as u8
+        ((self.free() * self.group_scale() as usize) >> 16) as u8
     }
 
     /// Assigns it to the group of its fullness, until it says that it [moves](Returned::Moves).
     pub(crate) fn choose_group(&mut self) {
         self.group = self.fullness_group();
         let next = (u32::from(self.group) + 1) << 16;
-        let moves_at = next.div_ceil(self.group_scale).min(self.objects) as usize;
+        let moves_at = next.div_ceil(self.group_scale()).min(self.objects) as usize;
         self.set_free(self.free(), moves_at);
     }
 
@@ -210,7 +274,7 @@ impl Slab {
         let mut left = taken;
         while left > 0 && self.summary != 0 {
             let word = self.summary.trailing_zeros() as usize;
-            let mut bits = self.words[word % WORDS];
+            let mut bits = *self.word_mut(word);
             while left > 0 && bits != 0 {
                 let bit = bits.trailing_zeros() as usize;
                 let row = ((bits >> bit).trailing_ones() as usize).min(left);
@@ -226,7 +290,7 @@ impl Slab {
                 // SAFETY: as above, and clearing their bits makes them the caller's.
                 unsafe { gathered.push_row(object, object_bytes, row) };
             }
-            self.words[word % WORDS] = bits;
+            *self.word_mut(word) = bits;
             if bits == 0 {
                 self.summary &= self.summary - 1;
             }
@@ -285,15 +349,18 @@ impl Slab {
     /// Takes the object numbered `index` back.
     #[inline(always)]
     pub(crate) fn give(&mut self, index: u32) -> Returned {
-        let at = (index / 64) as usize % WORDS;
-        let word = self.words[at];
-        let bit = 1 << (index % 64);
-        if word & bit != 0 || index >= self.objects {
+        if index >= self.objects {
             return Returned::Corrupt;
         }
-        self.words[at] = word | bit;
-        if word == 0 {
-            self.summary |= 1 << at;
+        let at = (index / 64) as usize;
+        let word = self.word_mut(at);
+        let (before, bit) = (*word, 1 << (index % 64));
+        if before & bit != 0 {
+            return Returned::Corrupt;
+        }
+        *word = before | bit;
+        if before == 0 {
+            self.summary |= 1_u64.wrapping_shl(at as u32);
         }
         self.left -= 1;
         if self.left == 0 { Returned::Moves } else { Returned::Ok }
@@ -309,7 +376,7 @@ impl Slab {
             let from =
                 if at == first / 64 { u64::MAX.wrapping_shl(first as u32) } else { u64::MAX };
             let to = if at == last / 64 { u64::MAX.wrapping_shr(!(last as u32)) } else { u64::MAX };
-            let (word, bits) = (&mut self.words[at % WORDS], from & to);
+            let (word, bits) = (self.word_mut(at), from & to);
             if *word & bits != 0 {
                 return Returned::Corrupt;
             }
@@ -342,13 +409,13 @@ impl Slab {
     /// Panics unless invariants 1 and 2 hold. For tests.
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&self) {
-        let words = &self.words[..self.objects().div_ceil(64)];
-        let bits: u32 = words.iter().map(|w| w.count_ones()).sum();
+        let count = self.objects().div_ceil(64);
+        let bits: u32 = (0..count).map(|at| self.word(at).count_ones()).sum();
         assert_eq!(bits as usize, self.free(), "free bits of a slab of class {:?}", self.class);
-        for (i, word) in words.iter().enumerate() {
-            assert_eq!(self.summary >> i & 1 == 1, *word != 0, "summary bit {i}");
+        for at in 0..count {
+            assert_eq!(self.summary >> at & 1 == 1, self.word(at) != 0, "summary bit {at}");
         }
-        assert!(self.summary.checked_shr(words.len() as u32).unwrap_or(0) == 0, "summary's end");
+        assert!(self.summary.checked_shr(count as u32).unwrap_or(0) == 0, "summary's end");
         assert!(self.free() <= self.objects());
         let group = self.fullness_group();
         assert!(self.free() == 0 || self.group == group, "a slab is in the wrong group");
@@ -360,6 +427,7 @@ impl Slab {
 #[derive(Debug)]
 pub(crate) struct FreshSlab {
     pub(crate) name: SlabRef,
+    pub(crate) far_words: NonNull<FarWords>,
     pub(crate) start: NonNull<u8>,
     /// Its frames hold no memory yet.
     pub(crate) bare: bool,
@@ -369,7 +437,9 @@ impl FreshSlab {
     /// Opens it for `class`, whose bin's lock the caller holds.
     pub(crate) fn open(self, class: ClassId) -> SlabRef {
         // SAFETY: its memory was free until now, so whoever reaches the descriptor holds that lock.
-        unsafe { self.name.get() }.open(self.start, class, self.bare);
+        let slab = unsafe { self.name.get() };
+        // SAFETY: the far words of its place in the region.
+        unsafe { slab.open(self.start, self.far_words, class, self.bare) };
         self.name
     }
 }
@@ -394,12 +464,23 @@ impl SlabRef {
         Self(slab)
     }
 
-    /// Begins to fetch what taking back the object numbered `index` will read.
+    /// Begins to fetch the descriptor's first line.
     #[inline]
-    pub(crate) fn prefetch(self, index: u32) {
+    pub(crate) fn prefetch(self) {
         prefetch(self.0.as_ptr().cast());
-        let words = self.0.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Slab, words));
-        prefetch(words.wrapping_add((index / 64) as usize % WORDS * size_of::<u64>()));
+    }
+
+    /// Begins to fetch what taking back the object numbered `index` will read, of a slab whose far words are at
+    /// `far_words`.
+    #[inline]
+    pub(crate) fn prefetch_for(self, index: u32, far_words: *mut FarWords) {
+        self.prefetch();
+        let near = self.0.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Slab, words));
+        // One address for both: that of the word, were the near ones right before the far.
+        let far = far_words.cast::<u8>().wrapping_sub(NEAR_WORDS * size_of::<u64>());
+        let at = (index / 64) as usize;
+        let words = if at < NEAR_WORDS { near } else { far };
+        prefetch(words.wrapping_add(at * size_of::<u64>()));
     }
 
     /// The slab's class, for whoever has an object of it: so it is in use, and stays so.

@@ -33,21 +33,28 @@ impl<S: System> Heap<S> {
         let is_bare = fresh.bare;
         let name = fresh.open(class);
         if self.seals_slabs.load(Relaxed) {
-            // SAFETY: a slab just opened is the caller's, who holds the bin's lock.
-            let slab = unsafe { name.get() };
-            let last = slab.withhold_last_frame();
-            self.backend.become_bare(usize::from(!is_bare));
-            if self.backend.slabs() <= MAX_SEALED {
-                // A page that the system will not seal stays open, no more.
-                // SAFETY: a frame of the slab that no object reaches into.
-                let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
-            }
-            if let Some((view, _)) = self.backend.find(last.addr().get()) {
-                // SAFETY: as above: nothing is allocated there.
-                unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };
-            }
+            self.seal_slab(name, is_bare);
         }
         name
+    }
+
+    /// Seals the last page of a slab just opened, whose bin's lock the caller holds.
+    #[cold]
+    #[inline(never)]
+    fn seal_slab(&self, name: SlabRef, is_bare: bool) {
+        // SAFETY: a slab just opened is the caller's, who holds the bin's lock.
+        let slab = unsafe { name.get() };
+        let last = slab.withhold_last_frame();
+        self.backend.become_bare(usize::from(!is_bare));
+        if self.backend.slabs() <= MAX_SEALED {
+            // A page that the system will not seal stays open, no more.
+            // SAFETY: a frame of the slab that no object reaches into.
+            let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
+        }
+        if let Some((view, _)) = self.backend.find(last.addr().get()) {
+            // SAFETY: as above: nothing is allocated there.
+            unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };
+        }
     }
 }
 

@@ -8,14 +8,14 @@ use hectare_pages::{PageSource, SourceError};
 
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView};
 use crate::class::SLAB_BYTES;
-use crate::slab::Slab;
+use crate::slab::{FarWords, Slab};
 
 /// By how much the frontier moves at once.
 const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
 const MAX_STEP_BYTES: usize = 64 << 20;
 
-/// In a region of so many bytes the next descriptors of slabs come in huge pages: one, which serves some
-/// 230 MiB, is less than a hundredth of the whole.
+/// In a region of so many bytes the next descriptors of slabs come in huge pages: one, which serves 680 MiB, is
+/// less than a hundredth of the whole.
 const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
 
 impl Region {
@@ -45,12 +45,14 @@ impl Region {
         let frames = frontier / FRAME_BYTES;
         self.page_map.reach(frames, source)?;
         self.run_lengths.reach(frames * size_of::<u32>(), source)?;
-        let slabs_bytes = |bytes: usize| bytes.div_ceil(SLAB_BYTES) * size_of::<Slab>();
-        if self.frontier >= HUGE_TABLE_FROM_BYTES && self.is_huge_from(FrameId(self.touched)) {
-            let most = slabs_bytes(self.bytes);
-            self.slabs.reach_in_huge_pages(slabs_bytes(frontier), most, source)?;
-        } else {
-            self.slabs.reach(slabs_bytes(frontier), source)?;
+        let in_huge_pages =
+            self.frontier >= HUGE_TABLE_FROM_BYTES && self.is_huge_from(FrameId(self.touched));
+        for (table, entry_bytes) in
+            [(&mut self.slabs, size_of::<Slab>()), (&mut self.far_words, size_of::<FarWords>())]
+        {
+            let table_bytes = |bytes: usize| bytes.div_ceil(SLAB_BYTES) * entry_bytes;
+            let most_bytes = if in_huge_pages { table_bytes(self.bytes) } else { 0 };
+            table.reach_in_huge_pages(table_bytes(frontier), most_bytes, source)?;
         }
         // SAFETY: frontier < bytes.
         let start = unsafe { self.start.add(self.frontier) };

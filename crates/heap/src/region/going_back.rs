@@ -10,7 +10,7 @@ use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
-use crate::slab::Slab;
+use crate::slab::{FarWords, Slab};
 
 impl Region {
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
@@ -139,6 +139,7 @@ impl Region {
             (&self.page_map, 1, size_of::<AtomicU8>()),
             (&self.run_lengths, 1, size_of::<u32>()),
             (&self.slabs, SLAB_FRAMES, size_of::<Slab>()),
+            (&self.far_words, SLAB_FRAMES, size_of::<FarWords>()),
         ] {
             let whole = start.div_ceil(unit_frames)..end / unit_frames;
             let changed = first / unit_frames..(first + frames).div_ceil(unit_frames);

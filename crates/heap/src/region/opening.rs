@@ -17,17 +17,18 @@ use crate::class::SLAB_BYTES;
 use crate::dirty::DirtyFrames;
 use crate::huge::MIN_HUGE_BYTES;
 use crate::run_cache::{Near, RunCache};
-use crate::slab::Slab;
+use crate::slab::{FarWords, Slab};
 
 impl Region {
-    /// The size of the metadata's parts for `bytes` of region: page map, run table, slabs, and
-    /// one bit set.
-    fn parts(bytes: usize, page: usize) -> [usize; 4] {
+    /// The size of the metadata's parts for `bytes` of region: page map, run table, slabs, their far words,
+    /// and one bit set.
+    fn parts(bytes: usize, page: usize) -> [usize; 5] {
         let frames = bytes / FRAME_BYTES;
         [
             align_up(frames, page),
             align_up(frames * size_of::<u32>(), page),
             align_up(bytes / SLAB_BYTES * size_of::<Slab>(), page),
+            align_up(bytes / SLAB_BYTES * size_of::<FarWords>(), page),
             align_up(Bitset::metadata_words(frames) * size_of::<u64>(), page),
         ]
     }
@@ -41,15 +42,16 @@ impl Region {
     ) -> Result<Self, SourceError> {
         let page = source.page_bytes();
         let frames = bytes / FRAME_BYTES;
-        let parts = Self::parts(bytes, page);
-        let [page_map, run_lengths, slabs, bit_set] = parts;
-        let metadata_bytes = page_map + run_lengths + slabs + 2 * bit_set;
+        let [page_map, run_lengths, slabs, far_words, bit_set] = Self::parts(bytes, page);
+        let slabs_at = page_map + run_lengths;
+        let far_words_at = slabs_at + slabs;
+        let bit_sets_at = far_words_at + far_words;
+        let metadata_bytes = bit_sets_at + 2 * bit_set;
         let metadata = source.reserve(metadata_bytes, page.max(HUGE_PAGE_BYTES))?;
         // SAFETY: each offset lies within the metadata's reservation.
         let part = |offset: usize| unsafe { metadata.add(offset) };
-        let bit_sets = part(page_map + run_lengths + slabs);
         // SAFETY: the last part of the reservation.
-        let opened = unsafe { source.commit(bit_sets, 2 * bit_set) }
+        let opened = unsafe { source.commit(part(bit_sets_at), 2 * bit_set) }
             .and_then(|()| reserve_region(bytes, page, source));
         let start = match opened {
             Ok(start) => start,
@@ -60,7 +62,7 @@ impl Region {
             }
         };
         let words = |offset: usize| {
-            let first = part(page_map + run_lengths + slabs + offset).cast::<u64>();
+            let first = part(bit_sets_at + offset).cast::<u64>();
             // SAFETY: committed above, zeroed, aligned to a page, this bit set's alone, and never
             // given back.
             unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), bit_set / 8) }
@@ -72,7 +74,8 @@ impl Region {
         let first_frame = start.addr().get() / FRAME_BYTES;
         let map = part(0).as_ptr().cast::<AtomicU8>();
         view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
-        view.slabs.store(part(page_map + run_lengths).as_ptr().cast(), Relaxed);
+        view.slabs.store(part(slabs_at).as_ptr().cast(), Relaxed);
+        view.far_words.store(part(far_words_at).as_ptr().cast(), Relaxed);
         view.run_lengths.store(part(page_map).as_ptr().cast(), Relaxed);
         view.set_near(Near::USUAL);
         view.start.store(start.expose_provenance().get(), Relaxed);
@@ -93,7 +96,8 @@ impl Region {
             cached: RunCache::new(),
             page_map: Table { start: part(0), committed_bytes: 0 },
             run_lengths: Table { start: part(page_map), committed_bytes: 0 },
-            slabs: Table { start: part(page_map + run_lengths), committed_bytes: 0 },
+            slabs: Table { start: part(slabs_at), committed_bytes: 0 },
+            far_words: Table { start: part(far_words_at), committed_bytes: 0 },
         })
     }
 }

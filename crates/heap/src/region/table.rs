@@ -35,7 +35,8 @@ impl Table {
     }
 
     /// As [`reach`](Self::reach), by whole huge pages of the table, which is to come as such: one that
-    /// would end beyond `most_bytes`, where the table ends, by its pages.
+    /// would end beyond `most_bytes`, where the table or what may be huge of it ends, by its pages.
+    #[inline(never)]
     pub(super) fn reach_in_huge_pages(
         &mut self,
         bytes: usize,
@@ -57,6 +58,7 @@ impl Table {
 
     /// Gives back the pages that lie within `unused` and of which a part lies in `changed`: the
     /// others went before. The table reads as zero there.
+    #[inline(never)]
     pub(super) fn forget(
         &self,
         unused: Range<usize>,

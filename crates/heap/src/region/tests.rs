@@ -9,7 +9,9 @@ use super::huge_pages::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::*;
 use crate::class::ClassId;
-use crate::slab::{Slab, SlabRef};
+use crate::slab::{FarWords, Slab, SlabRef};
+
+const FAR_WORDS: usize = size_of::<FarWords>() / size_of::<u64>();
 
 const BYTES: usize = 128 << 20;
 
@@ -21,16 +23,21 @@ fn open() -> (Region, RegionView) {
 
 /// Takes `count` slabs and opens each.
 fn take_slabs(region: &mut Region, view: &RegionView, count: usize) -> Vec<SlabRef> {
-    let class = ClassId::for_bytes(100);
+    take_slabs_of(ClassId::for_bytes(100), region, view, count)
+}
+
+/// As [`take_slabs`], of `class`.
+fn take_slabs_of(
+    class: ClassId,
+    region: &mut Region,
+    view: &RegionView,
+    count: usize,
+) -> Vec<SlabRef> {
     let slabs = (0..count).map(|_| {
         let run = region
             .take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os, view)
             .expect("memory");
-        let offset = view.offset_of(run.start.addr().get()).expect("in the region");
-        let slab = view.slab_at(offset).expect("a descriptor");
-        // SAFETY: the run was free until now, and there is one thread.
-        unsafe { slab.get() }.open(run.start, class, run.clean);
-        slab
+        view.fresh_slab(run.start, run.clean).expect("a descriptor").open(class)
     });
     slabs.collect()
 }
@@ -52,6 +59,26 @@ fn descriptors_go_with_what_they_describe() {
     assert!(slabs.iter().all(|slab| slab.class() == ClassId::NONE));
     let again = take_slabs(&mut region, &view, 64);
     assert!(again.iter().all(|slab| slab.class() == ClassId::for_bytes(100)));
+}
+
+#[test]
+fn far_words_go_with_what_they_describe() {
+    let (mut region, view) = open();
+    let slabs = take_slabs_of(ClassId::for_bytes(16), &mut region, &view, 64);
+    assert_eq!(64 * size_of::<FarWords>() % Os.page_bytes(), 0, "whole pages");
+    let far_words = |slab: SlabRef| {
+        let offset = view.offset_of(start_of(slab).addr().get()).expect("in the region");
+        // SAFETY: committed as far as the region, and there is one thread.
+        unsafe { *view.slab_table().far_words_at(offset) }
+    };
+    let places: Vec<_> = slabs.iter().map(|&slab| start_of(slab)).collect();
+    assert!(slabs.iter().all(|&slab| far_words(slab).iter().all(|&word| word == u64::MAX)));
+    places.iter().for_each(|&start| region.give(start, SLAB_FRAMES));
+    assert_eq!(region.decommit(0, &Os), 64 * SLAB_FRAMES);
+    let table = region.far_words.start.cast::<u64>();
+    // SAFETY: as above.
+    let words = unsafe { core::slice::from_raw_parts(table.as_ptr(), 64 * FAR_WORDS) };
+    assert!(words.iter().all(|&word| word == 0));
 }
 
 #[test]
@@ -104,6 +131,14 @@ fn take_opening(region: &mut Region, view: &RegionView, wanted: Wanted) -> Run {
         region.give_block(block, 0, &Os);
     }
     region.take(wanted, false, &Os, view).expect("memory")
+}
+
+/// Writes to the first `filled` frames of a run.
+fn fill(run: Run, filled: usize) {
+    for frame in 0..filled {
+        // SAFETY: within the run, which is the caller's.
+        unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
+    }
 }
 
 /// Takes a slab of a class that has `siblings`, and returns how many dirty frames came with it.
@@ -200,11 +235,7 @@ fn a_region_that_grows_again_opens_blocks_for_runs_that_are_filled() {
         let (mut region, view) = open_with_holes();
         let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
         let from_block = (0..100).any(|_| {
-            let run = take_opening(&mut region, &view, wanted);
-            for frame in 0..filled {
-                // SAFETY: within the run.
-                unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
-            }
+            fill(take_opening(&mut region, &view, wanted), filled);
             region.dirty_frames() > UNIT_FRAMES / 2
         });
         assert_eq!(from_block, is_block, "{filled} of 40");
@@ -219,11 +250,7 @@ fn runs_seen_filled_in_use_outweigh_empty_ones_that_came_back() {
         assert_eq!(view.near(), Near::WIDE);
         let wanted = Wanted::Run { frames: 72, align: 1, fills: true };
         for _ in 0..80 {
-            let run = take_opening(&mut region, &view, wanted);
-            for frame in 0..filled {
-                // SAFETY: within the run.
-                unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
-            }
+            fill(take_opening(&mut region, &view, wanted), filled);
         }
         assert_eq!(view.near(), near, "{filled} of 72");
     }
@@ -450,11 +477,8 @@ fn use_runs(region: &mut Region, view: &RegionView, frames: usize, filled: usize
         region.decommit(0, &Os);
         let runs: Vec<Run> =
             (0..4).map(|_| region.take(wanted, false, &Os, view).expect("memory")).collect();
-        for run in &runs {
-            for frame in 0..filled {
-                // SAFETY: within the run.
-                unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
-            }
+        for &run in &runs {
+            fill(run, filled);
             // SAFETY: the run just taken.
             unsafe { region.give_run(run.start, run.frames, &Os, view) };
         }
@@ -502,11 +526,7 @@ fn runs_in_use_are_looked_at() {
         let (mut region, view) = open();
         let wanted = Wanted::Run { frames, align: 1, fills: true };
         for _ in 0..32 {
-            let run = region.take(wanted, false, &Os, &view).expect("memory");
-            for frame in 0..filled {
-                // SAFETY: within the run.
-                unsafe { run.start.add(frame * FRAME_BYTES).write(1) };
-            }
+            fill(region.take(wanted, false, &Os, &view).expect("memory"), filled);
         }
         let seen = (region.is_for_plain(frames), region.is_for_sparse(frames), view.near());
         assert_eq!(seen, (is_plain, false, Near::USUAL), "{filled} of {frames}");

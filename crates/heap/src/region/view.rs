@@ -8,7 +8,7 @@ use core::sync::atomic::{
 use super::FRAME_BYTES;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::run_cache::Near;
-use crate::slab::{Slab, SlabRef};
+use crate::slab::{FarWords, FreshSlab, Slab, SlabRef};
 
 /// What a thread must know of a region to tell where an address belongs, readable without a lock.
 /// Zeroed, it is a region of no bytes.
@@ -22,6 +22,7 @@ pub(crate) struct RegionView {
     /// entry is on the critical path of a free, and this saves a step of it.
     pub(super) page_map_of_zero: AtomicPtr<AtomicU8>,
     pub(super) slabs: AtomicPtr<Slab>,
+    pub(super) far_words: AtomicPtr<FarWords>,
     pub(super) run_lengths: AtomicPtr<AtomicU32>,
     near: AtomicU64,
     bare_pages: AtomicBool,
@@ -34,6 +35,7 @@ impl RegionView {
             bytes: AtomicUsize::new(0),
             page_map_of_zero: AtomicPtr::new(core::ptr::null_mut()),
             slabs: AtomicPtr::new(core::ptr::null_mut()),
+            far_words: AtomicPtr::new(core::ptr::null_mut()),
             run_lengths: AtomicPtr::new(core::ptr::null_mut()),
             near: AtomicU64::new(0),
             bare_pages: AtomicBool::new(false),
@@ -131,6 +133,17 @@ impl RegionView {
         self.slab_table().slab_of(self.start.load(Relaxed).wrapping_add(offset))
     }
 
+    /// The slab that is to be opened at `start`, a slab's place in the region, and that holds nothing yet, if it
+    /// is `bare`.
+    pub(crate) fn fresh_slab(&self, start: NonNull<u8>, bare: bool) -> Option<FreshSlab> {
+        let table = self.slab_table();
+        let offset = table.offset_of(start.addr().get())?;
+        // SAFETY: as `offset_of` says.
+        let name = unsafe { table.slab_at(offset) };
+        let far_words = NonNull::new(table.far_words_at(offset))?;
+        Some(FreshSlab { name, far_words, start, bare })
+    }
+
     /// Where the descriptors are: for whoever looks up many.
     #[inline(always)]
     pub(crate) fn slab_table(&self) -> SlabTable {
@@ -138,6 +151,7 @@ impl RegionView {
             start: self.start.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             slabs: self.slabs.load(Relaxed),
+            far_words: self.far_words.load(Relaxed),
         }
     }
 }
@@ -148,6 +162,7 @@ pub(crate) struct SlabTable {
     start: usize,
     bytes: usize,
     slabs: *mut Slab,
+    far_words: *mut FarWords,
 }
 
 impl SlabTable {
@@ -178,5 +193,11 @@ impl SlabTable {
         let slab = unsafe { NonNull::new_unchecked(slab) };
         // SAFETY: as above.
         unsafe { SlabRef::new(slab) }
+    }
+
+    /// Where the far words of the slab at `offset` are.
+    #[inline(always)]
+    pub(crate) fn far_words_at(self, offset: usize) -> *mut FarWords {
+        self.far_words.wrapping_add(offset / SLAB_BYTES)
     }
 }

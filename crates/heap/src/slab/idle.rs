@@ -1,10 +1,9 @@
 //! Which frames of a slab no object in use reaches into, and what must not stay in those that others get.
 
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Slab, WORDS, frames};
-use crate::class::{RECIPROCALS, STATES};
+use super::{Slab, frames};
+use crate::class::RECIPROCALS;
 use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
 
@@ -71,8 +70,8 @@ impl Slab {
         }
         if last - first < 64 {
             // They lie in two words at most: of most classes, so this is what a look costs.
-            let low = u128::from(self.words[first / 64 % WORDS]);
-            let high = u128::from(self.words[last / 64 % WORDS]);
+            let low = u128::from(self.word(first / 64));
+            let high = u128::from(self.word(last / 64));
             let wanted = u64::MAX >> (63 - (last - first));
             return ((high << 64 | low) >> (first % 64)) as u64 & wanted == wanted;
         }
@@ -80,13 +79,13 @@ impl Slab {
             let from = u64::MAX << first.saturating_sub(word * 64);
             let to = u64::MAX >> 63_usize.saturating_sub(last - word * 64);
             let wanted = from & to;
-            self.words[word % WORDS] & wanted == wanted
+            self.word(word) & wanted == wanted
         })
     }
 
     /// The number of the object that the byte at `offset` belongs to.
     fn index_at(&self, offset: usize) -> usize {
-        let reciprocal = RECIPROCALS[usize::from(self.class.load(Relaxed)) % STATES];
+        let reciprocal = RECIPROCALS[self.class().index()];
         ((offset as u64 * u64::from(reciprocal)) >> 32) as usize
     }
 }

@@ -10,9 +10,11 @@ use super::*;
 fn open(class: ClassId) -> Box<Slab> {
     // SAFETY: zeroed memory is a valid descriptor.
     let mut slab: Box<Slab> = unsafe { Box::new_zeroed().assume_init() };
-    slab.open(NonNull::dangling(), class, false);
+    let far_words = NonNull::from(Box::leak(Box::new([0; FAR_WORDS])));
+    // SAFETY: leaked, and of no other slab.
+    unsafe { slab.open(NonNull::dangling(), far_words, class, false) };
     let objects = slab.objects();
-    slab.words.fill(0);
+    (0..WORDS).for_each(|at| *slab.word_mut(at) = 0);
     slab.summary = 0;
     slab.set_free(0, objects);
     slab
@@ -27,7 +29,7 @@ fn a_row_is_its_objects_one_by_one() {
             while by_row.left > 0 {
                 let first = random.below(by_row.objects());
                 let last = first + random.below((by_row.objects() - first).min(300));
-                let is_free = |i: usize| by_row.words[i / 64] >> (i % 64) & 1 == 1;
+                let is_free = |i: usize| by_row.word(i / 64) >> (i % 64) & 1 == 1;
                 if (first..=last).any(is_free) {
                     break;
                 }
@@ -36,10 +38,8 @@ fn a_row_is_its_objects_one_by_one() {
                     expected = one_by_one.give(index as u32);
                 }
                 assert_eq!(by_row.give_row(first, last), expected, "{class:?}, {first} to {last}");
-                assert_eq!(
-                    (&by_row.words, by_row.summary),
-                    (&one_by_one.words, one_by_one.summary)
-                );
+                assert!((0..WORDS).all(|at| by_row.word(at) == one_by_one.word(at)));
+                assert_eq!(by_row.summary, one_by_one.summary);
                 assert_eq!(by_row.free(), one_by_one.free());
             }
         }
