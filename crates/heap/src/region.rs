@@ -76,6 +76,8 @@ pub(crate) struct Region {
     filled_frames: usize,
     /// Clean frames that were taken page by page since any went back.
     regrown_frames: usize,
+    /// As many, for runs shorter than [`LONG_FRAMES`].
+    run_frames: usize,
     filling: Filling,
     /// What came with the last units and nobody has had since, in frames from the start.
     fresh: Range<usize>,
@@ -175,8 +177,12 @@ impl Region {
                 let is_filled = fills && !is_plain;
                 let opens = opens && is_filled && self.wants_block_for_run(frames);
                 let run = self.take_run(frames, align, is_filled, opens, source, view)?;
-                if is_filled && run.bare_frames > 0 && frames >= LONG_FRAMES {
-                    self.note_filled(run, source);
+                if is_filled && run.bare_frames > 0 {
+                    if frames >= LONG_FRAMES {
+                        self.note_filled(run, source);
+                    } else {
+                        self.run_frames += run.bare_frames;
+                    }
                 }
                 (run, if fills { run.frames } else { 0 }, is_plain)
             }

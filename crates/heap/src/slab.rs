@@ -30,7 +30,7 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use hectare_base::prefetch;
 
 use crate::bin::GROUPS;
-use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES, STATES};
+use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
 use crate::object::{FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
@@ -86,19 +86,6 @@ pub(crate) struct Slab {
 }
 
 const _: () = assert!(size_of::<Slab>() == 3 * 64, "one line, and two of words");
-
-/// Groups to a free object, as a fraction of 2¹⁶, by class.
-static GROUP_SCALES: [u32; STATES] = {
-    let mut scales = [0; STATES];
-    let mut class = 0;
-    while class < STATES {
-        // SAFETY: less than STATES.
-        let objects = unsafe { ClassId::from_byte(class as u8) }.objects();
-        scales[class] = ((GROUPS << 16) / (objects + 1)) as u32;
-        class += 1;
-    }
-    scales
-};
 
 /// What returning an object to its slab found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,8 +167,9 @@ impl Slab {
         if at < NEAR_WORDS {
             return self.words[at];
         }
-        // SAFETY: by invariant 4.
-        unsafe { (*self.far_words)[(at - NEAR_WORDS) % FAR_WORDS] }
+        let word = self.far_words.cast::<u64>().wrapping_add(at - NEAR_WORDS);
+        // SAFETY: by invariant 4; at < WORDS, as it is of an object.
+        unsafe { word.read() }
     }
 
     /// As [`word`](Self::word), to be changed.
@@ -190,8 +178,9 @@ impl Slab {
         if at < NEAR_WORDS {
             return &mut self.words[at];
         }
-        // SAFETY: by invariant 4.
-        unsafe { &mut (*self.far_words)[(at - NEAR_WORDS) % FAR_WORDS] }
+        let word = self.far_words.cast::<u64>().wrapping_add(at - NEAR_WORDS);
+        // SAFETY: as above.
+        unsafe { &mut *word }
     }
 
     /// Where the object numbered `index` is, or would be.
@@ -235,21 +224,16 @@ impl Slab {
         unsafe { ClassId::from_byte(self.class.load(Relaxed)) }
     }
 
-    fn group_scale(&self) -> u32 {
-        GROUP_SCALES[self.class().index()]
-    }
-
     /// Which group of its bin it belongs to: 0 for the fullest slabs.
     fn fullness_group(&self) -> u8 {
-        ((self.free() * self.group_scale() as usize) >> 16) as u8
+        (self.free() * GROUPS / (self.objects() + 1)) as u8
     }
 
     /// Assigns it to the group of its fullness, until it says that it [moves](Returned::Moves).
     pub(crate) fn choose_group(&mut self) {
         self.group = self.fullness_group();
-        let next = (u32::from(self.group) + 1) << 16;
-        let moves_at = next.div_ceil(self.group_scale()).min(self.objects) as usize;
-        self.set_free(self.free(), moves_at);
+        let next = (usize::from(self.group) + 1) * (self.objects() + 1);
+        self.set_free(self.free(), next.div_ceil(GROUPS).min(self.objects()));
     }
 
     /// How many of its frames hold no memory.

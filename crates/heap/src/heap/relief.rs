@@ -57,21 +57,19 @@ impl<S: System> Heap<S> {
         let live_bytes = self.live_bytes();
         let idle_bytes = self.backend.idle_bytes(live_bytes);
         let is_due = self.is_look_due(live_bytes, idle_bytes);
+        let looks = is_due || self.has_emptied_for_long(live_bytes, idle_bytes);
         // Where many threads free, all see it: one of them looks.
-        let looker = (is_due || self.has_emptied_for_long(live_bytes, idle_bytes))
-            .then(|| self.looker.try_lock())
-            .flatten();
-        let looks = looker.is_some();
+        let looker = if looks { self.looker.try_lock() } else { None };
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
             let seen = unsafe { &mut (*cache.as_ptr()).looks };
-            if looks || *seen != self.pace.looks() {
+            if looker.is_some() || *seen != self.pace.looks() {
                 *seen = self.pace.looks() + u32::from(is_due);
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.empty_cache(cache) };
             }
         }
-        if looks {
+        if let Some(_looker) = looker {
             self.look_for_holes(is_due);
         } else {
             // SAFETY: the caller's promise, passed on.

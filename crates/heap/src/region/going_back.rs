@@ -87,6 +87,7 @@ impl Region {
         let went = unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_ok();
         if went {
             self.regrown_frames = 0;
+            self.run_frames = 0;
             self.advise_units(first, frames, false, source);
             self.give_clean(first, frames);
             self.forget(first.0, frames, source);

@@ -88,6 +88,7 @@ impl Region {
             plain_until: 0,
             filled_frames: 0,
             regrown_frames: 0,
+            run_frames: 0,
             filling: Filling::new(),
             fresh: 0..0,
             dear_blocks: DearBlocks::new(),

@@ -243,6 +243,38 @@ fn a_region_that_grows_again_opens_blocks_for_runs_that_are_filled() {
 }
 
 #[test]
+fn a_region_that_grows_by_runs_that_are_filled_opens_blocks_for_them() {
+    for (frames, filled, from_bytes) in
+        [(40, 40, Some(8 << 20)), (10, 10, Some(8 << 20)), (40, 25, None), (10, 2, None)]
+    {
+        let (mut region, view) = open();
+        let wanted = Wanted::Run { frames, align: 1, fills: true };
+        let mut block_at = None;
+        while block_at.is_none() && region.touched < (12 << 20) / FRAME_BYTES {
+            let touched_bytes = region.touched * FRAME_BYTES;
+            fill(take_opening(&mut region, &view, wanted), filled);
+            block_at = (region.dirty_frames() > UNIT_FRAMES / 2).then_some(touched_bytes);
+        }
+        let first_after = |from: usize| from..from + frames * FRAME_BYTES;
+        match from_bytes {
+            Some(from) => assert!(block_at.is_some_and(|at| first_after(from).contains(&at))),
+            None => assert_eq!(block_at, None, "{filled} of {frames}"),
+        }
+    }
+}
+
+#[test]
+fn few_runs_among_slabs_open_no_block() {
+    let (mut region, view) = open();
+    take_slabs(&mut region, &view, 150);
+    let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
+    for _ in 0..UNIT_FRAMES / 40 {
+        fill(take_opening(&mut region, &view, wanted), 40);
+        assert_eq!(region.dirty_frames(), 0);
+    }
+}
+
+#[test]
 fn runs_seen_filled_in_use_outweigh_empty_ones_that_came_back() {
     for (filled, near) in [(40, Near::WIDE), (72, Near::USUAL)] {
         let (mut region, view) = open();
