@@ -52,8 +52,10 @@ const WORDS_IN_USE: usize = 2;
 /// After so many pages there is a verdict; of twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
 
-/// From then on each so manieth run is looked at in use.
-const LOOKED_AT: usize = 8;
+/// From then on each so manieth run is looked at in use; half as often, down to the second, each time that one is as the
+/// verdict says.
+const LOOKED_AT: u32 = 8;
+const LEAST_LOOKED_AT: u32 = 32;
 
 /// What is told apart, each with verdicts of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,10 +95,12 @@ pub(super) struct Filling {
 struct Seen {
     pages: u32,
     filled: u32,
+    /// Each so manieth run is looked at in use, once there is a verdict.
+    looked_at: u32,
 }
 
 impl Seen {
-    const NOTHING: Self = Self { pages: 0, filled: 0 };
+    const NOTHING: Self = Self { pages: 0, filled: 0, looked_at: LOOKED_AT };
 
     fn note(&mut self, filled_pages: usize) {
         if self.pages >= 2 * MIN_PAGES_SEEN {
@@ -124,12 +128,17 @@ impl Seen {
         self.is_enough() && self.is_mostly_empty()
     }
 
-    /// Looks at a run in use, if its front is filled; once there is a verdict, only an eighth of them.
+    /// Looks at a run in use, the `nth`, if its front is filled and, once there is a verdict, it is its turn.
     #[inline(never)]
-    fn look_in_use(&mut self, run: Awaited, is_eighth: bool, source: &impl PageSource) {
+    fn look_in_use(&mut self, run: Awaited, nth: u32, source: &impl PageSource) {
         let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
-        if (is_eighth || !self.is_enough()) && is_set(run.start) {
-            self.note(run.filled_pages(WORDS_IN_USE, &is_set));
+        if (nth.is_multiple_of(self.looked_at) || !self.is_enough()) && is_set(run.start) {
+            let filled_pages = run.filled_pages(WORDS_IN_USE, &is_set);
+            let is_as_expected =
+                self.is_enough() && (2 * filled_pages < PAGES) == self.is_mostly_empty();
+            self.looked_at =
+                if is_as_expected { LEAST_LOOKED_AT.min(2 * self.looked_at) } else { LOOKED_AT };
+            self.note(filled_pages);
         }
     }
 }
@@ -184,9 +193,8 @@ impl Filling {
         let oldest = self.awaited[self.next % AWAITED].replace(awaited);
         self.next = self.next.wrapping_add(1);
         if let Some(oldest) = oldest {
-            let is_eighth = self.next.is_multiple_of(LOOKED_AT);
             let kind = Kind::of_run(oldest.frames);
-            self.in_use[kind as usize].look_in_use(oldest, is_eighth, source);
+            self.in_use[kind as usize].look_in_use(oldest, self.next as u32, source);
             if kind == Kind::Middle && self.in_use[kind as usize].is_filled_for_sure() {
                 self.returned = Seen::NOTHING;
             }
@@ -283,6 +291,47 @@ impl Region {
         if from < self.frontier && (is_of_runs || frontier < self.frontier) {
             self.ask_from(from, false, source);
             self.huge_from = self.frontier.max(HUGE_PAGES_FROM_BYTES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hectare_pages::Os;
+
+    use super::*;
+
+    #[test]
+    fn runs_that_are_as_expected_are_looked_at_less_often() {
+        let bytes = SLAB_FRAMES * FRAME_BYTES;
+        let mut region = |filled: usize| {
+            let start = Os.get(bytes, FRAME_BYTES).expect("memory");
+            for frame in 0..filled {
+                // SAFETY: within the memory just taken.
+                unsafe { start.add(frame * FRAME_BYTES).write(1) };
+            }
+            Awaited { start, frames: SLAB_FRAMES }
+        };
+        let [full, empty] = [SLAB_FRAMES, 1].map(&mut region);
+        let mut seen = Seen::NOTHING;
+        let mut nth = 0;
+        // How many runs pass by until one is looked at.
+        let mut passes = |seen: &mut Seen, run: Awaited| {
+            let first = nth;
+            let before = (seen.pages, seen.filled);
+            while (seen.pages, seen.filled) == before {
+                nth += 1;
+                seen.look_in_use(run, nth, &Os);
+            }
+            nth - first
+        };
+        for (turn, expected) in [1; 8].into_iter().chain([8, 16, 32, 32]).enumerate() {
+            assert_eq!(passes(&mut seen, full), expected, "turn {turn}");
+        }
+        assert_eq!((passes(&mut seen, empty), seen.looked_at), (LEAST_LOOKED_AT, LOOKED_AT));
+        for run in [full, empty] {
+            // SAFETY: taken above, and of no use any more.
+            unsafe { Os.release(run.start, bytes) };
         }
     }
 }

@@ -56,10 +56,10 @@ const SIBLINGS_OF_MUCH: usize = 24;
 const LARGE_FROM_BYTES: usize = 12 << 20;
 const SIBLINGS_IN_LARGE: usize = 20;
 
-/// Runs get one, too, where so many frames of them have come page by page and none went back: in a region so long
-/// it is a fifth of the whole. (From 4, 6 MiB on the peak of the cc1 trace is a fifth higher.)
-const BLOCKS_FOR_RUNS_FROM_BYTES: usize = 8 << 20;
+/// Runs get one, too, where so many frames of them have come page by page and none went back: at once where
+/// they are half of the region, else from here on. (From 4, 6 MiB on the peak of the cc1 trace is a fifth higher.)
 const MANY_RUN_FRAMES: usize = UNIT_FRAMES;
+const BLOCKS_FOR_SOME_RUNS_FROM_BYTES: usize = 8 << 20;
 
 /// Pieces of dirty memory are few up to so many frames.
 const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
@@ -166,8 +166,11 @@ impl Region {
     /// Whether a block is the place for the next run of `frames` frames, for which no dirty ones are to be had.
     #[inline(never)]
     pub(super) fn wants_block_for_run(&self, frames: usize) -> bool {
+        let is_of_runs = 2 * self.run_frames >= self.touched;
+        let from_bytes =
+            if is_of_runs { BLOCKS_FROM_BYTES } else { BLOCKS_FOR_SOME_RUNS_FROM_BYTES };
         let is_growing = self.run_frames >= MANY_RUN_FRAMES
-            && self.touched >= BLOCKS_FOR_RUNS_FROM_BYTES / FRAME_BYTES
+            && self.touched >= from_bytes / FRAME_BYTES
             && self.dirty_frames() <= FEW_FRAMES
             && !self.is_huge_from(FrameId(self.touched));
         (is_growing || self.is_regrowing()) && frames < UNIT_FRAMES && self.is_for_filled(frames)

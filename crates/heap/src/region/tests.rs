@@ -244,10 +244,15 @@ fn a_region_that_grows_again_opens_blocks_for_runs_that_are_filled() {
 
 #[test]
 fn a_region_that_grows_by_runs_that_are_filled_opens_blocks_for_them() {
-    for (frames, filled, from_bytes) in
-        [(40, 40, Some(8 << 20)), (10, 10, Some(8 << 20)), (40, 25, None), (10, 2, None)]
-    {
+    for (slabs, frames, filled, from_bytes) in [
+        (0, 40, 40, Some(4 << 20)),
+        (0, 10, 10, Some(4 << 20)),
+        (80, 20, 20, Some(8 << 20)),
+        (0, 40, 25, None),
+        (0, 10, 2, None),
+    ] {
         let (mut region, view) = open();
+        take_slabs(&mut region, &view, slabs);
         let wanted = Wanted::Run { frames, align: 1, fills: true };
         let mut block_at = None;
         while block_at.is_none() && region.touched < (12 << 20) / FRAME_BYTES {
@@ -257,7 +262,10 @@ fn a_region_that_grows_by_runs_that_are_filled_opens_blocks_for_them() {
         }
         let first_after = |from: usize| from..from + frames * FRAME_BYTES;
         match from_bytes {
-            Some(from) => assert!(block_at.is_some_and(|at| first_after(from).contains(&at))),
+            Some(from) => {
+                let is_there = block_at.is_some_and(|at| first_after(from).contains(&at));
+                assert!(is_there, "{slabs} slabs, {frames} frames: at {block_at:?}");
+            }
             None => assert_eq!(block_at, None, "{filled} of {frames}"),
         }
     }
