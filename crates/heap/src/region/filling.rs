@@ -52,10 +52,10 @@ const WORDS_IN_USE: usize = 2;
 /// After so many pages there is a verdict; of twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
 
-/// From then on each so manieth run is looked at in use; half as often, down to the second, each time that one is as the
-/// verdict says.
+/// From then on each so manieth run is looked at in use; half as often, up to so many times, each time that one is as
+/// the verdict says.
 const LOOKED_AT: u32 = 8;
-const LEAST_LOOKED_AT: u32 = 32;
+const MAX_EASE: u32 = 2;
 
 /// What is told apart, each with verdicts of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +95,12 @@ pub(super) struct Filling {
 struct Seen {
     pages: u32,
     filled: u32,
-    /// Each so manieth run is looked at in use, once there is a verdict.
-    looked_at: u32,
+    /// How often the runs to be looked at in use were made half as many.
+    ease: u32,
 }
 
 impl Seen {
-    const NOTHING: Self = Self { pages: 0, filled: 0, looked_at: LOOKED_AT };
+    const NOTHING: Self = Self { pages: 0, filled: 0, ease: 0 };
 
     fn note(&mut self, filled_pages: usize) {
         if self.pages >= 2 * MIN_PAGES_SEEN {
@@ -132,12 +132,11 @@ impl Seen {
     #[inline(never)]
     fn look_in_use(&mut self, run: Awaited, nth: u32, source: &impl PageSource) {
         let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
-        if (nth.is_multiple_of(self.looked_at) || !self.is_enough()) && is_set(run.start) {
+        if (nth.is_multiple_of(LOOKED_AT << self.ease) || !self.is_enough()) && is_set(run.start) {
             let filled_pages = run.filled_pages(WORDS_IN_USE, &is_set);
             let is_as_expected =
                 self.is_enough() && (2 * filled_pages < PAGES) == self.is_mostly_empty();
-            self.looked_at =
-                if is_as_expected { LEAST_LOOKED_AT.min(2 * self.looked_at) } else { LOOKED_AT };
+            self.ease = if is_as_expected { MAX_EASE.min(self.ease + 1) } else { 0 };
             self.note(filled_pages);
         }
     }
@@ -328,7 +327,7 @@ mod tests {
         for (turn, expected) in [1; 8].into_iter().chain([8, 16, 32, 32]).enumerate() {
             assert_eq!(passes(&mut seen, full), expected, "turn {turn}");
         }
-        assert_eq!((passes(&mut seen, empty), seen.looked_at), (LEAST_LOOKED_AT, LOOKED_AT));
+        assert_eq!((passes(&mut seen, empty), seen.ease), (32, 0));
         for run in [full, empty] {
             // SAFETY: taken above, and of no use any more.
             unsafe { Os.release(run.start, bytes) };
