@@ -52,10 +52,9 @@ const WORDS_IN_USE: usize = 2;
 /// After so many pages there is a verdict; of twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
 
-/// From then on each so manieth run is looked at in use; half as often, up to so many times, each time that one is as
-/// the verdict says.
-const LOOKED_AT: u32 = 8;
-const MAX_EASE: u32 = 2;
+/// Each time that a run in use is as the verdict says half as many are looked at from then on, down to one in 2⁵; all of
+/// them again, once one is not.
+const MAX_EASE: u32 = 5;
 
 /// What is told apart, each with verdicts of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +94,7 @@ pub(super) struct Filling {
 struct Seen {
     pages: u32,
     filled: u32,
-    /// How often the runs to be looked at in use were made half as many.
+    /// Of runs in use one in 2 to the power of this is looked at; 0 until there is a verdict.
     ease: u32,
 }
 
@@ -128,11 +127,11 @@ impl Seen {
         self.is_enough() && self.is_mostly_empty()
     }
 
-    /// Looks at a run in use, the `nth`, if its front is filled and, once there is a verdict, it is its turn.
+    /// Looks at a run in use, the `nth`, if it is its turn and its front is filled.
     #[inline(never)]
     fn look_in_use(&mut self, run: Awaited, nth: u32, source: &impl PageSource) {
         let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
-        if (nth.is_multiple_of(LOOKED_AT << self.ease) || !self.is_enough()) && is_set(run.start) {
+        if nth.is_multiple_of(1 << self.ease) && is_set(run.start) {
             let filled_pages = run.filled_pages(WORDS_IN_USE, &is_set);
             let is_as_expected =
                 self.is_enough() && (2 * filled_pages < PAGES) == self.is_mostly_empty();
@@ -324,7 +323,7 @@ mod tests {
             }
             nth - first
         };
-        for (turn, expected) in [1; 8].into_iter().chain([8, 16, 32, 32]).enumerate() {
+        for (turn, expected) in [1; 9].into_iter().chain([1, 2, 4, 16, 32, 32]).enumerate() {
             assert_eq!(passes(&mut seen, full), expected, "turn {turn}");
         }
         assert_eq!((passes(&mut seen, empty), seen.ease), (32, 0));
