@@ -42,9 +42,9 @@ pub(crate) use slabs::MAX_SEALED;
 /// Invariants
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, on one
 ///    list of a CPU, in one pool, or free in its slab.
-/// 2. Locks are taken in this order: the gate of the CPUs' lists; that of the caches left behind,
-///    alone; a pool's, that of the pools' growth, or a bin's, then the backend's; the huge
-///    table's, alone, or tried under the backend's.
+/// 2. Locks are taken in this order: the looker's, which is only tried but before a fork; the gate of
+///    the CPUs' lists; that of the caches left behind, alone; a pool's, that of the pools' growth, or a
+///    bin's, then the backend's; the huge table's, alone, or tried under the backend's.
 #[derive(Debug)]
 pub struct Heap<S: System> {
     key: AtomicUsize,

@@ -1,10 +1,10 @@
-//! Where the slabs of growing classes come from, and runs where the heap grows again: blocks of a huge page.
+//! Where the slabs of growing classes come from, and short runs where many are filled: blocks of a huge page.
 //!
 //! A page fault costs more than all that a slab's objects cost afterwards, and one fault for two
 //! mebibytes costs what a hundred cost for four kibibytes. Slabs that follow many others are going
 //! to be filled: so for them a block is taken as a whole, which comes by its first touch and is
-//! dirty memory from then on, under the rules of that. Runs seldom ask for one: of a large object a
-//! program may never touch but a part.
+//! dirty memory from then on, under the rules of that. Of a large object a program may never touch but a part: so runs
+//! ask for one only where others of which most was seen filled (`region/filling.rs`) have come page by page.
 //!
 //! The kernel clears the block at that touch. Meanwhile it is neither clean nor dirty memory but the
 //! opener's, and the backend's lock is free. Other threads that want a block wait for this one, so that the
@@ -24,7 +24,7 @@
 //!
 //! Beside pieces such a heap grows again page by page, since what it takes may be an object now and then. Once it
 //! has so grown by as much as a block has, and nothing went back meanwhile, it does grow: then blocks are opened for
-//! all classes that do, and for runs as others of which most was seen filled (`region/filling.rs`).
+//! all classes that do, and for runs.
 
 use core::ptr::NonNull;
 
