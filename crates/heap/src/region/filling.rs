@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn runs_that_are_as_expected_are_looked_at_less_often() {
         let bytes = SLAB_FRAMES * FRAME_BYTES;
-        let mut region = |filled: usize| {
+        let mut run_of = |filled: usize| {
             let start = Os.get(bytes, FRAME_BYTES).expect("memory");
             for frame in 0..filled {
                 // SAFETY: within the memory just taken.
@@ -310,7 +310,7 @@ mod tests {
             }
             Awaited { start, frames: SLAB_FRAMES }
         };
-        let [full, empty] = [SLAB_FRAMES, 1].map(&mut region);
+        let [full, empty] = [SLAB_FRAMES, 1].map(&mut run_of);
         let mut seen = Seen::NOTHING;
         let mut nth = 0;
         // How many runs pass by until one is looked at.

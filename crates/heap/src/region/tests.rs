@@ -275,11 +275,12 @@ fn a_region_that_grows_by_runs_that_are_filled_opens_blocks_for_them() {
 fn few_runs_among_slabs_open_no_block() {
     let (mut region, view) = open();
     take_slabs(&mut region, &view, 150);
-    let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
-    for _ in 0..UNIT_FRAMES / 40 {
-        fill(take_opening(&mut region, &view, wanted), 40);
+    let wanted = Wanted::Run { frames: 10, align: 1, fills: true };
+    for _ in 0..UNIT_FRAMES / 10 {
+        fill(take_opening(&mut region, &view, wanted), 10);
         assert_eq!(region.dirty_frames(), 0);
     }
+    assert!(region.is_for_filled(10), "it is not for what was seen of them");
 }
 
 #[test]
@@ -476,6 +477,23 @@ fn where_nothing_can_move_a_run_is_bare() {
         let taken_frames = clean_frames - region.clean.free_frames();
         assert_eq!(taken_frames, 2 * UNIT_FRAMES + lost_frames, "{refusal}");
     }
+}
+
+/// Of a dirty run whose clean frames behind it are lost, only those are.
+#[test]
+fn what_lies_in_front_of_a_lost_place_stays_dirty() {
+    let (mut region, view) = open();
+    region.huge_from = 0;
+    let [whole, half] = [1, 2].map(|byte| take_units(&mut region, &view, 1, byte));
+    let front = 100;
+    region.give(whole.start, UNIT_FRAMES);
+    // SAFETY: within the run.
+    region.give(unsafe { half.start.add((UNIT_FRAMES - front) * FRAME_BYTES) }, front);
+    let wanted = Wanted::Run { frames: UNIT_FRAMES + front, align: 1, fills: true };
+    let lost = Unmoving(SourceError::Exhausted);
+    let run = region.take(wanted, false, &lost, &view).expect("memory");
+    assert!(run.clean);
+    assert_eq!(region.dirty_frames(), UNIT_FRAMES + front);
 }
 
 #[test]

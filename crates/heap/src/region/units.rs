@@ -186,9 +186,14 @@ impl Region {
         let (end, last) = (first.0 + length, first.0 + frames);
         let again_frames = self.touched_of(FrameId(end), behind);
         self.take_behind(FrameId(end), behind, source, view)?;
-        self.dirty.take_at(first, length);
+        let taken = self.dirty.take_at(first, length);
+        debug_assert!(taken, "it is one of the dirty runs");
         let is_whole = end.is_multiple_of(UNIT_FRAMES);
-        let moved = if is_whole { self.move_dirty(FrameId(end), behind, source)? } else { 0 };
+        let moved = if is_whole { self.move_dirty(FrameId(end), behind, source) } else { Some(0) };
+        let Some(moved) = moved else {
+            self.give(self.at(first), length);
+            return None;
+        };
         if again_frames > 0 {
             self.ask_for_units(FrameId(end + moved), behind - moved, source);
         }
