@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use crate::seal::{SealOptions, seal};
 use crate::*;
 
+mod misled;
+
 /// A file that goes away with the test.
 struct Temp(PathBuf);
 

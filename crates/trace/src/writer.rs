@@ -145,12 +145,17 @@ impl<W: Write + Seek> Writer<W> {
     /// When writing fails.
     pub fn record(&mut self, thread: ThreadId, record: &Record) -> io::Result<()> {
         let mut buffer = self.buffer(thread);
-        if let Some(made) = record.made
-            && buffer.state.next_serial != made.serial()
-        {
+        let known = buffer.state.next_serial;
+        let next_serial = match (record.made, record.event.object()) {
+            (Some(made), _) => made.serial(),
+            // Its row was lost: a row names what came before it, so the next one comes after it.
+            (None, Some(own)) if own.thread() == thread => known.max(own.serial() + 1),
+            _ => known,
+        };
+        if next_serial != known {
             self.flush(thread)?;
             buffer = self.buffer(thread);
-            buffer.state.next_serial = made.serial();
+            buffer.state.next_serial = next_serial;
             buffer.first = buffer.state;
         }
         buffer.event(record.time_ticks, &record.event, record.failed());
