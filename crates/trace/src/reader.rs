@@ -4,7 +4,9 @@
 //! chunk). Rows are checked when they are read. Memory: 40 bytes a chunk for the places, and the
 //! rows of one chunk for every [`ThreadRows`] in use.
 
+mod index;
 mod rows;
+mod walk;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,7 +20,6 @@ use crate::error::{Damage, Error};
 use crate::event::ThreadId;
 use crate::frame::Unpacker;
 use crate::header::{FileHeader, HEADER_BYTES};
-use crate::writer::{INDEX_ENTRY_BYTES, INDEX_MAGIC};
 pub use rows::ThreadRows;
 
 /// No chunk is larger than this when inflated; a header that claims more is damaged.
@@ -37,6 +38,18 @@ pub struct ChunkPlace {
     pub first_time_ticks: u64,
     /// Time of the last row, ticks.
     pub last_time_ticks: u64,
+}
+
+impl ChunkPlace {
+    fn of(offset: u64, header: &ChunkHeader) -> Self {
+        Self {
+            offset,
+            thread: header.thread,
+            rows: header.rows,
+            first_time_ticks: header.first_time_ticks,
+            last_time_ticks: header.last_time_ticks,
+        }
+    }
 }
 
 /// An open trace.
@@ -66,9 +79,10 @@ impl Trace {
             return Err(Error::NotAFile { found });
         }
         let file = File::open(path)?;
-        let file_bytes = file.metadata()?.len();
         let mut bytes = [0; HEADER_BYTES];
         let got = read_some(&file, &mut bytes, 0)?;
+        // After the header, which says how far a recorder that is at work has come by then.
+        let file_bytes = file.metadata()?.len();
         let header = FileHeader::from_bytes(&bytes);
         if got < HEADER_BYTES {
             // A file cut inside the header: say "no trace" rather than "damaged" where it is none.
@@ -86,13 +100,13 @@ impl Trace {
             spare: RefCell::new(Vec::new()),
             unpacker: RefCell::new(Unpacker::new()),
         };
-        if !trace.header.sealed {
-            let end = trace.header.end_offset;
-            trace.walk(end)?;
-        } else if !trace.read_index()? {
-            trace.note(trace.header.index_offset, |damage| damage.index_lost = true);
-            let end = trace.header.index_offset;
-            trace.walk(end)?;
+        let places = if trace.header.sealed {
+            trace.find_chunks()?
+        } else {
+            trace.walk(trace.header.end_offset)?
+        };
+        for place in places {
+            trace.threads.entry(place.thread).or_default().push(place);
         }
         Ok(trace)
     }
@@ -212,117 +226,7 @@ impl Trace {
         if read_some(&self.file, &mut bytes, offset)? < bytes.len() {
             return Ok(None);
         }
-        let header = ChunkHeader::from_bytes(&bytes);
-        Ok(header.filter(|header| {
-            header.plain_bytes <= MAX_PLAIN_BYTES && header.stored_bytes <= MAX_PLAIN_BYTES
-        }))
-    }
-
-    /// Finds the chunks between the header and `end` by walking; skips what is no chunk.
-    fn walk(&mut self, end: u64) -> Result<(), Error> {
-        let end = end.max(HEADER_BYTES as u64);
-        let mut offset = HEADER_BYTES as u64;
-        while offset < end {
-            if let Some(header) = self.chunk_header(offset)? {
-                self.add(ChunkPlace {
-                    offset,
-                    thread: header.thread,
-                    rows: header.rows,
-                    first_time_ticks: header.first_time_ticks,
-                    last_time_ticks: header.last_time_ticks,
-                });
-                let next = offset + u64::from(header.span_bytes);
-                if next > self.file_bytes {
-                    let missing = next.min(end) - self.file_bytes;
-                    // The room of an open chunk need not have been written.
-                    if header.state != ChunkState::Open {
-                        self.note(self.file_bytes, |damage| damage.stray_bytes += missing);
-                    }
-                }
-                offset = next;
-            } else {
-                let next = self.next_header(offset + 1, end)?;
-                // A recorder that dies between taking room and writing a header leaves zeroes.
-                if self.header.sealed || !self.all_zero(offset, next)? {
-                    self.note(offset, |damage| damage.stray_bytes += next - offset);
-                }
-                offset = next;
-            }
-        }
-        Ok(())
-    }
-
-    /// The first undamaged chunk header at or after `from`, or `end`.
-    fn next_header(&self, from: u64, end: u64) -> Result<u64, Error> {
-        let mut block = vec![0; 1 << 16];
-        let mut base = from;
-        while base < end {
-            let got = read_some(&self.file, &mut block, base)?;
-            if got < CHUNK_HEADER_BYTES {
-                return Ok(end);
-            }
-            for (at, bytes) in block[..got].windows(CHUNK_HEADER_BYTES).enumerate() {
-                let found = bytes.first_chunk().and_then(ChunkHeader::from_bytes).is_some();
-                if found && base + at as u64 <= end {
-                    return Ok(base + at as u64);
-                }
-            }
-            base += (got - CHUNK_HEADER_BYTES + 1) as u64;
-        }
-        Ok(end)
-    }
-
-    fn all_zero(&self, from: u64, to: u64) -> Result<bool, Error> {
-        let mut block = vec![0; 1 << 16];
-        let mut offset = from;
-        while offset < to.min(self.file_bytes) {
-            let want = block.len().min((to - offset) as usize);
-            let got = read_some(&self.file, &mut block[..want], offset)?;
-            if block[..got].iter().any(|&byte| byte != 0) {
-                return Ok(false);
-            }
-            if got == 0 {
-                break;
-            }
-            offset += got as u64;
-        }
-        Ok(true)
-    }
-
-    /// Reads the index of a sealed file; false when it is not whole.
-    fn read_index(&mut self) -> Result<bool, Error> {
-        let offset = self.header.index_offset;
-        let Some(length) = self.file_bytes.checked_sub(offset).filter(|_| offset > 0) else {
-            return Ok(false);
-        };
-        // Magic, count, entries, CRC-32.
-        let Ok(length) = usize::try_from(length) else { return Ok(false) };
-        let mut bytes = vec![0; length];
-        if length < 16 || read_some(&self.file, &mut bytes, offset)? < length {
-            return Ok(false);
-        }
-        let (body, crc) = bytes.split_at(length - 4);
-        if body[..4] != INDEX_MAGIC || crc32fast::hash(body).to_le_bytes() != *crc {
-            return Ok(false);
-        }
-        for entry in body[12..].chunks_exact(INDEX_ENTRY_BYTES) {
-            let u32_at =
-                |at: usize| entry[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-            let u64_at =
-                |at: usize| entry[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-            self.add(ChunkPlace {
-                offset: u64_at(0),
-                thread: ThreadId(u32_at(8)),
-                rows: u32_at(12),
-                first_time_ticks: u64_at(16),
-                last_time_ticks: u64_at(24),
-            });
-        }
-        Ok(true)
-    }
-
-    fn add(&mut self, place: ChunkPlace) {
-        self.threads.entry(place.thread).or_default().push(place);
+        Ok(header_in(&bytes))
     }
 
     fn note(&self, offset: u64, change: impl FnOnce(&mut Damage)) {
@@ -338,6 +242,13 @@ impl Trace {
         damage.good_rows += rows;
         self.damage.set(damage);
     }
+}
+
+/// The chunk header in these bytes, if they are one that can be believed.
+fn header_in(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<ChunkHeader> {
+    ChunkHeader::from_bytes(bytes).filter(|header| {
+        header.plain_bytes <= MAX_PLAIN_BYTES && header.stored_bytes <= MAX_PLAIN_BYTES
+    })
 }
 
 /// What something is that is no regular file.
