@@ -51,7 +51,13 @@ impl fmt::Display for Error {
             Self::BadHeader => {
                 f.write_str("the header of the trace is damaged; nothing after it can be trusted")
             }
-            Self::Damaged(damage) => damage.fmt(f),
+            Self::Damaged(damage) => {
+                damage.fmt(f)?;
+                if damage.good_rows > 0 {
+                    f.write_str(" (`hectare info F --salvage NEW.hxt` makes a trace of them)")?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -110,7 +116,7 @@ impl fmt::Display for Damage {
             write!(f, " {} bytes are missing or no part of it;", self.stray_bytes)?;
         }
         if self.index_lost {
-            f.write_str(" its index is lost (cut short or overwritten);")?;
+            f.write_str(" its index is lost (cut short, changed, or followed by something);")?;
         }
         write!(f, " good: {} chunks with {} events", self.good_chunks, self.good_rows)
     }

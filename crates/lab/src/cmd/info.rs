@@ -47,7 +47,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         outputs.tell(&message);
         return Ok(());
     }
-    trace.check().with_context(|| format!("{name} (--salvage FILE.hxt writes the good part)"))
+    trace.check().with_context(|| name)
 }
 
 /// Writes the good part of a trace, of which there must be some; gives what to say of it.
