@@ -1,8 +1,9 @@
 //! Reading: find the chunks, then stream each thread's rows.
 //!
-//! Opening reads headers only (through the index where it is whole, else by walking from chunk to
-//! chunk). Rows are checked when they are read. Memory: 40 bytes a chunk for the places, and the
-//! rows of one chunk for every [`ThreadRows`] in use.
+//! Opening reads headers only: of the chunks in the index where it is whole and they agree with it,
+//! else by walking from chunk to chunk. Rows are checked when they are read. Memory: 40 bytes a
+//! chunk for the places, and the rows of one chunk for every [`ThreadRows`] in use. No length, count
+//! or offset in the file is believed further than what stands behind it.
 
 mod index;
 mod rows;

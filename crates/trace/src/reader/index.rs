@@ -1,54 +1,121 @@
-//! The chunks of a sealed file: by its index where that is whole.
+//! The chunks of a sealed file: by its index where that is right.
 
 use super::{ChunkPlace, Trace, read_some};
-use crate::error::Error;
+use crate::chunk::CHUNK_HEADER_BYTES;
+use crate::error::{Damage, Error};
 use crate::event::ThreadId;
 use crate::header::HEADER_BYTES;
 use crate::writer::{INDEX_ENTRY_BYTES, INDEX_MAGIC};
 
+/// Magic and count.
+const HEAD_BYTES: usize = 12;
+
+const CRC_BYTES: usize = 4;
+
+/// Entries read at a time.
+const BLOCK_ENTRIES: usize = 2048;
+
 impl Trace {
-    /// The chunks that the index names, if it is whole; else those that are there, and a note that
-    /// the index is lost.
+    /// The chunks that the index names, if it is whole and they agree with it; else those that are
+    /// there, and a note that the index is lost.
     pub(super) fn find_chunks(&self) -> Result<Vec<ChunkPlace>, Error> {
-        if let Some(places) = self.read_index()? {
-            return Ok(places);
+        let index = self.read_index()?;
+        if let Some(places) = &index
+            && self.agrees(places)?
+        {
+            return Ok(index.unwrap_or_default());
         }
         let end = self.header.index_offset;
+        let found = self.walk(end)?;
+        if let Some(places) = index
+            && found.iter().all(|place| is_among(place, &places))
+        {
+            // Headers are damaged, not the index: that is told of each when its rows are read.
+            self.damage.set(Damage::default());
+            return Ok(places);
+        }
         // A writer that was stopped has not said where it would stand.
         let lost_at = if end < HEADER_BYTES as u64 { self.file_bytes } else { end };
         self.note(lost_at, |damage| damage.index_lost = true);
-        self.walk(end)
+        Ok(found)
     }
 
-    /// Reads the index; nothing when it is not whole.
+    /// Reads the index; nothing when it is not whole, or names a place where no chunk can be.
     fn read_index(&self) -> Result<Option<Vec<ChunkPlace>>, Error> {
-        let offset = self.header.index_offset;
-        let Some(length) = self.file_bytes.checked_sub(offset).filter(|_| offset > 0) else {
-            return Ok(None);
-        };
-        // Magic, count, entries, CRC-32.
-        let Ok(length) = usize::try_from(length) else { return Ok(None) };
-        let mut bytes = vec![0; length];
-        if length < 16 || read_some(&self.file, &mut bytes, offset)? < length {
+        let end = self.header.index_offset;
+        let Some(length) = self.file_bytes.checked_sub(end) else { return Ok(None) };
+        let mut head = [0; HEAD_BYTES];
+        if read_some(&self.file, &mut head, end)? < head.len() || head[..4] != INDEX_MAGIC {
             return Ok(None);
         }
-        let (body, crc) = bytes.split_at(length - 4);
-        if body[..4] != INDEX_MAGIC || crc32fast::hash(body).to_le_bytes() != *crc {
+        let count = u64_at(&head, 4);
+        let counted = count
+            .checked_mul(INDEX_ENTRY_BYTES as u64)
+            .and_then(|bytes| bytes.checked_add((HEAD_BYTES + CRC_BYTES) as u64));
+        if counted != Some(length) {
             return Ok(None);
         }
-        let place = |entry: &[u8]| {
-            let u32_at =
-                |at: usize| entry[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-            let u64_at =
-                |at: usize| entry[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-            ChunkPlace {
-                offset: u64_at(0),
-                thread: ThreadId(u32_at(8)),
-                rows: u32_at(12),
-                first_time_ticks: u64_at(16),
-                last_time_ticks: u64_at(24),
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&head);
+        // The length can be a hole's: memory grows with the entries that make sense.
+        let mut places = Vec::new();
+        let mut block = [0; BLOCK_ENTRIES * INDEX_ENTRY_BYTES];
+        let mut offset = end + HEAD_BYTES as u64;
+        let entries_end = self.file_bytes - CRC_BYTES as u64;
+        let mut least = HEADER_BYTES as u64;
+        while offset < entries_end {
+            let want = (entries_end - offset).min(block.len() as u64) as usize;
+            let bytes = &mut block[..want];
+            if read_some(&self.file, bytes, offset)? < want {
+                return Ok(None);
             }
-        };
-        Ok(Some(body[12..].chunks_exact(INDEX_ENTRY_BYTES).map(place).collect()))
+            hasher.update(bytes);
+            for entry in bytes.chunks_exact(INDEX_ENTRY_BYTES) {
+                let place = ChunkPlace {
+                    offset: u64_at(entry, 0),
+                    thread: ThreadId(u32_at(entry, 8)),
+                    rows: u32_at(entry, 12),
+                    first_time_ticks: u64_at(entry, 16),
+                    last_time_ticks: u64_at(entry, 24),
+                };
+                // In the order of the file, a header apart at least.
+                if place.offset < least || place.offset >= end {
+                    return Ok(None);
+                }
+                least = place.offset + CHUNK_HEADER_BYTES as u64;
+                places.push(place);
+            }
+            offset += want as u64;
+        }
+        let mut crc = [0; CRC_BYTES];
+        read_some(&self.file, &mut crc, entries_end)?;
+        Ok((u32::from_le_bytes(crc) == hasher.finalize()).then_some(places))
     }
+
+    /// Whether the chunks at `places` are what the index says, and fill the file up to it.
+    fn agrees(&self, places: &[ChunkPlace]) -> Result<bool, Error> {
+        let mut next = HEADER_BYTES as u64;
+        for place in places {
+            let Some(header) = self.chunk_header(place.offset)? else { return Ok(false) };
+            if place.offset != next || *place != ChunkPlace::of(next, &header) {
+                return Ok(false);
+            }
+            next += u64::from(header.span_bytes);
+        }
+        Ok(next == self.header.index_offset)
+    }
+}
+
+fn is_among(place: &ChunkPlace, places: &[ChunkPlace]) -> bool {
+    places
+        .binary_search_by_key(&place.offset, |other| other.offset)
+        .is_ok_and(|at| places[at] == *place)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
 }

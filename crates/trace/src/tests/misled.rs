@@ -35,6 +35,46 @@ fn index_offset(content: &[u8]) -> usize {
     u64::from_le_bytes(*content[INDEX_OFFSET_AT..].first_chunk().unwrap()) as usize
 }
 
+/// Writes the file with its index changed, under a right checksum.
+fn with_index(path: &Path, content: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
+    let (chunks, index) = content.split_at(index_offset(content));
+    let mut index = index[..index.len() - 4].to_vec();
+    change(&mut index);
+    let crc = crc32fast::hash(&index);
+    fs::write(path, [chunks, &index, &crc.to_le_bytes()].concat()).unwrap();
+}
+
+#[test]
+fn a_length_that_the_count_of_the_index_does_not_explain_costs_only_the_index() {
+    let file = Temp::new("extended");
+    let (rows, _) = several_chunks(&file);
+    let whole = fs::read(&file.0).unwrap();
+    for length in [whole.len() as u64 + 1, 1 << 30, 1 << 40] {
+        set_length(&file.0, length);
+        let since = Instant::now();
+        let trace = Trace::open(&file.0).unwrap();
+        assert_eq!(read(&trace), rows);
+        assert!(since.elapsed() < SOON, "{length} bytes: {:?}", since.elapsed());
+        assert!(trace.damage().index_lost);
+    }
+}
+
+/// The length fits the count, but nothing of that size is there.
+#[test]
+fn a_count_is_believed_only_as_far_as_its_entries_go() {
+    let file = Temp::new("count");
+    let (rows, _) = several_chunks(&file);
+    let whole = fs::read(&file.0).unwrap();
+    let count = 1_u64 << 33;
+    with_index(&file.0, &whole, |index| index[4..12].copy_from_slice(&count.to_le_bytes()));
+    set_length(&file.0, index_offset(&whole) as u64 + 16 + 32 * count);
+    let since = Instant::now();
+    let trace = Trace::open(&file.0).unwrap();
+    assert_eq!(read(&trace), rows);
+    assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
+    assert!(trace.damage().index_lost);
+}
+
 #[test]
 fn an_end_that_cannot_be_is_not_walked_to() {
     let file = Temp::new("absurd-end");
@@ -101,6 +141,74 @@ fn a_writer_that_was_dropped_leaves_what_it_had_written() {
     let got = read(&trace).remove(&ThreadId(1)).unwrap();
     assert_eq!(got[..], rows[&ThreadId(1)][..got.len()]);
     assert!(trace.damage().index_lost);
+}
+
+#[test]
+fn an_index_that_the_chunks_disagree_with_is_lost_and_costs_no_event() {
+    let (file, copy) = (Temp::new("liar"), Temp::new("liar-copy"));
+    let (rows, count) = several_chunks(&file);
+    let whole = fs::read(&file.0).unwrap();
+    let last = index_offset(&whole) as u64;
+    let entry = |nth: usize| 12 + 32 * nth;
+    let (u64s, u32s) = (|value: u64| value.to_le_bytes().to_vec(), |v: u32| v.to_le_bytes().into());
+    let lies: [(usize, Vec<u8>); 12] = [
+        (entry(0), u64s(u64::MAX - 4)),
+        (entry(0), u64s(0)),
+        (entry(0), u64s(4096 + 8)),
+        (entry(1), u64s(4096)),
+        (entry(1), u64s(last)),
+        (entry(1), u64s(last - 64)),
+        (entry(1), u64s(1 << 62)),
+        (entry(0) + 8, u32s(0)),
+        (entry(0) + 8, u32s(77)),
+        (entry(1) + 12, u32s(u32::MAX)),
+        (entry(1) + 12, u32s(0)),
+        (entry(1) + 16, u64s(u64::MAX)),
+    ];
+    for (at, lie) in lies {
+        with_index(&file.0, &whole, |index| index[at..at + lie.len()].copy_from_slice(&lie));
+        misled(&file, &copy, &rows, count, &format!("{lie:?} at {at} of the index"));
+    }
+    with_index(&file.0, &whole, |index| index.truncate(entry(0)));
+    misled(&file, &copy, &rows, count, "no entries, another count");
+    with_index(&file.0, &whole, |index| {
+        index.truncate(entry(0));
+        index[4..12].fill(0);
+    });
+    misled(&file, &copy, &rows, count, "no entries");
+    with_index(&file.0, &whole, |index| {
+        index.drain(entry(1)..entry(2));
+        index[4] -= 1;
+    });
+    misled(&file, &copy, &rows, count, "one entry less");
+}
+
+/// Every event is read and goes into a copy, and the error says how to make one.
+fn misled(file: &Temp, copy: &Temp, rows: &Rows, count: u64, what: &str) {
+    let trace = Trace::open(&file.0).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(&read(&trace), rows, "{what}");
+    assert!(trace.damage().index_lost, "{what}");
+    let told = trace.check().unwrap_err().to_string();
+    assert!(told.contains("is damaged") && told.contains("info F --salvage"), "{told}");
+    let sealed = seal(&file.0, &copy.0, SealOptions::default()).unwrap();
+    assert_eq!(sealed.rows, count, "{what}");
+    let again = Trace::open(&copy.0).unwrap();
+    assert_eq!(&read(&again), rows, "{what}");
+    again.check().unwrap();
+}
+
+/// The index is right and says so of the others: only the rows of the one are gone.
+#[test]
+fn a_damaged_chunk_header_is_no_damage_of_the_index() {
+    let file = Temp::new("header");
+    several_chunks(&file);
+    let mut content = fs::read(&file.0).unwrap();
+    content[HEADER_BYTES + 12] ^= 1;
+    fs::write(&file.0, &content).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    read(&trace);
+    let damage = trace.damage();
+    assert_eq!((damage.bad_chunks, damage.index_lost, damage.stray_bytes), (1, false, 0));
 }
 
 /// What follows a chunk that was lost names objects of that chunk.
