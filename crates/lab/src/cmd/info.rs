@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     outputs.tell(&describe(&name, &trace, &summary));
     outputs.write(&report(&name, &trace, &summary))?;
     if let Some(target) = &args.salvage {
-        let message = salvage(&args.trace, target, summary.rows())?;
+        let message = salvage(&args.trace, target, &summary)?;
         outputs.tell(&message);
         return Ok(());
     }
@@ -51,14 +51,36 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Writes the good part of a trace, of which there must be some; gives what to say of it.
-fn salvage(source: &Path, target: &Path, rows: u64) -> anyhow::Result<String> {
-    ensure!(rows > 0, "{}: not one event is readable, nothing is salvaged", source.display());
+fn salvage(source: &Path, target: &Path, good: &Summary) -> anyhow::Result<String> {
+    ensure!(
+        good.rows() > 0,
+        "{}: not one event is readable, nothing is salvaged",
+        source.display()
+    );
     let same = target.canonicalize().ok() == source.canonicalize().ok();
     ensure!(!same, "--salvage {}: the trace itself is given as its own copy", target.display());
     let done = place::done(target);
-    let sealed = place::replace(target, |new| Ok(seal(source, new, SealOptions::default())?))
-        .with_context(|| format!("writing {}", target.display()))?;
-    Ok(format!("{done} {}: {} events\n", target.display(), sealed.rows))
+    place::replace(target, |new| {
+        seal(source, new, SealOptions::default())?;
+        verify(new, good).context("what was written does not read back, and is not kept")
+    })
+    .with_context(|| format!("writing {}", target.display()))?;
+    Ok(format!("{done} {}: {} events\n", target.display(), good.rows()))
+}
+
+/// Reads a copy to its end: it must be whole, and hold the `good` part of its source.
+fn verify(copy: &Path, good: &Summary) -> anyhow::Result<()> {
+    let trace = Trace::open(copy)?;
+    let written = Summary::of(&trace)?;
+    trace.check()?;
+    let (found, wanted) = (written.rows(), good.rows());
+    ensure!(found == wanted, "it holds {found} events, not {wanted}");
+    let rows = |summary: &Summary| -> Vec<_> {
+        summary.threads.iter().map(|(&id, thread)| (id, thread.rows, thread.made)).collect()
+    };
+    let same = written.calls == good.calls && rows(&written) == rows(good);
+    ensure!(same, "its events are not those that were read");
+    Ok(())
 }
 
 /// Length of the recording, s.
@@ -224,4 +246,51 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
         report.notes.push(trace.damage().to_string());
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use hectare_trace::{Event, FileHeader, ThreadId, Writer};
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn trace_of(path: &Path, events: &[(u32, Event)]) -> Summary {
+        let mut writer =
+            Writer::new(std::fs::File::create(path).unwrap(), FileHeader::new()).unwrap();
+        for &(thread, event) in events {
+            writer.event(ThreadId(thread), 1, &event, false).unwrap();
+        }
+        writer.finish().unwrap();
+        Summary::of(&Trace::open(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_copy_is_kept_only_if_it_holds_what_was_read() {
+        let scratch = Scratch::new().unwrap();
+        let (source, copy) = (scratch.path().join("s.hxt"), scratch.path().join("c.hxt"));
+        let (malloc, calloc) = (Event::Malloc { size_bytes: 8 }, Event::Calloc { size_bytes: 8 });
+        let good = trace_of(&source, &[(1, malloc), (1, calloc)]);
+        for other in [
+            &[(1, malloc)][..],
+            &[(1, malloc), (1, malloc)],
+            &[(1, malloc), (2, calloc)],
+            &[(1, malloc), (1, calloc), (1, calloc)],
+        ] {
+            trace_of(&copy, other);
+            verify(&copy, &good).expect_err("a copy of something else");
+        }
+        let message = salvage(&source, &copy, &good).unwrap();
+        assert!(message.ends_with(": 2 events\n"), "{message}");
+        verify(&copy, &good).unwrap();
+        // The source has changed since it was read.
+        let before = std::fs::read(&copy).unwrap();
+        trace_of(&source, &[(1, malloc)]);
+        let error = format!("{:#}", salvage(&source, &copy, &good).unwrap_err());
+        assert!(error.contains("c.hxt") && error.contains("is not kept"), "{error}");
+        assert_eq!(std::fs::read(&copy).unwrap(), before, "what was good is gone");
+        let cut = std::fs::OpenOptions::new().write(true).open(&copy).unwrap();
+        cut.set_len(before.len() as u64 - 1).unwrap();
+        verify(&copy, &good).expect_err("a copy that was cut");
+    }
 }
