@@ -10,8 +10,8 @@
 /// Twice what the pages of a block take one by one: 512 times 1.4 µs.
 const DEAR_US: u64 = 1400;
 
-/// For how many slabs no block is opened after a dear one: as many as eight blocks have, at first.
-const LEAST_PASSED: u32 = 256;
+/// For how many slabs no block is opened after a dear one: as many as four blocks have, at first.
+const LEAST_PASSED: u32 = 128;
 const MOST_PASSED: u32 = 1 << 14;
 
 /// What the last blocks took.
@@ -41,7 +41,7 @@ impl DearBlocks {
         let were_dear = self.are_dear();
         self.in_a_row = if took_us > DEAR_US { self.in_a_row.saturating_add(1) } else { 0 };
         self.passed =
-            if self.in_a_row > 1 { (2 * self.passed).clamp(LEAST_PASSED, MOST_PASSED) } else { 0 };
+            if self.in_a_row > 1 { (self.passed / 2 * 3).clamp(LEAST_PASSED, MOST_PASSED) } else { 0 };
         self.left = self.passed;
         self.are_dear() != were_dear
     }
@@ -75,8 +75,8 @@ mod tests {
             let changes = blocks.note(took_us);
             assert!(passed(&mut blocks) == 0 && !changes, "one alone");
         }
-        for expected in [256, 512, 1024] {
-            assert_eq!(blocks.note(3700), expected == 256);
+        for expected in [128, 192, 288] {
+            assert_eq!(blocks.note(3700), expected == 128);
             assert_eq!(passed(&mut blocks), expected);
             assert!(blocks.are_dear());
         }

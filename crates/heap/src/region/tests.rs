@@ -382,7 +382,7 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     assert!(!open_block(3000), "two are not");
     let next = (0..).find_map(|i| Some((i, region.take_block(&Os, &view)?)));
     let (passed, block) = next.expect("a block");
-    assert_eq!(passed, 256, "growth passes blocks by, too");
+    assert_eq!(passed, 128, "growth passes blocks by, too");
     region.give_block(block, 100, &Os);
     let frontier = region.frontier / FRAME_BYTES;
     assert!(region.is_huge_from(FrameId(frontier)) && !region.is_huge_from(FrameId(frontier - 1)));
