@@ -3,9 +3,10 @@
 //! Usually one comes in a seventh of the time that its pages take one by one. But where the kernel must
 //! move other memory to have two mebibytes in a row, or the host of a virtual machine has to find them
 //! first, it takes several times as long as these, of which some are at hand. So after two blocks that have
-//! taken long some slabs come page by page before the next is tried, twice as many each time; and until
-//! one has come quickly again, the region asks for no huge pages. (Two, since one may have been touched
-//! while the host had the processor do something else.)
+//! taken long some slabs come page by page before the next is tried, half as many more each time: dear blocks
+//! come in clusters of a few, which are soon over, or of hundreds. Until one has come quickly again, the region
+//! asks for no huge pages. (Two, since one may have been touched while the host had the processor do
+//! something else.)
 
 /// Twice what the pages of a block take one by one: 512 times 1.4 µs.
 const DEAR_US: u64 = 1400;
@@ -40,8 +41,11 @@ impl DearBlocks {
     pub(super) fn note(&mut self, took_us: u64) -> bool {
         let were_dear = self.are_dear();
         self.in_a_row = if took_us > DEAR_US { self.in_a_row.saturating_add(1) } else { 0 };
-        self.passed =
-            if self.in_a_row > 1 { (self.passed / 2 * 3).clamp(LEAST_PASSED, MOST_PASSED) } else { 0 };
+        self.passed = if self.in_a_row > 1 {
+            (self.passed / 2 * 3).clamp(LEAST_PASSED, MOST_PASSED)
+        } else {
+            0
+        };
         self.left = self.passed;
         self.are_dear() != were_dear
     }
