@@ -2,17 +2,17 @@
 //!
 //! Usually one comes in a seventh of the time that its pages take one by one. But where the kernel must
 //! move other memory to have two mebibytes in a row, or the host of a virtual machine has to find them
-//! first, it takes several times as long as these, of which some are at hand. So after two blocks that have
+//! first, it takes several times as long as these, of which some are at hand. So after a block that has
 //! taken long some slabs come page by page before the next is tried, half as many more each time: dear blocks
-//! come in clusters of a few, which are soon over, or of hundreds. Until one has come quickly again, the region
-//! asks for no huge pages. (Two, since one may have been touched while the host had the processor do
-//! something else.)
+//! come in clusters of a few, which are soon over, or of hundreds. After two in a row the region asks for
+//! no huge pages until one has come quickly again. (Two, since one may have been touched while the host had
+//! the processor do something else.)
 
 /// Twice what the pages of a block take one by one: 512 times 1.4 µs.
 const DEAR_US: u64 = 1400;
 
-/// For how many slabs no block is opened after a dear one: as many as four blocks have, at first.
-const LEAST_PASSED: u32 = 128;
+/// For how many slabs no block is opened after a dear one: as many as two blocks have, at first.
+const LEAST_PASSED: u32 = 64;
 const MOST_PASSED: u32 = 1 << 14;
 
 /// What the last blocks took.
@@ -34,18 +34,18 @@ impl DearBlocks {
 
     /// Whether the last two were.
     pub(super) fn are_dear(&self) -> bool {
-        self.passed > 0
+        self.in_a_row > 1
     }
 
     /// Notes how long the last block took. Whether blocks are dear from now on, or no longer.
     pub(super) fn note(&mut self, took_us: u64) -> bool {
         let were_dear = self.are_dear();
-        self.in_a_row = if took_us > DEAR_US { self.in_a_row.saturating_add(1) } else { 0 };
-        self.passed = if self.in_a_row > 1 {
-            (self.passed / 2 * 3).clamp(LEAST_PASSED, MOST_PASSED)
+        if took_us > DEAR_US {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+            self.passed = (self.passed / 2 * 3).clamp(LEAST_PASSED, MOST_PASSED);
         } else {
-            0
-        };
+            (self.in_a_row, self.passed) = (0, 0);
+        }
         self.left = self.passed;
         self.are_dear() != were_dear
     }
@@ -75,16 +75,16 @@ mod tests {
     fn dear_blocks_are_tried_less_often() {
         let mut blocks = DearBlocks::new();
         assert_eq!(passed(&mut blocks), 0);
-        for took_us in [100, 3700, 100, 3700] {
-            let changes = blocks.note(took_us);
-            assert!(passed(&mut blocks) == 0 && !changes, "one alone");
+        for (took_us, expected) in [(100, 0), (3700, 64), (100, 0), (3700, 64)] {
+            assert!(!blocks.note(took_us), "one alone");
+            assert_eq!(passed(&mut blocks), expected);
         }
-        for expected in [128, 192, 288] {
-            assert_eq!(blocks.note(3700), expected == 128);
+        for expected in [96, 144, 216] {
+            assert_eq!(blocks.note(3700), expected == 96);
             assert_eq!(passed(&mut blocks), expected);
             assert!(blocks.are_dear());
         }
-        blocks.note(100);
+        assert!(blocks.note(100));
         assert_eq!(passed(&mut blocks), 0);
         for _ in 0..40 {
             blocks.note(3700);

@@ -349,19 +349,20 @@ fn new_blocks_leave_holes_in_three_quarters_of_a_region_at_most() {
     }
 }
 
+/// How many slabs are to do without a block until the next, and that.
+fn next_block(region: &mut Region, view: &RegionView) -> (u32, Block) {
+    (0..).find_map(|passed| Some((passed, region.take_block(&Os, view)?))).expect("a block")
+}
+
 #[test]
-fn after_two_dear_blocks_slabs_come_page_by_page() {
-    for (took_us, comes) in [(1000, true), (3000, false)] {
+fn after_a_dear_block_slabs_come_page_by_page() {
+    for (took_us, expected) in [(1000, 0), (3000, 64)] {
         let (mut region, view) = open();
         let slabs = take_slabs(&mut region, &view, 4 * UNIT_SLABS);
         hollow_out(&mut region, &slabs, |i| i < UNIT_SLABS);
-        for _ in 0..2 {
-            let block = region.take_block(&Os, &view).expect("three units are free");
-            region.give_block(block, took_us, &Os);
-            take_slabs(&mut region, &view, UNIT_SLABS);
-        }
-        let next = region.take_block(&Os, &view);
-        assert_eq!(next.is_some(), comes, "after two that took {took_us} us");
+        let block = region.take_block(&Os, &view).expect("three units are free");
+        region.give_block(block, took_us, &Os);
+        assert_eq!(next_block(&mut region, &view).0, expected, "after one that took {took_us} us");
     }
 }
 
@@ -370,19 +371,16 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     let (mut region, view) = open();
     take_slabs(&mut region, &view, HUGE_PAGES_FROM_BYTES / SLAB_BYTES);
     let mut open_block = |took_us| {
-        let block = region.take_block(&Os, &view).expect("a block");
+        let (passed, block) = next_block(&mut region, &view);
         region.give_block(block, took_us, &Os);
         while region.take_dirty(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
-        region
-            .take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os, &view)
-            .expect("memory")
-            .huge
+        let slab = region.take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os, &view);
+        (passed, slab.expect("memory").huge)
     };
-    assert!(open_block(3000), "one may be by chance");
-    assert!(!open_block(3000), "two are not");
-    let next = (0..).find_map(|i| Some((i, region.take_block(&Os, &view)?)));
-    let (passed, block) = next.expect("a block");
-    assert_eq!(passed, 128, "growth passes blocks by, too");
+    assert_eq!(open_block(3000), (0, true), "one may be by chance");
+    assert_eq!(open_block(3000), (64, false), "two are not");
+    let (passed, block) = next_block(&mut region, &view);
+    assert_eq!(passed, 96, "growth passes blocks by, too");
     region.give_block(block, 100, &Os);
     let frontier = region.frontier / FRAME_BYTES;
     assert!(region.is_huge_from(FrameId(frontier)) && !region.is_huge_from(FrameId(frontier - 1)));
