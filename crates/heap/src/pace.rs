@@ -72,15 +72,16 @@ impl Pace {
         }
     }
 
-    /// Much is idle in the slabs, `idle_bytes`: whether a look is due, which only one of the threads
-    /// that ask is told.
+    /// Much is idle in the slabs, `idle_bytes`: whether a look is due.
     pub(crate) fn is_due(&self, now_ms: u64, idle_bytes: usize) -> bool {
         let since_ms = self.since_ms.load(Relaxed);
+        if since_ms == 0 {
+            self.since_ms.store(now_ms, Relaxed);
+            return false;
+        }
         let has_grown = idle_bytes / 5 > self.idle_bytes.load(Relaxed) / 4;
         let period_ms = if has_grown { 0 } else { self.period_ms.load(Relaxed) };
-        (since_ms == 0 || now_ms >= since_ms + period_ms.max(PERIOD_MS))
-            && self.since_ms.compare_exchange(since_ms, now_ms, Relaxed, Relaxed).is_ok()
-            && since_ms > 0
+        now_ms >= since_ms + period_ms.max(PERIOD_MS)
     }
 
     /// How many looks there were: at each, what threads keep is asked for.
@@ -89,9 +90,10 @@ impl Pace {
         self.looks.load(Relaxed)
     }
 
-    /// A look begins at `idle_bytes`.
-    pub(crate) fn note_look(&self, idle_bytes: usize) {
+    /// A look begins at `idle_bytes`. One thread at a time may say so.
+    pub(crate) fn note_look(&self, now_ms: u64, idle_bytes: usize) {
         self.looks.fetch_add(1, Relaxed);
+        self.since_ms.store(now_ms, Relaxed);
         let last_bytes = self.idle_bytes.swap(idle_bytes, Relaxed);
         let period_ms = self.period_ms.load(Relaxed).max(PERIOD_MS);
         let is_in_vain = idle_bytes / 7 > last_bytes / 8 && idle_bytes / 5 <= last_bytes / 4;
@@ -116,8 +118,9 @@ mod tests {
     fn looks_twice_a_second_while_it_is_worth_it() {
         let pace = Pace::new();
         assert!(!pace.is_due(5000, 1000) && !pace.is_due(5499, 1000));
-        assert!(pace.is_due(5500, 1000) && !pace.is_due(5500, 1000));
-        pace.note_look(1000);
+        assert!(pace.is_due(5500, 1000), "and so until somebody looks");
+        assert!(pace.is_due(5500, 1000));
+        pace.note_look(5500, 1000);
         assert!(!pace.is_due(5999, 800) && pace.is_due(6000, 800));
     }
 
@@ -133,17 +136,18 @@ mod tests {
     fn looks_less_often_where_as_much_stays_idle() {
         let pace = Pace::new();
         assert!(!pace.is_due(1000, 800) && pace.is_due(1500, 800));
-        pace.note_look(800);
-        pace.note_look(800);
+        pace.note_look(1500, 800);
+        pace.note_look(1500, 800);
         assert!(!pace.is_due(2499, 800) && pace.is_due(2500, 800), "one second");
         for _ in 0..9 {
-            pace.note_look(800);
+            pace.note_look(2500, 800);
         }
         assert!(!pace.is_due(6499, 800) && pace.is_due(6500, 800), "four seconds");
+        pace.note_look(6500, 800);
         assert!(!pace.is_due(6999, 1050) && pace.is_due(7000, 1050), "more by a quarter");
-        pace.note_look(1050);
-        pace.note_look(800);
+        pace.note_look(7000, 1050);
+        pace.note_look(7000, 800);
         assert!(pace.is_due(7500, 800), "less by an eighth");
-        assert_eq!(pace.looks(), 13);
+        assert_eq!(pace.looks(), 14);
     }
 }

@@ -57,9 +57,12 @@ impl<S: System> Heap<S> {
         let live_bytes = self.live_bytes();
         let idle_bytes = self.backend.idle_bytes(live_bytes);
         let is_due = self.is_look_due(live_bytes, idle_bytes);
-        let looks = is_due || self.has_emptied_for_long(live_bytes, idle_bytes);
+        let has_emptied = self.has_emptied_for_long(live_bytes, idle_bytes);
         // Where many threads free, all see it: one of them looks.
-        let looker = if looks { self.looker.try_lock() } else { None };
+        let looker = if is_due || has_emptied { self.looker.try_lock() } else { None };
+        // Another may have looked meanwhile.
+        let is_due = is_due && looker.is_some() && self.is_look_due(live_bytes, idle_bytes);
+        let looker = looker.filter(|_| is_due || has_emptied);
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
             let seen = unsafe { &mut (*cache.as_ptr()).looks };
@@ -110,7 +113,8 @@ impl<S: System> Heap<S> {
         self.release_idle();
         self.pace.settle();
         if is_due {
-            self.pace.note_look(self.backend.idle_bytes(self.live_bytes()));
+            let idle_bytes = self.backend.idle_bytes(self.live_bytes());
+            self.pace.note_look(self.source().now_ms(), idle_bytes);
             self.evacuate();
         }
         self.scavenge()
@@ -248,9 +252,12 @@ impl<S: System> Heap<S> {
     /// looks after the heap from time to time. Returns how many bytes went.
     pub fn tend(&self) -> usize {
         let live_bytes = self.live_bytes();
+        let looker = self.looker.try_lock();
         let is_due = self.is_look_due(live_bytes, self.backend.idle_bytes(live_bytes));
         let has_fallen = live_bytes < self.most_live_bytes.load(Relaxed);
-        let slabs = if is_due || has_fallen { self.look_for_holes(is_due) } else { 0 };
+        let looks = looker.is_some() && (is_due || has_fallen);
+        let slabs = if looks { self.look_for_holes(is_due) } else { 0 };
+        drop(looker);
         slabs + self.backend.tend()
     }
 }
@@ -318,5 +325,45 @@ impl<'a, S: System> IdleFrames<'a, S> {
     fn finish(mut self) -> usize {
         self.decommit();
         self.gone_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::time::Duration;
+    use std::vec::Vec;
+
+    use hectare_pages::Os;
+
+    use super::*;
+
+    #[test]
+    fn a_look_that_is_due_is_not_lost_while_another_thread_looks() {
+        let heap = std::boxed::Box::new(Heap::new(Os, 64 << 20));
+        let cache = heap.new_cache().expect("a cache");
+        let look = || {
+            // SAFETY: this thread's own cache.
+            unsafe { heap.relieve_now(Seat::Own(cache)) };
+            // SAFETY: as above; nothing borrows it.
+            (heap.pace.looks(), unsafe { (*cache.as_ptr()).looks })
+        };
+        // SAFETY: nobody's seat.
+        let objects: Vec<_> =
+            (0..4096).map(|_| unsafe { heap.malloc_slow(Seat::None, 1024) }).collect();
+        for &object in
+            objects.iter().enumerate().filter(|(i, _)| i % 8 > 0).map(|(_, object)| object)
+        {
+            // SAFETY: an object of this heap, freed once.
+            unsafe { heap.free_slow(Seat::None, object) };
+        }
+        look();
+        std::thread::sleep(Duration::from_millis(600));
+        let (looks, _) = {
+            let _another = heap.looker.try_lock().expect("no other thread looks");
+            look()
+        };
+        assert_eq!(look(), (looks + 1, looks + 1), "it is had once nobody else looks");
+        assert_eq!(look(), (looks + 1, looks + 1), "and once");
     }
 }
