@@ -6,11 +6,35 @@ use core::sync::atomic::AtomicU8;
 
 use hectare_base::align::{align_down, align_up};
 use hectare_buddy::FrameId;
-use hectare_pages::PageSource;
+use hectare_pages::{PageRange, PageSource};
 
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 use crate::slab::{FarWords, Slab};
+
+/// How many ranges go back in a call: what the stack holds easily.
+const MOST_LEAVING: usize = 64;
+
+/// Frames that nobody uses, neither dirty nor clean, on their way back to the system: many in a call, since each
+/// call takes as long as it takes to give back several pages.
+struct Leaving {
+    runs: [(FrameId, usize); MOST_LEAVING],
+    len: usize,
+}
+
+impl Leaving {
+    const NONE: Self = Self { runs: [(FrameId(0), 0); MOST_LEAVING], len: 0 };
+
+    /// There must be room.
+    fn add(&mut self, first: FrameId, frames: usize) {
+        self.runs[self.len] = (first, frames);
+        self.len += 1;
+    }
+
+    fn is_full(&self) -> bool {
+        self.len == MOST_LEAVING
+    }
+}
 
 impl Region {
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
@@ -53,6 +77,7 @@ impl Region {
     /// As [`decommit`](Self::decommit), only whole units of so many frames.
     fn decommit_units(&mut self, unit: usize, keep: usize, source: &impl PageSource) {
         let mut end = FrameId(self.touched);
+        let mut leaving = Leaving::NONE;
         while self.dirty.count() > keep
             && let Some((run, length)) = self.dirty.last_run(end)
         {
@@ -66,12 +91,38 @@ impl Region {
             }
             let (first, frames) = (FrameId(first), upper - first);
             if !self.dirty.take_at(first, frames) {
-                return;
+                break;
             }
-            if !self.give_back(first, frames, source) {
+            leaving.add(first, frames);
+            if leaving.is_full() && !self.give_back_all(&mut leaving, source) {
                 return;
             }
         }
+        self.give_back_all(&mut leaving, source);
+    }
+
+    /// Gives all that are leaving back to the system: they are clean then. What it refuses is dirty. Whether all
+    /// went.
+    fn give_back_all(&mut self, leaving: &mut Leaving, source: &impl PageSource) -> bool {
+        let runs = &leaving.runs[..core::mem::take(&mut leaving.len)];
+        let mut ranges = [PageRange { start: NonNull::dangling(), bytes: 0 }; MOST_LEAVING];
+        for (range, &(first, frames)) in ranges.iter_mut().zip(runs) {
+            *range = PageRange { start: self.at(first), bytes: frames * FRAME_BYTES };
+        }
+        let ranges = &ranges[..runs.len()];
+        // SAFETY: in use by nobody, and below the frontier by invariant 2.
+        let gone_bytes = unsafe { source.decommit_all(ranges) };
+        let all_went = gone_bytes == ranges.iter().map(|range| range.bytes).sum();
+        let mut went = true;
+        for &(first, frames) in runs {
+            if all_went {
+                self.have_gone(first, frames, source);
+            } else {
+                // Once more one by one, to know which: what went before goes again.
+                went &= self.give_back(first, frames, source);
+            }
+        }
+        went
     }
 
     /// Gives frames that nobody uses back to the system: they are clean then. If it refuses they are dirty.
@@ -86,15 +137,20 @@ impl Region {
         // SAFETY: in use by nobody, and below the frontier by invariant 2.
         let went = unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_ok();
         if went {
-            self.regrown_frames = 0;
-            self.run_frames = 0;
-            self.advise_units(first, frames, false, source);
-            self.give_clean(first, frames);
-            self.forget(first.0, frames, source);
+            self.have_gone(first, frames, source);
         } else {
             self.give(start, frames);
         }
         went
+    }
+
+    /// Makes frames clean that have gone back to the system.
+    fn have_gone(&mut self, first: FrameId, frames: usize, source: &impl PageSource) {
+        self.regrown_frames = 0;
+        self.run_frames = 0;
+        self.advise_units(first, frames, false, source);
+        self.give_clean(first, frames);
+        self.forget(first.0, frames, source);
     }
 
     /// Takes back an empty slab of whose frames `bare_frames` hold no memory. If these are half of them
