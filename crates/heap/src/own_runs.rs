@@ -228,6 +228,22 @@ impl<S: System> Heap<S> {
         }
     }
 
+    /// For the child of a fork: what was lent to threads that are not there, and will never give it back,
+    /// may be lent again.
+    ///
+    /// # Safety
+    /// `seat` is that of the thread that is there, of this heap.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn forget_other_threads(&self, seat: Seat) {
+        let Seat::Own(cache) = seat else { return self.backend.lend_only(0) };
+        // SAFETY: the caller's promise.
+        let runs = unsafe { cache.as_ref() }.runs;
+        // SAFETY: invariant 2.
+        let frames = runs.map_or(0, |runs| unsafe { runs.as_ref() }.limit_frames);
+        self.backend.lend_only(frames);
+    }
+
     /// Gives back the runs that the thread keeps. Returns how many bytes went.
     ///
     /// # Safety

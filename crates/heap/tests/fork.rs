@@ -4,15 +4,29 @@
 
 mod support;
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use hectare_check::{Driver, Limits};
+use hectare_check::{Driver, Limits, Subject};
 use support::system::pretend_cpu;
-use support::{Front, new_heap};
+use support::{Front, Source, new_heap};
 
 const LIMITS: Limits =
     Limits { objects: 500, live_bytes: 4 << 20, max_bytes: 200_000, max_align: 4096 };
+
+/// How a child ended.
+fn status_of(child: libc::pid_t) -> libc::c_int {
+    assert!(child > 0, "no child");
+    let begin = Instant::now();
+    let mut status = 0;
+    // SAFETY: the child just made, and a place for its status.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the child hangs");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    status
+}
 
 #[test]
 fn a_child_has_a_whole_heap_whatever_other_threads_did() {
@@ -61,14 +75,7 @@ fn a_child_has_a_whole_heap_whatever_other_threads_did() {
                 // SAFETY: ends this process without the harness's exit handlers.
                 unsafe { libc::_exit(0) };
             }
-            assert!(child > 0, "no child");
-            let begin = Instant::now();
-            let mut status = 0;
-            // SAFETY: the child just made, and a place for its status.
-            while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
-                assert!(begin.elapsed() < Duration::from_secs(30), "the child hangs");
-                std::thread::sleep(Duration::from_micros(200));
-            }
+            let status = status_of(child);
             if status != 0 {
                 stop.store(true, Relaxed);
             }
@@ -76,5 +83,44 @@ fn a_child_has_a_whole_heap_whatever_other_threads_did() {
         }
         stop.store(true, Relaxed);
     });
+    support::check_released(&heap);
+}
+
+/// Makes some runs and frees them, until the thread keeps such, if it may.
+fn churn(front: &mut Front<'_, Source>) {
+    for _ in 0..200 {
+        let objects: [_; 24] = std::array::from_fn(|i| front.malloc(70_000 + i % 3 * 4096));
+        for object in objects.into_iter().filter_map(NonNull::new) {
+            // SAFETY: just made, and not used again.
+            unsafe { front.free(object) };
+        }
+    }
+}
+
+/// What threads keep that the child does not have is not kept from those that it has.
+#[test]
+fn a_child_keeps_runs_whatever_other_threads_kept() {
+    let heap = new_heap(256 << 20);
+    let mut others: [_; 8] = std::array::from_fn(|_| Front::new(&heap));
+    others.iter_mut().for_each(churn);
+    let mut front = Front::new(&heap);
+    churn(&mut front);
+    assert!(front.cached_run_bytes() < 1 << 20, "{}", front.cached_run_bytes());
+    heap.before_fork();
+    // SAFETY: the child calls the heap, then ends.
+    let child = unsafe { libc::fork() };
+    // SAFETY: this thread, or its original, called `before_fork`.
+    unsafe { heap.after_fork() };
+    if child == 0 {
+        // SAFETY: the front of the one thread that uses the heap from here on.
+        unsafe { heap.forget_other_threads(front.seat()) };
+        churn(&mut front);
+        let keeps = front.cached_run_bytes() > 1 << 20;
+        drop(front);
+        // SAFETY: ends this process without the harness's exit handlers.
+        unsafe { libc::_exit(i32::from(!keeps)) };
+    }
+    assert_eq!(status_of(child), 0, "the child's thread keeps nothing");
+    drop((front, others));
     support::check_released(&heap);
 }

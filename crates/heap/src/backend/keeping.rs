@@ -211,6 +211,11 @@ impl<S: System> Backend<S> {
         may
     }
 
+    /// Of the threads that keep runs one is left, which may keep `frames` frames.
+    pub(crate) fn lend_only(&self, frames: usize) {
+        self.state.lock().lent_frames = frames;
+    }
+
     /// A thread keeps `frames` frames less.
     pub(crate) fn take_back(&self, frames: usize) {
         if frames > 0 {

@@ -27,9 +27,12 @@ impl Process {
         self.heap.cpus.drop_if_torn();
         // Of the threads that had caches the one that forked is left.
         let word = NonNull::new(self.forking_word.load(Ordering::Relaxed));
-        self.seats.keep(usize::from(word.and_then(named_cache).is_some()));
+        let cache = word.and_then(named_cache);
+        self.seats.keep(usize::from(cache.is_some()));
         // SAFETY: the caller's promise.
         unsafe { self.after_fork() };
+        // SAFETY: this thread's own cache.
+        unsafe { self.heap.forget_other_threads(cache.into()) };
     }
 
     /// Lets the heap go on; to be called after a fork, in the parent.

@@ -34,6 +34,11 @@ impl<'a, S: System> Front<'a, S> {
         heap.begin_cpu_front().then_some(Self { heap, seat: Seat::Cpu })
     }
 
+    /// Where it keeps free objects.
+    pub fn seat(&self) -> Seat {
+        self.seat
+    }
+
     fn cache(&self) -> Option<NonNull<Cache>> {
         if let Seat::Own(cache) = self.seat { Some(cache) } else { None }
     }
