@@ -92,10 +92,27 @@ fn map(bytes: usize, is_memory: bool) -> Result<NonNull<u8>, SourceError> {
 /// # Safety
 /// The range is this source's and unused.
 unsafe fn unmap(start: *mut u8, bytes: usize) {
-    if bytes > 0 {
-        // SAFETY: the caller's promise.
-        unsafe { libc::munmap(start.cast(), bytes) };
+    // SAFETY: the caller's promise.
+    if bytes > 0 && unsafe { libc::munmap(start.cast(), bytes) } != 0 {
+        // SAFETY: as above.
+        unsafe { empty(start.cast(), bytes) };
     }
+}
+
+/// Gives back the memory of ordinary pages, also of what the program has locked there (`mlock`,
+/// `mlockall`): then it must be said. What comes back by a touch is locked again.
+///
+/// # Safety
+/// The range is this source's and unused.
+#[inline(never)]
+unsafe fn empty(start: *mut libc::c_void, bytes: usize) -> libc::c_int {
+    // SAFETY: the caller's promise.
+    let status = unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };
+    if status == 0 || last_error() != libc::EINVAL || !CAN_GIVE_LOCKED.load(Relaxed) {
+        return status;
+    }
+    // SAFETY: as above.
+    unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED_LOCKED) }
 }
 
 /// As [`map`], aligned to `align`.
@@ -206,17 +223,8 @@ unsafe impl PageSource for Os {
         let (pooled, pooled_bytes) = hugetlb::divide(start, bytes).pooled;
         // SAFETY: the caller says that the range is committed and unused.
         unsafe { pooled.write_bytes(0, pooled_bytes) };
-        each_ordinary(start, bytes, |start, bytes| {
-            // SAFETY: as above.
-            let status = unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };
-            if status == 0 || last_error() != libc::EINVAL || !CAN_GIVE_LOCKED.load(Relaxed) {
-                return status;
-            }
-            // Of what the program has locked there (`mlock`, `mlockall`) it must be said; what comes back by
-            // a touch is locked again.
-            // SAFETY: as above.
-            unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED_LOCKED) }
-        })
+        // SAFETY: as above.
+        each_ordinary(start, bytes, |start, bytes| unsafe { empty(start, bytes) })
     }
 
     unsafe fn decommit_all(&self, ranges: &[PageRange]) -> usize {
