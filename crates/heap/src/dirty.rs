@@ -87,9 +87,22 @@ impl DirtyFrames {
             best = self.best(frames, align);
         }
         if best.is_none() && frames <= self.longest_unnoted && self.notes.len() == NOTED {
-            return self.take_lowest(frames, align);
+            return self.take_unnoted(frames, align);
         }
         best.filter(|&first| self.take_at(first, frames))
+    }
+
+    /// As [`take_lowest`](Self::take_lowest), where no noted run fits: all are walked over, under the backend's lock.
+    /// That none fits is remembered, so that the next request does not do so in vain, too.
+    #[cold]
+    #[inline(never)]
+    fn take_unnoted(&mut self, frames: usize, align: usize) -> Option<FrameId> {
+        let first = self.take_lowest(frames, align);
+        if first.is_none() {
+            // A run of one frame more has such a place, wherever it begins.
+            self.longest_unnoted = self.longest_unnoted.min(frames + align - 2);
+        }
+        first
     }
 
     /// Whether [`take_best`](Self::take_best) finds `frames` frames at a multiple of `align`, as far as is noted.
@@ -282,6 +295,29 @@ mod tests {
             dirty.validate();
         }
         assert!(fitted > 1000, "{fitted}");
+    }
+
+    /// Runs that were not noted and have gone since have all runs walked over once, not at each request.
+    #[test]
+    fn what_is_not_there_is_looked_for_once() {
+        const RUNS: usize = 64 * NOTED;
+        let mut dirty = {
+            let words = vec![0; Bitset::metadata_words(2 * RUNS * 64)].leak();
+            DirtyFrames::new(Bitset::new(2 * RUNS * 64, words).expect("enough words"))
+        };
+        (0..RUNS).for_each(|run| dirty.give(FrameId(run * 64), 32));
+        // Of so many runs more must go than are noted before they are walked over again.
+        dirty.note_all();
+        (RUNS..=RUNS + NOTED).for_each(|run| dirty.give(FrameId(run * 64), 48));
+        for run in RUNS..=RUNS + NOTED {
+            assert!(dirty.take_at(FrameId(run * 64), 48));
+        }
+        (RUNS..RUNS + NOTED).for_each(|run| dirty.give(FrameId(run * 64), 32));
+        assert!(dirty.may_fit(40, 1), "the bound is not stale");
+        assert_eq!(dirty.take_best(40, 1), None);
+        assert!(!dirty.may_fit(40, 1), "it is looked for again");
+        assert!(dirty.take_best(30, 1).is_some());
+        dirty.validate();
     }
 
     /// Of more runs than are noted each is found, when those before it have been taken.
