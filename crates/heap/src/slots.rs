@@ -125,12 +125,15 @@ impl Slots {
         if usize::from(self.limit) <= PLACES {
             return self.drain();
         }
+        // A look that began with a stock in use takes only what is idle, though none may be left after it.
+        let least = PLACES as u16 + 1;
         if self.fewest == 0 {
             self.fewest = self.len;
+            self.limit -= u16::from(self.limit == least);
             return None;
         }
         self.fewest -= 1;
-        self.limit -= share(class);
+        self.limit = (self.limit - share(class)).max(least);
         self.pop()
     }
 

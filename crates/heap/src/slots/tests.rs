@@ -152,6 +152,20 @@ fn what_nobody_needed_goes() {
 }
 
 #[test]
+fn what_is_needed_stays_where_a_stock_ends() {
+    let mut pool = Pool::new(SMALL);
+    assert_eq!(pool.swing(40, 15), 40);
+    pool.put(40, memory);
+    assert_eq!(pool.empty(1, Slots::drain_idle), 0, "all were needed");
+    pool.take(10);
+    pool.put(10, memory);
+    // The last ask ends the look.
+    assert_eq!(pool.empty(31, Slots::drain_idle), 30, "what nobody needed");
+    assert_eq!(pool.take(40), 10);
+    assert_eq!(pool.put(100, memory), PLACES, "it has no stock any more");
+}
+
+#[test]
 fn what_is_emptied_is_told() {
     let mut pool = Pool::new(SMALL);
     pool.swing(400, 15);
