@@ -6,7 +6,7 @@
 //! lies in a stock counts as idle, as if it were free in its slabs: where it lies for long it goes
 //! back, and before the heap grows beside it, too.
 //!
-//! Invariant: the first `len` places hold a batch each, the others nothing of value.
+//! Invariant: the first `len` places hold a batch each, of `objects` objects in all, the others nothing of value.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -43,9 +43,11 @@ pub(crate) struct Slots {
     kept: u16,
     /// The fewest batches there were since it was last looked at: nobody has needed these.
     fewest: u16,
-    /// How many batches the count of all stocks knows of.
-    told: u16,
     refused: bool,
+    /// How many objects it keeps: lists of threads that have just begun make short batches.
+    objects: u32,
+    /// How many objects the count of all stocks knows of.
+    told: u32,
     places: [Place; PLACES],
     /// More places, once they are needed: there for good.
     stock: Option<NonNull<Stock>>,
@@ -61,8 +63,9 @@ impl Slots {
         taken: 0,
         kept: 0,
         fewest: 0,
-        told: 0,
         refused: false,
+        objects: 0,
+        told: 0,
         places: [MaybeUninit::uninit(); PLACES],
         stock: None,
     };
@@ -81,6 +84,7 @@ impl Slots {
             self.refused = true;
             return Some(batch);
         }
+        self.objects += batch.count as u32;
         self.place(self.len).write(Packed::new(Some(batch)));
         self.len += 1;
         None
@@ -109,8 +113,10 @@ impl Slots {
     pub(crate) fn pop(&mut self) -> Option<Batch> {
         self.len = self.len.checked_sub(1)?;
         self.fewest = self.fewest.min(self.len);
+        let batch = self.at(self.len);
+        self.objects -= batch.count() as u32;
         // SAFETY: the place is no batch's any more.
-        unsafe { self.at(self.len).batch() }
+        unsafe { batch.batch() }
     }
 
     /// As [`pop`](Self::pop), to empty it: it begins anew with what it keeps.
@@ -141,27 +147,28 @@ impl Slots {
     pub(crate) fn drain_stock(&mut self, class: ClassId) -> Option<Batch> {
         self.limit = self.limit.min(PLACES as u16);
         self.kept = self.kept.min(PLACES as u16);
-        (self.stocked(class) > 0).then(|| self.pop())?
+        (self.len > unstocked(class)).then(|| self.pop())?
     }
 
     /// How many objects it keeps.
-    pub(crate) fn objects(&mut self) -> usize {
-        (0..self.len).map(|at| self.at(at).count()).sum()
+    pub(crate) fn objects(&self) -> usize {
+        self.objects as usize
     }
 
     /// Corrects what `stocked_bytes` says of all stocks.
     #[inline(never)]
     pub(crate) fn tell(&mut self, class: ClassId, stocked_bytes: &AtomicUsize) {
         let stocked = self.stocked(class);
-        let bytes = |batches: u16| usize::from(batches) * class.batch_bytes();
+        let bytes = |objects: u32| objects as usize * class.object_bytes();
         if bytes(stocked.abs_diff(self.told)) >= if stocked == 0 { 1 } else { TOLD_AT_ONCE } {
             stocked_bytes.fetch_add(bytes(stocked).wrapping_sub(bytes(self.told)), Relaxed);
             self.told = stocked;
         }
     }
 
-    fn stocked(&self, class: ClassId) -> u16 {
-        self.len.saturating_sub(unstocked(class))
+    /// How many objects it keeps beyond whole batches in all places that are no stock.
+    fn stocked(&self, class: ClassId) -> u32 {
+        self.objects.saturating_sub(u32::from(unstocked(class)) * class.batch() as u32)
     }
 
     /// Whether there is a place for one more, which may be the first of the stock.

@@ -23,15 +23,25 @@ impl Pool {
         Self { slots: Slots::EMPTY, class, told_bytes: AtomicUsize::new(0), next: 0 }
     }
 
-    /// Puts `count` batches; how many stay.
+    /// Puts `count` whole batches; how many stay.
     fn put(&mut self, count: usize, memory: fn(usize) -> Option<NonNull<u8>>) -> usize {
+        self.put_short(count, self.class.batch(), memory)
+    }
+
+    /// Puts `count` batches of so many objects; how many stay.
+    fn put_short(
+        &mut self,
+        count: usize,
+        objects: usize,
+        memory: fn(usize) -> Option<NonNull<u8>>,
+    ) -> usize {
         let mut stay = 0;
         for _ in 0..count {
             self.next += 1;
             let address = NonZero::new(self.next * 16).expect("not 0");
             // SAFETY: never read or written: the slots do not look into objects.
             let head = unsafe { FreeObject::new(NonNull::without_provenance(address)) };
-            let batch = Batch { head, count: self.class.batch() };
+            let batch = Batch { head, count: objects };
             stay += usize::from(self.slots.put(self.class, batch, memory).is_none());
             self.slots.tell(self.class, &self.told_bytes);
         }
@@ -65,7 +75,7 @@ impl Pool {
 
     /// Whether what is told is right, to some batches.
     fn check_told(&self) {
-        let stocked = usize::from(self.slots.stocked(self.class)) * self.class.batch_bytes();
+        let stocked = self.slots.stocked(self.class) as usize * self.class.object_bytes();
         let told = self.told_bytes.load(Relaxed);
         assert!(
             told.abs_diff(stocked) < TOLD_AT_ONCE && (stocked > 0 || told == 0),
@@ -163,6 +173,21 @@ fn what_is_needed_stays_where_a_stock_ends() {
     assert_eq!(pool.empty(31, Slots::drain_idle), 30, "what nobody needed");
     assert_eq!(pool.take(40), 10);
     assert_eq!(pool.put(100, memory), PLACES, "it has no stock any more");
+}
+
+#[test]
+fn short_batches_count_as_what_they_hold() {
+    let mut pool = Pool::new(SMALL);
+    assert_eq!(pool.swing(900, 30), 900);
+    let told = |pool: &Pool| pool.told_bytes.load(Relaxed);
+    assert_eq!(pool.put_short(900, 1, memory), 900);
+    assert!(told(&pool) <= 900 * SMALL, "{} told of {}", told(&pool), 900 * SMALL);
+    assert_eq!((pool.take(900), told(&pool), pool.slots.objects()), (900, 0, 0));
+    let half = pool.class.batch() / 2;
+    pool.put_short(900, half, memory);
+    let unstocked = PLACES * pool.class.batch();
+    assert!(told(&pool) + TOLD_AT_ONCE > (900 * half - unstocked) * SMALL, "{}", told(&pool));
+    pool.check_told();
 }
 
 #[test]
