@@ -309,13 +309,15 @@ impl CacheBin {
     }
 
     /// Puts an object on the spare of a shut list. When that is as long as a list may be it comes back, and
-    /// the next may be longer; after one of `most` objects the list opens.
+    /// the next may be longer; after one of `most` objects the list opens. A spare from before the list was shut
+    /// comes back as it is.
     fn lay_aside(&mut self, object: FreeObject, most: usize, key: Key) -> Option<Batch> {
+        let full = if self.has_laid_aside() { None } else { self.take_spare() };
         object.link(self.spare, key);
         self.spare = Some(object);
         self.spare_count += 1;
-        if self.has_laid_aside() {
-            return None;
+        if full.is_some() || self.has_laid_aside() {
+            return full;
         }
         if usize::from(self.limit) < most {
             self.limit = longer_limit(self.limit.into(), most) as u8;
@@ -397,5 +399,36 @@ mod tests {
             let bin = &mut cache.bins[class.index()];
             assert_eq!(asks.map(|_| bin.ask(class.batch())), asks, "objects of {bytes} bytes");
         }
+    }
+
+    #[test]
+    fn no_list_becomes_longer_than_a_batch() {
+        let class = ClassId::for_bytes(16);
+        let (most, key) = (class.batch(), Key(12_345));
+        let mut memory = [0_u128; 3 * BATCH_OBJECTS];
+        let mut objects = memory.iter_mut().map(|place| {
+            // SAFETY: room for an object of the class, which nobody else uses.
+            unsafe { FreeObject::new(NonNull::from(place).cast()) }
+        });
+        let mut cache = Cache::ABSENT;
+        cache.open();
+        let bin = class.index();
+        cache.bins[bin].limit = most as u8;
+        cache.bins[bin].set_list(None);
+        let mut give =
+            |cache: &mut Cache| cache.bins[bin].give(objects.next().expect("an object"), most, key);
+        // A thread that ends leaves some objects, and a whole list beside them.
+        for _ in 0..=most {
+            assert!(give(&mut cache).is_none());
+        }
+        cache.change_hands();
+        assert_eq!(cache.objects(class), most + 1);
+        assert_eq!(give(&mut cache).map(|batch| batch.count), Some(most));
+        assert!(cache.bins[bin].is_shut() && cache.bins[bin].has_laid_aside());
+        assert_eq!(cache.objects(class), 2);
+        for laid_aside in 2..most {
+            assert!(give(&mut cache).is_none(), "{laid_aside}");
+        }
+        assert_eq!(give(&mut cache).map(|batch| batch.count), Some(most));
     }
 }
