@@ -126,3 +126,26 @@ impl Kept {
         Some(block)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::NonNull;
+
+    use super::*;
+
+    #[test]
+    fn no_more_makes_way_than_is_wanted() {
+        const BYTES: usize = 40 << 20;
+        let mut kept = Kept::new();
+        let block =
+            Block { start: NonNull::dangling(), committed_bytes: BYTES, reserved_bytes: BYTES };
+        // Both are asked for again after they went.
+        assert!(kept.put(block).is_some() && kept.put(block).is_some());
+        kept.miss(2 * BYTES);
+        assert!(kept.put(block).is_none() && kept.put(block).is_none());
+        let mut wanted_bytes = BYTES;
+        assert!(kept.make_way(&mut wanted_bytes).is_some());
+        assert!(kept.make_way(&mut wanted_bytes).is_none(), "one is as long as what is wanted");
+        assert_eq!((wanted_bytes, kept.bytes()), (0, BYTES));
+    }
+}
