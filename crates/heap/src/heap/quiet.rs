@@ -56,3 +56,33 @@ impl<S: System> Heap<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    use hectare_pages::Os;
+
+    use super::*;
+
+    #[test]
+    fn a_class_that_is_taken_from_is_not_quiet() {
+        const BYTES: usize = 1024;
+        let heap = Box::new(Heap::new(Os, 64 << 20));
+        let class = ClassId::for_bytes(BYTES);
+        // SAFETY: a seat that is nobody's.
+        let take = || unsafe { heap.malloc_slow(Seat::None, BYTES) };
+        let objects: Vec<_> = (0..4 * class.objects()).map(|_| take()).collect();
+        for object in objects.iter().skip(1).step_by(4).chain(objects.iter().step_by(2)) {
+            // SAFETY: each of them once, and not used again.
+            unsafe { heap.free_slow(Seat::None, *object) };
+        }
+        let look = || heap.bins[class.index()].lock().is_quiet(class);
+        assert!(!look() && look(), "half is free, and nothing was taken since");
+        take();
+        assert!(!look(), "an object was taken since");
+        assert!(look());
+    }
+}
