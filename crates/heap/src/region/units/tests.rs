@@ -57,6 +57,23 @@ fn a_run_grows_by_dirty_and_clean_frames() {
     unsafe { more.start.add(4 * HUGE_PAGE_BYTES - 1).write(1) };
 }
 
+#[test]
+fn a_run_that_cannot_grow_takes_nothing() {
+    let (mut region, view) = open();
+    let runs: Vec<Run> = [4, 1, 1, 1].map(|n| take(&mut region, &view, n * UNIT_FRAMES)).into();
+    let first = region.frame_of(runs[0].start);
+    assert_eq!(region.frame_of(runs[3].start), first + 6 * UNIT_FRAMES, "in a row");
+    // Clean frames behind it, dirty ones behind these, and then some in use.
+    region.give(runs[1].start, UNIT_FRAMES);
+    region.decommit(0, &Os);
+    region.give(runs[2].start, UNIT_FRAMES);
+    let (before, room) = (4 * UNIT_FRAMES, 6 * UNIT_FRAMES);
+    assert!(region.extend(runs[0].start, before, room + 1, &Os, &view).is_none(), "in use");
+    assert_eq!(region.dirty_frames(), UNIT_FRAMES);
+    let more = region.extend(runs[0].start, before, room, &Os, &view).expect("room");
+    assert_eq!(more.frames, room - before, "nothing was lost");
+}
+
 /// Where huge pages are asked for, memory comes to all of the unit that a run ends in.
 #[test]
 fn runs_that_only_grow_lie_side_by_side() {
