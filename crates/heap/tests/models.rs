@@ -213,6 +213,9 @@ fn pools_stand_still_for_a_fork() {
             return put(pools, 1, 2).into_iter().chain(take(pools, 0)).collect();
         }
         pools.before_fork();
+        let count = pools.count();
+        thread::yield_now();
+        assert_eq!(pools.count(), count, "a pool comes into use");
         // SAFETY: this thread has just called it.
         unsafe { pools.after_fork() };
         Vec::new()
