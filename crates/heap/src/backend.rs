@@ -411,3 +411,32 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use hectare_pages::Os;
+
+    use super::*;
+
+    /// Those that are as long as huge objects are counted, by whichever way they became so.
+    #[test]
+    fn a_run_that_grows_and_shrinks_is_counted() {
+        const LEAST: usize = MIN_HUGE_BYTES / FRAME_BYTES;
+        let backend = std::boxed::Box::new(Backend::new(Os, 256 << 20));
+        let counted = || {
+            let stats = backend.stats();
+            (stats.huge_objects, stats.huge_bytes / FRAME_BYTES)
+        };
+        let wanted = Wanted::Run { frames: LEAST - 1, align: 1, fills: false };
+        let run = backend.get_run(wanted, ClassId::RUN).expect("memory");
+        for frames in [LEAST, LEAST + 10, LEAST - 1, LEAST + 1] {
+            assert!(backend.resize_run(run.start, frames));
+            let is_long = frames >= LEAST;
+            assert_eq!(counted(), if is_long { (1, frames) } else { (0, 0) }, "{frames} frames");
+        }
+        assert_eq!(backend.put_run(run.start), Some(LEAST + 1));
+        assert_eq!(counted(), (0, 0));
+    }
+}
