@@ -47,6 +47,7 @@ mod tests;
 
 use area::{Area, MAX_AREA_BYTES, Place, UNIT};
 use block::{HEAD_UNITS, LINKED_HEAD_UNITS};
+use cells::Spot;
 use shard::{MAX_PIECES, Shard};
 
 const MAX_SHARDS: usize = 16;
@@ -263,7 +264,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         // SAFETY: the caller's promise.
         let (shard, cell, _) = unsafe { self.open(handle) };
         let pin = shard.area.cell(cell);
-        let place = Place(pin.pin());
+        let place = Spot(pin.pin()).place();
         let head = shard.area.head(place);
         if head.has_more() {
             write_pieces(shard.area, place, data);
@@ -363,7 +364,7 @@ struct Pinned<'a> {
 impl<'a> Pinned<'a> {
     #[inline]
     fn new(cell: &'a PinCell32) -> Self {
-        Self { cell, place: Place(cell.pin()) }
+        Self { cell, place: Spot(cell.pin()).place() }
     }
 }
 

@@ -11,17 +11,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hectare_pages::{PageSource, SourceError};
 
 use super::block::Head;
+use super::cells::Spot;
 use crate::pin::PinCell32;
 use crate::span::Span;
 use crate::table::{Entry, Table};
 
 /// The bytes in a unit: every block is as many units as it needs.
 pub(super) const UNIT: usize = 4;
-/// Places have this many bits: a handle cell is a word with one bit for its lock.
-pub(super) const PLACE_BITS: u32 = 31;
 /// The most that a shard can reserve; half of all addresses where those are fewer.
 pub(super) const MAX_AREA_BYTES: usize = {
-    assert!(Head::SIZE_BITS <= PLACE_BITS);
+    assert!(Head::SIZE_BITS <= Spot::PLACE_BITS);
     let shift = Head::SIZE_BITS + UNIT.trailing_zeros();
     1 << if shift < usize::BITS - 2 { shift } else { usize::BITS - 2 }
 };

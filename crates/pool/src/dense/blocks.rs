@@ -48,9 +48,9 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// Puts the first `units` of a free block to use; what is left stays free, if it is large
-    /// enough to be a block.
+    /// enough to be a block. Returns how many units were used beyond those, since it is not.
     #[inline(always)]
-    pub(super) fn carve(&mut self, found: Found, units: usize, more: bool) {
+    pub(super) fn carve(&mut self, found: Found, units: usize, more: bool) -> usize {
         let Found { place, units: has_units } = found;
         self.unlink(place, has_units);
         let rest_units = has_units - units;
@@ -64,8 +64,10 @@ impl<S: PageSource> Locked<'_, S> {
         let after = place.forward(used_units);
         if used_units == has_units {
             self.area.set_head(after, self.area.head(after).with_prev_free(false));
+            rest_units
         } else {
             self.set_free(after, rest_units);
+            0
         }
     }
 

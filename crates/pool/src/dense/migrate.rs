@@ -4,6 +4,7 @@ use hectare_pages::PageSource;
 
 use super::area::{Place, UNIT};
 use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS};
+use super::cells::Spot;
 use super::shard::Locked;
 
 /// Cells looked at, and bytes moved, in one step.
@@ -32,9 +33,8 @@ impl<S: PageSource> Locked<'_, S> {
             }
             let pin = area.cell(cell);
             // Who is pinned is being read, and stays; a free cell counts as pinned.
-            let Some(place) = pin.try_pin() else { continue };
-            let place = Place(place);
-            let Some(bytes) = self.reaches_closed(place) else {
+            let Some(spot) = pin.try_pin().map(Spot) else { continue };
+            let Some(bytes) = self.reaches_closed(spot) else {
                 pin.unpin();
                 continue;
             };
@@ -42,24 +42,25 @@ impl<S: PageSource> Locked<'_, S> {
                 pin.unpin();
                 return Moved::NoRoom;
             };
-            self.copy(place, new, bytes);
+            self.copy(spot.place(), new.place(), bytes);
             pin.move_to(new.0);
-            self.free_pieces(place);
+            self.free_pieces(spot.place());
             self.state.objects_moved += 1;
             moved_bytes += bytes;
         }
         if end == self.state.cells_end { Moved::All } else { Moved::DownTo(end) }
     }
 
-    /// The object's bytes, the last block's slack included, if a piece of it is closed.
-    fn reaches_closed(&self, mut place: Place) -> Option<usize> {
+    /// The object's bytes, rounded up to units, if a piece of it is closed.
+    fn reaches_closed(&self, spot: Spot) -> Option<usize> {
+        let mut place = spot.place();
         let mut bytes = 0;
         let mut closed = false;
         loop {
             let head = self.area.head(place);
             closed |= self.state.compaction.is_closed(place);
             if !head.has_more() {
-                bytes += (head.units() - HEAD_UNITS) * UNIT;
+                bytes += (head.units() - HEAD_UNITS - spot.slack_units()) * UNIT;
                 return closed.then_some(bytes);
             }
             bytes += (head.units() - LINKED_HEAD_UNITS) * UNIT;

@@ -30,6 +30,7 @@ use super::Limits;
 use super::area::{Area, GivenBack, Place, UNIT};
 use super::bins::Bins;
 use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS, MIN_UNITS};
+use super::cells::Spot;
 use super::compact::{Compaction, STEPS_AN_ALLOC};
 use crate::PoolError;
 use crate::table::Table;
@@ -91,7 +92,7 @@ impl State {
 
 /// The units of a block for a piece of `size_bytes`, its last.
 #[inline]
-const fn block_units(size_bytes: usize) -> usize {
+pub(super) const fn block_units(size_bytes: usize) -> usize {
     let units = HEAD_UNITS + size_bytes.div_ceil(UNIT);
     if units < MIN_UNITS { MIN_UNITS } else { units }
 }
@@ -193,17 +194,17 @@ impl<S: PageSource> Locked<'_, S> {
     #[inline(always)]
     pub(super) fn alloc(&mut self, size_bytes: usize) -> Result<Place, PoolError> {
         let cell = self.take_cell()?;
-        let place = match self.alloc_whole(size_bytes) {
-            Some(place) => place,
+        let spot = match self.alloc_whole(size_bytes) {
+            Some(spot) => spot,
             None => match self.alloc_otherwise(size_bytes) {
-                Ok(place) => place,
+                Ok(spot) => spot,
                 Err(error) => {
                     self.put_cell(cell);
                     return Err(error);
                 }
             },
         };
-        self.area.cell(cell).move_to(place.0);
+        self.area.cell(cell).move_to(spot.0);
         self.state.objects += 1;
         self.state.stored_bytes += size_bytes;
         Ok(cell)
@@ -212,7 +213,7 @@ impl<S: PageSource> Locked<'_, S> {
     /// Ends an object of `size_bytes`.
     #[inline(always)]
     pub(super) fn free(&mut self, cell: Place, size_bytes: usize) {
-        let place = Place(self.area.cell(cell).peek());
+        let place = Spot(self.area.cell(cell).peek()).place();
         self.put_cell(cell);
         self.state.objects -= 1;
         self.state.stored_bytes -= size_bytes;
@@ -224,24 +225,24 @@ impl<S: PageSource> Locked<'_, S> {
 
     /// Room for `size_bytes` in what is committed: in one piece if some free block is large
     /// enough, else in several.
-    pub(super) fn alloc_pieces(&mut self, size_bytes: usize) -> Option<Place> {
+    pub(super) fn alloc_pieces(&mut self, size_bytes: usize) -> Option<Spot> {
         self.alloc_whole(size_bytes).or_else(|| self.scatter(size_bytes))
     }
 
     /// Room for `size_bytes` in one free block.
     #[inline(always)]
-    fn alloc_whole(&mut self, size_bytes: usize) -> Option<Place> {
+    fn alloc_whole(&mut self, size_bytes: usize) -> Option<Spot> {
         let units = block_units(size_bytes);
         let found = self.find(units)?;
-        self.carve(found, units, false);
-        Some(found.place)
+        let slack_units = self.carve(found, units, false);
+        Some(Spot::new(found.place, slack_units))
     }
 
     /// No free block is large enough: in pieces, or with more pages.
     #[inline(never)]
-    fn alloc_otherwise(&mut self, size_bytes: usize) -> Result<Place, PoolError> {
+    fn alloc_otherwise(&mut self, size_bytes: usize) -> Result<Spot, PoolError> {
         match self.scatter(size_bytes) {
-            Some(place) => Ok(place),
+            Some(spot) => Ok(spot),
             None => self.alloc_growing(size_bytes),
         }
     }
@@ -261,7 +262,7 @@ impl<S: PageSource> Locked<'_, S> {
 
     /// Nothing that is listed has room: opens some of what compaction has closed, then takes pages.
     #[cold]
-    fn alloc_growing(&mut self, size_bytes: usize) -> Result<Place, PoolError> {
+    fn alloc_growing(&mut self, size_bytes: usize) -> Result<Spot, PoolError> {
         let mut steps = 0;
         loop {
             let is_opened = steps < STEPS_AN_ALLOC && self.open_for_alloc();
@@ -271,8 +272,8 @@ impl<S: PageSource> Locked<'_, S> {
             {
                 return Err(error);
             }
-            if let Some(place) = self.alloc_pieces(size_bytes) {
-                return Ok(place);
+            if let Some(spot) = self.alloc_pieces(size_bytes) {
+                return Ok(spot);
             }
             steps += 1;
         }
@@ -281,7 +282,7 @@ impl<S: PageSource> Locked<'_, S> {
     /// Strings an object over the largest free blocks there are.
     ///
     /// Largest first makes the fewest pieces, and leaves the small ones to small objects.
-    fn scatter(&mut self, size_bytes: usize) -> Option<Place> {
+    fn scatter(&mut self, size_bytes: usize) -> Option<Spot> {
         let max_pieces = self.state.limits.max_pieces;
         let is_small = size_bytes < MIN_SCATTERED_BYTES;
         if max_pieces < 2 || is_small || self.state.free_units * UNIT < size_bytes {
@@ -302,13 +303,13 @@ impl<S: PageSource> Locked<'_, S> {
             left_bytes -= (found.units - LINKED_HEAD_UNITS) * UNIT;
             let last_units = block_units(left_bytes);
             if let Some(last) = self.find(last_units) {
-                self.carve(last, last_units, false);
+                let slack_units = self.carve(last, last_units, false);
                 let mut next = last.place;
                 for &piece in pieces[..count].iter().rev() {
                     self.area.write(piece.forward(1), next.0);
                     next = piece;
                 }
-                return Some(next);
+                return Some(Spot::new(next, slack_units));
             }
         }
         for &piece in &pieces[..count] {

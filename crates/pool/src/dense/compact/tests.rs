@@ -6,6 +6,8 @@ use hectare_check::Random;
 use hectare_pages::{Failing, Os};
 
 use super::*;
+use crate::dense::cells::Spot;
+use crate::dense::shard::block_units;
 use crate::dense::{Dense, Limits};
 use crate::testing::{Shadow, Validate};
 use crate::{Handle, Pool, PoolError};
@@ -212,5 +214,38 @@ fn a_free_gives_back_and_looks_at_a_bounded_number_of_pages() {
         assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
         pool.compact();
         assert_eq!(pool.stats().page_bytes, 0);
+    }
+}
+
+#[test]
+fn a_move_asks_for_what_the_object_needs() {
+    const ROUNDS: usize = 40;
+    let limits = Limits { shards: 1, max_pieces: 1, compact_percent: 0, ..Limits::new() };
+    let pool: Dense<_> = Dense::with_limits(Os, limits);
+    let mut random = Random::new(6);
+    let mut objects: Vec<_> = (0..20_000)
+        .map(|_| {
+            let size_bytes = 100 + random.below(12);
+            (pool.alloc(size_bytes).expect("memory"), size_bytes)
+        })
+        .collect();
+    for _ in 0..ROUNDS {
+        for _ in 0..objects.len() / 12 {
+            let (handle, _) = objects.swap_remove(random.below(objects.len()));
+            // SAFETY: live until now.
+            unsafe { pool.free(handle) };
+        }
+        pool.compact();
+    }
+    pool.validate();
+    assert!(pool.stats().objects_moved > 2 * objects.len() as u64);
+    for (handle, size_bytes) in objects {
+        // SAFETY: live.
+        let (shard, cell, _) = unsafe { pool.open(handle) };
+        let spot = Spot(shard.area.cell(cell).peek());
+        let units = shard.area.head(spot.place()).units() - spot.slack_units();
+        assert_eq!(units, block_units(size_bytes));
+        // SAFETY: live until now.
+        unsafe { pool.free(handle) };
     }
 }
