@@ -53,8 +53,10 @@ mod tests;
 const BLOCKS_A_STEP: usize = 64;
 /// Steps that an allocation opens before it takes pages.
 pub(super) const STEPS_AN_ALLOC: usize = 4;
-/// Each pass of `compact` closes what lies beyond the used bytes and 1/64, 1/32, 1/16 of them.
-const SLACK_SHIFTS: [u32; 3] = [6, 5, 4];
+/// Each pass of `compact` closes what lies beyond the used bytes and this part of them, a power of two,
+/// until one has moved all. The last are for objects of few lengths, whose holes take none that is longer:
+/// up to twice what they need is better than all that they ever had.
+const SLACK_SHIFTS: [u32; 5] = [6, 5, 4, 2, 0];
 /// A pass that a shard starts by itself leaves 1/16.
 const AUTOMATIC_SLACK_SHIFT: u32 = 4;
 /// Shards of fewer pages are not worth a pass of their own accord.

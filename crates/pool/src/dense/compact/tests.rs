@@ -249,3 +249,23 @@ fn a_move_asks_for_what_the_object_needs() {
         unsafe { pool.free(handle) };
     }
 }
+
+#[test]
+fn objects_of_few_lengths_keep_no_shard_that_is_mostly_free() {
+    const STEPS: i32 = 16;
+    const OBJECTS: usize = 50_000;
+    let limits = Limits { shards: 1, compact_percent: 0, ..Limits::new() };
+    let pool: Dense<_> = Dense::with_limits(Os, limits);
+    let (mut shadow, mut random) = (Shadow::new(&pool, 1), Random::new(1));
+    (0..OBJECTS).for_each(|_| shadow.alloc(&pool, 60 + random.below(8)).expect("memory"));
+    for step in 1..=STEPS {
+        let left = OBJECTS as f64 * 0.1_f64.powf(f64::from(step) / f64::from(STEPS));
+        shadow.thin_out(&pool, &mut random, left as usize);
+        pool.compact();
+    }
+    pool.validate();
+    shadow.verify_all(&pool);
+    let held = pool.stats().page_bytes as f64 / shadow.live_bytes as f64;
+    assert!(held < 1.3, "{held} bytes held per live byte");
+    shadow.drain(&pool);
+}
