@@ -99,7 +99,8 @@ impl<P: Pool> Store<P> {
         if let Some(after) = policy.write_back_after.filter(|_| self.backing.is_some()) {
             note(self.write_back(Select::Idle(after)));
         }
-        let pressure_bytes = self.config.limit_bytes / 100 * policy.pressure_percent;
+        let percent = policy.pressure_percent.min(100);
+        let pressure_bytes = (self.config.limit_bytes as u128 * percent as u128 / 100) as usize;
         if self.config.limit_bytes > 0 && self.memory_bytes() > pressure_bytes {
             if last_codec > 0 {
                 note(self.recompress(last_codec, Select::All));

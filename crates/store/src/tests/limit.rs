@@ -257,3 +257,20 @@ fn idle_pages_go_to_the_file_by_policy() {
     shadow.check_all(&store);
     assert_eq!(store.stats().file_reads, 6);
 }
+
+#[test]
+fn any_percentage_is_pressure_at_the_limit_at_most() {
+    let limit_bytes = 1 << 20;
+    for (percent, leaves_them) in [(usize::MAX, true), (101, true), (100, true), (0, false)] {
+        let evict = Some(Evict::new(|_, _| true));
+        let policy = Policy { pressure_percent: percent, ..Policy::default() };
+        let config = Config { limit_bytes, evict, policy, ..Config::new(20) };
+        let store = Store::new(dense(), config).expect("a store");
+        let (mut shadow, mut random) = (Shadow::new(), Random::new(18));
+        for key in 0..20 {
+            shadow.put(&store, key, noise(&mut random)).expect("memory");
+        }
+        store.tend_at(Duration::from_secs(1)).expect("a sound store");
+        assert_eq!(store.stats().pages == 20, leaves_them, "{percent} %");
+    }
+}
