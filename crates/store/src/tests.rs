@@ -1,5 +1,6 @@
 //! The store against a map of pages, and its account against its slots.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -249,6 +250,32 @@ fn refused_memory_leaves_every_page_as_it_was() {
         shadow.drain(&store);
     }
     assert!(refused > 0);
+}
+
+#[test]
+fn a_thread_that_ends_can_use_it_to_the_last() {
+    thread_local! {
+        static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+    }
+    struct Last(Arc<Store<Dense<Os>>>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            self.0.put(1, &text(&mut Random::new(21))).expect("memory");
+        }
+    }
+    let store = Arc::new(Store::new(dense(), Config::new(2)).expect("a store"));
+    let its = Arc::clone(&store);
+    let thread = std::thread::spawn(move || {
+        // Before the buffers, so that they are dropped before it.
+        LAST.set(Some(Last(Arc::clone(&its))));
+        its.put(0, &text(&mut Random::new(20))).expect("memory");
+    });
+    thread.join().expect("a sound store");
+    let mut shadow = Shadow::new();
+    for key in 0..2 {
+        shadow.pages.insert(key, text(&mut Random::new(20 + key as u64)));
+    }
+    shadow.check_all(&store);
 }
 
 #[test]
