@@ -41,11 +41,12 @@ void hectare_store_destroy(hectare_store *store);
 
 /*
  * Stores the page_bytes at page. -ENOSPC: the limit, or all that the pool can name; -ENOMEM: no memory;
- * -EINVAL: no such key.
+ * -EINVAL: no such key. A thread's first call takes some bytes more of malloc's, and a new store
+ * some hundred: where there are none of these the program aborts.
  */
 int hectare_store_put(hectare_store *store, size_t key, const void *page);
 
-/* Copies the page of key to page. -ENOENT: there is none; -EBADMSG: it is damaged; -EINVAL. */
+/* Copies the page of key to page. -ENOENT: there is none; -EBADMSG: it is damaged; -ENOMEM; -EINVAL. */
 int hectare_store_get(hectare_store *store, size_t key, void *page);
 
 /* Forgets the page of key. -ENOENT: there is none; -EINVAL. */

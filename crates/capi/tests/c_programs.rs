@@ -96,6 +96,14 @@ fn a_c_program_uses_every_name_of_hectare_store_h() {
 }
 
 #[test]
+fn a_page_that_there_is_no_memory_for_is_refused() {
+    let library = library("libhectare_capi.a");
+    let output = run(&compile("no-memory", "store", &library), &library, Some("no-memory"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+}
+
+#[test]
 fn the_headers_and_the_c_tests_name_all_that_the_library_has() {
     let tlsf = include_str!("../include/tlsf.h");
     let store = include_str!("../include/hectare_store.h");

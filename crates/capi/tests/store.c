@@ -1,7 +1,10 @@
 /* Uses every name of hectare_store.h. Exits with 0 if all of it does what the header says. */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "hectare_store.h"
 
@@ -30,7 +33,50 @@ static void fill(unsigned char *out, size_t key) {
     }
 }
 
-int main(void) {
+static unsigned long long state = 1;
+
+/* Noise: it does not become shorter. */
+static void fill_noise(unsigned char *out, size_t bytes) {
+    for (size_t at = 0; at < bytes; at++) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        out[at] = (unsigned char)(state >> 56);
+    }
+}
+
+/* Puts pages that lie beside the pool until there is no memory. */
+static int use_all_memory(void) {
+    enum { LONG_PAGES = 4000, LONG_PAGE = 65536, MORE = 32 << 20 };
+    static unsigned char long_page[LONG_PAGE], first[LONG_PAGE];
+    hectare_store *store = hectare_store_create(LONG_PAGES, LONG_PAGE, 0);
+    CHECK(store != NULL);
+    fill_noise(first, LONG_PAGE);
+    CHECK(hectare_store_put(store, 0, first) == 0);
+
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long long pages = 0;
+    CHECK(file != NULL && fscanf(file, "%llu", &pages) == 1);
+    fclose(file);
+    rlim_t most = pages * (unsigned long long)sysconf(_SC_PAGESIZE) + MORE;
+    CHECK(setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) == 0);
+
+    int status = 0;
+    size_t key = 1;
+    while (key < LONG_PAGES && status == 0) {
+        fill_noise(long_page, LONG_PAGE);
+        status = hectare_store_put(store, key++, long_page);
+    }
+    CHECK(status == -ENOMEM && key > 100);
+    CHECK(hectare_store_get(store, key - 1, long_page) == -ENOENT);
+    CHECK(hectare_store_get(store, 0, long_page) == 0 && memcmp(first, long_page, LONG_PAGE) == 0);
+    CHECK(hectare_store_remove(store, 1) == 0 && hectare_store_put(store, 1, first) == 0);
+    hectare_store_destroy(store);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "no-memory") == 0) {
+        return use_all_memory();
+    }
     CHECK(hectare_store_create(10, 100, 0) == NULL);
     hectare_store_destroy(NULL);
 
@@ -72,14 +118,10 @@ int main(void) {
     /* Pages that do not become shorter, and a limit. */
     store = hectare_store_create(PAGES, PAGE, 256 << 10);
     CHECK(store != NULL);
-    unsigned long long state = 1;
     int status = 0;
     size_t key = 0;
     while (key < PAGES && status == 0) {
-        for (size_t at = 0; at < PAGE; at++) {
-            state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-            page[at] = (unsigned char)(state >> 56);
-        }
+        fill_noise(page, PAGE);
         status = hectare_store_put(store, key++, page);
     }
     CHECK(status == -ENOSPC);

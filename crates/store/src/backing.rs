@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hectare_pool::PoolError;
+
 use crate::StoreError;
 
 /// A page of the file, by its number. It belongs to one slot until it is freed.
@@ -25,6 +27,7 @@ pub(crate) struct Backing {
 
 #[derive(Debug, Default)]
 struct Blocks {
+    /// It has room for all blocks there are: freeing one takes no memory.
     free: Vec<u32>,
     end: u32,
 }
@@ -99,6 +102,8 @@ impl Backing {
         if blocks.end == self.most_blocks {
             return Err(StoreError::FileFull);
         }
+        let blocks_then = blocks.end as usize + 1;
+        blocks.free.try_reserve(blocks_then).map_err(|_| PoolError::OutOfMemory)?;
         blocks.end += 1;
         Ok(Block(blocks.end - 1))
     }

@@ -102,7 +102,11 @@ impl Zstd {
     fn with_context<R>(&self, act: impl FnOnce(&mut Context) -> R) -> Option<R> {
         let mut context = self.context()?;
         let result = act(&mut context);
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(context);
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without room it is not kept.
+        if idle.try_reserve(1).is_ok() {
+            idle.push(context);
+        }
         Some(result)
     }
 }

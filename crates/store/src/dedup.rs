@@ -32,9 +32,13 @@ impl Dedup {
         self.part(hash).get(&hash)?.upgrade()
     }
 
-    /// Makes the object the one of its hash.
+    /// Makes the object the one of its hash. Without memory for an entry nobody finds it, and its content
+    /// may be stored again.
     pub(crate) fn insert(&self, shared: &Arc<Shared>) {
-        self.part(shared.hash).insert(shared.hash, Arc::downgrade(shared));
+        let mut part = self.part(shared.hash);
+        if part.try_reserve(1).is_ok() {
+            part.insert(shared.hash, Arc::downgrade(shared));
+        }
     }
 
     /// Ends one slot's share. The object, if that was the last.

@@ -30,7 +30,10 @@ pub enum StoreError {
         /// [`Config::limit_bytes`](crate::Config::limit_bytes).
         limit_bytes: usize,
     },
-    /// The pool has no room.
+    /// The pool has no room; out of memory also for a page beside it, or a buffer of the thread. The
+    /// error is not to be had for what takes some bytes of the program's heap: a store that is made, a
+    /// thread's first call, each content with [`Config::dedup`](crate::Config::dedup), and what codecs
+    /// allocate themselves ([`Zstd`](crate::Zstd): a context for each thread). These abort or panic.
     Pool(PoolError),
     /// What was stored has changed since, in memory or in the file.
     Damaged {

@@ -40,8 +40,12 @@ impl<P: Pool> Objects<P> {
         Ok(Object(handle))
     }
 
-    /// Calls `reader` with the object's bytes. It must not read an object itself.
-    pub(crate) fn read<R>(&self, object: &Object, reader: impl FnOnce(&[u8]) -> R) -> R {
+    /// Calls `reader` with the object's bytes. It must not read an object itself, nor free one.
+    pub(crate) fn read<R>(
+        &self,
+        object: &Object,
+        reader: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, PoolError> {
         let (mut reader, mut result) = (Some(reader), None);
         let mut once = |bytes: &[u8]| {
             if let Some(reader) = reader.take() {
@@ -51,8 +55,8 @@ impl<P: Pool> Objects<P> {
         with_buffer(self.pool.max_size_bytes(), |bounce| {
             // SAFETY: live and not being written, by invariants 1 and 2.
             unsafe { self.pool.read(object.0, bounce, &mut once) };
-        });
-        result.expect("a pool calls its reader once")
+        })?;
+        Ok(result.expect("a pool calls its reader once"))
     }
 
     pub(crate) fn free(&self, object: Object) {

@@ -227,7 +227,7 @@ impl<P: Pool> Store<P> {
         }
         match self.compress(page, CodecId(0), self.config.raw_from_bytes)? {
             Some(packed) => Ok(self.own_or_share(packed, hash)),
-            None if page.len() > self.objects.max_size_bytes() => Ok(Content::Plain(page.into())),
+            None if page.len() > self.objects.max_size_bytes() => plain(page),
             None => {
                 let object = self.objects.put(page)?;
                 let bytes = page.len() as u32;
@@ -242,9 +242,10 @@ impl<P: Pool> Store<P> {
     pub(crate) fn known(&self, hash: u64, page: &[u8]) -> Option<Arc<Shared>> {
         let known = self.dedup.as_ref()?.find(hash)?;
         let is_same = with_buffer(page.len(), |other| {
-            self.unpack_object(&known.packed, other) && other == page
+            Ok(self.unpack_object(&known.packed, other)? && other == page)
         });
-        if is_same {
+        // What there is no memory to compare with is stored anew, if there is memory for that.
+        if let Ok(Ok::<_, PoolError>(true)) = is_same {
             return Some(known);
         }
         self.end(Content::Shared(known));
@@ -277,7 +278,7 @@ impl<P: Pool> Store<P> {
             let packed = Packed { object, bytes: bytes as u32, codec };
             self.counters.object_begins(&packed);
             Ok(Some(packed))
-        })
+        })?
     }
 
     /// The page of a slot that has one.
@@ -294,8 +295,8 @@ impl<P: Pool> Store<P> {
                     .for_each(|chunk| chunk.copy_from_slice(&word.to_ne_bytes()));
                 return Ok(());
             }
-            Content::Own(packed) => self.unpack_object(packed, page),
-            Content::Shared(shared) => self.unpack_object(&shared.packed, page),
+            Content::Own(packed) => self.unpack_object(packed, page)?,
+            Content::Shared(shared) => self.unpack_object(&shared.packed, page)?,
             Content::Plain(plain) => {
                 page.copy_from_slice(plain);
                 true
@@ -313,7 +314,7 @@ impl<P: Pool> Store<P> {
         }
     }
 
-    fn unpack_object(&self, packed: &Packed, page: &mut [u8]) -> bool {
+    fn unpack_object(&self, packed: &Packed, page: &mut [u8]) -> Result<bool, PoolError> {
         self.objects.read(&packed.object, |data| {
             if packed.codec == CodecId::RAW {
                 page.copy_from_slice(data);
@@ -373,6 +374,14 @@ impl<P: Pool> Drop for Store<P> {
             self.end(slot.into_inner().unwrap_or_else(PoisonError::into_inner).content);
         }
     }
+}
+
+/// A raw page beside the pool.
+fn plain(page: &[u8]) -> Result<Content, StoreError> {
+    let mut plain = Vec::new();
+    plain.try_reserve_exact(page.len()).map_err(|_| PoolError::OutOfMemory)?;
+    plain.extend_from_slice(page);
+    Ok(Content::Plain(plain.into()))
 }
 
 /// The word that fills a page, if one does.

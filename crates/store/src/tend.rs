@@ -221,7 +221,7 @@ impl<P: Pool> Store<P> {
                 self.replace(slot, new);
             }
             Ok(is_shorter)
-        })
+        })?
     }
 
     fn write_back_slot(&self, key: usize, slot: &mut Slot) -> Result<bool, StoreError> {
@@ -234,7 +234,7 @@ impl<P: Pool> Store<P> {
             // What was tried was tried on what is gone.
             slot.tried_codecs = 0;
             Ok(true)
-        })
+        })?
     }
 
     /// Takes the page out of memory: to the file, or to who evicts.
@@ -252,7 +252,7 @@ impl<P: Pool> Store<P> {
                 self.replace(slot, Content::Absent);
             }
             Ok(is_taken)
-        })
+        })?
     }
 
     /// Another content of the slot: the same page elsewhere, or none.

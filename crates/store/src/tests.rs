@@ -252,6 +252,42 @@ fn refused_memory_leaves_every_page_as_it_was() {
     assert!(refused > 0);
 }
 
+/// A codec that wants more than there is.
+struct Greedy;
+
+impl Codec for Greedy {
+    fn name(&self) -> &str {
+        "greedy"
+    }
+
+    fn bound_bytes(&self, _page_bytes: usize) -> usize {
+        isize::MAX as usize
+    }
+
+    fn compress(&self, _page: &[u8], _out: &mut [u8]) -> Option<usize> {
+        None
+    }
+
+    fn decompress(&self, _data: &[u8], _page: &mut [u8]) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_buffer_that_cannot_be_had_is_an_error() {
+    let config = Config { codecs: vec![Box::new(Lz4), Box::new(Greedy)], ..config(2) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(19));
+    shadow.put(&store, 0, text(&mut random)).expect("memory");
+    let refused = StoreError::Pool(PoolError::OutOfMemory);
+    assert_eq!(store.recompress(1, Select::All), Err(refused));
+    shadow.check_all(&store);
+    let config = Config { codecs: vec![Box::new(Greedy)], ..Config::new(1) };
+    let store = Store::new(dense(), config).expect("a store");
+    assert_eq!(store.put(0, &text(&mut random)), Err(refused));
+    assert_eq!(store.stats().pages, 0);
+}
+
 #[test]
 fn a_thread_that_ends_can_use_it_to_the_last() {
     thread_local! {
