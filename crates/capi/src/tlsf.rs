@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
+use std::io::{self, Write};
 
 use hectare_tlsf::{Misuse, WideTlsf};
 
@@ -22,7 +23,7 @@ unsafe fn heap<'a>(tlsf: *mut c_void) -> &'a mut WideTlsf {
 
 #[cold]
 fn misused(call: &str, ptr: *mut c_void, misuse: Misuse) -> ! {
-    eprintln!("hectare-tlsf: {call}({ptr:p}): {misuse}");
+    let _ = writeln!(io::stderr(), "hectare-tlsf: {call}({ptr:p}): {misuse}");
     std::process::abort();
 }
 
@@ -238,7 +239,9 @@ pub extern "C" fn tlsf_alloc_overhead() -> usize {
 }
 
 unsafe extern "C" fn print_block(ptr: *mut c_void, size: usize, used: c_int, _user: *mut c_void) {
-    println!("\t{ptr:p} {} size: {size:x}", if used != 0 { "used" } else { "free" });
+    let state = if used != 0 { "used" } else { "free" };
+    // As C's printf: `println!` would panic where the output takes nothing.
+    let _ = writeln!(io::stdout(), "\t{ptr:p} {state} size: {size:x}");
 }
 
 /// Calls `walker`, or prints, for each block of a pool.

@@ -65,6 +65,15 @@ fn a_c_program_uses_every_name_of_tlsf_h() {
 }
 
 #[test]
+fn a_walk_whose_lines_nobody_takes_goes_on() {
+    let library = library("libhectare_capi.a");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a full device");
+    let program = compile("full-output", "tlsf", &library);
+    let status = Command::new(program).stdout(full).status().expect("the program just compiled");
+    assert!(status.success(), "{status}");
+}
+
+#[test]
 fn the_c_program_of_the_tlsf_readme_runs() {
     let readme = include_str!("../../tlsf/README.md");
     let (_, block) = readme.split_once("```c\n").expect("a block of C");
