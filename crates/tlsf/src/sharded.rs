@@ -191,7 +191,8 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
         unsafe { self.shards[shard].lock().free(ptr) }
     }
 
-    /// Calls `visit` with the heap of every shard, one after the other.
+    /// Calls `visit` with the heap of every shard, one after the other, each under its lock: `visit` must
+    /// not use these heaps otherwise, or it waits for itself.
     pub fn for_each(&self, mut visit: impl FnMut(&crate::Tlsf)) {
         for shard in &self.shards {
             visit(shard.lock().heap());

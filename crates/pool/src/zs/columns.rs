@@ -31,14 +31,14 @@ pub struct ClassStats {
 }
 
 impl<S: PageSource, P: Park> Zs<S, P> {
-    /// Calls `each` with the statistics of every class, from the smallest.
+    /// Calls `each` with the statistics of every class, from the smallest. It may use the pool.
     pub fn for_each_class(&self, mut each: impl FnMut(ClassStats)) {
         for class in self.classes().iter().rev() {
             let Geometry { size_bytes, pages, objects } = class.geometry;
             let state = class.state.lock();
             let mut zspages = [0; GROUPS - 1];
             zspages.copy_from_slice(&state.counts[1..]);
-            each(ClassStats {
+            let stats = ClassStats {
                 class: (size_bytes - geometry::MIN_CLASS).div_ceil(self.config.class_step_bytes),
                 size_bytes,
                 zspages,
@@ -47,7 +47,9 @@ impl<S: PageSource, P: Park> Zs<S, P> {
                 pages_used: state.allocated / objects * pages,
                 pages_per_zspage: pages,
                 freeable: state.freeable_zspages(class.geometry) * pages,
-            });
+            };
+            drop(state);
+            each(stats);
         }
     }
 

@@ -73,6 +73,22 @@ fn compaction_frees_what_the_classes_say() {
     shadow.drain(&pool);
 }
 
+#[test]
+fn who_looks_at_the_classes_may_use_the_pool() {
+    let pool = with_chain(Os, 8).expect("memory");
+    let mut objects = std::vec::Vec::new();
+    pool.for_each_class(|class| {
+        if !class.size_bytes.is_multiple_of(256) {
+            return;
+        }
+        objects.push(pool.alloc(class.size_bytes - 64).expect("memory"));
+        assert!(pool.stats().objects == objects.len());
+    });
+    // SAFETY: live until now.
+    objects.into_iter().for_each(|handle| unsafe { pool.free(handle) });
+    validate(&pool);
+}
+
 /// So the emptiest become empty, and go back.
 #[test]
 fn objects_are_taken_from_the_fullest_zspage() {
