@@ -82,7 +82,8 @@ heap!(S: PageSource, R: Rows => Growing<S, R>);
 /// use hectare_tlsf::{Locked, Tlsf};
 /// static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
 /// ```
-/// With memory in it, such a `static` serves as `#[global_allocator]`.
+/// With memory in it, such a `static` serves as `#[global_allocator]`. A misuse of that which the heap
+/// finds ends the program with a panic's message.
 #[derive(Debug)]
 pub struct Locked<H, P: Park = SpinPark> {
     lock: Lock<H, P>,
@@ -145,10 +146,17 @@ impl<H: Heap, P: Park> Locked<H, P> {
     }
 }
 
-/// A misuse is a bug of the program that would corrupt the heap: it panics.
+/// A call of the global allocator that the heap refused.
+struct Refused {
+    call: &'static str,
+    ptr: *mut u8,
+    misuse: Misuse,
+}
+
+/// A misuse is a bug of the program that would corrupt the heap. A global allocator must not unwind: the
+/// panic, which tells of it, ends the program here. It may allocate: nobody holds the lock.
 #[cold]
-#[track_caller]
-fn misused(call: &str, ptr: *mut u8, misuse: Misuse) -> ! {
+extern "C" fn end(&Refused { call, ptr, misuse }: &Refused) -> ! {
     panic!("{call}({ptr:p}): {misuse}");
 }
 
@@ -164,7 +172,7 @@ unsafe impl<H: Heap, P: Park> GlobalAlloc for Locked<H, P> {
         let Some(block) = NonNull::new(ptr) else { return };
         // SAFETY: the caller's promise, passed on.
         if let Err(misuse) = unsafe { self.free(block) } {
-            misused("dealloc", ptr, misuse);
+            end(&Refused { call: "dealloc", ptr, misuse });
         }
     }
 
@@ -173,7 +181,7 @@ unsafe impl<H: Heap, P: Park> GlobalAlloc for Locked<H, P> {
         // SAFETY: the caller's promise, passed on.
         match unsafe { self.lock.lock().realloc(block, layout.align(), new_size) } {
             Ok(new) => new.map_or(null_mut(), NonNull::as_ptr),
-            Err(misuse) => misused("realloc", ptr, misuse),
+            Err(misuse) => end(&Refused { call: "realloc", ptr, misuse }),
         }
     }
 }

@@ -153,6 +153,44 @@ fn chunks_that_no_source_can_reserve_are_refused() {
     assert!(std::panic::catch_unwind(half).is_err());
 }
 
+/// In processes of their own, as each ends its own.
+#[test]
+fn misuse_of_a_global_allocator_ends_the_program_and_does_not_unwind() {
+    const NAME: &str = "misuse_of_a_global_allocator_ends_the_program_and_does_not_unwind";
+    const CALL: &str = "HECTARE_TEST_MISUSED_CALL";
+    static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
+    if let Ok(call) = std::env::var(CALL) {
+        let mut arena = Arena::new(1 << 16);
+        unsafe { HEAP.lock_mut().add_pool(arena.start(), 1 << 16) }.expect("fits");
+        // A panic's message allocates, as it does where the heap is the program's.
+        std::panic::set_hook(std::boxed::Box::new(|panic| {
+            assert!(HEAP.memalign(8, 100).is_some());
+            std::eprintln!("{panic}");
+        }));
+        let layout = Layout::new::<[u8; 100]>();
+        let _ = std::panic::catch_unwind(|| unsafe {
+            let ptr = HEAP.alloc(layout);
+            HEAP.dealloc(ptr, layout);
+            match call.as_str() {
+                "dealloc" => HEAP.dealloc(ptr, layout),
+                _ => drop(HEAP.realloc(ptr, layout, 200)),
+            }
+        });
+        std::process::exit(0);
+    }
+    let program = std::env::current_exe().expect("the path of this test");
+    for call in ["dealloc", "realloc"] {
+        let output = std::process::Command::new(&program)
+            .args(["--nocapture", "--exact", &std::format!("tests::growth::{NAME}")])
+            .env(CALL, call)
+            .output()
+            .expect("this test again");
+        let stderr = std::string::String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{call} went on: {stderr}");
+        assert!(stderr.contains(&std::format!("{call}(0x")), "{stderr}");
+    }
+}
+
 #[test]
 fn threads_share_a_locked_heap() {
     static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
