@@ -188,7 +188,8 @@ impl<'m> Atomic<'m> {
         if before == after { mask } else { 0 }
     }
 
-    /// Takes all free frames of a word.
+    /// Takes all free frames of a word. What their last owners did is seen by the swap's `Acquire`; it
+    /// would be without, since `note` looks at the emptied word again with one, so that no model can tell.
     fn take_word(&self, word: usize) -> u64 {
         let old = self.bits(word).swap(0, Ordering::AcqRel);
         self.note(word, old, 0);

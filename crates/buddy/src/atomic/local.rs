@@ -83,6 +83,8 @@ impl<'a> Local<'a> {
     fn hold(&mut self, tree: usize, word: usize, mask: u64) {
         let count = self.shared.held_word(tree).load(Ordering::Relaxed) / TREE_WORDS as u64;
         let next = count.wrapping_add(1) * TREE_WORDS as u64 + (word % TREE_WORDS) as u64;
+        // It is 0: who comes here has drained the tree's block, or found it empty. That the mask is 0
+        // before the word changes is what `held_in` goes by, and so it is written here.
         self.shared.held_mask(tree).store(0, Ordering::Release);
         self.shared.held_word(tree).store(next, Ordering::Release);
         self.shared.held_mask(tree).store(mask, Ordering::Release);

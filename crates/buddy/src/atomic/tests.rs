@@ -119,6 +119,28 @@ mod plain {
         shared.validate().unwrap();
     }
 
+    #[test]
+    fn the_tree_of_a_handle_that_is_dropped_can_be_reserved_again() {
+        let words = metadata(4096);
+        let shared = Atomic::new(4096, &words).unwrap();
+        let holds_one = || shared.held_mask(0).load(Ordering::Relaxed) != 0;
+        let mut one = shared.local();
+        one.add_region(FrameId(0), 4096).unwrap();
+        let frame = one.alloc(Order::ZERO).unwrap();
+        assert!(holds_one() && shared.top_bit(Top::Reserved, 0));
+        drop(one);
+        assert!(!holds_one() && !shared.top_bit(Top::Reserved, 0));
+        let mut two = shared.local();
+        let other = two.alloc(Order::ZERO).unwrap();
+        // Not block by block, as from a tree that another has.
+        assert!(holds_one() && shared.top_bit(Top::Reserved, 0));
+        two.free(frame, Order::ZERO).unwrap();
+        two.free(other, Order::ZERO).unwrap();
+        drop(two);
+        assert_eq!(shared.free_frames(), 4096);
+        shared.validate().unwrap();
+    }
+
     /// Many threads; each marks what it got in a map that all share.
     fn soak(threads: usize, frames: usize, operations: usize) {
         let words = metadata(frames);
