@@ -108,6 +108,10 @@ impl<'m> Extents<'m> {
 }
 
 /// An allocator that takes back exactly what it handed out.
+///
+/// It cannot tell a hole between regions from an allocation:
+/// [`add_region`](FrameAllocator::add_region) of frames that are in use gives them back, and `free` of
+/// exactly a hole behind a region adds it.
 #[derive(Debug)]
 pub struct Checked<'e, A> {
     inner: A,
@@ -176,6 +180,11 @@ impl<A: FrameAllocator> FrameAllocator for Checked<'_, A> {
         self.give(frame.0, frame.0 + order.frames(), |inner| inner.free(frame, order))
     }
 
+    /// Adds a region. The map tells a hole between regions from an allocation by nothing: one that is
+    /// named here, whole or in part, is given back as if it had never been added.
+    ///
+    /// # Errors
+    /// As those of `inner`, and [`Error::WrongSize`] for frames of more than one hole or allocation.
     fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
         let end = range_end(start, frames, self.inner.frames())?;
         // A hole is like one allocation, of which any part may be added.

@@ -95,7 +95,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     /// Resizes the block at `ptr` to `size` bytes and keeps it at a multiple of `align`, a power
-    /// of two. Grows forward where the next block is free, backward (the contents move) where the
+    /// of two, which `ptr` is already: a block that stays in place is not moved to become one. Grows forward where the next block is free, backward (the contents move) where the
     /// block before is, or over both; moves to another block only if neither is enough.
     /// Constant time but for what is copied.
     ///
