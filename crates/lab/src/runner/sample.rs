@@ -67,11 +67,23 @@ pub(super) fn is_this_executable(pid: i32) -> bool {
     own.is_some() && own == fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// Whether `library` is mapped in `pid`; `None` when that cannot be seen (any more).
+/// Whether `library` is mapped in `pid`; `None` when that cannot be seen (any more, or yet).
 pub(super) fn is_mapped(pid: i32, library: &Path) -> Option<bool> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty())?;
-    let library = library.as_os_str().as_bytes();
-    Some(maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(library)))
+    let maps = || fs::read(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty());
+    let seen = has_mapped(&maps()?, library.as_os_str().as_bytes())?;
+    // The list comes in parts: of a process that ends meanwhile, only the first.
+    (seen || maps().is_some()).then_some(seen)
+}
+
+/// The same, by the `maps` of a process. What is not there yet is not missing: while a program is executed it
+/// has nothing mapped, and the loader maps what is preloaded before the C library.
+fn has_mapped(maps: &[u8], library: &[u8]) -> Option<bool> {
+    const C_LIBRARIES: [&[u8]; 3] = [b"libc.so", b"libc-", b"ld-musl"];
+    let lines = || maps.split(|&byte| byte == b'\n');
+    let is_there = lines().any(|line| line.ends_with(library));
+    let mut names = lines().filter_map(|line| line.rsplit(|&byte| byte == b'/').next());
+    let is_loaded = names.any(|name| C_LIBRARIES.iter().any(|start| name.starts_with(start)));
+    (is_there || is_loaded).then_some(is_there)
 }
 
 /// Time the hypervisor has taken from all processors since boot, ns.
@@ -87,6 +99,20 @@ pub(super) fn steal_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_is_missing_only_once_the_loader_is_done() {
+        let program = "1-2 r-xp 0 00:1 7   /tmp/a program\n";
+        let loader = "3-4 r-xp 0 00:1 8   /usr/lib/ld-linux-x86-64.so.2\n";
+        let c_library = "5-6 r-xp 0 00:1 9   /usr/lib/libc.so.6\n";
+        let ours = "7-8 r-xp 0 00:1 10   /tmp/libours.so\n";
+        let seen = |parts: &[&str]| has_mapped(parts.concat().as_bytes(), b"/tmp/libours.so");
+        assert_eq!(seen(&[program, loader]), None);
+        assert_eq!(seen(&[program, loader, ours]), Some(true));
+        assert_eq!(seen(&[program, loader, c_library]), Some(false));
+        assert_eq!(seen(&[program, ours, loader, c_library]), Some(true));
+        assert_eq!(seen(&[program]), None);
+    }
 
     #[test]
     fn the_mean_is_weighted_by_time() {
