@@ -9,13 +9,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::{Folder, Options as FoldOptions};
 use inferno::flamegraph::{self, Options};
 
 use super::Parameters;
 use crate::cmd::child::ChildRecord;
+use crate::output::place::{self, Kind};
 use crate::scratch::Scratch;
 use crate::subject::Subject;
 
@@ -35,16 +36,26 @@ const ENOUGH_NS: u64 = 1_000_000_000;
 /// A short workload is run again, but not more often than this.
 const MOST_RUNS: u32 = 20;
 
-/// Runs the workload on `subject` under perf and draws the graph into `folder`; gives the file.
+/// Where the graph of a subject goes, in `folder`. A slash in the subject's name opens no folder.
 ///
 /// # Errors
-/// When perf may not sample here, or a file cannot be written.
+/// When it cannot be written there.
+pub(crate) fn place_in(folder: &Path, name: &str, subject: &Subject) -> anyhow::Result<PathBuf> {
+    let path = folder.join(format!("{name}-{}.svg", subject.name.replace('/', "-")));
+    place::check(&path, Kind::Flame).map_err(|why| anyhow!("{} {why}", path.display()))?;
+    Ok(path)
+}
+
+/// Runs the workload on `subject` under perf and draws the graph into the file at `path`.
+///
+/// # Errors
+/// When perf may not sample here, or the file cannot be written.
 pub(crate) fn draw(
     name: &str,
     parameters: &Parameters,
     subject: &Subject,
-    folder: &Path,
-) -> anyhow::Result<PathBuf> {
+    path: &Path,
+) -> anyhow::Result<()> {
     let (mut stacks, mut timed_ns, mut runs) = (Vec::new(), 0, 0);
     while timed_ns < ENOUGH_NS && runs < MOST_RUNS {
         timed_ns += sample(name, parameters, subject, &mut stacks)?;
@@ -56,7 +67,6 @@ pub(crate) fn draw(
         .context("folding the stacks")?;
     let folded = String::from_utf8_lossy(&folded).into_owned();
     ensure!(!folded.is_empty(), "perf took no sample of {name} on {}", subject.name);
-    let path = folder.join(format!("{name}-{}.svg", subject.name));
     let mut options = Options::default();
     options.title = format!("{name} on {}", subject.name);
     options.subtitle = Some(format!(
@@ -64,10 +74,12 @@ pub(crate) fn draw(
         parameters.threads, parameters.ops
     ));
     options.count_name = "ns".to_owned();
+    options.notes = place::FLAME_NOTE.to_owned();
     options.deterministic = true;
-    let file = File::create(&path).with_context(|| path.display().to_string())?;
-    flamegraph::from_lines(&mut options, folded.lines(), file).context("drawing")?;
-    Ok(path)
+    place::replace(path, |new| {
+        flamegraph::from_lines(&mut options, folded.lines(), File::create(new)?).context("drawing")
+    })
+    .with_context(|| format!("writing {}", path.display()))
 }
 
 /// Runs the workload once, appends the stacks sampled in its timed section, and gives the length of

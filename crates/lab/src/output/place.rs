@@ -24,11 +24,19 @@ pub(crate) enum Kind {
     Markdown,
     /// A page, or one plot of it.
     Html,
+    /// A flame graph.
+    Flame,
     /// A trace.
     Trace,
     /// Events of swapping.
     Swap,
 }
+
+/// How Markdown and plots begin, by which they are known again.
+pub(crate) const MADE_BY: &str = "<!-- made by hectare -->\n";
+
+/// The same in the notes of a flame graph.
+pub(crate) const FLAME_NOTE: &str = "made by hectare";
 
 /// Bytes of an existing file that are looked at.
 const HEAD_BYTES: u64 = 1024;
@@ -40,6 +48,7 @@ impl Kind {
             Self::Csv => "CSV of hectare",
             Self::Markdown => "Markdown of hectare",
             Self::Html => "report of hectare",
+            Self::Flame => "flame graph of hectare",
             Self::Trace => "trace of hectare",
             Self::Swap => "file of swap events",
         }
@@ -48,10 +57,15 @@ impl Kind {
     fn begins(self, head: &[u8]) -> bool {
         let holds = |part: &str| head.windows(part.len()).any(|bytes| bytes == part.as_bytes());
         match self {
-            Self::Json => head.first() == Some(&b'{') && holds("\"schema\""),
+            Self::Json => {
+                let dense: Vec<u8> =
+                    head.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+                dense.starts_with(b"{\"schema\":1,\"verb\":")
+            }
             Self::Csv => head.starts_with(b"subject,workload"),
-            Self::Markdown => head.starts_with(b"### "),
-            Self::Html => holds("<title>hectare") || head.starts_with(b"<svg"),
+            Self::Markdown => head.starts_with(MADE_BY.as_bytes()),
+            Self::Html => holds("<title>hectare") || head.starts_with(MADE_BY.as_bytes()),
+            Self::Flame => head.starts_with(b"<?xml") && holds(FLAME_NOTE),
             Self::Trace => head.starts_with(b"HECTRACE"),
             Self::Swap => head.starts_with(b"hectare-swap "),
         }
@@ -88,7 +102,7 @@ pub(crate) fn done(path: &Path) -> &'static str {
 /// # Errors
 /// When the folder is missing, the file cannot be opened for writing, or holds something else.
 pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
-    let existed = path.symlink_metadata().is_ok();
+    let existed = path.exists();
     let special = fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
     if special || is_standard_output(path) {
         // A pipe, a terminal, /dev/null: nothing is lost there.
@@ -100,8 +114,9 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| format!("cannot be written: {error}"))?;
     if !existed {
-        // It was made to see that it can be made.
-        return fs::remove_file(path).map_err(|error| error.to_string());
+        // It was made to see that it can be made; where a link leads to what was not there, that was.
+        let made = path.canonicalize().and_then(fs::remove_file);
+        return made.map_err(|error| error.to_string());
     }
     let mut head = Vec::new();
     let read = File::open(path).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
@@ -153,6 +168,7 @@ fn is_denied(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::{export, html, table};
 
     #[test]
     fn what_is_not_ours_is_left_alone() {
@@ -163,11 +179,32 @@ mod tests {
         fs::write(&path, "my own notes").unwrap();
         assert!(check(&path, Kind::Json).unwrap_err().contains("no record of hectare"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "my own notes");
-        fs::write(&path, "{\n  \"schema\": 1}").unwrap();
-        assert_eq!(check(&path, Kind::Json), Ok(()));
-        assert!(check(&path, Kind::Trace).is_err());
         fs::write(&path, "").unwrap();
         assert_eq!(check(&path, Kind::Trace), Ok(()));
+        let link = scratch.path().join("link");
+        let target = scratch.path().join("target");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert_eq!(check(&link, Kind::Json), Ok(()));
+        assert!(!target.exists(), "nor where a link leads");
+    }
+
+    #[test]
+    fn what_is_ours_is_known_again() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().join("any");
+        let report = crate::report::Report::new("test");
+        for (kind, ours, other) in [
+            (Kind::Json, export::json(&report).unwrap(), "{\"schema\":\"x\",\"mine\":1}"),
+            (Kind::Csv, export::csv(&report), "subject;workload"),
+            (Kind::Markdown, table::markdown(&report), "### keep me\n"),
+            (Kind::Html, html::page(&[report.clone()]).unwrap(), "<svg viewBox=\"0 0 1 1\"></svg>"),
+        ] {
+            fs::write(&path, ours).unwrap();
+            assert_eq!(check(&path, kind), Ok(()), "{kind:?}");
+            fs::write(&path, other).unwrap();
+            assert!(check(&path, kind).is_err(), "{kind:?}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), other);
+        }
     }
 
     #[test]

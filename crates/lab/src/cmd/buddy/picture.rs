@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::output::place::MADE_BY;
 use crate::report::{Report, Row, Series};
 use crate::say::in_one_line;
 
@@ -78,7 +79,7 @@ pub(super) fn svg(report: &Report) -> String {
     let plot = report.series.first().map(|series| series.plot.as_str());
     let of_plot = |line: &&Series| Some(line.plot.as_str()) == plot;
     let lines: Vec<&Series> = report.series.iter().filter(of_plot).collect();
-    let mut svg = String::new();
+    let mut svg = MADE_BY.to_owned();
     chart(&mut svg, &lines);
     // A page that it is put into as an image does not lend it its colours.
     let style = "<style>svg{--grid:#ccc}text{fill:#222}@media(prefers-color-scheme:dark){\

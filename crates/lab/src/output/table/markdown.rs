@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use super::tables;
+use crate::output::place::MADE_BY;
 use crate::report::Report;
 use crate::say::in_one_line;
 
@@ -12,7 +13,7 @@ const MARKS: [char; 9] = ['\\', '`', '*', '_', '~', '|', '<', '&', '#'];
 
 /// The report as Markdown, with the command that makes it again.
 pub(crate) fn markdown(report: &Report) -> String {
-    let mut out = String::new();
+    let mut out = MADE_BY.to_owned();
     for table in tables(report) {
         let _ = writeln!(out, "### {}\n", escaped(&table.title));
         let line = |cells: &mut dyn Iterator<Item = &String>| {
@@ -90,7 +91,7 @@ mod tests {
         let text = markdown(&report);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
-            lines[..8],
+            lines[1..9],
             [
                 r"### w\\n\<b>\#",
                 "",
@@ -102,6 +103,6 @@ mod tests {
                 r"- an odd \` is a\_b",
             ]
         );
-        assert!(lines[9].starts_with(r"Made by `` hectare 'a`b\nc' `` on "), "{}", lines[9]);
+        assert!(lines[10].starts_with(r"Made by `` hectare 'a`b\nc' `` on "), "{}", lines[10]);
     }
 }
