@@ -110,6 +110,8 @@ pub(crate) struct Recorded {
     pub(crate) kept: Vec<Kept>,
     /// Those whose traces were not kept.
     pub(crate) dropped: Vec<Image>,
+    /// Those of them that still ran: their processes' numbers and command lines.
+    pub(crate) left: Vec<(u32, String)>,
     /// How the program ended.
     pub(crate) status: ExitStatus,
     /// Whether a signal to this command was passed on to it.
@@ -146,12 +148,13 @@ impl Recorded {
                 eprintln!("hectare: {}", kept.sealed.damage);
             }
         }
-        for kept in self.kept.iter().filter(|kept| kept.still_runs) {
+        let kept = self.kept.iter().filter(|kept| kept.still_runs);
+        let kept = kept.map(|kept| (kept.header.pid, &kept.header.command));
+        for (pid, command) in kept.chain(self.left.iter().map(|(pid, command)| (*pid, command))) {
             eprintln!(
-                "hectare: process {}, `{}`, still runs: the trace ends here. What it does later is \
+                "hectare: process {pid}, `{}`, still runs: its trace ends here. What it does later is \
                  recorded when it runs in the foreground, or is ended by the command",
-                kept.header.pid,
-                shortened(&kept.header.command)
+                shortened(command)
             );
         }
         let cost = match self.event_cost_ns {
@@ -162,8 +165,12 @@ impl Recorded {
         if !self.dropped.is_empty() {
             let count = self.dropped.len();
             eprintln!("{count} more recorded and not kept (`hectare record --all` keeps them):");
-            for image in self.dropped.iter().take(5) {
+            const NAMED: usize = 5;
+            for image in self.dropped.iter().take(NAMED) {
                 eprintln!("  {} events of `{}`", image.rows, shortened(&image.command));
+            }
+            if count > NAMED {
+                eprintln!("  and {} more", count - NAMED);
             }
         }
     }
@@ -284,8 +291,10 @@ pub(crate) fn record(
         let header = Trace::open(&path)?.header().clone();
         kept.push(Kept { done, path, header, sealed, still_runs: image.still_runs() });
     }
+    let left = dropped.iter().filter(|image| image.still_runs());
+    let left = left.map(|image| (image.pid, image.command.clone())).collect();
     images::remove(&raw)?;
-    Ok(Recorded { kept, dropped, status, interrupted, elapsed, event_cost_ns })
+    Ok(Recorded { kept, dropped, left, status, interrupted, elapsed, event_cost_ns })
 }
 
 /// Signals that would end this command while the program runs.
