@@ -4,7 +4,7 @@
 //!  claim  := side ("<" | "<=" | ">" | ">=") side
 //!  side   := [factor "*"] metric "(" subject ["," case] ")"  |  number [unit]
 //!  metric := time | cpu | rss | peak | mean | memory | faults
-//!  unit   := ns us ms s · B KiB MiB GiB
+//!  unit   := ns us ms s of times · B KiB MiB GiB of memory; without one ns, B and faults
 //! ```
 //!
 //! `rss` and `memory` are the figure by which the table judges memory: the peak with what any process
@@ -47,15 +47,48 @@ pub(crate) enum Decision {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operator {
-    Less,
-    More,
+struct Operator {
+    less: bool,
+    /// Whether both sides may be equal, as counts can be.
+    or_equal: bool,
+}
+
+/// What a figure is measured in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dimension {
+    Time,
+    Memory,
+    Count,
+}
+
+impl Dimension {
+    fn of(metric: Metric) -> Self {
+        match metric {
+            Metric::Time | Metric::Cpu => Self::Time,
+            Metric::Faults => Self::Count,
+            Metric::Peak | Metric::Mean | Metric::Memory => Self::Memory,
+        }
+    }
+
+    fn units(self) -> &'static str {
+        match self {
+            Self::Time => "ns, us, ms or s",
+            Self::Memory => "B, KiB, MiB or GiB",
+            Self::Count => "no unit",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Side {
-    Figure { factor: f64, metric: Metric, subject: String, case: Option<String> },
-    Number(f64),
+    Figure {
+        factor: f64,
+        metric: Metric,
+        subject: String,
+        case: Option<String>,
+    },
+    /// A number, and what its unit measures, if it has one: else it is in ns, bytes or faults.
+    Number(f64, Option<Dimension>),
 }
 
 impl FromStr for Claim {
@@ -65,19 +98,31 @@ impl FromStr for Claim {
         let at = text.find(['<', '>']).with_context(|| {
             format!("`{text}` compares nothing: write it like `rss(hectare) < 0.9*rss(system)`")
         })?;
-        let operator = if text[at..].starts_with('<') { Operator::Less } else { Operator::More };
-        // Figures are continuous: "at most" and "less than" differ by nothing that can be measured.
-        let rest = text[at + 1..].strip_prefix('=').unwrap_or(&text[at + 1..]);
+        let less = text[at..].starts_with('<');
+        let rest = &text[at + 1..];
+        let or_equal = rest.starts_with('=');
+        let rest = rest.strip_prefix('=').unwrap_or(rest);
         ensure!(!rest.contains(['<', '>', '=']), "`{text}` compares more than once");
         let left = side(&text[..at]).with_context(|| format!("left side of `{text}`"))?;
         let right = side(rest).with_context(|| format!("right side of `{text}`"))?;
         match (&left, &right) {
-            (Side::Number(_), Side::Number(_)) => bail!("`{text}` names no allocator"),
+            (Side::Number(..), Side::Number(..)) => bail!("`{text}` names no allocator"),
+            (Side::Figure { metric, .. }, Side::Number(_, dimension))
+            | (Side::Number(_, dimension), Side::Figure { metric, .. })
+                if dimension.is_some_and(|unit| unit != Dimension::of(*metric)) =>
+            {
+                let units = Dimension::of(*metric).units();
+                bail!(
+                    "`{text}`: a figure of {} is compared with a number with {units}",
+                    metric.name()
+                )
+            }
             (Side::Figure { metric: a, .. }, Side::Figure { metric: b, .. }) if a != b => {
                 bail!("`{text}` compares {} with {}", a.name(), b.name())
             }
             _ => {}
         }
+        let operator = Operator { less, or_equal };
         Ok(Self { text: text.trim().to_owned(), left, operator, right })
     }
 }
@@ -111,13 +156,10 @@ impl Claim {
         analysis: &Analysis<'_>,
     ) -> anyhow::Result<Option<(Decision, Ratio)>> {
         let Some(ratio) = Ratio::of(&self.quotients(contest, analysis)?) else { return Ok(None) };
-        let decision = match (self.operator, ratio.rounds) {
-            (_, ..LEAST_ROUNDS) => Decision::Undecided,
-            (Operator::Less, _) if ratio.high < 1.0 => Decision::Holds,
-            (Operator::Less, _) if ratio.low > 1.0 => Decision::Fails,
-            (Operator::More, _) if ratio.low > 1.0 => Decision::Holds,
-            (Operator::More, _) if ratio.high < 1.0 => Decision::Fails,
-            _ => Decision::Undecided,
+        let decision = if ratio.rounds < LEAST_ROUNDS {
+            Decision::Undecided
+        } else {
+            self.operator.decide(ratio.low, ratio.high)
         };
         Ok(Some((decision, ratio)))
     }
@@ -137,14 +179,31 @@ impl Claim {
                 let scale = a / b;
                 analysis.ratios(*metric, case, above, below).iter().map(|r| r * scale).collect()
             }
-            (Side::Figure { factor, metric, .. }, Some((who, case)), Side::Number(limit), _) => {
+            (Side::Figure { factor, metric, .. }, Some((who, case)), Side::Number(limit, _), _) => {
                 analysis.values(*metric, case, who).iter().map(|v| v * factor / limit).collect()
             }
-            (Side::Number(limit), _, Side::Figure { factor, metric, .. }, Some((who, case))) => {
+            (Side::Number(limit, _), _, Side::Figure { factor, metric, .. }, Some((who, case))) => {
                 analysis.values(*metric, case, who).iter().map(|v| limit / (v * factor)).collect()
             }
             _ => bail!("--assert `{self}` names no allocator"),
         })
+    }
+}
+
+impl Operator {
+    /// What an interval of left/right says: both its ends must be on one side.
+    fn decide(self, low: f64, high: f64) -> Decision {
+        let holds = |quotient: f64| match (self.less, self.or_equal) {
+            (true, false) => quotient < 1.0,
+            (true, true) => quotient <= 1.0,
+            (false, false) => quotient > 1.0,
+            (false, true) => quotient >= 1.0,
+        };
+        match (holds(low), holds(high)) {
+            (true, true) => Decision::Holds,
+            (false, false) => Decision::Fails,
+            _ => Decision::Undecided,
+        }
     }
 }
 
@@ -202,18 +261,20 @@ fn number(text: &str) -> anyhow::Result<Side> {
     let value: f64 = value.parse().map_err(|_| {
         anyhow::anyhow!("`{text}` is neither a number nor a figure like `rss(hectare)`")
     })?;
-    let scale = match unit.trim() {
-        "" | "ns" | "B" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        "KiB" => 1024.0,
-        "MiB" => 1024.0 * 1024.0,
-        "GiB" => 1024.0 * 1024.0 * 1024.0,
+    let (scale, dimension) = match unit.trim() {
+        "" => (1.0, None),
+        "ns" => (1.0, Some(Dimension::Time)),
+        "us" => (1e3, Some(Dimension::Time)),
+        "ms" => (1e6, Some(Dimension::Time)),
+        "s" => (1e9, Some(Dimension::Time)),
+        "B" => (1.0, Some(Dimension::Memory)),
+        "KiB" => (1024.0, Some(Dimension::Memory)),
+        "MiB" => (1024.0 * 1024.0, Some(Dimension::Memory)),
+        "GiB" => (1024.0 * 1024.0 * 1024.0, Some(Dimension::Memory)),
         other => bail!("`{other}` is no unit; there are: ns us ms s B KiB MiB GiB"),
     };
     ensure!(value > 0.0, "a limit must be above zero, not `{text}`");
-    Ok(Side::Number(value * scale))
+    Ok(Side::Number(value * scale, dimension))
 }
 
 #[cfg(test)]
@@ -230,15 +291,35 @@ mod tests {
         let claim: Claim = "rss(hectare) < 0.9*rss(system)".parse().unwrap();
         assert_eq!(claim.left, figure(1.0, Metric::Memory, "hectare", None));
         assert_eq!(claim.right, figure(0.9, Metric::Memory, "system", None));
-        assert_eq!(claim.operator, Operator::Less);
+        assert_eq!(claim.operator, Operator { less: true, or_equal: false });
         let claim: Claim = " 2 * time( a , redis )>=1.5ms".parse().unwrap();
         assert_eq!(claim.left, figure(2.0, Metric::Time, "a", Some("redis")));
-        assert_eq!(claim.right, Side::Number(1.5e6));
-        assert_eq!(claim.operator, Operator::More);
+        assert_eq!(claim.right, Side::Number(1.5e6, Some(Dimension::Time)));
+        assert_eq!(claim.operator, Operator { less: false, or_equal: true });
         assert_eq!(
             "64 MiB > mean(x)".parse::<Claim>().unwrap().left,
-            Side::Number(64.0 * 1024.0 * 1024.0)
+            Side::Number(64.0 * 1024.0 * 1024.0, Some(Dimension::Memory))
         );
+    }
+
+    #[test]
+    fn an_interval_decides_by_both_its_ends() {
+        let decide = |operator: &str, low, high| {
+            let claim: Claim = format!("faults(a) {operator} 1").parse().unwrap();
+            claim.operator.decide(low, high)
+        };
+        use Decision::{Fails, Holds, Undecided};
+        for (operator, below, on, above) in [
+            ("<", Holds, Fails, Fails),
+            ("<=", Holds, Holds, Fails),
+            (">", Fails, Fails, Holds),
+            (">=", Fails, Holds, Holds),
+        ] {
+            assert_eq!(decide(operator, 0.8, 0.9), below, "{operator}");
+            assert_eq!(decide(operator, 1.0, 1.0), on, "{operator}: what is always the limit");
+            assert_eq!(decide(operator, 1.1, 1.2), above, "{operator}");
+            assert_eq!(decide(operator, 0.9, 1.1), Undecided, "{operator}");
+        }
     }
 
     #[test]
@@ -247,6 +328,9 @@ mod tests {
             ("rss(hectare)", "compares nothing"),
             ("1 < 2", "names no allocator"),
             ("time(a) < rss(b)", "compares time with memory"),
+            ("time(a) < 100MiB", "a number with ns, us, ms or s"),
+            ("5 > peak(a)", "a number with B, KiB, MiB or GiB"),
+            ("faults(a) < 3ms", "a number with no unit"),
             ("speed(a) < 1", "`speed` is no figure"),
             ("time(a < 1", "closing parenthesis"),
             ("time() < 1", "allocator is missing"),
