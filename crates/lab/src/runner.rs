@@ -104,18 +104,29 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// The flag that SIGINT and SIGTERM set. Installed on first use.
+/// The flag that SIGINT, SIGTERM and SIGHUP set: what was measured is kept when a terminal goes, too.
+/// Installed on first use.
 pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let hang_up = Some(libc::SIGHUP).filter(|&signal| !is_ignored(signal));
+        for signal in [libc::SIGINT, libc::SIGTERM].into_iter().chain(hang_up) {
             // The second Ctrl-C ends the command at once, as users expect.
             let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
             let _ = signal_hook::flag::register(signal, flag.clone());
         }
         flag
     })
+}
+
+/// Whether the process was started without a signal, as by `nohup`.
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: an action may be all zeros; with no new one the call only tells.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let told = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0;
+    told && action.sa_sigaction == libc::SIG_IGN
 }
 
 /// Runs `job` on `subject`, sampling every `every`; longer than `patience` it may not take.
