@@ -30,7 +30,7 @@ pub(crate) use case::{Case, Work};
 pub(crate) use results::{Broken, Latency, Results, Run};
 
 /// How often resident memory is looked at: 500 looks a second cost a core about 1 %.
-const SAMPLE_EVERY: Duration = Duration::from_millis(2);
+pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 
 /// The planted slowness as a share of the reference's time.
 pub(crate) const PLANTED_SHARE: f64 = 0.10;

@@ -10,6 +10,7 @@ use indexmap::IndexMap;
 
 use super::compare::{bundled_traces, trace_case};
 use super::contesting::ContestArgs;
+use super::{Exit, OrMisused};
 use crate::bench::{self, Entry, Parameters, Workload, best_peer, callgrind, domain, flame};
 use crate::contest::{Case, Looks, Work};
 use crate::machine::Machine;
@@ -70,6 +71,71 @@ impl Args {
         looks_otherwise || cases || self.ops.is_some() || !self.set.is_empty()
     }
 
+    /// What is to be run; `None` for `all`.
+    fn entry(&self) -> anyhow::Result<Option<Entry>> {
+        let name = self.name.as_deref().context("which one? `hectare bench --list` tells")?;
+        if name == "all" {
+            anyhow::ensure!(
+                !self.changes_the_workload(),
+                "`bench all` runs every workload with its own parameters; give a name to change them"
+            );
+            return Ok(None);
+        }
+        anyhow::ensure!(
+            self.only.is_empty() && !self.with_traces && self.from.is_empty(),
+            "--only, --with-traces and --from are of `hectare bench all`"
+        );
+        let entry = bench::find(name)?;
+        match entry {
+            Entry::Study(_) => anyhow::ensure!(
+                !self.contest.is_changed() && !self.changes_the_workload(),
+                "`{name}` has subjects and options of its own: `hectare bench {name} -- --help`"
+            ),
+            Entry::Workload(_) => anyhow::ensure!(
+                self.study.is_empty(),
+                "`{name}` takes no arguments after `--`; its parameters are given by --set"
+            ),
+        }
+        Ok(Some(entry))
+    }
+
+    /// The parameters of every case of a workload, as far as it can have them.
+    fn cases_of(&self, workload: &dyn Workload) -> anyhow::Result<Vec<Parameters>> {
+        let name = workload.name();
+        let mut parameters = workload.defaults();
+        parameters.ops = self.ops.map_or(parameters.ops, NonZeroU64::get);
+        let mut given = Vec::new();
+        for setting in &self.set {
+            let Some((key, value)) = setting.split_once('=') else {
+                bail!("--set `{setting}`: write it as NAME=VALUE");
+            };
+            anyhow::ensure!(!given.contains(&key), "--set {key}: it is given twice");
+            given.push(key);
+            let known: Vec<_> = parameters.more.keys().cloned().collect();
+            match key {
+                "seed" => {
+                    anyhow::ensure!(
+                        self.seeds.is_none(),
+                        "--set {setting}: --seeds gives the seeds"
+                    );
+                    parameters.seed = value.parse().map_err(|_| {
+                        anyhow!("--set {setting}: seed of {name} can be {}", domain::SEED)
+                    })?;
+                }
+                _ => {
+                    let slot = parameters.more.get_mut(key).with_context(|| {
+                        format!("`{name}` has no parameter `{key}`; it has: {}", known.join(", "))
+                    })?;
+                    value.clone_into(slot);
+                }
+            }
+        }
+        let cases = self.cases(&parameters)?;
+        let memory_bytes = Machine::probe().memory_bytes;
+        cases.iter().try_for_each(|case| domain::check(workload, case, memory_bytes))?;
+        Ok(cases)
+    }
+
     /// The parameters of every case: each seed with each number of threads.
     fn cases(&self, parameters: &Parameters) -> anyhow::Result<Vec<Parameters>> {
         let mut threads: Vec<usize> = self.threads.iter().map(|number| number.get()).collect();
@@ -89,73 +155,23 @@ impl Args {
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.list {
+        anyhow::ensure!(
+            args.name.is_none(),
+            Exit::misused("--list explains all: leave the name away")
+        );
         list();
         return Ok(());
     }
-    let name = args.name.as_deref().context("which one? `hectare bench --list` tells")?;
-    if name == "all" {
-        anyhow::ensure!(
-            !args.changes_the_workload(),
-            "`bench all` runs every workload with its own parameters; give a name to change them"
-        );
-        return all(&args);
-    }
-    anyhow::ensure!(
-        args.only.is_empty() && !args.with_traces && args.from.is_empty(),
-        "--only, --with-traces and --from are of `hectare bench all`"
-    );
-    match bench::find(name)? {
-        Entry::Study(study) => {
-            anyhow::ensure!(
-                !args.contest.is_changed() && !args.changes_the_workload(),
-                "`{name}` has subjects and options of its own: `hectare bench {name} -- --help`"
-            );
-            args.contest.outputs.deliver(&study.run(&args.study)?)
-        }
-        Entry::Workload(workload) => {
-            anyhow::ensure!(
-                args.study.is_empty(),
-                "`{name}` takes no arguments after `--`; its parameters are given by --set"
-            );
-            let mut parameters = workload.defaults();
-            parameters.ops = args.ops.map_or(parameters.ops, NonZeroU64::get);
-            let mut given = Vec::new();
-            for setting in &args.set {
-                let Some((key, value)) = setting.split_once('=') else {
-                    bail!("--set `{setting}`: write it as NAME=VALUE");
-                };
-                anyhow::ensure!(!given.contains(&key), "--set {key}: it is given twice");
-                given.push(key);
-                let known: Vec<_> = parameters.more.keys().cloned().collect();
-                match key {
-                    "seed" => {
-                        anyhow::ensure!(
-                            args.seeds.is_none(),
-                            "--set {setting}: --seeds gives the seeds"
-                        );
-                        parameters.seed = value.parse().map_err(|_| {
-                            anyhow!("--set {setting}: seed of {name} can be {}", domain::SEED)
-                        })?;
-                    }
-                    _ => {
-                        let slot = parameters.more.get_mut(key).with_context(|| {
-                            format!(
-                                "`{name}` has no parameter `{key}`; it has: {}",
-                                known.join(", ")
-                            )
-                        })?;
-                        value.clone_into(slot);
-                    }
-                }
-            }
-            let cases = args.cases(&parameters)?;
-            let memory_bytes = Machine::probe().memory_bytes;
-            for parameters in &cases {
-                domain::check(workload, parameters, memory_bytes)?;
-            }
+    let entry = args.entry().or_misused()?;
+    let name = args.name.as_deref().unwrap_or_default();
+    match entry {
+        None => all(&args),
+        Some(Entry::Study(study)) => args.contest.outputs.deliver(&study.run(&args.study)?),
+        Some(Entry::Workload(workload)) => {
+            let cases = args.cases_of(workload).or_misused()?;
             if args.callgrind || args.flame.is_some() {
-                let [parameters] = &cases[..] else { bail!(ONE_RUN) };
-                anyhow::ensure!(!args.contest.is_contest(), ONE_RUN);
+                let [parameters] = &cases[..] else { bail!(Exit::misused(ONE_RUN)) };
+                anyhow::ensure!(!args.contest.is_contest(), Exit::misused(ONE_RUN));
                 return match &args.flame {
                     Some(folder) => flame(&args, name, parameters, folder),
                     None => count(&args, name, parameters),
@@ -225,9 +241,15 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
         !args.contest.outputs.are_asked_for(),
         "--flame draws graphs and makes no record: --json, --csv, --markdown and --report would do nothing"
     );
-    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    for subject in args.contest.chosen()? {
-        println!("{}", flame::draw(name, parameters, &subject, folder)?.display());
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("--flame {}: it must be a folder", folder.display()))
+        .or_misused()?;
+    let subjects = args.contest.chosen()?;
+    let places = subjects.iter().map(|subject| flame::place_in(folder, name, subject));
+    let places: Vec<PathBuf> = places.collect::<anyhow::Result<_>>().or_misused()?;
+    for (subject, path) in subjects.iter().zip(&places) {
+        flame::draw(name, parameters, subject, path)?;
+        println!("{}", path.display());
     }
     Ok(())
 }

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 use hectare_buddy::{MAX_ORDER, Order};
 
+use super::{Exit, OrMisused};
 use crate::output::place::{self, Kind};
 use crate::output::{self, export};
 use crate::report::Report;
@@ -97,21 +98,23 @@ impl Common {
 
 /// An order from the command line.
 fn order(given: u8) -> anyhow::Result<Order> {
-    Order::new(given).with_context(|| {
-        format!("order {given} is too large: the largest is {MAX_ORDER}, 1 GiB of 4 KiB frames")
-    })
+    Order::new(given)
+        .with_context(|| {
+            format!("order {given} is too large: the largest is {MAX_ORDER}, 1 GiB of 4 KiB frames")
+        })
+        .or_misused()
 }
 
 /// Frames of `blocks` blocks of an order, if that is a sensible number.
 fn frames(blocks: usize, order: Order) -> anyhow::Result<usize> {
     const LARGEST: usize = 1 << 28;
-    ensure!(blocks > 0, "0 blocks were asked for: there must be at least one");
+    ensure!(blocks > 0, Exit::misused("0 blocks were asked for: there must be at least one"));
     match blocks.checked_mul(order.frames()) {
         Some(frames) if frames <= LARGEST => Ok(frames),
-        _ => bail!(
+        _ => bail!(Exit::misused(format!(
             "{blocks} blocks of order {} are more than {LARGEST} frames (1 TiB): give fewer",
             order.get()
-        ),
+        ))),
     }
 }
 

@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 
 use hectare_trace::{Histogram, LivePoint, Summary};
 
+use super::Exit;
 use super::contesting::{ContestArgs, Linked};
 use crate::contest::analysis::ALL_CASES;
 use crate::contest::{Case, Looks, Work};
@@ -39,11 +40,15 @@ pub(crate) struct Args {
 pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     if !args.command.is_empty() {
         if !args.traces.is_empty() {
-            bail!("a program and --trace are given: one of them is measured at a time");
+            bail!(Exit::misused(
+                "a program and --trace are given: one of them is measured at a time"
+            ));
         }
         ensure!(
             args.mode == Mode::Speed && args.touch == Touch::Page,
-            "--mode and --touch are of replays: a program goes and writes as it does"
+            Exit::misused(
+                "--mode and --touch are of replays: a program goes and writes as it does"
+            )
         );
         args.contest.linked = Linked::of(&args.command[0]);
         return args.contest.hold("compare", vec![program_case(&args.command)?], Looks::default());

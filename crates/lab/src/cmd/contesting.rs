@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::Exit;
+use super::{Exit, OrMisused};
 use crate::contest::analysis::Analysis;
 use crate::contest::assertion::{self, Claim, Decision};
-use crate::contest::{Case, Contest, LEAST_ROUNDS, Looks, Results, Rounds, Work};
+use crate::contest::{Case, Contest, LEAST_ROUNDS, Looks, Results, Rounds, SAMPLE_EVERY, Work};
 use crate::environment::{self, Control};
 use crate::output::Outputs;
 use crate::report::{Report, Row};
@@ -24,6 +24,9 @@ const REFERENCE: &str = "system";
 /// Time for the rounds where none is given, s.
 const SECONDS: u64 = 110;
 
+/// Ten years: longer than anybody measures, and no sum of it overflows.
+const LONGEST_S: u64 = 10 * 366 * 24 * 3600;
+
 /// Arguments of every verb that holds a contest.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ContestArgs {
@@ -34,10 +37,12 @@ pub(crate) struct ContestArgs {
     #[arg(long, value_name = "NAME", default_value = REFERENCE)]
     pub(crate) reference: String,
     /// Complete rounds [default: as many as fit into --seconds, at least 3, and 5 with --assert]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true,
+        value_parser = within(1_u16, 1000))]
     pub(crate) rounds: Option<u16>,
     /// Time to spend on rounds, s
-    #[arg(long, value_name = "S", default_value_t = SECONDS)]
+    #[arg(long, value_name = "S", default_value_t = SECONDS, allow_negative_numbers = true,
+        value_parser = within(0_u64, LONGEST_S))]
     pub(crate) seconds: u64,
     /// Claim to be decided, like 'rss(hectare) < 0.9*rss(system)'; exit code 3 when it fails, 4
     /// when the noise is larger than the margin or there are fewer than 5 rounds. Can be given
@@ -132,7 +137,7 @@ impl ContestArgs {
     /// When one is unknown, or cannot be preloaded from where it lies.
     pub(crate) fn chosen(&self) -> anyhow::Result<Vec<Subject>> {
         match &self.allocators {
-            Some(list) => Subject::parse_list(list),
+            Some(list) => Subject::parse_list(list).or_misused(),
             None => {
                 let found = subject::found();
                 found.iter().try_for_each(Subject::check_path)?;
@@ -147,7 +152,7 @@ impl ContestArgs {
         let named = subjects.iter().find(|subject| subject.name == self.reference);
         let reference = match named {
             Some(reference) => reference.clone(),
-            None => Subject::parse(&self.reference).context("the reference")?,
+            None => Subject::parse(&self.reference).context("the reference").or_misused()?,
         };
         Ok((subjects, reference))
     }
@@ -211,13 +216,14 @@ impl ContestArgs {
             warm_memory: self.warm_memory,
         };
         for claim in &self.claims {
-            claim.check(&contest)?;
+            claim.check(&contest).or_misused()?;
         }
         environment::restore(false)?.iter().for_each(|note| eprintln!("{note}"));
         runner::set_surroundings(runner::Surroundings {
             pin: self.pin.clone(),
             no_aslr: self.no_aslr,
-        })?;
+        })
+        .or_misused()?;
         let control = if self.control { Some(Control::take(false)?) } else { None };
         let measured = contest.run();
         let control_notes = control.map(|control| control.notes.clone()).unwrap_or_default();
@@ -252,7 +258,11 @@ impl ContestArgs {
         let mut verdicts = Vec::new();
         for claim in &self.claims {
             let Some((decision, ratio)) = claim.decide(&contest, &analysis)? else {
-                report.notes.push(format!("`{claim}` is UNDECIDED: nothing was measured for it"));
+                report.notes.push(format!(
+                    "`{claim}` is UNDECIDED: nothing was measured for it (what ends within {} ms is not \
+                     looked at while it runs)",
+                    SAMPLE_EVERY.as_millis()
+                ));
                 verdicts.push(Decision::Undecided);
                 continue;
             };

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 /// |---|---|
 /// | 0 | done; every `--assert` holds |
 /// | 1 | could not be done (the message says why) |
-/// | 2 | wrong arguments (from the argument parser) |
+/// | 2 | wrong arguments: the parser's errors, and what only shows when they are put together |
 /// | 3 | measured, but an `--assert` does not hold |
 /// | 4 | measured, but an `--assert` cannot be decided at this noise |
 /// | 5 | measured, but the program failed under some allocator |
@@ -45,6 +45,25 @@ impl fmt::Display for Exit {
 }
 
 impl std::error::Error for Exit {}
+
+impl Exit {
+    /// Wrong arguments.
+    pub(crate) fn misused(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into() }
+    }
+}
+
+/// Makes an error one of wrong arguments.
+pub(crate) trait OrMisused {
+    /// The same, with the exit code for that.
+    fn or_misused(self) -> Self;
+}
+
+impl<T> OrMisused for anyhow::Result<T> {
+    fn or_misused(self) -> Self {
+        self.map_err(|error| Exit::misused(format!("{error:#}")).into())
+    }
+}
 
 /// Prints the error with its causes and gives the exit code it asks for.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
