@@ -31,7 +31,11 @@ pub(crate) fn csv(report: &Report) -> String {
             match row.figures.get(*column) {
                 None | Some(Value::Null | Value::Array(_) | Value::Object(_)) => {}
                 Some(Value::String(word)) => text.push_str(&quoted(word)),
-                Some(value) => text.push_str(&value.to_string()),
+                // A whole number is one in every form.
+                Some(value) => {
+                    let number = value.to_string();
+                    text.push_str(number.strip_suffix(".0").unwrap_or(&number));
+                }
             }
         }
         text.push('\n');
