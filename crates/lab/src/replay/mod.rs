@@ -99,8 +99,9 @@ impl Ideal {
 /// When the trace cannot be read, part of it is damaged, or it allocates nothing.
 pub(crate) fn summary(path: &Path) -> anyhow::Result<Summary> {
     let trace = open(path)?;
-    let summary = Summary::of(&trace)?;
-    trace.check().with_context(|| path.display().to_string())?;
+    let named = || path.display().to_string();
+    let summary = Summary::of(&trace).with_context(named)?;
+    trace.check().with_context(named)?;
     ensure!(
         summary.objects > 0,
         "{} holds no allocation: there is nothing to replay",
@@ -135,7 +136,9 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
     let mut memory = Memory::default();
     let (mut segments, mut lanes) = (0_u64, 0);
 
-    while let Some(segment) = planner.segment(most_ops)? {
+    while let Some(segment) =
+        planner.segment(most_ops).with_context(|| path.display().to_string())?
+    {
         if segments == 0 && segment.ops < most_ops {
             // The whole trace has been read: refuse a damaged one before anything is measured.
             trace.check().with_context(|| path.display().to_string())?;
