@@ -74,7 +74,7 @@ impl Dimension {
         match self {
             Self::Time => "ns, us, ms or s",
             Self::Memory => "B, KiB, MiB or GiB",
-            Self::Count => "no unit",
+            Self::Count => "numbers alone",
         }
     }
 }
@@ -112,10 +112,7 @@ impl FromStr for Claim {
                 if dimension.is_some_and(|unit| unit != Dimension::of(*metric)) =>
             {
                 let units = Dimension::of(*metric).units();
-                bail!(
-                    "`{text}`: a figure of {} is compared with a number with {units}",
-                    metric.name()
-                )
+                bail!("`{text}`: {} is told in {units}", metric.name())
             }
             (Side::Figure { metric: a, .. }, Side::Figure { metric: b, .. }) if a != b => {
                 bail!("`{text}` compares {} with {}", a.name(), b.name())
@@ -328,9 +325,9 @@ mod tests {
             ("rss(hectare)", "compares nothing"),
             ("1 < 2", "names no allocator"),
             ("time(a) < rss(b)", "compares time with memory"),
-            ("time(a) < 100MiB", "a number with ns, us, ms or s"),
-            ("5 > peak(a)", "a number with B, KiB, MiB or GiB"),
-            ("faults(a) < 3ms", "a number with no unit"),
+            ("time(a) < 100MiB", "time is told in ns, us, ms or s"),
+            ("5ms > peak(a)", "peak is told in B, KiB, MiB or GiB"),
+            ("faults(a) < 3ms", "faults is told in numbers alone"),
             ("speed(a) < 1", "`speed` is no figure"),
             ("time(a < 1", "closing parenthesis"),
             ("time() < 1", "allocator is missing"),
