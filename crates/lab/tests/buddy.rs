@@ -184,7 +184,7 @@ fn a_heaps_requests_are_served_by_every_candidate() {
 fn a_page_and_a_plot_are_written() {
     let (page, plot) = (temporary("page.html"), temporary("plot.svg"));
     let growth = ["growth", "-b", "128", "-d", "bitset", "--report"];
-    for (file, begin) in [(&page, "<!doctype html>"), (&plot, "<svg")] {
+    for (file, begin) in [(&page, "<!doctype html>"), (&plot, "<!-- made by hectare -->\n<svg")] {
         let mut arguments = growth.to_vec();
         arguments.push(file.to_str().unwrap());
         text(&arguments);

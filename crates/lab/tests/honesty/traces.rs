@@ -209,7 +209,10 @@ fn a_name_of_a_trace_breaks_neither_a_table_nor_the_terminal() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("\nt|\\u{1b}[31m\\n<b> — Ideal"), "{told}");
     let text = std::fs::read_to_string(&markdown).unwrap();
-    assert!(text.starts_with("### t\\|\\\\u{1b}[31m\\\\n\\<b> — Ideal"), "{text}");
+    assert!(
+        text.starts_with("<!-- made by hectare -->\n### t\\|\\\\u{1b}[31m\\\\n\\<b> — Ideal"),
+        "{text}"
+    );
     let told = String::from_utf8_lossy(&hectare(&["info", &trace]).stdout).into_owned();
     let first = told.lines().next().unwrap();
     assert!(first.ends_with("t|\\u{1b}[31m\\n<b>.hxt"), "{told}");
