@@ -136,7 +136,7 @@ fn what_a_program_started_ends_with_it_when_it_is_ended_early() {
 fn a_contest_interrupted_in_its_first_round_leaves_an_earlier_record() {
     let folder = Folder::new("first-round");
     let (json, word) = (folder.at("a.json"), folder.at("word"));
-    let earlier = "{\"schema\": 1}";
+    let earlier = "{\"schema\": 1, \"verb\": \"compare\"}";
     std::fs::write(&json, earlier).unwrap();
     let script = format!("touch {word}; exec sleep 30");
     let child = Command::new(HECTARE)
