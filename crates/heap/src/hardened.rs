@@ -35,6 +35,7 @@ use crate::class::{ClassId, MIN_ALIGN, STATES};
 use crate::heap::{Heap, MAX_SEALED, Place};
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject};
+use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 
 /// Larger requests take pages of their own.
@@ -209,7 +210,7 @@ impl<S: System> Hardened<S> {
         let Some(start) = NonNull::new(object) else { return };
         let place = heap.place_of(start).unwrap_or_else(|cause| heap.misuse("free", object, cause));
         if let Some((bytes, align)) = claim
-            && !self.fits(heap, place, bytes, align)
+            && !self.fits(heap, start, place, bytes, align)
         {
             heap.misuse("free", object, Misuse::WrongSize);
         }
@@ -272,21 +273,32 @@ impl<S: System> Hardened<S> {
         object
     }
 
-    /// Whether an object in `place` can have been asked for as `bytes`, aligned to `align`.
-    fn fits(&self, heap: &Heap<S>, place: Place, bytes: usize, align: usize) -> bool {
+    /// Whether an object at `start`, in `place`, can have been asked for as `bytes`, aligned to `align`.
+    fn fits(
+        &self,
+        heap: &Heap<S>,
+        start: NonNull<u8>,
+        place: Place,
+        bytes: usize,
+        align: usize,
+    ) -> bool {
         let with_page = bytes.saturating_add(self.sealed_bytes(heap));
+        let least = with_page.next_multiple_of(heap.source().page_bytes());
         match (place, slot_class(bytes, align)) {
             (Place::Small(class), Some(claimed)) => class == claimed,
-            // A run may have been kept from a request for more.
             (Place::Run { frames }, None) => {
-                let least = heap.frames_for(with_page);
-                (least..=least + least / 4).contains(&frames)
+                heap.may_be_run_for(start, frames, with_page, align)
+                    || self.may_be_older(least, frames * FRAME_BYTES)
             }
-            (Place::Huge { bytes }, None) => {
-                bytes == with_page.next_multiple_of(heap.source().page_bytes())
-            }
+            (Place::Huge { bytes }, None) => bytes == least || self.may_be_older(least, bytes),
             _ => false,
         }
+    }
+
+    /// Whether a large object of `bytes` may be from before this front, which resizes none in place, and have
+    /// been left by a request for `least` as long as it was: an eighth of it, at most, is too much.
+    fn may_be_older(&self, least: usize, bytes: usize) -> bool {
+        !self.seals_large.load(Relaxed) && (least..=least + least / 7).contains(&bytes)
     }
 
     /// Seals a large object, and lets the oldest out of the quarantine.

@@ -77,6 +77,15 @@ pub(crate) fn stepped(length: usize) -> Option<usize> {
     stack_for(length).map(|stack| usize::from(STACK_FRAMES[stack % STACKS]))
 }
 
+/// Whether a run of `frames` frames may serve a request for `length` of them, one of [`stepped`]'s: [`RunCache::pop`]
+/// hands out as long ones as `near` says.
+pub(crate) fn serves(length: usize, frames: usize, near: Near) -> bool {
+    let (Some(least), Some(stack)) = (stack_for(length), stack_for(frames)) else { return false };
+    let longer = stack.checked_sub(least).filter(|&longer| longer < STACKS);
+    usize::from(STACK_FRAMES[stack % STACKS]) == frames
+        && longer.is_some_and(|longer| near.0 >> longer & 1 == 1)
+}
+
 impl<const DEPTH: usize> RunCache<DEPTH> {
     pub(crate) const fn new() -> Self {
         Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; STACKS], filled: 0, frames: 0 }
@@ -184,6 +193,19 @@ mod tests {
         };
         let twice = |n| stepped(n).map(|stepped| (2 * stepped).min(MAX_KEPT_FRAMES));
         assert!((8..=MAX_KEPT_FRAMES).all(|n| longest(n) == twice(n)));
+    }
+
+    #[test]
+    fn tells_what_it_may_hand_out() {
+        for near in [Near::USUAL, Near::WIDE] {
+            for length in (1..=MAX_KEPT_FRAMES).filter_map(stepped) {
+                for frames in 1..=MAX_KEPT_FRAMES + 1 {
+                    let mut cache = RunCache::<4>::new();
+                    let handed_out = cache.push(0, frames) && cache.pop(length, near).is_some();
+                    assert_eq!(serves(length, frames, near), handed_out, "{frames} for {length}");
+                }
+            }
+        }
     }
 
     #[test]

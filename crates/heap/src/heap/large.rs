@@ -9,7 +9,7 @@ use super::Heap;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, Wanted};
-use crate::run_cache::{MAX_KEPT_FRAMES, stepped};
+use crate::run_cache::{MAX_KEPT_FRAMES, serves, stepped};
 use crate::seat::Seat;
 
 /// From how many bytes on a run that grows moves its pages to a huge block instead of being copied, and a huge
@@ -82,6 +82,22 @@ impl<S: System> Heap<S> {
         let page = self.source().page_bytes().max(FRAME_BYTES);
         let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
         align_up(stepped(frames).unwrap_or(frames), page / FRAME_BYTES)
+    }
+
+    /// Whether the run at `start`, of `frames` frames and never resized, may have been taken for `bytes`
+    /// aligned to `align`.
+    pub(crate) fn may_be_run_for(
+        &self,
+        start: NonNull<u8>,
+        frames: usize,
+        bytes: usize,
+        align: usize,
+    ) -> bool {
+        let least = self.frames_for(bytes);
+        // Aligned further than to its page it was no kept one.
+        let is_kept_kind = align <= self.source().page_bytes().max(FRAME_BYTES);
+        let near = self.backend.find(start.addr().get()).map(|(view, _)| view.widest_near());
+        frames == least || is_kept_kind && near.is_some_and(|near| serves(least, frames, near))
     }
 
     /// How many bytes to take for a run of `old_bytes` that is to hold `bytes` elsewhere.

@@ -26,6 +26,7 @@ pub(crate) struct RegionView {
     pub(super) run_lengths: AtomicPtr<AtomicU32>,
     near: AtomicU64,
     bare_pages: AtomicBool,
+    was_wide: AtomicBool,
 }
 
 impl RegionView {
@@ -39,6 +40,7 @@ impl RegionView {
             run_lengths: AtomicPtr::new(core::ptr::null_mut()),
             near: AtomicU64::new(0),
             bare_pages: AtomicBool::new(false),
+            was_wide: AtomicBool::new(false),
         }
     }
 
@@ -50,6 +52,14 @@ impl RegionView {
 
     pub(super) fn set_near(&self, near: Near) {
         self.near.store(near.0, Relaxed);
+        if near == Near::WIDE {
+            self.was_wide.store(true, Relaxed);
+        }
+    }
+
+    /// How long they may ever have been.
+    pub(crate) fn widest_near(&self) -> Near {
+        if self.was_wide.load(Relaxed) { Near::WIDE } else { Near::USUAL }
     }
 
     /// Whether objects that have pages of their own are likely to leave most of these untouched.

@@ -30,6 +30,7 @@ const PROPERTIES: &[&str] = &[
     "is_quarantined",
     "is_random",
     "is_sound_with_sizes",
+    "is_sound_with_kept_sizes",
     "is_frugal_with_mappings",
     "is_sound_as_it_shrinks",
     "is_sound",
