@@ -3,18 +3,29 @@
 //! The heap gives memory back in the calls that free it, so a program that frees much and then
 //! sleeps keeps what was left in the end. This thread looks after that. It is never there unless
 //! it was asked for: a process with one thread may do what one with two may not (`unshare`).
+//!
+//! A process ends when its last thread does, and to the C library this thread is one: so it looks once a second
+//! whether it is left alone, and if so ends as any thread, by which the C library calls `exit`. It can be
+//! alone only where the process's first thread has ended, which stays as a zombie. (So while the process goes
+//! on, it has two threads, and `fork::is_alone` never says otherwise.) Two calls tell it, by paths and not by
+//! descriptors, since a program may close all that it does not know.
 
 use core::ffi::c_void;
 use core::ptr;
 
 use crate::HEAP;
+use crate::life::config;
 use crate::line::Line;
 
 /// How long it sleeps.
 const PERIOD_NS: i64 = 100_000_000;
 
-/// All that it calls is shallow.
-const STACK_BYTES: usize = 128 << 10;
+/// How often it sleeps until it looks whether it is alone.
+const PERIODS_BETWEEN_LOOKS: u32 = 10;
+
+/// All that it calls is shallow, but for what the program has entered for its end, where that is here. What is not touched
+/// costs nothing.
+const STACK_BYTES: usize = 1 << 20;
 
 /// Starts it; in a forked child, which has no thread but its own, once more. A refusal is told in
 /// one line, and the program runs without.
@@ -35,9 +46,13 @@ pub(crate) fn start() {
     unsafe { libc::sigfillset(&raw mut all) };
     // SAFETY: two valid sets.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    // SAFETY: valid places; `look_after` needs no argument and may run at any time.
+    // The signals that were blocked, by the kernel's one word of bits, which no thread need free.
+    // SAFETY: the set's first word.
+    let blocked = unsafe { (&raw const before).cast::<usize>().read() };
+    let argument = ptr::without_provenance_mut(blocked);
+    // SAFETY: valid places; `look_after` takes its argument for a number and may run at any time.
     let status = unsafe {
-        libc::pthread_create(&raw mut thread, &raw const attributes, look_after, ptr::null_mut())
+        libc::pthread_create(&raw mut thread, &raw const attributes, look_after, argument)
     };
     // SAFETY: the set that was there before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
@@ -50,13 +65,59 @@ pub(crate) fn start() {
     }
 }
 
-extern "C" fn look_after(_: *mut c_void) -> *mut c_void {
+extern "C" fn look_after(blocked: *mut c_void) -> *mut c_void {
     // SAFETY: names this thread, by a text that ends in 0.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"hectare".as_ptr()) };
     let period = libc::timespec { tv_sec: 0, tv_nsec: PERIOD_NS };
+    let mut periods_left = PERIODS_BETWEEN_LOOKS;
     loop {
         // SAFETY: a valid period; what is left of it is not asked for.
         unsafe { libc::nanosleep(&raw const period, ptr::null_mut()) };
         HEAP.tend();
+        periods_left -= 1;
+        if periods_left == 0 {
+            periods_left = PERIODS_BETWEEN_LOOKS;
+            if is_left_alone() {
+                break;
+            }
+        }
     }
+    // What runs at the program's end can be ended by signals, as far as it could when it began.
+    // SAFETY: zeroed, a set without signals.
+    let mut mask = unsafe { core::mem::zeroed::<libc::sigset_t>() };
+    // SAFETY: the set's first word.
+    unsafe { (&raw mut mask).cast::<usize>().write(blocked.addr()) };
+    // SAFETY: a valid set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut()) };
+    ptr::null_mut()
+}
+
+/// Whether nothing is left of the process but this thread and its first one, ended. No, where `/proc` does not tell, or
+/// where a filter may kill for the question.
+fn is_left_alone() -> bool {
+    !config().sandbox && threads() == Some(2) && has_first_thread_ended()
+}
+
+/// How many threads the process has, ended first ones among them: a folder has two links, and this one more for each.
+fn threads() -> Option<usize> {
+    // SAFETY: zeroed, it is a value of its type.
+    let mut stat = unsafe { core::mem::zeroed::<libc::stat>() };
+    let (path, place) = (c"/proc/self/task".as_ptr(), &raw mut stat);
+    // Called by its number: the C library has had it under this name since 2.33 only.
+    // SAFETY: a text that ends in 0, and a place for the answer.
+    let status = unsafe { libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, place, 0) };
+    let links = usize::try_from(stat.st_nlink).ok().filter(|_| status == 0)?;
+    links.checked_sub(2)
+}
+
+/// Whether the thread that the process is named after has no program any more.
+fn has_first_thread_ended() -> bool {
+    let mut path = [0_u8; 8];
+    // SAFETY: a text that ends in 0, and a place for as much of the answer as it has room for.
+    let bytes =
+        unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
+    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    bytes < 0 && unsafe { *errno } == libc::ENOENT
 }

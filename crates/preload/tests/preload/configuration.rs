@@ -2,11 +2,13 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::harness::{
-    Ended, Outcome, Suite, compile, ensure, library, plain, preloaded, program, run, scratch,
+    Ended, Outcome, Suite, compile, ensure, library, plain, preloaded, program, run, run_for,
+    scratch,
 };
 
 /// Somebody who is not root: a program that is set-uid to them is a secure one when root runs it.
@@ -43,6 +45,14 @@ pub(crate) fn add(suite: &mut Suite) {
     });
     suite.test_with("configuration::background", &["cc"], || background(&[]));
     suite.test_with("configuration::background_in_a_child", &["cc"], || background(&["child"]));
+    for (case, printed) in [
+        ("main_thread_ends", "ended\n"),
+        ("others_go_on", "worked\nended\n"),
+        ("childs_thread_ends", "ended\nended\n"),
+    ] {
+        let name = format!("configuration::background_when_{case}");
+        suite.test_with(name, &["cc"], move || last_thread(case, printed));
+    }
     suite.test_with("configuration::stats_json", &["cc"], stats_json);
     suite.test_with("configuration::stats_json_of_forked_processes", &["cc"], json_of_forks);
     suite.test_with("configuration::names_survive_a_title", &["cc"], names_survive_a_title);
@@ -71,6 +81,14 @@ fn background(arguments: &[&str]) -> Outcome {
     ensure(with >= 3500 && without < 1000, || {
         format!("shrunk by {with} KiB with the thread, by {without} without")
     })
+}
+
+/// A process ends when all of its threads have but the one in the background.
+fn last_thread(case: &str, printed: &str) -> Outcome {
+    let mut command = preloaded(program("last_thread.c")?);
+    command.arg(case).env("HECTARE_CONF", "background:true");
+    let ended = run_for(&mut command, Duration::from_secs(15))?.well()?;
+    ensure(ended.stdout == printed, || ended.describe("not as it should be"))
 }
 
 fn configured(text: &str, arguments: &[&str]) -> Result<Ended, String> {
