@@ -4,11 +4,12 @@
 mod blocks;
 mod keeping;
 mod metadata;
+mod shut;
 mod slabs;
 mod stats;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hectare_base::align::{align_down, align_up};
 use hectare_base::sync::{Lock, LockGuard};
@@ -62,6 +63,8 @@ pub(crate) struct Backend<S: System> {
     /// Frames in slabs; and of these, those that hold no memory: never touched, or given back.
     slab_frames: AtomicUsize,
     bare_frames: AtomicUsize,
+    /// Whether a region has frames that are shut (`region/shut.rs`).
+    has_shut: AtomicBool,
     /// How many that were given back have objects again since the last scavenge.
     returned_frames: AtomicUsize,
     /// From how many bytes on objects are huge; 0 stands for [`MIN_HUGE_BYTES`].
@@ -115,6 +118,7 @@ impl<S: System> Backend<S> {
             emptying_limit_bytes: AtomicUsize::new(0),
             slab_frames: AtomicUsize::new(0),
             bare_frames: AtomicUsize::new(0),
+            has_shut: AtomicBool::new(false),
             returned_frames: AtomicUsize::new(0),
             min_huge_bytes: AtomicUsize::new(0),
             opener: Lock::new(()),

@@ -256,6 +256,7 @@ impl<S: System> Hardened<S> {
     fn get_large(&self, heap: &Heap<S>, bytes: usize, align: usize) -> *mut u8 {
         let page = self.sealed_bytes(heap);
         let Some(with_page) = bytes.checked_add(page) else { return core::ptr::null_mut() };
+        heap.backend.reopen();
         // As if zeros were asked for: what comes out of the quarantine reads as zero, which says nothing
         // of what the program fills, and pages that are sealed by turns are no huge pages.
         // SAFETY: no seat is anybody's.
@@ -339,6 +340,8 @@ impl<S: System> Hardened<S> {
         while large.bytes > 0 {
             large.let_oldest_out(heap);
         }
+        drop(large);
+        heap.backend.reopen();
     }
 
     /// How many bytes the object at `object` has.
@@ -388,12 +391,17 @@ fn slot_class(bytes: usize, align: usize) -> Option<ClassId> {
 /// Gives a sealed large object to the heap.
 fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
     let Some(start) = NonNull::new(core::ptr::with_exposed_provenance_mut(start)) else { return };
-    // What the system will not open again is lost, but to nobody's harm.
-    // SAFETY: the pages of a large object that was sealed whole, or was to be.
-    if unsafe { heap.source().commit(start, bytes) }.is_ok() {
-        // SAFETY: no thread's cache is asked for, and its owner has given the object up.
-        unsafe { heap.free_slow(Seat::None, start.as_ptr()) };
+    let is_run = heap.backend.run_length(start).is_some();
+    // What goes back to the system needs not be opened.
+    if !is_run && heap.backend.huge.lock().put_sealed(start, heap.source()).is_some() {
+        return;
     }
+    // SAFETY: the pages of a large object that was sealed whole, or was to be.
+    if unsafe { heap.source().commit(start, bytes) }.is_err() {
+        return heap.backend.shut_run(start);
+    }
+    // SAFETY: no thread's cache is asked for, and its owner has given the object up.
+    unsafe { heap.free_slow(Seat::None, start.as_ptr()) };
 }
 
 impl Large {
@@ -407,5 +415,46 @@ impl Large {
                 return put_large(heap, start, bytes);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    use hectare_pages::{Failing, Os};
+
+    use super::*;
+
+    const REGION_BYTES: usize = 64 << 20;
+
+    #[test]
+    fn what_cannot_be_opened_serves_later() {
+        let heap = Box::new(Heap::new(Failing::new(Os), REGION_BYTES));
+        let front = Box::new(Hardened::new());
+        front.begin(&heap);
+        let took = |refuse: bool| {
+            let objects: Vec<_> = [100, 1000, 5000, 9000, 40_000, 200_000, 3 << 20, 40 << 20]
+                .into_iter()
+                .flat_map(|bytes| core::iter::repeat_n(bytes, if bytes < 10_000 { 200 } else { 5 }))
+                .map(|bytes| front.malloc(&heap, bytes, MIN_ALIGN))
+                .collect();
+            assert!(objects.iter().all(|object| !object.is_null()));
+            heap.source().refuse_all(refuse);
+            objects.into_iter().for_each(|object| front.free(&heap, object, None));
+            front.release(&heap);
+            heap.validate();
+            let stats = heap.stats();
+            assert_eq!((stats.run_bytes, stats.huge_bytes), (0, 0));
+            heap.source().refuse_all(false);
+            stats.committed_bytes
+        };
+        let once = took(true);
+        assert!(heap.backend.has_shut());
+        assert_eq!((took(false), took(true), took(false)), (once, once, once), "nothing is lost");
+        assert!(!heap.backend.has_shut());
     }
 }

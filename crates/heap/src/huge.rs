@@ -181,14 +181,25 @@ impl Huge {
     /// Takes back the block that begins at `start`; `None` if none does.
     #[inline(never)]
     pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl System) -> Option<()> {
-        let block = self.remove(self.index_of(start)?);
-        self.gone[self.next_gone % REMEMBERED] = start.addr().get();
-        self.next_gone = self.next_gone.wrapping_add(1);
+        let block = self.take_back(start)?;
         self.age(source);
         if let Some(block) = self.kept.put(block) {
             release(block, source);
         }
         Some(())
+    }
+
+    /// As [`put`](Self::put), for a block whose pages are sealed: it goes back to the system.
+    pub(crate) fn put_sealed(&mut self, start: NonNull<u8>, source: &impl System) -> Option<()> {
+        release(self.take_back(start)?, source);
+        Some(())
+    }
+
+    fn take_back(&mut self, start: NonNull<u8>) -> Option<Block> {
+        let block = self.remove(self.index_of(start)?);
+        self.gone[self.next_gone % REMEMBERED] = start.addr().get();
+        self.next_gone = self.next_gone.wrapping_add(1);
+        Some(block)
     }
 
     /// Makes the block at `start` `bytes` long, moving it if need be. `None`, and nothing has

@@ -80,6 +80,7 @@ impl Process {
         self.inside(|| {
             // SAFETY: the thread's own cache.
             unsafe { self.heap.release_runs(seat) };
+            self.heap.backend.reopen();
             self.heap.trim(keep_bytes)
         })
     }

@@ -10,8 +10,8 @@
 //!              dirty      frames that are free and still hold memory     ┘ buddy allocators
 //! ```
 //! Invariants
-//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in use: never two of
-//!    these.
+//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or shut, or in use: never two
+//!    of these.
 //! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
 //!    run table and the slabs that describe them.
 //!    A page of those that describes nothing but frames given back was given back with them.
@@ -25,6 +25,7 @@ mod frontier;
 mod going_back;
 mod huge_pages;
 mod opening;
+mod shut;
 mod slab_block;
 mod table;
 #[cfg(test)]
@@ -47,6 +48,7 @@ use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
 use dear::DearBlocks;
 use filling::{Filling, SLAB_LOOK_FRAMES};
 use huge_pages::LONG_FRAMES;
+use shut::Shut;
 pub(crate) use slab_block::Block;
 use table::Table;
 pub(crate) use units::UNIT_FRAMES;
@@ -85,6 +87,7 @@ pub(crate) struct Region {
     clean: Bitset<'static>,
     dirty: DirtyFrames,
     cached: RunCache<CACHED_DEPTH>,
+    shut: Shut,
     page_map: Table,
     run_lengths: Table,
     slabs: Table,

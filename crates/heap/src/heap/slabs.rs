@@ -25,6 +25,7 @@ impl<S: System> Heap<S> {
             self.scavenge();
         }
         self.has_grown.store(true, Relaxed);
+        self.backend.reopen();
         self.backend.get_slab(class, siblings)
     }
 
@@ -56,18 +57,23 @@ impl<S: System> Heap<S> {
             unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };
         }
     }
+
+    /// Opens the last page of an empty slab. Whether the system lets it.
+    #[cold]
+    #[inline(never)]
+    fn unseal_slab(&self, start: NonNull<u8>) -> bool {
+        // SAFETY: the slab's last frame.
+        let last = unsafe { start.add(SLAB_BYTES - FRAME_BYTES) };
+        // SAFETY: as above; the slab was committed as a whole.
+        unsafe { self.source().commit(last, FRAME_BYTES) }.is_ok()
+    }
 }
 
 impl<S: System> SlabSource for Heap<S> {
     fn put_slab(&self, start: NonNull<u8>, bare_frames: usize) {
-        if self.seals_slabs.load(Relaxed) {
-            // SAFETY: the slab's last frame.
-            let last = unsafe { start.add(SLAB_BYTES - FRAME_BYTES) };
-            // SAFETY: as above; the slab was committed as a whole.
-            if unsafe { self.source().commit(last, FRAME_BYTES) }.is_err() {
-                // A slab with a page that nobody may touch is of no use to others.
-                return;
-            }
+        if self.seals_slabs.load(Relaxed) && !self.unseal_slab(start) {
+            // A slab with a page that nobody may touch is of no use to others.
+            return self.backend.shut_slab(start, bare_frames);
         }
         self.backend.put_slab(start, bare_frames);
     }

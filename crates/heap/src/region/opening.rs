@@ -11,6 +11,7 @@ use hectare_pages::{PageSource, SourceError};
 use super::dear::DearBlocks;
 use super::filling::Filling;
 use super::huge_pages::HUGE_PAGES_FROM_BYTES;
+use super::shut::Shut;
 use super::table::Table;
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView};
 use crate::class::SLAB_BYTES;
@@ -95,6 +96,7 @@ impl Region {
             clean,
             dirty: DirtyFrames::new(dirty),
             cached: RunCache::new(),
+            shut: Shut::NOTHING,
             page_map: Table { start: part(0), committed_bytes: 0 },
             run_lengths: Table { start: part(page_map), committed_bytes: 0 },
             slabs: Table { start: part(slabs_at), committed_bytes: 0 },

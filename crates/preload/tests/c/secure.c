@@ -4,6 +4,7 @@
 #include "sound.h"
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 static void *tell(void *p) {
@@ -221,6 +222,37 @@ static void is_sound_as_it_shrinks(void) {
     }
 }
 
+/* How many objects there can be, all of which are freed again. */
+static int fill(size_t bytes) {
+    enum { COUNT = 200000 };
+    static void *objects[COUNT];
+    int count = 0;
+    while (count < COUNT && (objects[count] = malloc(bytes))) memset(objects[count++], 1, bytes);
+    for (int i = 0; i < count; i++) free(objects[i]);
+    return count;
+}
+
+/* To open a page that was sealed counts as memory, so at the limit it is refused: what it belongs to must
+   serve later all the same. */
+static void is_sound_at_its_limit(void) {
+    static const size_t sizes[] = {1000, 31000, 200000};
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    struct rlimit limit = {100 << 20, RLIM_INFINITY};
+    int first[SIZES];
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+    for (int i = 0; i < 10 * SIZES; i++) {
+        int count = fill(sizes[i % SIZES]);
+        if (i < SIZES)
+            CHECK((size_t)(first[i] = count) * sizes[i] > 30 << 20, "%d of %zu", count, sizes[i]);
+        CHECK(count > first[i % SIZES] / 2, "%d, not %d", count, first[i % SIZES]);
+    }
+    CHECK(resident_bytes() < 40 << 20, "%zu", resident_bytes());
+    CHECK(mappings() < 1500, "%zu", mappings());
+    limit.rlim_cur = RLIM_INFINITY;
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+    CHECK(fill(1000) > first[0]);
+}
+
 static void is_sound(void) { run_soundly(20000, 5); }
 
 int main(int argc, char **argv) {
@@ -232,7 +264,8 @@ int main(int argc, char **argv) {
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
         CASE(read_after_free_large), CASE(is_zero_when_freed), CASE(is_quarantined),
         CASE(is_random), CASE(is_sound_with_sizes), CASE(is_sound_with_kept_sizes),
-        CASE(is_frugal_with_mappings), CASE(is_sound_as_it_shrinks), CASE(is_sound),
+        CASE(is_frugal_with_mappings), CASE(is_sound_as_it_shrinks),
+        CASE(is_sound_at_its_limit), CASE(is_sound),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -1,0 +1,68 @@
+//! Slabs and runs of the hardened front that cannot be opened again when they are given back.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use hectare_pages::System;
+
+use super::Backend;
+use crate::class::ClassId;
+use crate::region::SLAB_FRAMES;
+
+impl<S: System> Backend<S> {
+    /// Takes back a slab as [`put_slab`](Self::put_slab) does, of which a page cannot be opened.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn shut_slab(&self, start: NonNull<u8>, bare_frames: usize) {
+        let Some(index) = self.index_of(start.addr().get()) else { return };
+        let mut state = self.state.lock();
+        let Some(region) = state.regions[index].as_mut() else { return };
+        self.bare_frames.fetch_sub(bare_frames, Relaxed);
+        self.slab_frames.fetch_sub(SLAB_FRAMES, Relaxed);
+        // SAFETY: the slab lies in this region, and is being given back.
+        unsafe { self.views[index].mark(start.addr().get(), SLAB_FRAMES, ClassId::NONE) };
+        region.shut(start, SLAB_FRAMES, &self.source);
+        state.used_frames -= SLAB_FRAMES;
+        self.has_shut.store(true, Relaxed);
+    }
+
+    /// Takes back the run at `start`, of two frames or more, of which a page cannot be opened.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn shut_run(&self, start: NonNull<u8>) {
+        let address = start.addr().get();
+        let Some(index) = self.index_of(address) else { return };
+        let mut state = self.state.lock();
+        let Some((_, frames)) = self.views[index].run_at(address) else { return };
+        let Some(region) = state.regions[index].as_mut() else { return };
+        // SAFETY: the run begins in this region, and is being given back.
+        unsafe { self.views[index].mark_run(address, ClassId::NONE) };
+        region.shut(start, frames, &self.source);
+        state.note_length(frames, 0);
+        state.used_frames -= frames;
+        self.has_shut.store(true, Relaxed);
+    }
+
+    /// Opens what is shut, as far as it can be.
+    pub(crate) fn reopen(&self) {
+        if self.has_shut.load(Relaxed) {
+            self.try_to_reopen();
+        }
+    }
+
+    /// Whether there is any.
+    #[cfg(test)]
+    pub(crate) fn has_shut(&self) -> bool {
+        self.has_shut.load(Relaxed)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_to_reopen(&self) {
+        let mut state = self.state.lock();
+        let regions = state.regions.iter_mut().flatten();
+        regions.for_each(|region| while region.reopen(&self.source).is_some() {});
+        let has_shut = state.regions.iter().flatten().any(|region| region.has_shut());
+        self.has_shut.store(has_shut, Relaxed);
+    }
+}

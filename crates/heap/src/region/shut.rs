@@ -1,0 +1,86 @@
+//! Frames of hardened objects that the system does not let be opened again.
+//!
+//! To open a sealed page counts as more memory to a limit (`RLIMIT_DATA`, or no overcommit). So where it is
+//! refused, what the page belongs to is sealed as a whole: then it counts as nothing, holds nothing, and
+//! what comes back next can be opened for it. It is opened before the hardened front takes more.
+//!
+//! ```text
+//!   run table:   │ length │ next │ … │     first ─▶ of the frames shut last
+//! ```
+//! Such runs are two frames or longer. Their lengths and links lie in the run table, where no one else looks
+//! while the page map says that no run begins there.
+
+use core::ptr::NonNull;
+
+use hectare_buddy::FrameId;
+use hectare_pages::PageSource;
+
+use super::{FRAME_BYTES, Region};
+
+/// What is shut. Zeroed, nothing.
+#[derive(Debug)]
+pub(super) struct Shut {
+    /// The first frame of those shut last, plus one.
+    first: usize,
+    frames: usize,
+}
+
+impl Shut {
+    pub(super) const NOTHING: Self = Self { first: 0, frames: 0 };
+}
+
+impl Region {
+    /// Takes back frames, two or more, that are the caller's, and of which some cannot be opened.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn shut(&mut self, start: NonNull<u8>, frames: usize, source: &impl PageSource) {
+        self.filling.forget(start);
+        // What cannot be sealed either counts as before, no more.
+        // SAFETY: below the frontier, and in use by nobody.
+        let _ = unsafe { source.seal(start, frames * FRAME_BYTES) };
+        self.set_run_length(start, frames);
+        self.set_run_length(second(start), self.shut.first);
+        self.shut.first = self.frame_of(start) + 1;
+        self.shut.frames += frames;
+    }
+
+    /// Opens the frames that were shut last, which are free then. Returns how many they are; `None` if there are none, or
+    /// they cannot be opened.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn reopen(&mut self, source: &impl PageSource) -> Option<usize> {
+        let first = FrameId(self.shut.first.checked_sub(1)?);
+        let start = self.at(first);
+        let frames = self.run_length(start);
+        // SAFETY: below the frontier, and in use by nobody.
+        unsafe { source.commit(start, frames * FRAME_BYTES) }.ok()?;
+        self.shut.first = self.run_length(second(start));
+        self.shut.frames -= frames;
+        self.give_back(first, frames, source);
+        Some(frames)
+    }
+
+    /// Whether there are such frames.
+    pub(crate) fn has_shut(&self) -> bool {
+        self.shut.first > 0
+    }
+
+    /// How many frames are shut; panics unless the list has as many. For tests.
+    #[cfg(any(test, feature = "validate"))]
+    pub(super) fn validate_shut(&self) -> usize {
+        let (mut next, mut frames) = (self.shut.first, 0);
+        while next > 0 && frames <= self.shut.frames {
+            let start = self.at(FrameId(next - 1));
+            frames += self.run_length(start);
+            next = self.run_length(second(start));
+        }
+        assert_eq!(frames, self.shut.frames, "frames that are shut");
+        frames
+    }
+}
+
+/// The second frame of two or more.
+fn second(start: NonNull<u8>) -> NonNull<u8> {
+    // SAFETY: within them.
+    unsafe { start.add(FRAME_BYTES) }
+}
