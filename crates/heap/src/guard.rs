@@ -241,6 +241,16 @@ impl<S: System> Guard<S> {
         (slot.bytes, fault.map(|fault| slot.finding(fault, address)))
     }
 
+    /// The bytes of the objects that are live, as they were asked for.
+    pub(crate) fn live_bytes(&self) -> usize {
+        if self.bytes.load(Relaxed) == 0 {
+            return 0;
+        }
+        let state = self.state.lock();
+        let live = state.slots.entries().iter().filter(|slot| slot.life == Life::Live);
+        live.map(|slot| slot.bytes).sum()
+    }
+
     /// What an access that faulted at `address` did wrong; `None` if no guarded object is near.
     pub(crate) fn explain(&self, address: usize) -> Option<Finding> {
         if !self.contains(address) {

@@ -105,7 +105,10 @@ impl Process {
     /// threads do, which only they may look into, as in use.
     pub fn stats(&'static self) -> Stats {
         let cache = named_cache(cache_word());
-        let mut stats = self.inside(|| self.heap.stats());
+        let mut stats = self.inside(|| {
+            let guarded_bytes = self.guard.live_bytes();
+            Stats { guarded_bytes, ..self.heap.stats() }
+        });
         stats.caches = self.seats.taken();
         if let Some(cache) = cache {
             // SAFETY: this thread's own cache, which nothing changes meanwhile.

@@ -18,6 +18,8 @@ pub struct Stats {
     pub huge_bytes: usize,
     /// Huge objects.
     pub huge_objects: usize,
+    /// Guarded objects, as they were asked for.
+    pub guarded_bytes: usize,
     /// Free memory, of the regions and of huge objects, that has not been given back.
     pub dirty_bytes: usize,
     /// Memory of the regions that could be touched.
@@ -56,6 +58,7 @@ impl Default for Stats {
             run_bytes: 0,
             huge_bytes: 0,
             huge_objects: 0,
+            guarded_bytes: 0,
             dirty_bytes: 0,
             committed_bytes: 0,
             metadata_bytes: 0,
@@ -85,6 +88,6 @@ impl Stats {
     /// Everything that is in use, caches of threads included.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        self.small_bytes + self.run_bytes + self.huge_bytes
+        self.small_bytes + self.run_bytes + self.huge_bytes + self.guarded_bytes
     }
 }

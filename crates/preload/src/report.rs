@@ -45,7 +45,7 @@ fn mallinfo_of(stats: &Stats) -> Mallinfo2 {
         hblkhd: stats.huge_bytes,
         usmblks: 0,
         fsmblks: stats.pooled_bytes,
-        uordblks: stats.small_bytes + stats.run_bytes,
+        uordblks: stats.small_bytes + stats.run_bytes + stats.guarded_bytes,
         fordblks: free_bytes(stats),
         keepcost: stats.dirty_bytes,
     }
@@ -177,6 +177,7 @@ fn write_json(out: &mut impl Write, stats: &Stats) -> fmt::Result {
         ("large_bytes", stats.run_bytes),
         ("huge_bytes", stats.huge_bytes),
         ("huge_objects", stats.huge_objects),
+        ("guarded_bytes", stats.guarded_bytes),
         ("pooled_bytes", stats.pooled_bytes),
         ("slab_bytes", stats.slab_bytes),
         ("dirty_bytes", stats.dirty_bytes),

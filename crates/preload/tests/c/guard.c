@@ -130,6 +130,17 @@ static void zeros_where_locked(void) {
     }
 }
 
+/* Each of them is a guarded one, until there are as many as can be. */
+static void counted(void) {
+    char *objects[50];
+    size_t before = mallinfo2().uordblks;
+    for (int i = 0; i < 50; i++) objects[i] = opaque(malloc(1000));
+    size_t bytes = mallinfo2().uordblks - before;
+    CHECK(bytes >= 50000 && bytes < 60000, "%zu", bytes);
+    for (int i = 0; i < 50; i++) free(objects[i]);
+    CHECK(mallinfo2().uordblks - before < 5000, "%zu", mallinfo2().uordblks - before);
+}
+
 static void sound(void) { run_soundly(40000, 10); }
 
 int main(int argc, char **argv) {
@@ -138,7 +149,7 @@ int main(int argc, char **argv) {
         CASE(underflow_by_one), CASE(use_after_free), CASE(use_after_free_by_thread),
         CASE(double_free), CASE(interior), CASE(realloc_freed), CASE(usable_size_freed),
         CASE(other_fault), CASE(sent_fault), CASE(own_handler), CASE(aligned_grows),
-        CASE(zeros_where_locked), CASE(sound),
+        CASE(zeros_where_locked), CASE(counted), CASE(sound),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

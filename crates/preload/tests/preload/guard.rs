@@ -50,6 +50,9 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("guard::zeros_where_locked", &["cc"], || {
         run(guarded("1")?.arg("zeros_where_locked"))?.well().map(drop)
     });
+    suite.test_with("guard::counted", &["cc"], || {
+        run(guarded("1")?.arg("counted"))?.well().map(drop)
+    });
     for one_in in ["1", "20", "1000"] {
         suite.test_with(format!("guard::sound_program[{one_in}]"), &["cc"], move || {
             let ended = run(guarded(one_in)?.arg("sound"))?.well()?;
