@@ -242,6 +242,7 @@ impl<S: System> Guard<S> {
     }
 
     /// The bytes of the objects that are live, as they were asked for.
+    #[inline(never)]
     pub(crate) fn live_bytes(&self) -> usize {
         if self.bytes.load(Relaxed) == 0 {
             return 0;

@@ -60,9 +60,11 @@ impl<S: System> Backend<S> {
     #[inline(never)]
     fn try_to_reopen(&self) {
         let mut state = self.state.lock();
-        let regions = state.regions.iter_mut().flatten();
-        regions.for_each(|region| while region.reopen(&self.source).is_some() {});
-        let has_shut = state.regions.iter().flatten().any(|region| region.has_shut());
+        let mut has_shut = false;
+        for region in state.regions.iter_mut().flatten() {
+            while region.reopen(&self.source).is_some() {}
+            has_shut |= region.has_shut();
+        }
         self.has_shut.store(has_shut, Relaxed);
     }
 }

@@ -197,7 +197,11 @@ mod tests {
             (Kind::Json, export::json(&report).unwrap(), "{\"schema\":\"x\",\"mine\":1}"),
             (Kind::Csv, export::csv(&report), "subject;workload"),
             (Kind::Markdown, table::markdown(&report), "### keep me\n"),
-            (Kind::Html, html::page(&[report.clone()]).unwrap(), "<svg viewBox=\"0 0 1 1\"></svg>"),
+            (
+                Kind::Html,
+                html::page(std::slice::from_ref(&report)).unwrap(),
+                "<svg viewBox=\"0 0 1 1\"></svg>",
+            ),
         ] {
             fs::write(&path, ours).unwrap();
             assert_eq!(check(&path, kind), Ok(()), "{kind:?}");
