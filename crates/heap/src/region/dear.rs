@@ -2,17 +2,18 @@
 //!
 //! Usually one comes in a seventh of the time that its pages take one by one. But where the kernel must
 //! move other memory to have two mebibytes in a row, or the host of a virtual machine has to find them
-//! first, it takes several times as long as these, of which some are at hand. So after a block that has
+//! first, it takes several times as long as these, of which some are at hand. So after two blocks that have
 //! taken long some slabs come page by page before the next is tried, half as many more each time: dear blocks
-//! come in clusters of a few, which are soon over, or of hundreds. After two in a row the region asks for
-//! no huge pages until one has come quickly again. (Two, since one may have been touched while the host had
-//! the processor do something else.)
+//! come in clusters of a few, which are soon over, or of hundreds. Until one has come quickly again, the region
+//! asks for no huge pages. (Two, since one may have been touched while the host had the processor do
+//! something else.)
 
 /// Twice what the pages of a block take one by one: 512 times 1.4 µs.
 const DEAR_US: u64 = 1400;
 
-/// For how many slabs no block is opened after a dear one: as many as two blocks have, at first.
-const LEAST_PASSED: u32 = 64;
+/// For how many slabs no block is opened after a dear one: as many as eight blocks have, at first: a program
+/// of some megabytes tries no third.
+const LEAST_PASSED: u32 = 256;
 const MOST_PASSED: u32 = 1 << 14;
 
 /// What the last blocks took.
@@ -40,12 +41,11 @@ impl DearBlocks {
     /// Notes how long the last block took. Whether blocks are dear from now on, or no longer.
     pub(super) fn note(&mut self, took_us: u64) -> bool {
         let were_dear = self.are_dear();
-        if took_us > DEAR_US {
-            self.in_a_row = self.in_a_row.saturating_add(1);
-            self.passed = (self.passed / 2 * 3).clamp(LEAST_PASSED, MOST_PASSED);
-        } else {
-            (self.in_a_row, self.passed) = (0, 0);
-        }
+        self.in_a_row = if took_us > DEAR_US { self.in_a_row.saturating_add(1) } else { 0 };
+        self.passed = match self.in_a_row {
+            0 | 1 => 0,
+            _ => (self.passed / 2 * 3).clamp(LEAST_PASSED, MOST_PASSED),
+        };
         self.left = self.passed;
         self.are_dear() != were_dear
     }
@@ -75,12 +75,12 @@ mod tests {
     fn dear_blocks_are_tried_less_often() {
         let mut blocks = DearBlocks::new();
         assert_eq!(passed(&mut blocks), 0);
-        for (took_us, expected) in [(100, 0), (3700, 64), (100, 0), (3700, 64)] {
-            assert!(!blocks.note(took_us), "one alone");
-            assert_eq!(passed(&mut blocks), expected);
+        for took_us in [100, 3700, 100, 3700] {
+            let changes = blocks.note(took_us);
+            assert!(passed(&mut blocks) == 0 && !changes, "one alone");
         }
-        for expected in [96, 144, 216] {
-            assert_eq!(blocks.note(3700), expected == 96);
+        for expected in [256, 384, 576] {
+            assert_eq!(blocks.note(3700), expected == 256);
             assert_eq!(passed(&mut blocks), expected);
             assert!(blocks.are_dear());
         }
