@@ -193,6 +193,7 @@ impl<S: System> Hardened<S> {
             let seed = heap.source().secret() as u64 ^ heap.source().now_ms();
             slots.random = seed.wrapping_mul(2 * class.index() as u64 + 1) | 1;
         }
+        heap.backend.reopen();
         let Some(batch) = heap.take_from_bin(class, FRESH) else { return };
         let mut next = Some(batch.head);
         while let (Some(object), Some(place)) = (next, slots.fresh.get_mut(slots.fresh_len)) {

@@ -30,6 +30,7 @@ mod hardened;
 mod heap;
 mod huge;
 mod kept;
+mod leaving;
 mod left;
 mod misuse;
 mod object;

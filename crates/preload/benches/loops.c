@@ -8,6 +8,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops blocks 1048592 60 1048592
      LD_PRELOAD=target/release/libhectare.so ./loops first 4456448 100000 1000000
      LD_PRELOAD=target/release/libhectare.so ./loops holes 40000 50000 5000
+     LD_PRELOAD=target/release/libhectare.so ./loops stall 40000 100000
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
      LD_PRELOAD=target/release/libhectare.so ./loops scratch 4 8 1
@@ -24,6 +25,8 @@
    holes BYTES LONGER COUNT   COUNT blocks of BYTES, all written; each second is freed; then blocks of LONGER, all written, until
                          these are as many bytes as those were: what a KiB of the later ones takes, and the most that was
                          resident
+   stall BYTES COUNT     COUNT blocks of BYTES, all written; each second is freed; then 400 larger ones a second, for five seconds in
+                         which what lies idle goes back: the longest call, by this thread's processor time
    buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
                          are written
    threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
@@ -287,6 +290,27 @@ static void scratch(size_t count, size_t bytes, size_t each) {
     }
 }
 
+static double used_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static void stall(size_t bytes, size_t count) {
+    char **blocks = malloc(count * sizeof *blocks);
+    for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(bytes), 1, bytes);
+    for (size_t i = 0; i < count; i += 2) free(blocks[i]);
+    double longest_ns = 0;
+    for (int i = 0; i < 5 * 400; i++) {
+        if (i % 400 == 0) nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+        double start = used_ns();
+        free(malloc(1200000));
+        double ns = used_ns() - start;
+        if (ns > longest_ns) longest_ns = ns;
+    }
+    printf("longest call: %.2f ms\n", longest_ns / 1e6);
+}
+
 int main(int argc, char **argv) {
     size_t number[3] = {0};
     for (int i = 2; i < argc && i < 5; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
@@ -298,10 +322,11 @@ int main(int argc, char **argv) {
     else if (argc == 5 && strcmp(argv[1], "first") == 0 && number[0] > 0) first(number[0], number[1], number[2]);
     else if (argc == 5 && strcmp(argv[1], "holes") == 0 && number[0] > 0 && number[1] > 0 && number[0] * number[2] >= number[1])
         holes(number[0], number[1], number[2]);
+    else if (argc == 4 && strcmp(argv[1], "stall") == 0 && number[0] > 0 && number[1] > 0) stall(number[0], number[1]);
     else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
     else if (argc == 5 && strcmp(argv[1], "scratch") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] >= 8)
         scratch(number[0], number[1], number[2]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | buffers N | threads N | scratch N BYTES EACH\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | buffers N | threads N | scratch N BYTES EACH\n"), 2;
     return 0;
 }

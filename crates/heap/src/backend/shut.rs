@@ -14,13 +14,8 @@ impl<S: System> Backend<S> {
     #[cold]
     #[inline(never)]
     pub(crate) fn shut_slab(&self, start: NonNull<u8>, bare_frames: usize) {
-        let Some(index) = self.index_of(start.addr().get()) else { return };
         let mut state = self.state.lock();
-        let Some(region) = state.regions[index].as_mut() else { return };
-        self.bare_frames.fetch_sub(bare_frames, Relaxed);
-        self.slab_frames.fetch_sub(SLAB_FRAMES, Relaxed);
-        // SAFETY: the slab lies in this region, and is being given back.
-        unsafe { self.views[index].mark(start.addr().get(), SLAB_FRAMES, ClassId::NONE) };
+        let Some(region) = self.forget_slab(&mut state, start, bare_frames) else { return };
         region.shut(start, SLAB_FRAMES, &self.source);
         state.used_frames -= SLAB_FRAMES;
         self.has_shut.store(true, Relaxed);

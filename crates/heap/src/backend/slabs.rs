@@ -7,7 +7,7 @@ use hectare_pages::System;
 
 use super::{Backend, State};
 use crate::class::ClassId;
-use crate::region::{FRAME_BYTES, SLAB_FRAMES, Wanted};
+use crate::region::{FRAME_BYTES, Region, SLAB_FRAMES, Wanted};
 use crate::slab::FreshSlab;
 
 impl<S: System> Backend<S> {
@@ -25,15 +25,26 @@ impl<S: System> Backend<S> {
 
     /// Takes back a slab that is empty, and of whose frames `bare_frames` hold no memory.
     pub(crate) fn put_slab(&self, start: NonNull<u8>, bare_frames: usize) {
-        let Some(index) = self.index_of(start.addr().get()) else { return };
         let mut state = self.state.lock();
-        let Some(region) = state.regions[index].as_mut() else { return };
+        let Some(region) = self.forget_slab(&mut state, start, bare_frames) else { return };
+        region.give_slab(start, bare_frames, &self.source);
+        self.gave(&mut state, SLAB_FRAMES);
+    }
+
+    /// Takes a slab that is given back off the counts and the page map. The region that it lies in.
+    pub(super) fn forget_slab<'a>(
+        &self,
+        state: &'a mut State,
+        start: NonNull<u8>,
+        bare_frames: usize,
+    ) -> Option<&'a mut Region> {
+        let index = self.index_of(start.addr().get())?;
+        let region = state.regions[index].as_mut()?;
         self.bare_frames.fetch_sub(bare_frames, Ordering::Relaxed);
         self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
         // SAFETY: the slab lies in this region, and is being given back.
         unsafe { self.views[index].mark(start.addr().get(), SLAB_FRAMES, ClassId::NONE) };
-        region.give_slab(start, bare_frames, &self.source);
-        self.gave(&mut state, SLAB_FRAMES);
+        Some(region)
     }
 
     /// So many frames of slabs hold no memory any more, or never did.

@@ -8,7 +8,8 @@ use hectare_pages::{PageRange, System};
 use super::Heap;
 use crate::cache::Cache;
 use crate::class::ClassId;
-use crate::object::{Batch, FreeObject};
+use crate::leaving::Leaving;
+use crate::object::{Batch, FreeObject, Key};
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::slots::Slots;
@@ -265,18 +266,13 @@ impl<S: System> Heap<S> {
 /// Idle frames of one bin's slabs on their way back to the system, many in a call.
 struct IdleFrames<'a, S: System> {
     heap: &'a Heap<S>,
-    ranges: [PageRange; IDLE_RANGES],
-    len: usize,
+    leaving: Leaving,
     gone_bytes: usize,
 }
 
-/// How many ranges go back in a call: what the stack holds easily.
-const IDLE_RANGES: usize = 64;
-
 impl<'a, S: System> IdleFrames<'a, S> {
     fn new(heap: &'a Heap<S>) -> Self {
-        let none = PageRange { start: NonNull::dangling(), bytes: 0 };
-        Self { heap, ranges: [none; IDLE_RANGES], len: 0, gone_bytes: 0 }
+        Self { heap, leaving: Leaving::NONE, gone_bytes: 0 }
     }
 
     /// Takes frames of a slab that hold no object in use, and whose bin's lock is held until
@@ -288,43 +284,39 @@ impl<'a, S: System> IdleFrames<'a, S> {
             unsafe { view.mark(address, frames, ClassId::NONE) };
             self.heap.backend.become_bare(frames);
         }
-        self.ranges[self.len % IDLE_RANGES] = PageRange { start, bytes };
-        self.len += 1;
-        if self.len == IDLE_RANGES {
+        if self.leaving.add(start, bytes) {
             self.decommit();
         }
     }
 
     fn decommit(&mut self) {
-        let ranges = &self.ranges[..self.len];
         // SAFETY: by `add`, nothing in them is in use.
-        let gone_bytes = unsafe { self.heap.source().decommit_all(ranges) };
-        if gone_bytes < ranges.iter().map(|range| range.bytes).sum() {
-            ranges.iter().for_each(|range| self.unmark(range));
+        let gone = unsafe { self.leaving.decommit(self.heap.source()) };
+        if !gone.all {
+            gone.ranges.iter().for_each(|range| unmark(self.heap.key(), range));
         }
-        self.gone_bytes += gone_bytes;
-        self.len = 0;
-    }
-
-    /// Takes off the marks at the starts of frames that may not have gone: to their slab they hold no memory, so
-    /// it leaves them alone when it is empty (`Slab::unmark_frames`).
-    #[cold]
-    fn unmark(&self, range: &PageRange) {
-        for offset in (0..range.bytes).step_by(FRAME_BYTES) {
-            // SAFETY: within the range.
-            let start = unsafe { range.start.add(offset) };
-            // SAFETY: committed memory that no object in use reaches into.
-            let object = unsafe { FreeObject::new(start) };
-            if object.is_marked(self.heap.key()) {
-                object.unmark();
-            }
-        }
+        self.gone_bytes += gone.bytes;
     }
 
     /// Gives back the last of them. Returns how many bytes went in all.
     fn finish(mut self) -> usize {
         self.decommit();
         self.gone_bytes
+    }
+}
+
+/// Takes off the marks at the starts of frames that may not have gone: to their slab they hold no memory, so
+/// it leaves them alone when it is empty (`Slab::unmark_frames`).
+#[cold]
+fn unmark(key: Key, range: &PageRange) {
+    for offset in (0..range.bytes).step_by(FRAME_BYTES) {
+        // SAFETY: within the range.
+        let start = unsafe { range.start.add(offset) };
+        // SAFETY: committed memory that no object in use reaches into.
+        let object = unsafe { FreeObject::new(start) };
+        if object.is_marked(key) {
+            object.unmark();
+        }
     }
 }
 

@@ -25,7 +25,6 @@ impl<S: System> Heap<S> {
             self.scavenge();
         }
         self.has_grown.store(true, Relaxed);
-        self.backend.reopen();
         self.backend.get_slab(class, siblings)
     }
 

@@ -11,8 +11,8 @@
 /// Twice what the pages of a block take one by one: 512 times 1.4 µs.
 const DEAR_US: u64 = 1400;
 
-/// For how many slabs no block is opened after a dear one: as many as eight blocks have, at first: a program
-/// of some megabytes tries no third.
+/// For how many slabs no block is opened after two dear ones, as many as eight blocks have: a program of some
+/// megabytes tries no third.
 const LEAST_PASSED: u32 = 256;
 const MOST_PASSED: u32 = 1 << 14;
 

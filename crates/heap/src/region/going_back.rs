@@ -6,35 +6,12 @@ use core::sync::atomic::AtomicU8;
 
 use hectare_base::align::{align_down, align_up};
 use hectare_buddy::FrameId;
-use hectare_pages::{PageRange, PageSource};
+use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
+use crate::leaving::Leaving;
 use crate::slab::{FarWords, Slab};
-
-/// How many ranges go back in a call: what the stack holds easily.
-const MOST_LEAVING: usize = 64;
-
-/// Frames that nobody uses, neither dirty nor clean, on their way back to the system: many in a call, since each
-/// call takes as long as it takes to give back several pages.
-struct Leaving {
-    runs: [(FrameId, usize); MOST_LEAVING],
-    len: usize,
-}
-
-impl Leaving {
-    const NONE: Self = Self { runs: [(FrameId(0), 0); MOST_LEAVING], len: 0 };
-
-    /// There must be room.
-    fn add(&mut self, first: FrameId, frames: usize) {
-        self.runs[self.len] = (first, frames);
-        self.len += 1;
-    }
-
-    fn is_full(&self) -> bool {
-        self.len == MOST_LEAVING
-    }
-}
 
 impl Region {
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
@@ -93,29 +70,23 @@ impl Region {
             if !self.dirty.take_at(first, frames) {
                 break;
             }
-            leaving.add(first, frames);
-            if leaving.is_full() && !self.give_back_all(&mut leaving, source) {
+            let is_full = leaving.add(self.at(first), frames * FRAME_BYTES);
+            if is_full && !self.give_back_all(&mut leaving, source) {
                 return;
             }
         }
         self.give_back_all(&mut leaving, source);
     }
 
-    /// Gives all that are leaving back to the system: they are clean then. What it refuses is dirty. Whether all
-    /// went.
+    /// Gives frames that are neither dirty nor clean back to the system: they are clean then. What it refuses is
+    /// dirty. Whether all went.
     fn give_back_all(&mut self, leaving: &mut Leaving, source: &impl PageSource) -> bool {
-        let runs = &leaving.runs[..core::mem::take(&mut leaving.len)];
-        let mut ranges = [PageRange { start: NonNull::dangling(), bytes: 0 }; MOST_LEAVING];
-        for (range, &(first, frames)) in ranges.iter_mut().zip(runs) {
-            *range = PageRange { start: self.at(first), bytes: frames * FRAME_BYTES };
-        }
-        let ranges = &ranges[..runs.len()];
         // SAFETY: in use by nobody, and below the frontier by invariant 2.
-        let gone_bytes = unsafe { source.decommit_all(ranges) };
-        let all_went = gone_bytes == ranges.iter().map(|range| range.bytes).sum();
+        let gone = unsafe { leaving.decommit(source) };
         let mut went = true;
-        for &(first, frames) in runs {
-            if all_went {
+        for range in gone.ranges {
+            let (first, frames) = (FrameId(self.frame_of(range.start)), range.bytes / FRAME_BYTES);
+            if gone.all {
                 self.have_gone(first, frames, source);
             } else {
                 // Once more one by one, to know which: what went before goes again.

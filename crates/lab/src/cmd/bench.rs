@@ -162,9 +162,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         list();
         return Ok(());
     }
-    let entry = args.entry().or_misused()?;
-    let name = args.name.as_deref().unwrap_or_default();
-    match entry {
+    match args.entry().or_misused()? {
         None => all(&args),
         Some(Entry::Study(study)) => args.contest.outputs.deliver(&study.run(&args.study)?),
         Some(Entry::Workload(workload)) => {
@@ -173,8 +171,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 let [parameters] = &cases[..] else { bail!(Exit::misused(ONE_RUN)) };
                 anyhow::ensure!(!args.contest.is_contest(), Exit::misused(ONE_RUN));
                 return match &args.flame {
-                    Some(folder) => flame(&args, name, parameters, folder),
-                    None => count(&args, name, parameters),
+                    Some(folder) => flame(&args, workload.name(), parameters, folder),
+                    None => count(&args, workload.name(), parameters),
                 };
             }
             contest(&args, workload, cases)

@@ -35,6 +35,15 @@ fn index_offset(content: &[u8]) -> usize {
     u64::from_le_bytes(*content[INDEX_OFFSET_AT..].first_chunk().unwrap()) as usize
 }
 
+/// Opens a file, of which all rows must be read, soon.
+fn opened_soon(path: &Path, rows: &Rows, what: &str) -> Trace {
+    let since = Instant::now();
+    let trace = Trace::open(path).unwrap();
+    assert_eq!(&read(&trace), rows, "{what}");
+    assert!(since.elapsed() < SOON, "{what}: {:?}", since.elapsed());
+    trace
+}
+
 /// Writes the file with its index changed, under a right checksum.
 fn with_index(path: &Path, content: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
     let (chunks, index) = content.split_at(index_offset(content));
@@ -51,10 +60,7 @@ fn a_length_that_the_count_of_the_index_does_not_explain_costs_only_the_index() 
     let whole = fs::read(&file.0).unwrap();
     for length in [whole.len() as u64 + 1, 1 << 30, 1 << 40] {
         set_length(&file.0, length);
-        let since = Instant::now();
-        let trace = Trace::open(&file.0).unwrap();
-        assert_eq!(read(&trace), rows);
-        assert!(since.elapsed() < SOON, "{length} bytes: {:?}", since.elapsed());
+        let trace = opened_soon(&file.0, &rows, &format!("{length} bytes"));
         assert!(trace.damage().index_lost);
     }
 }
@@ -68,11 +74,7 @@ fn a_count_is_believed_only_as_far_as_its_entries_go() {
     let count = 1_u64 << 33;
     with_index(&file.0, &whole, |index| index[4..12].copy_from_slice(&count.to_le_bytes()));
     set_length(&file.0, index_offset(&whole) as u64 + 16 + 32 * count);
-    let since = Instant::now();
-    let trace = Trace::open(&file.0).unwrap();
-    assert_eq!(read(&trace), rows);
-    assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
-    assert!(trace.damage().index_lost);
+    assert!(opened_soon(&file.0, &rows, "such a count").damage().index_lost);
 }
 
 #[test]
@@ -90,11 +92,8 @@ fn an_end_that_cannot_be_is_not_walked_to() {
     ] {
         unseal(&file.0, end_offset);
         set_length(&file.0, length);
-        let since = Instant::now();
-        let trace = Trace::open(&file.0).unwrap();
-        assert_eq!(read(&trace), rows, "{length} bytes, end at {end_offset}");
-        assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
-        trace.check().unwrap();
+        let what = format!("{length} bytes, end at {end_offset}");
+        opened_soon(&file.0, &rows, &what).check().unwrap();
     }
 }
 
@@ -115,11 +114,7 @@ fn chunks_behind_a_hole_are_found() {
         out.write_all_at(rest, first.len() as u64 + gap).unwrap();
         let length = (first.len() + rest.len()) as u64 + gap;
         unseal(&holed.0, length);
-        let since = Instant::now();
-        let trace = Trace::open(&holed.0).unwrap();
-        assert_eq!(read(&trace), rows, "a hole of {gap} bytes");
-        assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
-        trace.check().unwrap();
+        opened_soon(&holed.0, &rows, &format!("a hole of {gap} bytes")).check().unwrap();
         // The hole is no part of it once something else stands there.
         out.write_all_at(b"x", first.len() as u64 + gap - 1).unwrap();
         let trace = Trace::open(&holed.0).unwrap();
