@@ -25,6 +25,7 @@ use crate::bin::Bin;
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES, STATES};
 use crate::cpu_lists::Cpus;
+use crate::fill::Extremes;
 use crate::left::LeftCaches;
 use crate::misuse::Misuse;
 use crate::object::Key;
@@ -60,10 +61,7 @@ pub struct Heap<S: System> {
     left: Lock<LeftCaches, S::Park>,
     /// Bytes of objects that are out of their slabs.
     out_bytes: AtomicUsize,
-    /// The most bytes that were live since the last scavenge.
-    most_live_bytes: AtomicUsize,
-    /// The least that the slabs held beyond those since then.
-    least_idle_bytes: AtomicUsize,
+    extremes: Extremes,
     pace: Pace,
     /// Held by the thread that looks for memory to give back, for what has become free.
     looker: Lock<(), S::Park>,
@@ -91,8 +89,7 @@ impl<S: System> Heap<S> {
             cpus: Cpus::new(),
             left: Lock::new(LeftCaches::new()),
             out_bytes: AtomicUsize::new(0),
-            most_live_bytes: AtomicUsize::new(0),
-            least_idle_bytes: AtomicUsize::new(0),
+            extremes: Extremes::new(),
             pace: Pace::new(),
             looker: Lock::new(()),
             has_grown: AtomicBool::new(false),

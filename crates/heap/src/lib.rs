@@ -25,6 +25,7 @@ mod class;
 mod cpu_front;
 mod cpu_lists;
 mod dirty;
+mod fill;
 mod guard;
 mod hardened;
 mod heap;

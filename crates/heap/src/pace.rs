@@ -45,43 +45,34 @@ impl Pace {
         }
     }
 
-    /// The slabs have not emptied since the last look, or not by much.
-    #[inline]
+    /// Notes whether the slabs have emptied by much since the last look. Asks for the time `now_ms` only where that is
+    /// new.
+    pub(crate) fn note_emptied(&self, has_emptied: bool, now_ms: impl FnOnce() -> u64) {
+        note_since(&self.emptied_ms, has_emptied, now_ms);
+    }
+
+    /// A look begins, for whatever cause: the slabs have yet to empty again.
     pub(crate) fn settle(&self) {
-        if self.emptied_ms.load(Relaxed) > 0 {
-            self.emptied_ms.store(0, Relaxed);
-        }
+        self.emptied_ms.store(0, Relaxed);
     }
 
-    /// The slabs have emptied by much: whether they had [`SETTLING_MS`] ago.
+    /// Whether the slabs had emptied [`SETTLING_MS`] ago.
     pub(crate) fn has_settled(&self, now_ms: u64) -> bool {
-        match self.emptied_ms.load(Relaxed) {
-            0 => {
-                self.emptied_ms.store(now_ms, Relaxed);
-                false
-            }
-            emptied_ms => now_ms >= emptied_ms + SETTLING_MS,
-        }
+        let emptied_ms = self.emptied_ms.load(Relaxed);
+        emptied_ms > 0 && now_ms >= emptied_ms + SETTLING_MS
     }
 
-    /// Little is idle in the slabs.
-    #[inline]
-    pub(crate) fn rest(&self) {
-        if self.since_ms.load(Relaxed) > 0 {
-            self.since_ms.store(0, Relaxed);
-        }
+    /// Notes whether much is idle in the slabs, as [`note_emptied`](Self::note_emptied).
+    pub(crate) fn note_idle(&self, is_much: bool, now_ms: impl FnOnce() -> u64) {
+        note_since(&self.since_ms, is_much, now_ms);
     }
 
-    /// Much is idle in the slabs, `idle_bytes`: whether a look is due.
+    /// Whether a look is due where `idle_bytes`, which is much, are idle in the slabs.
     pub(crate) fn is_due(&self, now_ms: u64, idle_bytes: usize) -> bool {
         let since_ms = self.since_ms.load(Relaxed);
-        if since_ms == 0 {
-            self.since_ms.store(now_ms, Relaxed);
-            return false;
-        }
         let has_grown = idle_bytes / 5 > self.idle_bytes.load(Relaxed) / 4;
         let period_ms = if has_grown { 0 } else { self.period_ms.load(Relaxed) };
-        now_ms >= since_ms + period_ms.max(PERIOD_MS)
+        since_ms > 0 && now_ms >= since_ms + period_ms.max(PERIOD_MS)
     }
 
     /// How many looks there were: at each, what threads keep is asked for.
@@ -102,6 +93,14 @@ impl Pace {
     }
 }
 
+/// Notes in `since_ms` since when something is so; 0 while it is not.
+fn note_since(since_ms: &AtomicU64, is_so: bool, now_ms: impl FnOnce() -> u64) {
+    let was_so = since_ms.load(Relaxed) > 0;
+    if is_so != was_so {
+        since_ms.store(if is_so { now_ms() } else { 0 }, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,15 +108,25 @@ mod tests {
     #[test]
     fn looks_once_emptying_has_settled() {
         let pace = Pace::new();
-        assert!(!pace.has_settled(1000) && !pace.has_settled(1007) && pace.has_settled(1008));
+        let note = |has_emptied, now_ms| pace.note_emptied(has_emptied, || now_ms);
+        note(true, 1000);
+        note(true, 1005);
+        assert!(!pace.has_settled(1007) && pace.has_settled(1008));
+        note(false, 1008);
+        assert!(!pace.has_settled(1009), "what had gone is in use again");
+        note(true, 1009);
+        assert!(!pace.has_settled(1016) && pace.has_settled(1017));
         pace.settle();
-        assert!(!pace.has_settled(1009) && !pace.has_settled(1016) && pace.has_settled(1017));
+        assert!(!pace.has_settled(1017), "somebody looks");
     }
 
     #[test]
     fn looks_twice_a_second_while_it_is_worth_it() {
         let pace = Pace::new();
-        assert!(!pace.is_due(5000, 1000) && !pace.is_due(5499, 1000));
+        assert!(!pace.is_due(5000, 1000), "nothing was idle so far");
+        pace.note_idle(true, || 5000);
+        pace.note_idle(true, || 5400);
+        assert!(!pace.is_due(5499, 1000));
         assert!(pace.is_due(5500, 1000), "and so until somebody looks");
         assert!(pace.is_due(5500, 1000));
         pace.note_look(5500, 1000);
@@ -127,15 +136,18 @@ mod tests {
     #[test]
     fn begins_anew_when_little_was_idle() {
         let pace = Pace::new();
-        assert!(!pace.is_due(5000, 1000));
-        pace.rest();
-        assert!(!pace.is_due(5700, 1000) && !pace.is_due(6199, 1000) && pace.is_due(6200, 1000));
+        pace.note_idle(true, || 5000);
+        pace.note_idle(false, || 5100);
+        assert!(!pace.is_due(5600, 1000));
+        pace.note_idle(true, || 5700);
+        assert!(!pace.is_due(6199, 1000) && pace.is_due(6200, 1000));
     }
 
     #[test]
     fn looks_less_often_where_as_much_stays_idle() {
         let pace = Pace::new();
-        assert!(!pace.is_due(1000, 800) && pace.is_due(1500, 800));
+        pace.note_idle(true, || 1000);
+        assert!(!pace.is_due(1499, 800) && pace.is_due(1500, 800));
         pace.note_look(1500, 800);
         pace.note_look(1500, 800);
         assert!(!pace.is_due(2499, 800) && pace.is_due(2500, 800), "one second");

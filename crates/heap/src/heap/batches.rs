@@ -32,28 +32,35 @@ impl<S: System> Heap<S> {
         })
     }
 
+    /// `count` objects of `class` from its slabs, or some fewer: as many as have a place in those that are open, or in
+    /// a new one.
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut gathered = Gathered::NONE;
         let count = count.min(class.batch());
-        let mut bin = self.bins[class.index()].lock();
-        bin.take(class, count, &mut gathered, self);
+        let bin = &self.bins[class.index()];
+        bin.lock().take(class, count, &mut gathered, self);
         if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {
-            drop(bin);
             self.empty_stocks(SLAB_FRAMES, SLAB_FRAMES);
-            bin = self.bins[class.index()].lock();
-            bin.take(class, count, &mut gathered, self);
+            bin.lock().take(class, count, &mut gathered, self);
         }
-        // A new slab only for want of a single object: a batch may be short. To get one may take long,
-        // so not under the lock; threads that come here at once may each get one.
+        // A new slab only for want of a single object: a batch may be short.
         if gathered.count() == 0 {
-            let siblings = bin.counts().0;
-            drop(bin);
+            // To get one may take long, so not under the lock; threads that come here at once may each get one.
+            let (siblings, _) = bin.lock().counts();
             let fresh = self.get_slab(class, siblings)?;
-            bin = self.bins[class.index()].lock();
+            let mut bin = bin.lock();
             let name = self.open_slab(class, fresh);
             bin.take_new(class, name, count, &mut gathered, self);
         }
-        drop(bin);
+        self.bring_memory(&gathered);
+        let bytes = gathered.count() * class.object_bytes();
+        self.out_bytes.fetch_add(bytes, Relaxed);
+        self.extremes.note_live(self.live_bytes());
+        gathered.list(self.key())
+    }
+
+    /// Counts the frames that come back with the objects just taken, and has the system bring some at once.
+    fn bring_memory(&self, gathered: &Gathered) {
         if gathered.revived_frames > 0 {
             self.backend.come_back(gathered.revived_frames, gathered.returned_frames);
         }
@@ -63,13 +70,6 @@ impl<S: System> Heap<S> {
                 unsafe { self.source().populate(start, bytes) };
             }
         }
-        let bytes = gathered.count() * class.object_bytes();
-        self.out_bytes.fetch_add(bytes, Relaxed);
-        let live_bytes = self.live_bytes();
-        if live_bytes > self.most_live_bytes.load(Relaxed) {
-            self.most_live_bytes.store(live_bytes, Relaxed);
-        }
-        gathered.list(self.key())
     }
 
     /// Gives a batch to this CPU's pool; if that has too much, it goes to the bin, and some of the

@@ -14,6 +14,7 @@ use hectare_pages::System;
 
 use super::Heap;
 use crate::class::{CLASSES, ClassId};
+use crate::fill::Fill;
 use crate::seat::Seat;
 
 /// How much must be idle in the slabs: this share of what is live, and at least so much.
@@ -29,14 +30,8 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As for [`relieve`](Self::relieve).
-    pub(super) unsafe fn empty_quiet_classes(
-        &self,
-        seat: Seat,
-        live_bytes: usize,
-        idle_bytes: usize,
-    ) {
-        let is_much = idle_bytes > (live_bytes / IDLE_SHARE).max(MIN_IDLE_BYTES);
-        if !self.has_grown.load(Relaxed) || !is_much {
+    pub(super) unsafe fn empty_quiet_classes(&self, seat: Seat, fill: Fill) {
+        if !self.has_grown.load(Relaxed) || !fill.is_idle(IDLE_SHARE, MIN_IDLE_BYTES) {
             return;
         }
         self.has_grown.store(false, Relaxed);

@@ -8,6 +8,7 @@ use hectare_pages::{PageRange, System};
 use super::Heap;
 use crate::cache::Cache;
 use crate::class::ClassId;
+use crate::fill::Fill;
 use crate::leaving::Leaving;
 use crate::object::{Batch, FreeObject, Key};
 use crate::region::FRAME_BYTES;
@@ -55,14 +56,15 @@ impl<S: System> Heap<S> {
     /// As for [`relieve`](Self::relieve).
     #[inline(never)]
     unsafe fn relieve_now(&self, seat: Seat) {
-        let live_bytes = self.live_bytes();
-        let idle_bytes = self.backend.idle_bytes(live_bytes);
-        let is_due = self.is_look_due(live_bytes, idle_bytes);
-        let has_emptied = self.has_emptied_for_long(live_bytes, idle_bytes);
+        let fill = self.fill();
+        self.note_idle(fill);
+        self.note_emptying(fill);
+        let is_due = self.is_look_due(fill);
+        let has_emptied = self.has_emptied_for_long(fill);
         // Where many threads free, all see it: one of them looks.
         let looker = if is_due || has_emptied { self.looker.try_lock() } else { None };
         // Another may have looked meanwhile.
-        let is_due = is_due && looker.is_some() && self.is_look_due(live_bytes, idle_bytes);
+        let is_due = looker.is_some() && self.is_look_due(fill);
         let looker = looker.filter(|_| is_due || has_emptied);
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
@@ -77,18 +79,42 @@ impl<S: System> Heap<S> {
             self.look_for_holes(is_due);
         } else {
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.empty_quiet_classes(seat, live_bytes, idle_bytes) };
+            unsafe { self.empty_quiet_classes(seat, fill) };
         }
+    }
+
+    /// What the slabs hold now.
+    fn fill(&self) -> Fill {
+        let live_bytes = self.live_bytes();
+        Fill { live_bytes, idle_bytes: self.backend.idle_bytes(live_bytes) }
+    }
+
+    /// Notes whether much is idle in the slabs: for how long it has been decides on the next look.
+    fn note_idle(&self, fill: Fill) {
+        self.pace.note_idle(is_much_idle(fill), || self.source().now_ms());
+    }
+
+    /// Whether much has been idle in the slabs for long enough, beside what is live.
+    fn is_look_due(&self, fill: Fill) -> bool {
+        is_much_idle(fill) && self.pace.is_due(self.source().now_ms(), fill.idle_bytes)
+    }
+
+    /// Notes whether the slabs have emptied since the last scavenge.
+    fn note_emptying(&self, fill: Fill) {
+        self.extremes.note_idle(fill.idle_bytes);
+        self.pace.note_emptied(self.has_emptied(fill), || self.source().now_ms());
+    }
+
+    /// Whether much has been freed since the last scavenge, or much has become idle.
+    fn has_emptied(&self, fill: Fill) -> bool {
+        self.extremes.are_left(fill, self.backend.slack_bytes())
     }
 
     /// Whether it is some milliseconds ago that the slabs [had emptied](Self::has_emptied). Where hardly
     /// anything is left in them they need not have: no call may come later.
-    fn has_emptied_for_long(&self, live_bytes: usize, idle_bytes: usize) -> bool {
-        if !self.has_emptied(live_bytes, idle_bytes) {
-            self.pace.settle();
-            return false;
-        }
-        self.pace.has_settled(self.source().now_ms()) || self.has_little()
+    fn has_emptied_for_long(&self, fill: Fill) -> bool {
+        self.has_emptied(fill)
+            && (self.pace.has_settled(self.source().now_ms()) || self.has_little())
     }
 
     /// Whether hardly anything is left in the slabs, not even what swings.
@@ -97,37 +123,16 @@ impl<S: System> Heap<S> {
         self.backend.idle_bytes(out_bytes) / LITTLE_SHARE > out_bytes
     }
 
-    /// Whether much has been freed since the last scavenge, or much has become idle.
-    fn has_emptied(&self, live_bytes: usize, idle_bytes: usize) -> bool {
-        let slack_bytes = self.backend.slack_bytes();
-        let least_bytes = self.least_idle_bytes.load(Relaxed);
-        if idle_bytes < least_bytes {
-            self.least_idle_bytes.store(idle_bytes, Relaxed);
-        }
-        idle_bytes.saturating_sub(least_bytes) > slack_bytes
-            || self.most_live_bytes.load(Relaxed).saturating_sub(live_bytes) > slack_bytes
-    }
-
     /// Empties lists and pools and gives idle frames back; where a look `is_due`, for so much has
     /// been idle, gives up the emptier slabs. Returns how many bytes went.
     fn look_for_holes(&self, is_due: bool) -> usize {
         self.release_idle();
         self.pace.settle();
         if is_due {
-            let idle_bytes = self.backend.idle_bytes(self.live_bytes());
-            self.pace.note_look(self.source().now_ms(), idle_bytes);
+            self.pace.note_look(self.source().now_ms(), self.fill().idle_bytes);
             self.evacuate();
         }
         self.scavenge()
-    }
-
-    /// Whether much has been idle in the slabs for long enough, beside what is live.
-    fn is_look_due(&self, live_bytes: usize, idle_bytes: usize) -> bool {
-        if idle_bytes <= (live_bytes / IDLE_SHARE).max(MIN_IDLE_BYTES) {
-            self.pace.rest();
-            return false;
-        }
-        self.pace.is_due(self.source().now_ms(), idle_bytes)
     }
 
     /// Gives up the emptier slabs: so that they become empty, what is freed in them goes there at
@@ -192,10 +197,9 @@ impl<S: System> Heap<S> {
     /// Passes by the bins whose lock is held. Returns how many bytes went.
     #[cold]
     pub(super) fn scavenge(&self) -> usize {
-        let live_bytes = self.live_bytes();
-        let freed_bytes = self.most_live_bytes.swap(live_bytes, Relaxed).saturating_sub(live_bytes);
-        let idle_bytes = self.backend.idle_bytes(live_bytes);
-        self.least_idle_bytes.store(idle_bytes, Relaxed);
+        let fill = self.fill();
+        let freed_bytes = self.extremes.freed_bytes(fill);
+        self.extremes.reset(fill);
         if self.source().page_bytes() > FRAME_BYTES {
             return 0;
         }
@@ -207,8 +211,8 @@ impl<S: System> Heap<S> {
             gone += idle.finish();
         }
         let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
-        self.backend.note_scavenge(live_bytes, gone, found_much);
-        self.least_idle_bytes.store(idle_bytes.saturating_sub(gone), Relaxed);
+        self.backend.note_scavenge(fill.live_bytes, gone, found_much);
+        self.extremes.note_idle(fill.idle_bytes.saturating_sub(gone));
         self.draining.store(found_much, Relaxed);
         gone
     }
@@ -252,15 +256,19 @@ impl<S: System> Heap<S> {
     /// What a call would give back that comes now, for a program that makes none: for a thread that
     /// looks after the heap from time to time. Returns how many bytes went.
     pub fn tend(&self) -> usize {
-        let live_bytes = self.live_bytes();
         let looker = self.looker.try_lock();
-        let is_due = self.is_look_due(live_bytes, self.backend.idle_bytes(live_bytes));
-        let has_fallen = live_bytes < self.most_live_bytes.load(Relaxed);
-        let looks = looker.is_some() && (is_due || has_fallen);
+        let fill = self.fill();
+        self.note_idle(fill);
+        let is_due = self.is_look_due(fill);
+        let looks = looker.is_some() && (is_due || self.extremes.freed_bytes(fill) > 0);
         let slabs = if looks { self.look_for_holes(is_due) } else { 0 };
         drop(looker);
         slabs + self.backend.tend()
     }
+}
+
+fn is_much_idle(fill: Fill) -> bool {
+    fill.is_idle(IDLE_SHARE, MIN_IDLE_BYTES)
 }
 
 /// Idle frames of one bin's slabs on their way back to the system, many in a call.
