@@ -20,6 +20,7 @@
 //!
 //! Objects are taken lowest first, so that a slab is touched page by page.
 
+mod frames;
 mod idle;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,8 @@ use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
 use crate::object::{FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
+use frames::Frames;
+
 const WORDS: usize = SLAB_BYTES / MIN_ALIGN / 64;
 const _: () = assert!(WORDS <= 64, "one summary word has to do");
 
@@ -43,14 +46,6 @@ const FAR_WORDS: usize = WORDS - NEAR_WORDS;
 
 /// The words that do not.
 pub(crate) type FarWords = [u64; FAR_WORDS];
-
-const _: () = assert!(SLAB_FRAMES == 16, "one bit a frame in a u16");
-const ALL_FRAMES: u16 = u16::MAX;
-
-/// The bits of the frames `first` to `last`.
-fn frames(first: usize, last: usize) -> u16 {
-    (ALL_FRAMES >> (SLAB_FRAMES - 1 - last)) & (ALL_FRAMES << first)
-}
 
 /// A slab's descriptor. Zeroed memory is a valid one that is not in use.
 #[derive(Debug)]
@@ -67,18 +62,11 @@ pub(crate) struct Slab {
     /// that is done.)
     left: u32,
     objects: u32,
-    /// One bit a frame: it holds no memory.
-    bare: u16,
-    /// One bit a frame: it was scavenged, and the page map says that nothing is allocated there.
-    hidden: u16,
+    frames: Frames,
     pub(crate) group: u8,
     /// Atomic, because whoever frees an object of a slab that is given up reads it without a lock:
     /// it does not change while there is such an object.
     class: AtomicU8,
-    /// One bit a frame: it was hidden until an object was taken there.
-    shown: u16,
-    /// It is given up: the page map says so of all frames that are not hidden.
-    leaves: bool,
     /// The most objects in use since the last look for idle frames.
     most_used: u16,
     summary: u64,
@@ -119,10 +107,7 @@ impl Slab {
         *self.class.get_mut() = class.byte();
         self.group = 0;
         self.set_free(objects, objects);
-        self.bare = if bare { ALL_FRAMES } else { 0 };
-        self.hidden = 0;
-        self.shown = 0;
-        self.leaves = false;
+        self.frames = Frames::new(bare);
         self.most_used = 0;
         let whole = objects / 64;
         self.words[..whole.min(NEAR_WORDS)].fill(u64::MAX);
@@ -148,8 +133,7 @@ impl Slab {
         self.summary &= u64::MAX.checked_shr(64 - words as u32).unwrap_or(0);
         self.objects = objects as u32;
         self.set_free(objects, objects);
-        self.bare |= frames(SLAB_FRAMES - 1, SLAB_FRAMES - 1);
-        self.hidden |= frames(SLAB_FRAMES - 1, SLAB_FRAMES - 1);
+        self.frames.go(frames::bits(SLAB_FRAMES - 1, SLAB_FRAMES - 1));
         // SAFETY: within the slab.
         unsafe { self.start().add(bytes) }
     }
@@ -238,7 +222,7 @@ impl Slab {
 
     /// How many of its frames hold no memory.
     pub(crate) fn bare_frames(&self) -> usize {
-        self.bare.count_ones() as usize
+        self.frames.bare_count()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -249,9 +233,7 @@ impl Slab {
     /// upon a frame without memory, `gathered` notes the next such ones too, `stretch` in all at
     /// most. O(count).
     pub(crate) fn take(&mut self, count: usize, gathered: &mut Gathered, stretch: usize) {
-        if core::mem::take(&mut self.leaves) {
-            self.shown |= !self.hidden;
-        }
+        self.frames.stay();
         let start = self.start();
         let object_bytes = self.object_bytes();
         let taken = (count - gathered.count()).min(self.free());
@@ -265,9 +247,10 @@ impl Slab {
                 bits &= !((u64::MAX >> (64 - row)) << bit);
                 left -= row;
                 let offset = (word * 64 + bit) * object_bytes;
-                if self.bare | self.hidden != 0 {
-                    let last_byte = offset + row * object_bytes - 1;
-                    self.touch(offset / FRAME_BYTES, last_byte / FRAME_BYTES, stretch, gathered);
+                let touched = frames_of(offset, row * object_bytes);
+                if self.frames.are_away(touched) {
+                    let (_, end) = frames_of(0, self.objects() * object_bytes);
+                    self.frames.come(touched, end, stretch, start, gathered);
                 }
                 // SAFETY: by invariant 1 the object is free; offset < objects × object bytes.
                 let object = unsafe { start.add(offset) };
@@ -284,50 +267,6 @@ impl Slab {
         if self.free() == 0 {
             self.set_free(0, 1);
         }
-    }
-
-    /// An object is being taken that lies in the frames `first` to `last`.
-    #[inline]
-    fn touch(&mut self, first: usize, last: usize, stretch: usize, gathered: &mut Gathered) {
-        let touched = frames(first, last);
-        if (self.bare | self.hidden) & touched != 0 {
-            self.revive(touched, stretch, gathered);
-        }
-    }
-
-    /// An object is being taken that lies in `touched`, and some of these frames are bare or hidden.
-    #[cold]
-    fn revive(&mut self, touched: u16, stretch: usize, gathered: &mut Gathered) {
-        let (bare, hidden) = (self.bare, self.hidden);
-        self.shown |= hidden & touched;
-        self.hidden &= !touched;
-        if self.bare & touched == 0 {
-            return;
-        }
-        // The next bare frames are needed next, whatever lies between: a call costs as much as they. (Not what
-        // lies behind the last object: it may be sealed.)
-        let first = (self.bare & touched).trailing_zeros() as usize;
-        let mut last = first;
-        let last_byte = self.objects() * self.object_bytes() - 1;
-        let mut ahead = self.bare & !frames(0, first) & frames(0, last_byte / FRAME_BYTES);
-        for _ in 1..stretch {
-            if ahead == 0 {
-                break;
-            }
-            last = ahead.trailing_zeros() as usize;
-            ahead &= ahead - 1;
-        }
-        if last > first {
-            // SAFETY: the slab has SLAB_FRAMES frames.
-            let start = unsafe { self.start().add(first * FRAME_BYTES) };
-            if gathered.note_bare(start, (last + 1 - first) * FRAME_BYTES) {
-                self.bare &= !frames(first, last);
-            }
-        }
-        self.bare &= !touched;
-        let revived = bare & !self.bare;
-        gathered.revived_frames += revived.count_ones() as usize;
-        gathered.returned_frames += (revived & hidden).count_ones() as usize;
     }
 
     /// Takes the object numbered `index` back.
@@ -376,18 +315,18 @@ impl Slab {
     /// The frames, a bit each, that must be entered into the page map since [`take`](Self::take)
     /// has taken objects from the slab: scavenged ones; all, if it had been given up.
     pub(crate) fn reappeared(&mut self) -> u16 {
-        core::mem::take(&mut self.shown)
+        self.frames.take_shown()
     }
 
     /// Whether it is given up.
     pub(crate) fn leaves(&self) -> bool {
-        self.leaves
+        self.frames.leaves()
     }
 
     /// Gives the slab up until objects are taken from it. Returns the frames, a bit each, of which
     /// the page map must say so: none, if it had been given up before.
     pub(crate) fn leave(&mut self) -> u16 {
-        if core::mem::replace(&mut self.leaves, true) { 0 } else { !self.hidden }
+        self.frames.leave()
     }
 
     /// Panics unless invariants 1 and 2 hold. For tests.
@@ -404,6 +343,12 @@ impl Slab {
         let group = self.fullness_group();
         assert!(self.free() == 0 || self.group == group, "a slab is in the wrong group");
     }
+}
+
+/// The first and the last frame of the `bytes` bytes from `offset` on.
+#[inline(always)]
+fn frames_of(offset: usize, bytes: usize) -> (usize, usize) {
+    (offset / FRAME_BYTES, (offset + bytes - 1) / FRAME_BYTES)
 }
 
 /// The memory of a slab that is still to be opened: a free of what the page map says lies there may

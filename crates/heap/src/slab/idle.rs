@@ -2,7 +2,8 @@
 
 use core::ptr::NonNull;
 
-use super::{Slab, frames};
+use super::Slab;
+use super::frames::stretches;
 use crate::class::RECIPROCALS;
 use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
@@ -19,13 +20,8 @@ impl Slab {
         }
         self.most_used = self.used() as u16;
         let idle = self.idle_frames();
-        self.bare |= idle;
-        self.hidden |= idle;
-        let mut left = idle;
-        while left != 0 {
-            let first = left.trailing_zeros() as usize;
-            let length = (left >> first).trailing_ones() as usize;
-            left &= !frames(first, first + length - 1);
+        self.frames.go(idle);
+        for (first, length) in stretches(idle) {
             // SAFETY: a slab has as many frames as these bits.
             let start = unsafe { self.start().add(first * FRAME_BYTES) };
             decommit(start, length * FRAME_BYTES);
@@ -36,7 +32,7 @@ impl Slab {
     /// not have one: it would move along with what the program copies, and one day come back as that of an object in
     /// use. Here and not where runs are taken, since of most runs that would touch memory that nobody has touched.
     pub(crate) fn unmark_frames(&self) {
-        let mut held = !self.bare;
+        let mut held = self.frames.held();
         while held != 0 {
             let offset = held.trailing_zeros() as usize * FRAME_BYTES;
             held &= held - 1;
@@ -52,7 +48,7 @@ impl Slab {
     /// The frames, a bit each, that hold memory, but no part of an object that is not free.
     fn idle_frames(&self) -> u16 {
         let mut idle = 0;
-        let mut held = !self.bare;
+        let mut held = self.frames.held();
         while held != 0 {
             let frame = held.trailing_zeros() as usize;
             held &= held - 1;
