@@ -24,6 +24,7 @@ mod filling;
 mod frontier;
 mod going_back;
 mod huge_pages;
+mod huge_part;
 mod opening;
 mod shut;
 mod slab_block;
@@ -48,6 +49,7 @@ use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
 use dear::DearBlocks;
 use filling::{Filling, SLAB_LOOK_FRAMES};
 use huge_pages::LONG_FRAMES;
+use huge_part::HugePart;
 use shut::Shut;
 pub(crate) use slab_block::Block;
 use table::Table;
@@ -70,10 +72,7 @@ pub(crate) struct Region {
     frontier: usize,
     /// In frames from the start.
     touched: usize,
-    /// From how many bytes on huge pages are asked for, but not below `plain_until`: 0 while the region
-    /// does not do without.
-    huge_from: usize,
-    plain_until: usize,
+    huge: HugePart,
     /// Clean frames that were taken for long runs.
     filled_frames: usize,
     /// Clean frames that were taken page by page since any went back.

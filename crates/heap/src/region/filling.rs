@@ -33,7 +33,6 @@ use core::ptr::NonNull;
 use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
-use super::huge_pages::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 
@@ -278,17 +277,6 @@ impl Region {
         if !self.is_huge_from(first) {
             // SAFETY: committed memory of this region.
             unsafe { source.advise_huge(self.at(first), frames * FRAME_BYTES, false) };
-        }
-    }
-
-    /// Does without huge pages in all that is committed, if only long runs have asked for them, or the frontier was at
-    /// `frontier` before. Of what is left huge, all would have to be known as such: its pages come with others.
-    pub(super) fn stay_plain(&mut self, frontier: usize, source: &impl PageSource) {
-        let is_of_runs = self.huge_from < HUGE_PAGES_FROM_BYTES;
-        let from = self.huge_from;
-        if from < self.frontier && (is_of_runs || frontier < self.frontier) {
-            self.ask_from(from, false, source);
-            self.huge_from = self.frontier.max(HUGE_PAGES_FROM_BYTES);
         }
     }
 }

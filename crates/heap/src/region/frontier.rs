@@ -58,7 +58,7 @@ impl Region {
         let start = unsafe { self.start.add(self.frontier) };
         // SAFETY: the part of the reservation behind the old frontier.
         unsafe { source.commit(start, frontier - self.frontier) }?;
-        let huge = self.frontier.max(self.huge_from);
+        let huge = self.frontier.max(self.huge.start());
         if huge < frontier {
             // SAFETY: huge < frontier ≤ bytes.
             let start = unsafe { self.start.add(huge) };

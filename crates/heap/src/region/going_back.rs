@@ -23,7 +23,7 @@ impl Region {
         let spared = self.take_fresh(keep);
         let keep = keep - spared.map_or(0, |(_, frames)| frames);
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
-        if self.plain_until == 0 && self.huge_from < self.frontier && page_frames == 1 {
+        if !self.huge.is_hollow() && self.huge.start() < self.frontier && page_frames == 1 {
             // Among many short runs the search for a unit would take longer than what goes back.
             if self.dirty.longest().is_some_and(|(_, frames)| frames >= UNIT_FRAMES) {
                 self.decommit_units(UNIT_FRAMES, keep, source);

@@ -1,9 +1,10 @@
-//! Where a region asks for huge pages.
+//! When a region begins to ask for huge pages, and when it does without.
 
 use hectare_base::align::{align_down, align_up};
 use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
+use super::huge_part::HugePart;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, Run, SLAB_FRAMES};
 
@@ -14,20 +15,13 @@ pub(super) const LONG_FRAMES: usize = 64;
 /// most: a huge page's worth but for a slab. (From 1.75 MiB on `pareto` on four threads is a twentieth larger.)
 const MANY_FRAMES: usize = UNIT_FRAMES - SLAB_FRAMES;
 
-/// From which size on a region asks for huge pages anyhow: what is untouched of the last one is then a
-/// few per cent of the whole at most, and a small program does not grow.
-pub(super) const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
-
 /// As many clean units in a row, 32 MiB, are no holes among slabs: a long run was there.
 const LONG_GAP_UNITS: usize = 16;
-
-/// From where on, while they are dear.
-const NEVER: usize = usize::MAX;
 
 impl Region {
     /// Whether huge pages are asked for from `first` on.
     pub(super) fn is_huge_from(&self, first: FrameId) -> bool {
-        first.0 * FRAME_BYTES >= self.huge_from.max(self.plain_until)
+        first.0 * FRAME_BYTES >= self.huge.start()
     }
 
     /// Notes that a long run was taken that its caller will fill. Where there are many, huge pages
@@ -38,12 +32,12 @@ impl Region {
         let first = FrameId(align_up(self.frame_of(run.start), UNIT_FRAMES));
         let from = first.0 * FRAME_BYTES;
         let has_many = self.has_blocks() && self.filled_frames >= MANY_FRAMES;
-        let has_many = has_many && !self.dear_blocks.are_dear();
-        if has_many && from < self.huge_from && self.plain_until == 0 {
+        let is_usual = !self.dear_blocks.are_dear() && !self.huge.is_hollow();
+        if has_many && is_usual && from < self.huge.start() {
             if from < self.frontier {
                 self.ask_from(from, true, source);
             }
-            self.huge_from = from;
+            self.huge = HugePart::from_byte(from);
         }
     }
 
@@ -53,12 +47,11 @@ impl Region {
     #[inline(never)]
     pub(super) fn follow_price(&mut self, source: &impl PageSource) {
         let are_dear = self.dear_blocks.are_dear();
-        let from = self.huge_from.max(self.plain_until);
+        let from = self.huge.start();
         if are_dear && from < self.frontier {
             self.ask_from(from, false, source);
         }
-        self.plain_until = 0;
-        self.huge_from = if are_dear { NEVER } else { self.frontier.max(HUGE_PAGES_FROM_BYTES) };
+        self.huge = if are_dear { HugePart::NOWHERE } else { HugePart::behind(self.frontier) };
     }
 
     /// How many committed frames lie in units all of which is clean, `least` such units or more in a row.
@@ -85,17 +78,27 @@ impl Region {
     /// pages all the same, until the next such look: a heap that grows so far has no holes for what it
     /// needs.
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
-        let was_plain = self.plain_until > 0;
-        let eighths = if of_slabs { 6 } else { 4 } + usize::from(was_plain);
+        let eighths = if of_slabs { 6 } else { 4 } + usize::from(self.huge.is_hollow());
         let empty_frames = self.empty_unit_frames(if of_slabs { LONG_GAP_UNITS } else { 1 });
-        let plain = frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths;
-        let plain_until = if plain { self.frontier } else { 0 };
-        if plain_until == self.plain_until || self.frontier <= self.huge_from {
-            return;
+        let is_hollow = frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths;
+        let changed_from = if is_hollow {
+            self.huge.hollow_out(self.frontier)
+        } else {
+            self.huge.fill_in(self.frontier)
+        };
+        if let Some(from) = changed_from {
+            self.ask_from(from, !is_hollow, source);
         }
-        let from = self.huge_from.max(if plain { self.plain_until } else { 0 });
-        self.plain_until = plain_until;
-        self.ask_from(from, !plain, source);
+    }
+
+    /// Does without huge pages in all that is committed, if only long runs have asked for them, or the frontier was at
+    /// `frontier` before. Of what is left huge, all would have to be known as such: its pages come with others.
+    pub(super) fn stay_plain(&mut self, frontier: usize, source: &impl PageSource) {
+        if (self.huge.is_of_runs() || frontier < self.frontier)
+            && let Some(from) = self.huge.withdraw(self.frontier)
+        {
+            self.ask_from(from, false, source);
+        }
     }
 
     /// Asks for huge pages in what is committed from byte `from` on, or does without: then what has come there

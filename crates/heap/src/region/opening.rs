@@ -10,7 +10,7 @@ use hectare_pages::{PageSource, SourceError};
 
 use super::dear::DearBlocks;
 use super::filling::Filling;
-use super::huge_pages::HUGE_PAGES_FROM_BYTES;
+use super::huge_part::HugePart;
 use super::shut::Shut;
 use super::table::Table;
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView};
@@ -85,8 +85,7 @@ impl Region {
             bytes,
             frontier: 0,
             touched: 0,
-            huge_from: HUGE_PAGES_FROM_BYTES,
-            plain_until: 0,
+            huge: HugePart::behind(0),
             filled_frames: 0,
             regrown_frames: 0,
             run_frames: 0,

@@ -31,7 +31,7 @@ use core::ptr::NonNull;
 use hectare_buddy::{FrameAllocator, FrameId};
 use hectare_pages::PageSource;
 
-use super::huge_pages::HUGE_PAGES_FROM_BYTES;
+use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_FRAMES, take_range};
 

@@ -5,7 +5,7 @@ use std::vec::Vec;
 use hectare_buddy::FrameAllocator;
 use hectare_pages::{Os, SourceError};
 
-use super::huge_pages::HUGE_PAGES_FROM_BYTES;
+use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::*;
 use crate::class::ClassId;
@@ -186,7 +186,7 @@ fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
     let (mut region, view) = open();
     let wanted = Wanted::Run { frames: 500, align: 1, fills: true };
     region.take(wanted, false, &Os, &view).expect("memory");
-    assert_eq!(region.huge_from, HUGE_PAGES_FROM_BYTES, "a small region");
+    assert_eq!(region.huge.start(), HUGE_PAGES_FROM_BYTES, "a small region");
 }
 
 #[test]
@@ -485,7 +485,7 @@ fn where_nothing_can_move_a_run_is_bare() {
 #[test]
 fn what_lies_in_front_of_a_lost_place_stays_dirty() {
     let (mut region, view) = open();
-    region.huge_from = 0;
+    region.huge = HugePart::from_byte(0);
     let [whole, half] = [1, 2].map(|byte| take_units(&mut region, &view, 1, byte));
     let front = 100;
     region.give(whole.start, UNIT_FRAMES);
@@ -629,7 +629,7 @@ fn what_lies_behind_the_first_sixteen_mebibytes_is_huge() {
 fn what_is_huge_is_known_as_such() {
     let (mut region, view) = open();
     take_slabs(&mut region, &view, 24 * UNIT_FRAMES / SLAB_FRAMES / 2);
-    assert!(region.huge_from < region.frontier);
+    assert!(region.huge.start() < region.frontier);
     let take = |region: &mut Region| {
         let wanted = Wanted::Run { frames: 9, align: 1, fills: true };
         let run = region.take(wanted, false, &Os, &view).expect("memory");
@@ -707,7 +707,7 @@ fn a_long_run_that_stays_untouched_goes_back() {
         region.decommit(0, &Os);
         let others = [0, 1].map(|_| region.take(wanted, false, &Os, &view).expect("memory"));
         let run = region.take(wanted, false, &Os, &view).expect("memory");
-        assert!(region.huge_from < HUGE_PAGES_FROM_BYTES, "there are many");
+        assert!(region.huge.start() < HUGE_PAGES_FROM_BYTES, "there are many");
         for page in 0..eighths {
             // SAFETY: within the run.
             unsafe { run.start.add(page * run.frames / 8 * FRAME_BYTES).write(1) };
@@ -716,7 +716,7 @@ fn a_long_run_that_stays_untouched_goes_back() {
         // SAFETY: the run just taken.
         unsafe { region.give_run(run.start, run.frames, &Os, &view) };
         assert_eq!(region.dirty_frames() - dirty, if stays { frames } else { 0 });
-        assert_eq!(region.huge_from < HUGE_PAGES_FROM_BYTES, stays, "{eighths} eighths");
+        assert_eq!(region.huge.start() < HUGE_PAGES_FROM_BYTES, stays, "{eighths} eighths");
         for run in others {
             region.give(run.start, run.frames);
         }
@@ -743,10 +743,10 @@ fn sparse_runs_have_no_huge_pages() {
     let wanted = Wanted::Run { frames: 240, align: 1, fills: true };
     while region.frontier_bytes() < BYTES / 2 {
         let run = region.take(wanted, false, &Os, &view).expect("memory");
-        assert!(!run.huge && region.huge_from >= HUGE_PAGES_FROM_BYTES);
+        assert!(!run.huge && region.huge.start() >= HUGE_PAGES_FROM_BYTES);
     }
-    assert_eq!(region.huge_from, region.frontier);
+    assert_eq!(region.huge.start(), region.frontier);
     // A long run is filled as far as anybody knows.
     take_units(&mut region, &view, 4, 1);
-    assert!(region.huge_from < region.frontier);
+    assert!(region.huge.start() < region.frontier);
 }

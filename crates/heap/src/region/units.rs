@@ -119,7 +119,7 @@ impl Region {
             // SAFETY: clean frames below the frontier.
             let _ = unsafe { source.decommit(start, bytes_to(end)) };
         }
-        let plain_end = self.huge_from.max(self.plain_until) / FRAME_BYTES;
+        let plain_end = self.huge.start() / FRAME_BYTES;
         let plain_bytes = bytes_to(end.min(plain_end));
         if plain_bytes > 0 {
             // SAFETY: as above.
