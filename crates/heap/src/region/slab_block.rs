@@ -33,7 +33,8 @@ use hectare_pages::PageSource;
 
 use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_FRAMES, take_range};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_FRAMES};
+use crate::dirty::take_range;
 
 /// Once so much has been touched, a block is but a fraction of the whole: a small program does not
 /// grow.

@@ -222,7 +222,7 @@ fn a_region_that_grows_again_opens_blocks_beside_pieces() {
         }
         assert_eq!(dirty_beside(&mut region, &view, 3), 0, "a class that may stay small");
         assert_eq!(dirty_beside(&mut region, &view, 4), UNIT_FRAMES - SLAB_FRAMES);
-        while region.take_dirty(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
+        while region.take_fitting(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
         // Something goes back: it no longer grows.
         let run = take_opening(&mut region, &view, Wanted::Slab { of_pages: false, siblings: 0 });
         assert!(region.give_back(FrameId(region.frame_of(run.start)), SLAB_FRAMES, &Os));
@@ -377,7 +377,7 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     let mut open_block = |took_us| {
         let (passed, block) = next_block(&mut region, &view);
         region.give_block(block, took_us, &Os);
-        while region.take_dirty(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
+        while region.take_fitting(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
         let slab = region.take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os, &view);
         (passed, slab.expect("memory").huge)
     };

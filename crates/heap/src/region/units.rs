@@ -18,10 +18,12 @@
 //! fills seven eighths of it; a run that fills no unit begins none there.
 
 use hectare_base::align::{align_down, align_up};
-use hectare_buddy::{FrameId, RangeAllocator};
+use hectare_buddy::FrameId;
 use hectare_pages::{PageSource, SourceError};
 
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, Run, take_range};
+use super::taking::Request;
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, Run};
+use crate::dirty::take_range;
 
 /// Frames of a huge page.
 pub(crate) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
@@ -43,49 +45,77 @@ impl Region {
             && self.start.addr().get().is_multiple_of(HUGE_PAGE_BYTES)
     }
 
-    /// Whether a run of `frames` frames that its caller will fill is worth a unit, or part of one.
-    pub(super) fn is_for_units(&self, frames: usize, source: &impl PageSource) -> bool {
+    /// Takes a run that will be filled, and for which no dirty run is long enough, in clean units: behind dirty
+    /// frames if there are such, else in units alone.
+    pub(super) fn take_units(
+        &mut self,
+        request: &Request,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<Run> {
+        let frames = request.frames;
+        let is_for_units = request.align == 1 && request.is_filled();
+        if !is_for_units || !self.is_worth_units(frames, source) {
+            return None;
+        }
+        self.take_beside(frames, source, view)
+            .or_else(|| self.take_whole_units(frames, source, view))
+    }
+
+    /// Whether a run of `frames` frames that will be filled is worth a unit, or part of one.
+    fn is_worth_units(&self, frames: usize, source: &impl PageSource) -> bool {
         let is_long = frames >= NEARLY_UNIT_FRAMES;
         (is_long || self.is_huge_from(FrameId(self.touched))) && self.has_units(source)
     }
 
-    /// Takes a run [for units](Self::is_for_units), for which no dirty run is long enough: in whole clean ones, and
-    /// what is dirty in front of them. `None` if there are none, or a short run would begin one that is not huge.
+    /// Takes a run in clean units alone, to which dirty ones move. Of the last one, what is left of it is dirty if it
+    /// is there: it has moved, or comes with the run.
     #[inline(never)]
-    pub(super) fn take_units(
+    fn take_whole_units(
         &mut self,
         frames: usize,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Run> {
-        if let Some(run) = self.take_beside(frames, source, view) {
-            return Some(run);
-        }
         let whole = align_up(frames, UNIT_FRAMES);
-        let first = take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
-        let is_huge = self.is_huge_from(first);
-        if frames < NEARLY_UNIT_FRAMES && !is_huge {
-            self.give_clean(first, whole);
-            return None;
-        }
+        let first = self.take_clean_units(frames, whole)?;
         let again_frames = self.touched_of(first, whole);
         self.touch_clean(first, whole, source, view).ok()?;
         let moved = self.move_dirty(first, whole, source)?;
-        let (rest, left) = (FrameId(first.0 + frames), whole - frames);
-        let mut bare_frames = whole - moved;
-        let is_whole = is_huge || left <= UNIT_FRAMES - NEARLY_UNIT_FRAMES;
-        let filled = if is_whole { whole } else { whole - UNIT_FRAMES };
-        self.ask_for_units(FrameId(first.0 + moved), filled.saturating_sub(moved), source);
-        if left > 0 && (bare_frames == 0 || is_whole) {
-            self.give(self.at(rest), left);
-        } else if left > 0 {
-            bare_frames -= left;
-            self.give_clean(rest, left);
-        }
+        let left = whole - frames;
+        let comes_whole = self.is_huge_from(first) || left <= UNIT_FRAMES - NEARLY_UNIT_FRAMES;
+        let asked = if comes_whole { whole } else { whole - UNIT_FRAMES };
+        self.ask_for_units(FrameId(first.0 + moved), asked.saturating_sub(moved), source);
+        let is_there = comes_whole || moved == whole;
+        self.give_rest(FrameId(first.0 + frames), left, is_there);
         self.fresh = first.0 + moved..first.0 + whole;
+        let bare_frames = whole - moved - if is_there { 0 } else { left };
         let start = self.at(first);
         let again_frames = again_frames.min(bare_frames);
         Some(Run { start, frames, clean: moved == 0, bare_frames, again_frames, huge: false })
+    }
+
+    /// Takes the `whole` clean frames of the units that a run of `frames` lies in. `None` if there are none, or a
+    /// short run would begin one that is not huge.
+    fn take_clean_units(&mut self, frames: usize, whole: usize) -> Option<FrameId> {
+        let first = take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
+        if frames < NEARLY_UNIT_FRAMES && !self.is_huge_from(first) {
+            self.give_clean(first, whole);
+            return None;
+        }
+        Some(first)
+    }
+
+    /// Gives back the `left` frames of a run's last unit from `rest` on: dirty memory, if it `is_there`.
+    fn give_rest(&mut self, rest: FrameId, left: usize, is_there: bool) {
+        if left == 0 {
+            return;
+        }
+        if is_there {
+            self.give(self.at(rest), left);
+        } else {
+            self.give_clean(rest, left);
+        }
     }
 
     /// Has the whole units among `frames` clean frames from `first` on, which are going to be filled, come as
@@ -127,55 +157,9 @@ impl Region {
         }
     }
 
-    /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units
-    /// move to clean ones. How many frames hold no memory; `None`, and nothing has changed, if one is in use.
-    #[inline(never)]
-    pub(super) fn take_mixed(
-        &mut self,
-        first: FrameId,
-        frames: usize,
-        source: &impl PageSource,
-        view: &RegionView,
-    ) -> Option<usize> {
-        let end = first.0 + frames;
-        let mut at = first.0;
-        while at < end {
-            let run = self.dirty.run_around(FrameId(at));
-            let (start, length) = run.or_else(|| self.clean.free_run_around(FrameId(at)))?;
-            at = start.0 + length;
-        }
-        self.reach(end, source, view).ok()?;
-        self.touched = self.touched.max(end);
-        let mut bare_frames = 0;
-        let mut at = first;
-        while at.0 < end {
-            let run = self.dirty.run_around(at);
-            let (start, length) = run.or_else(|| self.clean.free_run_around(at))?;
-            let frames = (start.0 + length).min(end) - at.0;
-            if run.is_some() {
-                self.dirty.take_at(at, frames);
-            } else {
-                self.clean.reserve(at, frames).ok()?;
-                bare_frames += frames - self.fill(at, frames, source)?;
-            }
-            at.0 += frames;
-        }
-        Some(bare_frames)
-    }
-
-    /// Has memory come to the whole units among `frames` clean frames just taken from `first` on: dirty units
-    /// as far as there are any, and huge pages. Returns how many frames came; `None` as [`Self::move_dirty`].
-    fn fill(&mut self, first: FrameId, frames: usize, source: &impl PageSource) -> Option<usize> {
-        let start = FrameId(align_up(first.0, UNIT_FRAMES));
-        let units = align_down(first.0 + frames, UNIT_FRAMES).saturating_sub(start.0);
-        let has_units = units > 0 && self.has_units(source);
-        let moved = if has_units { self.move_dirty(start, units, source)? } else { 0 };
-        self.ask_for_units(FrameId(start.0 + moved), units - moved, source);
-        Some(moved)
-    }
-
     /// Takes dirty frames with clean units behind them, where huge pages are asked for: else what is left of a
     /// run's last huge page would stay empty, since the next run of its length does not fit there.
+    #[inline(never)]
     fn take_beside(
         &mut self,
         frames: usize,
@@ -198,9 +182,7 @@ impl Region {
             self.ask_for_units(FrameId(end + moved), behind - moved, source);
         }
         let left = end + behind - last;
-        if left > 0 {
-            self.give(self.at(FrameId(last)), left);
-        }
+        self.give_rest(FrameId(last), left, true);
         if moved > 0 || !self.fresh.contains(&first.0) {
             self.fresh.start = last.max(end + moved);
         }
@@ -238,7 +220,7 @@ impl Region {
     /// how many frames came; `None` if the source has lost the place of one: then these frames stay
     /// taken for ever.
     #[inline(never)]
-    fn move_dirty(
+    pub(super) fn move_dirty(
         &mut self,
         first: FrameId,
         frames: usize,

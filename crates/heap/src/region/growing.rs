@@ -1,0 +1,103 @@
+//! How a run is lengthened in place.
+
+use core::ptr::NonNull;
+
+use hectare_base::align::{align_down, align_up};
+use hectare_buddy::{FrameId, RangeAllocator};
+use hectare_pages::PageSource;
+
+use super::units::UNIT_FRAMES;
+use super::{FRAME_BYTES, Region, RegionView, Run};
+
+/// From how many frames on, 8 MiB, a run grows by whatever is free behind it: a shorter one is copied for less
+/// than what the pages would take that it would fault in, while there is dirty memory elsewhere.
+const MIXED_FRAMES: usize = 2048;
+
+impl Region {
+    /// Lengthens a run in place, if the frames behind it are free: what it got.
+    pub(crate) fn extend(
+        &mut self,
+        run: NonNull<u8>,
+        frames: usize,
+        wanted: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<Run> {
+        let behind = FrameId(self.frame_of(run) + frames);
+        let more = wanted - frames;
+        if behind.0 + more > self.bytes / FRAME_BYTES {
+            return None;
+        }
+        if self.dirty.take_at(behind, more) {
+            return Some(Run::holding(self.at(behind), more));
+        }
+        let again_frames = self.touched_of(behind, more);
+        let start = self.at(behind);
+        let bare_frames = if frames < MIXED_FRAMES {
+            self.take_behind(behind, more, source, view)?;
+            more
+        } else {
+            self.uncache();
+            self.take_mixed(behind, more, source, view)?
+        };
+        let clean = bare_frames == more;
+        let again_frames = again_frames.min(bare_frames);
+        Some(Run { start, frames: more, clean, bare_frames, again_frames, huge: false })
+    }
+
+    /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units
+    /// move to clean ones. How many frames hold no memory; `None`, and nothing has changed, if one is in use.
+    #[inline(never)]
+    fn take_mixed(
+        &mut self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<usize> {
+        let end = first.0 + frames;
+        if !self.are_free(first, end) {
+            return None;
+        }
+        self.reach(end, source, view).ok()?;
+        self.touched = self.touched.max(end);
+        let mut bare_frames = 0;
+        let mut at = first;
+        while at.0 < end {
+            let run = self.dirty.run_around(at);
+            let (start, length) = run.or_else(|| self.clean.free_run_around(at))?;
+            let frames = (start.0 + length).min(end) - at.0;
+            if run.is_some() {
+                self.dirty.take_at(at, frames);
+            } else {
+                self.clean.reserve(at, frames).ok()?;
+                bare_frames += frames - self.fill(at, frames, source)?;
+            }
+            at.0 += frames;
+        }
+        Some(bare_frames)
+    }
+
+    /// Whether the frames from `first` up to `end` are free, dirty or clean.
+    fn are_free(&self, first: FrameId, end: usize) -> bool {
+        let mut at = first;
+        while at.0 < end {
+            let run = self.dirty.run_around(at).or_else(|| self.clean.free_run_around(at));
+            let Some((start, length)) = run else { return false };
+            at = FrameId(start.0 + length);
+        }
+        true
+    }
+
+    /// Has memory come to the whole units among `frames` clean frames just taken from `first` on: dirty units
+    /// as far as there are any, and huge pages. Returns how many frames came; `None` as
+    /// [`move_dirty`](Self::move_dirty).
+    fn fill(&mut self, first: FrameId, frames: usize, source: &impl PageSource) -> Option<usize> {
+        let start = FrameId(align_up(first.0, UNIT_FRAMES));
+        let units = align_down(first.0 + frames, UNIT_FRAMES).saturating_sub(start.0);
+        let has_units = units > 0 && self.has_units(source);
+        let moved = if has_units { self.move_dirty(start, units, source)? } else { 0 };
+        self.ask_for_units(FrameId(start.0 + moved), units - moved, source);
+        Some(moved)
+    }
+}

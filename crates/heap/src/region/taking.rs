@@ -1,0 +1,337 @@
+//! How a run is found: the places that memory comes from, each asked when those before have none.
+//!
+//! ```text
+//!   kept         a run of about that length that was freed lately
+//!   dirty        frames that hold memory, where they fit best
+//!   units        clean units, to which dirty ones move: for what will fill them     region/units.rs
+//!   lengthened   the longest dirty run, and the clean frames behind it
+//!   block        the caller opens one without the lock, and asks again              region/slab_block.rs
+//!   clean        frames that hold no memory, the lowest
+//! ```
+
+use core::ptr::NonNull;
+
+use hectare_base::align::align_down;
+use hectare_buddy::{FrameId, RangeAllocator};
+use hectare_pages::PageSource;
+
+use super::filling::SLAB_LOOK_FRAMES;
+use super::huge_pages::LONG_FRAMES;
+use super::{FRAME_BYTES, Region, RegionView, SLAB_FRAMES};
+use crate::dirty::take_range;
+use crate::run_cache::MAX_KEPT_FRAMES;
+
+/// What frames are wanted for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wanted {
+    /// A run of `frames` at a multiple of `align` frames. One that was kept may be a little longer.
+    /// The caller is going to fill it, if it `fills`.
+    Run { frames: usize, align: usize, fills: bool },
+    /// A slab of a class that has `siblings`; of objects that have pages of their own, if it is `of_pages`.
+    Slab { of_pages: bool, siblings: usize },
+}
+
+impl Wanted {
+    /// In how many frames it finds a place wherever they begin.
+    pub(crate) fn room_frames(self) -> usize {
+        match self {
+            Self::Run { frames, align, .. } => frames + align,
+            Self::Slab { .. } => 2 * SLAB_FRAMES,
+        }
+    }
+
+    /// As how long a run `run`, taken for it, is looked at later; `None` if it is not.
+    fn looked_at_frames(self, run: &Run) -> Option<usize> {
+        match self {
+            Self::Run { fills: true, .. } => Some(run.frames),
+            Self::Slab { of_pages: true, .. } => Some(SLAB_LOOK_FRAMES),
+            Self::Run { .. } | Self::Slab { .. } => None,
+        }
+    }
+}
+
+/// A run just taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) start: NonNull<u8>,
+    /// At least as many as were asked for.
+    pub(crate) frames: usize,
+    /// It reads as zero.
+    pub(crate) clean: bool,
+    /// How many frames that hold no memory were taken for it.
+    pub(crate) bare_frames: usize,
+    /// How many of these are clean because they were decommitted, so that using them will fault once more.
+    pub(crate) again_frames: usize,
+    /// It comes as part of huge pages, each of them by its first touch.
+    pub(crate) huge: bool,
+}
+
+impl Run {
+    /// A run all of whose frames hold memory.
+    pub(super) fn holding(start: NonNull<u8>, frames: usize) -> Self {
+        Self { start, frames, clean: false, bare_frames: 0, again_frames: 0, huge: false }
+    }
+}
+
+/// Why a region had no run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No range of free frames is long enough: another region may have one.
+    NoRange,
+    /// There is a range, but the source has no memory for it: another region is no help.
+    NoMemory,
+    /// It is to come from a block, which is opened without the lock.
+    Block,
+}
+
+/// What is to be found: what is wanted, and what is known of it before any memory is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub(super) frames: usize,
+    /// Of how many frames the first must be a multiple.
+    pub(super) align: usize,
+    /// The same, where there is a choice: runs of which only the fronts are used begin where slabs do.
+    pub(super) grid: usize,
+    outlook: Outlook,
+    /// A block is the place for it, and the caller can open one.
+    opens: bool,
+}
+
+/// What will become of a run, for what was seen of others (`region/filling.rs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outlook {
+    /// The caller is going to fill it, and nothing seen says otherwise.
+    Filled,
+    /// Most of it is likely to stay untouched.
+    Plain,
+    Unknown,
+}
+
+impl Request {
+    /// Whether it is expected to be filled.
+    pub(super) fn is_filled(&self) -> bool {
+        self.outlook == Outlook::Filled
+    }
+}
+
+impl Region {
+    /// Takes what is `wanted`: dirty frames if there are any, the lowest that fit. A caller that can open a
+    /// block, `opens`, is told when it should.
+    pub(crate) fn take(
+        &mut self,
+        wanted: Wanted,
+        opens: bool,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<Run, Refusal> {
+        let frontier = self.frontier;
+        let request = self.request_for(wanted, opens);
+        let run = self.find(&request, source, view)?;
+        if request.is_filled() && run.bare_frames > 0 {
+            self.note_bare(run, source);
+        }
+        let is_fresh = self.is_fresh(&run);
+        self.pass_fresh(&run);
+        if is_fresh && let Some(frames) = wanted.looked_at_frames(&run) {
+            self.filling.note_taken(run.start, frames, source);
+            view.set_bare_pages(self.is_for_plain(SLAB_LOOK_FRAMES));
+            self.publish_near(view);
+        }
+        if request.outlook == Outlook::Plain {
+            self.stay_plain(frontier, source);
+        }
+        Ok(run)
+    }
+
+    /// What is to be found for what is `wanted`.
+    fn request_for(&self, wanted: Wanted, opens: bool) -> Request {
+        match wanted {
+            Wanted::Run { frames, align, fills } => {
+                let has_grid = align == 1 && self.is_for_sparse(frames);
+                let grid = if has_grid { SLAB_FRAMES } else { align };
+                let outlook = if self.is_for_plain(frames) {
+                    Outlook::Plain
+                } else if fills {
+                    Outlook::Filled
+                } else {
+                    Outlook::Unknown
+                };
+                let opens = opens && outlook == Outlook::Filled && self.wants_block_for_run(frames);
+                Request { frames, align, grid, outlook, opens }
+            }
+            Wanted::Slab { of_pages, siblings } => {
+                let is_plain = of_pages && self.is_for_plain(SLAB_LOOK_FRAMES);
+                let outlook = if is_plain { Outlook::Plain } else { Outlook::Unknown };
+                let opens = opens && !is_plain && self.wants_block(siblings);
+                let frames = SLAB_FRAMES;
+                Request { frames, align: frames, grid: frames, outlook, opens }
+            }
+        }
+    }
+
+    /// Goes from place to place until one has what is asked for.
+    fn find(
+        &mut self,
+        request: &Request,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<Run, Refusal> {
+        if !self.can_align(request.align) {
+            return Err(Refusal::NoRange);
+        }
+        let found = self
+            .take_kept(request, view)
+            .or_else(|| self.take_dirty(request))
+            .or_else(|| self.take_units(request, source, view))
+            .or_else(|| self.take_lengthened(request, source, view));
+        match found {
+            Some(run) => Ok(run),
+            None if request.opens => Err(Refusal::Block),
+            None => self.take_clean(request, source, view),
+        }
+    }
+
+    /// Whether a multiple of `align` frames from the region's start is one in memory, too.
+    fn can_align(&self, align: usize) -> bool {
+        let start = self.start.addr().get();
+        align_down(start, align * FRAME_BYTES) == start
+    }
+
+    /// Takes a run that was kept as it was.
+    fn take_kept(&mut self, request: &Request, view: &RegionView) -> Option<Run> {
+        if request.align != 1 || request.frames > MAX_KEPT_FRAMES {
+            return None;
+        }
+        let (first, frames) = self.cached.pop(request.frames, view.near())?;
+        Some(Run::holding(self.at(FrameId(first)), frames))
+    }
+
+    /// Takes dirty frames; those of the kept runs, too, where there is no place without them.
+    fn take_dirty(&mut self, request: &Request) -> Option<Run> {
+        let &Request { frames, grid, .. } = request;
+        if frames > MAX_KEPT_FRAMES {
+            // For what is never kept, the kept ones are but holes in the ranges that it needs.
+            self.uncache();
+        }
+        let first = self
+            .take_fitting(frames, grid)
+            .or_else(|| self.uncache().then(|| self.take_fitting(frames, grid))?)?;
+        Some(Run::holding(self.at(first), frames))
+    }
+
+    /// Takes dirty frames as they are: the lowest block for what is one, the best fit for other runs.
+    pub(super) fn take_fitting(&mut self, frames: usize, align: usize) -> Option<FrameId> {
+        if frames == SLAB_FRAMES && align == SLAB_FRAMES {
+            self.dirty.take_lowest(frames, align)
+        } else {
+            self.dirty.take_best(frames, align)
+        }
+    }
+
+    /// Takes the longest dirty run with the clean frames behind it, if no more of these than dirty ones
+    /// are needed.
+    fn take_lengthened(
+        &mut self,
+        request: &Request,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<Run> {
+        let frames = request.frames;
+        if request.grid != 1 {
+            return None;
+        }
+        let (first, length) = self.dirty.longest().filter(|&(_, length)| length >= frames / 2)?;
+        let (behind, bare_frames) = (FrameId(first.0 + length), frames - length);
+        self.take_behind(behind, bare_frames, source, view)?;
+        if !self.dirty.take_at(first, length) {
+            return None;
+        }
+        if request.is_filled() {
+            self.ask_for_units(behind, bare_frames, source);
+        }
+        Some(Run { bare_frames, ..Run::holding(self.at(first), frames) })
+    }
+
+    /// Takes clean frames, on the grid if there is a place.
+    fn take_clean(
+        &mut self,
+        request: &Request,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<Run, Refusal> {
+        let frames = request.frames;
+        let first = take_range(&mut self.clean, frames, request.grid)
+            .or_else(|_| take_range(&mut self.clean, frames, request.align))
+            .map_err(|_| Refusal::NoRange)?;
+        let again_frames = self.touched_of(first, frames);
+        self.touch_clean(first, frames, source, view)?;
+        if request.is_filled() {
+            self.ask_for_units(first, frames, source);
+        }
+        let huge = again_frames == 0 && self.is_huge_from(first);
+        let start = self.at(first);
+        Ok(Run { start, frames, clean: true, bare_frames: frames, again_frames, huge })
+    }
+
+    /// Takes the clean frames `first` and those behind it, if they are clean.
+    #[inline(never)]
+    pub(super) fn take_behind(
+        &mut self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Option<()> {
+        let has_room = first.0 + frames <= self.bytes / FRAME_BYTES;
+        if !has_room || self.clean.reserve(first, frames).is_err() {
+            return None;
+        }
+        self.touch_clean(first, frames, source, view).ok()
+    }
+
+    /// Sees to it that clean frames just taken may be used; gives them back where memory is out.
+    #[inline(never)]
+    pub(super) fn touch_clean(
+        &mut self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<(), Refusal> {
+        let end = first.0 + frames;
+        if self.reach(end, source, view).is_err() {
+            self.give_clean(first, frames);
+            return Err(Refusal::NoMemory);
+        }
+        self.touched = self.touched.max(end);
+        self.regrown_frames += if self.is_huge_from(first) { 0 } else { frames };
+        Ok(())
+    }
+
+    /// How many of the `frames` frames from `first` on may have been used.
+    pub(super) fn touched_of(&self, first: FrameId, frames: usize) -> usize {
+        self.touched.saturating_sub(first.0).min(frames)
+    }
+
+    /// Counts the memory that a run brings when it is filled.
+    fn note_bare(&mut self, run: Run, source: &impl PageSource) {
+        if run.frames >= LONG_FRAMES {
+            self.note_filled(run, source);
+        } else {
+            self.run_frames += run.bare_frames;
+        }
+    }
+
+    /// Whether nobody has had the memory of a run that was just taken, as far as is known.
+    fn is_fresh(&self, run: &Run) -> bool {
+        run.clean || self.fresh.contains(&self.frame_of(run.start))
+    }
+
+    /// Of what came with the last units, what lies behind `run` is left, if that was part of it.
+    fn pass_fresh(&mut self, run: &Run) {
+        let first = self.frame_of(run.start);
+        if self.fresh.contains(&first) {
+            self.fresh.start = first + run.frames;
+        }
+    }
+}
