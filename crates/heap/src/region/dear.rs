@@ -50,8 +50,8 @@ impl DearBlocks {
         self.are_dear() != were_dear
     }
 
-    /// Whether the next slab is to do without.
-    pub(super) fn passes(&mut self) -> bool {
+    /// Counts a slab off those that do without. Whether it was one.
+    pub(super) fn pass_slab(&mut self) -> bool {
         let passes = self.left > 0;
         self.left -= u32::from(passes);
         passes
@@ -65,7 +65,7 @@ mod tests {
     /// For how many slabs no block is opened.
     fn passed(blocks: &mut DearBlocks) -> u32 {
         let mut slabs = 0;
-        while blocks.passes() {
+        while blocks.pass_slab() {
             slabs += 1;
         }
         slabs

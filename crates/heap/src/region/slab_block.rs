@@ -112,11 +112,11 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Option<Block> {
-        if !self.has_units(source) || self.dear_blocks.passes() {
+        if !self.has_units(source) || self.dear_blocks.pass_slab() {
             return None;
         }
         let left = self.left_frames();
-        let passes_over = left >= UNIT_FRAMES;
+        let passes_over = self.has_shrunk();
         let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
         let end = first.0 + UNIT_FRAMES;
         let was_used = first.0 < self.touched;
@@ -144,47 +144,76 @@ impl Region {
     /// to be had.
     #[inline(never)]
     pub(super) fn wants_block(&self, siblings: usize) -> bool {
-        let touched_bytes = self.touched * FRAME_BYTES;
-        let dirty = self.dirty_frames();
         if self.is_regrowing() && siblings >= SIBLINGS_OF_GROWTH {
             return true;
         }
-        if dirty < SLAB_FRAMES {
-            return match touched_bytes {
-                BLOCKS_FROM_BYTES.. => siblings >= SIBLINGS_OF_GROWTH,
-                EARLY_BLOCKS_FROM_BYTES.. => siblings >= SIBLINGS_OF_EARLY_GROWTH,
-                _ => false,
-            };
+        if self.dirty_frames() < SLAB_FRAMES {
+            self.is_growing(siblings)
+        } else {
+            self.fills_much(siblings) && self.has_blocks() && self.has_only_pieces()
         }
-        let is_large = touched_bytes >= LARGE_FROM_BYTES;
-        self.has_blocks()
-            && siblings >= if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_OF_MUCH }
-            && !self.is_huge_from(FrameId(self.touched))
-            && dirty <= FEW_FRAMES
-            && self.left_frames() < UNIT_FRAMES
+    }
+
+    /// Whether a class that has `siblings` is growing, in a region of this size.
+    fn is_growing(&self, siblings: usize) -> bool {
+        let least = if self.has_blocks() { SIBLINGS_OF_GROWTH } else { SIBLINGS_OF_EARLY_GROWTH };
+        self.has_touched(EARLY_BLOCKS_FROM_BYTES) && siblings >= least
+    }
+
+    /// Whether a class that has `siblings` is going to fill much of a block by itself.
+    fn fills_much(&self, siblings: usize) -> bool {
+        let is_large = self.has_touched(LARGE_FROM_BYTES);
+        siblings >= if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_OF_MUCH }
+    }
+
+    /// Whether a region that grows page by page, and has not shrunk, has but a few pieces free.
+    fn has_only_pieces(&self) -> bool {
+        self.has_few_dirty() && self.grows_by_pages() && !self.has_shrunk()
     }
 
     /// Whether a block is the place for the next run of `frames` frames, for which no dirty ones are to be had.
     #[inline(never)]
     pub(super) fn wants_block_for_run(&self, frames: usize) -> bool {
+        let are_growing = self.has_many_runs() && self.has_few_dirty() && self.grows_by_pages();
+        (are_growing || self.is_regrowing()) && frames < UNIT_FRAMES && self.is_for_filled(frames)
+    }
+
+    /// Whether so many frames of runs have come page by page that the next come in blocks.
+    fn has_many_runs(&self) -> bool {
         let is_of_runs = 2 * self.run_frames >= self.touched;
         let from_bytes =
             if is_of_runs { BLOCKS_FROM_BYTES } else { BLOCKS_FOR_SOME_RUNS_FROM_BYTES };
-        let is_growing = self.run_frames >= MANY_RUN_FRAMES
-            && self.touched >= from_bytes / FRAME_BYTES
-            && self.dirty_frames() <= FEW_FRAMES
-            && !self.is_huge_from(FrameId(self.touched));
-        (is_growing || self.is_regrowing()) && frames < UNIT_FRAMES && self.is_for_filled(frames)
+        self.run_frames >= MANY_RUN_FRAMES && self.has_touched(from_bytes)
+    }
+
+    /// Whether what is dirty is few pieces.
+    fn has_few_dirty(&self) -> bool {
+        self.dirty_frames() <= FEW_FRAMES
+    }
+
+    /// Whether what it touches next comes page by page.
+    fn grows_by_pages(&self) -> bool {
+        !self.is_huge_from(FrameId(self.touched))
+    }
+
+    /// Whether a block's worth of what was touched is clean.
+    fn has_shrunk(&self) -> bool {
+        self.left_frames() >= UNIT_FRAMES
     }
 
     /// Whether a long region grows page by page, by more than a block has, and nothing goes back meanwhile.
     fn is_regrowing(&self) -> bool {
-        self.regrown_frames >= UNIT_FRAMES && self.touched >= HUGE_PAGES_FROM_BYTES / FRAME_BYTES
+        self.regrown_frames >= UNIT_FRAMES && self.has_touched(HUGE_PAGES_FROM_BYTES)
     }
 
     /// Whether the region is long enough for blocks.
     pub(super) fn has_blocks(&self) -> bool {
-        self.touched >= BLOCKS_FROM_BYTES / FRAME_BYTES
+        self.has_touched(BLOCKS_FROM_BYTES)
+    }
+
+    /// Whether so much of the region may have been used.
+    fn has_touched(&self, bytes: usize) -> bool {
+        self.touched >= bytes / FRAME_BYTES
     }
 
     /// How many clean frames were passed over by those in use, or went back.
