@@ -62,49 +62,46 @@ impl<S: System> Backend<S> {
         self.emptying_limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// Begins to count anew after a scavenge; `live_bytes` are out of the slabs. If it found far
-    /// more than had been freed, the last objects of many pages are going, and each of them
-    /// counts: then the next comes sooner. It comes later where half of what went last has come back.
+    /// Begins to count anew after a scavenge that gave back `gone_bytes`, far more than had been freed if it
+    /// `found_much`; `live_bytes` are out of the slabs.
     pub(crate) fn note_scavenge(&self, live_bytes: usize, gone_bytes: usize, found_much: bool) {
+        let gone_frames = gone_bytes / FRAME_BYTES;
         let mut state = self.state.lock();
+        let swings = self.note_gone(&mut state, gone_frames);
+        let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
+        let used_frames = self.held_frames(&state).saturating_sub(idle_frames);
+        self.choose_pages(&mut state, used_frames);
+        drop(state);
+        let live_frames = live_bytes / FRAME_BYTES;
+        let found =
+            Found { live_frames, idle_frames, used_frames, gone_frames, found_much, swings };
+        let last_frames = self.growth_limit_frames.load(Ordering::Relaxed);
+        let growth_frames = found.growth_frames(last_frames);
+        self.growth_limit_frames.store(growth_frames, Ordering::Relaxed);
+        self.grown_frames.store(0, Ordering::Relaxed);
+        let last_frames = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
+        let emptying_frames = found.emptying_frames(last_frames, growth_frames);
+        self.emptying_limit_bytes.store(emptying_frames * FRAME_BYTES, Ordering::Relaxed);
+    }
+
+    /// Notes what went in a scavenge. Whether half of what went in the last has come back since, and soon.
+    fn note_gone(&self, state: &mut State, gone_frames: usize) -> bool {
         let now_ms = self.source.now_ms();
         let is_soon = now_ms < state.scavenged_ms + SWING_MS;
-        let swings =
-            is_soon && 2 * self.returned_frames.load(Ordering::Relaxed) > state.scavenged_frames;
+        let returned_frames = self.returned_frames.load(Ordering::Relaxed);
+        let swings = is_soon && 2 * returned_frames > state.scavenged_frames;
         self.returned_frames.store(0, Ordering::Relaxed);
-        state.scavenged_ms = now_ms;
-        state.scavenged_frames = gone_bytes / FRAME_BYTES;
-        let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
-        let used = self.held_frames(&state).saturating_sub(idle_frames);
-        let resident = used + self.dirty_frames(&state);
+        (state.scavenged_ms, state.scavenged_frames) = (now_ms, gone_frames);
+        swings
+    }
+
+    /// Has the first region ask for huge pages or not, where `used_frames` frames are of use.
+    fn choose_pages(&self, state: &mut State, used_frames: usize) {
+        let resident_frames = used_frames + self.dirty_frames(state);
         let of_slabs = 2 * self.slab_frames.load(Ordering::Relaxed) >= state.used_frames;
         if let Some(region) = &mut state.regions[0] {
-            region.choose_pages(resident, of_slabs, &self.source);
+            region.choose_pages(resident_frames, of_slabs, &self.source);
         }
-        drop(state);
-        let last = self.growth_limit_frames.load(Ordering::Relaxed);
-        let usual = (used / 8).max(SLACK_BYTES / FRAME_BYTES);
-        let limit = if found_much {
-            (last / 2).max(MIN_SLACK_BYTES / FRAME_BYTES)
-        } else if gone_bytes / FRAME_BYTES < last / 8 {
-            (last * 2).clamp(usual, usual.max(used / 2))
-        } else {
-            usual
-        };
-        self.growth_limit_frames.store(limit, Ordering::Relaxed);
-        self.grown_frames.store(0, Ordering::Relaxed);
-        // Where little is left in much, each object that goes may be the last of its page.
-        let live_frames = live_bytes / FRAME_BYTES;
-        let is_sparse = idle_frames > (2 * live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
-        let emptying = if swings {
-            let last = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
-            (2 * last).min(usual.max(MAX_SLACK_BYTES / FRAME_BYTES))
-        } else if is_sparse {
-            (live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES)
-        } else {
-            limit
-        };
-        self.emptying_limit_bytes.store(emptying * FRAME_BYTES, Ordering::Relaxed);
     }
 
     /// What follows when `frames` frames have become dirty.
@@ -227,6 +224,59 @@ impl<S: System> Backend<S> {
 /// What is left of `amount` after so many half-lives.
 pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
     u32::try_from(half_lives).ok().and_then(|times| amount.checked_shr(times)).unwrap_or(0)
+}
+
+/// What a scavenge has found.
+struct Found {
+    /// Out of the slabs.
+    live_frames: usize,
+    /// In the slabs, but not out of them.
+    idle_frames: usize,
+    /// Of the whole heap, without what is idle.
+    used_frames: usize,
+    gone_frames: usize,
+    /// Far more went than had been freed.
+    found_much: bool,
+    /// Half of what went in the last has come back since, and soon.
+    swings: bool,
+}
+
+impl Found {
+    /// By how much the heap may grow, or its slabs empty, unless something speaks against it.
+    fn usual_frames(&self) -> usize {
+        (self.used_frames / 8).max(SLACK_BYTES / FRAME_BYTES)
+    }
+
+    /// By how many frames the heap may grow before the next scavenge; before this one it was `last`. If much was
+    /// found the last objects of many pages are going, and each of them counts: then the next comes
+    /// sooner. It comes later if next to nothing was.
+    fn growth_frames(&self, last: usize) -> usize {
+        let usual = self.usual_frames();
+        if self.found_much {
+            (last / 2).max(MIN_SLACK_BYTES / FRAME_BYTES)
+        } else if self.gone_frames < last / 8 {
+            (last * 2).clamp(usual, usual.max(self.used_frames / 2))
+        } else {
+            usual
+        }
+    }
+
+    /// By how many frames the slabs may empty before the next scavenge; before this one it was `last`. Usually as
+    /// many as the heap may grow by, `growth`; more where memory swings, fewer where little is left in much.
+    fn emptying_frames(&self, last: usize, growth: usize) -> usize {
+        if self.swings {
+            (2 * last).min(self.usual_frames().max(MAX_SLACK_BYTES / FRAME_BYTES))
+        } else if self.is_sparse() {
+            (self.live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES)
+        } else {
+            growth
+        }
+    }
+
+    /// Whether little is left in much: each object that goes may be the last of its page.
+    fn is_sparse(&self) -> bool {
+        self.idle_frames > (2 * self.live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES)
+    }
 }
 
 impl State {
