@@ -96,6 +96,14 @@ impl OwnRuns {
         }
     }
 
+    /// How many frames may stay for one of `frames` to have room: all, if they leave it; else so few that the next ones
+    /// have room, too. `None` if it is longer than the limit.
+    fn keep_beside(&self, frames: usize) -> Option<usize> {
+        let most = self.limit_frames.checked_sub(frames)?;
+        let held = self.kept.frames();
+        Some(if held <= most { held } else { most.min(self.limit_frames / 4 * 3) })
+    }
+
     /// How many frames there may be once the time since the last call is accounted for.
     fn age(&mut self, now_ms: u64) -> usize {
         self.calls_left = CLOCK_CALLS;
@@ -176,7 +184,7 @@ impl<S: System> Heap<S> {
     }
 
     /// Sees to it that what the thread keeps has room for the run at `start`, if one begins there:
-    /// whether it has.
+    /// whether it has. First the time is accounted for, where its turn has come.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap.
@@ -187,23 +195,25 @@ impl<S: System> Heap<S> {
         // SAFETY: invariant 2.
         let runs = unsafe { runs.as_mut() };
         if runs.calls_left == 0 {
-            let keep = runs.age(self.source().now_ms());
-            let idle = self.backend.put_kept(|out| runs.shrink(keep, out));
-            runs.limit_frames -= idle;
-            self.backend.take_back(idle);
-            self.backend.tend();
+            self.age_runs(runs);
         }
         let view = self.backend.first_view();
         let Some((_, frames)) = view.run_at(start.addr().get()) else { return false };
-        if frames > runs.limit_frames {
-            return false;
-        }
-        if runs.kept.frames() + frames > runs.limit_frames {
-            let keep = (runs.limit_frames - frames).min(runs.limit_frames / 4 * 3);
+        let Some(keep) = runs.keep_beside(frames) else { return false };
+        if runs.kept.frames() > keep {
             let gone = self.backend.put_kept(|out| runs.shrink(keep, out));
             cache.note_gone_run(gone);
         }
         true
+    }
+
+    /// Gives back what of the runs has lain idle, and what was lent for it; the backend does likewise.
+    fn age_runs(&self, runs: &mut OwnRuns) {
+        let keep = runs.age(self.source().now_ms());
+        let idle = self.backend.put_kept(|out| runs.shrink(keep, out));
+        runs.limit_frames -= idle;
+        self.backend.take_back(idle);
+        self.backend.tend();
     }
 
     /// Lets the thread keep more, where it asks for a run of `frames` after it gave as much back.
