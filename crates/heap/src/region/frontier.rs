@@ -42,18 +42,7 @@ impl Region {
     }
 
     fn commit(&mut self, frontier: usize, source: &impl PageSource) -> Result<(), SourceError> {
-        let frames = frontier / FRAME_BYTES;
-        self.page_map.reach(frames, source)?;
-        self.run_lengths.reach(frames * size_of::<u32>(), source)?;
-        let in_huge_pages =
-            self.frontier >= HUGE_TABLE_FROM_BYTES && self.is_huge_from(FrameId(self.touched));
-        for (table, entry_bytes) in
-            [(&mut self.slabs, size_of::<Slab>()), (&mut self.far_words, size_of::<FarWords>())]
-        {
-            let table_bytes = |bytes: usize| bytes.div_ceil(SLAB_BYTES) * entry_bytes;
-            let most_bytes = if in_huge_pages { table_bytes(self.bytes) } else { 0 };
-            table.reach_in_huge_pages(table_bytes(frontier), most_bytes, source)?;
-        }
+        self.commit_tables(frontier, source)?;
         // SAFETY: frontier < bytes.
         let start = unsafe { self.start.add(self.frontier) };
         // SAFETY: the part of the reservation behind the old frontier.
@@ -66,6 +55,27 @@ impl Region {
             unsafe { source.advise_huge(start, frontier - huge, true) };
         }
         self.frontier = frontier;
+        Ok(())
+    }
+
+    /// Commits the metadata of all that lies below `frontier`.
+    fn commit_tables(
+        &mut self,
+        frontier: usize,
+        source: &impl PageSource,
+    ) -> Result<(), SourceError> {
+        let frames = frontier / FRAME_BYTES;
+        self.page_map.reach(frames, source)?;
+        self.run_lengths.reach(frames * size_of::<u32>(), source)?;
+        let in_huge_pages =
+            self.frontier >= HUGE_TABLE_FROM_BYTES && self.is_huge_from(FrameId(self.touched));
+        for (table, entry_bytes) in
+            [(&mut self.slabs, size_of::<Slab>()), (&mut self.far_words, size_of::<FarWords>())]
+        {
+            let table_bytes = |bytes: usize| bytes.div_ceil(SLAB_BYTES) * entry_bytes;
+            let most_bytes = if in_huge_pages { table_bytes(self.bytes) } else { 0 };
+            table.reach_in_huge_pages(table_bytes(frontier), most_bytes, source)?;
+        }
         Ok(())
     }
 

@@ -70,17 +70,11 @@ impl Region {
         frames
     }
 
-    /// Does without huge pages where less than three quarters of what was once committed is of use,
-    /// `frames` frames: the rest, which went back in pieces, would come again two mebibytes at a time,
-    /// each for a single object. Huge pages come again when seven eighths are of use. Where it is
-    /// not for the most part `of_slabs`, runs fill what comes again: there a half is enough, and units
-    /// from which all has gone, or moved elsewhere, do not count. What is committed later comes in huge
-    /// pages all the same, until the next such look: a heap that grows so far has no holes for what it
-    /// needs.
+    /// Does without huge pages in what is committed, where of that little is of use, `frames` frames, for the most part
+    /// `of_slabs` or of runs; has them again where much is. What is committed later comes in huge pages all
+    /// the same, until the next such look: a heap that grows so far has no holes for what it needs.
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
-        let eighths = if of_slabs { 6 } else { 4 } + usize::from(self.huge.is_hollow());
-        let empty_frames = self.empty_unit_frames(if of_slabs { LONG_GAP_UNITS } else { 1 });
-        let is_hollow = frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths;
+        let is_hollow = self.is_hollow_with(frames, of_slabs);
         let changed_from = if is_hollow {
             self.huge.hollow_out(self.frontier)
         } else {
@@ -89,6 +83,16 @@ impl Region {
         if let Some(from) = changed_from {
             self.ask_from(from, !is_hollow, source);
         }
+    }
+
+    /// Whether less than three quarters of what was once committed is of use, `frames` frames: the rest, which went
+    /// back in pieces, would come again two mebibytes at a time, each for a single object. Where the region was so
+    /// seen before, less than seven eighths. Where it is not for the most part `of_slabs`, runs fill
+    /// what comes again: there a half is enough, and units from which all has gone, or moved elsewhere, do not count.
+    fn is_hollow_with(&self, frames: usize, of_slabs: bool) -> bool {
+        let eighths = if of_slabs { 6 } else { 4 } + usize::from(self.huge.is_hollow());
+        let empty_frames = self.empty_unit_frames(if of_slabs { LONG_GAP_UNITS } else { 1 });
+        frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths
     }
 
     /// Does without huge pages in all that is committed, if only long runs have asked for them, or the frontier was at
