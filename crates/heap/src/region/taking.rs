@@ -115,8 +115,8 @@ impl Request {
 }
 
 impl Region {
-    /// Takes what is `wanted`: dirty frames if there are any, the lowest that fit. A caller that can open a
-    /// block, `opens`, is told when it should.
+    /// Takes what is `wanted`, and notes what the next can learn from it. A caller that can open a block, `opens`, is
+    /// told when it should.
     pub(crate) fn take(
         &mut self,
         wanted: Wanted,
@@ -169,7 +169,7 @@ impl Region {
         }
     }
 
-    /// Goes from place to place until one has what is asked for.
+    /// Asks one place after the other for memory, the cheapest first.
     fn find(
         &mut self,
         request: &Request,
@@ -327,7 +327,7 @@ impl Region {
         run.clean || self.fresh.contains(&self.frame_of(run.start))
     }
 
-    /// Of what came with the last units, what lies behind `run` is left, if that was part of it.
+    /// Has what came with the last units, and nobody has had, begin behind `run` if that is part of it.
     fn pass_fresh(&mut self, run: &Run) {
         let first = self.frame_of(run.start);
         if self.fresh.contains(&first) {

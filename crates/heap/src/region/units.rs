@@ -172,8 +172,10 @@ impl Region {
         self.take_behind(FrameId(end), behind, source, view)?;
         let taken = self.dirty.take_at(first, length);
         debug_assert!(taken, "it is one of the dirty runs");
-        let is_whole = end.is_multiple_of(UNIT_FRAMES);
-        let moved = if is_whole { self.move_dirty(FrameId(end), behind, source) } else { Some(0) };
+        // In the midst of a unit its memory comes with what is in front.
+        let is_at_unit = end.is_multiple_of(UNIT_FRAMES);
+        let moved =
+            if is_at_unit { self.move_dirty(FrameId(end), behind, source) } else { Some(0) };
         let Some(moved) = moved else {
             self.give(self.at(first), length);
             return None;
@@ -183,6 +185,7 @@ impl Region {
         }
         let left = end + behind - last;
         self.give_rest(FrameId(last), left, true);
+        // The run is fresh if its front is, and nothing has moved behind that.
         if moved > 0 || !self.fresh.contains(&first.0) {
             self.fresh.start = last.max(end + moved);
         }
