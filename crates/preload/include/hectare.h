@@ -18,8 +18,9 @@ int hectare_prof_dump(const char *path);
 /* Writes the statistics as JSON (docs/malloc-configuration.md) to the file `path`. 0, or EIO. */
 int hectare_stats_dump(const char *path);
 
-/* Which front serves the program ("thread", "watched", "hardened") and the options it was given,
-   as in "front:watched,prof:true,prof_sample:524288". The text lives as long as the process. */
+/* Which front serves the program ("auto", "thread", "cpu", "watched", "hardened") and every option
+   that is on, as in "front:watched,prof:true,prof_sample:524288". The text lives as long as the
+   process. */
 const char *hectare_mode(void);
 
 #ifdef __cplusplus

@@ -248,8 +248,14 @@ fn boolean(value: &[u8]) -> Option<bool> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Problem {
     UnknownKey(&'static [u8]),
-    BadValue { key: &'static [u8], value: &'static [u8], expects: &'static str },
+    BadValue {
+        key: &'static [u8],
+        value: &'static [u8],
+        expects: &'static str,
+    },
     NotWithSecure,
+    /// A key of the profile, but none is kept.
+    WithoutProfile(&'static [u8]),
     NotByCpu,
 }
 
@@ -272,6 +278,9 @@ impl Problem {
             Self::NotWithSecure => {
                 line.push(b"prof and guard are ignored, since secure is true");
             }
+            Self::WithoutProfile(key) => {
+                line.push(key).push(b" is ignored, since prof is not true");
+            }
             Self::NotByCpu => {
                 line.push(b"front is ignored: prof, guard, secure and stats_signal have their own");
             }
@@ -285,6 +294,7 @@ impl Problem {
 #[inline(never)]
 pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Config {
     let mut config = Config::DEFAULT;
+    let mut of_profile = None;
     for part in text.split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
         let colon = part.iter().position(|&byte| byte == b':').unwrap_or(part.len());
         let (name, value) = (&part[..colon], part.get(colon + 1..).unwrap_or_default());
@@ -294,13 +304,20 @@ pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Co
                 if (key.apply)(&mut config, value).is_none() {
                     let expects = key.expects;
                     problem(Problem::BadValue { key: key.name, value, expects });
+                } else if key.name.starts_with(b"prof_") {
+                    of_profile.get_or_insert(key.name);
                 }
             }
         }
     }
+    if let Some(key) = of_profile.filter(|_| !config.prof) {
+        problem(Problem::WithoutProfile(key));
+        config.prof_signal = None;
+    }
     if config.secure && (config.prof || config.guard_one_in > 0) {
         problem(Problem::NotWithSecure);
         config.prof = false;
+        config.prof_signal = None;
         config.guard_one_in = 0;
     }
     if config.is_special() && config.front != Front::Auto {

@@ -24,8 +24,7 @@ static PREVIOUS: Once<libc::sigaction> = Once::new();
 /// Installs the handlers that the configuration asks for. A program that installs its own for the
 /// same signal has its way.
 pub(crate) fn listen(config: &Config) {
-    let profile = config.prof_signal.filter(|_| config.prof);
-    for signal in [profile, config.stats_signal].into_iter().flatten() {
+    for signal in [config.prof_signal, config.stats_signal].into_iter().flatten() {
         install(signal, on_wish, libc::SA_RESTART);
     }
     if config.guard_one_in > 0
@@ -57,7 +56,7 @@ fn install(signal: c_int, handler: Handler, flags: c_int) -> Option<libc::sigact
 extern "C" fn on_wish(signal: c_int, _info: *mut libc::siginfo_t, _context: *mut c_void) {
     let config = life::config();
     let mut wishes = 0;
-    if config.prof && config.prof_signal == Some(signal) {
+    if config.prof_signal == Some(signal) {
         wishes |= PROFILE;
     }
     if config.stats_signal == Some(signal) {

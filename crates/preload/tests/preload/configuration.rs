@@ -28,6 +28,18 @@ pub(crate) fn add(suite: &mut Suite) {
         ("stats", "hectare: HECTARE_CONF: 'stats:' is ignored; stats must be true or false"),
         ("stats_json:", "hectare: HECTARE_CONF: 'stats_json:' is ignored; stats_json must be"),
         (",,:x,", "hectare: HECTARE_CONF: unknown key '' is ignored"),
+        (
+            "prof_signal:10,prof_sample:4096",
+            "hectare: HECTARE_CONF: prof_signal is ignored, since prof is not true",
+        ),
+        (
+            "prof:true,prof_prefix:/tmp/x,prof:0",
+            "hectare: HECTARE_CONF: prof_prefix is ignored, since",
+        ),
+        (
+            "secure:true,prof:true,prof_signal:10",
+            "hectare: HECTARE_CONF: prof and guard are ignored, since secure is true",
+        ),
     ] {
         suite.test_with(format!("configuration::warns[{text}]"), &["cc"], move || {
             let ended = configured(text, &[])?;
