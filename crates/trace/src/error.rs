@@ -42,12 +42,17 @@ impl fmt::Display for Error {
                 "this is not a hectare trace (it does not begin with \"HECTRACE\"); \
                  `hectare record -o F.hxt -- CMD` makes one",
             ),
-            Self::Version { found } => write!(
-                f,
-                "the trace has format version {found}, this program reads version {}; \
-                 record it again",
-                crate::VERSION
-            ),
+            Self::Version { found } => {
+                let remedy = match *found > crate::VERSION {
+                    true => "a newer hectare reads it",
+                    false => "record it again",
+                };
+                let known = crate::VERSION;
+                write!(
+                    f,
+                    "the trace has format version {found}, this program reads version {known}; {remedy}"
+                )
+            }
             Self::BadHeader => {
                 f.write_str("the header of the trace is damaged; nothing after it can be trusted")
             }

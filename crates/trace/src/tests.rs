@@ -241,6 +241,17 @@ fn random_bytes_behind_a_header_are_survived() {
 }
 
 #[test]
+fn another_version_is_told_with_what_to_do() {
+    let mut bytes = [0; HEADER_BYTES];
+    FileHeader::new().write_to(&mut bytes);
+    for (version, remedy) in [(VERSION - 1, "record it again"), (VERSION + 1, "a newer hectare")] {
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        let told = FileHeader::from_bytes(&bytes).unwrap_err().to_string();
+        assert!(told.contains(&format!("version {version}")) && told.contains(remedy), "{told}");
+    }
+}
+
+#[test]
 fn decoding_noise_never_panics() {
     let mut random = fastrand::Rng::with_seed(13);
     for _ in 0..20_000 {
