@@ -66,8 +66,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         );
     }
     let advised = recorded.kept.first().context("nothing was recorded")?;
-    let started_as = advised.header.command.split(' ').next().unwrap_or_default();
-    args.contest.linked = Linked::of(OsStr::new(started_as));
+    let started_as = started_as(&advised.header.command, &args.command[0]);
+    args.contest.linked = Linked::of(started_as);
     let name = format!("{}, replayed", program.name);
     let case = trace_case(&path, &name, Mode::Speed, Touch::Page)?;
     let looks = Looks { latency: false, map: true };
@@ -81,6 +81,16 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         return Ok(());
     }
     check::run(&args.contest, program, &replayed)
+}
+
+/// The name by which the process of a recorded command line was started: `given`, which may have blanks in
+/// it, or else the first word.
+fn started_as<'a>(line: &'a str, given: &'a OsStr) -> &'a OsStr {
+    let rest = line.strip_prefix(&*given.to_string_lossy());
+    match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')) {
+        true => given,
+        false => OsStr::new(line.split(' ').next().unwrap_or_default()),
+    }
 }
 
 /// Which process the advice is on, whether it was named, and which it is not.
@@ -115,4 +125,21 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
         ));
     }
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_with_a_blank_in_its_name_is_known() {
+        for (line, given, expected) in [
+            ("./my dir/a b -x", "./my dir/a b", "./my dir/a b"),
+            ("./a b", "./a b", "./a b"),
+            ("sleep 1", "sh", "sleep"),
+            ("shred x", "sh", "shred"),
+        ] {
+            assert_eq!(started_as(line, OsStr::new(given)), expected);
+        }
+    }
 }
