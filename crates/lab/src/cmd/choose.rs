@@ -24,6 +24,7 @@ use crate::output::place::{self, Kind};
 use crate::replay::{Mode, Touch};
 use crate::runner;
 use crate::scratch::Scratch;
+use crate::subject::program::beside_malloc;
 
 /// What `hectare choose` can be given.
 #[derive(clap::Args)]
@@ -68,6 +69,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let advised = recorded.kept.first().context("nothing was recorded")?;
     let started_as = started_as(&advised.header.command, &args.command[0]);
     args.contest.linked = Linked::of(started_as);
+    args.contest.beside_malloc = beside_malloc(started_as);
     let name = format!("{}, replayed", program.name);
     let case = trace_case(&path, &name, Mode::Speed, Touch::Page)?;
     let looks = Looks { latency: false, map: true };

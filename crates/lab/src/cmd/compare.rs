@@ -15,6 +15,7 @@ use crate::contest::{Case, Looks, Work};
 use crate::output::place::{self, Kind};
 use crate::replay::{self, Ideal, Mode, Touch};
 use crate::report::Series;
+use crate::subject::program::beside_malloc;
 use crate::subject::{self, program};
 
 /// What `hectare compare` can be given.
@@ -51,6 +52,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
             )
         );
         args.contest.linked = Linked::of(&args.command[0]);
+        args.contest.beside_malloc = beside_malloc(&args.command[0]);
         return args.contest.hold("compare", vec![program_case(&args.command)?], Looks::default());
     }
     let bundled = args.traces.is_empty();

@@ -79,6 +79,9 @@ pub(crate) struct ContestArgs {
     /// The allocator that the program links, which is what it runs on under `system`.
     #[arg(skip)]
     pub(crate) linked: Option<Linked>,
+    /// What is to be known of an allocator that the program calls by other names than `malloc`.
+    #[arg(skip)]
+    pub(crate) beside_malloc: Option<String>,
 }
 
 /// An allocator beside the C library's that a program links.
@@ -240,6 +243,9 @@ impl ContestArgs {
                 row.figures.insert("allocator".to_owned(), linked.name().into());
             }
             report.notes.insert(0, linked.note());
+        }
+        if let Some(note) = &self.beside_malloc {
+            report.notes.insert(0, note.clone());
         }
         let libraries = contest.contestants.iter().filter_map(|contestant| {
             let library = contestant.subject.library.as_ref()?;

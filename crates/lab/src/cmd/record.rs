@@ -67,6 +67,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let options = Options { all: args.all, tick_ns: args.tick_ns, of: None };
     let recorded = record(&output, &args.command, options)?;
     recorded.tell(true);
+    if let Some(note) = args.command.first().and_then(|program| program::beside_malloc(program)) {
+        eprintln!("note: {note}");
+    }
     if let Some(why) = runner::failure(recorded.status) {
         let code = u8::try_from(runner::exit_code(recorded.status)).unwrap_or(1);
         bail!(Exit { code, message: format!("`{}` {why}", shortened(&words(&args.command))) });

@@ -12,6 +12,7 @@ use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::runner::{self, Failure, Job};
 use crate::subject::Subject;
+use crate::subject::program::beside_malloc;
 use crate::within::within;
 
 /// What `hectare run` can be given.
@@ -71,6 +72,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut report = Report::new("run");
     report.rows.push(row);
+    report.notes.extend(beside_malloc(&program));
     if report.rows[0].number("mean_bytes").is_none() {
         report.notes.push("too short to see its mean resident memory".to_owned());
     }

@@ -34,6 +34,17 @@ const SIGNATURES: [(&str, &str); 6] = [
     ("scalable_malloc", "TBB's allocator"),
 ];
 
+/// Symbols of allocators that a program calls by names of their own, as a Rust program does its global
+/// allocator.
+const BESIDE: [(&str, &str); 4] = [
+    ("_rjem_malloc", "jemalloc"),
+    ("mi_malloc", "mimalloc"),
+    ("sn_rust_alloc", "snmalloc"),
+    ("rpmalloc", "rpmalloc"),
+];
+/// A part of every name of ours in Rust.
+const OURS: &str = "7hectare7process";
+
 impl Obstacle {
     /// The reason in words, for `program`.
     pub(crate) fn explain(&self, program: &Path) -> String {
@@ -103,6 +114,28 @@ pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
     }
     let known = SIGNATURES.iter().find(|(symbol, _)| defined(symbol));
     Ok(Some(Obstacle::OwnAllocator(known.map(|&(_, name)| name))))
+}
+
+/// What a reader must know of a program that has an allocator linked in beside `malloc`, under names
+/// that nothing preloaded answers to; as far as its symbols tell.
+pub(crate) fn beside_malloc(command: &OsStr) -> Option<String> {
+    let path = resolve(command).ok()?;
+    let data = fs::read(&path).ok()?;
+    let file = parse(&data).ok()?;
+    let known = |symbol: &str| {
+        let named = BESIDE.iter().find(|(name, _)| *name == symbol).map(|&(_, name)| name);
+        named.or_else(|| symbol.contains(OURS).then_some("hectare"))
+    };
+    let mut symbols = file.dynamic_symbols().chain(file.symbols());
+    let name = symbols.find_map(|symbol| match symbol.is_definition() {
+        true => known(symbol.name().ok()?),
+        false => None,
+    })?;
+    Some(format!(
+        "{} has {name} linked in, under names of its own (as Rust's global allocator): what it takes \
+         there is neither recorded nor measured under another allocator. Build it with the system's",
+        path.display()
+    ))
 }
 
 /// The library whose `malloc` the executable at `path` uses when nothing is preloaded, where it
@@ -257,6 +290,11 @@ mod tests {
         };
         let own = build("own", &[]).expect("a C compiler");
         assert_eq!(obstacle(&own).unwrap(), Some(Obstacle::OwnAllocator(None)));
+        let called = |path: &Path| beside_malloc(path.as_os_str());
+        assert_eq!(called(&own), None);
+        let renamed = build("renamed", &["-Dmalloc=mi_malloc"]).expect("a C compiler");
+        assert_eq!(obstacle(&renamed).unwrap(), None);
+        assert!(called(&renamed).is_some_and(|note| note.contains("has mimalloc linked in")));
         match build("static", &["-static"]) {
             Some(path) => assert_eq!(obstacle(&path).unwrap(), Some(Obstacle::Static)),
             None => eprintln!("skipped: no static C library is installed"),
