@@ -289,6 +289,7 @@ impl ContestArgs {
         finish(&mut report);
         if results.interrupted && results.rounds == 0 {
             // No round is complete: an earlier record at the same place says more.
+            report.rows.retain(|row| row.figures.keys().any(|name| name != "role"));
             self.outputs.tell(&crate::output::table::text(&report));
             let message = "interrupted before the first round was complete: no file is written";
             bail!(Exit { code: 130, message: message.to_owned() });

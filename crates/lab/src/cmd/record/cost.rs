@@ -1,7 +1,7 @@
 //! What recording costs, measured on every recording.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -20,14 +20,16 @@ pub(super) fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<Op
     for _ in 0..3 {
         for (recorded, best) in best.iter_mut().enumerate() {
             let mut command = Command::new(std::env::current_exe()?);
-            command.args(["record", "--cost-loop"]).stderr(Stdio::inherit());
+            command.args(["record", "--cost-loop"]);
             if recorded == 1 {
                 preloaded(&mut command, recorder, &raw);
             }
             let output = command.output().context("measuring the recorder's cost")?;
             let text = String::from_utf8_lossy(&output.stdout);
             let ns: f64 = text.trim().parse().with_context(|| {
-                format!("measuring the recorder's cost in {}: {}", folder.display(), output.status)
+                let told = String::from_utf8_lossy(&output.stderr);
+                let (folder, status) = (folder.display(), output.status);
+                format!("measuring the recorder's cost in {folder}: {status}: {}", told.trim())
             })?;
             *best = best.min(ns);
             let is_whole = recorded == 0 || is_whole(&raw)?;
