@@ -36,7 +36,7 @@ mod stats;
 mod subject;
 mod within;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// Invariant 1: harness memory is mapped here, measured memory comes from `malloc`.
@@ -44,18 +44,23 @@ use clap::{CommandFactory, Parser, Subcommand};
 static HARNESS: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 /// What somebody who sees the command for the first time wants to do.
+/// Lines of 80 columns at most; the parser breaks what has no line breaks.
 const FIRST_STEPS: &str = "\
 Begin with:
-  hectare choose -- CMD              which allocator should CMD use? Records it, replays it on all
-  hectare choose --check -- CMD      and measures CMD itself afterwards, to see where both agree
-  hectare compare -- CMD             CMD itself under every allocator found
-  hectare                            eight real programs' traces on every allocator found, in three
-                                     minutes; leaves hectare-report.html
-  hectare doctor                     what can be measured well on this machine, and what is found
+  hectare choose -- CMD          which allocator should CMD use? Records it and
+                                 replays it on all
+  hectare choose --check -- CMD  and measures CMD itself afterwards, to see
+                                 where both agree
+  hectare compare -- CMD         CMD itself under every allocator found
+  hectare                        eight real programs' traces on every allocator
+                                 found, in three minutes; leaves
+                                 hectare-report.html
+  hectare doctor                 what can be measured well on this machine, and
+                                 what is found
 
-Exit codes: 0 done · 1 could not be done · 2 wrong arguments · 3 an --assert fails · 4 one cannot be
-decided at this noise · 5 the program failed under some allocator · 130 interrupted (what was measured
-is kept). `run` and `record` end as the program did.";
+Exit codes: 0 done · 1 could not be done · 2 wrong arguments · 3 an --assert fails · 4 one cannot \
+be decided at this noise · 5 the program failed under some allocator · 130 interrupted (what was \
+measured is kept). `run` and `record` end as the program did.";
 
 /// Measures memory allocators with real programs, real traces and known workloads.
 ///
@@ -124,12 +129,30 @@ fn refuse_unknown_verb() {
     let word = word.to_string_lossy();
     let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
     let verbs: Vec<&str> = verbs.map(|verb| verb.get_name()).collect();
-    let message = format!(
-        "there is no verb `{word}`; there are: {}. A program stands after `--`, as in `hectare \
-         compare -- {word}`",
-        verbs.join(", ")
-    );
+    let hint = match word.ends_with(".hxt") {
+        true => format!("A trace stands after one, as in `hectare replay {word}`"),
+        false => format!("A program stands after `--`, as in `hectare compare -- {word}`"),
+    };
+    let message = format!("there is no verb `{word}`; there are: {}. {hint}", verbs.join(", "));
     command.error(ErrorKind::InvalidSubcommand, message).exit();
+}
+
+/// The error with the way out where a program was given without `--`, which many commands need not have.
+fn with_way_out(mut error: clap::Error) -> clap::Error {
+    let takes_program =
+        (error.get(ContextKind::Usage)).is_some_and(|usage| usage.to_string().contains("<CMD>"));
+    if error.kind() == ErrorKind::UnknownArgument
+        && takes_program
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && !word.starts_with('-')
+    {
+        let tip = match word.ends_with(".hxt") {
+            true => format!("a trace is measured by 'hectare replay {word}'"),
+            false => format!("a program stands after '--', as in '-- {word}'"),
+        };
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 fn main() -> std::process::ExitCode {
@@ -137,7 +160,7 @@ fn main() -> std::process::ExitCode {
     // SAFETY: no other thread runs yet; the default action is what the process began with.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     refuse_unknown_verb();
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| with_way_out(error).exit());
     let done = match cli.verb {
         None => cmd::compare::run(cli.compare),
         Some(Verb::Run(args)) => cmd::run::run(args),

@@ -65,12 +65,15 @@ impl Common {
     fn subjects(&self) -> anyhow::Result<Vec<&'static subjects::Listed>> {
         ensure!(
             self.json.is_none() || self.json != self.report,
-            "--json and --report cannot both be written to one place: give one a file"
+            Exit::misused(
+                "--json and --report cannot both be written to one place: give one a file"
+            )
         );
         for name in &self.demos {
             if !subjects::ALL.iter().any(|subject| subject.name == name) {
                 let names: Vec<&str> = subjects::ALL.iter().map(|subject| subject.name).collect();
-                bail!("there is no demo `{name}`; there are: {}", names.join(", "));
+                let names = names.join(", ");
+                bail!(Exit::misused(format!("there is no demo `{name}`; there are: {names}")));
             }
         }
         let asked = |name: &str| self.demos.is_empty() || self.demos.iter().any(|n| n == name);

@@ -50,7 +50,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     args.sources.check()?;
     let pages = args.sources.collect()?;
-    ensure!(!pages.is_empty(), "there are no pages to store");
+    ensure!(!pages.is_empty(), "there is no whole page, {} bytes, to store", page_bytes());
     let mut missing: Vec<_> = Device::missing().into_iter().collect();
     let has_device = missing.is_empty();
     let mut kinds = Vec::new();

@@ -20,6 +20,7 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use hectare_pool::{Handle, Pool};
 
+use super::Exit;
 use crate::output::Outputs;
 use crate::pools;
 use crate::report::{Report, Row, Series};
@@ -75,10 +76,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         return record::run(&args);
     }
     let replay = args.replay;
-    let file = replay.file.context(
+    let file = replay.file.context(Exit::misused(
         "which file of events? `hectare swap FILE` replays one, `hectare swap record --pid N` \
          makes one",
-    )?;
+    ))?;
     let Recorded { made, events } = read(&file)?;
     let mut report = Report::new("swap");
     report.parameter("file", file.display().to_string());

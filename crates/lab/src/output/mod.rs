@@ -85,7 +85,7 @@ impl FromArgMatches for Outputs {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         self.files.update_from_arg_matches(matches)?;
         match self.files.clash() {
-            Some(why) => Err(clap::Error::raw(ErrorKind::ArgumentConflict, why + "\n")),
+            Some(why) => Err(clap::Error::raw(ErrorKind::ArgumentConflict, why)),
             None => Ok(()),
         }
     }

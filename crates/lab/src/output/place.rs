@@ -107,7 +107,9 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     if special || is_standard_output(path) {
         // A pipe, a terminal, /dev/null: nothing is lost there.
         return match kind {
-            Kind::Trace => Err("is no file: a trace is read and written at any place".to_owned()),
+            Kind::Trace => {
+                Err("is no regular file, which a trace needs: give the name of one".to_owned())
+            }
             _ => Ok(()),
         };
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
+use crate::cmd::Exit;
 use crate::input;
 use crate::machine::page_bytes;
 use crate::within::within;
@@ -36,8 +37,10 @@ impl Sources {
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!(
             self.all || !self.pid.is_empty() || !self.file.is_empty(),
-            "whose pages? --pid N for some processes, --file F for files, --all for every process \
-             of this machine, whosever it is"
+            Exit::misused(
+                "whose pages? --pid N for some processes, --file F for files, --all for every \
+                 process of this machine, whosever it is"
+            )
         );
         Ok(())
     }

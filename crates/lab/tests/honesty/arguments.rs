@@ -13,7 +13,10 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["bench", "larson", "--seeds", "1-2", "--set", "seed=1"], 2, "--seeds gives the seeds"),
         (&["bench", "all", "--seeds", "1-2"], 2, "its own parameters"),
         (&["run", "--timeout", "0", "--", "true"], 2, "whole number from 1"),
-        (&["record", "-o", "-", "--", "true"], 2, "is no file"),
+        (&["record", "-o", "-", "--", "true"], 2, "is no regular file"),
+        (&["swap"], 2, "which file of events?"),
+        (&["buddy", "-d", "nosuch"], 2, "there is no demo `nosuch`"),
+        (&["buddy", "--json", "-", "--report", "-"], 2, "cannot both be written"),
         (&["tlsf", "regions", "--regions", "0"], 2, "whole number from 4"),
         (&["tlsf", "regions", "--regions", "4,6"], 2, "whole pages"),
         (&["store", "--file", "f", "--limit-mib", "0"], 2, "whole number from 1"),
@@ -138,9 +141,11 @@ fn the_list_of_benchmarks_shows_what_can_be_typed() {
 
 #[test]
 fn nobodys_memory_is_read_unasked() {
-    let output = hectare(&["zram"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("--all"), "{}", stderr(&output));
+    for verb in ["zram", "store"] {
+        let output = hectare(&[verb]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("--all"), "{}", stderr(&output));
+    }
 }
 
 #[test]
@@ -204,4 +209,10 @@ fn a_word_that_is_no_verb_is_told_with_the_verbs() {
     for part in ["there is no verb `reply`", "record, info, replay", "compare -- reply"] {
         assert!(stderr(&output).contains(part), "{}", stderr(&output));
     }
+    let output = hectare(&["record", "-o", "no.hxt", "sleep", "1"]);
+    assert!(stderr(&output).contains("tip: a program stands after '--'"), "{}", stderr(&output));
+    let output = hectare(&["compare", "x.hxt"]);
+    assert!(stderr(&output).contains("'hectare replay x.hxt'"), "{}", stderr(&output));
+    let output = hectare(&["x.hxt"]);
+    assert!(stderr(&output).contains("hectare replay x.hxt"), "{}", stderr(&output));
 }
