@@ -129,9 +129,10 @@ fn refuse_unknown_verb() {
     let word = word.to_string_lossy();
     let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
     let verbs: Vec<&str> = verbs.map(|verb| verb.get_name()).collect();
-    let hint = match word.ends_with(".hxt") {
-        true => format!("A trace stands after one, as in `hectare replay {word}`"),
-        false => format!("A program stands after `--`, as in `hectare compare -- {word}`"),
+    let hint = if word.ends_with(".hxt") {
+        format!("A trace stands after one, as in `hectare replay {word}`")
+    } else {
+        format!("A program stands after `--`, as in `hectare compare -- {word}`")
     };
     let message = format!("there is no verb `{word}`; there are: {}. {hint}", verbs.join(", "));
     command.error(ErrorKind::InvalidSubcommand, message).exit();
@@ -146,9 +147,10 @@ fn with_way_out(mut error: clap::Error) -> clap::Error {
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && !word.starts_with('-')
     {
-        let tip = match word.ends_with(".hxt") {
-            true => format!("a trace is measured by 'hectare replay {word}'"),
-            false => format!("a program stands after '--', as in '-- {word}'"),
+        let tip = if word.ends_with(".hxt") {
+            format!("a trace is measured by 'hectare replay {word}'")
+        } else {
+            format!("a program stands after '--', as in '-- {word}'")
         };
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }

@@ -89,9 +89,10 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
 /// it, or else the first word.
 fn started_as<'a>(line: &'a str, given: &'a OsStr) -> &'a OsStr {
     let rest = line.strip_prefix(&*given.to_string_lossy());
-    match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')) {
-        true => given,
-        false => OsStr::new(line.split(' ').next().unwrap_or_default()),
+    if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')) {
+        given
+    } else {
+        OsStr::new(line.split(' ').next().unwrap_or_default())
     }
 }
 

@@ -126,11 +126,9 @@ pub(crate) fn beside_malloc(command: &OsStr) -> Option<String> {
         let named = BESIDE.iter().find(|(name, _)| *name == symbol).map(|&(_, name)| name);
         named.or_else(|| symbol.contains(OURS).then_some("hectare"))
     };
-    let mut symbols = file.dynamic_symbols().chain(file.symbols());
-    let name = symbols.find_map(|symbol| match symbol.is_definition() {
-        true => known(symbol.name().ok()?),
-        false => None,
-    })?;
+    let symbols = file.dynamic_symbols().chain(file.symbols());
+    let mut defined = symbols.filter(ObjectSymbol::is_definition);
+    let name = defined.find_map(|symbol| known(symbol.name().ok()?))?;
     Some(format!(
         "{} has {name} linked in, under names of its own (as Rust's global allocator): what it takes \
          there is neither recorded nor measured under another allocator. Build it with the system's",
