@@ -46,7 +46,8 @@ impl Region {
     }
 
     /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units
-    /// move to clean ones. How many frames hold no memory; `None`, and nothing has changed, if one is in use.
+    /// move to clean ones. How many frames hold no memory; `None`, and nothing has changed, if one is in use. `None`, too,
+    /// where the source has lost a place: those before it are dirty then.
     #[inline(never)]
     fn take_mixed(
         &mut self,
@@ -71,7 +72,13 @@ impl Region {
                 self.dirty.take_at(at, frames);
             } else {
                 self.clean.reserve(at, frames).ok()?;
-                bare_frames += frames - self.fill(at, frames, source)?;
+                let Some(came) = self.fill(at, frames, source) else {
+                    if at.0 > first.0 {
+                        self.give(self.at(first), at.0 - first.0);
+                    }
+                    return None;
+                };
+                bare_frames += frames - came;
             }
             at.0 += frames;
         }

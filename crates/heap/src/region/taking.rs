@@ -243,9 +243,8 @@ impl Region {
         let (first, length) = self.dirty.longest().filter(|&(_, length)| length >= frames / 2)?;
         let (behind, bare_frames) = (FrameId(first.0 + length), frames - length);
         self.take_behind(behind, bare_frames, source, view)?;
-        if !self.dirty.take_at(first, length) {
-            return None;
-        }
+        let taken = self.dirty.take_at(first, length);
+        debug_assert!(taken, "it is the longest of the dirty runs");
         if request.is_filled() {
             self.ask_for_units(behind, bare_frames, source);
         }

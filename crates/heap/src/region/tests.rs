@@ -498,6 +498,25 @@ fn what_lies_in_front_of_a_lost_place_stays_dirty() {
     assert_eq!(region.dirty_frames(), UNIT_FRAMES + front);
 }
 
+/// The same where a run grows by dirty frames and a place that is then lost.
+#[test]
+fn a_run_that_grew_into_a_lost_place_leaves_what_lay_before() {
+    let (mut region, view) = open();
+    let [long, front, gone, _last, elsewhere] = [(4, 1), (1, 2), (1, 3), (1, 4), (1, 5)]
+        .map(|(units, byte)| take_units(&mut region, &view, units, byte));
+    assert_eq!(region.frame_of(gone.start), region.frame_of(long.start) + 5 * UNIT_FRAMES);
+    region.give(gone.start, UNIT_FRAMES);
+    region.decommit(0, &Os);
+    region.give(front.start, UNIT_FRAMES);
+    region.give(elsewhere.start, UNIT_FRAMES);
+    let clean_frames = region.clean.free_frames();
+    let (frames, wanted) = (4 * UNIT_FRAMES, 6 * UNIT_FRAMES);
+    let lost = Unmoving(SourceError::Exhausted);
+    assert!(region.extend(long.start, frames, wanted, &lost, &view).is_none());
+    assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES);
+    assert_eq!(region.clean.free_frames(), clean_frames - UNIT_FRAMES, "that is lost");
+}
+
 #[test]
 fn a_run_of_zeros_is_left_untouched() {
     let (mut region, view) = open();
