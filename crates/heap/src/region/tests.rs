@@ -701,6 +701,31 @@ fn slabs_of_objects_of_pages_are_looked_at() {
     }
 }
 
+/// What is freed and dirty may be anybody's next: to look at it there would be to take its state for the slab's.
+#[test]
+fn a_slab_that_came_back_is_not_looked_at_in_use() {
+    for (comes_back, is_plain) in [(true, false), (false, true)] {
+        let (mut region, view) = open();
+        let slabs = [(); 16].map(|()| {
+            let slab = region
+                .take(Wanted::Slab { of_pages: true, siblings: 0 }, false, &Os, &view)
+                .expect("memory");
+            fill(slab, 4);
+            // So that what comes back lies in pieces, which no run below fits into.
+            take_slabs(&mut region, &view, 1);
+            slab
+        });
+        if comes_back {
+            slabs.iter().for_each(|slab| region.give_slab(slab.start, 0, &Os));
+        }
+        let wanted = Wanted::Run { frames: SLAB_FRAMES + 1, align: 1, fills: true };
+        for _ in 0..16 {
+            region.take(wanted, false, &Os, &view).expect("memory");
+        }
+        assert_eq!(region.is_for_plain(9), is_plain, "came back: {comes_back}");
+    }
+}
+
 #[test]
 fn runs_in_huge_pages_are_looked_at() {
     let (mut region, view) = open();
