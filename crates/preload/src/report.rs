@@ -32,13 +32,18 @@ fn free_bytes(stats: &Stats) -> usize {
     stats.slab_bytes.saturating_sub(stats.small_bytes) + stats.dirty_bytes
 }
 
+/// What lies in slabs, runs and the pages of guarded objects, in use or free.
+fn held_bytes(stats: &Stats) -> usize {
+    stats.slab_bytes + stats.run_bytes + stats.guarded_bytes + stats.dirty_bytes
+}
+
 fn mallinfo_of(stats: &Stats) -> Mallinfo2 {
     let free_objects = |class: &hectare::ClassStats| {
         let objects = (64usize << 10).checked_div(class.object_bytes).unwrap_or(0);
         (class.slabs * objects).saturating_sub(class.used_objects)
     };
     Mallinfo2 {
-        arena: stats.slab_bytes + stats.run_bytes + stats.dirty_bytes,
+        arena: held_bytes(stats),
         ordblks: stats.classes.iter().map(free_objects).sum(),
         smblks: stats.classes.iter().map(|class| class.pooled_objects).sum(),
         hblks: stats.huge_objects,
@@ -124,8 +129,9 @@ fn write_xml(out: &mut impl Write, stats: &Stats) -> fmt::Result {
     writeln!(out, "<total type=\"small\" size=\"{}\"/>", stats.small_bytes)?;
     writeln!(out, "<total type=\"run\" size=\"{}\"/>", stats.run_bytes)?;
     writeln!(out, "<total type=\"mmap\" size=\"{}\"/>", stats.huge_bytes)?;
+    writeln!(out, "<total type=\"guarded\" size=\"{}\"/>", stats.guarded_bytes)?;
     writeln!(out, "<total type=\"rest\" size=\"{}\"/>", free_bytes(stats))?;
-    let current = stats.slab_bytes + stats.run_bytes + stats.huge_bytes + stats.dirty_bytes;
+    let current = held_bytes(stats) + stats.huge_bytes;
     writeln!(out, "<system type=\"current\" size=\"{current}\"/>")?;
     writeln!(out, "<system type=\"metadata\" size=\"{}\"/>", stats.metadata_bytes)?;
     writeln!(out, "</malloc>")
@@ -209,6 +215,7 @@ fn write_text(out: &mut impl Write, stats: &Stats) -> fmt::Result {
     writeln!(out, "hectare: bytes in small objects {}", stats.small_bytes)?;
     writeln!(out, "hectare: bytes in large objects {}", stats.run_bytes)?;
     writeln!(out, "hectare: bytes in huge objects {}", stats.huge_bytes)?;
+    writeln!(out, "hectare: bytes in guarded objects {}", stats.guarded_bytes)?;
     writeln!(out, "hectare: bytes free in slabs and pools, or dirty {}", free_bytes(stats))?;
     writeln!(out, "hectare: bytes committed {}", stats.committed_bytes)?;
     writeln!(out, "hectare: threads with caches of their own {}", stats.caches)?;

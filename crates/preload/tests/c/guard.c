@@ -130,13 +130,33 @@ static void zeros_where_locked(void) {
     }
 }
 
+/* What malloc_info says of guarded objects, and of the memory that all kinds have. */
+static void in_xml(size_t *guarded, size_t *current) {
+    static char text[60000];
+    FILE *stream = fmemopen(text, sizeof text, "w");
+    CHECK(malloc_info(0, stream) == 0);
+    fclose(stream);
+    const char *total = strstr(text, "<total type=\"guarded\" size=\"");
+    const char *system = strstr(text, "<system type=\"current\" size=\"");
+    CHECK(total && system, "%s", text);
+    *guarded = strtoull(strchr(total, '=') + 17, NULL, 10);
+    *current = strtoull(strchr(system, '=') + 17, NULL, 10);
+}
+
 /* Each of them is a guarded one, until there are as many as can be. */
 static void counted(void) {
     char *objects[50];
-    size_t before = mallinfo2().uordblks;
+    size_t guarded[2], current[2], before = mallinfo2().uordblks;
+    in_xml(&guarded[0], &current[0]);
     for (int i = 0; i < 50; i++) objects[i] = opaque(malloc(1000));
     size_t bytes = mallinfo2().uordblks - before;
     CHECK(bytes >= 50000 && bytes < 60000, "%zu", bytes);
+    in_xml(&guarded[1], &current[1]);
+    bytes = guarded[1] - guarded[0];
+    CHECK(bytes >= 50000 && bytes < 60000, "%zu", bytes);
+    CHECK(current[1] - current[0] >= 50000, "%zu", current[1] - current[0]);
+    struct mallinfo2 info = mallinfo2();
+    CHECK(info.arena + info.hblkhd >= info.uordblks + info.fordblks, "arena %zu", info.arena);
     for (int i = 0; i < 50; i++) free(objects[i]);
     CHECK(mallinfo2().uordblks - before < 5000, "%zu", mallinfo2().uordblks - before);
 }
