@@ -6,7 +6,7 @@
 //! threads get no cache, is in `seat.rs`.
 //!
 //! A departed thread still allocates and frees (other destructors run after ours): object by
-//! object, through the bins.
+//! object, through the bins. So does one whose end would not be seen, until it is.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -57,13 +57,11 @@ pub(crate) fn named_cache(word: NonNull<Cache>) -> Option<NonNull<Cache>> {
 impl Process {
     /// A cache for this thread, which has none yet; `None` when memory is out.
     pub(crate) fn make_cache(&'static self) -> Option<NonNull<Cache>> {
-        let key = self.exit_key()?;
-        let cache = self.heap.new_cache()?;
-        // From here on this thread has a cache: what follows may allocate.
-        set_cache_word(cache);
-        // SAFETY: a key made by `exit_key`.
-        unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
-        Some(cache)
+        // What follows may allocate: that is served without a cache.
+        set_cache_word(inside_word());
+        let cache = self.seen_cache();
+        set_cache_word(cache.unwrap_or(StandIn::NotYet.word()));
+        cache
     }
 
     /// A new cache for a thread that is inside, and whose word said `word` before; `None` unless
@@ -73,12 +71,30 @@ impl Process {
         if word != StandIn::NotYet.word() {
             return None;
         }
+        let cache = self.seen_cache()?;
+        self.seats.enter_beyond();
+        Some(cache)
+    }
+
+    /// A cache for a thread that is inside, whose end will be seen; `None` where memory is out, or the C library
+    /// has none to note the cache in: what it held would be lost with the thread. It may ask again.
+    fn seen_cache(&'static self) -> Option<NonNull<Cache>> {
         let key = self.exit_key()?;
         let cache = self.heap.new_cache()?;
-        self.seats.enter_beyond();
-        // SAFETY: a key made by `exit_key`. What this allocates is served without a cache.
-        unsafe { libc::pthread_setspecific(key, cache.as_ptr().cast()) };
-        Some(cache)
+        let value = cache.as_ptr().cast();
+        // SAFETY: gives a valid pointer to this thread's errno.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        let saved = unsafe { *errno };
+        // SAFETY: a key made by `exit_key`.
+        if unsafe { libc::pthread_setspecific(key, value) } == 0 {
+            return Some(cache);
+        }
+        // SAFETY: as above.
+        unsafe { *errno = saved };
+        // SAFETY: just taken, and nobody uses it.
+        unsafe { self.heap.drop_cache(cache) };
+        None
     }
 
     /// Takes this thread's cache away, for good: a hardened front has none.

@@ -38,11 +38,24 @@ pub(crate) fn add(suite: &mut Suite) {
             run(command.arg("fork_of_one_thread_touches_little"))?.well().map(drop)
         });
     }
+    for case in ["nothing_is_lost", "asked_again"] {
+        // By threads' caches, and by those of a front that sees every call.
+        for front in ["front:thread", "guard:1000"] {
+            let name = format!("lifecycle::unseen_end::{case}[{front}]");
+            suite.test_with(name, &["cc"], move || unseen_end(case, front));
+        }
+    }
     suite.test_with("lifecycle::constructor_before_ours", &["cc"], || guest_preloaded(true));
     suite.test_with("lifecycle::constructor_after_ours", &["cc"], || guest_preloaded(false));
     suite.test_with("lifecycle::dlopen_dlclose", &["cc"], dlopen_dlclose);
     suite.test_with("lifecycle::dlopen_deepbind", &["cc"], dlopen_deepbind);
     suite.test_with("lifecycle::loaded_by_dlopen", &["cc"], loaded_by_dlopen);
+}
+
+/// The program's own `pthread_setspecific`, which refuses, is the one that libraries call.
+fn unseen_end(case: &str, front: &str) -> Outcome {
+    let mut command = preloaded(compile("unseen.c", &["-rdynamic"], "")?);
+    run(command.arg(case).env("HECTARE_CONF", front))?.well().map(drop)
 }
 
 fn guest() -> Result<std::path::PathBuf, String> {
