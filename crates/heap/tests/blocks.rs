@@ -6,11 +6,14 @@ use std::process::ExitCode;
 use std::ptr::NonNull;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use hectare::Heap;
 use hectare_check::{Subject, Suite};
 use hectare_pages::{Os, PageSource};
 use support::{Front, Source, new_heap, strict};
+
+const BLOCK_BYTES: usize = 2 << 20;
 
 /// Takes objects of `bytes` bytes, `total` bytes in all, and frees them.
 fn take_and_free(heap: &Heap<Source>, bytes: usize, total: usize) {
@@ -40,13 +43,46 @@ fn a_slab_is_had_while_a_block_is_opened() {
     heap.validate();
 }
 
+/// Whoever wants one while another thread opens one waits for that, and takes its slabs from it.
+fn a_block_that_another_thread_opens_serves() {
+    let ((come, has_come), (done, is_done)) = (channel(), channel());
+    let heap = new_heap(256 << 20);
+    strict(&heap).meet(come, is_done);
+    thread::scope(|scope| {
+        let heap = &heap;
+        scope.spawn(move || {
+            let mut front = Front::new(heap);
+            while heap.stats().dirty_bytes < BLOCK_BYTES / 2 {
+                assert!(!front.malloc(1000).is_null());
+            }
+        });
+        has_come.recv().expect("8 MiB of one class are worth a block");
+        let other = scope.spawn(move || {
+            let mut front = Front::new(heap);
+            (0..300).for_each(|_| assert!(!front.malloc(1000).is_null()));
+        });
+        // Where the other thread has not yet come so far the test shows nothing, and fails nowhere.
+        thread::sleep(Duration::from_millis(200));
+        assert!(!other.is_finished(), "it had no need of a block");
+        done.send(()).expect("the first thread waits");
+    });
+    let dirty_bytes = heap.stats().dirty_bytes;
+    assert!(dirty_bytes < BLOCK_BYTES, "{dirty_bytes} bytes: there is a second");
+    heap.validate();
+}
+
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let name = "a_slab_is_had_while_a_block_is_opened";
-    if Os.page_bytes() > 4096 {
-        suite.skip(name, "slabs come from blocks where pages are of 4 KiB");
-    } else {
-        suite.check(name, a_slab_is_had_while_a_block_is_opened);
+    let tests: [(&str, fn()); 2] = [
+        ("a_slab_is_had_while_a_block_is_opened", a_slab_is_had_while_a_block_is_opened),
+        ("a_block_that_another_thread_opens_serves", a_block_that_another_thread_opens_serves),
+    ];
+    for (name, test) in tests {
+        if Os.page_bytes() > 4096 {
+            suite.skip(name, "slabs come from blocks where pages are of 4 KiB");
+        } else {
+            suite.check(name, test);
+        }
     }
     suite.run()
 }

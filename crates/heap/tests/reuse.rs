@@ -355,6 +355,35 @@ fn a_thread_keeps_few_runs_and_not_for_long() {
     check_released(&heap);
 }
 
+/// Threads may keep so much together: what one no longer needs another may, and no more.
+fn what_a_thread_keeps_no_longer_another_may() {
+    let churn = |front: &mut Front<'_, Source>| {
+        for _ in 0..200 {
+            let objects: Vec<_> = (0..24).map(|i| take(front, 70_000 + i % 3 * 4096)).collect();
+            give(front, objects);
+        }
+        front.cached_run_bytes()
+    };
+    let heap = new_heap(512 << 20);
+    let mut fronts = [Front::new(&heap), Front::new(&heap)];
+    let [first, second] = &mut fronts;
+    let keeps = (churn(first), churn(second));
+    assert!(keeps.0 >= 1 << 20 && keeps.1 <= 256 << 10, "{keeps:?}");
+    for _ in 0..8 {
+        strict(&heap).pass_ms(1000);
+        for _ in 0..=64 {
+            let object = take(first, 70_000);
+            give(first, [object]);
+        }
+    }
+    assert!(first.cached_run_bytes() <= 256 << 10, "{}", first.cached_run_bytes());
+    let keeps = (churn(second), churn(first));
+    assert!(keeps.0 >= 1 << 20 && keeps.1 <= 512 << 10, "{keeps:?}");
+    check_heap(&heap, [], &[&fronts[0], &fronts[1]]);
+    drop(fronts);
+    check_released(&heap);
+}
+
 /// A huge block goes back when it is freed, unless one like it was asked for again after that; and
 /// what lies ready goes when nobody asks for it, when others take as much, or when memory is out.
 fn a_huge_block_that_comes_and_goes_lies_ready() {
@@ -520,7 +549,7 @@ fn a_swing_keeps_its_pages() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 15] = [
+    let tests: [(&str, fn()); 16] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -534,6 +563,7 @@ fn main() -> ExitCode {
         ("a_dead_threads_memory_is_used_again", a_dead_threads_memory_is_used_again),
         ("a_peak_goes_back_to_the_system", a_peak_goes_back_to_the_system),
         ("a_thread_keeps_few_runs_and_not_for_long", a_thread_keeps_few_runs_and_not_for_long),
+        ("what_a_thread_keeps_no_longer_another_may", what_a_thread_keeps_no_longer_another_may),
         ("a_long_object_leaves_its_memory_to_others", a_long_object_leaves_its_memory_to_others),
         (
             "a_huge_block_that_comes_and_goes_lies_ready",

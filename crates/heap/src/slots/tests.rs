@@ -212,3 +212,25 @@ fn little_is_lent_of_what_swings() {
     assert_eq!(pool.empty(100, lend), 50);
     assert_eq!(pool.empty(1000, lend), 350, "what nobody needs any more");
 }
+
+#[test]
+fn what_is_asked_for_in_vain_is_kept_up_to_a_bound() {
+    let mut pool = Pool::new(SMALL);
+    let lend = |slots: &mut Slots, _| slots.lend();
+    assert_eq!(pool.take(1000), 0);
+    let stay = pool.put(1000, memory);
+    assert_eq!(stay, usize::from(FIRST_LIMIT));
+    // At first as much is kept as there are places; then each second ask is in vain.
+    assert_eq!(pool.empty(PLACES - stay, lend), 0);
+    assert_eq!(pool.empty(2 * stay, lend), stay);
+}
+
+#[test]
+fn what_is_left_of_a_stock_that_went_is_lent() {
+    let mut pool = Pool::new(SMALL);
+    pool.swing(400, 15);
+    pool.put(400, memory);
+    assert_eq!(pool.empty(1000, Slots::drain_stock), 400 - PLACES);
+    let lend = |slots: &mut Slots, _| slots.lend();
+    assert_eq!(pool.empty(2 * PLACES, lend), PLACES);
+}
