@@ -384,6 +384,29 @@ fn what_a_thread_keeps_no_longer_another_may() {
     check_released(&heap);
 }
 
+/// Where a thread may keep but one run, that of another length goes to make room, and is missed.
+fn a_run_makes_room_and_is_missed() {
+    const LONG: usize = 18 * 4096;
+    const SHORT: usize = 14 * 4096;
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    // So many must have gone that a thread may keep any.
+    for _ in 0..1000 {
+        let pair = [take(&mut front, LONG), take(&mut front, LONG)];
+        give(&mut front, pair);
+    }
+    // SAFETY: this thread's own seat.
+    unsafe { heap.release_runs(front.seat()) };
+    let kept = [LONG, LONG, SHORT, LONG].map(|bytes| {
+        let object = take(&mut front, bytes);
+        give(&mut front, [object]);
+        front.cached_run_bytes()
+    });
+    assert_eq!(kept, [0, LONG, SHORT, SHORT + LONG]);
+    drop(front);
+    check_released(&heap);
+}
+
 /// A huge block goes back when it is freed, unless one like it was asked for again after that; and
 /// what lies ready goes when nobody asks for it, when others take as much, or when memory is out.
 fn a_huge_block_that_comes_and_goes_lies_ready() {
@@ -549,7 +572,7 @@ fn a_swing_keeps_its_pages() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 16] = [
+    let tests: [(&str, fn()); 17] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -564,6 +587,7 @@ fn main() -> ExitCode {
         ("a_peak_goes_back_to_the_system", a_peak_goes_back_to_the_system),
         ("a_thread_keeps_few_runs_and_not_for_long", a_thread_keeps_few_runs_and_not_for_long),
         ("what_a_thread_keeps_no_longer_another_may", what_a_thread_keeps_no_longer_another_may),
+        ("a_run_makes_room_and_is_missed", a_run_makes_room_and_is_missed),
         ("a_long_object_leaves_its_memory_to_others", a_long_object_leaves_its_memory_to_others),
         (
             "a_huge_block_that_comes_and_goes_lies_ready",
