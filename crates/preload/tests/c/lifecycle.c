@@ -315,6 +315,94 @@ static void fork_forgets_threads(void) {
     CHECK(caches >= 0 && caches <= 1, "%d", caches);
 }
 
+/* Makes runs of one length, fills them and frees them, until the thread keeps such, if it may. */
+static void churn_runs(void) {
+    enum { COUNT = 24, BYTES = 70000 };
+    char *runs[COUNT];
+    for (int round = 0; round < 200; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            runs[i] = malloc(BYTES);
+            for (int at = 0; at < BYTES; at += 512) ((volatile char *)runs[i])[at] = 1;
+        }
+        for (int i = 0; i < COUNT; i++) free(runs[i]);
+    }
+}
+
+static void *ask_in_use(void *bytes) {
+    *(size_t *)bytes = mallinfo2().uordblks;
+    return NULL;
+}
+
+/* What this thread keeps of freed runs: to itself it is free, to others in use. */
+static size_t kept_here(void) {
+    size_t to_others = 0;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, ask_in_use, &to_others) == 0);
+    pthread_join(thread, NULL);
+    size_t to_itself = mallinfo2().uordblks;
+    return to_others > to_itself ? to_others - to_itself : 0;
+}
+
+static void keeps_much(const char *when) {
+    churn_runs();
+    size_t kept = kept_here();
+    CHECK(kept > 1 << 20, "%s: %zu", when, kept);
+}
+
+static void *keep_and_wait(void *unused) {
+    churn_runs();
+    pthread_barrier_wait(&have_caches);
+    pause();
+    return unused;
+}
+
+static void *wait_idle(void *unused) {
+    pause();
+    return unused;
+}
+
+static void *keep_and_end(void *unused) {
+    keeps_much("another thread of the child");
+    return unused;
+}
+
+/* For a child: its threads may keep runs, and one may after another. */
+static void pass_loans_on(void) {
+    pthread_t thread;
+    keeps_much("the child");
+    malloc_trim(0);
+    CHECK(kept_here() < 200000, "%zu", kept_here());
+    CHECK(pthread_create(&thread, NULL, keep_and_end, NULL) == 0);
+    pthread_join(thread, NULL);
+    keeps_much("once that thread has ended");
+}
+
+/* What threads were lent that the child does not have its own may have; and its child has what was lent to
+   the one that forks. */
+static void fork_forgets_loans(void) {
+    pthread_barrier_init(&have_caches, NULL, 9);
+    pthread_t thread;
+    for (int i = 0; i < 8; i++) CHECK(pthread_create(&thread, NULL, keep_and_wait, NULL) == 0);
+    pthread_barrier_wait(&have_caches);
+    churn_runs();
+    CHECK(kept_here() < 1 << 20, "%zu: the others have no loan", kept_here());
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        pass_loans_on();
+        CHECK(pthread_create(&thread, NULL, wait_idle, NULL) == 0);
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            alarm(20);
+            pass_loans_on();
+            _exit(0);
+        }
+        reap(grandchild);
+        _exit(0);
+    }
+    reap(child);
+}
+
 /* Page faults of a fork and the child's end, in both processes. */
 static double faults_of_a_fork(void) {
     enum { FORKS = 100 };
@@ -455,7 +543,7 @@ int main(int argc, char **argv) {
         CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak), CASE(least_stack),
         CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
         CASE(many_threads_fork), CASE(fork_while_statistics_are_asked),
-        CASE(fork_forgets_threads),
+        CASE(fork_forgets_threads), CASE(fork_forgets_loans),
         CASE(fork_of_one_thread_touches_little),
         CASE(raw_fork), CASE(vfork_and_spawn), CASE(signals_during_malloc),
         CASE(objects_change_hands),

@@ -38,6 +38,11 @@ pub(crate) fn add(suite: &mut Suite) {
             run(command.arg("fork_of_one_thread_touches_little"))?.well().map(drop)
         });
     }
+    suite.test_with("lifecycle::fork_forgets_loans", &["cc"], || {
+        let mut command = preloaded(program("lifecycle.c")?);
+        command.arg("fork_forgets_loans").env("HECTARE_CONF", "front:thread");
+        run(&mut command)?.well().map(drop)
+    });
     for case in ["nothing_is_lost", "asked_again"] {
         // By threads' caches, and by those of a front that sees every call.
         for front in ["front:thread", "guard:1000"] {
