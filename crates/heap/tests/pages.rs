@@ -3,8 +3,11 @@
 
 mod support;
 
-use hectare_check::{Driver, Limits};
-use support::{Front, Strict, check_heap, check_released, heap_over};
+use std::ptr::NonNull;
+
+use hectare_check::{Driver, Limits, Subject};
+use support::system::pretend_cpu;
+use support::{Front, Source, Strict, check_heap, check_released, heap_over, strict};
 
 fn random_program(page_bytes: usize) {
     let heap = heap_over(Strict::with_pages(page_bytes), 64 << 20);
@@ -32,4 +35,47 @@ fn of_16_kib() {
 #[test]
 fn of_64_kib() {
     random_program(64 << 10);
+}
+
+/// Takes `count` objects of `bytes` bytes.
+fn take(front: &mut Front<'_, Source>, count: usize, bytes: usize) -> Vec<NonNull<u8>> {
+    (0..count).map(|_| NonNull::new(front.malloc(bytes)).expect("memory")).collect()
+}
+
+fn give(front: &mut Front<'_, Source>, objects: Vec<NonNull<u8>>) {
+    for object in objects {
+        // SAFETY: each caller gives up live objects.
+        unsafe { front.free(object) };
+    }
+}
+
+/// What lies in the pools of a large heap of which a little swings, at the end.
+fn pooled_while_little_swings(page_bytes: usize) -> usize {
+    let heap = heap_over(Strict::with_pages(page_bytes), 256 << 20);
+    pretend_cpu(Some(0));
+    let mut front = Front::new(&heap);
+    let stay = take(&mut front, 100_000, 1000);
+    for _ in 0..10 {
+        let objects = take(&mut front, 6000, 1000);
+        give(&mut front, objects);
+        strict(&heap).pass_ms(10);
+        for _ in 0..40 {
+            let others = take(&mut front, 100, 5000);
+            give(&mut front, others);
+        }
+    }
+    let pooled_bytes = heap.stats().pooled_bytes;
+    give(&mut front, stay);
+    pretend_cpu(None);
+    drop(front);
+    check_released(&heap);
+    pooled_bytes
+}
+
+/// The pools are emptied where much has been freed beside what is in use, not at each swing.
+#[test]
+fn what_swings_stays_in_the_pools() {
+    let [frames, longer, longest] = [4, 16, 64].map(|kib| pooled_while_little_swings(kib << 10));
+    assert!(frames > 700_000, "{frames}: the test shows nothing");
+    assert_eq!((longer, longest), (frames, frames));
 }

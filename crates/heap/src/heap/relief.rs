@@ -201,6 +201,8 @@ impl<S: System> Heap<S> {
         let freed_bytes = self.extremes.freed_bytes(fill);
         self.extremes.reset(fill);
         if self.source().page_bytes() > FRAME_BYTES {
+            // What cannot go is as good as in use: the next time is as far off as where nothing is found.
+            self.backend.note_scavenge(fill.live_bytes + fill.idle_bytes, 0, false);
             return 0;
         }
         let mut gone = 0;
