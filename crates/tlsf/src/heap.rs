@@ -277,13 +277,11 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Allocates a size whose class is the last, or would lie past the end of the table.
     #[cold]
     fn malloc_large(&mut self, size: usize) -> Option<NonNull<u8>> {
-        if let Some(granules) = self.granules_for(size) {
-            return self.malloc_larger(size, Bin::round_up::<R::Row>(granules).1);
+        let Some(granules) = self.granules_for(size) else { return self.fail(usize::MAX) };
+        if granules > self.table.max_class() {
+            return self.malloc_probing(granules);
         }
-        if size > Block::<R::Row>::payload_bytes(self.table.max_granules()) {
-            return self.fail(usize::MAX);
-        }
-        self.malloc_probing(Self::granules_unchecked(size))
+        self.malloc_larger(size, Bin::round_up::<R::Row>(granules).1)
     }
 
     #[cold]
@@ -362,10 +360,10 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         unsafe { Block::at(self.base.wrapping_add(index << R::Row::GRANULE_LOG2)) }
     }
 
-    /// How many granules a block for `size` bytes has, `None` past the last class of the table.
+    /// How many granules a block for `size` bytes has, `None` where no block has so many.
     #[inline(always)]
     pub(crate) fn granules_for(&self, size: usize) -> Option<usize> {
-        if size > Block::<R::Row>::payload_bytes(self.table.max_class()) {
+        if size > Block::<R::Row>::payload_bytes(self.table.max_granules()) {
             return None;
         }
         Some(Self::granules_unchecked(size))

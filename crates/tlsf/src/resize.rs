@@ -32,15 +32,16 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let Some(granules) = self.granules_for(size) else { return self.fail(usize::MAX) };
         let rounded = Bin::round_up::<R::Row>(granules).0;
         // The gap before an aligned payload is a block, or empty.
-        let room = rounded + align_granules + Block::<R::Row>::MIN_GRANULES - 1;
-        if room > self.table.max_class() {
-            return self.fail(usize::MAX);
-        }
+        let beside = align_granules + Block::<R::Row>::MIN_GRANULES - 1;
+        // Where no class has room for all of the own one, its rounding is left out.
+        let is_past = rounded + beside > self.table.max_class();
+        let room = beside + if is_past { granules } else { rounded };
         let Some(block) = self.take_or_probe(room) else { return self.fail(room) };
         let header = block.header();
         let gap = Self::gap(block, align);
+        let granules = rounded.min(header.granules() - gap);
         if gap == 0 {
-            return Some(self.use_part(block, header, rounded));
+            return Some(self.use_part(block, header, granules));
         }
         let aligned = block.after(gap);
         block.set_header(Header::free(gap).with_prev_free_of(header));
@@ -48,16 +49,22 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         self.link(block, gap);
         let rest = Header::free(header.granules() - gap).with_prev_free();
         aligned.set_header(rest);
-        Some(self.use_part(aligned, rest, rounded))
+        Some(self.use_part(aligned, rest, granules))
     }
 
     /// Takes a free block of at least `granules` out of its list.
     fn take_or_probe(&mut self, granules: usize) -> Option<Block<R::Row>> {
-        self.take(granules, Bin::round_up::<R::Row>(granules).1).or_else(|| {
-            let block = self.probe(granules)?;
-            self.unlink(block, block.header().granules());
-            Some(block)
-        })
+        if granules <= self.table.max_class()
+            && let Some(block) = self.take(granules, Bin::round_up::<R::Row>(granules).1)
+        {
+            return Some(block);
+        }
+        if granules > self.table.max_granules() {
+            return None;
+        }
+        let block = self.probe(granules)?;
+        self.unlink(block, block.header().granules());
+        Some(block)
     }
 
     /// How many granules lie between the payload of `block` and the first one at a multiple of

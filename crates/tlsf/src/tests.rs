@@ -316,6 +316,7 @@ soaks! {
     soak_32_bit_granule_4: u32, 16, 4, 20, 8192;
     soak_32_bit_granule_8_two_lists: u32, 2, 8, 20, 8192;
     soak_32_bit_granule_64: u32, 4, 64, 20, 32768;
+    soak_32_bit_no_larger_than_its_pools: u32, 2, 16, 10, 16384;
     soak_wide_granule_16: usize, 32, 16, 32, 16384;
     soak_wide_granule_8_many_lists: usize, 64, 8, 32, 16384;
     soak_tiny_granule_16: u16, 4, 16, 13, 16384;

@@ -350,6 +350,32 @@ fn the_control_structure_fits_its_pool() {
     assert!(size_of::<TinyTlsf>() <= 256, "{}", size_of::<TinyTlsf>());
 }
 
+/// With two lists a row, half of the sizes of the last row are past the start of its last list.
+#[test]
+fn the_sizes_of_the_last_list_are_resized_and_aligned_too() {
+    let mut arena = Arena::new(64 << 10);
+    let mut heap = Tlsf::<[Row<u16, 2>; 12]>::new();
+    unsafe { heap.add_pool(arena.start(), 64 << 10) }.expect("the largest pool of the table");
+    let block = heap.malloc(60_000).expect("64 KiB have room");
+    unsafe { block.write_bytes(7, 60_000) };
+    for bytes in [60_000, 60_001, 65_000, 50_000, 60_000] {
+        assert_eq!(unsafe { heap.realloc(block, 16, bytes) }, Ok(Some(block)), "{bytes} bytes");
+    }
+    assert_eq!(unsafe { core::slice::from_raw_parts(block.as_ptr(), 50_000) }, [7; 50_000]);
+    assert_eq!(unsafe { heap.realloc(block, 16, heap.max_block_bytes()) }, Ok(None));
+    assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
+    assert_eq!(unsafe { heap.free(block) }, Ok(()));
+    let aligned = heap.memalign(1024, 62_000).expect("64 KiB have room at any multiple of 1 KiB");
+    assert_eq!(aligned.addr().get() % 1024, 0);
+    assert_eq!(heap.validate(), Ok(()));
+    assert_eq!(heap.memalign(1024, 62_000), None);
+    assert_eq!(heap.last_failure(), Some(Failure::Exhausted));
+    assert_eq!(unsafe { heap.free(aligned) }, Ok(()));
+    assert_eq!(heap.memalign(1024, 65_000), None);
+    assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
+    assert_eq!((heap.stats().used_bytes, heap.validate()), (0, Ok(())));
+}
+
 /// Heaps whose tables have hardly a list: the one after the last is no list.
 #[test]
 fn the_smallest_tables_serve_to_their_last_list() {
