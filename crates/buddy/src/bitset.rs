@@ -401,8 +401,11 @@ impl FrameAllocator for Bitset<'_> {
                 given += run;
                 continue;
             }
-            self.free(first, order).map_err(|error| (given, error))?;
-            given += 1;
+            // A single block; or a run of which one is refused, up to that one.
+            for &block in rest.iter().take(run) {
+                self.free(block, order).map_err(|error| (given, error))?;
+                given += 1;
+            }
         }
         Ok(())
     }

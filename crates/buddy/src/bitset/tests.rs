@@ -184,3 +184,21 @@ fn batches_do_what_single_calls_do() {
         assert_eq!(batched.stats(), single.stats());
     }
 }
+
+/// The whole batch was looked at again for each frame before the refused one: 40 s.
+#[test]
+fn a_refused_frame_amid_a_long_batch_is_found_in_one_pass() {
+    let frames = 1 << 18;
+    let mut metadata = vec![0; Bitset::metadata_words(frames)];
+    let mut bitset = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+    bitset.add_region(FrameId(0), frames).unwrap();
+    let mut batch = vec![FrameId(0); frames];
+    assert_eq!(bitset.alloc_many(Order::ZERO, &mut batch), frames);
+    let free = frames / 2;
+    bitset.free(FrameId(free), Order::ZERO).unwrap();
+    let start = std::time::Instant::now();
+    assert_eq!(bitset.free_many(Order::ZERO, &batch), Err((free, Error::NotAllocated)));
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    assert_eq!(bitset.free_frames(), free + 1);
+    bitset.validate().unwrap();
+}
