@@ -161,6 +161,67 @@ fn a_request_that_only_its_own_list_can_serve_looks_at_four_blocks_of_it() {
     }
 }
 
+/// A heap over a pool of one free block for each number of granules, one behind the other. The first is
+/// the victim, the others are in the lists. Gives where each begins, too.
+fn heap_of<const POOLS: usize>(
+    arena: &mut Arena,
+    granules: [usize; POOLS],
+) -> (Tlsf, [NonNull<u8>; POOLS]) {
+    let mut heap = Tlsf::new();
+    let mut start = arena.start();
+    let first_payloads = granules.map(|granules| {
+        let bytes = 16 * granules + 16;
+        let pool = unsafe { heap.add_pool(start, bytes) }.expect("a pool of one block");
+        start = unsafe { start.add(bytes) };
+        unsafe { heap.blocks(pool) }.next().expect("its block").payload
+    });
+    (heap, first_payloads)
+}
+
+fn usable_granules(heap: &Tlsf, block: NonNull<u8>) -> usize {
+    (unsafe { heap.usable_size(block) }.expect("a block of the heap") + 4) / 16
+}
+
+#[test]
+fn a_remainder_that_would_be_a_shred_stays_with_its_block() {
+    let mut arena = Arena::new(4096);
+    for (granules, least) in [(1, 2), (31, 2), (33, 3), (101, 5)] {
+        for rest in 0..least + 2 {
+            let (mut heap, _) = heap_of(&mut arena, [granules + rest]);
+            let block = heap.malloc(16 * granules - 4).expect("the pool has room");
+            let stays = if rest < least { rest } else { 0 };
+            assert_eq!(usable_granules(&heap, block), granules + stays, "{granules} and {rest}");
+            assert_eq!(heap.validate(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_remainder_below_an_eighth_stays_where_its_list_has_one_that_nobody_took() {
+    let mut arena = Arena::new(8192);
+    // 129 granules are more than 2 KiB, 125 are less.
+    for (granules, rest, other, stays) in
+        [(129, 16, 16, true), (129, 16, 15, false), (129, 17, 17, false), (125, 14, 14, false)]
+    {
+        let (mut heap, _) = heap_of(&mut arena, [2, other, granules + rest]);
+        let block = heap.malloc(16 * granules - 4).expect("the last pool has room");
+        let expected = granules + if stays { rest } else { 0 };
+        assert_eq!(usable_granules(&heap, block), expected, "{granules} and {rest}, {other} free");
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn small_blocks_are_cut_off_the_victim_unless_it_is_a_wilderness() {
+    let mut arena = Arena::new(80 << 10);
+    for (victim, granules, is_cut) in [(4095, 7, true), (4095, 8, false), (4096, 7, false)] {
+        let (mut heap, [first, second]) = heap_of(&mut arena, [victim, 50]);
+        let block = heap.malloc(16 * granules - 4).expect("room");
+        let expected = if is_cut { first } else { second };
+        assert_eq!(block, expected, "{granules} granules, a victim of {victim}");
+    }
+}
+
 #[test]
 fn misuse_is_refused_without_a_change() {
     let mut arena = Arena::new(4096);
@@ -241,6 +302,7 @@ fn realloc_grows_forward_backward_and_both_ways() {
     unsafe { heap.free(before) }.expect("allocated above");
     let both = unsafe { heap.realloc(block, 16, 1400) };
     assert_eq!(both, Ok(Some(before)), "over both neighbours");
+    assert_eq!(unsafe { heap.usable_size(before) }, Ok(1420), "all of its class");
     assert_eq!(unsafe { core::slice::from_raw_parts(before.as_ptr(), 496) }, [7; 496]);
     assert_eq!(heap.validate(), Ok(()));
     let moved = unsafe { heap.realloc(before, 256, 3000) }.expect("sound").expect("room");
