@@ -81,3 +81,38 @@ impl Stats {
         1.0 - self.unusable_free_index(HUGE_ORDER)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(n: u8) -> Order {
+        Order::new(n).expect("an order of at most 18")
+    }
+
+    #[test]
+    fn runs_are_counted_as_the_fewest_blocks() {
+        let mut stats = Stats::default();
+        // Blocks of order 1, 2 and 1; two huge frames; one frame.
+        for (start, length) in [(2, 8), (1024, 1024), (4095, 1)] {
+            stats.add_run(start, length);
+        }
+        assert_eq!((stats.free_frames, stats.longest_run_frames), (1033, 1024));
+        let blocks = [0, 1, 2, 3, 10, 18].map(|n: usize| stats.free_blocks[n]);
+        assert_eq!(blocks, [1, 2, 1, 0, 1, 0]);
+        let usable = [0, 1, 2, 3, 10, 11].map(|n| stats.usable_frames(order(n)));
+        assert_eq!(usable, [1033, 1032, 1028, 1024, 1024, 0]);
+    }
+
+    #[test]
+    fn the_ratios_say_how_much_of_the_free_memory_serves() {
+        let mut stats = Stats::default();
+        assert_eq!((stats.unusable_free_index(order(18)), stats.huge_ratio()), (0.0, 1.0));
+        stats.add_run(0, 512);
+        stats.add_run(1024, 256);
+        stats.add_run(2048, 256);
+        assert_eq!((stats.unusable_free_index(order(0)), stats.huge_ratio()), (0.0, 0.5));
+        assert_eq!(stats.unusable_free_index(order(9)), 0.5);
+        assert_eq!(stats.unusable_free_index(order(10)), 1.0);
+    }
+}

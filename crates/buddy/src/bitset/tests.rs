@@ -121,6 +121,28 @@ fn sixteen_million_frames_are_a_word_of_the_top_level() {
 }
 
 #[test]
+fn ranges_are_longer_than_the_largest_block() {
+    let frames = 1 << 22;
+    let mut metadata = vec![0; Bitset::metadata_words(frames)];
+    let mut bitset = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+    bitset.add_region(FrameId(7), frames - 7).unwrap();
+    assert_eq!(bitset.alloc_range(3 << 20, 1 << 19, usize::MAX), Ok(FrameId(1 << 19)));
+    assert_eq!(bitset.alloc_range(1 << 20, 1, usize::MAX), Err(Error::Exhausted));
+    assert_eq!(bitset.alloc_range((1 << 19) - 7, 1, usize::MAX), Ok(FrameId(7)));
+    assert_eq!(bitset.alloc_range(1 << 19, 1 << 19, frames), Ok(FrameId(7 << 19)));
+    assert_eq!(bitset.free_frames(), 0);
+    bitset.free_range(FrameId(7), frames - 7).unwrap();
+    bitset.validate().unwrap();
+}
+
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn there_are_at_most_two_to_the_36_frames() {
+    assert_eq!(Bitset::new(1 << 36, &mut []).unwrap_err(), Error::MetadataTooSmall);
+    assert_eq!(Bitset::new((1 << 36) + 1, &mut []).unwrap_err(), Error::OutOfRange);
+}
+
+#[test]
 fn metadata_is_within_40_kib_a_gib() {
     assert!(Bitset::metadata_bytes(1 << 18) <= 40 << 10);
     assert!(Bitset::metadata_bytes(1 << 24) <= 64 * (40 << 10));
