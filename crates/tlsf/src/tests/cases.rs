@@ -391,6 +391,24 @@ fn a_pool_out_of_reach_or_too_large_is_refused() {
 }
 
 #[test]
+fn a_pool_that_leads_out_of_reach_at_either_end_is_refused() {
+    const STEP: usize = 100 << 10;
+    let mut arena = Arena::new(2 << 20);
+    let middle = unsafe { arena.start().add(1 << 20) };
+    let mut heap: TinyTlsf = Tlsf::new();
+    unsafe { heap.add_pool(middle, 4096) }.expect("the first");
+    let mut add = |start| unsafe { heap.add_pool(start, STEP) };
+    // Half a MiB to each side: the sixth begins or ends within it.
+    for pool in 0..5 {
+        assert!(add(unsafe { middle.add(4096 + pool * STEP) }).is_ok());
+        assert!(add(unsafe { middle.sub((pool + 1) * STEP) }).is_ok());
+    }
+    assert_eq!(add(unsafe { middle.add(4096 + 5 * STEP) }), Err(PoolError::OutOfReach));
+    assert_eq!(add(unsafe { middle.sub(6 * STEP) }), Err(PoolError::OutOfReach));
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn a_pool_that_overlaps_another_is_refused_and_one_that_touches_it_is_not() {
     let mut arena = Arena::new(16384);
     let start = arena.start();

@@ -117,6 +117,33 @@ fn a_region_that_the_heap_cannot_take_goes_back() {
 }
 
 #[test]
+fn a_size_that_no_heap_has_is_not_asked_of_the_source() {
+    let mut buffer = std::vec![0u8; 1 << 16];
+    let source = Failing::new(Fixed::new(&mut buffer, 4096));
+    let mut heap: Growing<_> = Growing::new(&source, GrowthPolicy::DEFAULT);
+    for bytes in [1 << 40, usize::MAX] {
+        assert_eq!(heap.malloc(bytes), None);
+        assert_eq!(heap.memalign(64, bytes), None);
+        assert_eq!(heap.heap().last_failure(), Some(Failure::TooLarge));
+    }
+    assert_eq!(source.calls(), 0);
+}
+
+#[test]
+fn a_region_has_room_for_what_it_was_taken_for() {
+    let mut buffer = std::vec![0u8; 64 << 10];
+    // Regions are rounded up to no more than a granule.
+    let source = Fixed::new(&mut buffer, 16);
+    let policy = GrowthPolicy { region_bytes: 16, keep_free_bytes: 0 };
+    for align in [1, 32, 512] {
+        for bytes in 0..3000 {
+            let mut heap: Growing<_, [Row<u32, 2>; 20]> = Growing::new(&source, policy);
+            assert!(heap.memalign(align, bytes).is_some(), "{bytes} bytes at {align}");
+        }
+    }
+}
+
+#[test]
 fn a_block_that_moves_gives_its_region_back() {
     let mut buffer = std::vec![0u8; 64 << 10];
     let source = Fixed::new(&mut buffer, 4096);
