@@ -294,9 +294,8 @@ impl<'m> Bitset<'m> {
             // By invariant 1 the word is empty and an enclosing block is free.
             self.clear_bits(level + 1, word / WORD, 1 << (word % WORD));
             self.levels.set_word(level, word, !mask);
-            if mask != !0 {
-                self.levels.list(level, word, LARGEST_INNER);
-            }
+            // Not 0: all of a word below the top is a bit of the level above.
+            self.levels.list(level, word, LARGEST_INNER);
         }
     }
 }

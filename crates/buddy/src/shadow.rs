@@ -93,6 +93,7 @@ pub(crate) fn live(allocator: &mut impl FrameAllocator, seed: u64, steps: usize)
     let mut held: Vec<(usize, Order)> = Vec::new();
     let weights: [usize; 4] = core::array::from_fn(|_| 1 + random.below(10));
     let largest = u8::try_from(frames.ilog2() + 1).unwrap().min(18);
+    assert!([frames, usize::MAX].iter().all(|&past| !allocator.is_free(FrameId(past))));
     // Holes: some stretches are never given.
     let mut at = random.below(3);
     while at < frames {

@@ -126,6 +126,22 @@ mod plain {
     }
 
     #[test]
+    fn validate_sees_what_was_given_back_past_the_map() {
+        let metadata = words(1);
+        let extents = Extents::new(8, &metadata).unwrap();
+        let mut words = vec![0; Bitset::metadata_words(8)];
+        let mut checked = Checked::new(Bitset::new(8, &mut words).unwrap(), &extents);
+        checked.add_region(FrameId(0), 4).unwrap();
+        // A free frame, before what it would be in one hole with.
+        assert_eq!(checked.add_region(FrameId(3), 1), Err(Error::NotAllocated));
+        assert_eq!(checked.validate(), Ok(()));
+        let pair = Order::new(1).unwrap();
+        let block = checked.alloc(pair).unwrap();
+        checked.inner_mut().free(block, pair).unwrap();
+        assert!(checked.validate().is_err());
+    }
+
+    #[test]
     fn two_singles_are_not_a_pair() {
         let metadata = words(1);
         let extents = Extents::new(4, &metadata).unwrap();
