@@ -82,7 +82,9 @@ mod tests {
         }
         assert_eq!(Tlsf::<[Row<u16, 2>]>::control_bytes(64 << 10), 96);
         assert!(Tlsf::<[Row<u16, 4>]>::control_bytes(64 << 10) <= 144);
-        assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[1..], 64).is_none());
+        for offset in 1..8 {
+            assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[offset..], 64).is_none());
+        }
         assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[..100], 65536).is_none());
     }
 }

@@ -155,6 +155,8 @@ fn a_request_that_only_its_own_list_can_serve_looks_at_four_blocks_of_it() {
             unsafe { heap.add_pool(start, bytes) }.expect("a pool of one block");
             start = unsafe { start.add(bytes) };
         }
+        let largest = least + if served { 3 * 16 } else { 0 };
+        assert_eq!(heap.stats().largest_allocatable_bytes, largest);
         assert_eq!(heap.malloc(least + 3 * 16).is_some(), served, "{in_front}");
         assert_eq!(heap.last_failure(), (!served).then_some(Failure::Fragmented));
         assert_eq!(heap.validate(), Ok(()));

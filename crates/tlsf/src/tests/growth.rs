@@ -61,6 +61,11 @@ fn dropping_or_trimming_gives_kept_regions_back() {
     assert_eq!(heap.counts().put_mem_calls, 0);
     heap.trim();
     assert_eq!(source.free_pages(), source.page_count());
+    // All of its region: what is left over is too little to be split off.
+    let live = heap.malloc(11_868).expect("the source has room");
+    heap.trim();
+    assert_eq!((heap.heap().stats().free_bytes, heap.counts().region_bytes), (0, 12 << 10));
+    assert_eq!(unsafe { heap.free(live) }, Ok(()));
     let live = heap.malloc(100_000);
     assert!(live.is_some() && source.free_pages() < source.page_count());
     drop(heap);
@@ -307,4 +312,27 @@ fn a_shard_borrows_from_another_when_the_set_is_spent() {
     for block in blocks {
         assert_eq!(unsafe { heaps.free(block) }, Ok(()));
     }
+}
+
+#[test]
+fn a_region_of_several_chunks_is_one_piece_and_goes_back_to_the_source() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Counted::new(Fixed::new(&mut buffer, 4096));
+    let set = ChunkSet::<_, 4>::new(&source, 64 << 10).expect("256 KiB fit");
+    let heaps: Sharded<'_, _, 1, 4> = Sharded::new(&set, 0);
+    let [first, kept, third] =
+        [(); 3].map(|()| heaps.memalign(0, 16, 60_000).expect("a chunk of its own"));
+    unsafe { kept.write_bytes(7, 60_000) };
+    for block in [first, third] {
+        assert_eq!(unsafe { heaps.free(block) }, Ok(()));
+    }
+    assert_eq!((set.free_chunks(), source.counts().decommitted_bytes_total), (3, 128 << 10));
+    let long = heaps.memalign(0, 16, 100_000).expect("the last two chunks");
+    assert!(long > kept && set.free_chunks() == 1);
+    unsafe { long.write_bytes(9, 100_000) };
+    Shadow::check(kept, 60_000, 7);
+    for block in [kept, long] {
+        assert_eq!(unsafe { heaps.free(block) }, Ok(()));
+    }
+    assert_eq!(set.free_chunks(), 4);
 }
