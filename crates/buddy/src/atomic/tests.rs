@@ -367,6 +367,21 @@ mod loom_models {
     }
 
     #[test]
+    fn what_another_held_before_refuses_no_free() {
+        // The held block goes from word 0, of which frame 5 was held, to word 1.
+        race(
+            128,
+            &[(0, 1), (5, 1), (71, 1)],
+            |local| local.free(FrameId(69), Order::ZERO).map_or(1, |()| 0),
+            |local| [(); 3].map(|()| taken(local, 0)).into_iter().max().unwrap_or(0),
+            |_, one, two| {
+                assert_eq!(one, 0, "a frame in use was taken for a free one");
+                assert!(two == 71 || two == 69);
+            },
+        );
+    }
+
+    #[test]
     fn of_two_frees_of_one_frame_one_is_refused_and_undone() {
         race(
             128,
