@@ -71,7 +71,7 @@ mod tests {
             let control = Tlsf::<[Row<u16, 4>]>::control_bytes(pool_bytes);
             let memory = &mut memory.0[..control + pool_bytes];
             let (heap, rest) = Tlsf::<[Row<u16, 4>]>::new_in(memory, pool_bytes).expect("fits");
-            assert_eq!(rest.len(), pool_bytes);
+            assert_eq!((rest.len(), heap.last_failure()), (pool_bytes, None));
             let start = NonNull::from(rest).cast();
             // SAFETY: the memory outlives the heap.
             unsafe { heap.add_pool(start, pool_bytes) }.expect("the size it was made for");

@@ -141,6 +141,21 @@ mod plain {
         shared.validate().unwrap();
     }
 
+    #[test]
+    fn a_word_into_which_a_handle_frees_twice_is_held() {
+        let words = metadata(64);
+        let shared = Atomic::new(64, &words).unwrap();
+        let mut one = shared.local();
+        for (frame, bits, held) in [(0, 1, 0), (1, 0, 3), (2, 0, 7)] {
+            one.free(FrameId(frame), Order::ZERO).unwrap();
+            let seen = [shared.bits(0), shared.held_mask(0)];
+            assert_eq!(seen.map(|word| word.load(Ordering::Relaxed)), [bits, held]);
+        }
+        drop(one);
+        assert_eq!(shared.bits(0).load(Ordering::Relaxed), 7);
+        shared.validate().unwrap();
+    }
+
     /// Many threads; each marks what it got in a map that all share.
     fn soak(threads: usize, frames: usize, operations: usize) {
         let words = metadata(frames);

@@ -88,9 +88,23 @@ fn validate_compares_the_counters_with_the_blocks() {
     assert_eq!(heap.validate(), Ok(()));
     heap.headroom_bits -= 1 << crate::block::Header::FLAG_BITS;
     assert_eq!(heap.validate(), Err(Corruption::Count));
-    heap.headroom_bits += 1 << crate::block::Header::FLAG_BITS;
+    // More below the peak than the peak is high, while nothing is used.
+    heap.headroom_bits += 2 << crate::block::Header::FLAG_BITS;
+    assert_eq!(heap.validate(), Err(Corruption::Count));
+    heap.headroom_bits -= 1 << crate::block::Header::FLAG_BITS;
     heap.managed_granules += 1;
     assert_eq!(heap.validate(), Err(Corruption::Count));
+}
+
+#[test]
+fn validate_sees_the_victim_in_the_place_of_a_listed_block() {
+    let mut arena = Arena::new(4096);
+    let (mut heap, [victim, _]) = heap_of(&mut arena, [100, 100]);
+    let bin = crate::bin::Bin::of::<Row<u32, 32>>(100);
+    let index = heap.victim as usize;
+    heap.block(index).set_next(0);
+    heap.table.pop(bin, index);
+    assert_eq!(heap.validate(), Err(Corruption::List(victim.addr().get())));
 }
 
 #[test]
