@@ -252,8 +252,20 @@ mod loom_models {
         two: fn(&mut Local<'_>) -> usize,
         check: fn(&Atomic<'_>, usize, usize),
     ) {
+        race_within(5, frames, free, one, two, check);
+    }
+
+    /// As [`race`], with at most so many preemptions.
+    fn race_within(
+        preemptions: usize,
+        frames: usize,
+        free: &'static [(usize, usize)],
+        one: fn(&mut Local<'_>) -> usize,
+        two: fn(&mut Local<'_>) -> usize,
+        check: fn(&Atomic<'_>, usize, usize),
+    ) {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(5);
+        model.preemption_bound = Some(preemptions);
         model.max_branches = 100_000;
         model.check(move || {
             let words: &'static [AtomicU64] = metadata(frames).leak();
@@ -393,6 +405,22 @@ mod loom_models {
                 assert_eq!(one, 0, "a frame in use was taken for a free one");
                 assert!(two == 71 || two == 69);
             },
+        );
+    }
+
+    #[test]
+    fn a_held_block_that_left_a_word_and_came_back_refuses_no_free() {
+        // From word 0 to word 1, of which the bit of frame 6 is held, and to word 0 again.
+        race_within(
+            3,
+            128,
+            &[(0, 1), (69, 2)],
+            |local| local.free(FrameId(6), Order::ZERO).map_or(1, |()| 0),
+            |local| {
+                let [first, _, _] = [(); 3].map(|()| taken(local, 0));
+                local.free(FrameId(first), Order::ZERO).map_or(1, |()| taken(local, 0))
+            },
+            |_, one, _| assert_eq!(one, 0, "a frame in use was taken for a free one"),
         );
     }
 
