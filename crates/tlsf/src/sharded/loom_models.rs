@@ -9,6 +9,7 @@ use std::boxed::Box;
 use std::mem::ManuallyDrop;
 
 use hectare_base::sync::atomic::{AtomicUsize, Ordering};
+use hectare_base::sync::cell::UnsafeCell;
 use hectare_pages::Fixed;
 use loom::sync::Arc;
 
@@ -20,6 +21,14 @@ const CHUNK_BYTES: usize = 512;
 struct Watched {
     inner: Fixed<'static>,
     changes: AtomicUsize,
+    /// In place of the memory of each chunk: to loom two calls on one that nothing orders are a race.
+    chunks: [UnsafeCell<()>; 2],
+}
+
+impl Watched {
+    fn change(&self, start: NonNull<u8>) {
+        self.chunks[start.addr().get() / CHUNK_BYTES % 2].with_mut(|_| ());
+    }
 }
 
 // SAFETY: every call is passed on unchanged to a source that meets the contract.
@@ -33,12 +42,14 @@ unsafe impl PageSource for Watched {
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        self.change(start);
         // SAFETY: the caller's promise, passed on.
         unsafe { self.inner.commit(start, bytes) }
     }
 
     unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
         self.changes.fetch_add(1, Ordering::Relaxed);
+        self.change(start);
         // SAFETY: the caller's promise, passed on.
         unsafe { self.inner.decommit(start, bytes) }
     }
@@ -67,7 +78,8 @@ impl<const CHUNKS: usize> World<CHUNKS> {
         let buffer = Box::into_raw(std::vec![0; bytes].into_boxed_slice());
         // SAFETY: our own, until `drop`.
         let inner = Fixed::new(unsafe { &mut *buffer }, CHUNK_BYTES);
-        let source = Watched { inner, changes: AtomicUsize::new(0) };
+        let chunks = [(); 2].map(UnsafeCell::new);
+        let source = Watched { inner, changes: AtomicUsize::new(0), chunks };
         let set = ChunkSet::new(source, CHUNK_BYTES).expect("room for the chunks");
         let set = Box::into_raw(Box::new(set));
         // SAFETY: as above.
