@@ -67,7 +67,9 @@ macro_rules! next {
 }
 
 next!(malloc, c"malloc", (size: usize) -> *mut u8, early(size, 16));
-next!(calloc, c"calloc", (count: usize, size: usize) -> *mut u8, early(count * size, 16));
+next!(calloc, c"calloc", (count: usize, size: usize) -> *mut u8, {
+    early(count.saturating_mul(size), 16)
+});
 next!(realloc, c"realloc", (old: *mut u8, size: usize) -> *mut u8, {
     let _ = old;
     early(size, 16)
