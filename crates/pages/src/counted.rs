@@ -135,3 +135,41 @@ unsafe impl<S: PageSource> PageSource for Counted<S> {
         unsafe { self.inner.advise_huge(start, bytes, huge) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::{Fixed, PageRange};
+
+    /// By reference, which is a source, too.
+    fn take_and_give(source: impl PageSource) {
+        let [two, three] = [2, 3].map(|pages| source.get(pages * 4096, 4096).expect("memory"));
+        let range = |start, pages: usize| PageRange { start, bytes: pages * 4096 };
+        // SAFETY: just taken, and unused.
+        unsafe {
+            assert_eq!(source.decommit_all(&[range(two, 1), range(three, 3)]), 4 * 4096);
+            source.release(three, 3 * 4096);
+        }
+        source.get(4096, 4096).expect("memory");
+        assert!(source.get(1 << 20, 4096).is_err());
+    }
+
+    #[test]
+    fn what_passes_is_counted_and_what_is_refused_is_not() {
+        let mut buffer = std::vec![0; 16 * 4096];
+        let source = Counted::new(Fixed::new(&mut buffer, 4096));
+        take_and_give(&source);
+        let expected = Counts {
+            reserve_calls: 3,
+            commit_calls: 3,
+            decommit_calls: 2,
+            release_calls: 1,
+            reserved_bytes: 3 * 4096,
+            peak_reserved_bytes: 5 * 4096,
+            committed_bytes_total: 6 * 4096,
+            decommitted_bytes_total: 4 * 4096,
+        };
+        assert_eq!(source.counts(), expected);
+    }
+}

@@ -108,3 +108,38 @@ unsafe impl<S: PageSource> PageSource for Failing<S> {
         unsafe { self.inner.advise_huge(start, bytes, huge) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::Fixed;
+
+    #[test]
+    fn the_calls_of_a_range_are_refused_and_lose_nothing() {
+        let mut buffer = std::vec![0; 16 * 4096];
+        let source = Failing::new(Fixed::new(&mut buffer, 4096));
+        source.refuse(1..2);
+        assert_eq!(source.get(4096, 4096), Err(SourceError::Exhausted), "its commit");
+        assert_eq!(source.inner().free_pages(), source.inner().page_count());
+        let start = source.get(4096, 4096).expect("calls 2 and 3");
+        source.refuse_all(true);
+        // SAFETY: just taken, and unused; refused calls do nothing.
+        unsafe {
+            assert_eq!(source.decommit(start, 4096), Err(SourceError::Exhausted));
+            assert_eq!(source.seal(start, 4096), Err(SourceError::Exhausted));
+            assert_eq!(source.move_pages(start, start, 4096), Err(SourceError::Unsupported));
+        }
+        assert_eq!(source.calls(), 7);
+        source.refuse_all(false);
+        assert!(source.get(4096, 4096).is_ok());
+    }
+
+    #[test]
+    fn the_first_call_of_all_can_be_refused() {
+        let mut buffer = std::vec![0; 16 * 4096];
+        let source = Failing::new(Fixed::new(&mut buffer, 4096));
+        source.refuse_all(true);
+        assert_eq!(source.reserve(4096, 4096), Err(SourceError::Exhausted));
+    }
+}

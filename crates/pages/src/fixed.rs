@@ -37,6 +37,9 @@ impl<'a> Fixed<'a> {
     /// A source over `buffer`, which it clears: O(buffer). `page_bytes` is a power of two of at
     /// least 16. What is left of the buffer when the bitmap and the alignment have had their part
     /// is handed out; a buffer with no room for one page makes a source that refuses everything.
+    ///
+    /// # Panics
+    /// If `page_bytes` is none of these.
     pub fn new(buffer: &'a mut [u8], page_bytes: usize) -> Self {
         assert!(page_bytes.is_power_of_two() && page_bytes >= 16, "page_bytes: {page_bytes}");
         buffer.fill(0);
@@ -150,6 +153,7 @@ mod tests {
     #[test]
     fn hands_out_every_page_once_and_takes_it_back() {
         let mut buffer = vec![0xAAu8; 64 * 4096 + 100];
+        let bounds = buffer.as_ptr_range();
         let source = Fixed::new(&mut buffer, 4096);
         let count = source.page_count();
         assert!((62..=64).contains(&count), "{count}");
@@ -159,6 +163,8 @@ mod tests {
         assert_eq!(source.free_pages(), 0);
         for (i, page) in pages.iter().enumerate() {
             assert_eq!(page.addr().get() % 4096, 0);
+            let start = page.as_ptr().cast_const();
+            assert!(bounds.start <= start && start.wrapping_add(4096) <= bounds.end, "page {i}");
             // SAFETY: a committed page of this source.
             let bytes = unsafe { core::slice::from_raw_parts_mut(page.as_ptr(), 4096) };
             assert!(bytes.iter().all(|&b| b == 0), "page {i} is not zero");
@@ -191,6 +197,18 @@ mod tests {
         // SAFETY: reserved above, unused.
         unsafe { source.release(a, 4096) };
         assert_eq!(source.get(4096, 4096), Ok(a));
+        // What is behind a taken page need not be aligned.
+        for _ in 0..8 {
+            source.get(4096, 4096).expect("a page");
+            let pair = source.get(2 * 4096, 2 * 4096).expect("an aligned range");
+            assert_eq!(pair.addr().get() % (2 * 4096), 0);
+        }
+    }
+
+    #[test]
+    #[should_panic = "page_bytes: 8"]
+    fn pages_have_16_bytes_at_least() {
+        Fixed::new(&mut [0; 64], 8);
     }
 
     #[test]

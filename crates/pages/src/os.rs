@@ -417,6 +417,7 @@ impl Park for FutexPark {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
 
     #[test]
@@ -478,10 +479,29 @@ mod tests {
         unsafe {
             start.write_bytes(5, 3 * page);
             Os.seal(start.add(page), page).expect("seal");
+            assert_eq!(Os.is_zero(start.add(page).cast()), None, "it can be read");
             assert_eq!((start.read(), start.add(2 * page).read()), (5, 5));
             Os.commit(start.add(page), page).expect("memory");
             assert_eq!(start.add(page).read(), 0);
             Os.release(start, 3 * page);
+        }
+    }
+
+    #[test]
+    fn what_the_program_has_locked_goes_back_too() {
+        let page = Os.page_bytes();
+        let start = Os.get(page, page).expect("memory");
+        let place = start.as_ptr().cast();
+        // SAFETY: the test's own.
+        unsafe {
+            let is_known = libc::madvise(place, page, libc::MADV_DONTNEED_LOCKED) == 0;
+            if is_known && libc::mlock(place, page) == 0 {
+                start.write(7);
+                assert_eq!((Os.decommit(start, page), start.read()), (Ok(()), 0));
+            } else {
+                std::eprintln!("skipped: needs Linux 5.18 and a page that may be locked");
+            }
+            Os.release(start, page);
         }
     }
 
