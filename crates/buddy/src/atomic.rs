@@ -39,8 +39,8 @@
 //! mask 0, new word, new mask, all `Release`, and read as word, mask, word with `Acquire`: a mask
 //! that belongs to another word is noticed, as the word's number carries a count.
 //!
-//! What it does not promise: frames in another `Local`'s held block (64 at most) and in blocks that
-//! another thread is just taking are not seen by a search, so `Exhausted` can come that much early.
+//! What it does not promise is at [`Atomic`]: between the swap that takes a word and the store of the held
+//! block's mask its frames are free nowhere.
 
 mod hints;
 mod local;
@@ -70,7 +70,13 @@ const SECTORS_IN_TREE: usize = TREE_WORDS / SECTOR_WORDS;
 /// The metadata of a tree.
 type Tree = [AtomicU64; TREE_STRIDE];
 
-/// The frames that several threads share; each works through a [`Local`]. See the module's page.
+/// The frames that several threads share; each works through a [`Local`].
+///
+/// What it does not promise, while others are at work:
+/// - Frames that another `Local` holds (64 at most), and blocks that are just being taken, are not seen by a
+///   search: [`Error::Exhausted`] can come that much early.
+/// - A second free of a frame is refused, but not while another thread is taking the frame's word: then, as
+///   when it has been allocated again, the frame has two owners.
 #[derive(Debug)]
 pub struct Atomic<'m> {
     trees: &'m [Tree],

@@ -19,7 +19,8 @@
 use crate::frame::check_block;
 use crate::{Error, FrameAllocator, FrameId, Invalid, Order};
 
-/// A buddy allocator over a flattened tree in memory of the caller. See the module's page.
+/// A buddy allocator over a flattened tree: each node is a byte that tells the largest free
+/// order beneath it. In memory of the caller.
 #[derive(Debug)]
 pub struct BitmapTree<'m> {
     /// Node n at index n; index 0 is not used.

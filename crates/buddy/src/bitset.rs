@@ -55,7 +55,10 @@ use crate::bits::{WORD, WORD_SHIFT, blocks, largest_block, span};
 use crate::frame::check_block;
 use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator, Stats};
 
-/// A buddy allocator with one owner over metadata of the caller. See the module's page.
+/// A buddy allocator with one owner over metadata of the caller: one bit a frame, 64 buddies to a word.
+///
+/// Of all blocks that are large enough it takes the one with the lowest frame: the high ones stay free,
+/// and huge frames whole.
 #[derive(Debug)]
 pub struct Bitset<'m> {
     levels: Levels<'m>,

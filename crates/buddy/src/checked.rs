@@ -120,7 +120,8 @@ pub struct Checked<'e, A> {
 
 impl<'e, A: FrameAllocator> Checked<'e, A> {
     /// Puts the check before `inner`, which has no frames yet or is one more handle to those that
-    /// another `Checked` with the same `extents` has.
+    /// another `Checked` with the same `extents` has. They are for as many frames as `inner` has: what
+    /// lies past them is not checked.
     pub const fn new(inner: A, extents: &'e Extents<'e>) -> Self {
         Self { inner, extents }
     }

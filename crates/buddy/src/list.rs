@@ -130,7 +130,7 @@ impl BlockList for DoublyLinked {
     }
 }
 
-/// The naive allocator over the list `L`. See the module's page.
+/// The naive allocator over the list `L`: a list of all blocks for each order, searched from the front.
 #[derive(Debug)]
 pub struct Lists<L> {
     lists: [L; MAX_ORDER as usize + 1],

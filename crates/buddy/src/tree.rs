@@ -118,7 +118,7 @@ impl FreeList for SinglyLinked {
     }
 }
 
-/// The search-tree allocator over the free lists `L`. See the module's page.
+/// The search-tree allocator over the free lists `L`: a red-black tree of all blocks beside them.
 #[derive(Debug)]
 pub struct Tree<L> {
     blocks: RBTree<adapters::BlockAdapter>,
