@@ -472,6 +472,30 @@ mod tests {
     }
 
     #[test]
+    fn an_alignment_takes_no_address_space() {
+        const GIB: usize = 1 << 30;
+        let page = Os.page_bytes();
+        let size_bytes = || {
+            let sizes =
+                std::fs::read_to_string("/proc/self/statm").expect("the sizes of a process");
+            let pages = sizes.split(' ').next().and_then(|size| size.parse::<usize>().ok());
+            pages.expect("a number of pages") * page
+        };
+        let before_bytes = size_bytes();
+        // Of different lengths, so that they lie differently to the alignment before they are cut.
+        let lengths: [usize; 16] = core::array::from_fn(|i| (1 + 10_007 * i) * page);
+        let starts = lengths.map(|bytes| Os.reserve(bytes, GIB).expect("address space"));
+        let more_bytes = size_bytes().saturating_sub(before_bytes);
+        for (start, bytes) in starts.into_iter().zip(lengths) {
+            assert_eq!(start.addr().get() % GIB, 0);
+            // SAFETY: just reserved, and unused.
+            unsafe { Os.release(start, bytes) };
+        }
+        let asked_bytes: usize = lengths.iter().sum();
+        assert!(more_bytes < asked_bytes + GIB, "{more_bytes} bytes for {asked_bytes}");
+    }
+
+    #[test]
     fn what_was_sealed_can_be_committed_anew() {
         let page = Os.page_bytes();
         let start = Os.get(3 * page, page).expect("memory");
