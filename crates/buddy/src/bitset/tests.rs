@@ -142,6 +142,34 @@ fn there_are_at_most_two_to_the_36_frames() {
     assert_eq!(Bitset::new((1 << 36) + 1, &mut []).unwrap_err(), Error::OutOfRange);
 }
 
+/// As many as need every tier of the summaries.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn one_frame_is_found_among_two_thousand_million() {
+    let frames = 1 << 31;
+    let mut metadata = vec![0; Bitset::metadata_words(frames)];
+    let mut bitset = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+    let last = FrameId(frames - 1);
+    bitset.add_region(last, 1).unwrap();
+    assert_eq!(bitset.next_free_run(FrameId(0)), Some((last, 1)));
+    assert_eq!(bitset.alloc(Order::ZERO), Ok(last));
+    bitset.free(FrameId(0), Order::ZERO).unwrap();
+    assert_eq!(bitset.previous_free_run(last), Some((FrameId(0), 1)));
+}
+
+#[test]
+fn a_block_is_taken_where_it_is_asked_for() {
+    let mut metadata = vec![0; Bitset::metadata_words(64)];
+    let mut bitset = Bitset::over_zeroed(64, &mut metadata).unwrap();
+    bitset.add_region(FrameId(0), 64).unwrap();
+    let order = Order::new(2).unwrap();
+    assert_eq!(bitset.alloc_at(FrameId(6), order), Err(Error::Misaligned));
+    assert_eq!(bitset.alloc_at(FrameId(64), order), Err(Error::OutOfRange));
+    assert_eq!(bitset.alloc_at(FrameId(8), order), Ok(()));
+    assert_eq!(bitset.alloc_at(FrameId(8), order), Err(Error::Exhausted));
+    assert_eq!(bitset.free_run_around(FrameId(12)), Some((FrameId(12), 52)));
+}
+
 #[test]
 fn metadata_is_within_40_kib_a_gib() {
     assert!(Bitset::metadata_bytes(1 << 18) <= 40 << 10);

@@ -324,6 +324,9 @@ fn realloc_grows_forward_backward_and_both_ways() {
     let moved = unsafe { heap.realloc(before, 256, 3000) }.expect("sound").expect("room");
     assert_ne!(moved, before);
     assert_eq!(moved.addr().get() % 256, 0, "realloc keeps the alignment");
+    let aligned = heap.memalign(64, 1400).expect("room");
+    assert_eq!(unsafe { heap.usable_size(aligned) }, Ok(1420), "all of its class");
+    unsafe { heap.free(aligned) }.expect("allocated above");
     assert_eq!(unsafe { core::slice::from_raw_parts(moved.as_ptr(), 496) }, [7; 496]);
     for block in [moved, fence] {
         unsafe { heap.free(block) }.expect("allocated above");
