@@ -22,7 +22,7 @@ impl Sink for Descriptor {
             let written = unsafe { libc::write(self.0, rest.as_ptr().cast(), rest.len()) };
             match usize::try_from(written) {
                 Ok(written) if written > 0 => rest = &rest[written..],
-                _ if errno() == libc::EINTR => {}
+                Err(_) if errno() == libc::EINTR => {}
                 _ => return None,
             }
         }
@@ -102,26 +102,42 @@ pub(crate) fn process_number() -> u64 {
     unsafe { libc::getpid() }.unsigned_abs().into()
 }
 
-/// Writes a new file by `write`; `None` if anything failed.
+/// Writes a new file by `write`.
+///
+/// # Errors
+/// With the system's error number, if anything failed.
 pub(crate) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut Descriptor) -> Option<()>,
-) -> Option<()> {
+) -> Result<(), c_int> {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
     // SAFETY: the path ends in a null byte: `push` leaves the last one alone.
     let file = unsafe { libc::open(path.bytes.as_ptr().cast(), flags, 0o644) };
     if file < 0 {
-        return None;
+        return Err(errno());
     }
-    let written = write(&mut Descriptor(file));
+    let written = write(&mut Descriptor(file)).ok_or_else(errno);
     // SAFETY: opened above, and used no more.
-    let closed = unsafe { libc::close(file) } == 0;
-    written.filter(|()| closed)
+    let closed = unsafe { libc::close(file) };
+    written.and_then(|()| if closed == 0 { Ok(()) } else { Err(errno()) })
 }
 
-/// Tells on standard error that `what` could not be written to `path`.
-pub(crate) fn tell_unwritable(what: &[u8], path: &[u8]) {
+/// Tells on standard error that `what` could not be written to `path`, and why.
+pub(crate) fn tell_unwritable(what: &[u8], path: &[u8], error: c_int) {
     let mut line = Line::new();
-    line.push(b"hectare: cannot write ").push(what).push(b" to '").push(path).push(b"'");
+    line.push(b"hectare: cannot write ").push(what).push(b" to '").push(path).push(b"': ");
+    line.push(describe(error).as_bytes());
     line.write_to_standard_error();
+}
+
+/// What the system says of a path that it refuses. (`strerror` may allocate.)
+fn describe(error: c_int) -> &'static str {
+    match error {
+        libc::ENOENT => "no such directory",
+        libc::EISDIR => "it is a directory",
+        libc::EACCES | libc::EPERM => "permission denied",
+        libc::EROFS => "the file system is read-only",
+        libc::ENOSPC => "no space is left there",
+        _ => "the system refuses",
+    }
 }

@@ -13,13 +13,16 @@ static FILES: AtomicU64 = AtomicU64::new(0);
 
 /// Writes the profile to the next file, `PREFIX.PROCESS.NUMBER.pb.gz`. A failure is told on
 /// standard error.
-pub(crate) fn dump_next(config: &Config) -> Option<()> {
+///
+/// # Errors
+/// With the system's error number.
+pub(crate) fn dump_next(config: &Config) -> Result<(), c_int> {
     let mut path = Path::new();
     let named = name_next(&mut path, config.prof_prefix);
-    let written = named.and_then(|()| dump(&path));
-    if written.is_none() {
+    let written = named.ok_or(libc::ENAMETOOLONG).and_then(|()| dump(&path));
+    if let Err(error) = written {
         let text = if named.is_some() { path.text() } else { config.prof_prefix };
-        tell_unwritable(b"the heap profile", text);
+        tell_unwritable(b"the heap profile", text, error);
     }
     written
 }
@@ -30,8 +33,8 @@ fn name_next(path: &mut Path, prefix: &[u8]) -> Option<()> {
     path.push(b".")?.push_number(number)?.push(b".pb.gz").map(drop)
 }
 
-fn dump(path: &Path) -> Option<()> {
-    let profile = HEAP.profile()?;
+fn dump(path: &Path) -> Result<(), c_int> {
+    let profile = HEAP.profile().ok_or(libc::ENOMEM)?;
     write_file(path, |file: &mut Descriptor| {
         let mut gzip = Gzip::begin(file)?;
         pprof::write(&mut gzip, &profile)?;
@@ -55,9 +58,9 @@ unsafe extern "C" fn hectare_prof_dump(path: *const c_char) -> c_int {
         // SAFETY: the C caller's promise.
         let path = unsafe { CStr::from_ptr(path) };
         let mut full = Path::new();
-        full.push(path.to_bytes()).and_then(|path| dump(path))
+        full.push(path.to_bytes()).ok_or(libc::ENAMETOOLONG).and_then(|path| dump(path))
     };
-    if written.is_some() { 0 } else { libc::EIO }
+    written.err().unwrap_or(0)
 }
 
 /// See `hectare.h`.
@@ -71,5 +74,5 @@ unsafe extern "C" fn hectare_stats_dump(path: *const c_char) -> c_int {
     }
     // SAFETY: the C caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    if crate::report::export_json(path.to_bytes()).is_some() { 0 } else { libc::EIO }
+    crate::report::export_json(path.to_bytes()).err().unwrap_or(0)
 }

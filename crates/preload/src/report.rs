@@ -156,13 +156,17 @@ pub(crate) fn print_stats() {
 
 /// Writes the statistics as JSON to the file `path`, in which `%p` stands for the process number
 /// so that forked processes do not overwrite each other's. A failure is told on standard error.
-pub(crate) fn export_json(path: &[u8]) -> Option<()> {
+///
+/// # Errors
+/// With the system's error number.
+pub(crate) fn export_json(path: &[u8]) -> Result<(), c_int> {
     let mut full = Path::new();
     let told = full
         .push_expanded(path)
+        .ok_or(libc::ENAMETOOLONG)
         .and_then(|full| write_file(full, |out| write_json(out, &HEAP.stats()).ok()));
-    if told.is_none() {
-        tell_unwritable(b"the statistics", path);
+    if let Err(error) = told {
+        tell_unwritable(b"the statistics", path, error);
     }
     told
 }

@@ -77,7 +77,7 @@ pub(crate) fn act(wishes: u32) {
     if wishes & STATISTICS != 0 {
         report::print_stats();
         // A failure was told, and changes nothing here.
-        let _ = config.stats_json.and_then(report::export_json);
+        let _ = config.stats_json.map(report::export_json);
     }
     if wishes & PROFILE != 0 {
         // As above.

@@ -70,7 +70,8 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("configuration::names_survive_a_title", &["cc"], names_survive_a_title);
     suite.test_with("configuration::stats_json_unwritable", &["cc"], || {
         let ended = configured("stats_json:/no/such/directory/x", &[])?;
-        let line = "hectare: cannot write the statistics to '/no/such/directory/x'\n";
+        let line = "hectare: cannot write the statistics to '/no/such/directory/x': \
+                    no such directory\n";
         ensure(ended.stderr == line, || ended.describe("not told"))
     });
     let name = "configuration::ignored_in_secure_programs";
