@@ -8,6 +8,7 @@ mod shut;
 mod slabs;
 mod stats;
 
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -46,10 +47,11 @@ type Taken = Result<(usize, Run), Refusal>;
 
 /// The regions and what is free of them.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Backend<S: System> {
-    pub(crate) source: S,
-    /// For reading without the lock; the first is where nearly all memory lies.
+    /// For reading without the lock; the first, which each free reads, is where nearly all memory lies.
     views: [RegionView; REGIONS],
+    pub(crate) source: S,
     /// How many views are in use.
     count: AtomicUsize,
     /// 0 stands for [`REGION_BYTES`].
@@ -106,6 +108,9 @@ struct State {
 unsafe impl Send for State {}
 
 impl<S: System> Backend<S> {
+    /// Where the view of the first region lies in it.
+    pub(crate) const FIRST_VIEW: usize = offset_of!(Self, views);
+
     /// All zeros, but for `source` and `region_bytes`.
     pub(crate) const fn new(source: S, region_bytes: usize) -> Self {
         Self {

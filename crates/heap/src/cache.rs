@@ -38,6 +38,10 @@ use crate::object::{Batch, FreeObject, Key, Link};
 use crate::own_runs::OwnRuns;
 use crate::sample::{Draws, Due, Rates, counted};
 
+/// Where two addresses differ by a multiple of this, a processor takes a load from one for a load of what is being
+/// stored to the other. So each cache begins at such a multiple, and what every call reads lies beyond its lists (`heap/keys.rs`).
+pub(crate) const ALIAS_BYTES: usize = 4096;
+
 /// What a thread keeps of one size class. 32 bytes: two share a line.
 #[derive(Debug)]
 #[repr(C, align(32))]

@@ -196,6 +196,9 @@ pub(crate) static RECIPROCALS: [u32; STATES] = {
     reciprocals
 };
 
+/// In a section of its own, so that a linker's script can choose its place (`crates/preload/cold.ld`).
+// SAFETY: constants may lie in any section that is only read.
+#[unsafe(link_section = ".rodata.hectare_lookup")]
 static LOOKUP: [u8; MAX_SMALL_BYTES / MIN_ALIGN + 1] = lookup();
 
 /// How many objects a slab has of each class above 1 KiB, up to 8.

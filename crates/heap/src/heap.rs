@@ -6,6 +6,7 @@
 
 mod batches;
 mod free;
+mod keys;
 mod large;
 mod malloc;
 mod place;
@@ -14,6 +15,7 @@ mod realloc;
 mod relief;
 mod slabs;
 
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -22,7 +24,7 @@ use hectare_pages::System;
 
 use crate::backend::Backend;
 use crate::bin::Bin;
-use crate::cache::Cache;
+use crate::cache::{ALIAS_BYTES, Cache};
 use crate::class::{ClassId, SLAB_BYTES, STATES};
 use crate::cpu_lists::Cpus;
 use crate::fill::Extremes;
@@ -35,6 +37,7 @@ use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::stats::{ClassStats, Stats};
 
+use keys::Keys;
 pub(crate) use place::Place;
 pub(crate) use slabs::MAX_SEALED;
 
@@ -46,16 +49,15 @@ pub(crate) use slabs::MAX_SEALED;
 /// 2. Locks are taken in this order: the looker's, which is only tried but before a fork; the gate of
 ///    the CPUs' lists; that of the caches left behind, alone; a pool's, that of the pools' growth, or a
 ///    bin's, then the backend's; the huge table's, alone, or tried under the backend's.
+/// 3. What each call reads, the keys and the view of the first region, lies at another place in a page than
+///    the lists of a cache ([`keys`]); so the fields have this order.
 #[derive(Debug)]
+#[repr(C, align(4096))]
 pub struct Heap<S: System> {
-    key: AtomicUsize,
-    /// By what [`malloc_fast`](Self::malloc_fast) knows a sound list: `key`; or where it is to count
-    /// what it hands out, the complement of `key`, so that its last test fails.
-    fast_key: AtomicUsize,
-    counted: AtomicBool,
-    seals_slabs: AtomicBool,
-    pub(crate) backend: Backend<S>,
     bins: [Lock<Bin, S::Park>; STATES],
+    keys: Keys,
+    pub(crate) backend: Backend<S>,
+    seals_slabs: AtomicBool,
     pools: Pools<S::Park>,
     pub(crate) cpus: Cpus<S::Park>,
     left: Lock<LeftCaches, S::Park>,
@@ -78,13 +80,18 @@ impl<S: System> Heap<S> {
     /// if the source has not so much), a multiple of the page and of 64 KiB; 0 for as much as is
     /// worth having, 256 GiB. Takes nothing yet; a static of it is all zeros, if `source` is.
     pub const fn new(source: S, region_bytes: usize) -> Self {
+        #[cfg(not(loom))]
+        const {
+            let keys = offset_of!(Self, keys);
+            assert!(keys % ALIAS_BYTES >= size_of::<Cache>(), "invariant 3");
+            let view = offset_of!(Self, backend) + Backend::<S>::FIRST_VIEW;
+            assert!(view % ALIAS_BYTES >= size_of::<Cache>(), "invariant 3");
+        };
         Self {
-            key: AtomicUsize::new(0),
-            fast_key: AtomicUsize::new(0),
-            counted: AtomicBool::new(false),
-            seals_slabs: AtomicBool::new(false),
-            backend: Backend::new(source, region_bytes),
             bins: [const { Lock::new(Bin::new()) }; STATES],
+            keys: Keys::new(),
+            backend: Backend::new(source, region_bytes),
+            seals_slabs: AtomicBool::new(false),
             pools: Pools::new(),
             cpus: Cpus::new(),
             left: Lock::new(LeftCaches::new()),
@@ -111,7 +118,7 @@ impl<S: System> Heap<S> {
 
     #[inline(always)]
     pub(crate) fn key(&self) -> Key {
-        Key(self.key.load(Relaxed))
+        self.keys.key()
     }
 
     /// A cache for a thread: one that another has left, or an empty one; `None` when memory is out.
@@ -147,21 +154,16 @@ impl<S: System> Heap<S> {
         self.backend.put_cache(cache);
     }
 
-    /// The key is drawn before the first object is linked; a second thread draws the same.
+    /// To be called before the first object is linked.
     pub(crate) fn ensure_key(&self) {
-        if self.key.load(Relaxed) == 0 {
-            let key = self.source().secret() | 1;
-            self.key.store(key, Relaxed);
-            self.fast_key.store(if self.counted.load(Relaxed) { !key } else { key }, Relaxed);
-        }
+        self.keys.draw(|| self.source().secret());
     }
 
     /// From now on every [`malloc_fast`](Self::malloc_fast) counts what it hands out, and says no
     /// where something is due; [`malloc_uncounted`](Self::malloc_uncounted) serves requests as before.
     /// To be called while there is one thread.
     pub(crate) fn count_malloc(&self) {
-        self.counted.store(true, Relaxed);
-        self.fast_key.store(!self.key.load(Relaxed), Relaxed);
+        self.keys.count();
     }
 
     /// From now on the last page of each new slab is sealed, and no object reaches into it.

@@ -11,6 +11,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops stall 40000 100000
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
+     LD_PRELOAD=target/release/libhectare.so ./loops second 16 40000
      LD_PRELOAD=target/release/libhectare.so ./loops scratch 4 8 1
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
@@ -30,6 +31,8 @@
    buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
                          are written
    threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
+   second BYTES COUNT    a thread beside the main one takes COUNT objects of BYTES, writes their ends and frees them, over and
+                         over; best of 15
    scratch N BYTES EACH  N threads, each given EACH objects of BYTES by the main thread, in turn; each frees them, then 20,000
                          times allocates one, writes all of it over and over, frees it; twice, so that new threads come
                          after old ones. How many of the N ended with an object in a line with another thread's */
@@ -232,6 +235,39 @@ static void threads(size_t count) {
     printf("%.1f us a pair of threads\n", (now_ns() - start) / 1e3 / count);
 }
 
+static size_t second_bytes, second_count;
+
+static void *second_thread(void *unused) {
+    char **objects = malloc(second_count * sizeof *objects);
+    size_t rounds = 1 + 4000000 / second_count;
+    double pair_ns = 0;
+    for (int run = 0; run < 15; run++) {
+        double start = now_ns();
+        for (size_t round = 0; round < rounds; round++) {
+            for (size_t i = 0; i < second_count; i++) {
+                objects[i] = malloc(second_bytes);
+                objects[i][0] = objects[i][second_bytes - 1] = 0;
+            }
+            for (size_t i = 0; i < second_count; i++) free(objects[i]);
+        }
+        keep_least(&pair_ns, (now_ns() - start) / rounds / second_count);
+    }
+    free(objects);
+    printf("%.2f ns a pair\n", pair_ns);
+    return unused;
+}
+
+static void second(size_t bytes, size_t count) {
+    pthread_t thread;
+    second_bytes = bytes, second_count = count;
+    free(malloc(bytes)); /* So the main thread has a list before the other has. */
+    if (pthread_create(&thread, NULL, second_thread, NULL) != 0) {
+        fprintf(stderr, "no thread\n");
+        exit(1);
+    }
+    pthread_join(thread, NULL);
+}
+
 enum { SCRATCHES = 20000, WRITES = 500, LINE = 64, MOST_THREADS = 64 };
 
 static size_t scratch_bytes, scratch_each;
@@ -325,8 +361,9 @@ int main(int argc, char **argv) {
     else if (argc == 4 && strcmp(argv[1], "stall") == 0 && number[0] > 0 && number[1] > 0) stall(number[0], number[1]);
     else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
+    else if (argc == 4 && strcmp(argv[1], "second") == 0 && number[0] > 0 && number[1] > 0) second(number[0], number[1]);
     else if (argc == 5 && strcmp(argv[1], "scratch") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] >= 8)
         scratch(number[0], number[1], number[2]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | buffers N | threads N | scratch N BYTES EACH\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH\n"), 2;
     return 0;
 }

@@ -6,7 +6,7 @@ use hectare_base::align::align_up;
 use hectare_pages::System;
 
 use super::{Backend, State};
-use crate::cache::Cache;
+use crate::cache::{ALIAS_BYTES, Cache};
 
 const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
@@ -23,7 +23,7 @@ impl<S: System> Backend<S> {
                 state.unused_caches = unsafe { cache.as_ref() }.next_unused;
                 cache
             }
-            None => self.get_metadata(&mut state, size_of::<Cache>())?.cast(),
+            None => self.get_metadata(&mut state, size_of::<Cache>(), ALIAS_BYTES)?.cast(),
         };
         // SAFETY: zeroed or once opened metadata of a cache's size, and now the caller's.
         unsafe { &mut *cache.as_ptr() }.open();
@@ -42,22 +42,54 @@ impl<S: System> Backend<S> {
     ///
     /// Its lock is taken under that of the pools' growth.
     pub(crate) fn metadata(&self, bytes: usize) -> Option<NonNull<u8>> {
-        self.get_metadata(&mut self.state.lock(), bytes)
+        self.get_metadata(&mut self.state.lock(), bytes, METADATA_ALIGN)
     }
 
-    pub(super) fn get_metadata(&self, state: &mut State, bytes: usize) -> Option<NonNull<u8>> {
+    /// `align` is a multiple of [`METADATA_ALIGN`], up to a page.
+    fn get_metadata(&self, state: &mut State, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let bytes = align_up(bytes, METADATA_ALIGN);
-        let fresh = state.metadata.is_none() || state.metadata_left_bytes < bytes;
+        // Chunks end at a multiple of each alignment.
+        let skipped = state.metadata_left_bytes % align;
+        let fresh = state.metadata.is_none() || state.metadata_left_bytes < skipped + bytes;
         if fresh {
             let chunk = align_up(METADATA_CHUNK_BYTES.max(bytes), self.source.page_bytes());
             state.metadata = Some(self.source.get(chunk, self.source.page_bytes()).ok()?);
             state.metadata_left_bytes = chunk;
             state.metadata_bytes += chunk;
         }
-        let start = state.metadata?;
-        state.metadata_left_bytes -= bytes;
+        let skipped = state.metadata_left_bytes % align;
         // SAFETY: the chunk has as many bytes left.
+        let start = unsafe { state.metadata?.add(skipped) };
+        state.metadata_left_bytes -= skipped + bytes;
+        // SAFETY: as above.
         state.metadata = Some(unsafe { start.add(bytes) });
         Some(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::boxed::Box;
+
+    use hectare_pages::Os;
+
+    use super::*;
+
+    #[test]
+    fn caches_begin_where_no_list_aliases_what_calls_read_and_waste_nothing_else() {
+        let backend = Box::new(Backend::new(Os, 64 << 20));
+        let mut end = 0;
+        for count in 1..=40 {
+            let cache = backend.get_cache().expect("a cache").addr().get();
+            assert_eq!(cache % ALIAS_BYTES, 0, "cache {count}");
+            assert!(cache >= end || cache < end - ALIAS_BYTES, "cache {count} is free memory");
+            // What follows takes the rest of a cache's page, before the next cache.
+            let rest = backend.metadata(1000).expect("metadata").addr().get();
+            assert_eq!(rest, align_up(cache + size_of::<Cache>(), METADATA_ALIGN));
+            end = rest + 1000;
+        }
+        let chunks = 40_usize.div_ceil(METADATA_CHUNK_BYTES / ALIAS_BYTES);
+        assert_eq!(backend.state.lock().metadata_bytes, chunks * METADATA_CHUNK_BYTES);
     }
 }

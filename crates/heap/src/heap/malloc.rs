@@ -2,7 +2,7 @@
 
 use core::hint::cold_path;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Release;
 use core::sync::atomic::compiler_fence;
 
 use hectare_pages::System;
@@ -11,7 +11,6 @@ use super::Heap;
 use crate::cache::{Cache, CacheBin};
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::misuse::Misuse;
-use crate::object::Key;
 use crate::seat::Seat;
 
 /// A thread's list of `class`.
@@ -35,7 +34,7 @@ impl<S: System> Heap<S> {
         if bytes > MAX_SMALL_BYTES {
             return None;
         }
-        let key = Key(self.fast_key.load(Relaxed));
+        let key = self.keys.fast_key();
         // SAFETY: the caller's promise, passed on.
         let bin = unsafe { list(cache, ClassId::for_bytes(bytes)) };
         // SAFETY: as above.

@@ -32,15 +32,32 @@ const COLD_FUNCTIONS: [&str; 8] = [
 /// as large: it begins as zeros, of which only the pages that are used are ever there.
 const MAX_WRITABLE_FILE_BYTES: u64 = 32 << 10;
 
+/// Words as far apart look the same to a processor that asks whether a load waits for a store (`heap/keys.rs`).
+const ALIAS_BYTES: u64 = 4096;
+
+/// A thread's cache begins at a multiple of those with a list of 32 bytes for each class, of which a call writes the first twelve.
+const LIST_BYTES: u64 = 32;
+const WRITTEN_LIST_BYTES: u64 = 12;
+const LISTS_BYTES: u64 = 68 * LIST_BYTES;
+
+/// The largest object of a class, and the step between the sizes that the table of classes tells apart.
+const MAX_SMALL_BYTES: u64 = 32 << 10;
+const STEP_BYTES: u64 = 16;
+
 const PT_LOAD: u32 = 1;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const PT_DYNAMIC: u32 = 2;
 const PT_TLS: u32 = 7;
 const SHT_SYMTAB: u32 = 2;
+const STT_OBJECT: u32 = 1;
 const STT_FUNC: u32 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+const R_X86_64_RELATIVE: u32 = 8;
+const R_X86_64_TPOFF64: u32 = 18;
 const DT_TEXTREL: u64 = 22;
 const DT_FLAGS_1: u64 = 0x6fff_fffb;
 const DF_1_NODELETE: u64 = 0x8;
@@ -52,6 +69,12 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test("elf::needs_the_c_library_alone", needs_the_c_library_alone);
     suite.test("elf::writable_part_is_small", writable_part_is_small);
     suite.test("elf::initialised_first_and_never_unloaded", dynamic_flags);
+    let aliases = "elf::what_calls_read_aliases_no_list";
+    if cfg!(debug_assertions) || !cfg!(target_arch = "x86_64") {
+        suite.skip(aliases, "needs a release build for x86-64: the addresses are of its own");
+    } else {
+        suite.test(aliases, what_calls_read_aliases_no_list);
+    }
     let (apart, resident) = ("elf::cold_code_lies_apart", "elf::cold_code_is_not_resident");
     if cfg!(cold_code_apart) {
         suite.test(apart, cold_code_lies_apart);
@@ -122,6 +145,41 @@ fn cold_code_lies_apart() -> Outcome {
     Ok(())
 }
 
+/// The first loads of `malloc` and `free`, those of the global offset table, wait for no store to a list of the
+/// cache; and that of a size's class for none to the list of this class. (Of the heap's own state
+/// the compiler asserts it.)
+fn what_calls_read_aliases_no_list() -> Outcome {
+    let image = Image::read()?;
+    let table = image.symbols(STT_OBJECT)?.find(|(name, _)| name.contains("5class6LOOKUP"));
+    let (_, table) = table.ok_or("no table of classes")?;
+    let relocations = image.relocations()?;
+    let slots: Vec<u64> = relocations
+        .iter()
+        .filter(|entry| match entry.kind {
+            R_X86_64_TPOFF64 => true,
+            R_X86_64_RELATIVE => entry.addend == table,
+            _ => false,
+        })
+        .map(|entry| entry.address)
+        .collect();
+    ensure(!slots.is_empty(), || "how does a thread know its cache?".into())?;
+    for slot in slots {
+        ensure(slot % ALIAS_BYTES >= LISTS_BYTES, || {
+            format!(
+                "{slot:#x}, which each call reads, is in a cache's place: move it by what lies before it"
+            )
+        })?;
+    }
+    for entry in (0..=MAX_SMALL_BYTES / STEP_BYTES).map(|step| table + step) {
+        let list = LIST_BYTES * image.byte(entry);
+        let written = list..list + WRITTEN_LIST_BYTES;
+        ensure(!written.contains(&(entry % ALIAS_BYTES)), || {
+            format!("{entry:#x} tells a class whose list is at {list:#x}: move the table")
+        })?;
+    }
+    Ok(())
+}
+
 /// Whatever an ordinary program does, nothing of the cold part is ever read.
 fn cold_code_is_not_resident() -> Outcome {
     let Some(cold) = Image::read()?.executable().last() else { return Err("no code".into()) };
@@ -157,6 +215,12 @@ struct Segment {
     address: u64,
     file_bytes: u64,
     memory_bytes: u64,
+}
+
+struct Relocation {
+    address: u64,
+    kind: u32,
+    addend: u64,
 }
 
 impl Segment {
@@ -205,8 +269,32 @@ impl Image {
         String::from_utf8_lossy(rest.split(|&byte| byte == 0).next().unwrap_or_default()).into()
     }
 
+    /// A byte of the first segment, which begins with the file.
+    fn byte(&self, address: u64) -> u64 {
+        self.word(address) & 0xff
+    }
+
+    /// What the dynamic linker fills in.
+    fn relocations(&self) -> Result<Vec<Relocation>, String> {
+        let entries = self.dynamic()?;
+        let value =
+            |wanted| entries.iter().find(|(tag, _)| *tag == wanted).map(|(_, value)| *value);
+        let (table, bytes) = value(DT_RELA).zip(value(DT_RELASZ)).ok_or("no relocations")?;
+        let entry = |at| Relocation {
+            address: self.word(at),
+            kind: self.half(at + 8),
+            addend: self.word(at + 16),
+        };
+        Ok((0..bytes / 24).map(|i| entry(table + 24 * i)).collect())
+    }
+
     /// The names and addresses of the functions, those of this library alone among them.
     fn functions(&self) -> Result<impl Iterator<Item = (String, u64)>, String> {
+        self.symbols(STT_FUNC)
+    }
+
+    /// The names and addresses of what is of a kind, and defined here.
+    fn symbols(&self, kind: u32) -> Result<impl Iterator<Item = (String, u64)>, String> {
         let (headers, count) = (self.word(40), self.half(60) & 0xffff);
         let header = |number: u32| headers + 64 * u64::from(number);
         let table = (0..count).map(header).find(|at| self.half(at + 4) == SHT_SYMTAB);
@@ -214,8 +302,8 @@ impl Image {
         let (first, bytes) = (self.word(table + 24), self.word(table + 32));
         let strings = self.word(header(self.half(table + 40)) + 24);
         let symbols = (0..bytes / 24).map(move |i| first + 24 * i);
-        let functions = symbols.filter(|at| self.half(at + 4) & 0xf == STT_FUNC);
-        let defined = functions.filter(|at| self.word(at + 8) != 0);
+        let of_kind = symbols.filter(move |at| self.half(at + 4) & 0xf == kind);
+        let defined = of_kind.filter(|at| self.word(at + 8) != 0);
         Ok(defined
             .map(move |at| (self.string(strings + u64::from(self.half(at))), self.word(at + 8))))
     }
