@@ -2,7 +2,7 @@ extern crate std;
 use std::vec::Vec;
 
 use super::*;
-use crate::{Atomic, Bitset};
+use crate::Atomic;
 
 fn words(count: usize) -> Vec<AtomicU64> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
@@ -15,7 +15,7 @@ mod plain {
 
     use super::*;
     use crate::shadow::Random;
-    use crate::{BitmapTree, TreeVec};
+    use crate::{BitmapTree, Bitset, TreeVec};
 
     /// What every call must answer: the allocations by their first frame, and which frames exist.
     struct Book {
