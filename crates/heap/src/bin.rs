@@ -1,19 +1,18 @@
-//! The bin of a size class: its slabs that have room, sorted by how full they are.
+//! The bin of a size class: its slabs that have room, sorted by home and by how full they are.
 //!
 //! Invariants
 //! 1. A slab of the class is listed exactly while it has both free and used objects, in the group
 //!    of its fullness; a full slab is on no list, an empty one goes back to the backend at once.
-//! 2. Objects are taken from the fullest group, so that nearly empty slabs become empty.
+//! 2. Objects are taken from the fullest slab of their home, so that nearly empty slabs become empty; from other homes'
+//!    only where much of the class is free, or no slab can be had.
 
 use core::ptr::NonNull;
 
 use crate::class::{ClassId, SLAB_BYTES};
+use crate::homes::{GROUPS, Lists, home_of};
 use crate::object::{Batch, FreeObject, Gathered};
 use crate::region::SlabTable;
 use crate::slab::{Returned, Slab, SlabRef};
-
-/// How many lists a bin sorts its slabs into by fullness.
-pub(crate) const GROUPS: usize = 8;
 
 /// The first group of which slabs are given up: of the others at most an eighth is free.
 const LEAST_LEFT: usize = 1;
@@ -32,17 +31,33 @@ const PREFETCHED: usize = 16;
 /// must have come from memory before the next is known.
 pub(crate) const GIVEN_AT_ONCE: usize = 4;
 
+/// Up to so many slabs are of one home: to keep several in use would cost a small heap too much.
+const UNDIVIDED_SLABS: u32 = 4;
+
+/// A home takes from others' slabs where so large a share of what a class has is free: to open one more would cost too much.
+const SHARED_BEYOND: usize = 16;
+
 /// So many objects of a list that lie in a row in their slab go back as one.
 const LEAST_ROW: usize = 8;
 
 /// A size class's slabs. Guarded by a lock of its own, under which the backend's may be taken.
 #[derive(Debug)]
 pub(crate) struct Bin {
-    groups: [Option<SlabRef>; GROUPS],
-    slabs: usize,
+    lists: Lists,
     free_objects: usize,
+    slabs: u32,
     /// How often it was found half free since objects were taken from it, up to [`QUIET_LOOKS`].
     quiet_looks: u8,
+}
+
+/// What is asked of a bin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Objects {
+    pub(crate) class: ClassId,
+    /// At most a [batch](ClassId::batch).
+    pub(crate) count: usize,
+    /// For the home of which CPU; any slab will do where there is none.
+    pub(crate) cpu: Option<usize>,
 }
 
 /// An object on its way to its slab: its number there.
@@ -125,6 +140,8 @@ pub(crate) trait SlabSource {
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
     /// Whether more pages of a slab of `class` than the objects taken have are worth populating.
     fn populates(&self, class: ClassId) -> bool;
+    /// Zeroed memory for good, aligned to words.
+    fn metadata(&self, bytes: usize) -> Option<NonNull<u8>>;
     /// The slabs of the region in which nearly all are.
     fn first_slabs(&self) -> SlabTable;
     /// The slab that an object of a size class lies in.
@@ -133,79 +150,98 @@ pub(crate) trait SlabSource {
 
 impl Bin {
     pub(crate) const fn new() -> Self {
-        Self { groups: [None; GROUPS], slabs: 0, free_objects: 0, quiet_looks: 0 }
+        Self { lists: Lists::new(), free_objects: 0, slabs: 0, quiet_looks: 0 }
     }
 
     /// How many slabs it has, and how many of their objects are free.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.slabs, self.free_objects)
+        (self.slabs as usize, self.free_objects)
     }
 
     /// Whether nothing was taken since the look before, and both found half of the objects free. (Of a
     /// single slab no other is made.)
     pub(crate) fn is_quiet(&mut self, class: ClassId) -> bool {
-        let is_half_free = self.slabs > 1 && self.free_objects * 2 >= self.slabs * class.objects();
+        let is_half_free = self.slabs > 1 && self.has_free(class, 2);
         self.quiet_looks = if is_half_free { QUIET_LOOKS.min(self.quiet_looks + 1) } else { 0 };
         self.quiet_looks == QUIET_LOOKS
     }
 
-    /// Takes `count` objects, at most a [batch](ClassId::batch); fewer, if the slabs with room have
-    /// fewer.
+    /// Whether one in `share` of the objects, or more, is free.
+    fn has_free(&self, class: ClassId, share: usize) -> bool {
+        self.free_objects * share >= self.slabs as usize * class.objects()
+    }
+
+    /// Takes what is wanted, or less, if the slabs with room have less.
     pub(crate) fn take(
         &mut self,
-        class: ClassId,
-        count: usize,
+        wanted: Objects,
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
-        while gathered.count() < count
-            && let Some(name) = self.fullest()
+        while gathered.count() < wanted.count
+            && let Some(name) = self.slab_for(wanted)
         {
             // SAFETY: a listed slab is this bin's, and its lock is held.
             let slab = unsafe { name.get() };
-            self.remove(name, slab);
-            self.take_unlisted(class, name, count, gathered, source);
+            self.lists.remove(name, slab);
+            self.take_unlisted(name, slab, wanted, gathered, source);
         }
     }
 
-    /// As [`take`](Self::take), of a slab that was just opened for `class`, even if others have room
+    /// The slab to take from: the fullest of the home, or of all.
+    fn slab_for(&mut self, wanted: Objects) -> Option<SlabRef> {
+        let own = wanted.cpu.and_then(|cpu| self.lists.fullest_of(home_of(cpu)));
+        let takes_any = wanted.cpu.is_none() || self.has_free(wanted.class, SHARED_BEYOND);
+        if own.is_none() && takes_any { self.lists.fullest() } else { own }
+    }
+
+    /// As [`take`](Self::take), of a slab that was just opened for the class, even if others have room
     /// again: it is this bin's from now on, and no empty slab is listed.
     pub(crate) fn take_new(
         &mut self,
-        class: ClassId,
         name: SlabRef,
-        count: usize,
+        wanted: Objects,
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
-        self.slabs += 1;
         // SAFETY: nobody else has a slab just opened.
-        self.free_objects += unsafe { name.get() }.free();
-        self.take_unlisted(class, name, count, gathered, source);
+        let slab = unsafe { name.get() };
+        self.slabs += 1;
+        self.free_objects += slab.free();
+        let divides = wanted.cpu.is_some() && self.slabs > UNDIVIDED_SLABS;
+        if divides
+            && !self.lists.are_divided()
+            && let Some(memory) = source.metadata(Lists::MORE_BYTES)
+        {
+            // SAFETY: zeroed, of that length, aligned, and nobody else's.
+            unsafe { self.lists.divide(memory) };
+        }
+        self.take_unlisted(name, slab, wanted, gathered, source);
     }
 
-    /// Takes objects of a slab that is on no list, and lists it if it has more.
+    /// Takes objects of a slab that is on no list, and lists it as its home's if it has more.
     fn take_unlisted(
         &mut self,
-        class: ClassId,
         name: SlabRef,
-        count: usize,
+        slab: &mut Slab,
+        wanted: Objects,
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
-        // SAFETY: one of this bin's slabs, and its lock is held.
-        let slab = unsafe { name.get() };
         self.quiet_looks = 0;
         let before = slab.free();
-        let ahead = if source.populates(class) { self.slabs } else { 1 };
-        slab.take(count, gathered, ahead.clamp(1, POPULATED_FRAMES));
+        let ahead = if source.populates(wanted.class) { self.slabs as usize } else { 1 };
+        slab.take(wanted.count, gathered, ahead.clamp(1, POPULATED_FRAMES));
         match slab.reappeared() {
             0 => {}
-            frames => source.show(slab.start(), frames, class),
+            frames => source.show(slab.start(), frames, wanted.class),
         }
         self.free_objects -= before - slab.free();
+        if let Some(cpu) = wanted.cpu.filter(|_| self.lists.are_divided()) {
+            slab.move_to(home_of(cpu));
+        }
         if slab.free() > 0 {
-            self.insert(name, slab);
+            self.lists.insert(name, slab);
         }
     }
 
@@ -306,7 +342,7 @@ impl Bin {
     fn settle(&mut self, name: SlabRef, slab: &mut Slab, count: usize, source: &impl SlabSource) {
         let was_listed = slab.free() > count;
         if was_listed {
-            self.remove(name, slab);
+            self.lists.remove(name, slab);
         }
         if slab.is_empty() {
             self.slabs -= 1;
@@ -314,14 +350,14 @@ impl Bin {
             slab.unmark_frames();
             source.put_slab(slab.start(), slab.bare_frames());
         } else {
-            self.insert(name, slab);
+            self.lists.insert(name, slab);
         }
     }
 
     /// Calls `decommit` for the idle frames of the emptier half of the groups, and of what is given
     /// up; those of the fuller half will be used first.
     pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
-        self.for_each_from(LEAST_LEFT, |group, slab| {
+        self.lists.for_each_from(LEAST_LEFT, |group, slab| {
             if group >= GROUPS / 2 || slab.leaves() {
                 slab.scavenge(decommit);
             }
@@ -330,80 +366,16 @@ impl Bin {
 
     /// Gives up the slabs of the emptier groups; one that must be taken from after all stays.
     pub(crate) fn evacuate(&mut self, source: &impl SlabSource) {
-        self.for_each_from(LEAST_LEFT, |_, slab| match slab.leave() {
+        self.lists.for_each_from(LEAST_LEFT, |_, slab| match slab.leave() {
             0 => {}
             frames => source.show(slab.start(), frames, ClassId::LEAVING),
         });
     }
 
-    /// Calls `visit` for each slab of the groups from `least` on.
-    fn for_each_from(&mut self, least: usize, mut visit: impl FnMut(usize, &mut Slab)) {
-        for (group, first) in self.groups.iter().enumerate().skip(least) {
-            let mut next = *first;
-            while let Some(name) = next {
-                // SAFETY: a listed slab is this bin's, and its lock is held.
-                let slab = unsafe { name.get() };
-                next = slab.next;
-                if let Some(next) = next {
-                    next.prefetch();
-                }
-                visit(group, slab);
-            }
-        }
-    }
-
-    fn fullest(&self) -> Option<SlabRef> {
-        self.groups.iter().find_map(|&first| first)
-    }
-
-    fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
-        slab.choose_group();
-        let first = &mut self.groups[usize::from(slab.group) % GROUPS];
-        slab.previous = None;
-        slab.next = *first;
-        if let Some(second) = *first {
-            // SAFETY: a listed slab is this bin's, its lock is held; not `slab`, which was not.
-            unsafe { second.get() }.previous = Some(name);
-        }
-        *first = Some(name);
-    }
-
-    fn remove(&mut self, name: SlabRef, slab: &mut Slab) {
-        match slab.previous {
-            // SAFETY: a neighbour on a list of this bin, whose lock is held; not `slab` itself.
-            Some(previous) => unsafe { previous.get() }.next = slab.next,
-            None => {
-                debug_assert!(self.groups[usize::from(slab.group) % GROUPS] == Some(name));
-                self.groups[usize::from(slab.group) % GROUPS] = slab.next;
-            }
-        }
-        if let Some(next) = slab.next {
-            // SAFETY: as above.
-            unsafe { next.get() }.previous = slab.previous;
-        }
-        slab.next = None;
-        slab.previous = None;
-    }
-
     /// Panics unless the invariants hold for every listed slab. For tests.
     #[cfg(any(test, feature = "validate"))]
-    pub(crate) fn validate(&self) {
-        let mut free_objects = 0;
-        for (group, &first) in self.groups.iter().enumerate() {
-            let mut next = first;
-            let mut previous = None;
-            while let Some(name) = next {
-                // SAFETY: a listed slab is this bin's, and the bin is borrowed: its lock is held.
-                let slab = unsafe { name.get() };
-                slab.validate();
-                assert!(slab.free() > 0 && !slab.is_empty(), "a full or an empty slab is listed");
-                assert_eq!(usize::from(slab.group), group, "a slab is on the wrong list");
-                assert_eq!(slab.previous, previous, "a broken backward link");
-                free_objects += slab.free();
-                previous = next;
-                next = slab.next;
-            }
-        }
+    pub(crate) fn validate(&mut self) {
+        let free_objects = self.lists.validate();
         assert_eq!(free_objects, self.free_objects, "free objects of the listed slabs");
     }
 }

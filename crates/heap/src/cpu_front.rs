@@ -38,6 +38,7 @@ impl<S: System> Heap<S> {
     /// restartable sequences, threads that call meanwhile are told no.
     pub fn begin_cpu_front(&self) -> bool {
         self.ensure_key();
+        self.is_shared.store(true, Relaxed);
         self.cpus.begin()
     }
 

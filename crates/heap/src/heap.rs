@@ -67,6 +67,9 @@ pub struct Heap<S: System> {
     pace: Pace,
     /// Held by the thread that looks for memory to give back, for what has become free.
     looker: Lock<(), S::Park>,
+    /// It has handed out a cache; and more than one, or lists of CPUs: so threads on several CPUs may take from its slabs.
+    has_cache: AtomicBool,
+    pub(crate) is_shared: AtomicBool,
     /// A slab was got since classes were looked at for being quiet, and the number of the next.
     has_grown: AtomicBool,
     hand: AtomicUsize,
@@ -99,6 +102,8 @@ impl<S: System> Heap<S> {
             extremes: Extremes::new(),
             pace: Pace::new(),
             looker: Lock::new(()),
+            has_cache: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
             has_grown: AtomicBool::new(false),
             hand: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
@@ -125,6 +130,9 @@ impl<S: System> Heap<S> {
     /// It goes back by [`drop_cache`](Self::drop_cache).
     pub fn new_cache(&self) -> Option<NonNull<Cache>> {
         self.ensure_key();
+        if self.has_cache.swap(true, Relaxed) {
+            self.is_shared.store(true, Relaxed);
+        }
         let left = self.left.lock().pop();
         let mut cache = left.or_else(|| self.backend.get_cache())?;
         // SAFETY: it was left, or is new, and is this thread's now.

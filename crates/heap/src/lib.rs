@@ -29,6 +29,7 @@ mod fill;
 mod guard;
 mod hardened;
 mod heap;
+mod homes;
 mod huge;
 mod kept;
 mod leaving;

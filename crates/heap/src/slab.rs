@@ -30,8 +30,8 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use hectare_base::prefetch;
 
-use crate::bin::GROUPS;
 use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
+use crate::homes::{GROUPS, Home, ListName};
 use crate::object::{FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
@@ -63,7 +63,7 @@ pub(crate) struct Slab {
     left: u32,
     objects: u32,
     frames: Frames,
-    pub(crate) group: u8,
+    list: ListName,
     /// Atomic, because whoever frees an object of a slab that is given up reads it without a lock:
     /// it does not change while there is such an object.
     class: AtomicU8,
@@ -105,7 +105,7 @@ impl Slab {
         self.far_words = far_words.as_ptr();
         self.objects = objects as u32;
         *self.class.get_mut() = class.byte();
-        self.group = 0;
+        self.list = ListName::FIRST;
         self.set_free(objects, objects);
         self.frames = Frames::new(bare);
         self.most_used = 0;
@@ -209,14 +209,25 @@ impl Slab {
     }
 
     /// Which group of its bin it belongs to: 0 for the fullest slabs.
-    fn fullness_group(&self) -> u8 {
-        (self.free() * GROUPS / (self.objects() + 1)) as u8
+    fn fullness_group(&self) -> usize {
+        self.free() * GROUPS / (self.objects() + 1)
+    }
+
+    /// On which list of its bin it belongs: of its home, by its fullness.
+    pub(crate) fn list(&self) -> ListName {
+        self.list
+    }
+
+    /// Makes it one of `home`'s; while it is on no list.
+    pub(crate) fn move_to(&mut self, home: Home) {
+        self.list = self.list.with_home(home);
     }
 
     /// Assigns it to the group of its fullness, until it says that it [moves](Returned::Moves).
     pub(crate) fn choose_group(&mut self) {
-        self.group = self.fullness_group();
-        let next = (usize::from(self.group) + 1) * (self.objects() + 1);
+        let group = self.fullness_group();
+        self.list = self.list.with_group(group);
+        let next = (group + 1) * (self.objects() + 1);
         self.set_free(self.free(), next.div_ceil(GROUPS).min(self.objects()));
     }
 
@@ -341,7 +352,7 @@ impl Slab {
         assert!(self.summary.checked_shr(count as u32).unwrap_or(0) == 0, "summary's end");
         assert!(self.free() <= self.objects());
         let group = self.fullness_group();
-        assert!(self.free() == 0 || self.group == group, "a slab is in the wrong group");
+        assert!(self.free() == 0 || self.list.group() == group, "a slab is in the wrong group");
     }
 }
 

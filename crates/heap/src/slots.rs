@@ -44,6 +44,8 @@ pub(crate) struct Slots {
     /// The fewest batches there were since it was last looked at: nobody has needed these.
     fewest: u16,
     refused: bool,
+    /// Its own CPU has taken from it since another asked in vain.
+    is_at_work: bool,
     /// How many objects it keeps: lists of threads that have just begun make short batches.
     objects: u32,
     /// How many objects the count of all stocks knows of.
@@ -64,6 +66,7 @@ impl Slots {
         kept: 0,
         fewest: 0,
         refused: false,
+        is_at_work: false,
         objects: 0,
         told: 0,
         places: [MaybeUninit::uninit(); PLACES],
@@ -79,6 +82,7 @@ impl Slots {
         memory: impl Fn(usize) -> Option<NonNull<u8>>,
     ) -> Option<Batch> {
         self.taken = self.taken.saturating_sub(1);
+        self.is_at_work = true;
         let is_full = self.len >= within(self.limit, class);
         if is_full || !self.has_place(memory) {
             self.refused = true;
@@ -97,6 +101,7 @@ impl Slots {
         }
         self.taken = (self.taken + 1).min(self.limit.max(PLACES as u16));
         self.kept = self.kept.max(self.taken);
+        self.is_at_work = true;
         self.pop()
     }
 
@@ -105,7 +110,9 @@ impl Slots {
         if self.len > self.kept {
             return self.pop();
         }
-        self.kept -= u16::from(self.len > 0);
+        if !core::mem::take(&mut self.is_at_work) {
+            self.kept -= u16::from(self.len > 0);
+        }
         None
     }
 

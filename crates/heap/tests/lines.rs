@@ -84,6 +84,74 @@ fn what_another_made_is_not_what_comes_next() {
     }
 }
 
+/// How many neighbours, by address, belong to different owners.
+fn boundaries(owned: &[Vec<NonNull<u8>>]) -> usize {
+    let of = |(owner, objects): (usize, &Vec<NonNull<u8>>)| {
+        objects.iter().map(move |object| (object.addr(), owner)).collect::<Vec<_>>()
+    };
+    let mut by_address: Vec<_> = owned.iter().enumerate().flat_map(of).collect();
+    by_address.sort_unstable();
+    by_address.windows(2).filter(|pair| pair[0].1 != pair[1].1).count()
+}
+
+/// A processor that goes through its own objects in a row fetches ahead what lies behind them: so the fewer places there are
+/// where another's begin, the better.
+#[test]
+fn two_cpus_that_allocate_side_by_side_have_few_neighbours() {
+    const BYTES: usize = 64;
+    const EACH: usize = 20_000;
+    const SLABS: usize = 2 * EACH * BYTES / (64 << 10) + 1;
+    let heap = new_heap(64 << 20);
+    let mut fronts: [_; 2] = std::array::from_fn(|_| Front::new(&heap));
+    for round in 0..20 {
+        let mut owned = [const { Vec::new() }; 2];
+        for _ in 0..EACH {
+            for (cpu, front) in fronts.iter_mut().enumerate() {
+                pretend_cpu(Some(cpu));
+                owned[cpu].push(take(front, BYTES));
+            }
+        }
+        let count = boundaries(&owned);
+        assert!(count <= 3 * SLABS, "round {round}: {count} in {SLABS} slabs");
+        for (cpu, (front, objects)) in fronts.iter_mut().zip(owned).enumerate() {
+            pretend_cpu(Some(cpu));
+            give(front, objects);
+        }
+    }
+    pretend_cpu(None);
+    let [a, b] = &fronts;
+    check_heap(&heap, [], &[a, b]);
+    drop(fronts);
+    check_released(&heap);
+}
+
+/// What one CPU's slabs have free serves others before the heap grows far.
+#[test]
+fn what_one_cpu_leaves_serves_another() {
+    const BYTES: usize = 64;
+    const COUNT: usize = 40_000;
+    let heap = new_heap(64 << 20);
+    let mut fronts: [_; 2] = std::array::from_fn(|_| Front::new(&heap));
+    let first = fronts.each_mut().map(|front| take(front, BYTES));
+    pretend_cpu(Some(0));
+    let made: Vec<_> = (0..COUNT).map(|_| take(&mut fronts[0], BYTES)).collect();
+    let (freed, kept): (Vec<_>, Vec<_>) =
+        made.into_iter().enumerate().partition(|(number, _)| number % 2 == 0);
+    give(&mut fronts[0], freed.into_iter().map(|(_, object)| object));
+    let before = heap.stats().slab_bytes;
+    pretend_cpu(Some(1));
+    let made: Vec<_> = (0..COUNT / 2).map(|_| take(&mut fronts[1], BYTES)).collect();
+    let after = heap.stats().slab_bytes;
+    assert!(after <= before + before / 6, "{before} bytes of slabs became {after}");
+    give(&mut fronts[1], made.into_iter().chain(kept.into_iter().map(|(_, object)| object)));
+    give(&mut fronts[1], first);
+    pretend_cpu(None);
+    let [a, b] = &fronts;
+    check_heap(&heap, [], &[a, b]);
+    drop(fronts);
+    check_released(&heap);
+}
+
 #[test]
 fn nor_for_who_has_the_lists_of_a_thread_that_has_ended() {
     for bytes in SIZES {

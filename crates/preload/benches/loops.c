@@ -13,6 +13,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
      LD_PRELOAD=target/release/libhectare.so ./loops second 16 40000
      LD_PRELOAD=target/release/libhectare.so ./loops scratch 4 8 1
+     LD_PRELOAD=target/release/libhectare.so ./loops beside 2 64 50000
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
@@ -35,7 +36,9 @@
                          over; best of 15
    scratch N BYTES EACH  N threads, each given EACH objects of BYTES by the main thread, in turn; each frees them, then 20,000
                          times allocates one, writes all of it over and over, frees it; twice, so that new threads come
-                         after old ones. How many of the N ended with an object in a line with another thread's */
+                         after old ones. How many of the N ended with an object in a line with another thread's
+   beside N BYTES COUNT  N threads, each of which takes COUNT objects of BYTES, writes their first bytes and frees them, 300 times;
+                         and how often, in the order of addresses, the next object was another thread's in the end */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -347,6 +350,66 @@ static void stall(size_t bytes, size_t count) {
     printf("longest call: %.2f ms\n", longest_ns / 1e6);
 }
 
+enum { SWINGS = 300 };
+
+static size_t beside_bytes, beside_count;
+
+struct owned {
+    char *object;
+    struct side *owner;
+};
+
+struct side {
+    struct owned *objects;
+    double ns;
+};
+
+static void *swing(void *mine) {
+    struct side *my = mine;
+    pthread_barrier_wait(&all_here);
+    double start = now_ns();
+    for (int turn = 0; turn < SWINGS; turn++) {
+        for (size_t i = 0; i < beside_count; i++) {
+            char *object = malloc(beside_bytes);
+            object[0] = 1;
+            my->objects[i] = (struct owned){object, my};
+        }
+        if (turn + 1 == SWINGS) break;
+        for (size_t i = 0; i < beside_count; i++) free(my->objects[i].object);
+    }
+    my->ns = now_ns() - start;
+    return NULL;
+}
+
+static int by_address(const void *one, const void *other) {
+    const char *a = ((const struct owned *)one)->object, *b = ((const struct owned *)other)->object;
+    return (a > b) - (a < b);
+}
+
+static void beside(size_t count, size_t bytes, size_t each) {
+    struct side sides[MOST_THREADS];
+    pthread_t threads[MOST_THREADS];
+    struct owned *all = calloc(count * each, sizeof *all);
+    beside_bytes = bytes, beside_count = each;
+    pthread_barrier_init(&all_here, NULL, count);
+    for (size_t i = 0; i < count; i++) {
+        sides[i].objects = all + i * each;
+        if (pthread_create(&threads[i], NULL, swing, &sides[i]) != 0) {
+            fprintf(stderr, "no thread\n");
+            exit(1);
+        }
+    }
+    double ns = 0;
+    for (size_t i = 0; i < count; i++) {
+        pthread_join(threads[i], NULL);
+        ns += sides[i].ns / count / SWINGS / each;
+    }
+    qsort(all, count * each, sizeof *all, by_address);
+    size_t others = 0;
+    for (size_t i = 1; i < count * each; i++) others += all[i].owner != all[i - 1].owner;
+    printf("%.2f ns a pair, %zu of %zu objects lie before another thread's\n", ns, others, count * each);
+}
+
 int main(int argc, char **argv) {
     size_t number[3] = {0};
     for (int i = 2; i < argc && i < 5; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
@@ -364,6 +427,8 @@ int main(int argc, char **argv) {
     else if (argc == 4 && strcmp(argv[1], "second") == 0 && number[0] > 0 && number[1] > 0) second(number[0], number[1]);
     else if (argc == 5 && strcmp(argv[1], "scratch") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] >= 8)
         scratch(number[0], number[1], number[2]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH\n"), 2;
+    else if (argc == 5 && strcmp(argv[1], "beside") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] > 0)
+        beside(number[0], number[1], number[2]);
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT\n"), 2;
     return 0;
 }

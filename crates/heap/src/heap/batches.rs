@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use hectare_pages::System;
 
 use super::Heap;
-use crate::bin::{GIVEN_AT_ONCE, SlabSource};
+use crate::bin::{GIVEN_AT_ONCE, Objects, SlabSource};
 use crate::class::ClassId;
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Gathered};
@@ -36,21 +36,24 @@ impl<S: System> Heap<S> {
     /// a new one.
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut gathered = Gathered::NONE;
-        let count = count.min(class.batch());
+        let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
+        let wanted = Objects { class, count: count.min(class.batch()), cpu };
         let bin = &self.bins[class.index()];
-        bin.lock().take(class, count, &mut gathered, self);
+        bin.lock().take(wanted, &mut gathered, self);
         if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {
             self.empty_stocks(SLAB_FRAMES, SLAB_FRAMES);
-            bin.lock().take(class, count, &mut gathered, self);
+            bin.lock().take(wanted, &mut gathered, self);
         }
         // A new slab only for want of a single object: a batch may be short.
         if gathered.count() == 0 {
             // To get one may take long, so not under the lock; threads that come here at once may each get one.
             let (siblings, _) = bin.lock().counts();
-            let fresh = self.get_slab(class, siblings)?;
+            let fresh = self.get_slab(class, siblings);
             let mut bin = bin.lock();
-            let name = self.open_slab(class, fresh);
-            bin.take_new(class, name, count, &mut gathered, self);
+            match fresh.map(|fresh| self.open_slab(class, fresh)) {
+                Some(name) => bin.take_new(name, wanted, &mut gathered, self),
+                None => bin.take(Objects { cpu: None, ..wanted }, &mut gathered, self),
+            }
         }
         self.bring_memory(&gathered);
         let bytes = gathered.count() * class.object_bytes();

@@ -91,6 +91,10 @@ impl<S: System> SlabSource for Heap<S> {
         !(class.is_of_pages() && self.backend.first_view().leaves_pages_bare())
     }
 
+    fn metadata(&self, bytes: usize) -> Option<NonNull<u8>> {
+        self.backend.metadata(bytes)
+    }
+
     #[inline(always)]
     fn first_slabs(&self) -> SlabTable {
         self.backend.first_view().slab_table()

@@ -70,6 +70,6 @@ fn a_row_may_go_beyond_a_group() {
     assert_eq!(slab.give_row(0, 2999), Returned::Moves);
     assert_eq!(slab.free(), 3000);
     slab.choose_group();
-    assert_eq!(usize::from(slab.group), 3000 * GROUPS / 4097);
+    assert_eq!(slab.list().group(), 3000 * GROUPS / 4097);
     slab.validate();
 }

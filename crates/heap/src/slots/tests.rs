@@ -208,9 +208,24 @@ fn little_is_lent_of_what_swings() {
     pool.swing(400, 15);
     pool.put(400, memory);
     let lend = |slots: &mut Slots, _| slots.lend();
-    // Each ask in vain lowers what is kept by one.
+    assert_eq!(pool.empty(1, lend), 0, "its own CPU is at work");
+    // Each further ask in vain lowers what is kept by one.
     assert_eq!(pool.empty(100, lend), 50);
     assert_eq!(pool.empty(1000, lend), 350, "what nobody needs any more");
+}
+
+#[test]
+fn nothing_is_lent_of_what_its_own_cpu_goes_on_using() {
+    let mut pool = Pool::new(SMALL);
+    pool.swing(400, 15);
+    pool.put(300, memory);
+    let lend = |slots: &mut Slots, _| slots.lend();
+    for _ in 0..1000 {
+        assert_eq!(pool.put(1, memory), 1);
+        assert_eq!(pool.empty(1, lend), 0, "freed by its CPU since the last ask");
+        assert_eq!(pool.take(1), 1);
+        assert_eq!(pool.empty(1, lend), 0, "taken by its CPU since the last ask");
+    }
 }
 
 #[test]
@@ -220,6 +235,7 @@ fn what_is_asked_for_in_vain_is_kept_up_to_a_bound() {
     assert_eq!(pool.take(1000), 0);
     let stay = pool.put(1000, memory);
     assert_eq!(stay, usize::from(FIRST_LIMIT));
+    assert_eq!(pool.empty(1, lend), 0, "its own CPU is at work");
     // At first as much is kept as there are places; then each second ask is in vain.
     assert_eq!(pool.empty(PLACES - stay, lend), 0);
     assert_eq!(pool.empty(2 * stay, lend), stay);
@@ -232,5 +248,5 @@ fn what_is_left_of_a_stock_that_went_is_lent() {
     pool.put(400, memory);
     assert_eq!(pool.empty(1000, Slots::drain_stock), 400 - PLACES);
     let lend = |slots: &mut Slots, _| slots.lend();
-    assert_eq!(pool.empty(2 * PLACES, lend), PLACES);
+    assert_eq!(pool.empty(1 + 2 * PLACES, lend), PLACES, "all but the first and each second ask");
 }

@@ -1,0 +1,206 @@
+//! A bin's lists: its slabs that have room, by home and by how full they are.
+//!
+//! Where two CPUs take turns at one slab, each has batches of it between those of the other. A processor that goes through
+//! a batch fetches ahead what lies behind it, and so takes lines away from the other, over and over. So CPUs have homes,
+//! and a slab belongs to the home for which it was last taken from.
+//!
+//! ```text
+//!   first  home 0:  fullest ─▶ slab ─▶ slab …   │ … │ emptiest
+//!   more   home 1:  …                                          only where several CPUs take from some slabs
+//!          home 2:  …
+//! ```
+//! Invariant: a slab is on the list that its `list` names, and on no other.
+
+use core::ptr::NonNull;
+
+use crate::slab::{Slab, SlabRef};
+
+/// By how many degrees of fullness slabs are sorted: 0 are the fullest.
+pub(crate) const GROUPS: usize = 8;
+
+/// How many homes there are.
+const HOMES: usize = 4;
+
+/// The home of the CPU numbered `cpu`.
+pub(crate) fn home_of(cpu: usize) -> Home {
+    Home((cpu % HOMES) as u8)
+}
+
+/// A home of CPUs, less than [`HOMES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home(u8);
+
+impl Home {
+    /// The only one, where there is one.
+    const FIRST: Self = Self(0);
+}
+
+/// The name of a list: home × [`GROUPS`] + group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ListName(u8);
+
+impl ListName {
+    /// That of the fullest slabs of the first home.
+    pub(crate) const FIRST: Self = Self(0);
+
+    fn new(home: Home, group: usize) -> Self {
+        Self(home.0 * GROUPS as u8 + group as u8)
+    }
+
+    fn home(self) -> Home {
+        Home(self.0 / GROUPS as u8)
+    }
+
+    /// How full its slabs are.
+    pub(crate) fn group(self) -> usize {
+        usize::from(self.0) % GROUPS
+    }
+
+    /// The list of slabs of this home that are so full.
+    pub(crate) fn with_group(self, group: usize) -> Self {
+        Self::new(self.home(), group)
+    }
+
+    /// The list of slabs as full of that home.
+    pub(crate) fn with_home(self, home: Home) -> Self {
+        Self::new(home, self.group())
+    }
+}
+
+type Groups = [Option<SlabRef>; GROUPS];
+type MoreHomes = [Groups; HOMES - 1];
+
+/// The lists of all homes. Guarded by the lock of the bin.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    first: Groups,
+    /// Memory of the bin's own, for good, once there is more than one home.
+    more: Option<NonNull<MoreHomes>>,
+}
+
+// SAFETY: `more` is memory of the lists' own.
+unsafe impl Send for Lists {}
+
+impl Lists {
+    /// What [`divide`](Self::divide) needs.
+    pub(crate) const MORE_BYTES: usize = size_of::<MoreHomes>();
+
+    pub(crate) const fn new() -> Self {
+        Self { first: [None; GROUPS], more: None }
+    }
+
+    /// Whether there is more than one home.
+    pub(crate) fn are_divided(&self) -> bool {
+        self.more.is_some()
+    }
+
+    /// From now on each home has lists of its own.
+    ///
+    /// # Safety
+    /// `memory` is zeroed, the caller's, aligned to words and as long as [`MORE_BYTES`](Self::MORE_BYTES).
+    pub(crate) unsafe fn divide(&mut self, memory: NonNull<u8>) {
+        self.more = Some(memory.cast());
+    }
+
+    fn homes(&self) -> impl Iterator<Item = Home> + Clone + use<> {
+        (0..if self.are_divided() { HOMES as u8 } else { 1 }).map(Home)
+    }
+
+    fn of_home(&mut self, home: Home) -> &mut Groups {
+        match self.more {
+            // SAFETY: the lists' own memory, borrowed with them; a home is less than HOMES.
+            Some(mut more) if home != Home::FIRST => unsafe {
+                &mut more.as_mut()[usize::from(home.0 - 1) % (HOMES - 1)]
+            },
+            _ => &mut self.first,
+        }
+    }
+
+    fn head(&mut self, list: ListName) -> &mut Option<SlabRef> {
+        &mut self.of_home(list.home())[list.group()]
+    }
+
+    /// The fullest slab of `home`.
+    pub(crate) fn fullest_of(&mut self, home: Home) -> Option<SlabRef> {
+        self.of_home(home).iter().find_map(|&first| first)
+    }
+
+    /// The fullest slab of all.
+    pub(crate) fn fullest(&mut self) -> Option<SlabRef> {
+        let homes = self.homes();
+        (0..GROUPS).find_map(|group| homes.clone().find_map(|home| self.of_home(home)[group]))
+    }
+
+    /// Lists a slab that is on no list where it belongs.
+    pub(crate) fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
+        slab.choose_group();
+        let first = self.head(slab.list());
+        slab.previous = None;
+        slab.next = *first;
+        if let Some(second) = *first {
+            // SAFETY: a listed slab is this bin's, its lock is held; not `slab`, which was not.
+            unsafe { second.get() }.previous = Some(name);
+        }
+        *first = Some(name);
+    }
+
+    /// Takes a slab off its list.
+    pub(crate) fn remove(&mut self, name: SlabRef, slab: &mut Slab) {
+        match slab.previous {
+            // SAFETY: a neighbour on a list of this bin, whose lock is held; not `slab` itself.
+            Some(previous) => unsafe { previous.get() }.next = slab.next,
+            None => {
+                let first = self.head(slab.list());
+                debug_assert!(*first == Some(name));
+                *first = slab.next;
+            }
+        }
+        if let Some(next) = slab.next {
+            // SAFETY: as above.
+            unsafe { next.get() }.previous = slab.previous;
+        }
+        slab.next = None;
+        slab.previous = None;
+    }
+
+    /// Calls `visit` for each slab of the groups from `least` on, with its group.
+    pub(crate) fn for_each_from(&mut self, least: usize, mut visit: impl FnMut(usize, &mut Slab)) {
+        for home in self.homes() {
+            for group in least..GROUPS {
+                let mut next = self.of_home(home)[group];
+                while let Some(name) = next {
+                    // SAFETY: a listed slab is this bin's, and its lock is held.
+                    let slab = unsafe { name.get() };
+                    next = slab.next;
+                    if let Some(next) = next {
+                        next.prefetch();
+                    }
+                    visit(group, slab);
+                }
+            }
+        }
+    }
+
+    /// Panics unless the invariant holds, and that of each slab. Returns how many objects are free. For tests.
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn validate(&mut self) -> usize {
+        let mut free_objects = 0;
+        let names = |home| (0..GROUPS).map(move |group| ListName::new(home, group));
+        for list in self.homes().flat_map(names) {
+            let mut next = *self.head(list);
+            let mut previous = None;
+            while let Some(name) = next {
+                // SAFETY: a listed slab is this bin's, and the bin is borrowed: its lock is held.
+                let slab = unsafe { name.get() };
+                slab.validate();
+                assert!(slab.free() > 0 && !slab.is_empty(), "a full or an empty slab is listed");
+                assert_eq!(slab.list(), list, "a slab is on the wrong list");
+                assert_eq!(slab.previous, previous, "a broken backward link");
+                free_objects += slab.free();
+                previous = next;
+                next = slab.next;
+            }
+        }
+        free_objects
+    }
+}
