@@ -102,7 +102,7 @@ impl Lists {
         self.more = Some(memory.cast());
     }
 
-    fn homes(&self) -> impl Iterator<Item = Home> + Clone + use<> {
+    fn homes(&self) -> impl Iterator<Item = Home> + use<> {
         (0..if self.are_divided() { HOMES as u8 } else { 1 }).map(Home)
     }
 
@@ -121,17 +121,20 @@ impl Lists {
     }
 
     /// The fullest slab of `home`.
+    #[inline(never)]
     pub(crate) fn fullest_of(&mut self, home: Home) -> Option<SlabRef> {
         self.of_home(home).iter().find_map(|&first| first)
     }
 
     /// The fullest slab of all.
     pub(crate) fn fullest(&mut self) -> Option<SlabRef> {
-        let homes = self.homes();
-        (0..GROUPS).find_map(|group| homes.clone().find_map(|home| self.of_home(home)[group]))
+        // SAFETY: a listed slab is this bin's, and its lock is held.
+        let group = |name: &SlabRef| unsafe { name.get() }.list().group();
+        self.homes().filter_map(|home| self.fullest_of(home)).min_by_key(group)
     }
 
     /// Lists a slab that is on no list where it belongs.
+    #[inline(never)]
     pub(crate) fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
         slab.choose_group();
         let first = self.head(slab.list());
@@ -145,6 +148,7 @@ impl Lists {
     }
 
     /// Takes a slab off its list.
+    #[inline(never)]
     pub(crate) fn remove(&mut self, name: SlabRef, slab: &mut Slab) {
         match slab.previous {
             // SAFETY: a neighbour on a list of this bin, whose lock is held; not `slab` itself.
