@@ -19,7 +19,7 @@ use hectare_pages::System;
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::huge::{Huge, MIN_HUGE_BYTES};
-use crate::region::{FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
+use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
 
 use keeping::SLACK_BYTES;
 pub(crate) use keeping::{HALF_LIFE_MS, halved};
@@ -195,7 +195,21 @@ impl<S: System> Backend<S> {
         let marked = if class == ClassId::RUN { 1 } else { frames };
         // SAFETY: the run was just taken from this region.
         unsafe { self.views[index].mark(run.start.addr().get(), marked, class) };
+        let due = state.regions[index].as_mut().and_then(Region::due_look);
+        drop(state);
+        if let Some(other) = due {
+            self.look_at(other, index);
+        }
         Some(run)
+    }
+
+    /// Looks at a run in use of the region numbered `index`, for what the next are like. No lock is held meanwhile.
+    #[inline(never)]
+    fn look_at(&self, run: Awaited, index: usize) {
+        let Some(filled_pages) = run.look(&self.source) else { return };
+        if let Some(region) = &mut self.state.lock().regions[index] {
+            region.note_look(run, filled_pages, &self.views[index]);
+        }
     }
 
     /// What follows when a run was taken, or what one grew by.

@@ -50,6 +50,7 @@ use crate::dirty::DirtyFrames;
 use crate::run_cache::{Near, RunCache};
 
 use dear::DearBlocks;
+pub(crate) use filling::Awaited;
 use filling::Filling;
 use huge_part::HugePart;
 use shut::Shut;

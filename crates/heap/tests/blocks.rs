@@ -1,4 +1,4 @@
-//! While one thread opens a block of a huge page for slabs, others that need none get theirs.
+//! While one thread opens a block of a huge page, or looks at what is in use, others get what they need.
 
 mod support;
 
@@ -11,6 +11,7 @@ use std::time::Duration;
 use hectare::Heap;
 use hectare_check::{Subject, Suite};
 use hectare_pages::{Os, PageSource};
+use support::system::Moment;
 use support::{Front, Source, new_heap, strict};
 
 const BLOCK_BYTES: usize = 2 << 20;
@@ -29,7 +30,7 @@ fn take_and_free(heap: &Heap<Source>, bytes: usize, total: usize) {
 fn a_slab_is_had_while_a_block_is_opened() {
     let ((come, has_come), (done, is_done)) = (channel(), channel());
     let heap = new_heap(256 << 20);
-    strict(&heap).meet(come, is_done);
+    strict(&heap).meet(Moment::HugePages, come, is_done);
     thread::scope(|scope| {
         let heap = &heap;
         scope.spawn(move || {
@@ -47,7 +48,7 @@ fn a_slab_is_had_while_a_block_is_opened() {
 fn a_block_that_another_thread_opens_serves() {
     let ((come, has_come), (done, is_done)) = (channel(), channel());
     let heap = new_heap(256 << 20);
-    strict(&heap).meet(come, is_done);
+    strict(&heap).meet(Moment::HugePages, come, is_done);
     thread::scope(|scope| {
         let heap = &heap;
         scope.spawn(move || {
@@ -71,9 +72,28 @@ fn a_block_that_another_thread_opens_serves() {
     heap.validate();
 }
 
+/// A program can have a thread serve the page faults of its objects, and that thread allocate: so what is in use is looked at
+/// without a lock.
+fn a_run_is_had_while_another_is_looked_at() {
+    let ((come, has_come), (done, is_done)) = (channel(), channel());
+    let heap = new_heap(256 << 20);
+    strict(&heap).meet(Moment::Look, come, is_done);
+    thread::scope(|scope| {
+        let heap = &heap;
+        scope.spawn(move || {
+            has_come.recv().expect("of thirty runs in use some are looked at");
+            take_and_free(heap, 100_000, 1 << 20);
+            done.send(()).expect("the first thread waits");
+        });
+        take_and_free(heap, 100_000, 3 << 20);
+    });
+    heap.validate();
+}
+
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 2] = [
+    let tests: [(&str, fn()); 3] = [
+        ("a_run_is_had_while_another_is_looked_at", a_run_is_had_while_another_is_looked_at),
         ("a_slab_is_had_while_a_block_is_opened", a_slab_is_had_while_a_block_is_opened),
         ("a_block_that_another_thread_opens_serves", a_block_that_another_thread_opens_serves),
     ];

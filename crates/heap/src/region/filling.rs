@@ -4,8 +4,8 @@
 //! what was touched. That is lost by huge pages, and where runs begin wherever there is room: then the
 //! fronts of some lie where the ends of others were, until all is there. So of the runs of fresh memory
 //! taken lately each is looked at when it comes back: in some pages of it, a word of each eighth. One
-//! that is still in use when sixteen more have been taken is looked at as it is, through the system,
-//! since its owner may write to it or have protected it; if its front reads as zero it is passed
+//! that is still in use when sixteen more have been taken is looked at as it is, through the system and without a
+//! lock, since its owner may write to it, have protected it, or serve its page faults; if its front reads as zero it is passed
 //! over, for it may yet be filled. Where most pages of either still read as zero
 //! - runs ask for no huge pages.
 //!
@@ -34,7 +34,7 @@ use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
-use super::{FRAME_BYTES, Region, SLAB_FRAMES};
+use super::{FRAME_BYTES, Region, RegionView, SLAB_FRAMES};
 
 /// How many runs are waited for at most; then the oldest is looked at in use.
 const AWAITED: usize = 16;
@@ -82,6 +82,8 @@ pub(super) struct Filling {
     /// Those that held nothing when they were taken.
     awaited: [Option<Awaited>; AWAITED],
     next: usize,
+    /// Whose turn it is to be looked at in use.
+    due: Option<Awaited>,
     returned: Seen,
     long_returned: Seen,
     /// By [`Kind`].
@@ -126,29 +128,38 @@ impl Seen {
         self.is_enough() && self.is_mostly_empty()
     }
 
-    /// Looks at a run in use, the `nth`, if it is its turn and its front is filled.
-    #[inline(never)]
-    fn look_in_use(&mut self, run: Awaited, nth: u32, source: &impl PageSource) {
-        let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
-        if nth.is_multiple_of(1 << self.ease) && is_set(run.start) {
-            let filled_pages = run.filled_pages(WORDS_IN_USE, &is_set);
-            let is_as_expected =
-                self.is_enough() && (2 * filled_pages < PAGES) == self.is_mostly_empty();
-            self.ease = if is_as_expected { MAX_EASE.min(self.ease + 1) } else { 0 };
-            self.note(filled_pages);
-        }
+    /// Whether it is the turn of a run in use, the `nth`, to be looked at.
+    fn is_turn_of(&self, nth: u32) -> bool {
+        nth.is_multiple_of(1 << self.ease)
+    }
+
+    /// Notes what was seen of a run in use.
+    fn note_in_use(&mut self, filled_pages: usize) {
+        let is_as_expected =
+            self.is_enough() && (2 * filled_pages < PAGES) == self.is_mostly_empty();
+        self.ease = if is_as_expected { MAX_EASE.min(self.ease + 1) } else { 0 };
+        self.note(filled_pages);
     }
 }
 
-/// What is waited for. (Without its [`Kind`], whose niche would stand for none: the heap's static would no longer be all
+/// A run that is waited for. (Without its [`Kind`], whose niche would stand for none: the heap's static would no longer be all
 /// zeros.)
 #[derive(Debug, Clone, Copy)]
-struct Awaited {
+pub(crate) struct Awaited {
     start: NonNull<u8>,
     frames: usize,
 }
 
 impl Awaited {
+    /// In how many of [`PAGES`] pages something was written, of a run in use of which the front is; `None` where it is not.
+    /// To be called without a lock: a program can have a thread serve the page faults of its objects, and
+    /// that thread allocate. Whether the run is still there, and whose it is, is all the same.
+    #[inline(never)]
+    pub(crate) fn look(self, source: &impl PageSource) -> Option<usize> {
+        let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
+        is_set(self.start).then(|| self.filled_pages(WORDS_IN_USE, &is_set))
+    }
+
     /// In how many of [`PAGES`] pages one of `words` words is set, by `is_set`, which is asked of places
     /// inside the run. (Once for all who ask: unrolled for each it would be a kilobyte more in every process.)
     #[inline(never)]
@@ -172,29 +183,31 @@ impl Filling {
         Self {
             awaited: [None; AWAITED],
             next: 0,
+            due: None,
             returned: Seen::NOTHING,
             long_returned: Seen::NOTHING,
             in_use: [const { Seen::NOTHING }; 3],
         }
     }
 
-    /// Notes that `frames` frames were taken at `start` that hold nothing, and looks at those in whose place they
-    /// are waited for.
-    pub(super) fn note_taken(
-        &mut self,
-        start: NonNull<u8>,
-        frames: usize,
-        source: &impl PageSource,
-    ) {
-        let awaited = Awaited { start, frames };
-        let oldest = self.awaited[self.next % AWAITED].replace(awaited);
+    /// Notes that `frames` frames were taken at `start` that hold nothing. The one in whose place they are waited for may be
+    /// due to be looked at.
+    pub(super) fn note_taken(&mut self, start: NonNull<u8>, frames: usize) {
+        let oldest = self.awaited[self.next % AWAITED].replace(Awaited { start, frames });
         self.next = self.next.wrapping_add(1);
-        if let Some(oldest) = oldest {
-            let kind = Kind::of_run(oldest.frames);
-            self.in_use[kind as usize].look_in_use(oldest, self.next as u32, source);
-            if kind == Kind::Middle && self.in_use[kind as usize].is_filled_for_sure() {
-                self.returned = Seen::NOTHING;
-            }
+        let nth = self.next as u32;
+        let is_turn =
+            |run: &Awaited| self.in_use[Kind::of_run(run.frames) as usize].is_turn_of(nth);
+        self.due = oldest.filter(is_turn);
+    }
+
+    /// Notes what was seen of a run in use.
+    fn note_in_use(&mut self, run: Awaited, filled_pages: usize) {
+        let kind = Kind::of_run(run.frames);
+        let seen = &mut self.in_use[kind as usize];
+        seen.note_in_use(filled_pages);
+        if kind == Kind::Middle && seen.is_filled_for_sure() {
+            self.returned = Seen::NOTHING;
         }
     }
 
@@ -238,6 +251,19 @@ impl Filling {
 }
 
 impl Region {
+    /// The run in use that is to be [looked at](Awaited::look), once.
+    #[inline]
+    pub(crate) fn due_look(&mut self) -> Option<Awaited> {
+        self.filling.due.take()
+    }
+
+    /// Notes what was seen of it, and tells threads what follows.
+    pub(crate) fn note_look(&mut self, run: Awaited, filled_pages: usize, view: &RegionView) {
+        self.filling.note_in_use(run, filled_pages);
+        view.set_bare_pages(self.is_for_plain(SLAB_LOOK_FRAMES));
+        self.publish_near(view);
+    }
+
     /// Whether most of what was in runs that came back was never touched.
     #[inline(never)]
     pub(crate) fn is_sparse(&self) -> bool {
@@ -307,7 +333,11 @@ mod tests {
             let before = (seen.pages, seen.filled);
             while (seen.pages, seen.filled) == before {
                 nth += 1;
-                seen.look_in_use(run, nth, &Os);
+                if seen.is_turn_of(nth)
+                    && let Some(filled_pages) = run.look(&Os)
+                {
+                    seen.note_in_use(filled_pages);
+                }
             }
             nth - first
         };

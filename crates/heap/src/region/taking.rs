@@ -115,7 +115,7 @@ impl Request {
 }
 
 impl Region {
-    /// Takes what is `wanted`, and notes what the next can learn from it. A caller that can open a block, `opens`, is
+    /// Takes what is `wanted`, and notes what the next can learn from it: a look may be [due](Self::due_look). A caller that can open a block, `opens`, is
     /// told when it should.
     pub(crate) fn take(
         &mut self,
@@ -133,9 +133,7 @@ impl Region {
         let is_fresh = self.is_fresh(&run);
         self.pass_fresh(&run);
         if is_fresh && let Some(frames) = wanted.looked_at_frames(&run) {
-            self.filling.note_taken(run.start, frames, source);
-            view.set_bare_pages(self.is_for_plain(SLAB_LOOK_FRAMES));
-            self.publish_near(view);
+            self.filling.note_taken(run.start, frames);
         }
         if request.outlook == Outlook::Plain {
             self.stay_plain(frontier, source);

@@ -34,9 +34,7 @@ fn take_slabs_of(
     count: usize,
 ) -> Vec<SlabRef> {
     let slabs = (0..count).map(|_| {
-        let run = region
-            .take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os, view)
-            .expect("memory");
+        let run = region.taken(Wanted::Slab { of_pages: false, siblings: 0 }, view);
         view.fresh_slab(run.start, run.clean).expect("a descriptor").open(class)
     });
     slabs.collect()
@@ -120,17 +118,36 @@ fn give_pieces(region: &mut Region, slabs: &[SlabRef]) {
     }
 }
 
+impl Region {
+    /// Takes what is `wanted` as the backend does.
+    fn taken(&mut self, wanted: Wanted, view: &RegionView) -> Run {
+        let run = self.take(wanted, false, &Os, view).expect("memory");
+        self.look_at_due(view);
+        run
+    }
+
+    /// Looks at the run that is due.
+    fn look_at_due(&mut self, view: &RegionView) {
+        if let Some(run) = self.due_look()
+            && let Some(filled_pages) = run.look(&Os)
+        {
+            self.note_look(run, filled_pages, view);
+        }
+    }
+}
+
 /// Takes what is `wanted`, from a block where that is its place.
 fn take_opening(region: &mut Region, view: &RegionView, wanted: Wanted) -> Run {
     let taken = region.take(wanted, true, &Os, view);
     if !matches!(taken, Err(Refusal::Block)) {
+        region.look_at_due(view);
         return taken.expect("memory");
     }
     if let Some(mut block) = region.take_block(&Os, view) {
         block.touch(&Os);
         region.give_block(block, 0, &Os);
     }
-    region.take(wanted, false, &Os, view).expect("memory")
+    region.taken(wanted, view)
 }
 
 /// Writes to the first `filled` frames of a run.
@@ -176,7 +193,7 @@ fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
     take_slabs(&mut region, &view, 64);
     let mut take = |frames| {
         let wanted = Wanted::Run { frames, align: 1, fills: true };
-        let run = region.take(wanted, false, &Os, &view).expect("memory");
+        let run = region.taken(wanted, &view);
         region.is_huge_from(FrameId(region.frame_of(run.start) + UNIT_FRAMES))
     };
     let short = (0..8).any(|_| take(63));
@@ -185,7 +202,7 @@ fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
 
     let (mut region, view) = open();
     let wanted = Wanted::Run { frames: 500, align: 1, fills: true };
-    region.take(wanted, false, &Os, &view).expect("memory");
+    region.taken(wanted, &view);
     assert_eq!(region.huge.start(), HUGE_PAGES_FROM_BYTES, "a small region");
 }
 
@@ -393,7 +410,7 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
 /// Takes a run of so many units that will be filled, and writes `byte` into each page of it.
 fn take_units(region: &mut Region, view: &RegionView, units: usize, byte: u8) -> Run {
     let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };
-    let run = region.take(wanted, false, &Os, view).expect("memory");
+    let run = region.taken(wanted, view);
     for frame in 0..run.frames {
         // SAFETY: a run just taken.
         unsafe { run.start.add(frame * FRAME_BYTES).write(byte) };
@@ -410,7 +427,7 @@ fn dirty_units_move_into_a_longer_run() {
     }
     assert_eq!(region.dirty_frames(), 4 * UNIT_FRAMES);
     let wanted = Wanted::Run { frames: 3 * UNIT_FRAMES + 10, align: 1, fills: true };
-    let run = region.take(wanted, false, &Os, &view).expect("memory");
+    let run = region.taken(wanted, &view);
     assert_eq!((run.frames, run.bare_frames, run.clean), (3 * UNIT_FRAMES + 10, 0, false));
     assert_eq!(region.dirty_frames(), UNIT_FRAMES - 10, "what is left of the fourth");
     for (unit, byte) in [7, 5, 3, 1].into_iter().enumerate() {
@@ -525,7 +542,7 @@ fn a_run_of_zeros_is_left_untouched() {
         region.give(run.start, UNIT_FRAMES);
     }
     let wanted = Wanted::Run { frames: 2 * UNIT_FRAMES, align: 1, fills: false };
-    let run = region.take(wanted, false, &Os, &view).expect("memory");
+    let run = region.taken(wanted, &view);
     assert_eq!((run.bare_frames, run.clean), (2 * UNIT_FRAMES, true));
     assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES, "what is dirty is no help");
 }
@@ -554,8 +571,7 @@ fn use_runs(region: &mut Region, view: &RegionView, frames: usize, filled: usize
     let mut seen = Vec::new();
     for _ in 0..8 {
         region.decommit(0, &Os);
-        let runs: Vec<Run> =
-            (0..4).map(|_| region.take(wanted, false, &Os, view).expect("memory")).collect();
+        let runs: Vec<Run> = (0..4).map(|_| region.taken(wanted, view)).collect();
         for &run in &runs {
             fill(run, filled);
             // SAFETY: the run just taken.
@@ -605,7 +621,7 @@ fn runs_in_use_are_looked_at() {
         let (mut region, view) = open();
         let wanted = Wanted::Run { frames, align: 1, fills: true };
         for _ in 0..32 {
-            fill(region.take(wanted, false, &Os, &view).expect("memory"), filled);
+            fill(region.taken(wanted, &view), filled);
         }
         let seen = (region.is_for_plain(frames), region.is_for_sparse(frames), view.near());
         assert_eq!(seen, (is_plain, false, Near::USUAL), "{filled} of {frames}");
@@ -651,7 +667,7 @@ fn what_is_huge_is_known_as_such() {
     assert!(region.huge.start() < region.frontier);
     let take = |region: &mut Region| {
         let wanted = Wanted::Run { frames: 9, align: 1, fills: true };
-        let run = region.take(wanted, false, &Os, &view).expect("memory");
+        let run = region.taken(wanted, &view);
         // SAFETY: within the run.
         unsafe { run.start.write(1) };
     };
@@ -675,9 +691,7 @@ fn slabs_of_objects_of_pages_are_looked_at() {
     for (of_pages, filled, are_bare) in [(true, 16, false), (true, 4, true), (false, 4, false)] {
         let (mut region, view) = open();
         let take = |region: &mut Region| {
-            let slab = region
-                .take(Wanted::Slab { of_pages, siblings: 0 }, false, &Os, &view)
-                .expect("memory");
+            let slab = region.taken(Wanted::Slab { of_pages, siblings: 0 }, &view);
             for frame in 0..filled {
                 // SAFETY: within the slab.
                 unsafe { slab.start.add(frame * FRAME_BYTES).write(1) };
@@ -707,9 +721,7 @@ fn a_slab_that_came_back_is_not_looked_at_in_use() {
     for (comes_back, is_plain) in [(true, false), (false, true)] {
         let (mut region, view) = open();
         let slabs = [(); 16].map(|()| {
-            let slab = region
-                .take(Wanted::Slab { of_pages: true, siblings: 0 }, false, &Os, &view)
-                .expect("memory");
+            let slab = region.taken(Wanted::Slab { of_pages: true, siblings: 0 }, &view);
             fill(slab, 4);
             // So that what comes back lies in pieces, which no run below fits into.
             take_slabs(&mut region, &view, 1);
@@ -720,7 +732,7 @@ fn a_slab_that_came_back_is_not_looked_at_in_use() {
         }
         let wanted = Wanted::Run { frames: SLAB_FRAMES + 1, align: 1, fills: true };
         for _ in 0..16 {
-            region.take(wanted, false, &Os, &view).expect("memory");
+            region.taken(wanted, &view);
         }
         assert_eq!(region.is_for_plain(9), is_plain, "came back: {comes_back}");
     }
@@ -733,7 +745,7 @@ fn runs_in_huge_pages_are_looked_at() {
     let wanted = Wanted::Run { frames: 18, align: 1, fills: true };
     let mut dirty = 0;
     while !region.is_for_plain(18) {
-        let run = region.take(wanted, false, &Os, &view).expect("memory");
+        let run = region.taken(wanted, &view);
         // SAFETY: within the run.
         unsafe { run.start.write(1) };
         dirty += usize::from(!run.clean);
@@ -749,8 +761,8 @@ fn a_long_run_that_stays_untouched_goes_back() {
     // How much of each is filled, and whether it stays.
     for (eighths, stays) in [(4, true), (0, true), (3, false), (3, true), (8, true), (1, false)] {
         region.decommit(0, &Os);
-        let others = [0, 1].map(|_| region.take(wanted, false, &Os, &view).expect("memory"));
-        let run = region.take(wanted, false, &Os, &view).expect("memory");
+        let others = [0, 1].map(|_| region.taken(wanted, &view));
+        let run = region.taken(wanted, &view);
         assert!(region.huge.start() < HUGE_PAGES_FROM_BYTES, "there are many");
         for page in 0..eighths {
             // SAFETY: within the run.
@@ -776,7 +788,7 @@ fn sparse_runs_begin_where_slabs_do() {
     assert!(runs.iter().all(slab), "{runs:?}");
     // What is kept serves half as much.
     let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
-    let run = region.take(wanted, false, &Os, &view).expect("memory");
+    let run = region.taken(wanted, &view);
     assert_eq!((run.frames, run.bare_frames), (72, 0));
 }
 
@@ -786,7 +798,7 @@ fn sparse_runs_have_no_huge_pages() {
     use_runs(&mut region, &view, 240, 8);
     let wanted = Wanted::Run { frames: 240, align: 1, fills: true };
     while region.frontier_bytes() < BYTES / 2 {
-        let run = region.take(wanted, false, &Os, &view).expect("memory");
+        let run = region.taken(wanted, &view);
         assert!(!run.huge && region.huge.start() >= HUGE_PAGES_FROM_BYTES);
     }
     assert_eq!(region.huge.start(), region.frontier);

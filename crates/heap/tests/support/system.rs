@@ -87,14 +87,25 @@ impl Ledger {
     }
 }
 
+/// When a thread waits for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Before huge pages are asked for.
+    HugePages,
+    /// Before memory in use is looked at.
+    Look,
+}
+
+/// When, and how to say that it has come so far, and to hear that this may go on.
+type Meeting = (Moment, Sender<()>, Receiver<()>);
+
 /// The operating system, watched.
 #[derive(Debug)]
 pub struct Strict {
     ledger: Mutex<Ledger>,
     bound_bytes: AtomicUsize,
     decommitted_bytes: AtomicUsize,
-    /// To say that huge pages are asked for, and to hear that this may go on.
-    meeting: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+    meeting: Mutex<Option<Meeting>>,
     now_ms: AtomicU64,
     page_bytes: usize,
 }
@@ -137,9 +148,21 @@ impl Strict {
         self.decommitted_bytes.load(SeqCst)
     }
 
-    /// Has the next call that asks for huge pages say so by `come`, and wait for `done`.
-    pub fn meet(&self, come: Sender<()>, done: Receiver<()>) {
-        *self.meeting.lock().expect("nobody panics with it") = Some((come, done));
+    /// Has the next call at a `moment` say so by `come`, and wait for `done`.
+    pub fn meet(&self, moment: Moment, come: Sender<()>, done: Receiver<()>) {
+        *self.meeting.lock().expect("nobody panics with it") = Some((moment, come, done));
+    }
+
+    fn meet_at(&self, moment: Moment) {
+        let meeting = self
+            .meeting
+            .lock()
+            .expect("nobody panics with it")
+            .take_if(|meeting| meeting.0 == moment);
+        if let Some((_, come, done)) = meeting {
+            come.send(()).expect("the other thread waits");
+            done.recv_timeout(Duration::from_secs(20)).expect("the other thread is done meanwhile");
+        }
     }
 
     /// Lets `ms` milliseconds pass.
@@ -201,16 +224,13 @@ unsafe impl PageSource for Strict {
     }
 
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
-        let meeting = self.meeting.lock().expect("nobody panics with it").take();
-        if let Some((come, done)) = meeting {
-            come.send(()).expect("the other thread waits");
-            done.recv_timeout(Duration::from_secs(20)).expect("the other thread is done meanwhile");
-        }
+        self.meet_at(Moment::HugePages);
         // SAFETY: the caller's promise, passed on.
         unsafe { Os.advise_huge(start, bytes, huge) }
     }
 
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
+        self.meet_at(Moment::Look);
         Os.is_zero(start)
     }
 
