@@ -195,15 +195,14 @@ impl<S: System> Backend<S> {
         let marked = if class == ClassId::RUN { 1 } else { frames };
         // SAFETY: the run was just taken from this region.
         unsafe { self.views[index].mark(run.start.addr().get(), marked, class) };
-        let due = state.regions[index].as_mut().and_then(Region::due_look);
-        drop(state);
-        if let Some(other) = due {
+        if let Some(other) = state.regions[index].as_mut().and_then(Region::due_look) {
+            drop(state);
             self.look_at(other, index);
         }
         Some(run)
     }
 
-    /// Looks at a run in use of the region numbered `index`, for what the next are like. No lock is held meanwhile.
+    /// Looks at a run in use of the region numbered `index`, for what the next are like. To be called without the lock.
     #[inline(never)]
     fn look_at(&self, run: Awaited, index: usize) {
         let Some(filled_pages) = run.look(&self.source) else { return };

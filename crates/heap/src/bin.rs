@@ -188,11 +188,11 @@ impl Bin {
         }
     }
 
-    /// The slab to take from: the fullest of the home, or of all.
+    /// The slab to take from: the fullest of the home, or of another.
     fn slab_for(&mut self, wanted: Objects) -> Option<SlabRef> {
         let own = wanted.cpu.and_then(|cpu| self.lists.fullest_of(home_of(cpu)));
         let takes_any = wanted.cpu.is_none() || self.has_free(wanted.class, SHARED_BEYOND);
-        if own.is_none() && takes_any { self.lists.fullest() } else { own }
+        if own.is_none() && takes_any { self.lists.fullest_of_any() } else { own }
     }
 
     /// As [`take`](Self::take), of a slab that was just opened for the class, even if others have room

@@ -126,11 +126,9 @@ impl Lists {
         self.of_home(home).iter().find_map(|&first| first)
     }
 
-    /// The fullest slab of all.
-    pub(crate) fn fullest(&mut self) -> Option<SlabRef> {
-        // SAFETY: a listed slab is this bin's, and its lock is held.
-        let group = |name: &SlabRef| unsafe { name.get() }.list().group();
-        self.homes().filter_map(|home| self.fullest_of(home)).min_by_key(group)
+    /// The fullest slab of the first home that has one.
+    pub(crate) fn fullest_of_any(&mut self) -> Option<SlabRef> {
+        self.homes().find_map(|home| self.fullest_of(home))
     }
 
     /// Lists a slab that is on no list where it belongs.

@@ -34,10 +34,19 @@ impl<S: System> Heap<S> {
 
     /// `count` objects of `class` from its slabs, or some fewer: as many as have a place in those that are open, or in
     /// a new one.
+    #[inline(never)]
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
-        let mut gathered = Gathered::NONE;
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
         let wanted = Objects { class, count: count.min(class.batch()), cpu };
+        // Where no new slab can be had, whatever has room will do.
+        self.take_wanted(wanted)
+            .or_else(|| cpu.and_then(|_| self.take_wanted(Objects { cpu: None, ..wanted })))
+    }
+
+    #[inline(never)]
+    fn take_wanted(&self, wanted: Objects) -> Option<Batch> {
+        let class = wanted.class;
+        let mut gathered = Gathered::NONE;
         let bin = &self.bins[class.index()];
         bin.lock().take(wanted, &mut gathered, self);
         if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {
@@ -48,12 +57,10 @@ impl<S: System> Heap<S> {
         if gathered.count() == 0 {
             // To get one may take long, so not under the lock; threads that come here at once may each get one.
             let (siblings, _) = bin.lock().counts();
-            let fresh = self.get_slab(class, siblings);
+            let fresh = self.get_slab(class, siblings)?;
             let mut bin = bin.lock();
-            match fresh.map(|fresh| self.open_slab(class, fresh)) {
-                Some(name) => bin.take_new(name, wanted, &mut gathered, self),
-                None => bin.take(Objects { cpu: None, ..wanted }, &mut gathered, self),
-            }
+            let name = self.open_slab(class, fresh);
+            bin.take_new(name, wanted, &mut gathered, self);
         }
         self.bring_memory(&gathered);
         let bytes = gathered.count() * class.object_bytes();

@@ -102,6 +102,7 @@ struct Seen {
 impl Seen {
     const NOTHING: Self = Self { pages: 0, filled: 0, ease: 0 };
 
+    #[inline(never)]
     fn note(&mut self, filled_pages: usize) {
         if self.pages >= 2 * MIN_PAGES_SEEN {
             self.pages /= 2;
@@ -204,9 +205,8 @@ impl Filling {
     /// Notes what was seen of a run in use.
     fn note_in_use(&mut self, run: Awaited, filled_pages: usize) {
         let kind = Kind::of_run(run.frames);
-        let seen = &mut self.in_use[kind as usize];
-        seen.note_in_use(filled_pages);
-        if kind == Kind::Middle && seen.is_filled_for_sure() {
+        self.in_use[kind as usize].note_in_use(filled_pages);
+        if kind == Kind::Middle && self.in_use[kind as usize].is_filled_for_sure() {
             self.returned = Seen::NOTHING;
         }
     }
