@@ -13,8 +13,8 @@
 //! turn, each for itself, one is about to need again what the other finds in its pool; lent, the
 //! batches would wander between the CPUs for ever, and each of their objects' lines with them. So a
 //! pool counts how many more batches were taken from it than came back, and keeps as many as that
-//! was at most; each time that another CPU asks in vain, one fewer. What a CPU only frees is lent at
-//! once, and what it needs no more after some asks.
+//! was at most; each time that another CPU asks in vain, and nobody of its own has been there since the
+//! ask before, one fewer. What a CPU only frees is lent at once, and what it needs no more after some asks.
 
 use core::ptr::NonNull;
 use hectare_base::sync::atomic::{

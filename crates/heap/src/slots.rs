@@ -44,7 +44,7 @@ pub(crate) struct Slots {
     /// The fewest batches there were since it was last looked at: nobody has needed these.
     fewest: u16,
     refused: bool,
-    /// Its own CPU has taken from it since another asked in vain.
+    /// Its own CPU has taken from it or put something there since another asked in vain.
     is_at_work: bool,
     /// How many objects it keeps: lists of threads that have just begun make short batches.
     objects: u32,
