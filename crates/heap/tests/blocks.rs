@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use hectare::Heap;
 use hectare_check::{Subject, Suite};
-use hectare_pages::{Os, PageSource};
+use hectare_pages::{Os, PageSource, System};
 use support::system::Moment;
-use support::{Front, Source, new_heap, strict};
+use support::{Front, Strict, new_heap, strict};
 
 const BLOCK_BYTES: usize = 2 << 20;
 
 /// Takes objects of `bytes` bytes, `total` bytes in all, and frees them.
-fn take_and_free(heap: &Heap<Source>, bytes: usize, total: usize) {
+fn take_and_free<S: System>(heap: &Heap<S>, bytes: usize, total: usize) {
     let mut front = Front::new(heap);
     let take = |_| NonNull::new(front.malloc(bytes)).expect("memory");
     let objects: Vec<_> = (0..total / bytes).map(take).collect();
@@ -76,12 +76,14 @@ fn a_block_that_another_thread_opens_serves() {
 /// without a lock.
 fn a_run_is_had_while_another_is_looked_at() {
     let ((come, has_come), (done, is_done)) = (channel(), channel());
-    let heap = new_heap(256 << 20);
-    strict(&heap).meet(Moment::Look, come, is_done);
+    // Over no source that lets nobody look.
+    let heap = Box::new(Heap::new(Strict::new(), 256 << 20));
+    heap.source().meet(Moment::Look, come, is_done);
     thread::scope(|scope| {
         let heap = &heap;
         scope.spawn(move || {
-            has_come.recv().expect("of thirty runs in use some are looked at");
+            let has_come = has_come.recv_timeout(Duration::from_secs(20));
+            has_come.expect("of thirty runs in use some are looked at");
             take_and_free(heap, 100_000, 1 << 20);
             done.send(()).expect("the first thread waits");
         });
