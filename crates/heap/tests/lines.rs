@@ -10,7 +10,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
 
-use hectare::ClassId;
+use hectare::{ClassId, Heap};
 use hectare_check::Subject;
 use support::system::pretend_cpu;
 use support::{Front, Source, check_heap, check_released, new_heap, strict};
@@ -84,6 +84,15 @@ fn what_another_made_is_not_what_comes_next() {
     }
 }
 
+/// Checks a heap of which two fronts hold all that is out.
+fn check_two<'a>(heap: &'a Heap<Source>, fronts: [Front<'a, Source>; 2]) {
+    pretend_cpu(None);
+    let [a, b] = &fronts;
+    check_heap(heap, [], &[a, b]);
+    drop(fronts);
+    check_released(heap);
+}
+
 /// How many neighbours, by address, belong to different owners.
 fn boundaries(owned: &[Vec<NonNull<u8>>]) -> usize {
     let of = |(owner, objects): (usize, &Vec<NonNull<u8>>)| {
@@ -118,11 +127,7 @@ fn two_cpus_that_allocate_side_by_side_have_few_neighbours() {
             give(front, objects);
         }
     }
-    pretend_cpu(None);
-    let [a, b] = &fronts;
-    check_heap(&heap, [], &[a, b]);
-    drop(fronts);
-    check_released(&heap);
+    check_two(&heap, fronts);
 }
 
 /// What one CPU's slabs have free serves others before the heap grows far.
@@ -145,11 +150,7 @@ fn what_one_cpu_leaves_serves_another() {
     assert!(after <= before + before / 6, "{before} bytes of slabs became {after}");
     give(&mut fronts[1], made.into_iter().chain(kept.into_iter().map(|(_, object)| object)));
     give(&mut fronts[1], first);
-    pretend_cpu(None);
-    let [a, b] = &fronts;
-    check_heap(&heap, [], &[a, b]);
-    drop(fronts);
-    check_released(&heap);
+    check_two(&heap, fronts);
 }
 
 #[test]
