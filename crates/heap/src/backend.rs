@@ -89,6 +89,8 @@ struct State {
     peak_held_frames: usize,
     /// The fewest dirty frames there were since `halved_ms`: nobody has needed these.
     idle_frames: usize,
+    /// Of these, how many are yet to go back.
+    due_frames: usize,
     /// When the slabs were last looked through, and how many frames of them went then.
     scavenged_ms: u64,
     scavenged_frames: usize,
@@ -135,6 +137,7 @@ impl<S: System> Backend<S> {
                 regret_frames: 0,
                 peak_held_frames: 0,
                 idle_frames: 0,
+                due_frames: 0,
                 scavenged_ms: 0,
                 scavenged_frames: 0,
                 halved_ms: 0,
@@ -219,8 +222,7 @@ impl<S: System> Backend<S> {
         state.idle_frames = state.idle_frames.min(self.dirty_frames(state));
         if run.bare_frames > 0 {
             self.grown_frames.fetch_add(run.bare_frames, Ordering::Relaxed);
-            let keep = state.headroom_frames(self.held_frames(state));
-            self.decommit(state, keep);
+            self.grew(state, run.bare_frames);
         }
     }
 

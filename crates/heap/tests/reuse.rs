@@ -331,6 +331,40 @@ fn a_peak_goes_back_to_the_system() {
     check_released(&heap);
 }
 
+/// However much lies idle, no call takes long: each gives back a part of it, and all that is due goes in some tens.
+fn what_lies_idle_goes_part_by_part() {
+    const STEP_BYTES: usize = 16 << 20;
+    const LATER_BYTES: usize = 1_200_000;
+    let heap = new_heap(4 << 30);
+    let mut front = Front::new(&heap);
+    let objects: Vec<_> = (0..(1 << 30) / 40_000).map(|_| take(&mut front, 40_000)).collect();
+    let (kept, freed): (Vec<_>, Vec<_>) =
+        objects.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+    // What lies between the kept ones serves none that is longer.
+    give(&mut front, freed.into_iter().map(|(_, object)| object));
+    for seconds in 1..=6 {
+        strict(&heap).pass_ms(1000);
+        let before = heap.stats().dirty_bytes;
+        let mut most = 0;
+        for _ in 0..=80 {
+            let dirty = heap.stats().dirty_bytes;
+            let object = take(&mut front, LATER_BYTES);
+            most = most.max(dirty.saturating_sub(heap.stats().dirty_bytes));
+            let dirty = heap.stats().dirty_bytes;
+            give(&mut front, [object]);
+            most = most.max(dirty.saturating_sub(heap.stats().dirty_bytes));
+        }
+        // By what goes for want of room and what is due by time, and the object's own place.
+        let bound = 2 * STEP_BYTES.max(before / 16) + 2 * LATER_BYTES;
+        assert!(most <= bound, "second {seconds}: {most} bytes at once, of {before}");
+    }
+    let (dirty, live) = (heap.stats().dirty_bytes, kept.len() * 40_000);
+    assert!(dirty <= live / 4, "{dirty} bytes stay beside {live} that are live");
+    give(&mut front, kept.into_iter().map(|(_, object)| object));
+    drop(front);
+    check_released(&heap);
+}
+
 /// What a thread keeps of freed runs is bounded, goes by time, and goes with the thread.
 fn a_thread_keeps_few_runs_and_not_for_long() {
     let heap = new_heap(512 << 20);
@@ -574,7 +608,7 @@ fn a_swing_keeps_its_pages() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 17] = [
+    let tests: [(&str, fn()); 18] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -587,6 +621,7 @@ fn main() -> ExitCode {
         ("the_next_thread_has_the_lists_of_the_last", the_next_thread_has_the_lists_of_the_last),
         ("a_dead_threads_memory_is_used_again", a_dead_threads_memory_is_used_again),
         ("a_peak_goes_back_to_the_system", a_peak_goes_back_to_the_system),
+        ("what_lies_idle_goes_part_by_part", what_lies_idle_goes_part_by_part),
         ("a_thread_keeps_few_runs_and_not_for_long", a_thread_keeps_few_runs_and_not_for_long),
         ("what_a_thread_keeps_no_longer_another_may", what_a_thread_keeps_no_longer_another_may),
         ("a_run_makes_room_and_is_missed", a_run_makes_room_and_is_missed),

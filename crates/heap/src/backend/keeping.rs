@@ -8,7 +8,8 @@
 //! as is in use may stay (but not when a run from 32 MiB on is freed, of which few come again), and
 //! more by each frame that faults anew (*regret*), as long as no more is resident than an eighth above
 //! what was lately in use at once. That peak and regret halve
-//! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back.
+//! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back, part by part
+//! at the next calls.
 //! When clean frames must be taken although dirty ones are there (too small, or in the wrong
 //! place), whole units of those move to where they are needed (`region/units.rs`), and of what is left
 //! dirty frames go back by the same bound: a heap does not grow far by its holes.
@@ -41,6 +42,10 @@ const MIN_SLACK_BYTES: usize = 256 << 10;
 /// next, and that within [`SWING_MS`], twice as much may be idle, up to this.
 const MAX_SLACK_BYTES: usize = 16 << 20;
 const SWING_MS: u64 = 100;
+
+/// Of what is too much a call gives back this share, and at least so much: of runs of 40 KB that takes 0.2 ms.
+const STEPS: usize = 64;
+const MIN_STEP_BYTES: usize = 16 << 20;
 
 /// How much is given back at once at least, to keep the calls few.
 const DECOMMIT_STEP_BYTES: usize = 1 << 20;
@@ -115,14 +120,24 @@ impl<S: System> Backend<S> {
                 huge.age(&self.source);
             }
         }
+        if state.due_frames > 0 {
+            self.give_due(state);
+        }
         let is_huge = frames >= MIN_HUGE_BYTES / FRAME_BYTES;
-        self.give_back_beyond(state, if is_huge { 0 } else { self.held_frames(state) });
+        self.give_back_beyond(state, if is_huge { 0 } else { self.held_frames(state) }, frames);
+    }
+
+    /// What follows when `frames` frames that hold no memory were taken: what is dirty beyond the headroom goes
+    /// back, so that no more is resident than before.
+    pub(super) fn grew(&self, state: &mut State, frames: usize) {
+        let keep = state.headroom_frames(self.held_frames(state));
+        self.decommit_some(state, keep, frames);
     }
 
     /// Gives back what is dirty beyond the allowance of a program in the midst of its work, which is at
-    /// least `busy_frames`. Returns how many frames went.
+    /// least `busy_frames`, after it has freed `frames`: these, or a part of more. Returns how many frames went.
     #[inline(never)]
-    fn give_back_beyond(&self, state: &mut State, busy_frames: usize) -> usize {
+    fn give_back_beyond(&self, state: &mut State, busy_frames: usize, frames: usize) -> usize {
         // The usual case, before the clock is asked.
         let dirty = self.dirty_frames(state);
         if dirty <= state.least_allowance_frames(self.held_frames(state)) {
@@ -130,7 +145,7 @@ impl<S: System> Backend<S> {
         }
         let allowance = self.allowance(state, busy_frames);
         let is_over = dirty > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES;
-        if is_over { self.decommit(state, allowance) } else { 0 }
+        if is_over { self.decommit_some(state, allowance, frames) } else { 0 }
     }
 
     /// How many dirty frames may stay when memory was freed.
@@ -142,50 +157,78 @@ impl<S: System> Backend<S> {
             .max(state.headroom_frames(held).min(busy_frames + state.regret_frames))
     }
 
-    /// For each half-life that has passed, halves regret and peak, and gives back half of what lay
-    /// idle through it. Returns how many frames went.
-    pub(super) fn age(&self, state: &mut State) -> usize {
+    /// For each half-life that has passed, halves regret and peak; half of what lay idle through it is due to
+    /// go back.
+    #[inline(never)]
+    fn age(&self, state: &mut State) {
         let now = self.source.now_ms();
         let half_lives = now.saturating_sub(state.halved_ms) / HALF_LIFE_MS;
         if half_lives == 0 {
-            return 0;
+            return;
         }
-        let mut gone = 0;
+        let dirty = self.dirty_frames(state);
         if state.halved_ms > 0 {
             let halve = |frames| halved(frames, half_lives);
             state.regret_frames = halve(state.regret_frames);
             let held = self.held_frames(state);
             state.peak_held_frames = held + halve(state.peak_held_frames.saturating_sub(held));
-            let dirty = self.dirty_frames(state);
             let idle = state.idle_frames.min(dirty);
-            gone = self.decommit(state, dirty - idle + halve(idle));
+            state.due_frames = idle - halve(idle);
         }
-        state.idle_frames = self.dirty_frames(state);
+        state.idle_frames = dirty;
         state.halved_ms = now;
+    }
+
+    /// Gives back a part of what is due, unless the program has needed it meanwhile. Returns how many frames went.
+    #[inline(never)]
+    fn give_due(&self, state: &mut State) -> usize {
+        let dirty = self.dirty_frames(state);
+        let due = state.due_frames.min(state.idle_frames).min(dirty);
+        let gone = self.decommit_some(state, dirty - due, 0);
+        // Where none went the rest may stay: pieces of huge pages.
+        state.due_frames = if gone > 0 { due.saturating_sub(gone) } else { 0 };
         gone
     }
 
-    /// What a call would do that comes now, for a program that makes none. Returns how many bytes
+    /// What calls would do that come now, for a program that makes none. Returns how many bytes
     /// went back to the system.
     pub(crate) fn tend(&self) -> usize {
+        let mut gone = 0;
         let huge = self.huge.lock().age(&self.source);
         let mut state = self.state.lock();
-        let idle = self.age(&mut state);
+        self.age(&mut state);
+        while state.due_frames > 0 {
+            gone += self.give_due(&mut state);
+            // By steps here, too: other threads come between them.
+            drop(state);
+            state = self.state.lock();
+        }
         let busy_frames = self.held_frames(&state);
-        huge + (idle + self.give_back_beyond(&mut state, busy_frames)) * FRAME_BYTES
+        gone += self.give_back_beyond(&mut state, busy_frames, usize::MAX);
+        huge + gone * FRAME_BYTES
     }
 
+    /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went.
     pub(super) fn decommit(&self, state: &mut State, keep: usize) -> usize {
+        self.decommit_some(state, keep, usize::MAX)
+    }
+
+    /// Gives back a part of what is dirty beyond `keep` frames, by a call that has taken or given `frames`: of
+    /// gigabytes in short runs all would take tens of milliseconds, with the lock held. Returns how many frames went.
+    #[inline(never)]
+    fn decommit_some(&self, state: &mut State, keep: usize, frames: usize) -> usize {
         let mut over = self.dirty_frames(state).saturating_sub(keep);
-        if over == 0 {
-            return 0;
-        }
+        let mut left = (over / STEPS).max(MIN_STEP_BYTES / FRAME_BYTES).max(frames);
         let mut given_back = 0;
         for region in state.regions.iter_mut().rev().flatten() {
+            if over == 0 || left == 0 {
+                break;
+            }
             let keep_here = region.dirty_frames().saturating_sub(over);
-            let gone = region.decommit(keep_here, &self.source);
+            let gone = region.decommit(keep_here, left, &self.source);
             given_back += gone;
             over = over.saturating_sub(gone);
+            left = left.saturating_sub(gone);
         }
         given_back
     }

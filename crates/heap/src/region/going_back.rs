@@ -16,21 +16,23 @@ use crate::slab::{FarWords, Slab};
 impl Region {
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
     /// first, since the lowest are used next; but first of all whole huge pages, since one of
-    /// which a part has gone comes back page by page. Returns how many frames it gave back.
-    pub(crate) fn decommit(&mut self, keep: usize, source: &impl PageSource) -> usize {
+    /// which a part has gone comes back page by page. Of more than `most` frames only as many go. Returns how
+    /// many frames it gave back.
+    pub(crate) fn decommit(&mut self, keep: usize, most: usize, source: &impl PageSource) -> usize {
         self.uncache();
         let before = self.dirty.count();
         let spared = self.take_fresh(keep);
         let keep = keep - spared.map_or(0, |(_, frames)| frames);
+        let least = self.dirty.count().saturating_sub(most);
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         if !self.huge.is_hollow() && self.huge.start() < self.frontier && page_frames == 1 {
             // Among many short runs the search for a unit would take longer than what goes back.
             if self.dirty.longest().is_some_and(|(_, frames)| frames >= UNIT_FRAMES) {
-                self.decommit_units(UNIT_FRAMES, keep, source);
+                self.decommit_units(UNIT_FRAMES, keep.max(least), source);
             }
-            self.decommit_units(page_frames, keep + keep / 2, source);
+            self.decommit_units(page_frames, (keep + keep / 2).max(least), source);
         } else {
-            self.decommit_units(page_frames, keep, source);
+            self.decommit_units(page_frames, keep.max(least), source);
         }
         if let Some((first, frames)) = spared {
             self.dirty.give(first, frames);

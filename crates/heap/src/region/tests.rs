@@ -53,7 +53,7 @@ fn descriptors_go_with_what_they_describe() {
     for &slab in &slabs {
         region.give(start_of(slab), SLAB_FRAMES);
     }
-    assert_eq!(region.decommit(0, &Os), 64 * SLAB_FRAMES);
+    assert_eq!(region.decommit(0, usize::MAX, &Os), 64 * SLAB_FRAMES);
     assert!(slabs.iter().all(|slab| slab.class() == ClassId::NONE));
     let again = take_slabs(&mut region, &view, 64);
     assert!(again.iter().all(|slab| slab.class() == ClassId::for_bytes(100)));
@@ -72,7 +72,7 @@ fn far_words_go_with_what_they_describe() {
     let places: Vec<_> = slabs.iter().map(|&slab| start_of(slab)).collect();
     assert!(slabs.iter().all(|&slab| far_words(slab).iter().all(|&word| word == u64::MAX)));
     places.iter().for_each(|&start| region.give(start, SLAB_FRAMES));
-    assert_eq!(region.decommit(0, &Os), 64 * SLAB_FRAMES);
+    assert_eq!(region.decommit(0, usize::MAX, &Os), 64 * SLAB_FRAMES);
     let table = region.far_words.start.cast::<u64>();
     // SAFETY: as above.
     let words = unsafe { core::slice::from_raw_parts(table.as_ptr(), 64 * FAR_WORDS) };
@@ -88,7 +88,7 @@ fn descriptors_of_slabs_in_use_stay() {
             region.give(start_of(slab), SLAB_FRAMES);
         }
     }
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     for (i, &slab) in slabs.iter().enumerate() {
         if i % 7 == 3 {
             assert_eq!(slab.class(), ClassId::for_bytes(100), "slab {i}");
@@ -105,7 +105,7 @@ fn descriptors_go_bit_by_bit_too() {
         region.give(start_of(slab), SLAB_FRAMES);
     }
     for keep in (0..64).rev() {
-        assert_eq!(region.decommit(keep * SLAB_FRAMES, &Os), SLAB_FRAMES);
+        assert_eq!(region.decommit(keep * SLAB_FRAMES, usize::MAX, &Os), SLAB_FRAMES);
     }
     assert!(slabs.iter().all(|slab| slab.class() == ClassId::NONE));
 }
@@ -213,7 +213,7 @@ fn a_region_that_has_shrunk_opens_no_block_beside_pieces() {
     for &slab in &slabs[64..] {
         region.give(start_of(slab), SLAB_FRAMES);
     }
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     give_pieces(&mut region, &slabs[..4]);
     assert_eq!(dirty_beside(&mut region, &view, 32), 0);
 }
@@ -523,7 +523,7 @@ fn a_run_that_grew_into_a_lost_place_leaves_what_lay_before() {
         .map(|(units, byte)| take_units(&mut region, &view, units, byte));
     assert_eq!(region.frame_of(gone.start), region.frame_of(long.start) + 5 * UNIT_FRAMES);
     region.give(gone.start, UNIT_FRAMES);
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     region.give(front.start, UNIT_FRAMES);
     region.give(elsewhere.start, UNIT_FRAMES);
     let clean_frames = region.clean.free_frames();
@@ -559,7 +559,7 @@ fn units_from_which_all_has_moved_are_no_holes() {
     take_units(&mut region, &view, 4, 9);
     assert_eq!(committed_frames(&region) - region.empty_unit_frames(1), 8 * UNIT_FRAMES);
     region.give(runs[1].start, UNIT_FRAMES - 1);
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     let used_frames = committed_frames(&region) - region.empty_unit_frames(1);
     assert_eq!(used_frames, 8 * UNIT_FRAMES, "one frame of a unit is in use");
 }
@@ -570,7 +570,7 @@ fn use_runs(region: &mut Region, view: &RegionView, frames: usize, filled: usize
     let wanted = Wanted::Run { frames, align: 1, fills: true };
     let mut seen = Vec::new();
     for _ in 0..8 {
-        region.decommit(0, &Os);
+        region.decommit(0, usize::MAX, &Os);
         let runs: Vec<Run> = (0..4).map(|_| region.taken(wanted, view)).collect();
         for &run in &runs {
             fill(run, filled);
@@ -701,7 +701,7 @@ fn slabs_of_objects_of_pages_are_looked_at() {
         for _ in 0..16 {
             let slab = take(&mut region);
             region.give_slab(slab.start, 0, &Os);
-            region.decommit(0, &Os);
+            region.decommit(0, usize::MAX, &Os);
         }
         for _ in 0..8 {
             take(&mut region);
@@ -760,7 +760,7 @@ fn a_long_run_that_stays_untouched_goes_back() {
     let wanted = Wanted::Run { frames, align: 1, fills: true };
     // How much of each is filled, and whether it stays.
     for (eighths, stays) in [(4, true), (0, true), (3, false), (3, true), (8, true), (1, false)] {
-        region.decommit(0, &Os);
+        region.decommit(0, usize::MAX, &Os);
         let others = [0, 1].map(|_| region.taken(wanted, &view));
         let run = region.taken(wanted, &view);
         assert!(region.huge.start() < HUGE_PAGES_FROM_BYTES, "there are many");

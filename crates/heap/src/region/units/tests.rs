@@ -44,7 +44,7 @@ fn a_run_grows_by_dirty_and_clean_frames() {
     for run in [runs[1], runs[3]] {
         region.give(run.start, run.frames);
     }
-    region.decommit(UNIT_FRAMES, &Os);
+    region.decommit(UNIT_FRAMES, usize::MAX, &Os);
     region.give(runs[2].start, UNIT_FRAMES);
     let dirty = region.dirty_frames();
     assert_eq!(dirty, 2 * UNIT_FRAMES, "of four units behind the first run");
@@ -65,7 +65,7 @@ fn a_run_that_cannot_grow_takes_nothing() {
     assert_eq!(region.frame_of(runs[3].start), first + 6 * UNIT_FRAMES, "in a row");
     // Clean frames behind it, dirty ones behind these, and then some in use.
     region.give(runs[1].start, UNIT_FRAMES);
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     region.give(runs[2].start, UNIT_FRAMES);
     let (before, room) = (4 * UNIT_FRAMES, 6 * UNIT_FRAMES);
     assert!(region.extend(runs[0].start, before, room + 1, &Os, &view).is_none(), "in use");
@@ -105,7 +105,7 @@ fn runs_begin_in_what_is_left_of_units_that_have_gone() {
     let moves = take(&mut region, &view, UNIT_FRAMES);
     take(&mut region, &view, UNIT_FRAMES);
     region.give(gone.start, gone.frames);
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     let first = region.frame_of(gone.start);
     let frames = UNIT_FRAMES + 100;
     let bare = [2, 1, 1].map(|units| {
@@ -127,7 +127,7 @@ fn short_runs_share_a_unit_that_has_gone() {
     let below = take(&mut region, &view, 4 * UNIT_FRAMES);
     take(&mut region, &view, UNIT_FRAMES);
     region.give(below.start, below.frames);
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     assert!(region.is_huge_from(FrameId(region.touched)));
     let mut next = region.frame_of(below.start);
     assert!(!region.is_huge_from(FrameId(next)));
@@ -152,7 +152,7 @@ fn a_unit_that_went_in_parts_goes_as_a_whole_before_it_comes_again() {
         for half in 0..2 * units {
             // SAFETY: within the run.
             region.give(unsafe { run.start.add(half * HUGE_PAGE_BYTES / 2) }, UNIT_FRAMES / 2);
-            region.decommit(0, &source);
+            region.decommit(0, usize::MAX, &source);
         }
         let before = source.counts().decommitted_bytes_total;
         let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };
@@ -175,7 +175,7 @@ fn units_that_were_asked_for_are_so_no_longer_once_they_have_gone() {
     };
     assert!(is_asked());
     region.give(run.start, run.frames);
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     assert!(!is_asked());
 }
 
@@ -195,10 +195,10 @@ fn what_is_left_of_the_last_unit_is_the_last_to_go() {
     let end = region.frame_of(run.start) + run.frames;
     let left = region.touched - end;
     assert_eq!(region.dirty_frames(), 50 * 20 + left);
-    assert!(region.decommit(left, &Os) > 500);
+    assert!(region.decommit(left, usize::MAX, &Os) > 500);
     assert_eq!(region.dirty.run_around(FrameId(end)), Some((FrameId(end), left)));
     let next = take(&mut region, &view, 30);
     assert_eq!(region.frame_of(next.start), end, "no unit of its own");
-    region.decommit(0, &Os);
+    region.decommit(0, usize::MAX, &Os);
     assert_eq!(region.dirty_frames(), 0, "in the end it goes, too");
 }
