@@ -153,6 +153,31 @@ fn what_one_cpu_leaves_serves_another() {
     check_two(&heap, fronts);
 }
 
+/// However little it is, where no memory is left.
+#[test]
+fn the_last_that_one_cpu_has_left_serves_another() {
+    const BYTES: usize = 64;
+    const COUNT: usize = 40_000;
+    let heap = new_heap(64 << 20);
+    let mut fronts: [_; 2] = std::array::from_fn(|_| Front::new(&heap));
+    let first = fronts.each_mut().map(|front| take(front, BYTES));
+    pretend_cpu(Some(0));
+    let made: Vec<_> = (0..COUNT).map(|_| take(&mut fronts[0], BYTES)).collect();
+    let (freed, kept): (Vec<_>, Vec<_>) =
+        made.into_iter().enumerate().partition(|(number, _)| number % 200 == 0);
+    give(&mut fronts[0], freed.iter().map(|&(_, object)| object));
+    // Into their slabs, of which each has a hundredth free.
+    fronts[0].trim();
+    strict(&heap).bound(strict(&heap).committed_bytes());
+    pretend_cpu(Some(1));
+    let others: Vec<_> = std::iter::from_fn(|| NonNull::new(fronts[1].malloc(64 << 10))).collect();
+    let again: Vec<_> = freed.iter().map(|_| take(&mut fronts[1], BYTES)).collect();
+    strict(&heap).bound(usize::MAX);
+    give(&mut fronts[1], again.into_iter().chain(kept.into_iter().map(|(_, object)| object)));
+    give(&mut fronts[1], others.into_iter().chain(first));
+    check_two(&heap, fronts);
+}
+
 #[test]
 fn nor_for_who_has_the_lists_of_a_thread_that_has_ended() {
     for bytes in SIZES {
