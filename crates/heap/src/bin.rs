@@ -31,6 +31,9 @@ const PREFETCHED: usize = 16;
 /// must have come from memory before the next is known.
 pub(crate) const GIVEN_AT_ONCE: usize = 4;
 
+/// How much goes by a look before the bin's lock is free for others: a millisecond's worth.
+const LOOK_STEP_BYTES: usize = 8 << 20;
+
 /// Up to so many slabs are of one home: to keep several in use would cost a small heap too much.
 const UNDIVIDED_SLABS: u32 = 4;
 
@@ -355,13 +358,24 @@ impl Bin {
     }
 
     /// Calls `decommit` for the idle frames of the emptier half of the groups, and of what is given
-    /// up; those of the fuller half will be used first.
-    pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
+    /// up; those of the fuller half will be used first. Of [`LOOK_STEP_BYTES`] at most, but for a slab's: whether that was
+    /// enough for all.
+    pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) -> bool {
+        let (mut gone_bytes, mut is_done) = (0, true);
         self.lists.for_each_from(LEAST_LEFT, |group, slab| {
-            if group >= GROUPS / 2 || slab.leaves() {
-                slab.scavenge(decommit);
+            if group < GROUPS / 2 && !slab.leaves() {
+                return;
+            }
+            if gone_bytes < LOOK_STEP_BYTES {
+                slab.scavenge(&mut |start, bytes| {
+                    gone_bytes += bytes;
+                    decommit(start, bytes);
+                });
+            } else {
+                is_done = false;
             }
         });
+        is_done
     }
 
     /// Gives up the slabs of the emptier groups; one that must be taken from after all stays.

@@ -329,14 +329,15 @@ impl State {
     }
 
     /// How many frames may always be dirty, besides those that threads keep.
-    pub(super) fn least_allowance_frames(&self, held_frames: usize) -> usize {
+    fn least_allowance_frames(&self, held_frames: usize) -> usize {
         let most = (held_frames / 8).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES);
         most.saturating_sub(self.lent_frames)
     }
 
     /// How many frames may be dirty for no more to be resident than an eighth above the most that
     /// was lately in use at once; as much again where most of what is dirty was never touched.
-    pub(super) fn headroom_frames(&self, held_frames: usize) -> usize {
+    #[inline(never)]
+    fn headroom_frames(&self, held_frames: usize) -> usize {
         let peak = self.peak_held_frames.max(held_frames);
         let least = MIN_HEADROOM_BYTES / FRAME_BYTES;
         let headroom = if self.is_sparse() { peak } else { peak / 8 };

@@ -6,6 +6,7 @@ use hectare_base::align::align_up;
 use hectare_pages::System;
 
 use super::Heap;
+use super::relief::LOOK_BYTES;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, Wanted};
@@ -66,7 +67,7 @@ impl<S: System> Heap<S> {
             self.empty_stocks(frames, align);
         }
         if self.backend.should_scavenge() {
-            self.scavenge();
+            self.scavenge(LOOK_BYTES);
         }
         let wanted = Wanted::Run { frames, align, fills: !zeroed };
         let run = || self.backend.get_run(wanted, ClassId::RUN);

@@ -23,6 +23,10 @@ const MIN_IDLE_BYTES: usize = 1 << 20;
 /// Hardly anything is left in the slabs where so many times what is live lies idle.
 const LITTLE_SHARE: usize = 16;
 
+/// How much goes at most by a look that a call makes: so it takes some milliseconds, however large the heap. The next follows as
+/// after any emptying.
+pub(super) const LOOK_BYTES: usize = 32 << 20;
+
 /// The clock is asked at each so manieth call that has neither taken from slabs nor given to them.
 const IDLE_RELIEFS: u8 = 16;
 
@@ -76,7 +80,7 @@ impl<S: System> Heap<S> {
             }
         }
         if let Some(_looker) = looker {
-            self.look_for_holes(is_due);
+            self.look_for_holes(is_due, LOOK_BYTES);
         } else {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.empty_quiet_classes(seat, fill) };
@@ -124,15 +128,15 @@ impl<S: System> Heap<S> {
     }
 
     /// Empties lists and pools and gives idle frames back; where a look `is_due`, for so much has
-    /// been idle, gives up the emptier slabs. Returns how many bytes went.
-    fn look_for_holes(&self, is_due: bool) -> usize {
+    /// been idle, gives up the emptier slabs. Returns how many bytes went, hardly more than `most_bytes`.
+    fn look_for_holes(&self, is_due: bool, most_bytes: usize) -> usize {
         self.release_idle();
         self.pace.settle();
         if is_due {
             self.pace.note_look(self.source().now_ms(), self.fill().idle_bytes);
             self.evacuate();
         }
-        self.scavenge()
+        self.scavenge(most_bytes)
     }
 
     /// Gives up the emptier slabs: so that they become empty, what is freed in them goes there at
@@ -194,9 +198,10 @@ impl<S: System> Heap<S> {
 
     /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
     /// has become free in slabs that a few objects, used or cached, keep from being empty.
-    /// Passes by the bins whose lock is held. Returns how many bytes went.
+    /// Passes by the bins whose lock is held. Ends once `most_bytes` have gone, and the rest follows as if it had become
+    /// idle now. Returns how many bytes went.
     #[cold]
-    pub(super) fn scavenge(&self) -> usize {
+    pub(super) fn scavenge(&self, most_bytes: usize) -> usize {
         let fill = self.fill();
         let freed_bytes = self.extremes.freed_bytes(fill);
         self.extremes.reset(fill);
@@ -207,14 +212,21 @@ impl<S: System> Heap<S> {
         }
         let mut gone = 0;
         for bin in &self.bins {
-            let Some(mut bin) = bin.try_lock() else { continue };
-            let mut idle = IdleFrames::new(self);
-            bin.scavenge(&mut |start, bytes| idle.add(start, bytes));
-            gone += idle.finish();
+            while gone < most_bytes
+                && let Some(mut bin) = bin.try_lock()
+            {
+                let mut idle = IdleFrames::new(self);
+                let is_done = bin.scavenge(&mut |start, bytes| idle.add(start, bytes));
+                gone += idle.finish();
+                if is_done {
+                    break;
+                }
+            }
         }
         let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
         self.backend.note_scavenge(fill.live_bytes, gone, found_much);
-        self.extremes.note_idle(fill.idle_bytes.saturating_sub(gone));
+        let idle_bytes = fill.idle_bytes.saturating_sub(gone);
+        self.extremes.note_idle(if gone < most_bytes { idle_bytes } else { 0 });
         self.draining.store(found_much, Relaxed);
         gone
     }
@@ -252,7 +264,7 @@ impl<S: System> Heap<S> {
     /// memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         self.release_pools();
-        self.release_kept() + self.scavenge() + self.backend.trim(keep_bytes)
+        self.release_kept() + self.scavenge(usize::MAX) + self.backend.trim(keep_bytes)
     }
 
     /// What a call would give back that comes now, for a program that makes none: for a thread that
@@ -263,7 +275,7 @@ impl<S: System> Heap<S> {
         self.note_idle(fill);
         let is_due = self.is_look_due(fill);
         let looks = looker.is_some() && (is_due || self.extremes.freed_bytes(fill) > 0);
-        let slabs = if looks { self.look_for_holes(is_due) } else { 0 };
+        let slabs = if looks { self.look_for_holes(is_due, usize::MAX) } else { 0 };
         drop(looker);
         slabs + self.backend.tend()
     }

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use hectare_pages::System;
 
 use super::Heap;
+use super::relief::LOOK_BYTES;
 use crate::bin::SlabSource;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::object::FreeObject;
@@ -22,7 +23,7 @@ impl<S: System> Heap<S> {
     /// called without the lock of the class's bin.
     pub(super) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
         if self.backend.should_scavenge() {
-            self.scavenge();
+            self.scavenge(LOOK_BYTES);
         }
         self.has_grown.store(true, Relaxed);
         self.backend.get_slab(class, siblings)
