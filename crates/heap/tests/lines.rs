@@ -130,6 +130,21 @@ fn two_cpus_that_allocate_side_by_side_have_few_neighbours() {
     check_two(&heap, fronts);
 }
 
+/// Takes `count` objects of `bytes`: each of so many, `apart`, and the others.
+fn make(
+    front: &mut Front<'_, Source>,
+    count: usize,
+    bytes: usize,
+    apart: usize,
+) -> [Vec<NonNull<u8>>; 2] {
+    let made: Vec<_> = (0..count).map(|_| take(front, bytes)).collect();
+    let of = |is_apart| {
+        let chosen = made.iter().enumerate().filter(move |(i, _)| (i % apart == 0) == is_apart);
+        chosen.map(|(_, &object)| object).collect()
+    };
+    [of(true), of(false)]
+}
+
 /// What one CPU's slabs have free serves others before the heap grows far.
 #[test]
 fn what_one_cpu_leaves_serves_another() {
@@ -139,16 +154,14 @@ fn what_one_cpu_leaves_serves_another() {
     let mut fronts: [_; 2] = std::array::from_fn(|_| Front::new(&heap));
     let first = fronts.each_mut().map(|front| take(front, BYTES));
     pretend_cpu(Some(0));
-    let made: Vec<_> = (0..COUNT).map(|_| take(&mut fronts[0], BYTES)).collect();
-    let (freed, kept): (Vec<_>, Vec<_>) =
-        made.into_iter().enumerate().partition(|(number, _)| number % 2 == 0);
-    give(&mut fronts[0], freed.into_iter().map(|(_, object)| object));
+    let [freed, kept] = make(&mut fronts[0], COUNT, BYTES, 2);
+    give(&mut fronts[0], freed);
     let before = heap.stats().slab_bytes;
     pretend_cpu(Some(1));
     let made: Vec<_> = (0..COUNT / 2).map(|_| take(&mut fronts[1], BYTES)).collect();
     let after = heap.stats().slab_bytes;
     assert!(after <= before + before / 6, "{before} bytes of slabs became {after}");
-    give(&mut fronts[1], made.into_iter().chain(kept.into_iter().map(|(_, object)| object)));
+    give(&mut fronts[1], made.into_iter().chain(kept));
     give(&mut fronts[1], first);
     check_two(&heap, fronts);
 }
@@ -162,10 +175,8 @@ fn the_last_that_one_cpu_has_left_serves_another() {
     let mut fronts: [_; 2] = std::array::from_fn(|_| Front::new(&heap));
     let first = fronts.each_mut().map(|front| take(front, BYTES));
     pretend_cpu(Some(0));
-    let made: Vec<_> = (0..COUNT).map(|_| take(&mut fronts[0], BYTES)).collect();
-    let (freed, kept): (Vec<_>, Vec<_>) =
-        made.into_iter().enumerate().partition(|(number, _)| number % 200 == 0);
-    give(&mut fronts[0], freed.iter().map(|&(_, object)| object));
+    let [freed, kept] = make(&mut fronts[0], COUNT, BYTES, 200);
+    give(&mut fronts[0], freed.iter().copied());
     // Into their slabs, of which each has a hundredth free.
     fronts[0].trim();
     strict(&heap).bound(strict(&heap).committed_bytes());
@@ -173,7 +184,7 @@ fn the_last_that_one_cpu_has_left_serves_another() {
     let others: Vec<_> = std::iter::from_fn(|| NonNull::new(fronts[1].malloc(64 << 10))).collect();
     let again: Vec<_> = freed.iter().map(|_| take(&mut fronts[1], BYTES)).collect();
     strict(&heap).bound(usize::MAX);
-    give(&mut fronts[1], again.into_iter().chain(kept.into_iter().map(|(_, object)| object)));
+    give(&mut fronts[1], again.into_iter().chain(kept));
     give(&mut fronts[1], others.into_iter().chain(first));
     check_two(&heap, fronts);
 }
