@@ -11,8 +11,8 @@
 //! Where there is no room, runs of other lengths go first, some at a time, since each is a part of
 //! one lock.
 //!
-//! At each [`CLOCK_CALLS`]th free the slow path is taken, which asks the clock, for the backend too: of
-//! what nobody has needed for a half-life, half goes back, and the limit goes down by as much.
+//! At each [`CLOCK_CALLS`]th free (at each, as long as the backend has much to give back) the slow path is taken, which
+//! asks the clock, for the backend too: of what nobody has needed for a half-life, half goes back, and the limit goes down by as much.
 //!
 //! A run that is kept is [`ClassId::KEPT`](crate::class::ClassId::KEPT) in the page map, so that a
 //! second free of it is seen, whatever has been written into it: nothing here is kept in the runs
@@ -213,7 +213,10 @@ impl<S: System> Heap<S> {
         let idle = self.backend.put_kept(|out| runs.shrink(keep, out));
         runs.limit_frames -= idle;
         self.backend.take_back(idle);
-        self.backend.tend();
+        // What else is too much goes part by part: the next free comes here again.
+        if self.backend.tend() > 0 {
+            runs.calls_left = 1;
+        }
     }
 
     /// Lets the thread keep more, where it asks for a run of `frames` after it gave as much back.

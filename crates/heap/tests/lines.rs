@@ -130,19 +130,23 @@ fn two_cpus_that_allocate_side_by_side_have_few_neighbours() {
     check_two(&heap, fronts);
 }
 
-/// Takes `count` objects of `bytes`: each of so many, `apart`, and the others.
-fn make(
-    front: &mut Front<'_, Source>,
+/// Two fronts, an object of each, and `count` objects that the first made on CPU 0: each of so many, `apart`, and the
+/// others.
+#[allow(clippy::type_complexity, reason = "told by the names where it is called")]
+fn two_of_which_one_made(
+    heap: &Heap<Source>,
     count: usize,
     bytes: usize,
     apart: usize,
-) -> [Vec<NonNull<u8>>; 2] {
-    let made: Vec<_> = (0..count).map(|_| take(front, bytes)).collect();
-    let of = |is_apart| {
-        let chosen = made.iter().enumerate().filter(move |(i, _)| (i % apart == 0) == is_apart);
-        chosen.map(|(_, &object)| object).collect()
-    };
-    [of(true), of(false)]
+) -> ([Front<'_, Source>; 2], [NonNull<u8>; 2], [Vec<NonNull<u8>>; 2]) {
+    let mut fronts: [_; 2] = std::array::from_fn(|_| Front::new(heap));
+    let first = fronts.each_mut().map(|front| take(front, bytes));
+    pretend_cpu(Some(0));
+    let mut made = [const { Vec::new() }; 2];
+    for i in 0..count {
+        made[usize::from(i % apart != 0)].push(take(&mut fronts[0], bytes));
+    }
+    (fronts, first, made)
 }
 
 /// What one CPU's slabs have free serves others before the heap grows far.
@@ -151,10 +155,7 @@ fn what_one_cpu_leaves_serves_another() {
     const BYTES: usize = 64;
     const COUNT: usize = 40_000;
     let heap = new_heap(64 << 20);
-    let mut fronts: [_; 2] = std::array::from_fn(|_| Front::new(&heap));
-    let first = fronts.each_mut().map(|front| take(front, BYTES));
-    pretend_cpu(Some(0));
-    let [freed, kept] = make(&mut fronts[0], COUNT, BYTES, 2);
+    let (mut fronts, first, [freed, kept]) = two_of_which_one_made(&heap, COUNT, BYTES, 2);
     give(&mut fronts[0], freed);
     let before = heap.stats().slab_bytes;
     pretend_cpu(Some(1));
@@ -172,10 +173,7 @@ fn the_last_that_one_cpu_has_left_serves_another() {
     const BYTES: usize = 64;
     const COUNT: usize = 40_000;
     let heap = new_heap(64 << 20);
-    let mut fronts: [_; 2] = std::array::from_fn(|_| Front::new(&heap));
-    let first = fronts.each_mut().map(|front| take(front, BYTES));
-    pretend_cpu(Some(0));
-    let [freed, kept] = make(&mut fronts[0], COUNT, BYTES, 200);
+    let (mut fronts, first, [freed, kept]) = two_of_which_one_made(&heap, COUNT, BYTES, 200);
     give(&mut fronts[0], freed.iter().copied());
     // Into their slabs, of which each has a hundredth free.
     fronts[0].trim();

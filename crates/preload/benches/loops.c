@@ -9,6 +9,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops first 4456448 100000 1000000
      LD_PRELOAD=target/release/libhectare.so ./loops holes 40000 50000 5000
      LD_PRELOAD=target/release/libhectare.so ./loops stall 40000 100000
+     LD_PRELOAD=target/release/libhectare.so ./loops pause 8000000 400000
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
      LD_PRELOAD=target/release/libhectare.so ./loops second 16 40000
@@ -29,6 +30,8 @@
                          resident
    stall BYTES COUNT     COUNT blocks of BYTES, all written; each second is freed; then 400 larger ones a second, for five seconds in
                          which what lies idle goes back: the longest call, by this thread's processor time
+   pause COUNT KEPT      COUNT objects of 32 to 231 bytes, freed in random order but for KEPT; then 2,000 small ones taken and freed
+                         each 20 ms, 100 times, in which holes are looked for: the longest call of each, as above
    buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
                          are written
    threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
@@ -335,6 +338,11 @@ static double used_ns(void) {
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
+static double longer(double longest_ns, double start_ns) {
+    double ns = used_ns() - start_ns;
+    return ns > longest_ns ? ns : longest_ns;
+}
+
 static void stall(size_t bytes, size_t count) {
     char **blocks = malloc(count * sizeof *blocks);
     for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(bytes), 1, bytes);
@@ -344,10 +352,43 @@ static void stall(size_t bytes, size_t count) {
         if (i % 400 == 0) nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
         double start = used_ns();
         free(malloc(1200000));
-        double ns = used_ns() - start;
-        if (ns > longest_ns) longest_ns = ns;
+        longest_ns = longer(longest_ns, start);
     }
     printf("longest call: %.2f ms\n", longest_ns / 1e6);
+}
+
+static void pause_of(size_t count, size_t kept) {
+    enum { LATER = 2000 };
+    char **objects = malloc((count + LATER) * sizeof *objects);
+    for (size_t i = 0; i < count; i++) {
+        size_t bytes = 32 + draw() % 200;
+        memset(objects[i] = malloc(bytes), 1, bytes);
+    }
+    for (size_t i = count - 1; i > 0; i--) {
+        size_t other = draw() % (i + 1);
+        char *object = objects[i];
+        objects[i] = objects[other], objects[other] = object;
+    }
+    double frees_ns = 0, later_ns = 0;
+    for (size_t i = kept; i < count; i++) {
+        double start = used_ns();
+        free(objects[i]);
+        frees_ns = longer(frees_ns, start);
+    }
+    for (int turn = 0; turn < 100; turn++) {
+        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+        for (size_t i = 0; i < LATER; i++) {
+            double start = used_ns();
+            *(objects[kept + i] = malloc(32 + 7 * i % 200)) = 1;
+            later_ns = longer(later_ns, start);
+        }
+        for (size_t i = 0; i < LATER; i++) {
+            double start = used_ns();
+            free(objects[kept + i]);
+            later_ns = longer(later_ns, start);
+        }
+    }
+    printf("longest free: %.2f ms, longest later call: %.2f ms\n", frees_ns / 1e6, later_ns / 1e6);
 }
 
 enum { SWINGS = 300 };
@@ -422,6 +463,7 @@ int main(int argc, char **argv) {
     else if (argc == 5 && strcmp(argv[1], "holes") == 0 && number[0] > 0 && number[1] > 0 && number[0] * number[2] >= number[1])
         holes(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "stall") == 0 && number[0] > 0 && number[1] > 0) stall(number[0], number[1]);
+    else if (argc == 4 && strcmp(argv[1], "pause") == 0 && number[0] > number[1]) pause_of(number[0], number[1]);
     else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
     else if (argc == 4 && strcmp(argv[1], "second") == 0 && number[0] > 0 && number[1] > 0) second(number[0], number[1]);
@@ -429,6 +471,6 @@ int main(int argc, char **argv) {
         scratch(number[0], number[1], number[2]);
     else if (argc == 5 && strcmp(argv[1], "beside") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] > 0)
         beside(number[0], number[1], number[2]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT\n"), 2;
     return 0;
 }

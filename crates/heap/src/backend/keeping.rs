@@ -44,7 +44,7 @@ const MAX_SLACK_BYTES: usize = 16 << 20;
 const SWING_MS: u64 = 100;
 
 /// Of what is too much a call gives back this share, and at least so much: of runs of 40 KB that takes 0.2 ms.
-const STEPS: usize = 64;
+const STEP_SHARE: usize = 64;
 const MIN_STEP_BYTES: usize = 16 << 20;
 
 /// How much is given back at once at least, to keep the calls few.
@@ -190,22 +190,15 @@ impl<S: System> Backend<S> {
         gone
     }
 
-    /// What calls would do that come now, for a program that makes none. Returns how many bytes
-    /// went back to the system.
+    /// Gives back a part of what the passing of time makes too much. Returns how many bytes went: none, once all
+    /// has.
     pub(crate) fn tend(&self) -> usize {
-        let mut gone = 0;
         let huge = self.huge.lock().age(&self.source);
         let mut state = self.state.lock();
         self.age(&mut state);
-        while state.due_frames > 0 {
-            gone += self.give_due(&mut state);
-            // By steps here, too: other threads come between them.
-            drop(state);
-            state = self.state.lock();
-        }
+        let due = if state.due_frames > 0 { self.give_due(&mut state) } else { 0 };
         let busy_frames = self.held_frames(&state);
-        gone += self.give_back_beyond(&mut state, busy_frames, usize::MAX);
-        huge + gone * FRAME_BYTES
+        huge + (due + self.give_back_beyond(&mut state, busy_frames, 0)) * FRAME_BYTES
     }
 
     /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went.
@@ -218,7 +211,7 @@ impl<S: System> Backend<S> {
     #[inline(never)]
     fn decommit_some(&self, state: &mut State, keep: usize, frames: usize) -> usize {
         let mut over = self.dirty_frames(state).saturating_sub(keep);
-        let mut left = (over / STEPS).max(MIN_STEP_BYTES / FRAME_BYTES).max(frames);
+        let mut left = (over / STEP_SHARE).max(MIN_STEP_BYTES / FRAME_BYTES).max(frames);
         let mut given_back = 0;
         for region in state.regions.iter_mut().rev().flatten() {
             if over == 0 || left == 0 {

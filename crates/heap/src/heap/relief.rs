@@ -277,7 +277,9 @@ impl<S: System> Heap<S> {
         let looks = looker.is_some() && (is_due || self.extremes.freed_bytes(fill) > 0);
         let slabs = if looks { self.look_for_holes(is_due, usize::MAX) } else { 0 };
         drop(looker);
-        slabs + self.backend.tend()
+        // Part by part: other threads come between.
+        let parts = core::iter::from_fn(|| Some(self.backend.tend()).filter(|&bytes| bytes > 0));
+        slabs + parts.sum::<usize>()
     }
 }
 
