@@ -275,11 +275,16 @@ impl<S: System> Heap<S> {
         self.note_idle(fill);
         let is_due = self.is_look_due(fill);
         let looks = looker.is_some() && (is_due || self.extremes.freed_bytes(fill) > 0);
-        let slabs = if looks { self.look_for_holes(is_due, usize::MAX) } else { 0 };
+        let mut gone = if looks { self.look_for_holes(is_due, usize::MAX) } else { 0 };
         drop(looker);
         // Part by part: other threads come between.
-        let parts = core::iter::from_fn(|| Some(self.backend.tend()).filter(|&bytes| bytes > 0));
-        slabs + parts.sum::<usize>()
+        loop {
+            let bytes = self.backend.tend();
+            gone += bytes;
+            if bytes == 0 {
+                return gone;
+            }
+        }
     }
 }
 
