@@ -8,11 +8,11 @@ use hectare_pages::{Os, PageSource, System};
 use super::inside::Inside;
 use super::{Kind, Special};
 use crate::cache::Cache;
-use crate::class::{MAX_SMALL_BYTES, MIN_ALIGN};
+use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::object::move_to;
 use crate::process::Process;
 use crate::profile::MAX_FRAMES;
-use crate::sample::{Due, Rates, counted};
+use crate::sample::{Due, Rates};
 use crate::seat::Seat;
 
 /// A call of a watched front. The thread is inside as long as it lives.
@@ -122,6 +122,11 @@ impl Watched {
         {
             return object.as_ptr();
         }
+        self.plain(bytes, kind)
+    }
+
+    /// An object as any; null when memory is out.
+    fn plain(&self, bytes: usize, kind: Kind) -> *mut u8 {
         let heap = &self.process.heap;
         match kind {
             // SAFETY: the thread's own seat.
@@ -145,7 +150,10 @@ impl Watched {
         if guarded.is_none() && !due.profile {
             return None;
         }
-        let object = guarded.or_else(|| self.apart(bytes, align, matches!(kind, Kind::Zeroed)))?;
+        let object = guarded.or_else(|| match ClassId::for_aligned(bytes, align) {
+            Some(class) => self.apart(class.object_bytes(), align, matches!(kind, Kind::Zeroed)),
+            None => NonNull::new(self.plain(bytes, kind)),
+        })?;
         if due.profile {
             process.profile.record(object.addr().get(), bytes, frames, &Os);
         }
@@ -154,11 +162,6 @@ impl Watched {
 
     /// An object on pages of its own; of zeros if it is to be `zeroed`.
     fn apart(&self, bytes: usize, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
-        // As long as its like that nobody draws: so both stay in place by the same reallocs.
-        let bytes = match counted(bytes) {
-            (class, _) if class.is_small() => class.object_bytes(),
-            _ => bytes,
-        };
         // SAFETY: no seat is anybody's.
         let (object, is_zero) =
             unsafe { self.process.heap.get_large(Seat::None, bytes, align, zeroed) };
