@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!   record ─▶ samples: address ─▶ bytes, stack
-//!                                        └─▶ stacks: frames, what is live of it, what ever was
-//!                                               └─ a copy at one moment ─▶ snapshot ─▶ pprof's file
+//!              │                         └─▶ stacks: frames, what is live of it, what ever was
+//!              ▼                                └─ a copy at one moment ─▶ snapshot ─▶ pprof's file
+//!            packs: pages that the small ones share
 //! ```
 //! Invariants
 //! 1. Each sample's stack is one of the stacks; the live tally of a stack is the sum of what its
@@ -15,27 +16,73 @@
 //!
 //! When a table cannot grow, the sample is not taken, and is counted as lost.
 
-mod samples;
+mod packs;
 mod snapshot;
 mod stacks;
+mod table;
 #[cfg(test)]
 mod tests;
+
+use core::ptr::NonNull;
 
 use hectare_base::sync::Lock;
 use hectare_pages::{PageSource, System};
 
+use crate::class::ClassId;
 use crate::sample::{counted, weight};
-pub(crate) use samples::Sample;
-use samples::Samples;
-use stacks::{Stacks, Which};
+pub(crate) use packs::MAX_PACKED_BYTES;
+use packs::Packs;
+use stacks::{StackPlace, Stacks, Which};
+use table::{Entry, Table};
 
 pub use snapshot::{Snapshot, call_of};
 pub use stacks::{MAX_FRAMES, Stack, Tally};
 
+/// A live sampled object.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    address: usize,
+    bytes: usize,
+    stack: StackPlace,
+}
+
+impl Sample {
+    /// The class that its size is of.
+    pub(crate) fn class(&self) -> ClassId {
+        counted(self.bytes).0
+    }
+}
+
+impl From<Entry> for Sample {
+    fn from(Entry { address, value: [bytes, stack] }: Entry) -> Self {
+        Self { address, bytes, stack }
+    }
+}
+
+impl From<Sample> for Entry {
+    fn from(Sample { address, bytes, stack }: Sample) -> Self {
+        Self { address, value: [bytes, stack] }
+    }
+}
+
+/// What the profile knows of an address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Known {
+    /// Nothing: no sampled object begins there.
+    Nothing,
+    /// No object begins there, but the page is shared by sampled ones: there may have been one.
+    Gone,
+    /// A sampled object that the heap knows as one of its own.
+    Alone(Sample),
+    /// A sampled object that shares a page.
+    Packed(Sample),
+}
+
 #[derive(Debug)]
 struct State {
     mean_bytes: usize,
-    samples: Samples,
+    samples: Table,
+    packs: Packs,
     stacks: Stacks,
     lost_samples: u64,
 }
@@ -52,7 +99,8 @@ impl<S: System> Profile<S> {
         Self {
             state: Lock::new(State {
                 mean_bytes: 0,
-                samples: Samples::new(),
+                samples: Table::new(),
+                packs: Packs::new(),
                 stacks: Stacks::new(),
                 lost_samples: 0,
             }),
@@ -64,17 +112,33 @@ impl<S: System> Profile<S> {
         self.state.lock().mean_bytes = mean_bytes;
     }
 
-    /// Enters the sampled object at `address`, allocated by `frames`.
-    pub(crate) fn record(&self, address: usize, bytes: usize, frames: &[usize], source: &S) {
+    /// Enters the sampled object at `address`, allocated by `frames`; whether there was memory for that.
+    pub(crate) fn record(
+        &self,
+        address: usize,
+        bytes: usize,
+        frames: &[usize],
+        source: &S,
+    ) -> bool {
         let mut state = self.state.lock();
-        if state.enter(address, bytes, frames, source).is_none() {
+        let is_entered = state.enter(address, bytes, frames, source).is_some();
+        if !is_entered {
             state.lost_samples += 1;
         }
+        is_entered
     }
 
-    /// Takes the object at `address` off the live ones. `None` if it was no sampled one.
-    pub(crate) fn forget(&self, address: usize) -> Option<Sample> {
-        self.state.lock().forget(address)
+    /// Takes the object at `address` off the live ones, and off its page if it shares one. What it knew of the
+    /// address, and the page that is the heap's to free, if the object was the last there.
+    pub(crate) fn forget(&self, address: usize) -> (Known, Option<NonNull<u8>>) {
+        let mut state = self.state.lock();
+        let known = state.know(address);
+        state.forget(address);
+        let page = match known {
+            Known::Packed(_) => state.packs.leave(address),
+            _ => None,
+        };
+        (known, page)
     }
 
     /// Enters an object again that was [forgotten](Self::forget), but is still there.
@@ -87,12 +151,25 @@ impl<S: System> Profile<S> {
         }
     }
 
-    /// Whether the object at `address` is a small sampled one that a realloc to `bytes` leaves where
-    /// it is.
-    pub(crate) fn keeps(&self, address: usize, bytes: usize) -> bool {
-        let state = self.state.lock();
-        let class = state.samples.find(address).map(|sample| counted(sample.bytes).0);
-        class.is_some_and(|class| class.is_small() && class.keeps(bytes))
+    /// What it knows of `address`.
+    pub(crate) fn know(&self, address: usize) -> Known {
+        self.state.lock().know(address)
+    }
+
+    /// Room for a sampled object of `bytes` aligned to `align`, neither above [`MAX_PACKED_BYTES`], on the page that
+    /// is open: to be [recorded](Self::record), or [given back](Self::unpack).
+    pub(crate) fn pack(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        self.state.lock().packs.take(bytes, align)
+    }
+
+    /// Opens a page of the heap's. The page that is the heap's to free, if one is.
+    pub(crate) fn open_pack(&self, page: NonNull<u8>, source: &S) -> Option<NonNull<u8>> {
+        self.state.lock().packs.open(page, source)
+    }
+
+    /// Takes back room that was [taken](Self::pack). The page that is the heap's to free, if it is.
+    pub(crate) fn unpack(&self, room: NonNull<u8>) -> Option<NonNull<u8>> {
+        self.state.lock().packs.leave(room.addr().get())
     }
 
     /// A copy of the profile, at one moment; `None` when memory is out.
@@ -141,11 +218,20 @@ impl State {
     fn enter_live(&mut self, sample: Sample) {
         let weight = weight(sample.bytes, self.mean_bytes);
         self.stacks.change(sample.stack, Which::Live, |tally| tally.add(weight));
-        self.samples.insert(sample);
+        self.samples.insert(sample.into());
+    }
+
+    fn know(&self, address: usize) -> Known {
+        match (self.samples.find(address), self.packs.has(address)) {
+            (None, false) => Known::Nothing,
+            (None, true) => Known::Gone,
+            (Some(&sample), false) => Known::Alone(sample.into()),
+            (Some(&sample), true) => Known::Packed(sample.into()),
+        }
     }
 
     fn forget(&mut self, address: usize) -> Option<Sample> {
-        let sample = self.samples.remove(address)?;
+        let sample = Sample::from(self.samples.remove(address)?);
         let weight = weight(sample.bytes, self.mean_bytes);
         self.stacks.change(sample.stack, Which::Live, |tally| tally.subtract(weight));
         Some(sample)

@@ -13,7 +13,7 @@
 //! say no by what they test anyway. For a watched front the heap shows `malloc` a key that fits no
 //! object, and it counts what it hands out behind that
 //! ([`Heap::count_malloc`](crate::Heap::count_malloc)); `free` goes its usual way: a
-//! sampled object lies on pages of its own, where the fast path of `free` leaves it alone. For the
+//! small sampled object lies on a page that the heap knows as large, where the fast path of `free` leaves it alone. For the
 //! hardened front no thread has a cache.
 //!
 //! Invariants
@@ -33,8 +33,9 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use hectare_pages::Os;
 
 use crate::guard::Finding;
+use crate::misuse::Misuse;
 use crate::process::{Process, ProcessProfile};
-use crate::profile::MAX_FRAMES;
+use crate::profile::{Known, MAX_FRAMES};
 use watched::Watched;
 
 /// What a process asks for beyond the plain front.
@@ -107,6 +108,20 @@ impl Process {
         self.guard.explain(address)
     }
 
+    /// Whether the profile may know of `object`: sampled ones lie where the page map knows of no class.
+    fn may_be_sampled(&self, special: &Special, object: NonNull<u8>) -> bool {
+        special.profile_mean_bytes > 0 && self.heap.class_of_fast(object).is_none()
+    }
+
+    /// What the profile knows of `object`.
+    fn known(&self, special: &Special, object: NonNull<u8>) -> Known {
+        if self.may_be_sampled(special, object) {
+            self.profile.know(object.addr().get())
+        } else {
+            Known::Nothing
+        }
+    }
+
     /// An object for `bytes`; null when memory is out.
     #[cold]
     pub(crate) fn special_malloc(
@@ -156,14 +171,12 @@ impl Process {
     /// As [`free`](Process::free).
     #[cold]
     pub(crate) unsafe fn special_free(&'static self, special: &'static Special, object: *mut u8) {
-        if object.is_null() {
-            return;
-        }
+        let Some(start) = NonNull::new(object) else { return };
         if special.hardened {
             return self.hardened_free(object, None);
         }
         // SAFETY: the caller's promise, passed on.
-        unsafe { Watched::begin(self, special).free(object) };
+        unsafe { Watched::begin(self, special).free(start) };
     }
 
     /// Makes an object hold `bytes`; null, and nothing has changed, when memory is out.
@@ -203,7 +216,11 @@ impl Process {
         let bytes = if special.hardened {
             self.hardened.usable_bytes(&self.heap, object)
         } else {
-            self.heap.usable_bytes(object)
+            match self.known(special, object) {
+                Known::Packed(sample) => Ok(sample.class().object_bytes()),
+                Known::Gone => Err(Misuse::NotAllocated),
+                Known::Nothing | Known::Alone(_) => self.heap.usable_bytes(object),
+            }
         };
         match bytes {
             Ok(bytes) => bytes,

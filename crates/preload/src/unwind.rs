@@ -54,8 +54,7 @@ fn outside(known: &mut Known) -> Option<(Frame, Code)> {
     let mut frame = Frame::here();
     let mut code = Code::Interrupted;
     while is_own(frame.pc) {
-        let Step::To(next, of) = tables::step(&frame, code, known) else { return None };
-        (frame, code) = (next, of);
+        let Step::Up = tables::step(&mut frame, &mut code, known) else { return None };
     }
     Some((frame, code))
 }
@@ -88,8 +87,8 @@ pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
         }
     }
     while count < MAX_FRAMES {
-        match tables::step(&frame, code, known) {
-            Step::To(next, of) => (frame, code) = (next, of),
+        match tables::step(&mut frame, &mut code, known) {
+            Step::Up => {}
             Step::Outermost => break,
             Step::Unknown => return pointers::follow(&frame, frames, count),
         }

@@ -1,13 +1,13 @@
 //! The profile beside a plain map of what must be live.
 
 extern crate std;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::vec::Vec;
 
-use hectare_pages::Os;
+use hectare_pages::{Failing, Os, PageSource};
 
 use super::*;
-use crate::class::MAX_SMALL_BYTES;
+use crate::class::ClassId;
 
 fn live(profile: &Profile<Os>) -> HashMap<Vec<usize>, (u64, u64)> {
     let snapshot = profile.snapshot(&Os).expect("memory");
@@ -29,20 +29,23 @@ fn tallies_are_the_sums_of_the_live_samples() {
         // Addresses as allocators give them: equal in their low bits.
         let address = ((random >> 33) as usize % 20_000 + 1) << 12;
         let site = (random >> 20) as usize % 700;
-        assert!(shadow.contains_key(&address) || !profile.keeps(address, 1));
+        let known = profile.know(address);
         if let Some((_, bytes)) = shadow.remove(&address) {
-            assert!(profile.keeps(address, bytes) || bytes > MAX_SMALL_BYTES);
-            assert!(!profile.keeps(address, bytes * 2 + 17));
-            let sample = profile.forget(address).expect("a sampled object");
+            let Known::Alone(sample) = known else { panic!("{known:?}") };
+            assert_eq!(sample.class(), counted(bytes).0);
+            assert!(matches!(profile.forget(address), (Known::Alone(_), None)));
+            assert!(matches!(profile.forget(address), (Known::Nothing, None)));
             profile.restore(sample, &Os);
-            assert!(profile.forget(address).is_some());
+            assert!(matches!(profile.forget(address), (Known::Alone(_), None)));
         } else if step % 3 > 0 {
             let bytes = (random >> 40) as usize % 40_000;
-            profile.record(address, bytes, &[site, site / 7, 99][..site % 4 % 3 + 1], &Os);
+            let frames = &[site, site / 7, 99][..site % 4 % 3 + 1];
+            assert!(profile.record(address, bytes, frames, &Os));
             shadow.insert(address, (site, bytes));
             *total.entry(site).or_default() += weight(bytes, 5000).1;
         } else {
-            assert!(profile.forget(address).is_none());
+            assert!(matches!(known, Known::Nothing));
+            assert!(matches!(profile.forget(address), (Known::Nothing, None)));
         }
     }
     let mut expected: HashMap<Vec<usize>, (u64, u64)> = HashMap::new();
@@ -77,4 +80,94 @@ fn deep_stacks_are_cut_and_empty_ones_kept() {
     assert_eq!(live.len(), 2);
     assert_eq!(live[&deep[..MAX_FRAMES].to_vec()].1, 10);
     assert_eq!(live[&Vec::new()].1, 10);
+}
+
+/// Objects on shared pages, beside a plain list of them: apart, known as what they are, and each page is given
+/// back once, with its last object.
+#[test]
+fn shared_pages_go_with_their_last_object() {
+    let profile = Profile::<Os>::new();
+    profile.begin(1);
+    let page_bytes = Os.page_bytes();
+    let mut live: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut pages: BTreeSet<usize> = BTreeSet::new();
+    let mut open = 0;
+    let mut random = 7u64;
+    let mut draw = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) as usize % below
+    };
+    let (mut opened, mut went) = (0, 0);
+    for step in 0..100_000 {
+        let gone = |page: Option<NonNull<u8>>, pages: &mut BTreeSet<usize>| {
+            let Some(page) = page else { return 0 };
+            assert!(pages.remove(&page.addr().get()), "not one of the pages, or a second time");
+            // SAFETY: this test's own, which nothing lies on.
+            unsafe { Os.release(page, page_bytes) };
+            1
+        };
+        let on = |page: usize, live: &BTreeMap<usize, usize>| {
+            live.range(page..page + page_bytes).count()
+        };
+        // Few are live for a while, then many.
+        let most = if step / 10_000 % 2 == 0 { 20 } else { 2000 };
+        if live.len() < draw(most) {
+            let align = 16 << draw(6);
+            let asked = 1 + draw(MAX_PACKED_BYTES);
+            let class = ClassId::for_aligned(asked, align).expect("a small object");
+            let bytes = class.object_bytes();
+            let room = profile.pack(bytes, align).unwrap_or_else(|| {
+                let page = Os.get(page_bytes, page_bytes).expect("memory");
+                pages.insert(page.addr().get());
+                opened += 1;
+                let before = core::mem::replace(&mut open, page.addr().get());
+                let given = profile.open_pack(page, &Os);
+                assert_eq!(given.is_some(), before != 0 && on(before, &live) == 0);
+                went += gone(given, &mut pages);
+                profile.pack(bytes, align).expect("room on an empty page")
+            });
+            let address = room.addr().get();
+            assert!(address.is_multiple_of(align) && !address.is_multiple_of(page_bytes));
+            assert!(pages.contains(&(address - address % page_bytes)));
+            assert!(address % page_bytes + bytes <= page_bytes);
+            let below = live.range(..address).next_back();
+            assert!(below.is_none_or(|(&other, &bytes)| other + bytes <= address));
+            assert!(live.range(address..address + bytes).next().is_none());
+            assert!(matches!(profile.know(address), Known::Gone));
+            if draw(50) == 0 {
+                assert_eq!(profile.unpack(room), None, "the open page stays");
+                continue;
+            }
+            assert!(profile.record(address, asked, &[1], &Os));
+            live.insert(address, bytes);
+        } else if let Some((&address, &bytes)) =
+            live.range(draw(usize::MAX)..).next().or(live.first_key_value())
+        {
+            let Known::Packed(sample) = profile.know(address) else { panic!("not packed") };
+            assert!(sample.class().object_bytes() <= bytes, "it says that it has more than it has");
+            live.remove(&address);
+            let page = address - address % page_bytes;
+            let (known, given) = profile.forget(address);
+            assert!(matches!(known, Known::Packed(_)));
+            assert_eq!(given.is_some(), page != open && on(page, &live) == 0);
+            went += gone(given, &mut pages);
+            let again = profile.forget(address);
+            let is_there = pages.contains(&page);
+            assert!(matches!(again, (Known::Gone, None)) == is_there, "{again:?}");
+        }
+    }
+    assert!(opened > 100 && went > 100, "{opened} {went}");
+}
+
+/// Without memory for its entry a page is given back, and room is not to be had.
+#[test]
+fn a_page_that_cannot_be_entered_is_given_back() {
+    let source = Failing::new(Os);
+    let mut packs = Packs::new();
+    let page = NonNull::new(core::ptr::without_provenance_mut(1 << 20)).expect("not null");
+    source.refuse_all(true);
+    assert_eq!(packs.open(page, &source), Some(page));
+    assert_eq!(packs.take(16, 16), None);
+    assert!(!packs.has((1 << 20) + 16));
+    assert_eq!(packs.leave(1 << 20), None);
 }

@@ -9,9 +9,10 @@ use super::inside::Inside;
 use super::{Kind, Special};
 use crate::cache::Cache;
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
+use crate::misuse::Misuse;
 use crate::object::move_to;
 use crate::process::Process;
-use crate::profile::MAX_FRAMES;
+use crate::profile::{Known, MAX_FRAMES, MAX_PACKED_BYTES};
 use crate::sample::{Due, Rates};
 use crate::seat::Seat;
 
@@ -40,20 +41,27 @@ impl Watched {
     ///
     /// # Safety
     /// As [`free`](Process::free).
-    pub(super) unsafe fn free(&self, object: *mut u8) {
+    pub(super) unsafe fn free(&self, object: NonNull<u8>) {
         let Self { process, special, .. } = *self;
-        let address = object.addr();
-        let guarded = process.guard.contains(address);
-        if guarded || self.may_be_sampled(address) {
-            process.profile.forget(address);
-        }
-        if !guarded {
+        let address = object.addr().get();
+        let (known, page) = if process.may_be_sampled(special, object) {
+            process.profile.forget(address)
+        } else {
+            (Known::Nothing, None)
+        };
+        match known {
+            Known::Packed(_) => self.free_page(page),
+            Known::Gone => process.heap.misuse("free", object.as_ptr(), Misuse::NotAllocated),
+            Known::Nothing | Known::Alone(_) if process.guard.contains(address) => {
+                let callers = &mut [0; MAX_FRAMES];
+                if let Some(finding) = process.guard.put(address, captured(special, callers), &Os) {
+                    (special.report)(&finding);
+                }
+            }
             // SAFETY: the thread's own seat; the caller's promise.
-            return unsafe { process.heap.free_slow(self.seat(), object) };
-        }
-        let wrong = process.guard.put(address, captured(special, &mut [0; MAX_FRAMES]), &Os);
-        if let Some(finding) = wrong {
-            (special.report)(&finding);
+            Known::Nothing | Known::Alone(_) => unsafe {
+                process.heap.free_slow(self.seat(), object.as_ptr());
+            },
         }
     }
 
@@ -66,24 +74,33 @@ impl Watched {
         let Self { process, special, .. } = *self;
         let address = object.addr().get();
         let guarded = process.guard.contains(address);
-        let may_be_sampled = self.may_be_sampled(address);
+        let known = process.known(special, object);
         // A guarded one has as many bytes as were asked for, no more.
-        if may_be_sampled && !guarded && process.profile.keeps(address, bytes) {
+        if let Known::Alone(sample) | Known::Packed(sample) = known
+            && !guarded
+            && sample.class().is_small()
+            && sample.class().keeps(bytes)
+        {
             return object.as_ptr();
         }
         let due = self.due(bytes);
-        if guarded || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
+        let is_the_heaps = !guarded && matches!(known, Known::Nothing | Known::Alone(_));
+        if !is_the_heaps || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
             let old_bytes = process.special_usable_bytes(special, object, "realloc");
             let moved = self.get(due, bytes, Kind::Plain);
             // SAFETY: the caller's promise, passed on.
-            let free = |object| unsafe { self.free(object) };
+            let free = |_| unsafe { self.free(object) };
             // SAFETY: both have as many bytes; one was just taken.
             return unsafe { move_to(moved, object, old_bytes.min(bytes), free) };
         }
-        let forgotten = if may_be_sampled { process.profile.forget(address) } else { None };
+        if let Known::Alone(_) = known {
+            process.profile.forget(address);
+        }
         // SAFETY: the thread's own seat; the caller's promise.
         let resized = unsafe { process.heap.realloc(self.seat(), object, bytes) };
-        if let Some(sample) = forgotten.filter(|_| resized.is_null()) {
+        if let Known::Alone(sample) = known
+            && resized.is_null()
+        {
             process.profile.restore(sample, &Os);
         }
         if due.profile && !resized.is_null() {
@@ -108,11 +125,6 @@ impl Watched {
             let Special { profile_mean_bytes: mean_bytes, guard_one_in, .. } = *self.special;
             (Rates { mean_bytes, guard_one_in }, seed ^ Os.secret() as u64)
         })
-    }
-
-    /// Sampled objects, the small ones too, begin where a page does.
-    fn may_be_sampled(&self, address: usize) -> bool {
-        self.special.profile_mean_bytes > 0 && address.is_multiple_of(Os.page_bytes())
     }
 
     /// An object as is `due`, or where there is no memory for such a one, one as any.
@@ -150,28 +162,61 @@ impl Watched {
         if guarded.is_none() && !due.profile {
             return None;
         }
-        let object = guarded.or_else(|| match ClassId::for_aligned(bytes, align) {
-            Some(class) => self.apart(class.object_bytes(), align, matches!(kind, Kind::Zeroed)),
+        let class = ClassId::for_aligned(bytes, align);
+        let object = guarded.or_else(|| match class {
+            Some(class) => self.apart(class, align, matches!(kind, Kind::Zeroed)),
             None => NonNull::new(self.plain(bytes, kind)),
         })?;
-        if due.profile {
-            process.profile.record(object.addr().get(), bytes, frames, &Os);
+        let is_known =
+            !due.profile || process.profile.record(object.addr().get(), bytes, frames, &Os);
+        if !is_known && guarded.is_none() && class.is_some_and(is_packed) {
+            self.free_page(process.profile.unpack(object));
+            return None;
         }
         Some(object)
     }
 
-    /// An object on pages of its own; of zeros if it is to be `zeroed`.
-    fn apart(&self, bytes: usize, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
-        // SAFETY: no seat is anybody's.
-        let (object, is_zero) =
-            unsafe { self.process.heap.get_large(Seat::None, bytes, align, zeroed) };
-        let object = NonNull::new(object)?;
-        if zeroed && !is_zero {
+    /// An object of a size class where the page map knows of none: on a page that it shares, if it is one of the
+    /// smaller, or on pages of its own. Of zeros if it is to be `zeroed`.
+    fn apart(&self, class: ClassId, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
+        let bytes = class.object_bytes();
+        let object =
+            if is_packed(class) { self.packed(bytes, align)? } else { self.pages(bytes, align)? };
+        if zeroed {
             // SAFETY: an object just taken, of at least `bytes`.
             unsafe { object.write_bytes(0, bytes) };
         }
         Some(object)
     }
+
+    /// An object on a page that it shares.
+    fn packed(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let profile = &self.process.profile;
+        profile.pack(bytes, align).or_else(|| {
+            self.free_page(profile.open_pack(self.pages(Os.page_bytes(), 1)?, &Os));
+            profile.pack(bytes, align)
+        })
+    }
+
+    /// Pages of the heap.
+    fn pages(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: no seat is anybody's.
+        let (start, _) = unsafe { self.process.heap.get_large(Seat::None, bytes, align, false) };
+        NonNull::new(start)
+    }
+
+    /// Gives a page back that no object shares any more, if there is one.
+    fn free_page(&self, page: Option<NonNull<u8>>) {
+        if let Some(page) = page {
+            // SAFETY: no seat is anybody's; the page came from `pages`, and nobody uses it.
+            unsafe { self.process.heap.free_slow(Seat::None, page.as_ptr()) };
+        }
+    }
+}
+
+/// Whether sampled objects of `class` share pages.
+fn is_packed(class: ClassId) -> bool {
+    class.object_bytes() <= MAX_PACKED_BYTES
 }
 
 /// The callers of this call.

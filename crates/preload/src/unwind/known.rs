@@ -7,6 +7,7 @@
 
 use hectare_base::sync::{Lock, LockGuard, SpinPark};
 
+use super::objects::Object;
 use super::registers::read;
 use super::rows::{Row, Rules};
 
@@ -41,9 +42,14 @@ impl Origin {
     }
 }
 
-/// The rules found before, for one walk at a time: one that finds another under way, on another thread
-/// or interrupted by a signal, does without.
-pub(super) struct Known(Option<LockGuard<'static, [Entry; ENTRIES], SpinPark>>);
+/// What is known during a walk.
+pub(super) struct Known {
+    /// The rules found before, for one walk at a time: one that finds another under way, on another thread or
+    /// interrupted by a signal, does without.
+    entries: Option<LockGuard<'static, [Entry; ENTRIES], SpinPark>>,
+    /// That of the last frame, most often that of the next: none goes that code on the stack is of.
+    object: Option<Object>,
+}
 
 impl Known {
     pub(super) fn borrow() -> Self {
@@ -53,12 +59,19 @@ impl Known {
             rules: Rules { row: Row::UNKNOWN, description: 0, return_slot: 0, is_signal: false },
         };
         static KNOWN: Lock<[Entry; ENTRIES], SpinPark> = Lock::new([NOTHING; ENTRIES]);
-        Self(KNOWN.try_lock())
+        Self { entries: KNOWN.try_lock(), object: None }
+    }
+
+    /// The object that `pc`, which a frame of this stack executes, lies in.
+    pub(super) fn object_of(&mut self, pc: usize) -> Option<Object> {
+        let last = self.object.filter(|last| (last.map_start..last.map_end).contains(&pc));
+        self.object = last.or_else(|| Object::of(pc));
+        self.object
     }
 
     fn entry(&mut self, pc: usize) -> Option<&mut Entry> {
         let spread = (pc as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        self.0.as_mut().map(|entries| &mut entries[spread as usize % ENTRIES])
+        self.entries.as_mut().map(|entries| &mut entries[spread as usize % ENTRIES])
     }
 
     /// The rules at `pc`.

@@ -61,10 +61,15 @@ enum Rule {
 pub(super) struct Row {
     stack: Stack,
     rules: [Rule; SLOTS],
+    /// A bit for each slot whose rule is [`Rule::At`].
+    saved: u16,
+    /// Whether a rule is another than that, and [`Rule::Same`]: few are.
+    is_odd: bool,
 }
 
 impl Row {
-    pub(super) const UNKNOWN: Self = Self { stack: Stack::Unknown, rules: [Rule::Same; SLOTS] };
+    pub(super) const UNKNOWN: Self =
+        Self { stack: Stack::Unknown, rules: [Rule::Same; SLOTS], saved: 0, is_odd: false };
 
     /// What of a row concerns the registers that have slots. It is of the description that is so far
     /// behind the start of its section.
@@ -79,10 +84,10 @@ impl Row {
             }
             CfaRule::Expression(expression) => Stack::Expression(place(*expression)?),
         };
-        let mut rules = [Rule::Same; SLOTS];
-        for (rule, number) in rules.iter_mut().zip(NUMBERS) {
+        let (mut rules, mut saved, mut is_odd) = ([Rule::Same; SLOTS], 0, false);
+        for (at, (rule, number)) in rules.iter_mut().zip(NUMBERS).enumerate() {
             *rule = match row.register(Register(number)) {
-                None | Some(RegisterRule::SameValue) => Rule::Same,
+                None | Some(RegisterRule::SameValue) => continue,
                 Some(RegisterRule::Undefined) => Rule::Undefined,
                 Some(RegisterRule::Offset(offset)) => Rule::At(small(offset)?),
                 Some(RegisterRule::ValOffset(offset)) => Rule::Is(small(offset)?),
@@ -95,8 +100,12 @@ impl Row {
                 }
                 Some(_) => return None,
             };
+            match rule {
+                Rule::At(_) => saved |= 1 << at,
+                _ => is_odd = true,
+            }
         }
-        Some(Self { stack, rules })
+        Some(Self { stack, rules, saved, is_odd })
     }
 }
 
@@ -107,14 +116,16 @@ pub(super) struct Rules {
     /// The address of the description that has them.
     pub(super) description: usize,
     /// Where its return address is.
-    pub(super) return_slot: usize,
+    pub(super) return_slot: u8,
     /// Whether it is what a signal's handler returns to.
     pub(super) is_signal: bool,
 }
 
 impl Rules {
-    /// The CFA of a frame, and its caller's registers. An undefined one is 0.
-    pub(super) fn apply(&self, registers: &[usize; SLOTS]) -> Option<(usize, [usize; SLOTS])> {
+    /// Goes from a frame's registers to its caller's, of which an undefined one is 0. `None`, and nothing has changed,
+    /// where the rules do not lead up the stack.
+    #[inline(always)]
+    pub(super) fn apply(&self, registers: &mut [usize; SLOTS]) -> Option<()> {
         let stack = match self.row.stack {
             Stack::Unknown => return None,
             Stack::Above(slot, offset) => {
@@ -122,8 +133,32 @@ impl Rules {
             }
             Stack::Expression(place) => self.evaluate(place, None, registers)?,
         };
-        let mut callers = *registers;
+        // A stack gets shorter on the way to a caller, unless a handler has its own.
+        if stack <= registers[STACK_POINTER] && !self.is_signal {
+            return None;
+        }
+        if self.row.is_odd {
+            *registers = self.apply_odd(stack, registers)?;
+            return Some(());
+        }
         // A caller's stack pointer is the CFA, unless a rule says otherwise.
+        registers[STACK_POINTER] = stack;
+        let mut left = self.row.saved;
+        while left != 0 {
+            let slot = left.trailing_zeros() as usize;
+            left &= left - 1;
+            if let Some(Rule::At(offset)) = self.row.rules.get(slot) {
+                // SAFETY: the tables say that the register was saved there, on the stack.
+                registers[slot] = unsafe { read(stack.wrapping_add_signed(*offset as isize)) };
+            }
+        }
+        Some(())
+    }
+
+    /// The caller's registers, by rules of all kinds.
+    #[cold]
+    fn apply_odd(&self, stack: usize, registers: &[usize; SLOTS]) -> Option<[usize; SLOTS]> {
+        let mut callers = *registers;
         callers[STACK_POINTER] = stack;
         for (value, rule) in callers.iter_mut().zip(self.row.rules) {
             match rule {
@@ -145,7 +180,7 @@ impl Rules {
                 }
             }
         }
-        Some((stack, callers))
+        Some(callers)
     }
 
     /// What the expression at `place` makes of `first`: of those operations only that compilers use where

@@ -33,40 +33,37 @@ pub(super) enum Code {
 /// Where a frame leads to.
 pub(super) enum Step {
     /// To that of whoever called its code, or was interrupted by it.
-    To(Frame, Code),
+    Up,
     /// Nowhere: it is the outermost.
     Outermost,
     /// No table says.
     Unknown,
 }
 
-/// Goes from a frame to the next.
-pub(super) fn step(frame: &Frame, code: Code, known: &mut Known) -> Step {
-    let within = frame.pc.wrapping_sub(usize::from(code == Code::Caller));
-    let Some((next, code)) = rules_at(within, known).and_then(|rules| {
-        let (stack, registers) = rules.apply(&frame.registers)?;
-        let pc = plain_address(registers[rules.return_slot]);
-        // A stack gets shorter on the way to a caller, unless a handler has its own.
-        let is_above = stack > frame.stack_pointer() || rules.is_signal;
-        let code = if rules.is_signal { Code::Interrupted } else { Code::Caller };
-        is_above.then_some((Frame { pc, registers }, code))
-    }) else {
-        return Step::Unknown;
-    };
-    if next.pc == 0 { Step::Outermost } else { Step::To(next, code) }
-}
-
-/// The rules at `pc`, found before or now.
-fn rules_at(pc: usize, known: &mut Known) -> Option<Rules> {
-    let object = Object::of(pc)?;
+/// Goes from a frame to the next, unless no table says which: then nothing has changed.
+pub(super) fn step(frame: &mut Frame, code: &mut Code, known: &mut Known) -> Step {
+    let within = frame.pc.wrapping_sub(usize::from(*code == Code::Caller));
+    let Some(object) = known.object_of(within) else { return Step::Unknown };
+    let found;
     // SAFETY: the dynamic linker says that the object's table lies there.
-    if let Some(rules) = unsafe { known.get(pc, object.header) } {
-        return Some(*rules);
+    let rules = match unsafe { known.get(within, object.header) } {
+        Some(rules) => rules,
+        None => match rules(within, &object) {
+            Some(rules) => {
+                // SAFETY: found just now.
+                unsafe { known.note(within, object.header, rules) };
+                found = rules;
+                &found
+            }
+            None => return Step::Unknown,
+        },
+    };
+    if rules.apply(&mut frame.registers).is_none() {
+        return Step::Unknown;
     }
-    let rules = rules(pc, &object)?;
-    // SAFETY: found just now.
-    unsafe { known.note(pc, object.header, rules) };
-    Some(rules)
+    frame.pc = plain_address(frame.registers[usize::from(rules.return_slot)]);
+    *code = if rules.is_signal { Code::Interrupted } else { Code::Caller };
+    if frame.pc == 0 { Step::Outermost } else { Step::Up }
 }
 
 pub(super) type Bytes = EndianSlice<'static, NativeEndian>;
@@ -111,7 +108,7 @@ fn rules(pc: usize, object: &Object) -> Option<Rules> {
     Some(Rules {
         row: Row::of(row, description.offset())?,
         description: start as usize + description.offset(),
-        return_slot: slot(description.cie().return_address_register())?,
+        return_slot: slot(description.cie().return_address_register())? as u8,
         is_signal: description.is_signal_trampoline(),
     })
 }

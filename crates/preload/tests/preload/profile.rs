@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::harness::{
     Ended, Outcome, Suite, compile, ensure, find_tool, preloaded, program, run, scratch,
 };
+use crate::misuse;
 use crate::pprof::Profile;
 
 pub(crate) fn add(suite: &mut Suite) {
@@ -29,6 +30,50 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("profile::forked_processes_have_their_own", &["cc"], forked_processes);
     suite.test_with("profile::by_call_and_without", &["cc"], by_call_and_without);
     suite.test_with("profile::unwritable_is_told", &["cc"], unwritable_is_told);
+    for &case in CONTRACT_CASES {
+        suite.test_with(format!("profile::{case}[every object sampled]"), &["cc"], move || {
+            run(every_object_sampled("contract.c")?.arg(case))?.well().map(drop)
+        });
+    }
+    for &(case, call, cause) in MISUSES {
+        suite.test_with(format!("profile::{case}[every object sampled]"), &["cc"], move || {
+            misuse::check(&run(every_object_sampled("misuse.c")?.arg(case))?, call, cause)
+        });
+    }
+}
+
+/// What the contract says of an object holds of a sampled one.
+const CONTRACT_CASES: &[&str] = &[
+    "calloc_overflow",
+    "calloc_is_zero",
+    "aligned",
+    "least_alignment",
+    "zero_bytes_unique",
+    "realloc_to_zero",
+    "realloc_keeps_contents",
+    "realloc_huge_moves_pages",
+    "usable_size",
+    "valloc_pvalloc",
+    "reallocarray",
+    "sized_frees",
+];
+
+/// Cases of `misuse.c`, as [`misuse::CASES`], where small sampled objects share pages: of one that is free it is
+/// known only that none is there.
+const MISUSES: &[(&str, &str, &str)] = &[
+    ("double_free_at_once", "free", "nothing is allocated there: a double free"),
+    ("double_free_other_thread", "free", "nothing is allocated there: a double free"),
+    ("double_free_large", "free", "double free"),
+    ("realloc_freed", "realloc", "nothing is allocated there: a double free"),
+    ("usable_size_freed", "malloc_usable_size", "nothing is allocated there: a double free"),
+    ("misaligned", "free", "misaligned pointer"),
+];
+
+/// A program of the tests whose every object is sampled, and whose profile goes nowhere.
+fn every_object_sampled(name: &'static str) -> Result<Command, String> {
+    let mut command = preloaded(program(name)?);
+    command.env("HECTARE_CONF", "prof:true,prof_sample:1,prof_prefix:/dev/null/none");
+    Ok(command)
 }
 
 /// A run of `profile.c` with the profile on, its files in a directory of its own.
