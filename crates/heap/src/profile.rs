@@ -5,7 +5,7 @@
 //!   record ─▶ samples: address ─▶ bytes, stack
 //!              │                         └─▶ stacks: frames, what is live of it, what ever was
 //!              ▼                                └─ a copy at one moment ─▶ snapshot ─▶ pprof's file
-//!            packs: pages that the small ones share
+//!            packs: objects of the heap that the small ones share
 //! ```
 //! Invariants
 //! 1. Each sample's stack is one of the stacks; the live tally of a stack is the sum of what its
@@ -30,8 +30,8 @@ use hectare_pages::{PageSource, System};
 
 use crate::class::ClassId;
 use crate::sample::{counted, weight};
-pub(crate) use packs::MAX_PACKED_BYTES;
 use packs::Packs;
+pub(crate) use packs::{MAX_PACKED_BYTES, PACK_BYTES};
 use stacks::{StackPlace, Stacks, Which};
 use table::{Entry, Table};
 
@@ -70,11 +70,11 @@ impl From<Sample> for Entry {
 pub(crate) enum Known {
     /// Nothing: no sampled object begins there.
     Nothing,
-    /// No object begins there, but the page is shared by sampled ones: there may have been one.
+    /// No object begins there, but it lies in a pack: there may have been one.
     Gone,
     /// A sampled object that the heap knows as one of its own.
     Alone(Sample),
-    /// A sampled object that shares a page.
+    /// A sampled object in a pack.
     Packed(Sample),
 }
 
@@ -128,17 +128,17 @@ impl<S: System> Profile<S> {
         is_entered
     }
 
-    /// Takes the object at `address` off the live ones, and off its page if it shares one. What it knew of the
-    /// address, and the page that is the heap's to free, if the object was the last there.
+    /// Takes the object at `address` off the live ones, and off its pack if it lies in one. What it knew of the
+    /// address, and the pack that is the heap's to free, if the object was the last there.
     pub(crate) fn forget(&self, address: usize) -> (Known, Option<NonNull<u8>>) {
         let mut state = self.state.lock();
         let known = state.know(address);
         state.forget(address);
-        let page = match known {
+        let emptied = match known {
             Known::Packed(_) => state.packs.leave(address),
             _ => None,
         };
-        (known, page)
+        (known, emptied)
     }
 
     /// Enters an object again that was [forgotten](Self::forget), but is still there.
@@ -156,18 +156,19 @@ impl<S: System> Profile<S> {
         self.state.lock().know(address)
     }
 
-    /// Room for a sampled object of `bytes` aligned to `align`, neither above [`MAX_PACKED_BYTES`], on the page that
+    /// Room for a sampled object of `bytes` aligned to `align`, neither above [`MAX_PACKED_BYTES`], in the pack that
     /// is open: to be [recorded](Self::record), or [given back](Self::unpack).
     pub(crate) fn pack(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         self.state.lock().packs.take(bytes, align)
     }
 
-    /// Opens a page of the heap's. The page that is the heap's to free, if one is.
-    pub(crate) fn open_pack(&self, page: NonNull<u8>, source: &S) -> Option<NonNull<u8>> {
-        self.state.lock().packs.open(page, source)
+    /// Opens a pack, an object of the heap of [`PACK_BYTES`], aligned to as many. The pack that is the heap's to free, if
+    /// one is.
+    pub(crate) fn open_pack(&self, pack: NonNull<u8>, source: &S) -> Option<NonNull<u8>> {
+        self.state.lock().packs.open(pack, source)
     }
 
-    /// Takes back room that was [taken](Self::pack). The page that is the heap's to free, if it is.
+    /// Takes back room that was [taken](Self::pack). The pack that is the heap's to free, if it is.
     pub(crate) fn unpack(&self, room: NonNull<u8>) -> Option<NonNull<u8>> {
         self.state.lock().packs.leave(room.addr().get())
     }

@@ -13,7 +13,7 @@
 //! say no by what they test anyway. For a watched front the heap shows `malloc` a key that fits no
 //! object, and it counts what it hands out behind that
 //! ([`Heap::count_malloc`](crate::Heap::count_malloc)); `free` goes its usual way: a
-//! small sampled object lies on a page that the heap knows as large, where the fast path of `free` leaves it alone. For the
+//! small sampled object lies where the page map sees none begin, so the fast path of `free` leaves it alone. For the
 //! hardened front no thread has a cache.
 //!
 //! Invariants
@@ -108,7 +108,7 @@ impl Process {
         self.guard.explain(address)
     }
 
-    /// Whether the profile may know of `object`: sampled ones lie where the page map knows of no class.
+    /// Whether the profile may know of `object`: sampled ones lie where the page map sees none begin.
     fn may_be_sampled(&self, special: &Special, object: NonNull<u8>) -> bool {
         special.profile_mean_bytes > 0 && self.heap.class_of_fast(object).is_none()
     }

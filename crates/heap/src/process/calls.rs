@@ -217,7 +217,7 @@ impl Process {
     }
 
     /// The class of a small object that no special front has to be asked about, where it is plain
-    /// to see. (Sampled and guarded ones lie where the page map knows of no class.)
+    /// to see. (Sampled and guarded ones lie where the page map sees none begin.)
     #[inline(always)]
     fn class_of_plain(&'static self, object: NonNull<u8>) -> Option<ClassId> {
         if self.special().is_some_and(|special| special.hardened) {

@@ -1,102 +1,102 @@
-//! Pages that small sampled objects share.
+//! Objects of the heap that small sampled objects share: packs.
 //!
 //! ```text
-//!   page of the heap: │ – │ object │ object │ freed │ object │ room … │     the open one
-//!                       └ never the page's start: of an object there, the address says that it is alone
+//!   pack: │ – │ object │ object │ freed │ object │ room … │     the open one
+//!          └ never the start: there the page map sees an object of its own
 //! ```
-//! Objects are cut from the open page one behind the other; freed ones leave holes, and a page goes
+//! Objects are cut from the open pack one behind the other; freed ones leave holes, and a pack goes
 //! back to the heap as a whole: so it holds no more memory than objects on pages of their own would,
-//! and where most are short-lived one page serves them all.
+//! and where most are short-lived one pack serves them all.
 //!
-//! Invariant: the count of a page is that of its objects, and one more while it is open. So the open page
+//! Invariant: the count of a pack is that of its objects, and one more while it is open. So the open pack
 //! stays, and each other goes with its last object.
 
 use core::ptr::NonNull;
 
-use hectare_base::align::align_up;
+use hectare_base::align::{align_down, align_up};
 use hectare_pages::PageSource;
 
 use super::table::{Entry, Table};
 use crate::class::MIN_ALIGN;
 
-/// The largest object that shares a page, an eighth of the smallest page there is: of larger ones too few
-/// would fit for what is left at the end.
-pub(crate) const MAX_PACKED_BYTES: usize = 512;
+/// How long a pack is, and what it is aligned to: a size class.
+pub(crate) const PACK_BYTES: usize = 4096;
 
-/// The open page, and where its room begins.
+/// The largest object that goes into a pack: of larger ones too few would fit for what is left at the end.
+pub(crate) const MAX_PACKED_BYTES: usize = PACK_BYTES / 4;
+
+/// The open pack, and where its room begins.
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    page: usize,
+    pack: usize,
     used: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Packs {
-    /// The first word of a value is the page's count.
+    /// The first word of a value is the pack's count.
     table: Table,
     open: Option<Open>,
-    /// Of a page, a power of two; 0 before the first.
-    page_bytes: usize,
 }
 
 impl Packs {
     pub(super) const fn new() -> Self {
-        Self { table: Table::new(), open: None, page_bytes: 0 }
+        Self { table: Table::new(), open: None }
     }
 
-    /// Whether `address` lies in a shared page, and not at its start.
+    /// Whether `address` lies in a pack, and not at its start.
     pub(super) fn has(&self, address: usize) -> bool {
-        let page = self.page_of(address);
-        page != address && self.table.find(page).is_some()
+        let pack = pack_of(address);
+        pack != address && self.table.find(pack).is_some()
     }
 
-    fn page_of(&self, address: usize) -> usize {
-        address & !self.page_bytes.saturating_sub(1)
-    }
-
-    /// Takes room for an object of `bytes` aligned to `align`, neither above [`MAX_PACKED_BYTES`], in the open page.
+    /// Takes room for an object of `bytes` aligned to `align`, neither above [`MAX_PACKED_BYTES`], in the open pack.
     pub(super) fn take(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let open = self.open.as_mut()?;
-        let [count, _] = &mut self.table.find_mut(open.page)?.value;
+        let [count, _] = &mut self.table.find_mut(open.pack)?.value;
         if *count == 1 {
             // All that was there has gone.
             open.used = 0;
         }
         let start = align_up(open.used.max(MIN_ALIGN), align);
-        if start + bytes > self.page_bytes {
+        if start + bytes > PACK_BYTES {
             return None;
         }
         open.used = start + bytes;
         *count += 1;
-        NonNull::new(core::ptr::with_exposed_provenance_mut(open.page + start))
+        NonNull::new(core::ptr::with_exposed_provenance_mut(open.pack + start))
     }
 
-    /// Takes the object at `address` off its page. The page, if it goes back to the heap.
+    /// Takes the object at `address` off its pack. The pack, if it goes back to the heap.
     pub(super) fn leave(&mut self, address: usize) -> Option<NonNull<u8>> {
-        let page = self.page_of(address);
-        let [count, _] = &mut self.table.find_mut(page)?.value;
+        let pack = pack_of(address);
+        let [count, _] = &mut self.table.find_mut(pack)?.value;
         *count -= 1;
         if *count > 0 {
             return None;
         }
-        self.table.remove(page);
-        NonNull::new(core::ptr::with_exposed_provenance_mut(page))
+        self.table.remove(pack);
+        NonNull::new(core::ptr::with_exposed_provenance_mut(pack))
     }
 
-    /// Makes `page` the open one. The page that goes back to the heap, if one does: that which was open
+    /// Makes `pack` the open one. The pack that goes back to the heap, if one does: that which was open
     /// before, or this one when memory is out.
     pub(super) fn open(
         &mut self,
-        page: NonNull<u8>,
+        pack: NonNull<u8>,
         source: &impl PageSource,
     ) -> Option<NonNull<u8>> {
         if self.table.make_room(source).is_none() {
-            return Some(page);
+            return Some(pack);
         }
-        self.page_bytes = source.page_bytes();
-        let page = page.expose_provenance().get();
-        self.table.insert(Entry { address: page, value: [1, 0] });
-        let before = self.open.replace(Open { page, used: 0 })?;
-        self.leave(before.page)
+        let pack = pack.expose_provenance().get();
+        self.table.insert(Entry { address: pack, value: [1, 0] });
+        let before = self.open.replace(Open { pack, used: 0 })?;
+        self.leave(before.pack)
     }
+}
+
+/// The pack that `address` would lie in.
+fn pack_of(address: usize) -> usize {
+    align_down(address, PACK_BYTES)
 }

@@ -4,7 +4,7 @@ extern crate std;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::vec::Vec;
 
-use hectare_pages::{Failing, Os, PageSource};
+use hectare_pages::{Failing, Os};
 
 use super::*;
 use crate::class::ClassId;
@@ -82,15 +82,16 @@ fn deep_stacks_are_cut_and_empty_ones_kept() {
     assert_eq!(live[&Vec::new()].1, 10);
 }
 
-/// Objects on shared pages, beside a plain list of them: apart, known as what they are, and each page is given
+/// Objects in packs, beside a plain list of them: apart, known as what they are, and each pack is given
 /// back once, with its last object.
 #[test]
-fn shared_pages_go_with_their_last_object() {
+fn packs_go_with_their_last_object() {
     let profile = Profile::<Os>::new();
     profile.begin(1);
-    let page_bytes = Os.page_bytes();
     let mut live: BTreeMap<usize, usize> = BTreeMap::new();
-    let mut pages: BTreeSet<usize> = BTreeSet::new();
+    let mut packs: BTreeSet<usize> = BTreeSet::new();
+    // Those that have gone come again, like objects of a heap.
+    let mut spare: Vec<usize> = (1..1000).map(|number| number * PACK_BYTES).collect();
     let mut open = 0;
     let mut random = 7u64;
     let mut draw = |below: usize| {
@@ -99,15 +100,13 @@ fn shared_pages_go_with_their_last_object() {
     };
     let (mut opened, mut went) = (0, 0);
     for step in 0..100_000 {
-        let gone = |page: Option<NonNull<u8>>, pages: &mut BTreeSet<usize>| {
-            let Some(page) = page else { return 0 };
-            assert!(pages.remove(&page.addr().get()), "not one of the pages, or a second time");
-            // SAFETY: this test's own, which nothing lies on.
-            unsafe { Os.release(page, page_bytes) };
-            1
+        let mut goes = |pack: NonNull<u8>, packs: &mut BTreeSet<usize>, spare: &mut Vec<usize>| {
+            assert!(packs.remove(&pack.addr().get()), "not one of the packs, or a second time");
+            spare.push(pack.addr().get());
+            went += 1;
         };
-        let on = |page: usize, live: &BTreeMap<usize, usize>| {
-            live.range(page..page + page_bytes).count()
+        let on = |pack: usize, live: &BTreeMap<usize, usize>| {
+            live.range(pack..pack + PACK_BYTES).count()
         };
         // Few are live for a while, then many.
         let most = if step / 10_000 % 2 == 0 { 20 } else { 2000 };
@@ -117,25 +116,26 @@ fn shared_pages_go_with_their_last_object() {
             let class = ClassId::for_aligned(asked, align).expect("a small object");
             let bytes = class.object_bytes();
             let room = profile.pack(bytes, align).unwrap_or_else(|| {
-                let page = Os.get(page_bytes, page_bytes).expect("memory");
-                pages.insert(page.addr().get());
+                let pack = spare.pop().expect("enough packs");
+                packs.insert(pack);
                 opened += 1;
-                let before = core::mem::replace(&mut open, page.addr().get());
-                let given = profile.open_pack(page, &Os);
+                let before = core::mem::replace(&mut open, pack);
+                let pack = NonNull::new(core::ptr::without_provenance_mut(pack)).expect("not null");
+                let given = profile.open_pack(pack, &Os);
                 assert_eq!(given.is_some(), before != 0 && on(before, &live) == 0);
-                went += gone(given, &mut pages);
-                profile.pack(bytes, align).expect("room on an empty page")
+                given.into_iter().for_each(|pack| goes(pack, &mut packs, &mut spare));
+                profile.pack(bytes, align).expect("room in an empty pack")
             });
             let address = room.addr().get();
-            assert!(address.is_multiple_of(align) && !address.is_multiple_of(page_bytes));
-            assert!(pages.contains(&(address - address % page_bytes)));
-            assert!(address % page_bytes + bytes <= page_bytes);
+            assert!(address.is_multiple_of(align) && !address.is_multiple_of(PACK_BYTES));
+            assert!(packs.contains(&(address - address % PACK_BYTES)));
+            assert!(address % PACK_BYTES + bytes <= PACK_BYTES);
             let below = live.range(..address).next_back();
             assert!(below.is_none_or(|(&other, &bytes)| other + bytes <= address));
             assert!(live.range(address..address + bytes).next().is_none());
             assert!(matches!(profile.know(address), Known::Gone));
             if draw(50) == 0 {
-                assert_eq!(profile.unpack(room), None, "the open page stays");
+                assert_eq!(profile.unpack(room), None, "the open pack stays");
                 continue;
             }
             assert!(profile.record(address, asked, &[1], &Os));
@@ -146,27 +146,27 @@ fn shared_pages_go_with_their_last_object() {
             let Known::Packed(sample) = profile.know(address) else { panic!("not packed") };
             assert!(sample.class().object_bytes() <= bytes, "it says that it has more than it has");
             live.remove(&address);
-            let page = address - address % page_bytes;
+            let pack = address - address % PACK_BYTES;
             let (known, given) = profile.forget(address);
             assert!(matches!(known, Known::Packed(_)));
-            assert_eq!(given.is_some(), page != open && on(page, &live) == 0);
-            went += gone(given, &mut pages);
+            assert_eq!(given.is_some(), pack != open && on(pack, &live) == 0);
+            given.into_iter().for_each(|pack| goes(pack, &mut packs, &mut spare));
             let again = profile.forget(address);
-            let is_there = pages.contains(&page);
+            let is_there = packs.contains(&pack);
             assert!(matches!(again, (Known::Gone, None)) == is_there, "{again:?}");
         }
     }
     assert!(opened > 100 && went > 100, "{opened} {went}");
 }
 
-/// Without memory for its entry a page is given back, and room is not to be had.
+/// Without memory for its entry a pack is given back, and room is not to be had.
 #[test]
-fn a_page_that_cannot_be_entered_is_given_back() {
+fn a_pack_that_cannot_be_entered_is_given_back() {
     let source = Failing::new(Os);
     let mut packs = Packs::new();
-    let page = NonNull::new(core::ptr::without_provenance_mut(1 << 20)).expect("not null");
+    let pack = NonNull::new(core::ptr::without_provenance_mut(1 << 20)).expect("not null");
     source.refuse_all(true);
-    assert_eq!(packs.open(page, &source), Some(page));
+    assert_eq!(packs.open(pack, &source), Some(pack));
     assert_eq!(packs.take(16, 16), None);
     assert!(!packs.has((1 << 20) + 16));
     assert_eq!(packs.leave(1 << 20), None);

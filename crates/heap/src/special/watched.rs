@@ -3,7 +3,7 @@
 
 use core::ptr::NonNull;
 
-use hectare_pages::{Os, PageSource, System};
+use hectare_pages::{Os, System};
 
 use super::inside::Inside;
 use super::{Kind, Special};
@@ -12,7 +12,7 @@ use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::misuse::Misuse;
 use crate::object::move_to;
 use crate::process::Process;
-use crate::profile::{Known, MAX_FRAMES, MAX_PACKED_BYTES};
+use crate::profile::{Known, MAX_FRAMES, MAX_PACKED_BYTES, PACK_BYTES};
 use crate::sample::{Due, Rates};
 use crate::seat::Seat;
 
@@ -44,13 +44,13 @@ impl Watched {
     pub(super) unsafe fn free(&self, object: NonNull<u8>) {
         let Self { process, special, .. } = *self;
         let address = object.addr().get();
-        let (known, page) = if process.may_be_sampled(special, object) {
+        let (known, emptied) = if process.may_be_sampled(special, object) {
             process.profile.forget(address)
         } else {
             (Known::Nothing, None)
         };
         match known {
-            Known::Packed(_) => self.free_page(page),
+            Known::Packed(_) => self.free_pack(emptied),
             Known::Gone => process.heap.misuse("free", object.as_ptr(), Misuse::NotAllocated),
             Known::Nothing | Known::Alone(_) if process.guard.contains(address) => {
                 let callers = &mut [0; MAX_FRAMES];
@@ -170,18 +170,23 @@ impl Watched {
         let is_known =
             !due.profile || process.profile.record(object.addr().get(), bytes, frames, &Os);
         if !is_known && guarded.is_none() && class.is_some_and(is_packed) {
-            self.free_page(process.profile.unpack(object));
+            self.free_pack(process.profile.unpack(object));
             return None;
         }
         Some(object)
     }
 
-    /// An object of a size class where the page map knows of none: on a page that it shares, if it is one of the
-    /// smaller, or on pages of its own. Of zeros if it is to be `zeroed`.
+    /// An object of a size class where the page map sees none begin: in a pack, if it is one of the smaller, or on
+    /// pages of its own. Of zeros if it is to be `zeroed`.
     fn apart(&self, class: ClassId, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
         let bytes = class.object_bytes();
-        let object =
-            if is_packed(class) { self.packed(bytes, align)? } else { self.pages(bytes, align)? };
+        let object = if is_packed(class) {
+            self.packed(bytes, align)?
+        } else {
+            // SAFETY: no seat is anybody's.
+            let pages = unsafe { self.process.heap.get_large(Seat::None, bytes, align, false) };
+            NonNull::new(pages.0)?
+        };
         if zeroed {
             // SAFETY: an object just taken, of at least `bytes`.
             unsafe { object.write_bytes(0, bytes) };
@@ -189,32 +194,27 @@ impl Watched {
         Some(object)
     }
 
-    /// An object on a page that it shares.
+    /// An object in a pack.
     fn packed(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let profile = &self.process.profile;
+        let Process { profile, heap, .. } = self.process;
         profile.pack(bytes, align).or_else(|| {
-            self.free_page(profile.open_pack(self.pages(Os.page_bytes(), 1)?, &Os));
+            // SAFETY: no seat is anybody's.
+            let pack = unsafe { heap.malloc_aligned(Seat::None, PACK_BYTES, PACK_BYTES) };
+            self.free_pack(profile.open_pack(NonNull::new(pack)?, &Os));
             profile.pack(bytes, align)
         })
     }
 
-    /// Pages of the heap.
-    fn pages(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: no seat is anybody's.
-        let (start, _) = unsafe { self.process.heap.get_large(Seat::None, bytes, align, false) };
-        NonNull::new(start)
-    }
-
-    /// Gives a page back that no object shares any more, if there is one.
-    fn free_page(&self, page: Option<NonNull<u8>>) {
-        if let Some(page) = page {
-            // SAFETY: no seat is anybody's; the page came from `pages`, and nobody uses it.
-            unsafe { self.process.heap.free_slow(Seat::None, page.as_ptr()) };
+    /// Gives a pack back that no object lies in any more, if there is one.
+    fn free_pack(&self, emptied: Option<NonNull<u8>>) {
+        if let Some(pack) = emptied {
+            // SAFETY: no seat is anybody's; the pack came from the heap, and nobody uses it.
+            unsafe { self.process.heap.free_slow(Seat::None, pack.as_ptr()) };
         }
     }
 }
 
-/// Whether sampled objects of `class` share pages.
+/// Whether sampled objects of `class` go into packs.
 fn is_packed(class: ClassId) -> bool {
     class.object_bytes() <= MAX_PACKED_BYTES
 }
