@@ -168,6 +168,12 @@ impl<S: System> Profile<S> {
         self.state.lock().packs.open(pack, source)
     }
 
+    /// Makes `pack`, an object of the heap aligned to [`PACK_BYTES`], one of a single object: to be
+    /// [recorded](Self::record), or [given back](Self::unpack). `None` when memory is out.
+    pub(crate) fn enter_pack(&self, pack: NonNull<u8>, source: &S) -> Option<()> {
+        self.state.lock().packs.enter(pack, source)
+    }
+
     /// Takes back room that was [taken](Self::pack). The pack that is the heap's to free, if it is.
     pub(crate) fn unpack(&self, room: NonNull<u8>) -> Option<NonNull<u8>> {
         self.state.lock().packs.leave(room.addr().get())

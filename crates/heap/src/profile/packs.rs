@@ -6,7 +6,8 @@
 //! ```
 //! Objects are cut from the open pack one behind the other; freed ones leave holes, and a pack goes
 //! back to the heap as a whole: so it holds no more memory than objects on pages of their own would,
-//! and where most are short-lived one pack serves them all.
+//! and where most are short-lived one pack serves them all. A longer object has a pack for itself, which is
+//! as long as that takes.
 //!
 //! Invariant: the count of a pack is that of its objects, and one more while it is open. So the open pack
 //! stays, and each other goes with its last object.
@@ -19,10 +20,10 @@ use hectare_pages::PageSource;
 use super::table::{Entry, Table};
 use crate::class::MIN_ALIGN;
 
-/// How long a pack is, and what it is aligned to: a size class.
+/// What a pack is aligned to, and how long one is that objects share: a size class.
 pub(crate) const PACK_BYTES: usize = 4096;
 
-/// The largest object that goes into a pack: of larger ones too few would fit for what is left at the end.
+/// The largest object that shares a pack: of larger ones too few would fit for what is left at the end.
 pub(crate) const MAX_PACKED_BYTES: usize = PACK_BYTES / 4;
 
 /// The open pack, and where its room begins.
@@ -44,10 +45,11 @@ impl Packs {
         Self { table: Table::new(), open: None }
     }
 
-    /// Whether `address` lies in a pack, and not at its start.
+    /// Whether `address` lies in a pack, where an object may begin.
     pub(super) fn has(&self, address: usize) -> bool {
         let pack = pack_of(address);
-        pack != address && self.table.find(pack).is_some()
+        let may_begin = pack != address && address.is_multiple_of(MIN_ALIGN);
+        may_begin && self.table.find(pack).is_some()
     }
 
     /// Takes room for an object of `bytes` aligned to `align`, neither above [`MAX_PACKED_BYTES`], in the open pack.
@@ -86,13 +88,19 @@ impl Packs {
         pack: NonNull<u8>,
         source: &impl PageSource,
     ) -> Option<NonNull<u8>> {
-        if self.table.make_room(source).is_none() {
+        if self.enter(pack, source).is_none() {
             return Some(pack);
         }
-        let pack = pack.expose_provenance().get();
-        self.table.insert(Entry { address: pack, value: [1, 0] });
+        let pack = pack.addr().get();
         let before = self.open.replace(Open { pack, used: 0 })?;
         self.leave(before.pack)
+    }
+
+    /// Enters a pack that is open, or has one object; `None` when memory is out.
+    pub(super) fn enter(&mut self, pack: NonNull<u8>, source: &impl PageSource) -> Option<()> {
+        self.table.make_room(source)?;
+        self.table.insert(Entry { address: pack.expose_provenance().get(), value: [1, 0] });
+        Some(())
     }
 }
 

@@ -169,23 +169,25 @@ impl Watched {
         })?;
         let is_known =
             !due.profile || process.profile.record(object.addr().get(), bytes, frames, &Os);
-        if !is_known && guarded.is_none() && class.is_some_and(is_packed) {
+        if !is_known && guarded.is_none() && class.is_some() && align < PACK_BYTES {
             self.free_pack(process.profile.unpack(object));
             return None;
         }
         Some(object)
     }
 
-    /// An object of a size class where the page map sees none begin: in a pack, if it is one of the smaller, or on
-    /// pages of its own. Of zeros if it is to be `zeroed`.
+    /// An object of a size class where the page map sees none begin: in a pack, unless it begins where one must. Of zeros
+    /// if it is to be `zeroed`.
     fn apart(&self, class: ClassId, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
         let bytes = class.object_bytes();
-        let object = if is_packed(class) {
-            self.packed(bytes, align)?
-        } else {
+        let object = if align >= PACK_BYTES {
             // SAFETY: no seat is anybody's.
             let pages = unsafe { self.process.heap.get_large(Seat::None, bytes, align, false) };
             NonNull::new(pages.0)?
+        } else if bytes <= MAX_PACKED_BYTES {
+            self.packed(bytes, align)?
+        } else {
+            self.packed_alone(bytes, align)?
         };
         if zeroed {
             // SAFETY: an object just taken, of at least `bytes`.
@@ -194,15 +196,30 @@ impl Watched {
         Some(object)
     }
 
-    /// An object in a pack.
+    /// An object in a pack that others share.
     fn packed(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let Process { profile, heap, .. } = self.process;
+        let profile = &self.process.profile;
         profile.pack(bytes, align).or_else(|| {
-            // SAFETY: no seat is anybody's.
-            let pack = unsafe { heap.malloc_aligned(Seat::None, PACK_BYTES, PACK_BYTES) };
-            self.free_pack(profile.open_pack(NonNull::new(pack)?, &Os));
+            self.free_pack(profile.open_pack(self.pack(PACK_BYTES)?, &Os));
             profile.pack(bytes, align)
         })
+    }
+
+    /// An object in a pack of its own.
+    fn packed_alone(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let pack = self.pack(bytes + align)?;
+        if self.process.profile.enter_pack(pack, &Os).is_none() {
+            self.free_pack(Some(pack));
+            return None;
+        }
+        // SAFETY: the pack is longer.
+        Some(unsafe { pack.add(align) })
+    }
+
+    /// An object of the heap, to be a pack.
+    fn pack(&self, bytes: usize) -> Option<NonNull<u8>> {
+        // SAFETY: no seat is anybody's.
+        NonNull::new(unsafe { self.process.heap.malloc_aligned(Seat::None, bytes, PACK_BYTES) })
     }
 
     /// Gives a pack back that no object lies in any more, if there is one.
@@ -212,11 +229,6 @@ impl Watched {
             unsafe { self.process.heap.free_slow(Seat::None, pack.as_ptr()) };
         }
     }
-}
-
-/// Whether sampled objects of `class` go into packs.
-fn is_packed(class: ClassId) -> bool {
-    class.object_bytes() <= MAX_PACKED_BYTES
 }
 
 /// The callers of this call.
