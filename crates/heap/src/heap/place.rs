@@ -46,13 +46,16 @@ impl<S: System> Heap<S> {
             listed
         };
         if class.is_small() {
-            if !(address % SLAB_BYTES).is_multiple_of(class.object_bytes()) {
-                return Err(Misuse::Interior);
-            }
+            let within = address % SLAB_BYTES % class.object_bytes();
+            // SAFETY: in the object's slab.
+            let begin = unsafe { start.sub(within) };
             // SAFETY: the start of an object of a size class, which is only looked at.
-            let object = unsafe { FreeObject::new(start) };
-            if object.is_marked(self.key()) {
-                return Err(Misuse::DoubleFree);
+            let is_free = unsafe { FreeObject::new(begin) }.is_marked(self.key());
+            match (within, is_free) {
+                (0, false) => {}
+                (0, true) => return Err(Misuse::DoubleFree),
+                (_, false) => return Err(Misuse::Interior),
+                (_, true) => return Err(Misuse::NotAllocated),
             }
             return Ok(Place::Small(class));
         }

@@ -63,6 +63,12 @@ static void interior_small(void) {
     free(tell(p + 16));
 }
 
+static void interior_of_freed(void) {
+    char *p = malloc(1000);
+    free(p);
+    free(tell(p + 16));
+}
+
 static void interior_large(void) {
     char *p = malloc(200000);
     free(tell(p + 8192));
@@ -149,7 +155,7 @@ static void corrupted_free_list(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(double_free_at_once), CASE(double_free_late), CASE(double_free_other_thread),
-        CASE(double_free_large), CASE(double_free_huge), CASE(interior_small),
+        CASE(double_free_large), CASE(double_free_huge), CASE(interior_small), CASE(interior_of_freed),
         CASE(interior_large), CASE(interior_huge), CASE(foreign_stack), CASE(foreign_static),
         CASE(foreign_mapping), CASE(misaligned), CASE(never_allocated),
         CASE(never_reached), CASE(realloc_freed),

@@ -11,6 +11,7 @@ pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ("double_free_large", "free", "double free"),
     ("double_free_huge", "free", "double free"),
     ("interior_small", "free", "interior pointer"),
+    ("interior_of_freed", "free", "nothing is allocated there"),
     ("interior_large", "free", "interior pointer"),
     ("interior_huge", "free", "interior pointer"),
     ("foreign_stack", "free", "foreign pointer"),

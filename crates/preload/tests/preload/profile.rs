@@ -63,6 +63,7 @@ const CONTRACT_CASES: &[&str] = &[
 const MISUSES: &[(&str, &str, &str)] = &[
     ("double_free_at_once", "free", "nothing is allocated there: a double free"),
     ("double_free_other_thread", "free", "nothing is allocated there: a double free"),
+    ("double_free_late", "free", "double free"),
     ("double_free_large", "free", "double free"),
     ("realloc_freed", "realloc", "nothing is allocated there: a double free"),
     ("usable_size_freed", "malloc_usable_size", "nothing is allocated there: a double free"),
