@@ -18,7 +18,7 @@ use gimli::{
 
 use super::known::Known;
 use super::objects::Object;
-use super::registers::{Frame, plain_address, slot};
+use super::registers::{Frame, plain_address, read, slot};
 use super::rows::{Row, Rules};
 
 /// Whose code a frame executes, so far as unwinding depends on it.
@@ -77,6 +77,33 @@ impl UnwindContextStorage<usize> for OnStack {
     type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
+/// The address of the description of `pc` by the list at `header`, if that is of the kind that linkers write: pairs of
+/// words, relative to it. It ends before `end`. (gimli's own search takes fifteen times as many instructions, a third of what a
+/// frame's rules take.)
+fn listed(pc: usize, header: usize, end: usize) -> Option<usize> {
+    // Version 1; a count of four bytes; pairs as above.
+    const KIND: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+    // SAFETY: the dynamic linker says that the list lies there.
+    let kind: [u8; 4] = unsafe { read(header) };
+    // SAFETY: as above.
+    let count: u32 = unsafe { read(header + 8) };
+    let pairs = header + 12;
+    if kind != KIND || pairs + count as usize * 8 > end {
+        return None;
+    }
+    let to = pc.wrapping_sub(header) as isize;
+    // SAFETY: one of the pairs, by the test above.
+    let pair = |at: usize| unsafe { read::<[i32; 2]>(pairs + at * 8) };
+    // The last that begins at or before `to` is below `above`.
+    let (mut below, mut above) = (0, count as usize);
+    while below < above {
+        let middle = below.midpoint(above);
+        if pair(middle)[0] as isize <= to { below = middle + 1 } else { above = middle }
+    }
+    let [_, description] = pair(below.checked_sub(1)?);
+    Some(header.wrapping_add_signed(description as isize))
+}
+
 /// The rules at `pc`, which lies in `object`.
 #[inline(never)]
 fn rules(pc: usize, object: &Object) -> Option<Rules> {
@@ -99,8 +126,13 @@ fn rules(pc: usize, object: &Object) -> Option<Rules> {
     #[cfg(target_arch = "aarch64")]
     section.set_vendor(gimli::Vendor::AArch64);
 
-    let list = list.table()?;
-    let place = list.pointer_to_offset(list.lookup(pc as u64, &bases).ok()?).ok()?;
+    let place = match listed(pc, object.header, part.end) {
+        Some(description) => description.wrapping_sub(start as usize).into(),
+        None => {
+            let list = list.table()?;
+            list.pointer_to_offset(list.lookup(pc as u64, &bases).ok()?).ok()?
+        }
+    };
     let description = section.fde_from_offset(&bases, place, EhFrame::cie_from_offset).ok()?;
     let mut context = UnwindContext::<usize, OnStack>::new_in();
     let row =
