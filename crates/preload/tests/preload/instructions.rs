@@ -58,10 +58,10 @@ fn counted(function: &str, conf: &str, bytes: u64) -> Result<u64, String> {
     ensure(per_call > 0, || format!("nothing counted in {function}")).map(|()| per_call)
 }
 
-/// The least of three runs: on a busy machine a slow path may find by the clock that something is due.
+/// The least of five runs: on a busy machine a slow path may find by the clock that something is due.
 fn least(function: &str, conf: &str, calls: u64, bytes: u64) -> Result<u64, String> {
     let counts: Result<Vec<u64>, String> =
-        (0..3).map(|_| collected(function, conf, calls, bytes)).collect();
+        (0..5).map(|_| collected(function, conf, calls, bytes)).collect();
     counts?.into_iter().min().ok_or("no run".into())
 }
 
