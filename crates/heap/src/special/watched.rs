@@ -167,9 +167,12 @@ impl Watched {
             Some(class) => self.apart(class, align, matches!(kind, Kind::Zeroed)),
             None => NonNull::new(self.plain(bytes, kind)),
         })?;
-        let is_known =
-            !due.profile || process.profile.record(object.addr().get(), bytes, frames, &Os);
-        if !is_known && guarded.is_none() && class.is_some() && align < PACK_BYTES {
+        let address = object.addr().get();
+        if due.profile
+            && !process.profile.record(address, bytes, frames, &Os)
+            && let Known::Gone = process.profile.know(address)
+        {
+            // In a pack, where only what is recorded can be freed.
             self.free_pack(process.profile.unpack(object));
             return None;
         }
