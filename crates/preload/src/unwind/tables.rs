@@ -84,8 +84,9 @@ fn listed(pc: usize, header: usize, end: usize) -> Option<(usize, usize)> {
     // Version 1; the descriptions' start relative to its own place, a count of four bytes; pairs as above.
     const KIND: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
     // SAFETY: the dynamic linker says that the list lies there.
-    let (kind, start, count): ([u8; 4], i32, u32) =
-        unsafe { (read(header), read(header + 4), read(header + 8)) };
+    let kind: [u8; 4] = unsafe { read(header) };
+    // SAFETY: as above; every list has these words.
+    let [start, count]: [u32; 2] = unsafe { read(header + 4) };
     let pairs = header + 12;
     if kind != KIND || pairs + count as usize * 8 > end {
         return None;
@@ -101,7 +102,7 @@ fn listed(pc: usize, header: usize, end: usize) -> Option<(usize, usize)> {
     }
     let [_, description] = pair(below.checked_sub(1)?);
     let from = |place: usize, offset: i32| place.wrapping_add_signed(offset as isize);
-    Some((from(header + 4, start), from(header, description)))
+    Some((from(header + 4, start.cast_signed()), from(header, description)))
 }
 
 /// The rules at `pc`, which lies in `object`.
