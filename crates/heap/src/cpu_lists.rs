@@ -125,6 +125,11 @@ impl<P: Park> Cpus<P> {
         self.readiness.load(Acquire) >= POSSIBLE
     }
 
+    /// Whether threads may have [`Seat::Cpu`](crate::Seat::Cpu), and some may have it already.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.readiness.load(Relaxed) == READY
+    }
+
     /// Makes ready for [`Seat::Cpu`](crate::Seat::Cpu); whether this thread may have it.
     pub(crate) fn begin(&self) -> bool {
         if self.may_begin() && self.readiness.load(Relaxed) == POSSIBLE {

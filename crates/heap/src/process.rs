@@ -19,7 +19,7 @@ use crate::guard::Guard;
 use crate::hardened::Hardened;
 use crate::heap::Heap;
 use crate::profile::{Profile, Snapshot};
-use crate::seat::{Seat, Seats};
+use crate::seat::{Front, Seat, Seats};
 use crate::special::Special;
 use crate::stats::Stats;
 
@@ -67,10 +67,19 @@ impl Process {
     }
 
     /// From now on the heap makes no system calls but those that every sandbox of a program that
-    /// allocates must allow: see [`Os::keep_to_plain_calls`]. To be called while there is one thread,
-    /// and with [`Front::Thread`](crate::Front::Thread): the other front has calls of its own.
+    /// allocates must allow: see [`Os::keep_to_plain_calls`]. Threads that come later have caches of their own, unless
+    /// some share the lists of CPUs already: of these nothing can be taken from now on, but by their own threads.
     pub fn keep_to_plain_calls(&'static self) {
         Os.keep_to_plain_calls();
+        if !self.heap.cpus.has_begun() {
+            self.seats.choose(Front::Thread);
+        }
+    }
+
+    /// Whether it was told to [keep to plain calls](Self::keep_to_plain_calls).
+    #[must_use]
+    pub fn keeps_to_plain_calls(&'static self) -> bool {
+        Os.keeps_to_plain_calls()
     }
 
     /// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes

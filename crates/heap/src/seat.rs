@@ -73,6 +73,16 @@ impl Seats {
         Self { limit: AtomicUsize::new(UNKNOWN), taken: AtomicUsize::new(0) }
     }
 
+    /// Threads that come from now on have the seats of `front`.
+    pub(crate) fn choose(&self, front: Front) {
+        let limit = match front {
+            Front::Thread => ALL,
+            Front::Cpu => NONE,
+            Front::Auto => UNKNOWN,
+        };
+        self.limit.store(limit, Relaxed);
+    }
+
     fn limit(&self) -> usize {
         if self.limit.load(Relaxed) == UNKNOWN {
             self.limit.store(CACHES_PER_CPU * rseq::cpus() + 1, Relaxed);
@@ -112,12 +122,7 @@ impl Process {
     /// Chooses the front of threads that come from now on, and of the calling one. To be called
     /// while there is one thread, before [`specialise`](Self::specialise).
     pub fn choose_front(&'static self, front: Front) {
-        let limit = match front {
-            Front::Thread => ALL,
-            Front::Cpu => NONE,
-            Front::Auto => UNKNOWN,
-        };
-        self.seats.limit.store(limit, Relaxed);
+        self.seats.choose(front);
         if front == Front::Cpu && self.heap.begin_cpu_front() {
             self.forsake_cache();
         }

@@ -154,14 +154,25 @@ static ADVISES_HUGE: AtomicBool = AtomicBool::new(true);
 /// (`MADV_DONTNEED_LOCKED`, Linux 5.18): where that is unknown, each such call is refused.
 static CAN_GIVE_LOCKED: AtomicBool = AtomicBool::new(true);
 
+/// Whether nothing is called that a sandbox may not know.
+static IS_PLAIN: AtomicBool = AtomicBool::new(false);
+
 impl Os {
     /// From now on memory is had, moved and given back by `mmap`, `munmap`, `mprotect`, `mremap` and
-    /// `madvise` with `MADV_DONTNEED` alone, in every thread: for a process that a filter kills for
-    /// other calls. (What would only be quicker by others is slower then.)
+    /// `madvise` with `MADV_DONTNEED` alone, and threads wait for each other by `futex`, in every thread: for a process
+    /// that a filter kills for other calls. (What would only be quicker by others is slower then.) Nothing of
+    /// [`rseq`](crate::rseq) asks the kernel any more, either. A call that another thread has begun goes on.
     pub fn keep_to_plain_calls(&self) {
+        IS_PLAIN.store(true, Relaxed);
         for more in [&CAN_POPULATE, &CAN_ADVISE_ALL, &ADVISES_HUGE, &CAN_GIVE_LOCKED] {
             more.store(false, Relaxed);
         }
+    }
+
+    /// Whether it was told to [keep to plain calls](Self::keep_to_plain_calls).
+    #[must_use]
+    pub fn keeps_to_plain_calls(&self) -> bool {
+        IS_PLAIN.load(Relaxed)
     }
 }
 
@@ -410,8 +421,12 @@ impl Park for FutexPark {
     }
 
     fn give_way() {
-        // SAFETY: no preconditions.
-        keep_errno(|| unsafe { libc::sched_yield() });
+        if Os.keeps_to_plain_calls() {
+            core::hint::spin_loop();
+        } else {
+            // SAFETY: no preconditions.
+            keep_errno(|| unsafe { libc::sched_yield() });
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 use core::ffi::{CStr, c_int, c_uint};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::os::keep_errno;
+use crate::os::{Os, keep_errno};
 
 /// Where the area names the CPU that the thread runs on, in bytes. Negative, as an `i32`, in a
 /// thread whose area is not registered.
@@ -85,11 +85,13 @@ static ANNOUNCED: AtomicBool = AtomicBool::new(false);
 
 fn membarrier(command: c_int) -> bool {
     // SAFETY: a barrier changes no memory.
-    keep_errno(|| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }) == 0
+    let call = || unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    !Os.keeps_to_plain_calls() && keep_errno(call) == 0
 }
 
 /// Announces that the process will call [`restart_all`]. `false` when the kernel has no such thing
-/// (before 5.10) or may not be asked.
+/// (before 5.10) or may not be asked, which a sandbox may not
+/// ([`keep_to_plain_calls`](Os::keep_to_plain_calls)).
 pub fn announce_restarts() -> bool {
     if !ANNOUNCED.load(Relaxed) && membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ) {
         ANNOUNCED.store(true, Relaxed);
@@ -99,7 +101,7 @@ pub fn announce_restarts() -> bool {
 
 /// Sends every thread of the process that is inside a sequence to its abort handler; a sequence that
 /// begins afterwards sees what this thread has stored before. Some microseconds. `false`, and
-/// nothing is sure, when the kernel refuses it.
+/// nothing is sure, when the kernel refuses it or may not be asked.
 #[must_use]
 pub fn restart_all() -> bool {
     membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ)

@@ -14,7 +14,6 @@ use core::ffi::c_void;
 use core::ptr;
 
 use crate::HEAP;
-use crate::life::config;
 use crate::line::Line;
 
 /// How long it sleeps.
@@ -95,7 +94,7 @@ extern "C" fn look_after(blocked: *mut c_void) -> *mut c_void {
 /// Whether nothing is left of the process but this thread and its first one, ended. No, where `/proc` does not tell, or
 /// where a filter may kill for the question.
 fn is_left_alone() -> bool {
-    !config().sandbox && threads() == Some(2) && has_first_thread_ended()
+    !HEAP.keeps_to_plain_calls() && threads() == Some(2) && has_first_thread_ended()
 }
 
 /// How many threads the process has, ended first ones among them: a folder has two links, and this one more for each.

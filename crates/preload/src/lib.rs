@@ -17,6 +17,7 @@ static HEAP: Process = Process::new();
 mod abi;
 mod background;
 mod config;
+mod confined;
 mod cxx;
 mod dlopen;
 mod finding;

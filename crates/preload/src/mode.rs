@@ -21,6 +21,9 @@ struct Mode {
 
 static MODE: Once<Mode> = Once::new();
 
+/// As it is since the program has confined itself.
+static CONFINED_MODE: Once<Mode> = Once::new();
+
 impl Mode {
     /// Appends `text`. Each process comes by here, and does without Rust's formatting unless some
     /// option is on.
@@ -56,12 +59,25 @@ fn front_of(config: &Config) -> &'static str {
     }
 }
 
-/// Writes the mode down, for good.
+/// Writes the mode down, for as long as the program does not confine itself.
 pub(crate) fn note(config: &Config) {
+    MODE.set(composed(config));
+}
+
+/// Writes it down anew, for good: the program has confined itself.
+pub(crate) fn note_confined(config: &Config) {
+    CONFINED_MODE.set(composed(config));
+}
+
+fn composed(config: &Config) -> Mode {
     let mut mode = Mode { bytes: [0; MODE_BYTES], len: 0 };
     // All options at their longest fit; were one more to be too many, it would be cut.
     let _ = write_mode(&mut mode, config);
-    MODE.set(mode);
+    mode
+}
+
+fn current() -> Option<&'static Mode> {
+    CONFINED_MODE.get().or_else(|| MODE.get())
 }
 
 fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
@@ -69,7 +85,7 @@ fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
     out.push(front_of(config))?;
     out.push(if config.secure { ",secure:true" } else { "" })?;
     out.push(if config.background { ",background:true" } else { "" })?;
-    out.push(if config.sandbox { ",sandbox:true" } else { "" })?;
+    out.push(if HEAP.keeps_to_plain_calls() { ",sandbox:true" } else { "" })?;
     if config.hugetlb_mib > 0 {
         write!(out, ",hugetlb:{}", config.hugetlb_mib)?;
     }
@@ -92,7 +108,7 @@ fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
 
 /// The front, and every option that is on.
 pub(crate) fn text() -> &'static str {
-    let text = MODE.get().map(|mode| &mode.bytes[..mode.len]);
+    let text = current().map(|mode| &mode.bytes[..mode.len]);
     text.and_then(|text| str::from_utf8(text).ok()).unwrap_or("front:thread")
 }
 
@@ -103,5 +119,5 @@ pub(crate) fn front() -> &'static str {
 
 #[unsafe(no_mangle)]
 extern "C" fn hectare_mode() -> *const c_char {
-    MODE.get().map_or(c"front:thread".as_ptr(), |mode| mode.bytes.as_ptr().cast())
+    current().map_or(c"front:thread".as_ptr(), |mode| mode.bytes.as_ptr().cast())
 }

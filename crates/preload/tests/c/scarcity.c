@@ -1,5 +1,6 @@
 /* Memory that runs out and comes back; system calls that are refused. */
 #include "check.h"
+#include <dlfcn.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -213,15 +214,15 @@ static void no_madvise(void) {
     work_on_threads();
 }
 
-/* A filter as a sandbox has it: what is not on the list kills. */
-static void kill_but_for_plain_calls(void) {
+/* A filter as a sandbox has it: what is not on the list kills, in this thread or in all. */
+static void kill_but_for_plain_calls(int in_all) {
 #define ALLOW(number) \
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ALLOW(SYS_mmap), ALLOW(SYS_munmap), ALLOW(SYS_mprotect), ALLOW(SYS_mremap),
         ALLOW(SYS_brk), ALLOW(SYS_read), ALLOW(SYS_write), ALLOW(SYS_futex),
-        ALLOW(SYS_clock_gettime), ALLOW(SYS_exit_group),
+        ALLOW(SYS_clock_gettime), ALLOW(SYS_exit_group), ALLOW(SYS_exit), ALLOW(SYS_rt_sigprocmask),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
         ALLOW(MADV_DONTNEED),
@@ -229,12 +230,49 @@ static void kill_but_for_plain_calls(void) {
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "%s", strerror(errno));
+    CHECK(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
+    if (in_all) {
+        int flags = SECCOMP_FILTER_FLAG_TSYNC;
+        CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0, "%s", strerror(errno));
+    } else {
+        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "%s", strerror(errno));
+    }
+}
+
+static int tells_sandbox(void) {
+    const char *(*mode)(void) = dlsym(RTLD_DEFAULT, "hectare_mode");
+    CHECK(mode);
+    return strstr(mode(), "sandbox:true") != NULL;
+}
+
+static pthread_barrier_t are_all_here;
+
+static void *work_once_confined(void *seed) {
+    free(opaque(malloc(200)));
+    pthread_barrier_wait(&are_all_here);
+    pthread_barrier_wait(&are_all_here);
+    return work(seed);
+}
+
+/* More threads than have caches of their own, on few processors. */
+static void sandboxed_threads(void) {
+    enum { THREADS = 40 };
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&are_all_here, NULL, THREADS + 1);
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, work_once_confined, (void *)i) == 0);
+    pthread_barrier_wait(&are_all_here);
+    kill_but_for_plain_calls(1);
+    pthread_barrier_wait(&are_all_here);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    CHECK(tells_sandbox());
 }
 
 static void sandboxed(void) {
     free(opaque(malloc(200)));
-    kill_but_for_plain_calls();
+    CHECK(tells_sandbox() == (getenv("TEST_TOLD") != NULL));
+    kill_but_for_plain_calls(0);
+    CHECK(tells_sandbox());
     enum { COUNT = 200000 };
     char **all = malloc(COUNT * sizeof *all);
     uint64_t random = 1;
@@ -390,7 +428,7 @@ int main(int argc, char **argv) {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
-        CASE(sandboxed), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
+        CASE(sandboxed), CASE(sandboxed_threads), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
         CASE(hugetlb_pool),
     };

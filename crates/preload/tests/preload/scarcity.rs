@@ -24,10 +24,20 @@ pub(crate) fn add(suite: &mut Suite) {
     suite_control_group(suite);
     suite_overcommit(suite);
     suite_hugetlb(suite);
-    suite.test_with("scarcity::sandboxed", &["cc"], || {
+    suite.test_with("scarcity::sandboxed[told]", &["cc"], || {
         let mut command = preloaded(program("scarcity.c")?);
-        run(command.arg("sandboxed").env("HECTARE_CONF", "sandbox:true"))?.well().map(drop)
+        let command = command.arg("sandboxed").env("TEST_TOLD", "1");
+        run(command.env("HECTARE_CONF", "sandbox:true"))?.well().map(drop)
     });
+    for front in ["auto", "thread", "cpu"] {
+        for case in ["sandboxed", "sandboxed_threads"] {
+            suite.test_with(format!("scarcity::{case}[{front}]"), &["cc"], move || {
+                let mut command = preloaded(program("scarcity.c")?);
+                let command = command.arg(case).env("HECTARE_CONF", format!("front:{front}"));
+                run(command)?.well().map(drop)
+            });
+        }
+    }
 }
 
 /// The kernel's rule for memory that is promised: 2 promises no more than there is.
