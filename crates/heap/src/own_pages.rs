@@ -4,6 +4,10 @@ use core::ptr::NonNull;
 
 use hectare_pages::PageSource;
 
+/// Arrays of up to so many bytes are brought as a whole when they are made: what is looked into before it is written
+/// would come by two faults a page.
+const BROUGHT_BYTES: usize = 64 << 10;
+
 /// An array of `T`, of which zeros are a value, in pages of its own; zeroed where it was not
 /// written. Whoever drops it without [`release`](Self::release) keeps its pages for good.
 #[derive(Debug)]
@@ -28,7 +32,12 @@ impl<T: Copy> Pages<T> {
 
     /// Room for `capacity` entries, zeroed; `None` when memory is out.
     pub(crate) fn with_capacity(capacity: usize, source: &impl PageSource) -> Option<Self> {
-        let start = source.get(Self::bytes(capacity, source), source.page_bytes()).ok()?;
+        let bytes = Self::bytes(capacity, source);
+        let start = source.get(bytes, source.page_bytes()).ok()?;
+        if bytes <= BROUGHT_BYTES {
+            // SAFETY: fresh pages.
+            unsafe { source.populate(start, bytes) };
+        }
         Some(Self { start: Some(start.cast()), capacity })
     }
 

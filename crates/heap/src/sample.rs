@@ -133,6 +133,7 @@ pub(crate) fn weight(bytes: usize, mean_bytes: usize) -> (u64, u64) {
 /// The natural logarithm of a positive normal number: its exponent's, and that of its mantissa m
 /// in [1/√2, √2) by 2 artanh((m − 1) / (m + 1)), whose series converges by more than five bits a
 /// term. The core library has none, and the C library's would mean one more library to load.
+#[inline(never)]
 fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
     let mut exponent = (bits >> 52) as i64 - 1023;

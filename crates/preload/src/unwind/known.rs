@@ -1,28 +1,39 @@
 //! Rules that were found before: most stacks share most of their frames, and to find a frame's rules
 //! anew is a binary search of a table that is in no cache.
 //!
+//! ```text
+//!   pc ─▶ plain: a line of the cache each │ odd: few, longer
+//! ```
 //! Invariant: an entry holds only as long as the bytes that it was made from lie where they did. An
 //! object that was unloaded may have made place for another: so each use looks whether the list of its
 //! object still has as many entries, and the description still begins as it did.
 
+use core::ptr::NonNull;
+
 use hectare_base::sync::{Lock, LockGuard, SpinPark};
+use hectare_pages::{Os, PageSource};
 
 use super::objects::Object;
 use super::registers::read;
-use super::rows::{Row, Rules};
+use super::rows::{Plain, Rules};
 
-const ENTRIES: usize = 1024;
+const PLAIN: usize = 1024;
+const ODD: usize = 32;
 
 /// What was found for one place in the code; all zeros: nothing.
 #[derive(Clone, Copy)]
-struct Entry {
+#[repr(C, align(64))]
+struct Entry<R> {
     pc: usize,
     origin: Origin,
-    rules: Rules,
+    rules: R,
 }
+
+const _: () = assert!(size_of::<Entry<Plain>>() == 64, "a line of the cache");
 
 /// Where rules were found, and what lay there.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 struct Origin {
     header: usize,
     count: u32,
@@ -31,6 +42,8 @@ struct Origin {
 }
 
 impl Origin {
+    const NONE: Self = Self { header: 0, count: 0, front: [0; 4] };
+
     /// # Safety
     /// The table of an object that is there lies at `header`.
     unsafe fn of(header: usize, description: usize) -> Self {
@@ -40,26 +53,60 @@ impl Origin {
         let front = unsafe { read(description) };
         Self { header, count, front }
     }
+
+    /// Whether all is as it was, of which the description lay at `description`.
+    ///
+    /// # Safety
+    /// As [`of`](Self::of).
+    unsafe fn holds(&self, header: usize, description: usize) -> bool {
+        // A table of another length is told before the place of its description is read.
+        // SAFETY: the caller's promise.
+        let count: u32 = unsafe { read(header + 8) };
+        self.header == header
+            && self.count == count
+            // SAFETY: the caller's promise; a table as long lies where that of the entry did.
+            && unsafe { Self::of(header, description) } == *self
+    }
+}
+
+/// All that was found. It begins with a page, so that it can be brought as a whole: page by page its entries would
+/// come by two faults each, since they are read before they are written.
+#[repr(C, align(4096))]
+struct Entries {
+    plain: [Entry<Plain>; PLAIN],
+    odd: [Entry<Rules>; ODD],
+    is_there: bool,
+}
+
+static KNOWN: Lock<Entries, SpinPark> = Lock::new(Entries {
+    plain: [Entry { pc: 0, origin: Origin::NONE, rules: Plain::NONE }; PLAIN],
+    odd: [Entry { pc: 0, origin: Origin::NONE, rules: Rules::NONE }; ODD],
+    is_there: false,
+});
+
+/// Rules as they were noted.
+pub(super) enum Noted<'a> {
+    Plain(&'a Plain),
+    Odd(&'a Rules),
 }
 
 /// What is known during a walk.
 pub(super) struct Known {
     /// The rules found before, for one walk at a time: one that finds another under way, on another thread or
     /// interrupted by a signal, does without.
-    entries: Option<LockGuard<'static, [Entry; ENTRIES], SpinPark>>,
+    entries: Option<LockGuard<'static, Entries, SpinPark>>,
     /// That of the last frame, most often that of the next: none goes that code on the stack is of.
     object: Option<Object>,
 }
 
 impl Known {
+    #[inline(never)]
     pub(super) fn borrow() -> Self {
-        const NOTHING: Entry = Entry {
-            pc: 0,
-            origin: Origin { header: 0, count: 0, front: [0; 4] },
-            rules: Rules { row: Row::UNKNOWN, description: 0, return_slot: 0, is_signal: false },
-        };
-        static KNOWN: Lock<[Entry; ENTRIES], SpinPark> = Lock::new([NOTHING; ENTRIES]);
-        Self { entries: KNOWN.try_lock(), object: None }
+        let mut entries = KNOWN.try_lock();
+        if let Some(entries) = entries.as_deref_mut().filter(|entries| !entries.is_there) {
+            entries.bring();
+        }
+        Self { entries, object: None }
     }
 
     /// The object that `pc`, which a frame of this stack executes, lies in.
@@ -69,35 +116,53 @@ impl Known {
         self.object
     }
 
-    fn entry(&mut self, pc: usize) -> Option<&mut Entry> {
-        let spread = (pc as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        self.entries.as_mut().map(|entries| &mut entries[spread as usize % ENTRIES])
-    }
-
     /// The rules at `pc`.
     ///
     /// # Safety
     /// The table of the object that `pc` lies in, which is there, lies at `header`.
-    pub(super) unsafe fn get(&mut self, pc: usize, header: usize) -> Option<&Rules> {
-        let entry =
-            self.entry(pc).filter(|entry| entry.pc == pc && entry.origin.header == header)?;
-        // A table of another length is told before the place of its description is read.
-        // SAFETY: the caller's promise.
-        let count: u32 = unsafe { read(header + 8) };
-        let is_as_it_was = count == entry.origin.count
-            // SAFETY: the caller's promise; a table as long lies where that of the entry did.
-            && unsafe { Origin::of(header, entry.rules.description) } == entry.origin;
-        is_as_it_was.then_some(&entry.rules)
+    pub(super) unsafe fn get(&self, pc: usize, header: usize) -> Option<Noted<'_>> {
+        let entries = self.entries.as_deref()?;
+        let plain = &entries.plain[spread(pc) % PLAIN];
+        if plain.pc == pc {
+            let description = header.wrapping_add_signed(plain.rules.description as isize);
+            // SAFETY: the caller's promise.
+            let holds = unsafe { plain.origin.holds(header, description) };
+            return holds.then_some(Noted::Plain(&plain.rules));
+        }
+        let odd = &entries.odd[spread(pc) % ODD];
+        // SAFETY: as above.
+        let holds = odd.pc == pc && unsafe { odd.origin.holds(header, odd.rules.description) };
+        holds.then_some(Noted::Odd(&odd.rules))
     }
 
     /// Notes what was found.
     ///
     /// # Safety
     /// `rules` are those at `pc` by the table at `header`.
-    pub(super) unsafe fn note(&mut self, pc: usize, header: usize, rules: Rules) {
-        if let Some(entry) = self.entry(pc) {
-            // SAFETY: the caller's promise.
-            *entry = Entry { pc, origin: unsafe { Origin::of(header, rules.description) }, rules };
+    pub(super) unsafe fn note(&mut self, pc: usize, header: usize, rules: &Rules) {
+        let Some(entries) = self.entries.as_deref_mut() else { return };
+        // SAFETY: the caller's promise.
+        let origin = unsafe { Origin::of(header, rules.description) };
+        if let Some(plain) = Plain::of(rules, header) {
+            entries.plain[spread(pc) % PLAIN] = Entry { pc, origin, rules: plain };
+        } else {
+            entries.odd[spread(pc) % ODD] = Entry { pc, origin, rules: *rules };
         }
     }
+}
+
+impl Entries {
+    fn bring(&mut self) {
+        if Os.page_bytes() <= align_of::<Self>() {
+            let start = NonNull::from(&mut *self).cast();
+            // SAFETY: this static, whole pages of this library's data, which nobody else reaches now.
+            unsafe { Os.populate(start, size_of::<Self>()) };
+        }
+        self.is_there = true;
+    }
+}
+
+/// Spreads the bits of `pc` over the lower half.
+fn spread(pc: usize) -> usize {
+    ((pc as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }

@@ -1,5 +1,8 @@
 //! What a frame's caller had in its registers: the rules of the tables, small enough to be kept
-//! ([`known`](super::known)), and applied.
+//! ([`known`](super::known)), and applied. Nearly all are plain: offsets of a few words. Those have a form of
+//! their own, which leaves room in a cache line for what it was made from.
+
+use core::hint::black_box;
 
 use gimli::{
     CfaRule, DwOp, EndianSlice, NativeEndian, Reader, Register, RegisterRule, UnwindContextStorage,
@@ -61,15 +64,10 @@ enum Rule {
 pub(super) struct Row {
     stack: Stack,
     rules: [Rule; SLOTS],
-    /// A bit for each slot whose rule is [`Rule::At`].
-    saved: u16,
-    /// Whether a rule is another than that, and [`Rule::Same`]: few are.
-    is_odd: bool,
 }
 
 impl Row {
-    pub(super) const UNKNOWN: Self =
-        Self { stack: Stack::Unknown, rules: [Rule::Same; SLOTS], saved: 0, is_odd: false };
+    const UNKNOWN: Self = Self { stack: Stack::Unknown, rules: [Rule::Same; SLOTS] };
 
     /// What of a row concerns the registers that have slots. It is of the description that is so far
     /// behind the start of its section.
@@ -84,8 +82,8 @@ impl Row {
             }
             CfaRule::Expression(expression) => Stack::Expression(place(*expression)?),
         };
-        let (mut rules, mut saved, mut is_odd) = ([Rule::Same; SLOTS], 0, false);
-        for (at, (rule, number)) in rules.iter_mut().zip(NUMBERS).enumerate() {
+        let mut rules = [Rule::Same; SLOTS];
+        for (rule, number) in rules.iter_mut().zip(NUMBERS) {
             *rule = match row.register(Register(number)) {
                 None | Some(RegisterRule::SameValue) => continue,
                 Some(RegisterRule::Undefined) => Rule::Undefined,
@@ -100,14 +98,88 @@ impl Row {
                 }
                 Some(_) => return None,
             };
-            match rule {
-                Rule::At(_) => saved |= 1 << at,
-                _ => is_odd = true,
-            }
         }
-        Some(Self { stack, rules, saved, is_odd })
+        Some(Self { stack, rules })
     }
 }
+
+/// Rules by which the stack pointer is an offset from a register, and each register was saved a few words from that, is
+/// undefined, or is what it was; of no signal.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plain {
+    /// How far the description is from its list.
+    pub(super) description: i32,
+    stack_offset: i32,
+    stack_slot: u8,
+    return_slot: u8,
+    /// A bit for each slot that was saved, and for each that is undefined.
+    saved: u16,
+    undefined: u16,
+    /// Where each that was saved lies, in words from the CFA.
+    words: [i8; SLOTS],
+}
+
+impl Plain {
+    /// Nobody's rules: all zeros.
+    pub(super) const NONE: Self = Self {
+        description: 0,
+        stack_offset: 0,
+        stack_slot: 0,
+        return_slot: 0,
+        saved: 0,
+        undefined: 0,
+        words: [0; SLOTS],
+    };
+
+    /// The plain form of `rules`, of which the list lies at `header`; `None` where they are not plain.
+    pub(super) fn of(rules: &Rules, header: usize) -> Option<Self> {
+        let Stack::Above(stack_slot, stack_offset) = rules.row.stack else { return None };
+        let description = i32::try_from(rules.description.wrapping_sub(header) as isize).ok()?;
+        let return_slot = rules.return_slot;
+        let mut plain = Self { description, stack_offset, stack_slot, return_slot, ..Self::NONE };
+        // Not unrolled: it runs once for each place in the code.
+        for slot in 0..black_box(SLOTS) {
+            match rules.row.rules[slot % SLOTS] {
+                Rule::Same => {}
+                Rule::Undefined => plain.undefined |= 1 << slot,
+                Rule::At(offset) if offset % WORD_BYTES == 0 => {
+                    plain.words[slot % SLOTS] = i8::try_from(offset / WORD_BYTES).ok()?;
+                    plain.saved |= 1 << slot;
+                }
+                _ => return None,
+            }
+        }
+        (!rules.is_signal).then_some(plain)
+    }
+
+    /// As [`Rules::apply`]; the caller's pc.
+    #[inline(always)]
+    pub(super) fn apply(&self, registers: &mut [usize; SLOTS]) -> Option<usize> {
+        let stack =
+            registers[usize::from(self.stack_slot)].wrapping_add_signed(self.stack_offset as isize);
+        if stack <= registers[STACK_POINTER] {
+            return None;
+        }
+        registers[STACK_POINTER] = stack;
+        let mut left = self.saved;
+        while left != 0 {
+            let slot = left.trailing_zeros() as usize % SLOTS;
+            left &= left - 1;
+            let place = stack.wrapping_add_signed(self.words[slot] as isize * WORD_BYTES as isize);
+            // SAFETY: the tables say that the register was saved there, on the stack.
+            registers[slot] = unsafe { read(place) };
+        }
+        let mut left = self.undefined;
+        while left != 0 {
+            registers[left.trailing_zeros() as usize % SLOTS] = 0;
+            left &= left - 1;
+        }
+        Some(registers[usize::from(self.return_slot)])
+    }
+}
+
+/// What places of registers are multiples of, in bytes.
+const WORD_BYTES: i32 = size_of::<usize>() as i32;
 
 /// The rules at one place in the code, and what else a step needs to know of that.
 #[derive(Debug, Clone, Copy)]
@@ -122,10 +194,14 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Goes from a frame's registers to its caller's, of which an undefined one is 0. `None`, and nothing has changed,
-    /// where the rules do not lead up the stack.
-    #[inline(always)]
-    pub(super) fn apply(&self, registers: &mut [usize; SLOTS]) -> Option<()> {
+    /// Nobody's rules: all zeros.
+    pub(super) const NONE: Self =
+        Self { row: Row::UNKNOWN, description: 0, return_slot: 0, is_signal: false };
+
+    /// Goes from a frame's registers to its caller's, of which an undefined one is 0; the caller's pc. `None`, and
+    /// nothing has changed, where the rules do not lead up the stack.
+    #[cold]
+    pub(super) fn apply(&self, registers: &mut [usize; SLOTS]) -> Option<usize> {
         let stack = match self.row.stack {
             Stack::Unknown => return None,
             Stack::Above(slot, offset) => {
@@ -137,31 +213,13 @@ impl Rules {
         if stack <= registers[STACK_POINTER] && !self.is_signal {
             return None;
         }
-        if self.row.is_odd {
-            *registers = self.apply_odd(stack, registers)?;
-            return Some(());
-        }
-        // A caller's stack pointer is the CFA, unless a rule says otherwise.
-        registers[STACK_POINTER] = stack;
-        let mut left = self.row.saved;
-        while left != 0 {
-            let slot = left.trailing_zeros() as usize;
-            left &= left - 1;
-            if let Some(Rule::At(offset)) = self.row.rules.get(slot) {
-                // SAFETY: the tables say that the register was saved there, on the stack.
-                registers[slot] = unsafe { read(stack.wrapping_add_signed(*offset as isize)) };
-            }
-        }
-        Some(())
-    }
-
-    /// The caller's registers, by rules of all kinds.
-    #[cold]
-    fn apply_odd(&self, stack: usize, registers: &[usize; SLOTS]) -> Option<[usize; SLOTS]> {
         let mut callers = *registers;
+        // A caller's stack pointer is the CFA, unless a rule says otherwise.
         callers[STACK_POINTER] = stack;
-        for (value, rule) in callers.iter_mut().zip(self.row.rules) {
-            match rule {
+        // Not unrolled, as above.
+        for slot in 0..black_box(SLOTS) {
+            let value = &mut callers[slot % SLOTS];
+            match self.row.rules[slot % SLOTS] {
                 Rule::Same => {}
                 Rule::Undefined => *value = 0,
                 Rule::At(offset) => {
@@ -180,7 +238,8 @@ impl Rules {
                 }
             }
         }
-        Some(callers)
+        *registers = callers;
+        Some(registers[usize::from(self.return_slot)])
     }
 
     /// What the expression at `place` makes of `first`: of those operations only that compilers use where

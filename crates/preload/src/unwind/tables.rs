@@ -16,7 +16,7 @@ use gimli::{
     UnwindContextStorage, UnwindSection, UnwindTableRow,
 };
 
-use super::known::Known;
+use super::known::{Known, Noted};
 use super::objects::Object;
 use super::registers::{Frame, plain_address, read, slot};
 use super::rows::{Row, Rules};
@@ -44,25 +44,20 @@ pub(super) enum Step {
 pub(super) fn step(frame: &mut Frame, code: &mut Code, known: &mut Known) -> Step {
     let within = frame.pc.wrapping_sub(usize::from(*code == Code::Caller));
     let Some(object) = known.object_of(within) else { return Step::Unknown };
-    let found;
     // SAFETY: the dynamic linker says that the object's table lies there.
-    let rules = match unsafe { known.get(within, object.header) } {
-        Some(rules) => rules,
-        None => match rules(within, &object) {
-            Some(rules) => {
-                // SAFETY: found just now.
-                unsafe { known.note(within, object.header, rules) };
-                found = rules;
-                &found
-            }
-            None => return Step::Unknown,
-        },
+    let (pc, is_signal) = match unsafe { known.get(within, object.header) } {
+        Some(Noted::Plain(rules)) => (rules.apply(&mut frame.registers), false),
+        Some(Noted::Odd(rules)) => (rules.apply(&mut frame.registers), rules.is_signal),
+        None => {
+            let Some(rules) = rules(within, &object) else { return Step::Unknown };
+            // SAFETY: found just now.
+            unsafe { known.note(within, object.header, &rules) };
+            (rules.apply(&mut frame.registers), rules.is_signal)
+        }
     };
-    if rules.apply(&mut frame.registers).is_none() {
-        return Step::Unknown;
-    }
-    frame.pc = plain_address(frame.registers[usize::from(rules.return_slot)]);
-    *code = if rules.is_signal { Code::Interrupted } else { Code::Caller };
+    let Some(pc) = pc else { return Step::Unknown };
+    frame.pc = plain_address(pc);
+    *code = if is_signal { Code::Interrupted } else { Code::Caller };
     if frame.pc == 0 { Step::Outermost } else { Step::Up }
 }
 
