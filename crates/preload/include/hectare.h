@@ -20,7 +20,7 @@ int hectare_prof_dump(const char *path);
 int hectare_stats_dump(const char *path);
 
 /* Which front serves the program ("auto", "thread", "cpu", "watched", "hardened") and every option
-   that is on, as in "front:watched,prof:true,prof_sample:524288". The text lives as long as the
+   that is on, as in "front:watched,prof:true,prof_sample:2097152". The text lives as long as the
    process. */
 const char *hectare_mode(void);
 

@@ -57,7 +57,7 @@ impl Config {
         stats_signal: None,
         prof: false,
         prof_prefix: b"hectare-heap",
-        prof_sample_bytes: 512 << 10,
+        prof_sample_bytes: 2 << 20,
         prof_signal: None,
         prof_by_frames: false,
         guard_one_in: 0,

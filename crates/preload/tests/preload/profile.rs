@@ -350,7 +350,7 @@ fn by_call_and_without() -> Outcome {
     command.arg("mode").env("TEST_PATH", directory.join("stats"));
     command.env("HECTARE_CONF", format!("guard:7,prof:1,prof_prefix:{}/x", directory.display()));
     let ended = crate::harness::run(&mut command)?.well()?;
-    let mode = "front:watched,prof:true,prof_sample:524288,guard:7\n";
+    let mode = "front:watched,prof:true,prof_sample:2097152,guard:7\n";
     ensure(ended.stdout == mode, || ended.describe("another mode"))?;
     let stats = fs::read_to_string(directory.join("stats")).map_err(|error| error.to_string())?;
     ensure(stats.contains("\"front\": \"watched\""), || stats.clone())?;
