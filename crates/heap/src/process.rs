@@ -9,10 +9,11 @@ mod fork;
 mod global;
 mod threads;
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use hectare_base::sync::Lock;
-use hectare_pages::{FutexPark, Os};
+use hectare_pages::{FutexPark, Os, PageSource};
 
 use crate::cache::Cache;
 use crate::guard::Guard;
@@ -80,6 +81,18 @@ impl Process {
     #[must_use]
     pub fn keeps_to_plain_calls(&'static self) -> bool {
         Os.keeps_to_plain_calls()
+    }
+
+    /// Has the system bring memory that is about to be looked into and written, where it is whole pages: for tables of
+    /// those that the heap [calls](Special). Advice only.
+    ///
+    /// # Safety
+    /// The memory can be written.
+    pub unsafe fn bring_pages(&'static self, start: NonNull<u8>, bytes: usize) {
+        if (start.addr().get() | bytes).is_multiple_of(Os.page_bytes()) {
+            // SAFETY: the caller's promise.
+            unsafe { Os.populate(start, bytes) };
+        }
     }
 
     /// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes

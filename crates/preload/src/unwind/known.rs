@@ -11,11 +11,11 @@
 use core::ptr::NonNull;
 
 use hectare_base::sync::{Lock, LockGuard, SpinPark};
-use hectare_pages::{Os, PageSource};
 
 use super::objects::Object;
 use super::registers::read;
 use super::rows::{Plain, Rules};
+use crate::HEAP;
 
 const PLAIN: usize = 1024;
 const ODD: usize = 32;
@@ -153,11 +153,8 @@ impl Known {
 
 impl Entries {
     fn bring(&mut self) {
-        if Os.page_bytes() <= align_of::<Self>() {
-            let start = NonNull::from(&mut *self).cast();
-            // SAFETY: this static, whole pages of this library's data, which nobody else reaches now.
-            unsafe { Os.populate(start, size_of::<Self>()) };
-        }
+        // SAFETY: this static, data of this library.
+        unsafe { HEAP.bring_pages(NonNull::from(&mut *self).cast(), size_of::<Self>()) };
         self.is_there = true;
     }
 }
