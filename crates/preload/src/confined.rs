@@ -1,6 +1,6 @@
 //! Programs that confine themselves.
 //!
-//! A program that handles what strangers send it (OpenSSH's server, browsers, `file`) has itself killed for system calls that
+//! A program that handles what strangers send it (OpenSSH's server, browsers) has itself killed for system calls that
 //! are not on its list, which was made with another allocator in mind. Before it may, it must say that it wants no new
 //! privileges, unless it is root; so this library answers to the name `prctl`, by which both are said, and from then on the
 //! heap keeps to calls that every such list has. What calls the kernel by number alone is not seen: for that there is
