@@ -31,9 +31,9 @@ struct Entry<R> {
 
 const _: () = assert!(size_of::<Entry<Plain>>() == 64, "a line of the cache");
 
-/// Where rules were found, and what lay there.
+/// Where rules were found, and what lay there. Packed, so that an entry of AArch64, too, fits a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, packed(4))]
 struct Origin {
     header: usize,
     count: u32,
