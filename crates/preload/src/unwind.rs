@@ -48,20 +48,8 @@ pub(crate) fn is_own(address: usize) -> bool {
     (OWN_START.load(Relaxed)..OWN_END.load(Relaxed)).contains(&address)
 }
 
-/// The innermost frame outside this library, where the tables lead to one.
-#[inline(always)]
-fn outside(known: &mut Known) -> Option<(Frame, Code)> {
-    let mut frame = Frame::here();
-    let mut code = Code::Interrupted;
-    while is_own(frame.pc) {
-        let Step::Up = tables::step(&mut frame, &mut code, known) else { return None };
-    }
-    Some((frame, code))
-}
-
 /// The innermost return address outside this library, where the tables tell. Unlike
 /// [`capture`] it needs no [`begin`].
-#[inline(never)]
 pub(crate) fn caller() -> Option<usize> {
     if OWN_END.load(Acquire) == 0 {
         begin(false);
@@ -70,14 +58,23 @@ pub(crate) fn caller() -> Option<usize> {
             return None;
         }
     }
-    outside(&mut Known::borrow()).map(|(frame, _)| frame.pc)
+    let mut frames = [0];
+    (walk(&mut frames) > 0).then_some(frames[0])
 }
 
-/// Fills `frames` with the return addresses outside this library, the innermost first.
-#[inline(never)]
+/// Fills `frames` with the return addresses outside this library, the innermost first; how many there are.
 pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
+    walk(frames)
+}
+
+#[inline(never)]
+fn walk(frames: &mut [usize]) -> usize {
     let known = &mut Known::borrow();
-    let Some((mut frame, mut code)) = outside(known) else { return 0 };
+    let mut frame = Frame::here();
+    let mut code = Code::Interrupted;
+    while is_own(frame.pc) {
+        let Step::Up = tables::step(&mut frame, &mut code, known) else { return 0 };
+    }
     frames[0] = frame.pc;
     let mut count = 1;
     if BY_FRAMES.load(Relaxed) {
@@ -86,7 +83,7 @@ pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
             return followed;
         }
     }
-    while count < MAX_FRAMES {
+    while count < frames.len() {
         match tables::step(&mut frame, &mut code, known) {
             Step::Up => {}
             Step::Outermost => break,

@@ -2,23 +2,21 @@
 
 use core::ffi::{c_int, c_void};
 
-use hectare::MAX_FRAMES;
-
 use super::registers::Frame;
 
 /// How far apart two frames may lie at most, in bytes.
 const MAX_FRAME_BYTES: usize = 1 << 20;
 
 /// Adds the return addresses that saved frame pointers lead to from a frame on to the `count` there
-/// are. It ends with a pointer that leads anywhere but up the stack: of the outermost frame,
+/// are, as far as there is room. It ends with a pointer that leads anywhere but up the stack: of the outermost frame,
 /// or of code that uses the register for something else. Returns how many there are then.
-pub(super) fn follow(from: &Frame, frames: &mut [usize; MAX_FRAMES], mut count: usize) -> usize {
+pub(super) fn follow(from: &Frame, frames: &mut [usize], mut count: usize) -> usize {
     const WORD: usize = size_of::<usize>();
     let mut pointer = from.frame_pointer();
     let mut floor = from.stack_pointer().saturating_sub(2 * WORD);
     // The page that was last seen to be readable.
     let mut readable = usize::MAX;
-    while count < MAX_FRAMES {
+    while count < frames.len() {
         let is_frame = pointer.is_multiple_of(WORD)
             && (floor..floor.saturating_add(MAX_FRAME_BYTES)).contains(&pointer);
         if !is_frame {
