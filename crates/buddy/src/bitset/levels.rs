@@ -57,18 +57,27 @@ impl Geometry {
         }
         at = 0;
         while at < LEVELS {
-            let mut groups = levels[at].count.div_ceil(WORD);
-            let mut tier = 0;
-            while groups > 0 && tier < TIERS {
-                levels[at].tiers[tier] = words;
-                words += groups * ORDERS;
-                tier += 1;
-                groups = if groups == 1 { 0 } else { groups.div_ceil(WORD) };
-            }
-            levels[at].depth = tier;
+            words = levels[at].put_tiers(words);
             at += 1;
         }
         Self { levels, words }
+    }
+}
+
+impl Level {
+    /// Puts its tiers behind the first `words` words, and returns how many there are then. (Not copied for each level.)
+    #[inline(never)]
+    const fn put_tiers(&mut self, mut words: usize) -> usize {
+        let mut groups = self.count.div_ceil(WORD);
+        let mut tier = 0;
+        while groups > 0 && tier < TIERS {
+            self.tiers[tier] = words;
+            words += groups * ORDERS;
+            tier += 1;
+            groups = if groups == 1 { 0 } else { groups.div_ceil(WORD) };
+        }
+        self.depth = tier;
+        words
     }
 }
 
