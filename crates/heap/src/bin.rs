@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::homes::{GROUPS, Lists, home_of};
-use crate::object::{Batch, FreeObject, Gathered};
+use crate::object::{Batch, FreeObject, GIVEN_AT_ONCE, Gathered};
 use crate::region::SlabTable;
 use crate::slab::{Returned, Slab, SlabRef};
 
@@ -26,10 +26,6 @@ const POPULATED_FRAMES: usize = 16;
 
 /// How many descriptors are fetched ahead when a batch comes back.
 const PREFETCHED: usize = 16;
-
-/// How many lists of objects are read side by side when they come back: of one list each object
-/// must have come from memory before the next is known.
-pub(crate) const GIVEN_AT_ONCE: usize = 4;
 
 /// How much goes by a look before the bin's lock is free for others: a millisecond's worth.
 const LOOK_STEP_BYTES: usize = 8 << 20;

@@ -145,6 +145,11 @@ impl ClassId {
         BATCHES[self.index()] as usize
     }
 
+    /// Whether an object has room, behind a link and a mark, for where all others of its batch lie.
+    pub(crate) const fn notes_members(self) -> bool {
+        self.object_bytes() / size_of::<usize>() > self.batch()
+    }
+
     /// How many bytes those are.
     pub(crate) const fn batch_bytes(self) -> usize {
         self.batch() * self.object_bytes()

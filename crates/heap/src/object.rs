@@ -199,11 +199,62 @@ pub(crate) unsafe fn move_to(
     taken
 }
 
+/// How many lists of objects are read side by side when they come back: of one list each object
+/// must have come from memory before the next is known.
+pub(crate) const GIVEN_AT_ONCE: usize = 4;
+
 /// A list of free objects of one class, passed around as a unit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
     pub(crate) head: FreeObject,
     pub(crate) count: usize,
+}
+
+impl Batch {
+    /// Whether its first four objects, each of `object_bytes`, lie in a row, up or down: as they do where a program frees in
+    /// the order in which it has allocated. So does what has fewer.
+    pub(crate) fn begins_in_row(&self, object_bytes: usize) -> bool {
+        let mut last = self.head;
+        (1..self.count.min(4)).all(|_| {
+            let Some(next) = last.next() else { return true };
+            let step = next.as_ptr().addr().get().abs_diff(last.as_ptr().addr().get());
+            last = next;
+            step == object_bytes
+        })
+    }
+
+    /// Notes in its first object, behind the link and the mark, where the others lie. What uses a freed object may write
+    /// over that.
+    ///
+    /// # Safety
+    /// The first object has so many words behind those two as there are others.
+    pub(crate) unsafe fn note_members(&self) {
+        let mut last = self.head;
+        for at in 1..self.count {
+            let Some(next) = last.next() else { return };
+            // SAFETY: by invariant 1 the object is this holder's, and the caller's promise.
+            unsafe { self.noted(at).write(next.as_ptr().addr().get()) };
+            last = next;
+        }
+    }
+
+    /// Begins to fetch all objects, which are noted in the first.
+    ///
+    /// # Safety
+    /// As for [`note_members`](Self::note_members), which was called.
+    pub(crate) unsafe fn prefetch_members(&self) {
+        for at in 1..self.count {
+            // SAFETY: by invariant 1 the object is this holder's, and the caller's promise.
+            let address = unsafe { self.noted(at).read() };
+            prefetch(core::ptr::without_provenance(address));
+        }
+    }
+
+    /// The word in which the object numbered `at` is noted, if at all.
+    fn noted(&self, at: usize) -> *mut usize {
+        let words = self.head.as_ptr().as_ptr().cast::<usize>();
+        words.wrapping_add(size_of::<Words>() / size_of::<usize>() + at - 1)
+    }
 }
 
 /// A batch, or none, in one word: its first object's address, or the end's, in the upper 48 bits, its length in the
@@ -226,6 +277,11 @@ impl Packed {
 
     pub(crate) const fn bits(self) -> usize {
         self.0
+    }
+
+    /// Begins to fetch its first object.
+    pub(crate) fn prefetch_head(self) {
+        prefetch(core::ptr::without_provenance(self.0 >> 16));
     }
 
     /// How many objects it lists.

@@ -24,7 +24,7 @@ use hectare_base::sync::atomic::{
 use hectare_base::sync::{Lock, Park};
 
 use crate::class::{ClassId, STATES};
-use crate::object::Batch;
+use crate::object::{Batch, GIVEN_AT_ONCE};
 use crate::slots::Slots;
 
 /// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything where
@@ -149,7 +149,9 @@ impl<P: Park> Pools<P> {
 
     /// Takes a batch from the pool of `cpu`, or borrows one that another CPU does not need.
     pub(crate) fn take(&self, cpu: usize, class: ClassId) -> Option<Batch> {
-        let own = self.pool(cpu % CPUS).and_then(|pool| self.try_with(pool, class, Slots::take));
+        let own = self
+            .pool(cpu % CPUS)
+            .and_then(|pool| self.try_with(pool, class, |slots| slots.take(class)));
         own.or_else(|| self.in_use().find_map(|pool| self.try_with(pool, class, Slots::lend)))
     }
 
@@ -173,22 +175,28 @@ impl<P: Park> Pools<P> {
     }
 
     /// Hands what `drain` takes of each pool's slots of `class`, waiting for their locks, to `give`, for which they are free
-    /// again.
+    /// again: [`GIVEN_AT_ONCE`] batches at a time.
     pub(crate) fn drain(
         &self,
         class: ClassId,
         drain: fn(&mut Slots, ClassId) -> Option<Batch>,
-        mut give: impl FnMut(Batch),
+        mut give: impl FnMut(&[Batch]),
     ) {
         for pool in self.in_use() {
-            let next = || {
+            loop {
                 let mut slots = pool.bins[class.index()].lock();
-                let batch = drain(&mut slots, class);
+                let Some(first) = drain(&mut slots, class) else { break };
+                let mut batches = [first; GIVEN_AT_ONCE];
+                let mut count = 1;
+                while count < GIVEN_AT_ONCE
+                    && let Some(batch) = drain(&mut slots, class)
+                {
+                    batches[count] = batch;
+                    count += 1;
+                }
                 slots.tell(class, &self.stocked_bytes);
-                batch
-            };
-            while let Some(batch) = next() {
-                give(batch);
+                drop(slots);
+                give(&batches[..count]);
             }
         }
     }

@@ -6,6 +6,10 @@
 //! lies in a stock counts as idle, as if it were free in its slabs: where it lies for long it goes
 //! back, and before the heap grows beside it, too.
 //!
+//! What comes out of a stock has not been touched lately, and of a list each object must have come from memory before the next
+//! is known. So the first of a batch that goes there notes where the others lie, and all are fetched at once. Objects too
+//! small for that lie there only if they lie in a row, which the processor fetches by itself; their slabs sort the others.
+//!
 //! Invariant: the first `len` places hold a batch each, of `objects` objects in all, the others nothing of value.
 
 use core::mem::MaybeUninit;
@@ -21,21 +25,25 @@ use crate::object::{Batch, Packed};
 /// for how many in the stock.
 const FIRST_LIMIT: u16 = if cfg!(loom) { 1 } else { 6 };
 const PLACES: usize = if cfg!(loom) { 2 } else { 32 };
-const STOCK: usize = if cfg!(loom) { 2 } else { 992 };
+const STOCK: usize = SHELVES * SHELF;
+
+/// The stock comes by so many shelves, of so many places each.
+const SHELVES: usize = if cfg!(loom) { 2 } else { 4 };
+const SHELF: usize = if cfg!(loom) { 1 } else { 1024 };
 
 /// The count of what all stocks hold is told by steps of so many bytes: all CPUs write to it.
 const TOLD_AT_ONCE: usize = if cfg!(loom) { 1 } else { 16 * BATCH_BYTES };
 
-/// Only what holds a batch was ever written: of a stock so much as is used becomes resident.
+/// Only what holds a batch was ever written: of a shelf so much as is used becomes resident.
 type Place = MaybeUninit<Packed>;
-type Stock = [Place; STOCK];
+type Shelf = [Place; SHELF];
 
 /// A pool's batches of one class.
 #[derive(Debug)]
 pub(crate) struct Slots {
     len: u16,
     /// How many batches it keeps now: half as many again each time that it is asked in vain for what it
-    /// had to refuse before, so where a thread's demand swings, the pool takes the swing.
+    /// had to refuse before, twice as many of a stock, so where a thread's demand swings, the pool takes the swing.
     limit: u16,
     /// How many more batches its CPU has taken, or asked for in vain, than put back.
     taken: u16,
@@ -51,8 +59,8 @@ pub(crate) struct Slots {
     /// How many objects the count of all stocks knows of.
     told: u32,
     places: [Place; PLACES],
-    /// More places, once they are needed: there for good.
-    stock: Option<NonNull<Stock>>,
+    /// More places, once they are needed, the first shelves first: there for good.
+    stock: [Option<NonNull<Shelf>>; SHELVES],
 }
 
 // SAFETY: the stock is memory of the slots' own.
@@ -70,7 +78,7 @@ impl Slots {
         objects: 0,
         told: 0,
         places: [MaybeUninit::uninit(); PLACES],
-        stock: None,
+        stock: [None; SHELVES],
     };
 
     /// Keeps a batch of a thread of its own CPU. It comes back if there are too many, or `memory` (as
@@ -83,10 +91,18 @@ impl Slots {
     ) -> Option<Batch> {
         self.taken = self.taken.saturating_sub(1);
         self.is_at_work = true;
+        let is_stocked = usize::from(self.len) >= PLACES;
+        if is_stocked && !class.notes_members() && !batch.begins_in_row(class.object_bytes()) {
+            return Some(batch);
+        }
         let is_full = self.len >= within(self.limit, class);
         if is_full || !self.has_place(memory) {
             self.refused = true;
             return Some(batch);
+        }
+        if is_stocked && class.notes_members() {
+            // SAFETY: as `notes_members` says.
+            unsafe { batch.note_members() };
         }
         self.objects += batch.count as u32;
         self.place(self.len).write(Packed::new(Some(batch)));
@@ -95,14 +111,22 @@ impl Slots {
     }
 
     /// A batch for a thread of its own CPU.
-    pub(crate) fn take(&mut self) -> Option<Batch> {
+    pub(crate) fn take(&mut self, class: ClassId) -> Option<Batch> {
         if self.len == 0 && core::mem::take(&mut self.refused) {
-            self.limit = (self.limit + 1 + self.limit / 2).min((PLACES + STOCK) as u16);
+            let is_small = usize::from(self.limit) < 2 * PLACES;
+            let more = if is_small { 1 + self.limit / 2 } else { self.limit };
+            self.limit = (self.limit + more).min((PLACES + STOCK) as u16);
         }
         self.taken = (self.taken + 1).min(self.limit.max(PLACES as u16));
         self.kept = self.kept.max(self.taken);
         self.is_at_work = true;
-        self.pop()
+        let batch = self.pop()?;
+        if usize::from(self.len) >= PLACES && class.notes_members() {
+            // SAFETY: as `notes_members` says; it was noted when it came to the stock.
+            unsafe { batch.prefetch_members() };
+            self.at(self.len - 1).prefetch_head();
+        }
+        Some(batch)
     }
 
     /// A batch for a thread of another CPU.
@@ -178,13 +202,14 @@ impl Slots {
         self.objects.saturating_sub(u32::from(unstocked(class)) * class.batch() as u32)
     }
 
-    /// Whether there is a place for one more, which may be the first of the stock.
+    /// Whether there is a place for one more, which may be the first of a shelf.
     fn has_place(&mut self, memory: impl Fn(usize) -> Option<NonNull<u8>>) -> bool {
-        if usize::from(self.len) >= PLACES && self.stock.is_none() {
-            self.stock = memory(size_of::<Stock>()).map(NonNull::cast);
-            return self.stock.is_some();
+        let Some(at) = usize::from(self.len).checked_sub(PLACES) else { return true };
+        let Some(shelf) = self.stock.get_mut(at / SHELF) else { return false };
+        if shelf.is_none() {
+            *shelf = memory(size_of::<Shelf>()).map(NonNull::cast);
         }
-        true
+        shelf.is_some()
     }
 
     /// The batch numbered `at`, less than `len`.
@@ -195,11 +220,10 @@ impl Slots {
 
     fn place(&mut self, at: u16) -> &mut Place {
         let at = usize::from(at);
-        match self.stock {
+        let stocked = at.wrapping_sub(PLACES);
+        match self.stock.get(stocked / SHELF) {
             // SAFETY: the slots' own memory, of its size and alignment.
-            Some(mut stock) if at >= PLACES => unsafe {
-                &mut stock.as_mut()[(at - PLACES) % STOCK]
-            },
+            Some(&Some(mut shelf)) => unsafe { &mut shelf.as_mut()[stocked % SHELF] },
             _ => &mut self.places[at % PLACES],
         }
     }

@@ -38,6 +38,10 @@ mod class {
         pub(crate) fn batch_bytes(self) -> usize {
             BATCH_BYTES
         }
+
+        pub(crate) fn notes_members(self) -> bool {
+            true
+        }
     }
 }
 
@@ -62,7 +66,7 @@ use slots::Slots;
 
 type Shared = Arc<Pools<SpinPark>>;
 
-/// Batch number `n`: one object, of which the pools look at the address alone.
+/// Batch number `n`: one object, of which the pools look at the address alone, since it has no others.
 fn batch(n: usize) -> Batch {
     let address = NonNull::without_provenance(std::num::NonZero::new(n * 16).expect("not 0"));
     // SAFETY: never read or written: the pools do not look into objects.
@@ -88,7 +92,11 @@ fn take(pools: &Shared, cpu: usize) -> Option<usize> {
 
 fn drain(pools: &Shared) -> Vec<usize> {
     let mut drained = Vec::new();
-    pools.drain(ClassId, |slots, _| slots.drain(), |batch| drained.push(number(batch)));
+    pools.drain(
+        ClassId,
+        |slots, _| slots.drain(),
+        |batches| drained.extend(batches.iter().copied().map(number)),
+    );
     drained
 }
 
@@ -185,8 +193,12 @@ fn a_stock_is_emptied_beside_its_use() {
             return take(pools, 0).into_iter().chain(take(pools, 1)).collect();
         }
         let mut drained = Vec::new();
-        pools.drain(ClassId, Slots::drain_stock, |batch| drained.push(number(batch)));
-        pools.drain(ClassId, Slots::drain_idle, |batch| drained.push(number(batch)));
+        pools.drain(ClassId, Slots::drain_stock, |batches| {
+            drained.extend(batches.iter().copied().map(number))
+        });
+        pools.drain(ClassId, Slots::drain_idle, |batches| {
+            drained.extend(batches.iter().copied().map(number))
+        });
         drained
     };
     let before = |pools: &Shared| {

@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use hectare_pages::System;
 
 use super::Heap;
-use crate::bin::{GIVEN_AT_ONCE, Objects, SlabSource};
+use crate::bin::{Objects, SlabSource};
 use crate::class::ClassId;
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject, Gathered};
+use crate::object::{Batch, FreeObject, GIVEN_AT_ONCE, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 impl<S: System> Heap<S> {

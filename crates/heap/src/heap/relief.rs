@@ -193,7 +193,7 @@ impl<S: System> Heap<S> {
         class: ClassId,
         drain: fn(&mut Slots, ClassId) -> Option<Batch>,
     ) {
-        self.pools.drain(class, drain, |batch| self.give_to_slabs(class, &[batch]));
+        self.pools.drain(class, drain, |batches| self.give_to_slabs(class, batches));
     }
 
     /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much

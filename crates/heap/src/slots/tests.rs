@@ -3,9 +3,9 @@
 extern crate std;
 
 use super::*;
-use crate::object::FreeObject;
-use core::num::NonZero;
+use crate::object::{FreeObject, Key};
 use std::alloc::{Layout, alloc};
+use std::vec::Vec;
 
 const SMALL: usize = 64;
 
@@ -14,13 +14,29 @@ struct Pool {
     slots: Slots,
     class: ClassId,
     told_bytes: AtomicUsize,
-    next: usize,
+    /// The first of four objects, of which each batch is made.
+    head: FreeObject,
 }
 
 impl Pool {
+    /// Of objects that lie in a row.
     fn new(bytes: usize) -> Self {
+        Self::with_places(bytes, [0, 1, 2, 3])
+    }
+
+    /// Of objects that lie, in the order of their list, at the places numbered so.
+    fn with_places(bytes: usize, places: [usize; 4]) -> Self {
         let class = ClassId::for_bytes(bytes);
-        Self { slots: Slots::EMPTY, class, told_bytes: AtomicUsize::new(0), next: 0 }
+        let start = memory(16 * class.object_bytes()).expect("memory");
+        let mut next = None;
+        for at in places.into_iter().rev() {
+            // SAFETY: within the memory, which is the pool's.
+            let object = unsafe { FreeObject::new(start.add(at * class.object_bytes())) };
+            object.link(next, Key(1));
+            next = Some(object);
+        }
+        let head = next.expect("four objects");
+        Self { slots: Slots::EMPTY, class, told_bytes: AtomicUsize::new(0), head }
     }
 
     /// Puts `count` whole batches; how many stay.
@@ -37,11 +53,7 @@ impl Pool {
     ) -> usize {
         let mut stay = 0;
         for _ in 0..count {
-            self.next += 1;
-            let address = NonZero::new(self.next * 16).expect("not 0");
-            // SAFETY: never read or written: the slots do not look into objects.
-            let head = unsafe { FreeObject::new(NonNull::without_provenance(address)) };
-            let batch = Batch { head, count: objects };
+            let batch = Batch { head: self.head, count: objects };
             stay += usize::from(self.slots.put(self.class, batch, memory).is_none());
             self.slots.tell(self.class, &self.told_bytes);
         }
@@ -50,7 +62,7 @@ impl Pool {
 
     /// Asks for `count` batches; how many come.
     fn take(&mut self, count: usize) -> usize {
-        self.empty(count, |slots, _| slots.take())
+        self.empty(count, Slots::take)
     }
 
     /// Takes out at most `most` batches by `take`; how many come.
@@ -96,7 +108,7 @@ fn the_limit_follows_a_swing() {
     assert_eq!(pool.swing(400, 1), usize::from(FIRST_LIMIT));
     assert_eq!(pool.swing(400, 15), 400);
     pool.check_told();
-    assert_eq!(pool.swing(3000, 20), PLACES + STOCK, "no more than there are places");
+    assert_eq!(pool.swing(5000, 20), PLACES + STOCK, "no more than there are places");
     pool.check_told();
 }
 
@@ -119,7 +131,7 @@ fn of_long_batches_as_many_bytes_are_kept() {
         assert_eq!(pool.swing(3000, 20), (PLACES + STOCK) / share, "{bytes} bytes");
         pool.put(3000, memory);
         let kept = (PLACES + STOCK) / share;
-        assert_eq!(pool.empty(1000, Slots::drain_stock), kept - first, "all but the first");
+        assert_eq!(pool.empty(3000, Slots::drain_stock), kept - first, "all but the first");
         assert_eq!(pool.told_bytes.load(Relaxed), 0);
     }
 }
@@ -249,4 +261,37 @@ fn what_is_left_of_a_stock_that_went_is_lent() {
     assert_eq!(pool.empty(1000, Slots::drain_stock), 400 - PLACES);
     let lend = |slots: &mut Slots, _| slots.lend();
     assert_eq!(pool.empty(1 + 2 * PLACES, lend), PLACES, "all but the first and each second ask");
+}
+
+#[test]
+fn small_objects_that_lie_here_and_there_are_not_stocked() {
+    for places in [[0, 2, 4, 6], [0, 1, 2, 5], [3, 2, 1, 4]] {
+        let mut pool = Pool::with_places(SMALL, places);
+        assert_eq!(pool.swing(400, 15), PLACES, "{places:?}");
+        assert_eq!(pool.told_bytes.load(Relaxed), 0);
+    }
+    for places in [[0, 1, 2, 3], [9, 8, 7, 6]] {
+        assert_eq!(Pool::with_places(SMALL, places).swing(400, 15), 400, "{places:?}");
+    }
+    assert_eq!(
+        Pool::with_places(1000, [0, 2, 4, 6]).swing(400, 15),
+        400,
+        "these note where they lie"
+    );
+}
+
+#[test]
+fn of_what_is_stocked_the_first_notes_the_others() {
+    let mut pool = Pool::with_places(1000, [7, 2, 4, 11]);
+    pool.swing(400, 15);
+    pool.put(400, memory);
+    let places: Vec<_> = core::iter::successors(Some(pool.head), |object| object.next()).collect();
+    let words = pool.head.as_ptr().cast::<usize>();
+    for (at, object) in places.iter().enumerate().skip(1) {
+        // SAFETY: within the first object, which is the pool's.
+        let noted = unsafe { words.add(1 + at).read() };
+        assert_eq!(noted, object.as_ptr().addr().get());
+    }
+    assert_eq!(places.len(), 4, "its list is as it was");
+    assert!(pool.head.is_marked(Key(1)), "and so is its mark");
 }
