@@ -94,6 +94,10 @@ struct State {
     /// When the slabs were last looked through, and how many frames of them went then.
     scavenged_ms: u64,
     scavenged_frames: usize,
+    /// How many frames were taken since that held no memory, or none any more.
+    taken_anew_frames: usize,
+    /// By how many the slabs may empty, since what is live swings.
+    swing_frames: usize,
     /// When regret, peak and idle frames were last halved.
     halved_ms: u64,
     /// How often memory was given back: the clock is asked at each [`CLOCK_CALLS`]th time.
@@ -140,6 +144,8 @@ impl<S: System> Backend<S> {
                 due_frames: 0,
                 scavenged_ms: 0,
                 scavenged_frames: 0,
+                taken_anew_frames: 0,
+                swing_frames: 0,
                 halved_ms: 0,
                 calls: 0,
                 lent_frames: 0,

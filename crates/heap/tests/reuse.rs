@@ -633,9 +633,47 @@ fn a_swing_keeps_its_pages() {
     check_released(&heap);
 }
 
+/// Where what is live swings by 25 MB within a tenth of a second, the slabs hold it after some swings; once it no longer does it
+/// goes.
+fn what_swings_stays_until_it_no_longer_does() {
+    const BYTES: usize = 640;
+    const SWING_BYTES: usize = 40_000 * BYTES;
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    let mut gone = Vec::new();
+    for _ in 0..24 {
+        let before = strict(&heap).decommitted_bytes();
+        let mut objects: Vec<_> =
+            (0..SWING_BYTES / BYTES).map(|_| take(&mut front, BYTES)).collect();
+        // Here and there.
+        objects.sort_by_key(|object| object.addr().get().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        for part in objects.chunks(2000) {
+            give(&mut front, part.iter().copied());
+            strict(&heap).pass_ms(1);
+        }
+        gone.push(strict(&heap).decommitted_bytes() - before);
+    }
+    assert!(
+        gone[..4].iter().sum::<usize>() > SWING_BYTES / 2,
+        "at first what is freed goes: {gone:?}"
+    );
+    let later: usize = gone[12..].iter().sum();
+    assert!(later < SWING_BYTES, "of twelve swings {later} bytes went: {gone:?}");
+    let before = strict(&heap).decommitted_bytes();
+    for _ in 0..20 {
+        strict(&heap).pass_ms(200);
+        let objects: Vec<_> = (0..100).map(|_| take(&mut front, BYTES)).collect();
+        give(&mut front, objects);
+    }
+    let gone = strict(&heap).decommitted_bytes() - before;
+    assert!(gone > SWING_BYTES / 2, "it no longer swings, yet only {gone} bytes went");
+    drop(front);
+    check_released(&heap);
+}
+
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 19] = [
+    let tests: [(&str, fn()); 20] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -661,6 +699,7 @@ fn main() -> ExitCode {
         ("holes_are_gathered_while_a_program_goes_on", holes_are_gathered_while_a_program_goes_on),
         ("emptying_settles_first", emptying_settles_first),
         ("a_swing_keeps_its_pages", a_swing_keeps_its_pages),
+        ("what_swings_stays_until_it_no_longer_does", what_swings_stays_until_it_no_longer_does),
     ];
     for (name, test) in tests {
         suite.check(name, test);

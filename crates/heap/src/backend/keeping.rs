@@ -38,9 +38,9 @@ const MIN_LENT_BYTES: usize = 2 << 20;
 pub(super) const SLACK_BYTES: usize = 4 << 20;
 const MIN_SLACK_BYTES: usize = 256 << 10;
 
-/// How far slabs may empty where live memory swings: where half of what went at a look has come back by the
-/// next, and that within [`SWING_MS`], twice as much may be idle, up to this.
-const MAX_SLACK_BYTES: usize = 16 << 20;
+/// How far slabs may empty where live memory swings: where half of what went at a look that found them emptied has been taken
+/// anew by the next such, and that within [`SWING_MS`], twice as much may be idle, up to this, and to what was lately in use.
+const MAX_SWING_BYTES: usize = 64 << 20;
 const SWING_MS: u64 = 100;
 
 /// Of what is too much a call gives back this share, and at least so much: of runs of 40 KB that takes 0.2 ms.
@@ -68,36 +68,48 @@ impl<S: System> Backend<S> {
     }
 
     /// Begins to count anew after a scavenge that gave back `gone_bytes`, far more than had been freed if it
-    /// `found_much`; `live_bytes` are out of the slabs.
-    pub(crate) fn note_scavenge(&self, live_bytes: usize, gone_bytes: usize, found_much: bool) {
+    /// `found_much`; `live_bytes` are out of the slabs, which had emptied, or else the heap grew.
+    pub(crate) fn note_scavenge(
+        &self,
+        live_bytes: usize,
+        gone_bytes: usize,
+        has_emptied: bool,
+        found_much: bool,
+    ) {
         let gone_frames = gone_bytes / FRAME_BYTES;
         let mut state = self.state.lock();
-        let swings = self.note_gone(&mut state, gone_frames);
+        self.age(&mut state);
+        self.note_gone(&mut state, if has_emptied { gone_frames } else { 0 });
+        let swing_frames = state.swing_frames;
         let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
         let used_frames = self.held_frames(&state).saturating_sub(idle_frames);
         self.choose_pages(&mut state, used_frames);
         drop(state);
         let live_frames = live_bytes / FRAME_BYTES;
-        let found =
-            Found { live_frames, idle_frames, used_frames, gone_frames, found_much, swings };
+        let found = Found { live_frames, idle_frames, used_frames, gone_frames, found_much };
         let last_frames = self.growth_limit_frames.load(Ordering::Relaxed);
         let growth_frames = found.growth_frames(last_frames);
         self.growth_limit_frames.store(growth_frames, Ordering::Relaxed);
-        self.grown_frames.store(0, Ordering::Relaxed);
-        let last_frames = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
-        let emptying_frames = found.emptying_frames(last_frames, growth_frames);
+        let emptying_frames = found.emptying_frames(growth_frames).max(swing_frames);
         self.emptying_limit_bytes.store(emptying_frames * FRAME_BYTES, Ordering::Relaxed);
     }
 
-    /// Notes what went in a scavenge. Whether half of what went in the last has come back since, and soon.
-    fn note_gone(&self, state: &mut State, gone_frames: usize) -> bool {
+    /// Notes what went in a scavenge of slabs that had emptied, and whether half of what went in the last has been taken
+    /// anew since, and soon.
+    fn note_gone(&self, state: &mut State, gone_frames: usize) {
+        state.taken_anew_frames += self.returned_frames.swap(0, Ordering::Relaxed)
+            + self.grown_frames.swap(0, Ordering::Relaxed);
+        if gone_frames == 0 {
+            return;
+        }
         let now_ms = self.source.now_ms();
         let is_soon = now_ms < state.scavenged_ms + SWING_MS;
-        let returned_frames = self.returned_frames.load(Ordering::Relaxed);
-        let swings = is_soon && 2 * returned_frames > state.scavenged_frames;
-        self.returned_frames.store(0, Ordering::Relaxed);
+        let swings = is_soon && 2 * state.taken_anew_frames > state.scavenged_frames;
+        let most_frames = state.peak_held_frames.min(MAX_SWING_BYTES / FRAME_BYTES);
+        let last_frames = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
+        state.swing_frames = if swings { (2 * last_frames).min(most_frames) } else { 0 };
+        state.taken_anew_frames = 0;
         (state.scavenged_ms, state.scavenged_frames) = (now_ms, gone_frames);
-        swings
     }
 
     /// Has the first region ask for huge pages or not, where `used_frames` frames are of use.
@@ -170,6 +182,7 @@ impl<S: System> Backend<S> {
         if state.halved_ms > 0 {
             let halve = |frames| halved(frames, half_lives);
             state.regret_frames = halve(state.regret_frames);
+            state.swing_frames = halve(state.swing_frames);
             let held = self.held_frames(state);
             state.peak_held_frames = held + halve(state.peak_held_frames.saturating_sub(held));
             let idle = state.idle_frames.min(dirty);
@@ -273,8 +286,6 @@ struct Found {
     gone_frames: usize,
     /// Far more went than had been freed.
     found_much: bool,
-    /// Half of what went in the last has come back since, and soon.
-    swings: bool,
 }
 
 impl Found {
@@ -297,12 +308,10 @@ impl Found {
         }
     }
 
-    /// By how many frames the slabs may empty before the next scavenge; before this one it was `last`. Usually as
-    /// many as the heap may grow by, `growth`; more where memory swings, fewer where little is left in much.
-    fn emptying_frames(&self, last: usize, growth: usize) -> usize {
-        if self.swings {
-            (2 * last).min(self.usual_frames().max(MAX_SLACK_BYTES / FRAME_BYTES))
-        } else if self.is_sparse() {
+    /// By how many frames the slabs may empty before the next scavenge, unless memory swings. Usually as many as the heap
+    /// may grow by, `growth`; fewer where little is left in much.
+    fn emptying_frames(&self, growth: usize) -> usize {
+        if self.is_sparse() {
             (self.live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES)
         } else {
             growth

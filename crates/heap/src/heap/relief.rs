@@ -204,10 +204,11 @@ impl<S: System> Heap<S> {
     pub(super) fn scavenge(&self, most_bytes: usize) -> usize {
         let fill = self.fill();
         let freed_bytes = self.extremes.freed_bytes(fill);
+        let has_emptied = self.has_emptied(fill);
         self.extremes.reset(fill);
         if self.source().page_bytes() > FRAME_BYTES {
             // What cannot go is as good as in use: the next time is as far off as where nothing is found.
-            self.backend.note_scavenge(fill.live_bytes + fill.idle_bytes, 0, false);
+            self.backend.note_scavenge(fill.live_bytes + fill.idle_bytes, 0, has_emptied, false);
             return 0;
         }
         let mut gone = 0;
@@ -224,7 +225,7 @@ impl<S: System> Heap<S> {
             }
         }
         let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
-        self.backend.note_scavenge(fill.live_bytes, gone, found_much);
+        self.backend.note_scavenge(fill.live_bytes, gone, has_emptied, found_much);
         let idle_bytes = fill.idle_bytes.saturating_sub(gone);
         self.extremes.note_idle(if gone < most_bytes { idle_bytes } else { 0 });
         self.draining.store(found_much, Relaxed);
