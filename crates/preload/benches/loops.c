@@ -15,6 +15,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops second 16 40000
      LD_PRELOAD=target/release/libhectare.so ./loops scratch 4 8 1
      LD_PRELOAD=target/release/libhectare.so ./loops beside 2 64 50000
+     LD_PRELOAD=target/release/libhectare.so ./loops swing 1 640 640 40000 2
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
@@ -41,7 +42,9 @@
                          times allocates one, writes all of it over and over, frees it; twice, so that new threads come
                          after old ones. How many of the N ended with an object in a line with another thread's
    beside N BYTES COUNT  N threads, each of which takes COUNT objects of BYTES, writes their first bytes and frees them, 300 times;
-                         and how often, in the order of addresses, the next object was another thread's in the end */
+                         and how often, in the order of addresses, the next object was another thread's in the end
+   swing N LEAST MOST COUNT ORDER   N threads, each of which takes COUNT objects of LEAST to MOST bytes, writes their first bytes and
+                         frees them in the order in which they came (0), against it (1) or here and there (2), 100 times */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -405,7 +408,7 @@ struct side {
     double ns;
 };
 
-static void *swing(void *mine) {
+static void *use_beside(void *mine) {
     struct side *my = mine;
     pthread_barrier_wait(&all_here);
     double start = now_ns();
@@ -435,7 +438,7 @@ static void beside(size_t count, size_t bytes, size_t each) {
     pthread_barrier_init(&all_here, NULL, count);
     for (size_t i = 0; i < count; i++) {
         sides[i].objects = all + i * each;
-        if (pthread_create(&threads[i], NULL, swing, &sides[i]) != 0) {
+        if (pthread_create(&threads[i], NULL, use_beside, &sides[i]) != 0) {
             fprintf(stderr, "no thread\n");
             exit(1);
         }
@@ -451,9 +454,70 @@ static void beside(size_t count, size_t bytes, size_t each) {
     printf("%.2f ns a pair, %zu of %zu objects lie before another thread's\n", ns, others, count * each);
 }
 
+enum { AS_TAKEN, AGAINST, DRAWN, TURNS = 100 };
+
+struct swing {
+    size_t least, most, count, order;
+    uint64_t state;
+    double ns;
+};
+
+static uint64_t draw_of(uint64_t *own) {
+    *own ^= *own << 13;
+    *own ^= *own >> 7;
+    return *own ^= *own << 17;
+}
+
+static void *take_and_free(void *mine) {
+    struct swing *my = mine;
+    char **objects = malloc(my->count * sizeof *objects);
+    pthread_barrier_wait(&all_here);
+    for (int turn = 0; turn < TURNS; turn++) {
+        double start = now_ns();
+        for (size_t i = 0; i < my->count; i++) {
+            objects[i] = malloc(my->least + draw_of(&my->state) % (my->most - my->least + 1));
+            objects[i][0] = 1;
+        }
+        my->ns += now_ns() - start;
+        for (size_t i = my->count - 1; my->order == DRAWN && i > 0; i--) {
+            size_t other = draw_of(&my->state) % (i + 1);
+            char *object = objects[i];
+            objects[i] = objects[other];
+            objects[other] = object;
+        }
+        start = now_ns();
+        for (size_t i = 0; i < my->count; i++) free(objects[my->order == AGAINST ? my->count - 1 - i : i]);
+        my->ns += now_ns() - start;
+    }
+    free(objects);
+    return NULL;
+}
+
+static void swing(size_t threads, struct swing what) {
+    struct swing all[MOST_THREADS];
+    pthread_t ids[MOST_THREADS];
+    pthread_barrier_init(&all_here, NULL, threads);
+    for (size_t i = 0; i < threads; i++) {
+        all[i] = what;
+        all[i].state = draw();
+        if (pthread_create(&ids[i], NULL, take_and_free, &all[i]) != 0) {
+            fprintf(stderr, "no thread\n");
+            exit(1);
+        }
+    }
+    double ns = 0;
+    for (size_t i = 0; i < threads; i++) {
+        pthread_join(ids[i], NULL);
+        ns += all[i].ns / threads / TURNS / what.count;
+    }
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    printf("%.1f ns a pair, %ld faults, at most %.1f MiB\n", ns, used.ru_minflt, used.ru_maxrss / 1024.);
+}
+
 int main(int argc, char **argv) {
-    size_t number[3] = {0};
-    for (int i = 2; i < argc && i < 5; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
+    size_t number[5] = {0};
+    for (int i = 2; i < argc && i < 7; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
     if (argc == 3 && strcmp(argv[1], "shuffled") == 0 && number[0] > 0) shuffled(number[0]);
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
@@ -471,6 +535,8 @@ int main(int argc, char **argv) {
         scratch(number[0], number[1], number[2]);
     else if (argc == 5 && strcmp(argv[1], "beside") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] > 0)
         beside(number[0], number[1], number[2]);
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT\n"), 2;
+    else if (argc == 7 && strcmp(argv[1], "swing") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] >= number[1] && number[3] > 0 && number[4] <= DRAWN)
+        swing(number[0], (struct swing){.least = number[1], .most = number[2], .count = number[3], .order = number[4]});
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER\n"), 2;
     return 0;
 }
