@@ -21,6 +21,7 @@ use crate::class::{ClassId, SLAB_BYTES};
 use crate::huge::{Huge, MIN_HUGE_BYTES};
 use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
 
+use blocks::OPENERS;
 use keeping::SLACK_BYTES;
 pub(crate) use keeping::{HALF_LIFE_MS, halved};
 
@@ -71,8 +72,8 @@ pub(crate) struct Backend<S: System> {
     returned_frames: AtomicUsize,
     /// From how many bytes on objects are huge; 0 stands for [`MIN_HUGE_BYTES`].
     min_huge_bytes: AtomicUsize,
-    /// Held by the thread that opens a block for slabs, before the state's: that is free meanwhile.
-    opener: Lock<(), S::Park>,
+    /// One is held by each thread that opens a block for slabs, before the state's: that is free meanwhile.
+    openers: [Lock<(), S::Park>; OPENERS],
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,
 }
@@ -132,7 +133,7 @@ impl<S: System> Backend<S> {
             has_shut: AtomicBool::new(false),
             returned_frames: AtomicUsize::new(0),
             min_huge_bytes: AtomicUsize::new(0),
-            opener: Lock::new(()),
+            openers: [const { Lock::new(()) }; OPENERS],
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
                 used_frames: 0,
@@ -397,7 +398,7 @@ impl<S: System> Backend<S> {
     /// Holds the backend's locks across a fork.
     pub(crate) fn before_fork(&self) {
         self.huge.lock_for_fork();
-        self.opener.lock_for_fork();
+        self.openers.iter().for_each(Lock::lock_for_fork);
         self.state.lock_for_fork();
     }
 
@@ -408,8 +409,10 @@ impl<S: System> Backend<S> {
     pub(crate) unsafe fn after_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.state.unlock() };
-        // SAFETY: the caller's promise.
-        unsafe { self.opener.unlock() };
+        for opener in &self.openers {
+            // SAFETY: the caller's promise.
+            unsafe { opener.unlock() };
+        }
         // SAFETY: the caller's promise.
         unsafe { self.huge.unlock() };
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use hectare::Heap;
 use hectare_check::{Subject, Suite};
 use hectare_pages::{Os, PageSource, System};
-use support::system::Moment;
+use support::system::{Moment, pretend_cpu};
 use support::{Front, Strict, new_heap, strict};
 
 const BLOCK_BYTES: usize = 2 << 20;
@@ -72,6 +72,33 @@ fn a_block_that_another_thread_opens_serves() {
     heap.validate();
 }
 
+/// In a heap of some size threads on two CPUs open blocks side by side.
+fn two_cpus_open_blocks_at_once() {
+    let ((come, has_come), (done, is_done)) = (channel(), channel());
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    let take = |_| NonNull::new(front.malloc(1000)).expect("memory");
+    let objects: Vec<_> = (0..40_000).map(take).collect();
+    strict(&heap).meet(Moment::Opening, come, is_done);
+    thread::scope(|scope| {
+        let heap = &heap;
+        scope.spawn(move || {
+            pretend_cpu(Some(0));
+            take_and_free(heap, 1000, 8 << 20);
+        });
+        has_come.recv().expect("8 MiB of one class are worth a block");
+        pretend_cpu(Some(1));
+        take_and_free(heap, 1000, 8 << 20);
+        done.send(()).expect("the first thread waits");
+    });
+    pretend_cpu(None);
+    for object in objects {
+        // SAFETY: each was taken above, and is given up here.
+        unsafe { front.free(object) };
+    }
+    heap.validate();
+}
+
 /// A program can have a thread serve the page faults of its objects, and that thread allocate: so what is in use is looked at
 /// without a lock.
 fn a_run_is_had_while_another_is_looked_at() {
@@ -94,10 +121,11 @@ fn a_run_is_had_while_another_is_looked_at() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 3] = [
+    let tests: [(&str, fn()); 4] = [
         ("a_run_is_had_while_another_is_looked_at", a_run_is_had_while_another_is_looked_at),
         ("a_slab_is_had_while_a_block_is_opened", a_slab_is_had_while_a_block_is_opened),
         ("a_block_that_another_thread_opens_serves", a_block_that_another_thread_opens_serves),
+        ("two_cpus_open_blocks_at_once", two_cpus_open_blocks_at_once),
     ];
     for (name, test) in tests {
         if Os.page_bytes() > 4096 {

@@ -2,10 +2,17 @@
 
 use core::sync::atomic::Ordering;
 
+use hectare_base::sync::Lock;
 use hectare_pages::System;
 
 use super::{Backend, Held, Taken};
-use crate::region::{Block, Refusal, UNIT_FRAMES, Wanted};
+use crate::region::{Block, FRAME_BYTES, Refusal, UNIT_FRAMES, Wanted};
+
+/// So many threads at most open a block at once.
+pub(super) const OPENERS: usize = 4;
+
+/// One opens a block for what is in slabs; one more at a time for each so many frames of that.
+const FRAMES_AN_OPENER: usize = (16 << 20) / FRAME_BYTES;
 
 impl<S: System> Backend<S> {
     /// Takes what is `wanted`, after a block was opened for it where that is its place, by this thread or by another
@@ -25,7 +32,7 @@ impl<S: System> Backend<S> {
     #[cold]
     #[inline(never)]
     fn take_from_block(&self, wanted: Wanted) -> (Held<'_, S>, Taken) {
-        let _opener = self.opener.lock();
+        let _opener = self.opener().lock();
         let mut state = self.state.lock();
         let taken = self.take(&mut state, wanted, true);
         if !taken.is_err_and(|refusal| refusal == Refusal::Block) {
@@ -40,6 +47,14 @@ impl<S: System> Backend<S> {
         }
         let taken = self.take(&mut state, wanted, false);
         (state, taken)
+    }
+
+    /// Who holds this opens a block. Threads on different CPUs do so side by side, or all but one would wait while the kernel
+    /// clears it; but in a small heap each would be too much ahead of what it needs.
+    fn opener(&self) -> &Lock<(), S::Park> {
+        let slab_frames = self.slab_frames.load(Ordering::Relaxed);
+        let openers = (1 + slab_frames / FRAMES_AN_OPENER).min(OPENERS);
+        &self.openers[self.source.cpu() % openers % OPENERS]
     }
 
     /// Has a block's memory come, and makes it dirty memory.

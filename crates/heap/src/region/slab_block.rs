@@ -8,7 +8,8 @@
 //!
 //! The kernel clears the block at that touch. Meanwhile it is neither clean nor dirty memory but the
 //! opener's, and the backend's lock is free. Other threads that want a block wait for this one, so that the
-//! heap is never more than a block ahead of what it needs. They do not help to touch it, since the kernel
+//! heap is never more than a block ahead of what it needs; in one of some size those on other CPUs open one of their own
+//! (`backend/blocks.rs`). They do not help to touch it, since the kernel
 //! clears a huge page before it looks whether another thread has done so.
 //!
 //! A block is opened where no slab's worth of memory is dirty. A run of a page among the slabs leaves

@@ -92,6 +92,8 @@ impl Ledger {
 pub enum Moment {
     /// Before huge pages are asked for.
     HugePages,
+    /// Before a block's first touch, whose time is taken.
+    Opening,
     /// Before memory in use is looked at.
     Look,
 }
@@ -282,6 +284,7 @@ impl System for Strict {
     }
 
     fn thread_us(&self) -> u64 {
+        self.meet_at(Moment::Opening);
         self.now_ms() * 1000
     }
 
