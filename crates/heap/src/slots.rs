@@ -8,7 +8,8 @@
 //!
 //! What comes out of a stock has not been touched lately, and of a list each object must have come from memory before the next
 //! is known. So the first of a batch that goes there notes where the others lie, and all are fetched at once. Objects too
-//! small for that lie there only if they lie in a row, which the processor fetches by itself; their slabs sort the others.
+//! small for that lie there only if they lie in a row, which the processor fetches by itself, or are so few that its caches have them;
+//! their slabs sort the others.
 //!
 //! Invariant: the first `len` places hold a batch each, of `objects` objects in all, the others nothing of value.
 
@@ -31,6 +32,9 @@ const STOCK: usize = SHELVES * SHELF;
 const SHELVES: usize = if cfg!(loom) { 2 } else { 4 };
 const SHELF: usize = if cfg!(loom) { 1 } else { 1024 };
 
+/// What swings by so many batches, 2 MiB, is still in a processor's caches when it is needed again.
+const NEAR: usize = if cfg!(loom) { PLACES } else { 256 };
+
 /// The count of what all stocks hold is told by steps of so many bytes: all CPUs write to it.
 const TOLD_AT_ONCE: usize = if cfg!(loom) { 1 } else { 16 * BATCH_BYTES };
 
@@ -52,6 +56,8 @@ pub(crate) struct Slots {
     /// The fewest batches there were since it was last looked at: nobody has needed these.
     fewest: u16,
     refused: bool,
+    /// More swings than [`NEAR`], of small objects that lie here and there.
+    is_far: bool,
     /// Its own CPU has taken from it or put something there since another asked in vain.
     is_at_work: bool,
     /// How many objects it keeps: lists of threads that have just begun make short batches.
@@ -74,6 +80,7 @@ impl Slots {
         kept: 0,
         fewest: 0,
         refused: false,
+        is_far: false,
         is_at_work: false,
         objects: 0,
         told: 0,
@@ -93,7 +100,10 @@ impl Slots {
         self.is_at_work = true;
         let is_stocked = usize::from(self.len) >= PLACES;
         if is_stocked && !class.notes_members() && !batch.begins_in_row(class.object_bytes()) {
-            return Some(batch);
+            self.is_far |= usize::from(self.len) >= NEAR;
+            if self.is_far {
+                return Some(batch);
+            }
         }
         let is_full = self.len >= within(self.limit, class);
         if is_full || !self.has_place(memory) {
@@ -153,6 +163,7 @@ impl Slots {
     /// As [`pop`](Self::pop), to empty it: it begins anew with what it keeps.
     pub(crate) fn drain(&mut self) -> Option<Batch> {
         self.limit = FIRST_LIMIT;
+        self.is_far = false;
         self.pop()
     }
 
