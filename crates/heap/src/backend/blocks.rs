@@ -11,7 +11,7 @@ use crate::region::{Block, FRAME_BYTES, Refusal, UNIT_FRAMES, Wanted};
 /// So many threads at most open a block at once.
 pub(super) const OPENERS: usize = 4;
 
-/// One opens a block for what is in slabs; one more at a time for each so many frames of that.
+/// One thread at a time opens a block; one more for each so many frames in slabs.
 const FRAMES_AN_OPENER: usize = (16 << 20) / FRAME_BYTES;
 
 impl<S: System> Backend<S> {

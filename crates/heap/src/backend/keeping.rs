@@ -68,7 +68,8 @@ impl<S: System> Backend<S> {
     }
 
     /// Begins to count anew after a scavenge that gave back `gone_bytes`, far more than had been freed if it
-    /// `found_much`; `live_bytes` are out of the slabs, which had emptied, or else the heap grew.
+    /// `found_much`; `live_bytes` are out of the slabs. `has_emptied`: it came because these had, not because
+    /// the heap grew.
     pub(crate) fn note_scavenge(
         &self,
         live_bytes: usize,
