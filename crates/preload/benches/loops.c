@@ -61,11 +61,21 @@ static double now_ns(void) {
 
 static uint64_t state = 88172645463325252u;
 
+static uint64_t draw_of(uint64_t *own) {
+    *own ^= *own << 13;
+    *own ^= *own >> 7;
+    return *own ^= *own << 17;
+}
+
 static uint64_t draw(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
+    return draw_of(&state);
+}
+
+static void start_thread(pthread_t *thread, void *(*work)(void *), void *argument) {
+    if (pthread_create(thread, NULL, work, argument) != 0) {
+        fprintf(stderr, "no thread\n");
+        exit(1);
+    }
 }
 
 static void keep_least(double *least, double value) {
@@ -231,11 +241,8 @@ static void threads(size_t count) {
     for (size_t i = 0; i < count; i++) {
         pthread_t one, other;
         void *left;
-        if (pthread_create(&one, NULL, short_life, (void *)(2 * i)) != 0 ||
-            pthread_create(&other, NULL, short_life, (void *)(2 * i + 1)) != 0) {
-            fprintf(stderr, "no thread\n");
-            exit(1);
-        }
+        start_thread(&one, short_life, (void *)(2 * i));
+        start_thread(&other, short_life, (void *)(2 * i + 1));
         pthread_join(one, &left);
         free(left);
         pthread_join(other, &left);
@@ -270,10 +277,7 @@ static void second(size_t bytes, size_t count) {
     pthread_t thread;
     second_bytes = bytes, second_count = count;
     free(malloc(bytes)); /* So the main thread has a list before the other has. */
-    if (pthread_create(&thread, NULL, second_thread, NULL) != 0) {
-        fprintf(stderr, "no thread\n");
-        exit(1);
-    }
+    start_thread(&thread, second_thread, NULL);
     pthread_join(thread, NULL);
 }
 
@@ -438,10 +442,7 @@ static void beside(size_t count, size_t bytes, size_t each) {
     pthread_barrier_init(&all_here, NULL, count);
     for (size_t i = 0; i < count; i++) {
         sides[i].objects = all + i * each;
-        if (pthread_create(&threads[i], NULL, use_beside, &sides[i]) != 0) {
-            fprintf(stderr, "no thread\n");
-            exit(1);
-        }
+        start_thread(&threads[i], use_beside, &sides[i]);
     }
     double ns = 0;
     for (size_t i = 0; i < count; i++) {
@@ -461,12 +462,6 @@ struct swing {
     uint64_t state;
     double ns;
 };
-
-static uint64_t draw_of(uint64_t *own) {
-    *own ^= *own << 13;
-    *own ^= *own >> 7;
-    return *own ^= *own << 17;
-}
 
 static void *take_and_free(void *mine) {
     struct swing *my = mine;
@@ -500,10 +495,7 @@ static void swing(size_t threads, struct swing what) {
     for (size_t i = 0; i < threads; i++) {
         all[i] = what;
         all[i].state = draw();
-        if (pthread_create(&ids[i], NULL, take_and_free, &all[i]) != 0) {
-            fprintf(stderr, "no thread\n");
-            exit(1);
-        }
+        start_thread(&ids[i], take_and_free, &all[i]);
     }
     double ns = 0;
     for (size_t i = 0; i < threads; i++) {
