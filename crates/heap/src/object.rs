@@ -261,6 +261,30 @@ impl Batch {
     }
 }
 
+/// Batches that are read side by side when they come back: at least one, at most [`GIVEN_AT_ONCE`].
+pub(crate) struct Batches {
+    batches: [Batch; GIVEN_AT_ONCE],
+    count: usize,
+}
+
+impl Batches {
+    /// `first`, and what `more` has, while there is room.
+    pub(crate) fn gather(first: Batch, mut more: impl FnMut() -> Option<Batch>) -> Self {
+        let mut gathered = Self { batches: [first; GIVEN_AT_ONCE], count: 1 };
+        while gathered.count < GIVEN_AT_ONCE
+            && let Some(batch) = more()
+        {
+            gathered.batches[gathered.count] = batch;
+            gathered.count += 1;
+        }
+        gathered
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Batch] {
+        &self.batches[..self.count]
+    }
+}
+
 /// A batch, or none, in one word: its first object's address, or the end's, in the upper 48 bits, its length in the
 /// lower 16. (Linux maps nothing above 2⁴⁷ for a program that does not ask for it by address.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use hectare_base::sync::atomic::{
 use hectare_base::sync::{Lock, Park};
 
 use crate::class::{ClassId, STATES};
-use crate::object::{Batch, GIVEN_AT_ONCE};
+use crate::object::{Batch, Batches};
 use crate::slots::Slots;
 
 /// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything where
@@ -175,7 +175,7 @@ impl<P: Park> Pools<P> {
     }
 
     /// Hands what `drain` takes of each pool's slots of `class`, waiting for their locks, to `give`, for which they are free
-    /// again: [`GIVEN_AT_ONCE`] batches at a time.
+    /// again: some [`Batches`] at a time.
     pub(crate) fn drain(
         &self,
         class: ClassId,
@@ -186,17 +186,10 @@ impl<P: Park> Pools<P> {
             loop {
                 let mut slots = pool.bins[class.index()].lock();
                 let Some(first) = drain(&mut slots, class) else { break };
-                let mut batches = [first; GIVEN_AT_ONCE];
-                let mut count = 1;
-                while count < GIVEN_AT_ONCE
-                    && let Some(batch) = drain(&mut slots, class)
-                {
-                    batches[count] = batch;
-                    count += 1;
-                }
+                let batches = Batches::gather(first, || drain(&mut slots, class));
                 slots.tell(class, &self.stocked_bytes);
                 drop(slots);
-                give(&batches[..count]);
+                give(batches.as_slice());
             }
         }
     }

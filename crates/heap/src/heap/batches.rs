@@ -8,7 +8,7 @@ use super::Heap;
 use crate::bin::{Objects, SlabSource};
 use crate::class::ClassId;
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject, GIVEN_AT_ONCE, Gathered};
+use crate::object::{Batch, Batches, FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 impl<S: System> Heap<S> {
@@ -91,15 +91,8 @@ impl<S: System> Heap<S> {
         let cpu = self.source().cpu();
         let memory = |bytes| self.backend.metadata(bytes);
         let Some(overflow) = self.pools.put(cpu, class, batch, memory) else { return };
-        let mut batches = [overflow; GIVEN_AT_ONCE];
-        let mut count = 1;
-        while count < GIVEN_AT_ONCE
-            && let Some(batch) = self.pools.take_own(cpu, class)
-        {
-            batches[count] = batch;
-            count += 1;
-        }
-        self.give_to_slabs(class, &batches[..count]);
+        let batches = Batches::gather(overflow, || self.pools.take_own(cpu, class));
+        self.give_to_slabs(class, batches.as_slice());
     }
 
     pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) {
