@@ -361,6 +361,7 @@ impl<S: System> Backend<S> {
 
     /// Whether free frames that still hold memory are there for a run of `frames` frames at a multiple of `align`, in
     /// the first region.
+    #[inline(never)]
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
         let state = self.state.lock();
         state.regions[0].as_ref().is_some_and(|region| region.has_dirty(frames, align))

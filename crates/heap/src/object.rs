@@ -280,6 +280,11 @@ impl Batches {
         gathered
     }
 
+    /// Whether there was no room for more.
+    pub(crate) fn are_full(&self) -> bool {
+        self.count == GIVEN_AT_ONCE
+    }
+
     pub(crate) fn as_slice(&self) -> &[Batch] {
         &self.batches[..self.count]
     }

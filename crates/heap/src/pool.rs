@@ -175,12 +175,13 @@ impl<P: Park> Pools<P> {
     }
 
     /// Hands what `drain` takes of each pool's slots of `class`, waiting for their locks, to `give`, for which they are free
-    /// again: some [`Batches`] at a time.
+    /// again: some [`Batches`] at a time, until it says that it is enough. A pool of which `drain` has said that this was all
+    /// is not asked again.
     pub(crate) fn drain(
         &self,
         class: ClassId,
         drain: fn(&mut Slots, ClassId) -> Option<Batch>,
-        mut give: impl FnMut(&[Batch]),
+        mut give: impl FnMut(&[Batch]) -> bool,
     ) {
         for pool in self.in_use() {
             loop {
@@ -189,7 +190,12 @@ impl<P: Park> Pools<P> {
                 let batches = Batches::gather(first, || drain(&mut slots, class));
                 slots.tell(class, &self.stocked_bytes);
                 drop(slots);
-                give(batches.as_slice());
+                if give(batches.as_slice()) {
+                    return;
+                }
+                if !batches.are_full() {
+                    break;
+                }
             }
         }
     }

@@ -170,6 +170,7 @@ impl Slots {
     /// A batch that nobody has needed since there was none such the last time. What has a stock in use keeps the rest,
     /// other slots nothing.
     pub(crate) fn drain_idle(&mut self, class: ClassId) -> Option<Batch> {
+        self.is_far = false;
         if usize::from(self.limit) <= PLACES {
             return self.drain();
         }
@@ -187,8 +188,10 @@ impl Slots {
 
     /// A batch of the stock, to empty it.
     pub(crate) fn drain_stock(&mut self, class: ClassId) -> Option<Batch> {
-        self.limit = self.limit.min(PLACES as u16);
-        self.kept = self.kept.min(PLACES as u16);
+        // What stays is what it keeps from now on.
+        let stays = self.len.max(PLACES as u16);
+        self.limit = self.limit.min(stays);
+        self.kept = self.kept.min(stays);
         (self.len > unstocked(class)).then(|| self.pop())?
     }
 

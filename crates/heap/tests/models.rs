@@ -90,20 +90,19 @@ fn take(pools: &Shared, cpu: usize) -> Option<usize> {
     pools.take(cpu, ClassId).map(number)
 }
 
-fn drain(pools: &Shared) -> Vec<usize> {
+fn drain(pools: &Shared, by: fn(&mut Slots, ClassId) -> Option<Batch>) -> Vec<usize> {
     let mut drained = Vec::new();
-    pools.drain(
-        ClassId,
-        |slots, _| slots.drain(),
-        |batches| drained.extend(batches.iter().copied().map(number)),
-    );
+    pools.drain(ClassId, by, |batches| {
+        drained.extend(batches.iter().copied().map(number));
+        false
+    });
     drained
 }
 
 /// Panics unless `seen` and what the pools hold are the batches 1 to `count`, each once.
 fn check(pools: &Shared, mut seen: Vec<usize>, count: usize) {
     let held = pools.objects(ClassId);
-    let drained = drain(pools);
+    let drained = drain(pools, |slots, _| slots.drain());
     assert_eq!(pools.stocked_bytes(), 0, "what empty stocks hold");
     assert_eq!(held, drained.len(), "the count of what the pools hold");
     seen.extend(drained);
@@ -177,7 +176,7 @@ fn a_pool_is_made_once() {
 fn pools_are_emptied_beside_their_use() {
     let work = |pools: &Shared, cpu: usize| {
         if cpu == 0 {
-            drain(pools)
+            drain(pools, |slots, _| slots.drain())
         } else {
             put(pools, 1, 2).into_iter().chain(take(pools, 1)).collect()
         }
@@ -192,13 +191,8 @@ fn a_stock_is_emptied_beside_its_use() {
         if cpu == 1 {
             return take(pools, 0).into_iter().chain(take(pools, 1)).collect();
         }
-        let mut drained = Vec::new();
-        pools.drain(ClassId, Slots::drain_stock, |batches| {
-            drained.extend(batches.iter().copied().map(number))
-        });
-        pools.drain(ClassId, Slots::drain_idle, |batches| {
-            drained.extend(batches.iter().copied().map(number))
-        });
+        let mut drained = drain(pools, Slots::drain_stock);
+        drained.append(&mut drain(pools, Slots::drain_idle));
         drained
     };
     let before = |pools: &Shared| {

@@ -97,6 +97,25 @@ fn a_stock_goes_before_the_heap_grows() {
     }
 }
 
+/// Where the objects lie in rows, so that some slabs become empty, no more goes than is needed.
+#[test]
+fn what_swings_stays_where_the_heap_grows_by_little() {
+    const RUN_BYTES: usize = 64 << 10;
+    for bytes in SIZES {
+        let heap = new_heap(64 << 20);
+        let mut front = swing(&heap, bytes);
+        // What lies ready is used up first.
+        let ready = heap.stats().dirty_bytes / RUN_BYTES;
+        let mut runs = take(&mut front, ready, RUN_BYTES);
+        let before = pooled(&heap, bytes);
+        runs.append(&mut take(&mut front, 2, RUN_BYTES));
+        let gone = before - pooled(&heap, bytes);
+        assert!((1..=6 * RUN_BYTES).contains(&gone), "{gone} bytes of {bytes} each for two runs");
+        give(&mut front, runs);
+        ends(&heap, front);
+    }
+}
+
 /// What nobody needs any more goes back while the program goes on with something else.
 #[test]
 fn a_stock_that_lies_idle_goes_back() {
@@ -129,6 +148,28 @@ fn looks_leave_what_swings() {
             assert!(pooled(&heap, bytes) > SWING_BYTES / 10 * 8, "{}", pooled(&heap, bytes));
         }
         ends(&heap, front);
+    }
+}
+
+/// And of a swing that has become smaller, what is needed still.
+#[test]
+fn looks_take_what_is_idle_alone() {
+    for bytes in SIZES {
+        for percent in [41, 43, 45, 47] {
+            let heap = new_heap(64 << 20);
+            let mut front = swing(&heap, bytes);
+            let needed = SWING_BYTES / 100 * percent;
+            for _ in 0..40 {
+                strict(&heap).pass_ms(50);
+                let objects = take(&mut front, needed / bytes, bytes);
+                give(&mut front, objects);
+                let kept = pooled(&heap, bytes);
+                assert!(kept > needed / 4 * 3, "{kept} bytes stay where {needed} swing");
+            }
+            let kept = pooled(&heap, bytes);
+            assert!(kept < needed / 8 * 9, "{kept} bytes stay where {needed} swing");
+            ends(&heap, front);
+        }
     }
 }
 

@@ -44,7 +44,8 @@
    beside N BYTES COUNT  N threads, each of which takes COUNT objects of BYTES, writes their first bytes and frees them, 300 times;
                          and how often, in the order of addresses, the next object was another thread's in the end
    swing N LEAST MOST COUNT ORDER   N threads, each of which takes COUNT objects of LEAST to MOST bytes, writes their first bytes and
-                         frees them in the order in which they came (0), against it (1) or here and there (2), 100 times */
+                         frees them in the order in which they came (0), against it (1) or here and there (2), 100 times
+   swing N LEAST MOST COUNT ORDER STAY   as before, and each time takes STAY objects of 100 bytes more, which stay */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -458,10 +459,12 @@ static void beside(size_t count, size_t bytes, size_t each) {
 enum { AS_TAKEN, AGAINST, DRAWN, TURNS = 100 };
 
 struct swing {
-    size_t least, most, count, order;
+    size_t least, most, count, order, stay;
     uint64_t state;
     double ns;
 };
+
+static void *volatile last; // keeps the calls
 
 static void *take_and_free(void *mine) {
     struct swing *my = mine;
@@ -482,6 +485,7 @@ static void *take_and_free(void *mine) {
         }
         start = now_ns();
         for (size_t i = 0; i < my->count; i++) free(objects[my->order == AGAINST ? my->count - 1 - i : i]);
+        for (size_t i = 0; i < my->stay; i++) last = memset(malloc(100), 1, 1);
         my->ns += now_ns() - start;
     }
     free(objects);
@@ -508,8 +512,8 @@ static void swing(size_t threads, struct swing what) {
 }
 
 int main(int argc, char **argv) {
-    size_t number[5] = {0};
-    for (int i = 2; i < argc && i < 7; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
+    size_t number[6] = {0};
+    for (int i = 2; i < argc && i < 8; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
     if (argc == 3 && strcmp(argv[1], "shuffled") == 0 && number[0] > 0) shuffled(number[0]);
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
@@ -527,8 +531,8 @@ int main(int argc, char **argv) {
         scratch(number[0], number[1], number[2]);
     else if (argc == 5 && strcmp(argv[1], "beside") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] > 0)
         beside(number[0], number[1], number[2]);
-    else if (argc == 7 && strcmp(argv[1], "swing") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] >= number[1] && number[3] > 0 && number[4] <= DRAWN)
-        swing(number[0], (struct swing){.least = number[1], .most = number[2], .count = number[3], .order = number[4]});
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER\n"), 2;
+    else if ((argc == 7 || argc == 8) && strcmp(argv[1], "swing") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] >= number[1] && number[3] > 0 && number[4] <= DRAWN)
+        swing(number[0], (struct swing){.least = number[1], .most = number[2], .count = number[3], .order = number[4], .stay = number[5]});
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
     return 0;
 }

@@ -86,7 +86,8 @@ impl<S: System> Heap<S> {
     /// pool's with it.
     pub(crate) fn put_batch(&self, class: ClassId, batch: Batch) {
         if self.draining.load(Relaxed) {
-            return self.give_to_slabs(class, &[batch]);
+            self.give_to_slabs(class, &[batch]);
+            return;
         }
         let cpu = self.source().cpu();
         let memory = |bytes| self.backend.metadata(bytes);
@@ -95,11 +96,14 @@ impl<S: System> Heap<S> {
         self.give_to_slabs(class, batches.as_slice());
     }
 
-    pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) {
+    /// Gives the objects of `batches` to their slabs. Returns how many bytes they have.
+    pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) -> usize {
         let corrupt = |object| self.misuse("free", object, Misuse::DoubleFree);
         self.bins[class.index()].lock().give(class, batches, self, corrupt);
         let objects: usize = batches.iter().map(|batch| batch.count).sum();
-        self.out_bytes.fetch_sub(objects * class.object_bytes(), Relaxed);
+        let bytes = objects * class.object_bytes();
+        self.out_bytes.fetch_sub(bytes, Relaxed);
+        bytes
     }
 
     /// Whether the slab of an object of `class` says that it is taken: in use, or on a list.

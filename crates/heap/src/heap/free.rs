@@ -127,7 +127,8 @@ impl<S: System> Heap<S> {
             Seat::Cpu => return unsafe { self.give_by_cpu_slow(class, object) },
             Seat::None => {
                 object.link(Link::END, key);
-                return self.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
+                self.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
+                return;
             }
         };
         // SAFETY: the caller's promise: this thread's alone.

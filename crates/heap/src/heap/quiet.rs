@@ -47,7 +47,7 @@ impl<S: System> Heap<S> {
                 // SAFETY: the caller's promise: this thread's alone.
                 unsafe { self.empty_list(cache, class) };
             }
-            self.empty_pools(class, |slots, _| slots.drain());
+            self.empty_pools(class, |slots, _| slots.drain(), usize::MAX);
         }
     }
 }

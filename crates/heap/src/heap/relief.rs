@@ -7,7 +7,7 @@ use hectare_pages::{PageRange, System};
 
 use super::Heap;
 use crate::cache::Cache;
-use crate::class::ClassId;
+use crate::class::{ClassId, SLAB_BYTES};
 use crate::fill::Fill;
 use crate::leaving::Leaving;
 use crate::object::{Batch, FreeObject, Key};
@@ -173,27 +173,36 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives what lies in the pools' stocks to the slabs, if the heap would else grow by `frames` frames at a multiple
+    /// Gives what lies in the pools' stocks to the slabs, while the heap would else grow by `frames` frames at a multiple
     /// of `align`.
     #[cold]
     pub(super) fn empty_stocks(&self, frames: usize, align: usize) {
-        if !self.backend.has_dirty(frames, align) {
-            self.empty_all_pools(Slots::drain_stock);
+        for class in ClassId::all() {
+            let gone = || self.empty_pools(class, Slots::drain_stock, SLAB_BYTES);
+            while !self.backend.has_dirty(frames, align) && gone() > 0 {}
         }
     }
 
     fn empty_all_pools(&self, drain: fn(&mut Slots, ClassId) -> Option<Batch>) {
-        ClassId::all().for_each(|class| self.empty_pools(class, drain));
+        for class in ClassId::all() {
+            self.empty_pools(class, drain, usize::MAX);
+        }
     }
 
-    /// Gives what `drain` takes of the pools' slots of `class` to the slabs.
+    /// Gives what `drain` takes of the pools' slots of `class` to the slabs, until so much has gone. Returns how much.
     #[inline(never)]
     pub(super) fn empty_pools(
         &self,
         class: ClassId,
         drain: fn(&mut Slots, ClassId) -> Option<Batch>,
-    ) {
-        self.pools.drain(class, drain, |batches| self.give_to_slabs(class, batches));
+        most_bytes: usize,
+    ) -> usize {
+        let mut gone_bytes = 0;
+        self.pools.drain(class, drain, |batches| {
+            gone_bytes += self.give_to_slabs(class, batches);
+            gone_bytes >= most_bytes
+        });
+        gone_bytes
     }
 
     /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
@@ -252,7 +261,9 @@ impl<S: System> Heap<S> {
             unsafe { self.empty_cache(cache) };
             self.backend.put_cache(cache);
         }
-        self.cpus.drain(|class, batch| self.give_to_slabs(class, &[batch]));
+        self.cpus.drain(|class, batch| {
+            self.give_to_slabs(class, &[batch]);
+        });
     }
 
     /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
