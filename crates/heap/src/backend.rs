@@ -10,7 +10,7 @@ mod stats;
 
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hectare_base::align::{align_down, align_up};
 use hectare_base::sync::{Lock, LockGuard};
@@ -70,6 +70,8 @@ pub(crate) struct Backend<S: System> {
     has_shut: AtomicBool,
     /// How many that were given back have objects again since the last scavenge.
     returned_frames: AtomicUsize,
+    /// When the passing of time will have made something too much, in milliseconds; 0 where little lies idle.
+    tends_at_ms: AtomicU64,
     /// From how many bytes on objects are huge; 0 stands for [`MIN_HUGE_BYTES`].
     min_huge_bytes: AtomicUsize,
     /// One is held by each thread that opens a block for slabs, before the state's: that is free meanwhile.
@@ -132,6 +134,7 @@ impl<S: System> Backend<S> {
             bare_frames: AtomicUsize::new(0),
             has_shut: AtomicBool::new(false),
             returned_frames: AtomicUsize::new(0),
+            tends_at_ms: AtomicU64::new(0),
             min_huge_bytes: AtomicUsize::new(0),
             openers: [const { Lock::new(()) }; OPENERS],
             state: Lock::new(State {

@@ -67,6 +67,7 @@ impl<S: System> Backend<S> {
             self.grown_frames.fetch_add(UNIT_FRAMES, Ordering::Relaxed);
         }
         let mut state = self.state.lock();
+        state.regret_frames += if block.was_used { UNIT_FRAMES } else { 0 };
         if let Some(region) = &mut state.regions[0] {
             region.give_block(block, took_us, &self.source);
         }

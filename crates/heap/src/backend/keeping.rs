@@ -108,7 +108,8 @@ impl<S: System> Backend<S> {
         let swings = is_soon && 2 * state.taken_anew_frames > state.scavenged_frames;
         let most_frames = state.peak_held_frames.min(MAX_SWING_BYTES / FRAME_BYTES);
         let last_frames = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
-        state.swing_frames = if swings { (2 * last_frames).min(most_frames) } else { 0 };
+        let swing_frames = last_frames + last_frames.max(gone_frames);
+        state.swing_frames = if swings { swing_frames.min(most_frames) } else { 0 };
         state.taken_anew_frames = 0;
         (state.scavenged_ms, state.scavenged_frames) = (now_ms, gone_frames);
     }
@@ -156,6 +157,7 @@ impl<S: System> Backend<S> {
         if dirty <= state.least_allowance_frames(self.held_frames(state)) {
             return 0;
         }
+        self.expect_tending();
         let allowance = self.allowance(state, busy_frames);
         let is_over = dirty > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES;
         if is_over { self.decommit_some(state, allowance, frames) } else { 0 }
@@ -204,15 +206,44 @@ impl<S: System> Backend<S> {
         gone
     }
 
+    /// What lies idle now is looked at again in a half-life, by whichever call comes then.
+    pub(crate) fn expect_tending(&self) {
+        if self.tends_at_ms.load(Ordering::Relaxed) == 0 {
+            let at_ms = self.source.now_ms() + HALF_LIFE_MS;
+            self.tends_at_ms.store(at_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`tend`](Self::tend), if it is time. A program whose lists and pools serve all calls would else hold what it has
+    /// needed before.
+    pub(crate) fn tend_if_due(&self) {
+        let at_ms = self.tends_at_ms.load(Ordering::Relaxed);
+        if at_ms > 0 && self.source.now_ms() >= at_ms {
+            self.tend();
+        }
+    }
+
     /// Gives back a part of what the passing of time makes too much. Returns how many bytes went: none, once all
     /// has.
     pub(crate) fn tend(&self) -> usize {
-        let huge = self.huge.lock().age(&self.source);
+        let (huge, lies_ready) = {
+            let mut huge = self.huge.lock();
+            (huge.age(&self.source), huge.kept_bytes() > 0)
+        };
         let mut state = self.state.lock();
         self.age(&mut state);
         let due = if state.due_frames > 0 { self.give_due(&mut state) } else { 0 };
         let busy_frames = self.held_frames(&state);
-        huge + (due + self.give_back_beyond(&mut state, busy_frames, 0)) * FRAME_BYTES
+        let gone = due + self.give_back_beyond(&mut state, busy_frames, 0);
+        let gone_bytes = huge + gone * FRAME_BYTES;
+        if gone_bytes == 0 {
+            self.tends_at_ms.store(0, Ordering::Relaxed);
+            let dirty_frames = self.dirty_frames(&state);
+            if lies_ready || dirty_frames > state.least_allowance_frames(self.held_frames(&state)) {
+                self.expect_tending();
+            }
+        }
+        gone_bytes
     }
 
     /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went.

@@ -114,6 +114,7 @@ impl<S: System> Heap<S> {
                 if self.backend.huge.lock().put(start, self.source()).is_none() {
                     self.misuse("free", object, Misuse::NotAllocated);
                 }
+                self.backend.expect_tending();
             }
             Err(cause) => self.misuse("free", object, cause),
         }

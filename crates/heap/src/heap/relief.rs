@@ -60,6 +60,7 @@ impl<S: System> Heap<S> {
     /// As for [`relieve`](Self::relieve).
     #[inline(never)]
     unsafe fn relieve_now(&self, seat: Seat) {
+        self.backend.tend_if_due();
         let fill = self.fill();
         self.note_idle(fill);
         self.note_emptying(fill);

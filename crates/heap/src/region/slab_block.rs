@@ -71,7 +71,8 @@ const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 pub(crate) struct Block {
     start: NonNull<u8>,
     stays_huge: bool,
-    was_used: bool,
+    /// It held memory before, and gave it back.
+    pub(crate) was_used: bool,
     /// There was room for its slabs in what has gone of other units.
     pub(crate) passes_over: bool,
 }
