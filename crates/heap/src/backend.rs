@@ -94,6 +94,9 @@ struct State {
     idle_frames: usize,
     /// Of these, how many are yet to go back.
     due_frames: usize,
+    /// How many were dirty when none of them went though too many were, since a half-life began: pieces of huge pages, or what the
+    /// system refuses. So far nothing is tried again.
+    vain_frames: usize,
     /// When the slabs were last looked through, and how many frames of them went then.
     scavenged_ms: u64,
     scavenged_frames: usize,
@@ -103,8 +106,6 @@ struct State {
     swing_frames: usize,
     /// When regret, peak and idle frames were last halved.
     halved_ms: u64,
-    /// How often memory was given back: the clock is asked at each [`CLOCK_CALLS`]th time.
-    calls: usize,
     /// What threads may keep of freed runs; these frames count as used.
     lent_frames: usize,
     unused_caches: Option<NonNull<Cache>>,
@@ -143,6 +144,7 @@ impl<S: System> Backend<S> {
                 long_frames: 0,
                 long_runs: 0,
                 regret_frames: 0,
+                vain_frames: 0,
                 peak_held_frames: 0,
                 idle_frames: 0,
                 due_frames: 0,
@@ -151,7 +153,6 @@ impl<S: System> Backend<S> {
                 taken_anew_frames: 0,
                 swing_frames: 0,
                 halved_ms: 0,
-                calls: 0,
                 lent_frames: 0,
                 unused_caches: None,
                 metadata: None,
@@ -362,12 +363,11 @@ impl<S: System> Backend<S> {
         state.regions.iter().take(count).flatten().map(Region::dirty_frames).sum()
     }
 
-    /// Whether free frames that still hold memory are there for a run of `frames` frames at a multiple of `align`, in
-    /// the first region.
+    /// Whether free frames that still hold memory are there for a run of `frames` frames at a multiple of `align`.
     #[inline(never)]
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
         let state = self.state.lock();
-        state.regions[0].as_ref().is_some_and(|region| region.has_dirty(frames, align))
+        state.regions.iter().flatten().any(|region| region.has_dirty(frames, align))
     }
 
     /// Reserves one more region, of at least `least_bytes`.

@@ -22,7 +22,7 @@ use notes::{NOTED, Notes, Span};
 const SHORT_FRAMES: usize = MAX_SMALL_BYTES / FRAME_BYTES;
 
 /// All runs are walked over when one in so many of them, and at least [`GONE`], have gone from the notes since the
-/// last time: so each run that is taken pays for so many steps at most.
+/// last time, or were looked for in vain: so each run that is taken pays for so many steps at most.
 const STEPS_EACH: usize = 32;
 const GONE: usize = NOTED / 4;
 
@@ -32,7 +32,7 @@ pub(crate) struct DirtyFrames {
     frames: Bitset<'static>,
     notes: Notes,
     longest_unnoted: usize,
-    /// How many runs there were when they were walked over last, and how many notes have gone since.
+    /// How many runs there were when they were walked over last, and how many notes have gone since, or requests were in vain.
     walked: usize,
     gone: usize,
 }
@@ -81,10 +81,13 @@ impl DirtyFrames {
             return self.take_lowest(frames, align);
         }
         let mut best = self.best(frames, align);
-        let pays_for_walk = self.gone >= GONE.max(self.walked / STEPS_EACH);
-        if best.is_none() && frames <= self.longest_unnoted && pays_for_walk {
-            self.note_all();
-            best = self.best(frames, align);
+        if best.is_none() && frames <= self.longest_unnoted {
+            // A request in vain pays, too: where all notes have gone no more can.
+            self.gone += 1;
+            if self.gone >= GONE.max(self.walked / STEPS_EACH) {
+                self.note_all();
+                best = self.best(frames, align);
+            }
         }
         if best.is_none() && frames <= self.longest_unnoted && self.notes.len() == NOTED {
             return self.take_unnoted(frames, align);
@@ -317,6 +320,21 @@ mod tests {
         assert_eq!(dirty.take_best(40, 1), None);
         assert!(!dirty.may_fit(40, 1), "it is looked for again");
         assert!(dirty.take_best(30, 1).is_some());
+        dirty.validate();
+    }
+
+    /// Of far more runs than are noted all are found in time, though not each request pays for the walk.
+    #[test]
+    fn of_many_runs_none_is_lost() {
+        const RUNS: usize = 64 * NOTED;
+        let mut dirty = {
+            let words = vec![0; Bitset::metadata_words(RUNS * 32)].leak();
+            DirtyFrames::new(Bitset::new(RUNS * 32, words).expect("enough words"))
+        };
+        (0..RUNS).for_each(|run| dirty.give(FrameId(run * 32), 30));
+        let requests = (0..4 * RUNS).filter(|_| dirty.take_best(30, 1).is_some());
+        assert_eq!(requests.count(), RUNS);
+        assert_eq!(dirty.count(), 0);
         dirty.validate();
     }
 

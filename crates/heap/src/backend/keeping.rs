@@ -25,7 +25,6 @@ use crate::region::{FRAME_BYTES, Region};
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
 /// How long it takes to forget half of what was.
 pub(crate) const HALF_LIFE_MS: u64 = 1000;
-const CLOCK_CALLS: usize = 64;
 
 /// What may stay dirty at least while clean frames are taken.
 const MIN_HEADROOM_BYTES: usize = 4 << 20;
@@ -124,16 +123,10 @@ impl<S: System> Backend<S> {
     }
 
     /// What follows when `frames` frames have become dirty.
+    #[inline(never)]
     pub(super) fn gave(&self, state: &mut State, frames: usize) {
         state.used_frames -= frames;
-        state.calls = state.calls.wrapping_add(1);
-        if state.calls.is_multiple_of(CLOCK_CALLS) {
-            self.age(state);
-            // Only tried, since the huge table's lock is otherwise taken alone.
-            if let Some(mut huge) = self.huge.try_lock() {
-                huge.age(&self.source);
-            }
-        }
+        self.expect_tending();
         if state.due_frames > 0 {
             self.give_due(state);
         }
@@ -157,10 +150,14 @@ impl<S: System> Backend<S> {
         if dirty <= state.least_allowance_frames(self.held_frames(state)) {
             return 0;
         }
-        self.expect_tending();
         let allowance = self.allowance(state, busy_frames);
-        let is_over = dirty > allowance + DECOMMIT_STEP_BYTES / FRAME_BYTES;
-        if is_over { self.decommit_some(state, allowance, frames) } else { 0 }
+        let is_over = dirty > allowance.max(state.vain_frames) + DECOMMIT_STEP_BYTES / FRAME_BYTES;
+        if !is_over {
+            return 0;
+        }
+        let gone = self.decommit_some(state, allowance, frames);
+        state.vain_frames = if gone == 0 { dirty } else { 0 };
+        gone
     }
 
     /// How many dirty frames may stay when memory was freed.
@@ -192,6 +189,7 @@ impl<S: System> Backend<S> {
             state.due_frames = idle - halve(idle);
         }
         state.idle_frames = dirty;
+        state.vain_frames = 0;
         state.halved_ms = now;
     }
 
@@ -214,8 +212,8 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// As [`tend`](Self::tend), if it is time. A program whose lists and pools serve all calls would else hold what it has
-    /// needed before.
+    /// As [`tend`](Self::tend), if it is time: a thread whose list and pools serve all calls would else never come to it.
+    #[inline(never)]
     pub(crate) fn tend_if_due(&self) {
         let at_ms = self.tends_at_ms.load(Ordering::Relaxed);
         if at_ms > 0 && self.source.now_ms() >= at_ms {
@@ -226,24 +224,24 @@ impl<S: System> Backend<S> {
     /// Gives back a part of what the passing of time makes too much. Returns how many bytes went: none, once all
     /// has.
     pub(crate) fn tend(&self) -> usize {
-        let (huge, lies_ready) = {
+        // One thread is enough; and what is left idle from now on asks to be looked at anew.
+        self.tends_at_ms.store(0, Ordering::Relaxed);
+        let (huge_bytes, kept_bytes) = {
             let mut huge = self.huge.lock();
-            (huge.age(&self.source), huge.kept_bytes() > 0)
+            (huge.age(&self.source), huge.kept_bytes())
         };
         let mut state = self.state.lock();
         self.age(&mut state);
         let due = if state.due_frames > 0 { self.give_due(&mut state) } else { 0 };
         let busy_frames = self.held_frames(&state);
         let gone = due + self.give_back_beyond(&mut state, busy_frames, 0);
-        let gone_bytes = huge + gone * FRAME_BYTES;
-        if gone_bytes == 0 {
-            self.tends_at_ms.store(0, Ordering::Relaxed);
-            let dirty_frames = self.dirty_frames(&state);
-            if lies_ready || dirty_frames > state.least_allowance_frames(self.held_frames(&state)) {
-                self.expect_tending();
-            }
+        if gone > 0 {
+            // The rest goes at the next call.
+            self.tends_at_ms.store(self.source.now_ms(), Ordering::Relaxed);
+        } else if kept_bytes > 0 || self.dirty_frames(&state) > 0 {
+            self.expect_tending();
         }
-        gone_bytes
+        huge_bytes + gone * FRAME_BYTES
     }
 
     /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went.

@@ -89,7 +89,7 @@ impl Region {
         source: &impl PageSource,
     ) -> Result<(), SourceError> {
         let next = align_up(self.frontier, HUGE_PAGE_BYTES);
-        if bytes > self.bytes - next {
+        if self.bytes.checked_sub(next).is_none_or(|left| bytes > left) {
             return Err(SourceError::Exhausted);
         }
         // SAFETY: next < bytes of the region.

@@ -495,6 +495,8 @@ fn where_nothing_can_move_a_run_is_bare() {
         let lost_frames = if refusal == SourceError::Exhausted { 2 * UNIT_FRAMES } else { 0 };
         let taken_frames = clean_frames - region.clean.free_frames();
         assert_eq!(taken_frames, 2 * UNIT_FRAMES + lost_frames, "{refusal}");
+        // It has answered once for all.
+        assert_eq!(region.refused_moves > 0, refusal == SourceError::Unsupported);
     }
 }
 

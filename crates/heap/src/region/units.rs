@@ -232,6 +232,7 @@ impl Region {
         let end = (first.0 + frames).min(MOVES_BELOW_FRAMES);
         let mut unit = first;
         while unit.0 < end
+            && self.refused_moves == 0
             && let Some(from) = self.dirty.take_block(UNIT_FRAMES)
         {
             // SAFETY: below the frontier, and both free until they were just taken.
@@ -242,6 +243,9 @@ impl Region {
                     if error == SourceError::Exhausted {
                         return None;
                     }
+                    // The same unit would be the next again, and before Linux 6.17 each refusal costs the
+                    // other its mapping for a moment.
+                    self.refused_moves = 1;
                     break;
                 }
             }
