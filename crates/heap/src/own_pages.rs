@@ -60,9 +60,10 @@ impl<T: Copy> Pages<T> {
     }
 
     pub(crate) fn release(&mut self, source: &impl PageSource) {
-        if let Some(start) = self.start.take() {
-            // SAFETY: the pages are this value's own, and it forgets them.
-            unsafe { source.release(start.cast(), Self::bytes(self.capacity, source)) };
+        let old = core::mem::replace(self, Self::new());
+        if let Some(start) = old.start {
+            // SAFETY: the pages were this value's own, and it has forgotten them.
+            unsafe { source.release(start.cast(), Self::bytes(old.capacity, source)) };
         }
     }
 }

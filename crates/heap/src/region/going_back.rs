@@ -16,8 +16,8 @@ use crate::slab::{FarWords, Slab};
 impl Region {
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
     /// first, since the lowest are used next; but first of all whole huge pages, since one of
-    /// which a part has gone comes back page by page. Of more than `most` frames only as many go. Returns how
-    /// many frames it gave back.
+    /// which a part has gone comes back page by page, and so half as many more may stay as pieces of such. Of more than `most`
+    /// frames only as many go. Returns how many frames it gave back.
     pub(crate) fn decommit(&mut self, keep: usize, most: usize, source: &impl PageSource) -> usize {
         self.uncache();
         let before = self.dirty.count();
@@ -25,15 +25,14 @@ impl Region {
         let keep = keep - spared.map_or(0, |(_, frames)| frames);
         let least = self.dirty.count().saturating_sub(most);
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
-        if !self.huge.is_hollow() && self.huge.start() < self.frontier && page_frames == 1 {
-            // Among many short runs the search for a unit would take longer than what goes back.
-            if self.dirty.longest().is_some_and(|(_, frames)| frames >= UNIT_FRAMES) {
-                self.decommit_units(UNIT_FRAMES, keep.max(least), source);
-            }
-            self.decommit_units(page_frames, (keep + keep / 2).max(least), source);
-        } else {
-            self.decommit_units(page_frames, keep.max(least), source);
+        let is_huge =
+            !self.huge.is_hollow() && self.huge.start() < self.frontier && page_frames == 1;
+        // Among many short runs the search for a unit would take longer than what goes back.
+        if is_huge && self.dirty.longest().is_some_and(|(_, frames)| frames >= UNIT_FRAMES) {
+            self.decommit_units(UNIT_FRAMES, keep.max(least), source);
         }
+        let spare = if is_huge { keep / 2 } else { 0 };
+        self.decommit_units(page_frames, (keep + spare).max(least), source);
         if let Some((first, frames)) = spared {
             self.dirty.give(first, frames);
         }
@@ -152,7 +151,7 @@ impl Region {
         {
             let frames = length.min(self.touched - first.0);
             // A refusal leaves it as it is.
-            // SAFETY: the frames are free, and below the frontier by invariant 3.
+            // SAFETY: the frames are free, and below what was touched, which is committed.
             let _ = unsafe { source.decommit(self.at(first), frames * FRAME_BYTES) };
             from = FrameId(first.0 + length);
         }

@@ -78,16 +78,21 @@ impl RegionView {
         (offset < self.bytes.load(Relaxed)).then_some(offset)
     }
 
+    /// Where the page map tells of the frame that `address` lies in.
+    #[inline(always)]
+    fn entry(&self, address: usize) -> *mut AtomicU8 {
+        self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES)
+    }
+
     /// What the page map says of the frame that `address` lies in.
     ///
     /// # Safety
     /// [`offset_of`](Self::offset_of) has an offset for the address.
     #[inline(always)]
     pub(crate) unsafe fn class_of(&self, address: usize) -> ClassId {
-        let entry = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
         // SAFETY: by invariant 2 the page map is committed as far as the region; its entries are
         // only ever reached as atomics.
-        let byte = unsafe { &*entry }.load(Relaxed);
+        let byte = unsafe { &*self.entry(address) }.load(Relaxed);
         // SAFETY: an entry is 0, or was written by `mark`.
         unsafe { ClassId::from_byte(byte) }
     }
@@ -97,10 +102,9 @@ impl RegionView {
     /// # Safety
     /// The frames lie in the region and are the caller's.
     pub(crate) unsafe fn mark(&self, address: usize, frames: usize, class: ClassId) {
-        let first = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
+        let first = self.entry(address);
         for frame in 0..frames {
-            // SAFETY: by invariant 2 the page map is committed as far as the region; its entries
-            // are only ever reached as atomics.
+            // SAFETY: as in `class_of`.
             unsafe { &*first.wrapping_add(frame) }.store(class.byte(), Relaxed);
         }
     }
@@ -133,9 +137,8 @@ impl RegionView {
     /// As for [`mark`](Self::mark).
     #[inline(always)]
     pub(crate) unsafe fn mark_run(&self, address: usize, class: ClassId) {
-        let entry = self.page_map_of_zero.load(Relaxed).wrapping_add(address / FRAME_BYTES);
         // SAFETY: as in `class_of`.
-        unsafe { &*entry }.store(class.byte(), Relaxed);
+        unsafe { &*self.entry(address) }.store(class.byte(), Relaxed);
     }
 
     /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
