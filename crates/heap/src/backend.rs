@@ -94,8 +94,8 @@ struct State {
     idle_frames: usize,
     /// Of these, how many are yet to go back.
     due_frames: usize,
-    /// How many were dirty when none of them went though too many were, since a half-life began: pieces of huge pages, or what the
-    /// system refuses. So far nothing is tried again.
+    /// How many were dirty when too many were and yet none went: pieces of huge pages, or what the system refuses. While there
+    /// are hardly more, nothing is tried again in this half-life.
     vain_frames: usize,
     /// When the slabs were last looked through, and how many frames of them went then.
     scavenged_ms: u64,
@@ -291,6 +291,8 @@ impl<S: System> Backend<S> {
         let mut state = self.state.lock();
         let (_, frames) = view.run_at(address)?;
         self.give_run(&mut state, index, start, frames);
+        drop(state);
+        self.tend_if_due();
         Some(frames)
     }
 

@@ -176,7 +176,6 @@ impl<S: System> Heap<S> {
             return Some(());
         }
         let frames = self.backend.put_run(start)?;
-        self.backend.tend_if_due();
         if frames <= MAX_KEPT_FRAMES {
             // SAFETY: the caller's promise: this thread's alone.
             unsafe { cache.as_mut() }.note_gone_run(frames);

@@ -212,7 +212,8 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// As [`tend`](Self::tend), if it is time: a thread whose list and pools serve all calls would else never come to it.
+    /// As [`tend`](Self::tend), if it is time. Asked where a run is freed, and where batches change hands: a program whose
+    /// lists and pools serve all calls gives nothing back itself.
     #[inline(never)]
     pub(crate) fn tend_if_due(&self) {
         let at_ms = self.tends_at_ms.load(Ordering::Relaxed);
