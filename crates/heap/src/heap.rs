@@ -45,10 +45,10 @@ pub(crate) use slabs::MAX_SEALED;
 ///
 /// Invariants
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, on one
-///    list of a CPU, in one pool, or free in its slab.
+///    list of a CPU, in one pool, free in its slab, or with the hardened front.
 /// 2. Locks are taken in this order: the looker's, which is only tried but before a fork; the gate of
 ///    the CPUs' lists; that of the caches left behind, alone; a pool's, that of the pools' growth, or a
-///    bin's, then the backend's; the huge table's, alone.
+///    bin's, then an opener's and the backend's; the huge table's, alone.
 /// 3. What each call reads, the keys and the view of the first region, lies at another place in a page than
 ///    the lists of a cache ([`keys`]); so the fields have this order.
 #[derive(Debug)]

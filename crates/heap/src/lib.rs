@@ -1,6 +1,6 @@
 //! A thread-safe general-purpose heap for Linux.
 //!
-//! Four layers, each slower and more shared than the one above it:
+//! Five layers, each slower and more shared than the one above it:
 //!
 //! | layer | of | holds | costs |
 //! |---|---|---|---|

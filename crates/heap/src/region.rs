@@ -91,7 +91,8 @@ pub(crate) struct Region {
     filling: Filling,
     /// What came with the last units and nobody has had since, in frames from the start.
     fresh: Range<usize>,
-    /// How often the system has refused to move a unit: after that none is moved.
+    /// How often the system has refused to move a unit: after that none is moved. (A number, since no region yet is all zeros,
+    /// which a `bool` would change.)
     refused_moves: u32,
     dear_blocks: DearBlocks,
     clean: Bitset<'static>,

@@ -23,8 +23,8 @@ const MIN_IDLE_BYTES: usize = 1 << 20;
 /// Hardly anything is left in the slabs where so many times what is live lies idle.
 const LITTLE_SHARE: usize = 16;
 
-/// How much goes at most by a look that a call makes: so it takes some milliseconds, however large the heap. The next follows as
-/// after any emptying.
+/// How much goes at most by a look that a call makes: so it takes some milliseconds, and in a heap of very many slabs as much as
+/// some walks over these. The next follows as after any emptying.
 pub(super) const LOOK_BYTES: usize = 32 << 20;
 
 /// The clock is asked at each so manieth call that has neither taken from slabs nor given to them.

@@ -13,6 +13,9 @@ use crate::object::move_to;
 /// #[global_allocator]
 /// static GLOBAL: hectare::Malloc = hectare::Malloc;
 /// ```
+///
+/// It has no handlers of `pthread_atfork` (those of `libhectare.so` are the library's): a child forked while other threads allocate may
+/// find a lock held for ever at its first call. `exec` alone is safe there, as `std::process::Command` does it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Malloc;
 
