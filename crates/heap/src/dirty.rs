@@ -237,6 +237,12 @@ mod tests {
 
     use super::*;
 
+    /// Room for so many frames, none of which are there.
+    fn none_of(frames: usize) -> DirtyFrames {
+        let words = vec![0; Bitset::metadata_words(frames)].leak();
+        DirtyFrames::new(Bitset::new(frames, words).expect("enough words"))
+    }
+
     /// The runs of set places: first and length.
     fn runs(free: &[bool]) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -253,10 +259,7 @@ mod tests {
     fn takes_the_best_fit_as_a_shadow_says() {
         const FRAMES: usize = 4000;
         let mut random = Random::new(5);
-        let mut dirty = {
-            let words = vec![0; Bitset::metadata_words(FRAMES)].leak();
-            DirtyFrames::new(Bitset::new(FRAMES, words).expect("enough words"))
-        };
+        let mut dirty = none_of(FRAMES);
         let mut free = [false; FRAMES];
         let mut fitted = 0;
         for _ in 0..20_000 {
@@ -304,10 +307,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_looked_for_once() {
         const RUNS: usize = 64 * NOTED;
-        let mut dirty = {
-            let words = vec![0; Bitset::metadata_words(2 * RUNS * 64)].leak();
-            DirtyFrames::new(Bitset::new(2 * RUNS * 64, words).expect("enough words"))
-        };
+        let mut dirty = none_of(2 * RUNS * 64);
         (0..RUNS).for_each(|run| dirty.give(FrameId(run * 64), 32));
         // Of so many runs more must go than are noted before they are walked over again.
         dirty.note_all();
@@ -327,10 +327,7 @@ mod tests {
     #[test]
     fn of_many_runs_none_is_lost() {
         const RUNS: usize = 64 * NOTED;
-        let mut dirty = {
-            let words = vec![0; Bitset::metadata_words(RUNS * 32)].leak();
-            DirtyFrames::new(Bitset::new(RUNS * 32, words).expect("enough words"))
-        };
+        let mut dirty = none_of(RUNS * 32);
         (0..RUNS).for_each(|run| dirty.give(FrameId(run * 32), 30));
         let requests = (0..4 * RUNS).filter(|_| dirty.take_best(30, 1).is_some());
         assert_eq!(requests.count(), RUNS);
@@ -342,10 +339,7 @@ mod tests {
     #[test]
     fn what_had_no_room_is_found_later() {
         const RUNS: usize = 5 * NOTED;
-        let mut dirty = {
-            let words = vec![0; Bitset::metadata_words(RUNS * 32)].leak();
-            DirtyFrames::new(Bitset::new(RUNS * 32, words).expect("enough words"))
-        };
+        let mut dirty = none_of(RUNS * 32);
         for run in 0..RUNS {
             dirty.give(FrameId(run * 32), 30);
         }

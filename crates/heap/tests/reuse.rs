@@ -633,6 +633,22 @@ fn a_swing_keeps_its_pages() {
     check_released(&heap);
 }
 
+/// What the system refuses to take back is offered again when more lies there, not at each free.
+fn what_is_refused_is_offered_seldom() {
+    const RUN_BYTES: usize = 100_000;
+    const RUNS: usize = 1000;
+    let heap = new_heap(256 << 20);
+    let mut front = Front::new(&heap);
+    let runs: Vec<_> = (0..RUNS).map(|_| take(&mut front, RUN_BYTES)).collect();
+    strict(&heap).refuse_decommits();
+    // Every other one first: each lies by itself.
+    let (first, then) = (runs.iter().step_by(2), runs.iter().skip(1).step_by(2));
+    give(&mut front, first.chain(then).copied());
+    let refused = strict(&heap).refuse_decommits();
+    assert!((1..10 * RUNS).contains(&refused), "{refused} were refused at {RUNS} frees");
+    drop(front);
+}
+
 /// What lies ready since it was asked for again goes, once it is not, though lists and pools serve all calls.
 fn what_lies_ready_goes_while_lists_serve() {
     const HUGE: usize = 40 << 20;
@@ -693,7 +709,7 @@ fn what_swings_stays_until_it_no_longer_does() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 21] = [
+    let tests: [(&str, fn()); 22] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -719,6 +735,7 @@ fn main() -> ExitCode {
         ("holes_are_gathered_while_a_program_goes_on", holes_are_gathered_while_a_program_goes_on),
         ("emptying_settles_first", emptying_settles_first),
         ("a_swing_keeps_its_pages", a_swing_keeps_its_pages),
+        ("what_is_refused_is_offered_seldom", what_is_refused_is_offered_seldom),
         ("what_lies_ready_goes_while_lists_serve", what_lies_ready_goes_while_lists_serve),
         ("what_swings_stays_until_it_no_longer_does", what_swings_stays_until_it_no_longer_does),
     ];

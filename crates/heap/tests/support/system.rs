@@ -107,6 +107,8 @@ pub struct Strict {
     ledger: Mutex<Ledger>,
     bound_bytes: AtomicUsize,
     decommitted_bytes: AtomicUsize,
+    /// How many decommits were refused, once they are.
+    refused: Mutex<Option<usize>>,
     meeting: Mutex<Option<Meeting>>,
     now_ms: AtomicU64,
     page_bytes: usize,
@@ -130,6 +132,7 @@ impl Strict {
             ledger: Mutex::default(),
             bound_bytes: AtomicUsize::new(usize::MAX),
             decommitted_bytes: AtomicUsize::new(0),
+            refused: Mutex::new(None),
             meeting: Mutex::new(None),
             now_ms: AtomicU64::new(1),
         }
@@ -148,6 +151,11 @@ impl Strict {
     /// How many bytes were decommitted so far, each as often as it was.
     pub fn decommitted_bytes(&self) -> usize {
         self.decommitted_bytes.load(SeqCst)
+    }
+
+    /// Refuses each decommit from now on. How many were refused before.
+    pub fn refuse_decommits(&self) -> usize {
+        self.refused.lock().expect("nobody panics with it").replace(0).unwrap_or(0)
     }
 
     /// Has the next call at a `moment` say so by `come`, and wait for `done`.
@@ -220,6 +228,10 @@ unsafe impl PageSource for Strict {
         let ledger = self.ledger();
         ledger.within_one("decommit", from, to);
         assert!(ledger.committed.around(from, to).is_some(), "decommit of what is not committed");
+        if let Some(refused) = &mut *self.refused.lock().expect("nobody panics with it") {
+            *refused += 1;
+            return Err(SourceError::Unsupported);
+        }
         self.decommitted_bytes.fetch_add(bytes, SeqCst);
         // SAFETY: the caller's promise, checked.
         unsafe { Os.decommit(start, bytes) }
