@@ -6,11 +6,13 @@
 //!     HECTARE_LONG_EVENTS=380000000 cargo test --release -p hectare-lab --test long -- --nocapture
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const HECTARE: &str = env!("CARGO_BIN_EXE_hectare");
+mod common;
+
+use common::{HECTARE, build_recorder};
 
 /// Enough for two stretches of the replay.
 const DEFAULT_EVENTS: u64 = 4_300_000;
@@ -57,10 +59,7 @@ fn measured(arguments: &[&str]) -> (u64, Duration) {
 
 #[test]
 fn memory_does_not_grow_with_the_trace() {
-    if !Path::new(HECTARE).with_file_name("libhectare_recorder.so").exists() {
-        eprintln!("skipped: this needs libhectare_recorder.so (cargo build)");
-        return;
-    }
+    build_recorder();
     let events: u64 = match std::env::var("HECTARE_LONG_EVENTS") {
         Ok(text) => text.parse().expect("HECTARE_LONG_EVENTS is a number"),
         Err(_) => DEFAULT_EVENTS,

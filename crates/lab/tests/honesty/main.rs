@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 use hectare_trace::{Event, FileHeader, ObjectId, ThreadId, Writer};
 
 mod arguments;
+#[path = "../common/mod.rs"]
+mod common;
 mod programs;
 mod recording;
 mod traces;
 
-const HECTARE: &str = env!("CARGO_BIN_EXE_hectare");
+use common::{HECTARE, build_recorder};
 
 fn hectare(arguments: &[&str]) -> Output {
     Command::new(HECTARE).args(arguments).output().expect("the command starts")
@@ -51,15 +53,6 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-/// Whether the recorder stands beside the command; says so when a test is skipped.
-fn recorder_is_here(test: &str) -> bool {
-    let here = Path::new(HECTARE).with_file_name("libhectare_recorder.so").exists();
-    if !here {
-        eprintln!("skipped: {test} needs libhectare_recorder.so (cargo build)");
-    }
-    here
 }
 
 fn compile(source: &str, flags: &[&str], target: &str) -> bool {

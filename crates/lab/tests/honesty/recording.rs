@@ -4,9 +4,7 @@ use super::*;
 
 #[test]
 fn record_ends_as_its_program_did() {
-    if !recorder_is_here("record_ends_as_its_program_did") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("record");
     let trace = folder.at("t.hxt");
     let record = |script: &str| hectare(&["record", "-o", &trace, "--", "sh", "-c", script]);
@@ -25,9 +23,7 @@ fn record_ends_as_its_program_did() {
 
 #[test]
 fn a_signal_ends_the_program_and_keeps_what_was_recorded() {
-    if !recorder_is_here("a_signal_ends_the_program_and_keeps_what_was_recorded") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("signal");
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
         let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
@@ -53,9 +49,7 @@ fn a_signal_ends_the_program_and_keeps_what_was_recorded() {
 
 #[test]
 fn two_recordings_into_one_file_do_not_disturb_each_other() {
-    if !recorder_is_here("two_recordings_into_one_file_do_not_disturb_each_other") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("two");
     let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
     let script = format!("ls / > /dev/null; touch {word}; exec sleep 30");
@@ -85,9 +79,7 @@ fn two_recordings_into_one_file_do_not_disturb_each_other() {
 
 #[test]
 fn a_recording_interrupted_before_its_program_leaves_nothing() {
-    if !recorder_is_here("a_recording_interrupted_before_its_program_leaves_nothing") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("before");
     let left = || std::fs::read_dir(&folder.0).unwrap().count();
     let child = Command::new(HECTARE)
@@ -106,11 +98,14 @@ fn a_recording_interrupted_before_its_program_leaves_nothing() {
     assert_eq!(left(), 0);
 }
 
+/// What a report says, its lines made one: where they are cut depends on the folder's name.
+fn unwrapped(told: &[u8]) -> String {
+    String::from_utf8_lossy(told).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn what_a_wrapper_executes_is_recorded_and_told() {
-    if !recorder_is_here("what_a_wrapper_executes_is_recorded_and_told") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("wrapper");
     let wrapper =
         "#!/bin/sh\ni=0; while [ $i -lt 3000 ]; do i=$((i+1)); eval \"v$i=$i\"; done\nexec ls /\n";
@@ -121,21 +116,19 @@ fn what_a_wrapper_executes_is_recorded_and_told() {
     assert!(stderr(&output).contains("not kept"), "{}", stderr(&output));
     let rounds = ["--rounds", "1", "--allocators", "system"];
     let chosen = hectare(&[&["choose"][..], &rounds, &["--", &wrapper]].concat());
-    let told = String::from_utf8_lossy(&chosen.stdout).into_owned();
+    let told = unwrapped(&chosen.stdout);
     assert!(told.contains("`ls /`: ") && told.contains("the most of the 2 programs"), "{told}");
     assert!(told.contains("before it executed another program"), "{told}");
     assert!(told.contains("no advice: it takes 3 complete rounds, and there are 1"), "{told}");
     assert!(!stderr(&chosen).contains("chosen.hxt"), "what goes with the command is not named");
     let other = hectare(&[&["choose", "--of", "wrapper"][..], &rounds, &["--", &wrapper]].concat());
-    let told = String::from_utf8_lossy(&other.stdout).into_owned();
+    let told = unwrapped(&other.stdout);
     assert!(told.contains("wrapper`: ") && told.contains("chosen by --of from the 2"), "{told}");
 }
 
 #[test]
 fn what_a_killed_command_left_goes_with_the_next() {
-    if !recorder_is_here("what_a_killed_command_left_goes_with_the_next") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("killed");
     let word = folder.at("word");
     let left = || {
@@ -169,9 +162,7 @@ fn names_need_not_be_text() {
     let word = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     let run = Command::new(HECTARE).args(["run", "-a", "system", "--", "true"]).arg(word).output();
     assert_eq!(run.unwrap().status.code(), Some(0));
-    if !recorder_is_here("names_need_not_be_text") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("names");
     let name = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     let trace = folder.0.join(name).with_extension("hxt");
@@ -190,9 +181,7 @@ fn names_need_not_be_text() {
 
 #[test]
 fn a_daemon_that_still_runs_is_told() {
-    if !recorder_is_here("a_daemon_that_still_runs_is_told") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("daemon");
     let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
     // The daemon waits for its child: in place of its last command it would execute that, and be between
@@ -203,7 +192,7 @@ fn a_daemon_that_still_runs_is_told() {
     );
     let output = hectare(&["record", "--all", "-o", &trace, "--", "sh", "-c", &script]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("still runs: the trace ends here"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("still runs: its trace ends here"), "{}", stderr(&output));
     let output = hectare(&["record", "-o", "/dev/null", "--", "ls"]);
     assert_eq!(output.status.code(), Some(2), "a trace needs a file");
 }
@@ -228,9 +217,7 @@ fn an_interrupted_watch_of_swapping_keeps_what_it_saw() {
 
 #[test]
 fn an_interrupted_recording_gives_no_advice() {
-    if !recorder_is_here("an_interrupted_recording_gives_no_advice") {
-        return;
-    }
+    build_recorder();
     let folder = Folder::new("interrupted");
     let word = folder.at("word");
     let script = format!("ls / > /dev/null; touch {word}; exec sleep 30");
