@@ -65,9 +65,16 @@ impl CpuLists {
             for word in lists.words_of(class) {
                 word.store(Packed::new(None).bits(), Relaxed);
             }
-            lists.limits[class.index()].store(first_limit(class), Relaxed);
         }
+        lists.begin_limits();
         lists
+    }
+
+    #[inline(never)]
+    fn begin_limits(&self) {
+        for class in ClassId::all() {
+            self.limits[class.index()].store(first_limit(class), Relaxed);
+        }
     }
 
     /// A class's two words.
@@ -87,8 +94,8 @@ impl CpuLists {
                     give(class, batch);
                 }
             }
-            self.limits[class.index()].store(first_limit(class), Relaxed);
         }
+        self.begin_limits();
     }
 }
 

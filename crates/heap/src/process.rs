@@ -15,7 +15,6 @@ use core::sync::atomic::{AtomicPtr, AtomicU32};
 use hectare_base::sync::Lock;
 use hectare_pages::{FutexPark, Os, PageSource};
 
-use crate::cache::Cache;
 use crate::guard::Guard;
 use crate::hardened::Hardened;
 use crate::heap::Heap;
@@ -38,8 +37,6 @@ pub struct Process {
     /// What `special.rs` is about; null in a plain process.
     pub(crate) special: AtomicPtr<Special>,
     pub(crate) notes: AtomicU32,
-    /// What the word of the thread said that holds the heap still for a fork.
-    pub(crate) forking_word: AtomicPtr<Cache>,
     pub(crate) profile: Profile<Os>,
     pub(crate) guard: Guard<Os>,
     pub(crate) hardened: Hardened<Os>,
@@ -60,7 +57,6 @@ impl Process {
             seats: Seats::new(),
             special: AtomicPtr::new(core::ptr::null_mut()),
             notes: AtomicU32::new(0),
-            forking_word: AtomicPtr::new(core::ptr::null_mut()),
             profile: Profile::new(),
             guard: Guard::new(),
             hardened: Hardened::new(),

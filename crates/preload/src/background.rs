@@ -7,7 +7,7 @@
 //! A process ends when its last thread does, and to the C library this thread is one: so it looks once a second
 //! whether it is left alone, and if so ends as any thread, by which the C library calls `exit`. It can be
 //! alone only where the process's first thread has ended, which stays as a zombie. (So while the process goes
-//! on, it has two threads, and `fork::is_alone` never says otherwise.) Two calls tell it, by paths and not by
+//! on, it has two threads, and the heap never forks as if it had one.) Two calls tell it, by paths and not by
 //! descriptors, since a program may close all that it does not know.
 
 use core::ffi::c_void;
@@ -26,9 +26,16 @@ const PERIODS_BETWEEN_LOOKS: u32 = 10;
 /// costs nothing.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Starts it; in a forked child, which has no thread but its own, once more. A refusal is told in
-/// one line, and the program runs without.
-pub(crate) fn start() {
+/// Starts it, and in each forked child, which has no thread but its own, once more: behind the heap's
+/// own handler, which was entered before.
+pub(crate) fn begin() {
+    start();
+    // SAFETY: a function that stays as long as this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(None, None, Some(start)) };
+}
+
+/// A refusal is told in one line, and the program runs without.
+extern "C" fn start() {
     // SAFETY: zeroed, all three are values of their types, to be filled below.
     let (mut attributes, mut all, mut before) =
         unsafe { core::mem::zeroed::<(libc::pthread_attr_t, libc::sigset_t, libc::sigset_t)>() };

@@ -1,7 +1,7 @@
 //! `libhectare.so`: the malloc family of names, in C and C++, over the hectare heap.
 //!
 //! Preloaded or linked it serves a whole program. This crate gives the names, their contracts
-//! (errno, null, alignment), the configuration and the handling of fork; the heap is [`hectare`].
+//! (errno, null, alignment) and the configuration; the heap is [`hectare`].
 //!
 //! Without Rust's standard library: its printing of panics is 200 KB of text, part of it resident in
 //! each process, and needs libgcc_s. So a panic must abort (`panic = "abort"` in the workspace's
@@ -21,7 +21,6 @@ mod confined;
 mod cxx;
 mod dlopen;
 mod finding;
-mod fork;
 mod gzip;
 mod life;
 mod line;

@@ -1,10 +1,10 @@
 //! The library's life in a process: its start before everybody else's, forks, and the end.
 //!
 //! ```text
-//!   loaded ──at_load──▶ configured, fork handlers entered ──…──at_exit──▶ statistics written
+//!   loaded ──at_load──▶ configured, forks seen to ──…──at_exit──▶ statistics written
 //! ```
-//! The library is linked `-z initfirst`: `at_load` runs ahead of every other constructor. So its
-//! fork handlers are the first to be entered (`fork.rs`). The C library's own constructor may not
+//! The library is linked `-z initfirst`: `at_load` runs ahead of every other constructor. So the
+//! heap's fork handlers are the first to be entered. The C library's own constructor may not
 //! have run by then: `at_load` uses nothing that needs it, and takes the environment from its
 //! arguments.
 
@@ -15,7 +15,7 @@ use hectare::Front;
 use crate::HEAP;
 use crate::config::{self, Config};
 use crate::once::Once;
-use crate::{background, dlopen, fork, mode, profile, report, signals, special};
+use crate::{background, dlopen, mode, profile, report, signals, special};
 
 static CONFIG: Once<Config> = Once::new();
 
@@ -25,7 +25,7 @@ pub(crate) fn config() -> &'static Config {
 }
 
 extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environment: Environment) {
-    fork::enter_handlers();
+    HEAP.see_to_forks();
     dlopen::find_next();
     // SAFETY: glibc passes the process's environment to constructors.
     let mut config = unsafe { config::read(environment) };
@@ -49,7 +49,7 @@ extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environme
         signals::listen(&config);
     }
     if config.background {
-        background::start();
+        background::begin();
     }
 }
 

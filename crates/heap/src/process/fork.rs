@@ -1,47 +1,73 @@
-//! A fork copies a heap at rest.
+//! A forked child gets a heap at rest.
+//!
+//! `prepare` is to run after all other handlers, which may still allocate: so it is entered first.
+//! From then on this thread holds the heap's locks while the process is copied, so that no lock of
+//! the copy has an owner who is not there.
+//!
+//! A process of one thread holds nothing: nobody else can have a lock. The locks of all bins and
+//! pools lie on some twenty-five pages, which would be written to in both processes after the copy:
+//! most of what a shell's fork faults (docs/malloc-trials.md).
+//!
+//! What `prepare` found, the handlers behind the copy go by, whatever has changed since.
 
-use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::ffi::CStr;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use super::Process;
 use super::threads::{cache_word, inside_word, named_cache, set_cache_word};
+use crate::cache::Cache;
+
+/// The process whose forks are seen to; null before.
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether the thread that forks holds the heap's locks. This, and what its word said, are written
+/// by the only thread, or by one that holds them, and read behind the copy by the same thread or its
+/// own copy: so neither is ever shared.
+static IS_HELD: AtomicBool = AtomicBool::new(false);
+
+/// What the word of the thread said that holds the heap's locks.
+static WORD: AtomicPtr<Cache> = AtomicPtr::new(ptr::null_mut());
+
+/// glibc's word that says whether there is one thread; null before glibc 2.32, which has none.
+static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
+const SINGLE_THREADED_NAME: &CStr = c"__libc_single_threaded";
 
 impl Process {
-    /// Holds the heap still; to be called before a fork, by the thread that forks.
-    pub fn before_fork(&'static self) {
-        let word = cache_word();
+    /// Has each fork from now on copy this heap at rest. Called once more it does nothing.
+    ///
+    /// The heap calls it before the first thread has a cache. Handlers of `pthread_atfork` that others
+    /// enter later may allocate; a library that is loaded before others calls it then.
+    pub fn see_to_forks(&'static self) {
+        let process = (&raw const *self).cast_mut();
+        let (to, from) = (Ordering::Release, Ordering::Relaxed);
+        if PROCESS.compare_exchange(ptr::null_mut(), process, to, from).is_err() {
+            return;
+        }
+        // Looked up by name: a reference of the linker's would keep a library from being loaded where
+        // there is none. And looked up now, since the linker's lock may be held by another at a fork.
+        // SAFETY: a name that ends in 0.
+        let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, SINGLE_THREADED_NAME.as_ptr()) };
+        SINGLE_THREADED.store(word.cast(), Ordering::Relaxed);
+        // SAFETY: three functions that stay as long as what they are linked into.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release_in_child)) };
+    }
+
+    fn before_fork(&'static self) {
+        WORD.store(cache_word().as_ptr(), Ordering::Relaxed);
         set_cache_word(inside_word());
         if let Some(special) = self.special() {
             self.special_before_fork(special);
         }
         self.exit_key_lock.lock_for_fork();
         self.heap.before_fork();
-        self.forking_word.store(word.as_ptr(), Ordering::Relaxed);
     }
 
-    /// As [`after_fork`](Self::after_fork), for the child.
-    ///
-    /// # Safety
-    /// As [`after_fork`](Self::after_fork).
-    pub unsafe fn after_fork_in_child(&'static self) {
-        self.heap.cpus.drop_if_torn();
-        // Of the threads that had caches the one that forked is left.
-        let word = NonNull::new(self.forking_word.load(Ordering::Relaxed));
-        let cache = word.and_then(named_cache);
-        self.seats.keep(usize::from(cache.is_some()));
-        // SAFETY: the caller's promise.
-        unsafe { self.after_fork() };
-        // SAFETY: this thread's own cache.
-        unsafe { self.heap.forget_other_threads(cache.into()) };
-    }
-
-    /// Lets the heap go on; to be called after a fork, in the parent.
-    ///
     /// # Safety
     /// This thread, or the one that it is the forked copy of, called
     /// [`before_fork`](Self::before_fork).
-    pub unsafe fn after_fork(&'static self) {
-        let word = self.forking_word.load(Ordering::Relaxed);
+    unsafe fn after_fork(&'static self) {
         // SAFETY: the caller's promise.
         unsafe { self.heap.after_fork() };
         // SAFETY: the caller's promise.
@@ -50,8 +76,69 @@ impl Process {
             // SAFETY: the caller's promise; a front that is on stays on.
             unsafe { self.special_after_fork(special) };
         }
-        if let Some(word) = NonNull::new(word) {
+        if let Some(word) = NonNull::new(WORD.load(Ordering::Relaxed)) {
             self.leave(word);
         }
+    }
+
+    /// # Safety
+    /// As [`after_fork`](Self::after_fork).
+    #[cold]
+    #[inline(never)]
+    unsafe fn after_fork_in_child(&'static self) {
+        self.heap.cpus.drop_if_torn();
+        // Of the threads that had caches the one that forked is left.
+        let cache = NonNull::new(WORD.load(Ordering::Relaxed)).and_then(named_cache);
+        self.seats.keep(usize::from(cache.is_some()));
+        // SAFETY: the caller's promise.
+        unsafe { self.after_fork() };
+        // SAFETY: this thread's own cache.
+        unsafe { self.heap.forget_other_threads(cache.into()) };
+    }
+}
+
+/// Whether this thread is the only one. Threads that the C library did not begin do not count: its
+/// own allocator takes no locks either where this says so.
+fn is_alone() -> bool {
+    let word = SINGLE_THREADED.load(Ordering::Relaxed);
+    // SAFETY: the C library's byte, which only this thread writes while there is no other.
+    !word.is_null() && unsafe { AtomicU8::from_ptr(word) }.load(Ordering::Relaxed) != 0
+}
+
+/// The process whose locks this thread, or the one it is the copy of, holds; no more from now on.
+fn held() -> Option<&'static Process> {
+    if !IS_HELD.load(Ordering::Relaxed) {
+        return None;
+    }
+    IS_HELD.store(false, Ordering::Relaxed);
+    process()
+}
+
+fn process() -> Option<&'static Process> {
+    // SAFETY: null, or a static.
+    unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+}
+
+extern "C" fn prepare() {
+    if is_alone() {
+        return;
+    }
+    if let Some(process) = process() {
+        process.before_fork();
+        IS_HELD.store(true, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn release() {
+    if let Some(process) = held() {
+        // SAFETY: this thread holds the locks since `prepare`.
+        unsafe { process.after_fork() };
+    }
+}
+
+extern "C" fn release_in_child() {
+    if let Some(process) = held() {
+        // SAFETY: the thread that this one is the copy of holds the locks since `prepare`.
+        unsafe { process.after_fork_in_child() };
     }
 }

@@ -14,8 +14,8 @@ use crate::object::move_to;
 /// static GLOBAL: hectare::Malloc = hectare::Malloc;
 /// ```
 ///
-/// It has no handlers of `pthread_atfork` (those of `libhectare.so` are the library's): a child forked while other threads allocate may
-/// find a lock held for ever at its first call. `exec` alone is safe there, as `std::process::Command` does it.
+/// A child that `fork` makes while other threads allocate may allocate too, as in C: handlers of
+/// `pthread_atfork` are entered with the first thread's cache.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Malloc;
 

@@ -113,6 +113,8 @@ impl Process {
 
     fn exit_key(&'static self) -> Option<libc::pthread_key_t> {
         if self.exit_key.load(Ordering::Acquire) == 0 {
+            // Without our lock: the C library's may be held by one who waits for it.
+            self.see_to_forks();
             let _guard = self.exit_key_lock.lock();
             if self.exit_key.load(Ordering::Relaxed) == 0 {
                 let mut key = 0;

@@ -1,0 +1,57 @@
+//! The heap as the global allocator of a program, this one.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+#[global_allocator]
+static GLOBAL: hectare::Malloc = hectare::Malloc;
+
+/// Waits for a child for as long as its alarm takes; how it ended.
+fn status_of(child: libc::pid_t) -> libc::c_int {
+    assert!(child > 0, "no child");
+    let mut status = 0;
+    // SAFETY: the child just made, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
+/// Objects of many sizes, taken and freed.
+fn churn(round: usize) {
+    let objects: Vec<Vec<u8>> = (0..200).map(|i| vec![1; 1 + (i * 37 + round) % 60_000]).collect();
+    assert!(objects.iter().all(|object| object.iter().all(|byte| *byte == 1)));
+}
+
+#[test]
+fn a_child_allocates_whatever_other_threads_did() {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut round = 0;
+                while !stop.load(Relaxed) {
+                    // Threads end meanwhile, too.
+                    std::thread::scope(|scope| scope.spawn(|| churn(round)).join().unwrap());
+                    churn(round);
+                    round += 1;
+                }
+            });
+        }
+        let begin = Instant::now();
+        let mut failed = 0;
+        while failed == 0 && begin.elapsed() < Duration::from_secs(2) {
+            // SAFETY: the child allocates, which is what is tested, and makes system calls.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // A lock that nobody can free would hang: the alarm ends such a child.
+                // SAFETY: no preconditions.
+                unsafe { libc::alarm(10) };
+                (0..3).for_each(churn);
+                // SAFETY: ends this process without the harness's exit handlers.
+                unsafe { libc::_exit(0) };
+            }
+            failed = status_of(child);
+        }
+        stop.store(true, Relaxed);
+        assert_eq!(failed, 0, "a child failed, or hung");
+    });
+}
