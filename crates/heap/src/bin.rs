@@ -244,18 +244,19 @@ impl Bin {
         }
     }
 
-    /// Takes back the objects of `batches`, all of `class`, [`GIVEN_AT_ONCE`] lists at a time. An
-    /// object that is not out is reported to `corrupt`.
+    /// Takes back the objects of `batches`, all of `class`, [`GIVEN_AT_ONCE`] lists at a time.
+    ///
+    /// # Errors
+    /// The first object found that is not out; those behind it stay where they are.
     pub(crate) fn give(
         &mut self,
         class: ClassId,
         batches: &[Batch],
         source: &impl SlabSource,
-        corrupt: impl Fn(*mut u8),
-    ) {
+    ) -> Result<(), *mut u8> {
         let reciprocal = class.reciprocal();
         let slabs = source.first_slabs();
-        let Some(first) = batches.first() else { return };
+        let Some(first) = batches.first() else { return Ok(()) };
         let mut found = [first.head; PREFETCHED];
         let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
         for lists in batches.chunks(GIVEN_AT_ONCE) {
@@ -266,7 +267,7 @@ impl Bin {
                     && row.count >= LEAST_ROW
                 {
                     *next = row.rest;
-                    self.give_row(class, &row, source, &corrupt);
+                    self.give_row(class, &row, source)?;
                 }
             }
             while !walk.has_ended() {
@@ -283,14 +284,14 @@ impl Bin {
                         },
                         None => match source.slab_of(object) {
                             Some(slab) => (slab, core::ptr::null_mut()),
-                            None => return corrupt(object.as_ptr().as_ptr()),
+                            None => return Err(object.as_ptr().as_ptr()),
                         },
                     };
                     // What is behind the point is less than the reciprocal exactly for the
                     // multiples of the object's size.
                     let product = (address % SLAB_BYTES) as u64 * u64::from(reciprocal);
                     if product as u32 >= reciprocal {
-                        return corrupt(object.as_ptr().as_ptr());
+                        return Err(object.as_ptr().as_ptr());
                     }
                     let index = (product >> 32) as u32;
                     slab.prefetch_for(index, far_words);
@@ -304,27 +305,27 @@ impl Bin {
                     match slab.give(index) {
                         Returned::Ok => {}
                         Returned::Moves => self.settle(name, slab, 1, source),
-                        Returned::Corrupt => corrupt(slab.address_of(index)),
+                        Returned::Corrupt => return Err(slab.address_of(index)),
                     }
                 }
             }
         }
+        Ok(())
     }
 
-    /// Takes back the objects of a row.
+    /// Takes back the objects of a row; an error as of [`give`](Self::give).
     fn give_row(
         &mut self,
         class: ClassId,
         row: &Row,
         source: &impl SlabSource,
-        corrupt: &impl Fn(*mut u8),
-    ) {
+    ) -> Result<(), *mut u8> {
         let lowest = row.lowest.as_ptr();
         let offset = lowest.addr().get() % SLAB_BYTES;
         // One division for a row, where each object by itself has a multiplication.
         let is_start = offset.is_multiple_of(class.object_bytes());
         let Some(name) = source.slab_of(row.lowest).filter(|_| is_start) else {
-            return corrupt(lowest.as_ptr());
+            return Err(lowest.as_ptr());
         };
         // SAFETY: the slab of an object of this class is this bin's, whose lock is held.
         let slab = unsafe { name.get() };
@@ -333,8 +334,9 @@ impl Bin {
         match slab.give_row(first, first + row.count - 1) {
             Returned::Ok => {}
             Returned::Moves => self.settle(name, slab, row.count, source),
-            Returned::Corrupt => corrupt(lowest.as_ptr()),
+            Returned::Corrupt => return Err(lowest.as_ptr()),
         }
+        Ok(())
     }
 
     /// Puts a slab to which `count` objects have come back where it belongs now.

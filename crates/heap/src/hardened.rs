@@ -67,6 +67,10 @@ struct Slots {
     random: u64,
 }
 
+/// An object and what was done wrong with it. Told once no lock is held: a handler of the signal that ends
+/// the program may allocate.
+type Misused = (NonNull<u8>, Misuse);
+
 /// A large object that was freed. Of no bytes: none.
 #[derive(Debug, Clone, Copy)]
 struct Sealed {
@@ -115,21 +119,25 @@ impl Slots {
     }
 
     /// Lets the objects at `places` out of the quarantine, into their slabs.
+    ///
+    /// # Errors
+    /// The first object that was written to.
     fn let_out<S: System>(
         &mut self,
         heap: &Heap<S>,
         class: ClassId,
         places: impl Iterator<Item = usize>,
-    ) {
+    ) -> Result<(), Misused> {
         let mut list: Option<Batch> = None;
         for object in places.filter_map(|place| self.quarantine[place].take()) {
             if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
-                heap.misuse("free", object.as_ptr().as_ptr(), Misuse::FreeListCorrupted);
+                return Err((object.as_ptr(), Misuse::FreeListCorrupted));
             }
             object.link(list.map(|list| list.head), heap.key());
             list = Some(Batch { head: object, count: 1 + list.map_or(0, |list| list.count) });
         }
         heap.give_to_slabs(class, list.as_slice());
+        Ok(())
     }
 }
 
@@ -215,24 +223,32 @@ impl<S: System> Hardened<S> {
         {
             heap.misuse("free", object, Misuse::WrongSize);
         }
-        match place {
+        let given = match place {
             Place::Small(class) => {
                 // SAFETY: `place_of` says that it is an object of a size class.
-                let object = unsafe { FreeObject::new(start) };
-                self.give(heap, class, object);
+                self.give(heap, class, unsafe { FreeObject::new(start) })
             }
-            Place::Run { .. } | Place::Huge { .. } => self.give_large(heap, start),
+            Place::Run { .. } | Place::Huge { .. } => self.give_large(heap, start).map(|()| false),
+        };
+        // No lock is held from here on.
+        match given {
+            Ok(false) => {}
+            // Each object in quarantine keeps a slab: other pages of it may be idle.
+            // SAFETY: no seat is anybody's.
+            Ok(true) => unsafe { heap.relieve(Seat::None) },
+            Err((object, cause)) => heap.misuse("free", object.as_ptr(), cause),
         }
     }
 
-    fn give(&self, heap: &Heap<S>, class: ClassId, object: FreeObject) {
+    /// Puts an object into the quarantine of its class; whether that was full.
+    fn give(&self, heap: &Heap<S>, class: ClassId, object: FreeObject) -> Result<bool, Misused> {
         let mut slots = self.classes[class.index()].lock();
         // Under the class's lock: a second thread that frees the same object comes after.
         if object.is_marked(heap.key()) {
-            heap.misuse("free", object.as_ptr().as_ptr(), Misuse::DoubleFree);
+            return Err((object.as_ptr(), Misuse::DoubleFree));
         }
         if !heap.is_taken(class, object) {
-            heap.misuse("free", object.as_ptr().as_ptr(), Misuse::NotAllocated);
+            return Err((object.as_ptr(), Misuse::NotAllocated));
         }
         // SAFETY: the object is taken from its slab and was the caller's; now it is this front's.
         unsafe { object.as_ptr().write_bytes(0, class.object_bytes()) };
@@ -242,15 +258,14 @@ impl<S: System> Hardened<S> {
         slots.freed = slots.freed.wrapping_add(1);
         let is_full = slots.quarantine[place].is_some();
         if is_full {
-            slots.let_out(heap, class, (0..length.div_ceil(LET_OUT)).map(|i| (place + i) % length));
+            slots.let_out(
+                heap,
+                class,
+                (0..length.div_ceil(LET_OUT)).map(|i| (place + i) % length),
+            )?;
         }
         slots.quarantine[place] = Some(object);
-        drop(slots);
-        if is_full {
-            // Each object in quarantine keeps a slab: other pages of it may be idle.
-            // SAFETY: no seat is anybody's.
-            unsafe { heap.relieve(Seat::None) };
-        }
+        Ok(is_full)
     }
 
     /// A large object with a sealed page behind it.
@@ -304,21 +319,22 @@ impl<S: System> Hardened<S> {
     }
 
     /// Seals a large object, and lets the oldest out of the quarantine.
-    fn give_large(&self, heap: &Heap<S>, start: NonNull<u8>) {
+    fn give_large(&self, heap: &Heap<S>, start: NonNull<u8>) -> Result<(), Misused> {
         let mut large = self.large.lock();
         let address = start.addr().get();
         let known = |sealed: &Sealed| sealed.bytes > 0 && sealed.start == address;
         if large.quarantine.iter().any(known) {
-            heap.misuse("free", start.as_ptr(), Misuse::DoubleFree);
+            return Err((start, Misuse::DoubleFree));
         }
-        let Ok(bytes) = heap.usable_bytes(start) else { return };
+        let Ok(bytes) = heap.usable_bytes(start) else { return Ok(()) };
         if self.seals_large.load(Relaxed) {
             self.large_objects.fetch_sub(1, Relaxed);
         }
         // SAFETY: a large object's own pages, which its owner has given up.
         let sealed = unsafe { heap.source().seal(start, bytes) }.is_ok();
         if !sealed || bytes > LARGE_QUARANTINE_BYTES / 2 {
-            return put_large(heap, address, bytes);
+            put_large(heap, address, bytes);
+            return Ok(());
         }
         while large.bytes + bytes > LARGE_QUARANTINE_BYTES
             || large.quarantine[large.next % LARGE_QUARANTINE].bytes > 0
@@ -329,13 +345,17 @@ impl<S: System> Hardened<S> {
         large.quarantine[place] = Sealed { start: address, bytes };
         large.next = place + 1;
         large.bytes += bytes;
+        Ok(())
     }
 
     /// Gives everything back that is in quarantine.
     #[cold]
     pub(crate) fn release(&self, heap: &Heap<S>) {
         for class in ClassId::all() {
-            self.classes[class.index()].lock().let_out(heap, class, 0..QUARANTINE);
+            let gone = self.classes[class.index()].lock().let_out(heap, class, 0..QUARANTINE);
+            if let Err((object, cause)) = gone {
+                heap.misuse("free", object.as_ptr(), cause);
+            }
         }
         let mut large = self.large.lock();
         while large.bytes > 0 {

@@ -98,8 +98,10 @@ impl<S: System> Heap<S> {
 
     /// Gives the objects of `batches` to their slabs. Returns how many bytes they have.
     pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) -> usize {
-        let corrupt = |object| self.misuse("free", object, Misuse::DoubleFree);
-        self.bins[class.index()].lock().give(class, batches, self, corrupt);
+        let given = self.bins[class.index()].lock().give(class, batches, self);
+        if let Err(object) = given {
+            self.misuse("free", object, Misuse::DoubleFree);
+        }
         let objects: usize = batches.iter().map(|batch| batch.count).sum();
         let bytes = objects * class.object_bytes();
         self.out_bytes.fetch_sub(bytes, Relaxed);

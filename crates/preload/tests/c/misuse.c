@@ -1,5 +1,6 @@
 /* Each case misuses one pointer, after printing its address. */
 #include "check.h"
+#include "aborting.h"
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -42,6 +43,20 @@ static void double_free_other_thread(void) {
     pthread_create(&thread, NULL, free_it, p);
     pthread_join(thread, NULL);
     free(opaque(p));
+}
+
+/* What tells a double free at once is overwritten in between: the object's slab tells it. */
+static void double_free_of_written(void) {
+    static void *others[50000];
+    char *p = malloc(100);
+    for (int i = 0; i < 50000; i++) others[i] = malloc(100);
+    tell(p);
+    free(p);
+    memset(opaque(p), 0, 100);
+    free(opaque(p));
+    broken_bytes = 100;
+    for (int i = 0; i < 50000; i++) free(others[i]);
+    malloc_trim(0);
 }
 
 static void double_free_large(void) {
@@ -149,18 +164,20 @@ static void corrupted_free_list(void) {
     tell(p);
     free(p);
     memset(opaque(p), 0x41, 32);
+    broken_bytes = 100;
     for (int i = 0; i < 10000; i++) opaque(malloc(100));
 }
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(double_free_at_once), CASE(double_free_late), CASE(double_free_other_thread),
-        CASE(double_free_large), CASE(double_free_huge), CASE(interior_small), CASE(interior_of_freed),
+        CASE(double_free_of_written), CASE(double_free_large), CASE(double_free_huge), CASE(interior_small), CASE(interior_of_freed),
         CASE(interior_large), CASE(interior_huge), CASE(foreign_stack), CASE(foreign_static),
         CASE(foreign_mapping), CASE(misaligned), CASE(never_allocated),
         CASE(never_reached), CASE(realloc_freed),
         CASE(realloc_interior), CASE(realloc_foreign), CASE(usable_size_freed),
         CASE(usable_size_interior), CASE(corrupted_free_list),
     };
+    allocate_when_aborted();
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

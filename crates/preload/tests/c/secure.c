@@ -1,6 +1,7 @@
 /* Each case does what the hardened front protects against, after printing an address; a case
    whose name begins with `is_` checks a property and ends with status 0. */
 #include "check.h"
+#include "aborting.h"
 #include "sound.h"
 #include <malloc.h>
 #include <pthread.h>
@@ -267,5 +268,6 @@ int main(int argc, char **argv) {
         CASE(is_frugal_with_mappings), CASE(is_sound_as_it_shrinks),
         CASE(is_sound_at_its_limit), CASE(is_sound),
     };
+    allocate_when_aborted();
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }
