@@ -166,25 +166,26 @@ impl<S: System> Hardened<S> {
         if self.seals_large.load(Relaxed) { heap.source().page_bytes() } else { 0 }
     }
 
-    /// An object for `bytes` aligned to `align`; null when memory is out.
-    pub(crate) fn malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> *mut u8 {
-        let object = self.try_malloc(heap, bytes, align);
+    /// An object for `bytes` aligned to `align`; null when memory is out. And whether it is known to be zero.
+    pub(crate) fn malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> (*mut u8, bool) {
+        let (object, zeroed) = self.try_malloc(heap, bytes, align);
         if !object.is_null() {
-            return object;
+            return (object, zeroed);
         }
         // Memory is out: what is in quarantine is the last there is.
         self.release(heap);
         self.try_malloc(heap, bytes, align)
     }
 
-    fn try_malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> *mut u8 {
-        match slot_class(bytes, align) {
-            Some(class) => self.take(heap, class).map_or(core::ptr::null_mut(), |object| {
-                object.unmark();
-                object.as_ptr().as_ptr()
-            }),
-            None => self.get_large(heap, bytes, align),
-        }
+    fn try_malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> (*mut u8, bool) {
+        let Some(class) = slot_class(bytes, align) else {
+            return self.get_large(heap, bytes, align);
+        };
+        let object = self.take(heap, class).map_or(core::ptr::null_mut(), |object| {
+            object.unmark();
+            object.as_ptr().as_ptr()
+        });
+        (object, false)
     }
 
     fn take(&self, heap: &Heap<S>, class: ClassId) -> Option<FreeObject> {
@@ -268,15 +269,17 @@ impl<S: System> Hardened<S> {
         Ok(is_full)
     }
 
-    /// A large object with a sealed page behind it.
-    fn get_large(&self, heap: &Heap<S>, bytes: usize, align: usize) -> *mut u8 {
+    /// A large object with a sealed page behind it, and whether it is known to be zero.
+    fn get_large(&self, heap: &Heap<S>, bytes: usize, align: usize) -> (*mut u8, bool) {
         let page = self.sealed_bytes(heap);
-        let Some(with_page) = bytes.checked_add(page) else { return core::ptr::null_mut() };
+        let Some(with_page) = bytes.checked_add(page) else {
+            return (core::ptr::null_mut(), false);
+        };
         heap.backend.reopen();
         // As if zeros were asked for: what comes out of the quarantine reads as zero, which says nothing
         // of what the program fills, and pages that are sealed by turns are no huge pages.
         // SAFETY: no seat is anybody's.
-        let (object, _) = unsafe { heap.get_large(Seat::None, with_page, align, true) };
+        let (object, zeroed) = unsafe { heap.get_large(Seat::None, with_page, align, true) };
         if let Some(start) = NonNull::new(object).filter(|_| page > 0)
             && self.large_objects.fetch_add(1, Relaxed) < MAX_SEALED
             && let Ok(usable) = heap.usable_bytes(start)
@@ -287,7 +290,7 @@ impl<S: System> Hardened<S> {
             // SAFETY: the object's last page, behind what the caller gets to know of.
             let _ = unsafe { heap.source().seal(last, page) };
         }
-        object
+        (object, zeroed)
     }
 
     /// Whether an object at `start`, in `place`, can have been asked for as `bytes`, aligned to `align`.
@@ -322,8 +325,7 @@ impl<S: System> Hardened<S> {
     fn give_large(&self, heap: &Heap<S>, start: NonNull<u8>) -> Result<(), Misused> {
         let mut large = self.large.lock();
         let address = start.addr().get();
-        let known = |sealed: &Sealed| sealed.bytes > 0 && sealed.start == address;
-        if large.quarantine.iter().any(known) {
+        if large.has(address) {
             return Err((start, Misuse::DoubleFree));
         }
         let Ok(bytes) = heap.usable_bytes(start) else { return Ok(()) };
@@ -375,9 +377,7 @@ impl<S: System> Hardened<S> {
         if let Place::Small(class) = place {
             return Ok(class.object_bytes());
         }
-        let address = object.addr().get();
-        let known = |sealed: &Sealed| sealed.bytes > 0 && sealed.start == address;
-        if self.large.lock().quarantine.iter().any(known) {
+        if self.large.lock().has(object.addr().get()) {
             return Err(Misuse::DoubleFree);
         }
         Ok(heap.usable_bytes(object)? - self.sealed_bytes(heap))
@@ -410,6 +410,7 @@ fn slot_class(bytes: usize, align: usize) -> Option<ClassId> {
 }
 
 /// Gives a sealed large object to the heap.
+#[inline(never)]
 fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
     let Some(start) = NonNull::new(core::ptr::with_exposed_provenance_mut(start)) else { return };
     let is_run = heap.backend.run_length(start).is_some();
@@ -426,6 +427,11 @@ fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
 }
 
 impl Large {
+    /// Whether the object at `address` is in quarantine.
+    fn has(&self, address: usize) -> bool {
+        self.quarantine.iter().any(|sealed| sealed.bytes > 0 && sealed.start == address)
+    }
+
     fn let_oldest_out<S: System>(&mut self, heap: &Heap<S>) {
         for step in 0..LARGE_QUARANTINE {
             let place = (self.next + step) % LARGE_QUARANTINE;
@@ -461,7 +467,7 @@ mod tests {
             let objects: Vec<_> = [100, 1000, 5000, 9000, 40_000, 200_000, 3 << 20, 40 << 20]
                 .into_iter()
                 .flat_map(|bytes| core::iter::repeat_n(bytes, if bytes < 10_000 { 200 } else { 5 }))
-                .map(|bytes| front.malloc(&heap, bytes, MIN_ALIGN))
+                .map(|bytes| front.malloc(&heap, bytes, MIN_ALIGN).0)
                 .collect();
             assert!(objects.iter().all(|object| !object.is_null()));
             heap.source().refuse_all(refuse);

@@ -14,8 +14,8 @@ impl Process {
     pub(super) fn hardened_malloc(&'static self, bytes: usize, kind: Kind) -> *mut u8 {
         let _inside = self.enter();
         let align = if let Kind::Aligned(align) = kind { align } else { MIN_ALIGN };
-        let object = self.hardened.malloc(&self.heap, bytes, align);
-        if matches!(kind, Kind::Zeroed) && !object.is_null() {
+        let (object, zeroed) = self.hardened.malloc(&self.heap, bytes, align);
+        if matches!(kind, Kind::Zeroed) && !zeroed && !object.is_null() {
             // SAFETY: an object just taken, of at least `bytes`.
             unsafe { object.write_bytes(0, bytes) };
         }
@@ -39,7 +39,7 @@ impl Process {
             Ok(bytes) => bytes,
             Err(cause) => cause.abort(&Os, "realloc", object.as_ptr()),
         };
-        let moved = self.hardened.malloc(&self.heap, bytes, MIN_ALIGN);
+        let (moved, _) = self.hardened.malloc(&self.heap, bytes, MIN_ALIGN);
         let free = |object| self.hardened.free(&self.heap, object, None);
         // SAFETY: both have as many bytes; one was just taken.
         unsafe { move_to(moved, object, old_bytes.min(bytes), free) }

@@ -256,6 +256,22 @@ static void is_sound_at_its_limit(void) {
 
 static void is_sound(void) { run_soundly(20000, 5); }
 
+/* What the system gives is zero already: calloc writes none of it. */
+static void is_frugal_with_zeros(void) {
+    for (size_t bytes = 300000; bytes <= 200 << 20; bytes *= 5) {
+        for (int turn = 0; turn < 3; turn++) {
+            size_t before = resident_bytes();
+            char *p = calloc(1, bytes);
+            CHECK(p);
+            size_t touched = resident_bytes() - before;
+            CHECK(bytes < 16 << 20 || touched < 1 << 20, "%zu bytes of %zu", touched, bytes);
+            for (size_t i = 0; i < bytes; i += 4096) CHECK(p[i] == 0 && p[i + 4095 < bytes ? i + 4095 : i] == 0);
+            memset(p, 0x5a, bytes);
+            free(p);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(write_after_free), CASE(overwritten_link), CASE(overwritten_mark),
@@ -265,7 +281,7 @@ int main(int argc, char **argv) {
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
         CASE(read_after_free_large), CASE(is_zero_when_freed), CASE(is_quarantined),
         CASE(is_random), CASE(is_sound_with_sizes), CASE(is_sound_with_kept_sizes),
-        CASE(is_frugal_with_mappings), CASE(is_sound_as_it_shrinks),
+        CASE(is_frugal_with_mappings), CASE(is_frugal_with_zeros), CASE(is_sound_as_it_shrinks),
         CASE(is_sound_at_its_limit), CASE(is_sound),
     };
     allocate_when_aborted();
