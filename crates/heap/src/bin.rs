@@ -43,6 +43,8 @@ const LEAST_ROW: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Bin {
     lists: Lists,
+    /// What the slabs have; what a sealed one withholds is none of it.
+    objects: usize,
     free_objects: usize,
     slabs: u32,
     /// How often it was found half free since objects were taken from it, up to [`QUIET_LOOKS`].
@@ -149,25 +151,29 @@ pub(crate) trait SlabSource {
 
 impl Bin {
     pub(crate) const fn new() -> Self {
-        Self { lists: Lists::new(), free_objects: 0, slabs: 0, quiet_looks: 0 }
+        Self { lists: Lists::new(), objects: 0, free_objects: 0, slabs: 0, quiet_looks: 0 }
     }
 
-    /// How many slabs it has, and how many of their objects are free.
-    pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.slabs as usize, self.free_objects)
+    pub(crate) fn slabs(&self) -> usize {
+        self.slabs as usize
+    }
+
+    /// How many objects its slabs have, and how many of these are free.
+    pub(crate) fn objects(&self) -> (usize, usize) {
+        (self.objects, self.free_objects)
     }
 
     /// Whether nothing was taken since the look before, and both found half of the objects free. (Of a
     /// single slab no other is made.)
-    pub(crate) fn is_quiet(&mut self, class: ClassId) -> bool {
-        let is_half_free = self.slabs > 1 && self.has_free(class, 2);
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let is_half_free = self.slabs > 1 && self.has_free(2);
         self.quiet_looks = if is_half_free { QUIET_LOOKS.min(self.quiet_looks + 1) } else { 0 };
         self.quiet_looks == QUIET_LOOKS
     }
 
     /// Whether one in `share` of the objects, or more, is free.
-    fn has_free(&self, class: ClassId, share: usize) -> bool {
-        self.free_objects * share >= self.slabs as usize * class.objects()
+    fn has_free(&self, share: usize) -> bool {
+        self.free_objects * share >= self.objects
     }
 
     /// Takes what is wanted, or less, if the slabs with room have less.
@@ -190,7 +196,7 @@ impl Bin {
     /// The slab to take from: the fullest of the home, or of another.
     fn slab_for(&mut self, wanted: Objects) -> Option<SlabRef> {
         let own = wanted.cpu.and_then(|cpu| self.lists.fullest_of(home_of(cpu)));
-        let takes_any = wanted.cpu.is_none() || self.has_free(wanted.class, SHARED_BEYOND);
+        let takes_any = wanted.cpu.is_none() || self.has_free(SHARED_BEYOND);
         if own.is_none() && takes_any { self.lists.fullest_of_any() } else { own }
     }
 
@@ -206,6 +212,7 @@ impl Bin {
         // SAFETY: nobody else has a slab just opened.
         let slab = unsafe { name.get() };
         self.slabs += 1;
+        self.objects += slab.free();
         self.free_objects += slab.free();
         let divides = wanted.cpu.is_some() && self.slabs > UNDIVIDED_SLABS;
         if divides
@@ -347,6 +354,7 @@ impl Bin {
         }
         if slab.is_empty() {
             self.slabs -= 1;
+            self.objects -= slab.free();
             self.free_objects -= slab.free();
             slab.unmark_frames();
             source.put_slab(slab.start(), slab.bare_frames());

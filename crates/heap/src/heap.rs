@@ -192,14 +192,16 @@ impl<S: System> Heap<S> {
         };
         let mut slab_bytes = 0;
         for class in ClassId::all() {
-            let (slabs, free_objects) = self.bins[class.index()].lock().counts();
+            let bin = self.bins[class.index()].lock();
+            let (slabs, (objects, free_objects)) = (bin.slabs(), bin.objects());
+            drop(bin);
             let pooled_objects = self.pools.objects(class) + self.cpus.objects(class);
             let entry = &mut stats.classes[class.index()];
             *entry = ClassStats {
                 object_bytes: class.object_bytes(),
                 slabs,
-                used_objects: (slabs * class.objects())
-                    .saturating_sub(free_objects + pooled_objects),
+                objects,
+                used_objects: objects.saturating_sub(free_objects + pooled_objects),
                 pooled_objects,
             };
             slab_bytes += slabs * SLAB_BYTES;

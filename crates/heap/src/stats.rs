@@ -43,6 +43,8 @@ pub struct ClassStats {
     pub object_bytes: usize,
     /// Slabs of the class.
     pub slabs: usize,
+    /// What these have room for.
+    pub objects: usize,
     /// Objects in use or in another thread's cache.
     pub used_objects: usize,
     /// Objects in the pools, or in the calling thread's cache.

@@ -38,10 +38,7 @@ fn held_bytes(stats: &Stats) -> usize {
 }
 
 fn mallinfo_of(stats: &Stats) -> Mallinfo2 {
-    let free_objects = |class: &hectare::ClassStats| {
-        let objects = (64usize << 10).checked_div(class.object_bytes).unwrap_or(0);
-        (class.slabs * objects).saturating_sub(class.used_objects)
-    };
+    let free_objects = |class: &hectare::ClassStats| class.objects - class.used_objects;
     Mallinfo2 {
         arena: held_bytes(stats),
         ordblks: stats.classes.iter().map(free_objects).sum(),

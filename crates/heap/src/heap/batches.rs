@@ -56,7 +56,7 @@ impl<S: System> Heap<S> {
         // A new slab only for want of a single object: a batch may be short.
         if gathered.count() == 0 {
             // To get one may take long, so not under the lock; threads that come here at once may each get one.
-            let (siblings, _) = bin.lock().counts();
+            let siblings = bin.lock().slabs();
             let fresh = self.get_slab(class, siblings)?;
             let mut bin = bin.lock();
             let name = self.open_slab(class, fresh);

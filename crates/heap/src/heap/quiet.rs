@@ -40,7 +40,7 @@ impl<S: System> Heap<S> {
         self.hand.store((hand + CLASSES_A_SLAB) % CLASSES, Relaxed);
         for class in ClassId::all().skip(hand).take(CLASSES_A_SLAB) {
             let bin = self.bins[class.index()].try_lock();
-            if !bin.is_some_and(|mut bin| bin.is_quiet(class)) {
+            if !bin.is_some_and(|mut bin| bin.is_quiet()) {
                 continue;
             }
             if let Seat::Own(cache) = seat {
@@ -74,7 +74,7 @@ mod tests {
             // SAFETY: each of them once, and not used again.
             unsafe { heap.free_slow(Seat::None, *object) };
         }
-        let look = || heap.bins[class.index()].lock().is_quiet(class);
+        let look = || heap.bins[class.index()].lock().is_quiet();
         assert!(!look() && look(), "half is free, and nothing was taken since");
         take();
         assert!(!look(), "an object was taken since");

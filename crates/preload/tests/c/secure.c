@@ -272,6 +272,18 @@ static void is_frugal_with_zeros(void) {
     }
 }
 
+/* What a sealed slab withholds is not counted as in use. */
+static void is_told_in_numbers(void) {
+    static void *all[40000];
+    for (size_t bytes = 64; bytes <= 8000; bytes *= 5) {
+        size_t before = mallinfo2().uordblks, count = 40000000 / bytes < 40000 ? 40000000 / bytes : 40000;
+        for (size_t i = 0; i < count; i++) all[i] = malloc(bytes);
+        size_t used = count * malloc_usable_size(all[0]), told = mallinfo2().uordblks - before;
+        CHECK(told >= used && told <= used + used / 50, "%zu told, %zu used", told, used);
+        for (size_t i = 0; i < count; i++) free(all[i]);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(write_after_free), CASE(overwritten_link), CASE(overwritten_mark),
@@ -281,7 +293,7 @@ int main(int argc, char **argv) {
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
         CASE(read_after_free_large), CASE(is_zero_when_freed), CASE(is_quarantined),
         CASE(is_random), CASE(is_sound_with_sizes), CASE(is_sound_with_kept_sizes),
-        CASE(is_frugal_with_mappings), CASE(is_frugal_with_zeros), CASE(is_sound_as_it_shrinks),
+        CASE(is_frugal_with_mappings), CASE(is_frugal_with_zeros), CASE(is_told_in_numbers), CASE(is_sound_as_it_shrinks),
         CASE(is_sound_at_its_limit), CASE(is_sound),
     };
     allocate_when_aborted();

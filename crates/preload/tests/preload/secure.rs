@@ -33,6 +33,7 @@ const PROPERTIES: &[&str] = &[
     "is_sound_with_kept_sizes",
     "is_frugal_with_mappings",
     "is_frugal_with_zeros",
+    "is_told_in_numbers",
     "is_sound_as_it_shrinks",
     "is_sound_at_its_limit",
     "is_sound",
