@@ -8,6 +8,9 @@
 
 mod support;
 
+use std::ptr::NonNull;
+
+use hectare::Seat;
 use hectare_check::{Driver, Limits, Operation, Random, Subject};
 use support::{Front, check_heap, check_released, new_heap, strict};
 
@@ -124,6 +127,24 @@ fn a_bounded_source_serves_one_class_after_another() {
     }
     drop(front);
     check_released(&heap);
+}
+
+/// What lists, pools and caches left behind hold serves a thread without a cache, too.
+#[test]
+fn what_lies_in_pools_serves_a_thread_without_a_cache() {
+    let heap = new_heap(1 << 30);
+    strict(&heap).bound(12 << 20);
+    let mut front = Front::new(&heap);
+    let mut objects: Vec<_> = std::iter::from_fn(|| NonNull::new(front.malloc(300))).collect();
+    // More than a slab: lists hold it.
+    for object in objects.drain(1000..1300) {
+        // SAFETY: an object just taken, and not used again.
+        unsafe { front.free(object) };
+    }
+    drop(front);
+    // SAFETY: no seat is anybody's.
+    let object = unsafe { heap.malloc_slow(Seat::None, 3000) };
+    assert!(!object.is_null(), "90 KB lie free");
 }
 
 /// Memory that is scarce for several threads: they lose nothing and deadlock nowhere.

@@ -143,7 +143,7 @@ impl<S: System> Heap<S> {
     #[cold]
     pub(crate) fn take_uncached(&self, class: ClassId) -> *mut u8 {
         self.ensure_key();
-        let Some(batch) = self.take_from_bin(class, 1) else {
+        let Some(batch) = self.get_batch(class, 1, true) else {
             return ptr::null_mut();
         };
         batch.head.unmark();
