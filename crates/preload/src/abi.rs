@@ -204,7 +204,10 @@ pub(crate) unsafe extern "C" fn free_aligned_sized(object: *mut u8, align: usize
 #[inline(never)]
 unsafe extern "C" fn free_sized_slow(object: *mut u8, bytes: usize, align: usize) {
     // SAFETY: the C caller's promise.
-    unsafe { HEAP.free_sized_slow(object, bytes, align) };
+    if !unsafe { HEAP.free_claimed(object, bytes, align) } {
+        // SAFETY: the C caller's promise.
+        unsafe { free_slow(object) };
+    }
 }
 
 #[unsafe(no_mangle)]

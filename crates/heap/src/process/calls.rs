@@ -114,21 +114,18 @@ impl Process {
         unsafe { self.heap.free_slow(self.seat(), object) };
     }
 
-    /// Frees an object by the slow path, of which the caller says that it asked for `bytes`
-    /// aligned to `align`: a hardened front looks whether that is so.
+    /// Frees an object, of which the caller says that it asked for `bytes` aligned to `align`, where
+    /// a hardened front looks whether that is so; `false`, and nothing has changed, where none does.
     ///
     /// # Safety
     /// As [`free`](Self::free).
-    #[cold]
-    #[inline(never)]
-    pub unsafe fn free_sized_slow(&'static self, object: *mut u8, bytes: usize, align: usize) {
-        match self.special() {
-            Some(special) if special.hardened => {
-                self.hardened_free(object, Some((bytes, align)));
-            }
-            // SAFETY: the caller's promise, passed on.
-            _ => unsafe { self.free_slow(object) },
+    #[inline(always)]
+    pub unsafe fn free_claimed(&'static self, object: *mut u8, bytes: usize, align: usize) -> bool {
+        let is_hardened = self.special().is_some_and(|special| special.hardened);
+        if is_hardened {
+            self.hardened_free(object, Some((bytes, align)));
         }
+        is_hardened
     }
 
     /// An object of `bytes` zeros; null when memory is out.
