@@ -30,6 +30,10 @@ const PREFETCHED: usize = 16;
 /// How much goes by a look before the bin's lock is free for others: a millisecond's worth.
 const LOOK_STEP_BYTES: usize = 8 << 20;
 
+/// And at least so much for each slab: each step walks over those that the steps before have seen to, and these are
+/// thirty-two in all at most.
+const LEAST_STEP_BYTES: usize = SLAB_BYTES / 32;
+
 /// Up to so many slabs are of one home: to keep several in use would cost a small heap too much.
 const UNDIVIDED_SLABS: u32 = 4;
 
@@ -364,31 +368,38 @@ impl Bin {
     }
 
     /// Calls `decommit` for the idle frames of the emptier half of the groups, and of what is given
-    /// up; those of the fuller half will be used first. Of [`LOOK_STEP_BYTES`] at most, but for a slab's: whether that was
-    /// enough for all.
-    pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) -> bool {
-        let (mut gone_bytes, mut is_done) = (0, true);
-        self.lists.for_each_from(LEAST_LEFT, |group, slab| {
-            if group < GROUPS / 2 && !slab.leaves() {
-                return;
+    /// up; those of the fuller half will be used first. Of a step's worth, or `most_bytes`, but for a slab's: whether
+    /// that was enough for all.
+    pub(crate) fn scavenge(
+        &mut self,
+        most_bytes: usize,
+        decommit: &mut impl FnMut(NonNull<u8>, usize),
+    ) -> bool {
+        let most_bytes =
+            most_bytes.min(LOOK_STEP_BYTES.max(self.slabs as usize * LEAST_STEP_BYTES));
+        let mut gone_bytes = 0;
+        self.lists.all_from(LEAST_LEFT, |group, slab| {
+            if gone_bytes >= most_bytes {
+                return false;
             }
-            if gone_bytes < LOOK_STEP_BYTES {
+            if group >= GROUPS / 2 || slab.leaves() {
                 slab.scavenge(&mut |start, bytes| {
                     gone_bytes += bytes;
                     decommit(start, bytes);
                 });
-            } else {
-                is_done = false;
             }
-        });
-        is_done
+            true
+        })
     }
 
     /// Gives up the slabs of the emptier groups; one that must be taken from after all stays.
     pub(crate) fn evacuate(&mut self, source: &impl SlabSource) {
-        self.lists.for_each_from(LEAST_LEFT, |_, slab| match slab.leave() {
-            0 => {}
-            frames => source.show(slab.start(), frames, ClassId::LEAVING),
+        self.lists.all_from(LEAST_LEFT, |_, slab| {
+            match slab.leave() {
+                0 => {}
+                frames => source.show(slab.start(), frames, ClassId::LEAVING),
+            }
+            true
         });
     }
 

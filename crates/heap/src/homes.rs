@@ -165,8 +165,13 @@ impl Lists {
         slab.previous = None;
     }
 
-    /// Calls `visit` for each slab of the groups from `least` on, with its group.
-    pub(crate) fn for_each_from(&mut self, least: usize, mut visit: impl FnMut(usize, &mut Slab)) {
+    /// Calls `visit` for each slab of the groups from `least` on, with its group, until that says no. Returns what
+    /// the last said.
+    pub(crate) fn all_from(
+        &mut self,
+        least: usize,
+        mut visit: impl FnMut(usize, &mut Slab) -> bool,
+    ) -> bool {
         for home in self.homes() {
             for group in least..GROUPS {
                 let mut next = self.of_home(home)[group];
@@ -177,10 +182,13 @@ impl Lists {
                     if let Some(next) = next {
                         next.prefetch();
                     }
-                    visit(group, slab);
+                    if !visit(group, slab) {
+                        return false;
+                    }
                 }
             }
         }
+        true
     }
 
     /// Panics unless the invariant holds, and that of each slab. Returns how many objects are free. For tests.

@@ -10,6 +10,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops holes 40000 50000 5000
      LD_PRELOAD=target/release/libhectare.so ./loops stall 40000 100000
      LD_PRELOAD=target/release/libhectare.so ./loops pause 8000000 400000
+     LD_PRELOAD=target/release/libhectare.so ./loops rest 512 20000000
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
      LD_PRELOAD=target/release/libhectare.so ./loops second 16 40000
@@ -33,6 +34,8 @@
                          which what lies idle goes back: the longest call, by this thread's processor time
    pause COUNT KEPT      COUNT objects of 32 to 231 bytes, freed in random order but for KEPT; then 2,000 small ones taken and freed
                          each 20 ms, 100 times, in which holes are looked for: the longest call of each, as above
+   rest BYTES COUNT      COUNT objects of BYTES, their first bytes written, of which all but each sixty-fourth are freed in
+                         order: the time, the longest free, and what is resident then
    buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
                          are written
    threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
@@ -365,6 +368,24 @@ static void stall(size_t bytes, size_t count) {
     printf("longest call: %.2f ms\n", longest_ns / 1e6);
 }
 
+static void rest_of(size_t bytes, size_t count) {
+    char **objects = malloc(count * sizeof *objects);
+    for (size_t i = 0; i < count; i++) *(objects[i] = malloc(bytes)) = 1;
+    double longest_ns = 0, begin_ns = now_ns();
+    for (size_t i = 0; i < count; i++) {
+        if (i % 64 == 0) continue;
+        double start = now_ns();
+        free(objects[i]);
+        double ns = now_ns() - start;
+        if (ns > longest_ns) longest_ns = ns;
+    }
+    double ms = (now_ns() - begin_ns) / 1e6;
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%*d %ld", &pages) != 1) exit(3);
+    printf("%.0f ms, longest free: %.2f ms, %ld MiB\n", ms, longest_ns / 1e6, pages / 256);
+}
+
 static void pause_of(size_t count, size_t kept) {
     enum { LATER = 2000 };
     char **objects = malloc((count + LATER) * sizeof *objects);
@@ -524,6 +545,7 @@ int main(int argc, char **argv) {
         holes(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "stall") == 0 && number[0] > 0 && number[1] > 0) stall(number[0], number[1]);
     else if (argc == 4 && strcmp(argv[1], "pause") == 0 && number[0] > number[1]) pause_of(number[0], number[1]);
+    else if (argc == 4 && strcmp(argv[1], "rest") == 0 && number[0] > 0 && number[1] > 0) rest_of(number[0], number[1]);
     else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
     else if (argc == 4 && strcmp(argv[1], "second") == 0 && number[0] > 0 && number[1] > 0) second(number[0], number[1]);
@@ -533,6 +555,6 @@ int main(int argc, char **argv) {
         beside(number[0], number[1], number[2]);
     else if ((argc == 7 || argc == 8) && strcmp(argv[1], "swing") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] >= number[1] && number[3] > 0 && number[4] <= DRAWN)
         swing(number[0], (struct swing){.least = number[1], .most = number[2], .count = number[3], .order = number[4], .stay = number[5]});
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
     return 0;
 }

@@ -227,7 +227,8 @@ impl<S: System> Heap<S> {
                 && let Some(mut bin) = bin.try_lock()
             {
                 let mut idle = IdleFrames::new(self);
-                let is_done = bin.scavenge(&mut |start, bytes| idle.add(start, bytes));
+                let is_done =
+                    bin.scavenge(most_bytes - gone, &mut |start, bytes| idle.add(start, bytes));
                 gone += idle.finish();
                 if is_done {
                     break;
