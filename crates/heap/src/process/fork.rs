@@ -55,19 +55,22 @@ impl Process {
     }
 
     fn before_fork(&'static self) {
-        WORD.store(cache_word().as_ptr(), Ordering::Relaxed);
+        let word = cache_word();
         set_cache_word(inside_word());
         if let Some(special) = self.special() {
             self.special_before_fork(special);
         }
         self.exit_key_lock.lock_for_fork();
         self.heap.before_fork();
+        // Only now: another thread may have been forking until here.
+        WORD.store(word.as_ptr(), Ordering::Relaxed);
     }
 
     /// # Safety
     /// This thread, or the one that it is the forked copy of, called
     /// [`before_fork`](Self::before_fork).
     unsafe fn after_fork(&'static self) {
+        let word = WORD.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.heap.after_fork() };
         // SAFETY: the caller's promise.
@@ -76,7 +79,7 @@ impl Process {
             // SAFETY: the caller's promise; a front that is on stays on.
             unsafe { self.special_after_fork(special) };
         }
-        if let Some(word) = NonNull::new(WORD.load(Ordering::Relaxed)) {
+        if let Some(word) = NonNull::new(word) {
             self.leave(word);
         }
     }
