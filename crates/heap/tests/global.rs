@@ -21,6 +21,26 @@ fn churn(round: usize) {
     assert!(objects.iter().all(|object| object.iter().all(|byte| *byte == 1)));
 }
 
+/// Forks children that allocate, until one fails; how that ended.
+fn fork_for_a_while() -> libc::c_int {
+    let begin = Instant::now();
+    let mut failed = 0;
+    while failed == 0 && begin.elapsed() < Duration::from_secs(2) {
+        // SAFETY: the child allocates, which is what is tested, and makes system calls.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // A lock that nobody can free would hang: the alarm ends such a child.
+            // SAFETY: no preconditions.
+            unsafe { libc::alarm(10) };
+            (0..3).for_each(churn);
+            // SAFETY: ends this process without the harness's exit handlers.
+            unsafe { libc::_exit(0) };
+        }
+        failed = status_of(child);
+    }
+    failed
+}
+
 #[test]
 fn a_child_allocates_whatever_other_threads_did() {
     let stop = AtomicBool::new(false);
@@ -36,22 +56,9 @@ fn a_child_allocates_whatever_other_threads_did() {
                 }
             });
         }
-        let begin = Instant::now();
-        let mut failed = 0;
-        while failed == 0 && begin.elapsed() < Duration::from_secs(2) {
-            // SAFETY: the child allocates, which is what is tested, and makes system calls.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                // A lock that nobody can free would hang: the alarm ends such a child.
-                // SAFETY: no preconditions.
-                unsafe { libc::alarm(10) };
-                (0..3).for_each(churn);
-                // SAFETY: ends this process without the harness's exit handlers.
-                unsafe { libc::_exit(0) };
-            }
-            failed = status_of(child);
-        }
+        // Two that fork at once, and see to the heap by turns.
+        let failed = [(); 2].map(|()| scope.spawn(fork_for_a_while)).map(|one| one.join().unwrap());
         stop.store(true, Relaxed);
-        assert_eq!(failed, 0, "a child failed, or hung");
+        assert_eq!(failed, [0; 2], "a child failed, or hung");
     });
 }
