@@ -18,7 +18,7 @@ use super::Process;
 use super::threads::{cache_word, inside_word, named_cache, set_cache_word};
 use crate::cache::Cache;
 
-/// The process whose forks are seen to; null before.
+/// The process whose forks are seen to, which is the one that hands out caches; null before.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 /// Whether the thread that forks holds the heap's locks. This, and what its word said, are written
@@ -117,7 +117,8 @@ fn held() -> Option<&'static Process> {
     process()
 }
 
-fn process() -> Option<&'static Process> {
+/// The process that has handed out caches, if any has.
+pub(super) fn process() -> Option<&'static Process> {
     // SAFETY: null, or a static.
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }

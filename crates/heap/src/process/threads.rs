@@ -10,15 +10,12 @@
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::Ordering;
 
-use super::Process;
+use super::{Process, fork};
 use crate::cache::Cache;
 use crate::stand_in::StandIn;
 use crate::tls;
-
-/// The [`Process`] that has handed out a cache, for the destructor of dying threads.
-static IN_USE: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
 
 #[inline(always)]
 pub(crate) fn cache_word() -> NonNull<Cache> {
@@ -37,9 +34,7 @@ pub(crate) fn inside_word() -> NonNull<Cache> {
 
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     set_cache_word(inside_word());
-    // SAFETY: set before the first cache was made, to a static.
-    let process = unsafe { IN_USE.load(Ordering::Acquire).as_ref() };
-    if let (Some(process), Some(cache)) = (process, NonNull::new(cache.cast())) {
+    if let (Some(process), Some(cache)) = (fork::process(), NonNull::new(cache.cast())) {
         // SAFETY: the key's value is the cache this thread had, and no longer uses.
         unsafe { process.heap.drop_cache(cache) };
         process.seats.leave();
@@ -122,7 +117,6 @@ impl Process {
                 if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exits)) } != 0 {
                     return None;
                 }
-                IN_USE.store((&raw const *self).cast_mut(), Ordering::Release);
                 self.exit_key.store(key + 1, Ordering::Release);
             }
         }
