@@ -15,8 +15,12 @@
 //! pool counts how many more batches were taken from it than came back, and keeps as many as that
 //! was at most; each time that another CPU asks in vain, and nobody of its own has been there since the
 //! ask before, one fewer. What a CPU only frees is lent at once, and what it needs no more after some asks.
+//!
+//! Each ask takes a line from the CPU that is asked. So of many CPUs a few are asked at a time: first the one
+//! that has lent last, then as many others as come next, and at the next ask those behind them.
 
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU16;
 use hectare_base::sync::atomic::{
     AtomicPtr, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -30,6 +34,9 @@ use crate::slots::Slots;
 /// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything where
 /// `tests/models.rs` goes through all that threads can do at once.)
 const CPUS: usize = if cfg!(loom) { 2 } else { 128 };
+
+/// How many pools are asked at a time for a CPU whose own is empty.
+const ASKED: usize = 8;
 
 #[derive(Debug)]
 #[repr(align(128))]
@@ -62,6 +69,8 @@ pub(crate) struct Pools<P> {
     cpus: [AtomicPtr<CpuPool<P>>; CPUS],
     /// One more than the highest pool in use: how far borrowing looks.
     used: AtomicUsize,
+    /// The pool that each CPU asks first: a hint.
+    lenders: [AtomicU16; CPUS],
     /// What the stocks hold, to some batches.
     stocked_bytes: AtomicUsize,
     /// Held while a pool comes into use, and across a fork: the child must not get a pool whose
@@ -75,6 +84,7 @@ impl<P: Park> Pools<P> {
         Self {
             cpus: [const { AtomicPtr::new(core::ptr::null_mut()) }; CPUS],
             used: AtomicUsize::new(0),
+            lenders: [const { AtomicU16::new(0) }; CPUS],
             stocked_bytes: AtomicUsize::new(0),
             growth: Lock::new(()),
         }
@@ -85,6 +95,7 @@ impl<P: Park> Pools<P> {
         Self {
             cpus: core::array::from_fn(|_| AtomicPtr::new(core::ptr::null_mut())),
             used: AtomicUsize::new(0),
+            lenders: [const { AtomicU16::new(0) }; CPUS],
             stocked_bytes: AtomicUsize::new(0),
             growth: Lock::new(()),
         }
@@ -147,12 +158,32 @@ impl<P: Park> Pools<P> {
         (0..self.used.load(Relaxed)).filter_map(|cpu| self.pool(cpu))
     }
 
-    /// Takes a batch from the pool of `cpu`, or borrows one that another CPU does not need.
+    /// Takes a batch from the pool of `cpu`, or borrows one that another CPU does not need. O(1).
     pub(crate) fn take(&self, cpu: usize, class: ClassId) -> Option<Batch> {
-        let own = self
-            .pool(cpu % CPUS)
-            .and_then(|pool| self.try_with(pool, class, |slots| slots.take(class)));
-        own.or_else(|| self.in_use().find_map(|pool| self.try_with(pool, class, Slots::lend)))
+        let cpu = cpu % CPUS;
+        let own =
+            self.pool(cpu).and_then(|pool| self.try_with(pool, class, |slots| slots.take(class)));
+        own.or_else(|| self.borrow(cpu, class))
+    }
+
+    /// A batch that another CPU than `cpu` does not need, if one of those that are asked has any.
+    fn borrow(&self, cpu: usize, class: ClassId) -> Option<Batch> {
+        let used = self.used.load(Relaxed);
+        let first = self.lenders[cpu].load(Relaxed);
+        let mut at = usize::from(first);
+        let mut lent = None;
+        for _ in 0..used.min(ASKED) {
+            let other = (at != cpu).then(|| self.pool(at)).flatten();
+            lent = other.and_then(|pool| self.try_with(pool, class, Slots::lend));
+            if lent.is_some() {
+                break;
+            }
+            at = if at + 1 < used { at + 1 } else { 0 };
+        }
+        if at != usize::from(first) {
+            self.lenders[cpu].store(at as u16, Relaxed);
+        }
+        lent
     }
 
     /// Takes a batch from the pool of `cpu` that it has too many of.
@@ -235,3 +266,7 @@ impl<P: Park> Pools<P> {
         self.in_use().flat_map(|pool| &pool.bins)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "pool/tests.rs"]
+mod tests;

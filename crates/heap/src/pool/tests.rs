@@ -1,0 +1,76 @@
+//! Whom a CPU asks whose pool is empty.
+
+extern crate std;
+
+use super::*;
+use crate::object::FreeObject;
+use hectare_base::sync::SpinPark;
+use std::alloc::{Layout, alloc};
+use std::boxed::Box;
+use std::collections::BTreeSet;
+use std::vec::Vec;
+
+const BYTES: usize = 64;
+
+fn memory(bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: of a size that is not 0. It is never given back, as a heap's own.
+    NonNull::new(unsafe { alloc(Layout::from_size_align(bytes, 128).ok()?) })
+}
+
+/// Pools of so many CPUs; each of those in `full` has one batch, of as many objects as its number, and one.
+fn pools(cpus: usize, full: impl Fn(usize) -> bool) -> Box<Pools<SpinPark>> {
+    let pools = Box::new(Pools::new());
+    let class = ClassId::for_bytes(BYTES);
+    // SAFETY: never read or written: the pools do not look into objects that have a place.
+    let head = unsafe { FreeObject::new(memory(BYTES).expect("memory")) };
+    for cpu in 0..cpus {
+        let batch = Batch { head, count: cpu + 1 };
+        assert!(pools.put(cpu, class, batch, memory).is_none());
+        if !full(cpu) {
+            // Another CPU's ask, so that it has no need of its own.
+            assert!(pools.pool(cpu).expect("a pool").bins[class.index()].lock().lend().is_some());
+        }
+    }
+    pools
+}
+
+/// Which CPUs' batches come to `cpu` in so many asks.
+fn lenders(pools: &Pools<SpinPark>, cpu: usize, asks: usize) -> Vec<Option<usize>> {
+    let ask = |_| pools.take(cpu, ClassId::for_bytes(BYTES)).map(|batch| batch.count - 1);
+    (0..asks).map(ask).collect()
+}
+
+#[test]
+fn few_are_asked_at_a_time_and_all_in_turn() {
+    for holder in [0, 7, 8, 50, 127] {
+        let pools = pools(CPUS, |cpu| cpu == holder);
+        let lenders = lenders(&pools, 20, CPUS / ASKED);
+        assert_eq!(lenders.iter().flatten().collect::<Vec<_>>(), [&holder]);
+    }
+}
+
+#[test]
+fn all_that_others_have_comes() {
+    for cpus in [2, 3, 9, 64] {
+        let pools = pools(cpus, |cpu| cpu != 1);
+        let came: BTreeSet<_> = lenders(&pools, 1, 2 * cpus).into_iter().flatten().collect();
+        assert_eq!(came, (0..cpus).filter(|&cpu| cpu != 1).collect());
+    }
+}
+
+#[test]
+fn who_has_lent_is_asked_first() {
+    let pools = pools(CPUS, |_| false);
+    let class = ClassId::for_bytes(BYTES);
+    // SAFETY: as in `pools`.
+    let head = unsafe { FreeObject::new(memory(BYTES).expect("memory")) };
+    let flow = |_| {
+        // Until it is found it may be full.
+        let _ = pools.put(100, class, Batch { head, count: 1 }, memory);
+        pools.take(3, class).is_some()
+    };
+    let came: Vec<_> = (0..CPUS).map(flow).collect();
+    let found = came.iter().position(|&came| came).expect("it is found");
+    assert!(found < CPUS / ASKED, "{found}");
+    assert!(came[found..].iter().all(|&came| came));
+}
