@@ -1,12 +1,12 @@
 //! The lists of all CPUs, and how they are taken from the threads.
 //!
-//! A sequence finds its lists by the table (`sequence.rs`). Who wants all that is listed (a trim, a
-//! fork) clears the table and restarts the sequences under way; threads then wait at the gate until it
-//! is filled again.
+//! A sequence finds its lists by the table (`sequence.rs`). Who wants what is listed (a trim a CPU at a time, a
+//! fork all at once) clears the table's entry and restarts the sequences under way; threads then wait at the gate
+//! until it is filled again.
 //!
 //! Invariants
 //! 1. `table[cpu]` is `lists[cpu]` or null; `gate` is held where it changes.
-//! 2. While `gate` is held, `table[cpu]` is null and all sequences have been restarted since, the
+//! 2. While `gate` is held, `table[cpu]` is null and the sequences of that CPU have been restarted since, the
 //!    holder alone changes the words of `lists[cpu]`.
 //! 3. Locks: the gate is taken first, before those of pools, bins and backend.
 
@@ -79,24 +79,21 @@ impl CpuLists {
 
     /// A class's two words.
     fn words_of(&self, class: ClassId) -> [&AtomicUsize; 2] {
-        [&self.words[class.index()], &self.words[class.index() + STATES]]
+        places_of(class).map(|at| &self.words[at])
     }
 
-    /// Takes out all that is listed, a list at a time.
-    fn drain(&self, mut give: impl FnMut(ClassId, Batch)) {
-        for class in ClassId::all() {
-            for word in self.words_of(class) {
-                // SAFETY: the list was taken out of its place.
-                let list = unsafe {
-                    Packed::from_bits(word.swap(Packed::new(None).bits(), Relaxed)).batch()
-                };
-                if let Some(batch) = list {
-                    give(class, batch);
-                }
-            }
-        }
+    /// Takes out all that is listed.
+    #[inline(never)]
+    fn take_all(&self) -> [Packed; 2 * STATES] {
         self.begin_limits();
+        let nothing = Packed::new(None).bits();
+        core::array::from_fn(|at| Packed::from_bits(self.words[at].swap(nothing, Relaxed)))
     }
+}
+
+/// Where a class's two words lie.
+fn places_of(class: ClassId) -> [usize; 2] {
+    [class.index(), class.index() + STATES]
 }
 
 impl<P: Park> Cpus<P> {
@@ -249,12 +246,16 @@ impl<P: Park> Cpus<P> {
     /// Lets sequences go on; the gate must be held.
     fn resume(&self) {
         for (cpu, _) in self.in_use() {
-            self.table[cpu].store(self.lists[cpu].load(Relaxed), Release);
+            self.resume_on(cpu);
         }
     }
 
+    fn resume_on(&self, cpu: usize) {
+        self.table[cpu].store(self.lists[cpu].load(Relaxed), Release);
+    }
+
     /// Takes all objects out of the lists of all CPUs, a list at a time.
-    pub(crate) fn drain(&self, give: impl FnMut(ClassId, Batch) + Copy) {
+    pub(crate) fn drain(&self, give: impl FnMut(ClassId, Batch)) {
         if self.used.load(Relaxed) > 0 {
             self.drain_used(give);
         }
@@ -262,14 +263,28 @@ impl<P: Park> Cpus<P> {
 
     #[cold]
     #[inline(never)]
-    fn drain_used(&self, give: impl FnMut(ClassId, Batch) + Copy) {
-        let _gate = self.gate.lock();
-        if self.stop() {
-            for (_, lists) in self.in_use() {
-                lists.drain(give);
+    fn drain_used(&self, mut give: impl FnMut(ClassId, Batch)) {
+        for (cpu, lists) in self.in_use() {
+            let Some(words) = self.take_all(cpu, lists) else { continue };
+            for class in ClassId::all() {
+                for at in places_of(class) {
+                    // SAFETY: the word was taken out of its place.
+                    if let Some(batch) = unsafe { words[at].batch() } {
+                        give(class, batch);
+                    }
+                }
             }
-            self.resume();
         }
+    }
+
+    /// Takes out all that is listed on a CPU, whose sequences are kept away only as long as that takes. `None` if the
+    /// kernel will not restart those under way.
+    fn take_all(&self, cpu: usize, lists: &CpuLists) -> Option<[Packed; 2 * STATES]> {
+        let _gate = self.gate.lock();
+        self.table[cpu].store(core::ptr::null_mut(), SeqCst);
+        let words = rseq::restart_on(cpu).then(|| lists.take_all());
+        self.resume_on(cpu);
+        words
     }
 
     /// How many objects of `class` are listed; exact when no other thread is at work.
@@ -305,7 +320,7 @@ impl<P: Park> Cpus<P> {
     pub(crate) fn drop_if_torn(&self) {
         if !self.is_stopped.load(Relaxed) {
             for (_, lists) in self.in_use() {
-                lists.drain(|_, _| {});
+                lists.take_all();
             }
         }
     }

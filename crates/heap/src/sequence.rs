@@ -11,7 +11,7 @@
 //! ```
 //! Invariants
 //! 1. A word changes only by the last instruction of a sequence on its own CPU, or by whoever has
-//!    taken the CPU's lists out of the table and restarted all sequences.
+//!    taken the CPU's lists out of the table and restarted its sequences.
 //! 2. So between a sequence's read of a word and its store nobody else has touched the list: what
 //!    the word listed is still listed, and its objects may be read.
 //!

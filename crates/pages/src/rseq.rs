@@ -9,7 +9,7 @@
 //! has written the sequences, and here is said that there are none.)
 //!
 //! Another CPU's sequences are kept away in two steps: a store that they read tells them to leave,
-//! and [`restart_all`] sends those that have read it already to their abort handlers.
+//! and [`restart_all`], or [`restart_on`] that CPU, sends those that have read it already to their abort handlers.
 
 use core::ffi::{CStr, c_int, c_uint};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -83,17 +83,20 @@ const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: c_int = 1 << 8;
 /// Whether [`restart_all`] has been announced to the kernel, as it asks.
 static ANNOUNCED: AtomicBool = AtomicBool::new(false);
 
-fn membarrier(command: c_int) -> bool {
+/// Says that a command is for the CPU that is named alone.
+const MEMBARRIER_FLAG_CPU: c_int = 1;
+
+fn membarrier(command: c_int, flags: c_int, cpu: usize) -> bool {
     // SAFETY: a barrier changes no memory.
-    let call = || unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    let call = || unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu) };
     !Os.keeps_to_plain_calls() && keep_errno(call) == 0
 }
 
-/// Announces that the process will call [`restart_all`]. `false` when the kernel has no such thing
+/// Announces that the process will call [`restart_all`] or [`restart_on`]. `false` when the kernel has no such thing
 /// (before 5.10) or may not be asked, which a sandbox may not
 /// ([`keep_to_plain_calls`](Os::keep_to_plain_calls)).
 pub fn announce_restarts() -> bool {
-    if !ANNOUNCED.load(Relaxed) && membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ) {
+    if !ANNOUNCED.load(Relaxed) && membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ, 0, 0) {
         ANNOUNCED.store(true, Relaxed);
     }
     ANNOUNCED.load(Relaxed)
@@ -104,7 +107,13 @@ pub fn announce_restarts() -> bool {
 /// nothing is sure, when the kernel refuses it or may not be asked.
 #[must_use]
 pub fn restart_all() -> bool {
-    membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ)
+    membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, 0, 0)
+}
+
+/// As [`restart_all`], for the threads that run on `cpu`.
+#[must_use]
+pub fn restart_on(cpu: usize) -> bool {
+    membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, MEMBARRIER_FLAG_CPU, cpu)
 }
 
 /// How many CPUs this process may run on, at least one.
