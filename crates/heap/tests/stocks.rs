@@ -8,7 +8,7 @@ mod support;
 use std::ptr::NonNull;
 
 use hectare::{ClassId, Heap};
-use hectare_check::Subject;
+use hectare_check::{Random, Subject};
 use support::system::pretend_cpu;
 use support::{Front, Source, check_heap, check_released, new_heap, strict};
 
@@ -114,6 +114,35 @@ fn what_swings_stays_where_the_heap_grows_by_little() {
         give(&mut front, runs);
         ends(&heap, front);
     }
+}
+
+/// Where they lie here and there, so that hardly a slab becomes empty, the heap grows after some of it has gone.
+#[test]
+fn what_lies_here_and_there_goes_by_parts() {
+    const BYTES: usize = 640;
+    const RUN_BYTES: usize = 64 << 10;
+    let heap = new_heap(128 << 20);
+    pretend_cpu(Some(0));
+    let mut front = Front::new(&heap);
+    let mut random = Random::new(1);
+    for _ in 0..30 {
+        let mut objects = take(&mut front, 10 * SWING_BYTES / BYTES, BYTES);
+        for at in (1..objects.len()).rev() {
+            objects.swap(at, random.below(at + 1));
+        }
+        give(&mut front, objects);
+    }
+    let before = pooled(&heap, BYTES);
+    assert!(before > 9 * SWING_BYTES, "{before} bytes lie in pools");
+    // What lies ready is used up first.
+    let mut runs = Vec::new();
+    while pooled(&heap, BYTES) == before {
+        runs.append(&mut take(&mut front, 1, RUN_BYTES));
+    }
+    let gone = before - pooled(&heap, BYTES);
+    assert!(gone <= 40 * RUN_BYTES, "{gone} bytes for a run");
+    give(&mut front, runs);
+    ends(&heap, front);
 }
 
 /// What nobody needs any more goes back while the program goes on with something else.

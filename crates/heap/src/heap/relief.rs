@@ -27,6 +27,10 @@ const LITTLE_SHARE: usize = 16;
 /// some walks over these. The next follows as after any emptying.
 pub(super) const LOOK_BYTES: usize = 32 << 20;
 
+/// How many times what is needed goes from the pools' stocks for it: where it lies here and there no slab may become empty by
+/// that, and each object that goes must come from memory.
+const STOCK_SHARE: usize = 32;
+
 /// The clock is asked at each so manieth call that has neither taken from slabs nor given to them.
 const IDLE_RELIEFS: u8 = 16;
 
@@ -175,12 +179,19 @@ impl<S: System> Heap<S> {
     }
 
     /// Gives what lies in the pools' stocks to the slabs, while the heap would else grow by `frames` frames at a multiple
-    /// of `align`.
+    /// of `align`, and [`STOCK_SHARE`] times as much has not gone.
     #[cold]
     pub(super) fn empty_stocks(&self, frames: usize, align: usize) {
+        let most_bytes = STOCK_SHARE * frames * FRAME_BYTES;
+        let mut gone_bytes = 0;
         for class in ClassId::all() {
-            let gone = || self.empty_pools(class, Slots::drain_stock, SLAB_BYTES);
-            while !self.backend.has_dirty(frames, align) && gone() > 0 {}
+            while gone_bytes < most_bytes && !self.backend.has_dirty(frames, align) {
+                let bytes = self.empty_pools(class, Slots::drain_stock, SLAB_BYTES);
+                if bytes == 0 {
+                    break;
+                }
+                gone_bytes += bytes;
+            }
         }
     }
 
