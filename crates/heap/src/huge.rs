@@ -130,17 +130,23 @@ impl Huge {
     /// Gives back what has lain ready for too long. Returns how many bytes went.
     pub(crate) fn age(&mut self, source: &impl System) -> usize {
         self.kept.age(source.now_ms());
-        let mut gone_bytes = 0;
-        while let Some(block) = self.kept.pop_over() {
-            gone_bytes += release(block, source);
-        }
-        gone_bytes
+        self.release_each(Kept::pop_over, source)
     }
 
     /// Gives back all that lies ready. Returns how many bytes went.
     pub(crate) fn release_kept(&mut self, source: &impl PageSource) -> usize {
+        self.release_each(Kept::evict, source)
+    }
+
+    /// Gives back each block that `next` tells. Returns how many bytes went.
+    #[inline(never)]
+    fn release_each(
+        &mut self,
+        next: fn(&mut Kept) -> Option<Block>,
+        source: &impl PageSource,
+    ) -> usize {
         let mut gone_bytes = 0;
-        while let Some(block) = self.kept.evict() {
+        while let Some(block) = next(&mut self.kept) {
             gone_bytes += release(block, source);
         }
         gone_bytes
@@ -204,6 +210,7 @@ impl Huge {
 
     /// Makes the block at `start` `bytes` long, moving it if need be. `None`, and nothing has
     /// changed, if memory is out.
+    #[inline(never)]
     pub(crate) fn resize(
         &mut self,
         start: NonNull<u8>,
@@ -219,10 +226,9 @@ impl Huge {
         }
         let moved = self.get_with_room(bytes, block.committed_bytes, source)?;
         // SAFETY: both are committed as far, disjoint, and their owner waits for this call.
-        unsafe { move_contents(block.start, moved.start, block.committed_bytes, source) }?;
+        unsafe { move_contents(block.start, moved, block.committed_bytes, source) }?;
         self.remove(index);
-        // SAFETY: the block is off the table, and its contents are elsewhere.
-        unsafe { source.release(block.start, block.reserved_bytes) };
+        release(block, source);
         self.insert(moved);
         Some(moved.start)
     }
@@ -243,7 +249,7 @@ impl Huge {
         let bytes = whole_pages(bytes, source.page_bytes())?;
         let moved = self.get_with_room(bytes, used_bytes, source)?;
         // SAFETY: the caller's promise, and the reservation just made.
-        unsafe { move_contents(from, moved.start, used_bytes, source) }?;
+        unsafe { move_contents(from, moved, used_bytes, source) }?;
         self.insert(moved);
         Some(moved.start)
     }
@@ -293,6 +299,7 @@ impl Huge {
     }
 
     /// Address space for `bytes` and as much again, or just for `bytes` if there is no more.
+    #[inline(never)]
     fn reserve_with_room(bytes: usize, source: &impl PageSource) -> Option<Block> {
         let page = source.page_bytes();
         let sizes = [bytes.saturating_mul(2), bytes];
@@ -328,6 +335,7 @@ impl Huge {
         Some(())
     }
 
+    #[inline(never)]
     fn insert(&mut self, block: Block) {
         let at = self.blocks().partition_point(|other| other.start < block.start);
         let Some(table) = self.table else { return };
@@ -361,22 +369,33 @@ fn release(block: Block, source: &impl PageSource) -> usize {
     block.committed_bytes
 }
 
-/// Moves pages if the source can, copies bytes if not; `None` if it has lost the place.
+/// Moves pages to the front of `to`, which is not in the table, if the source can; copies bytes if not. `None` if
+/// it has lost the place: then what is left of `to` goes back.
 ///
 /// # Safety
 /// Both ranges are committed, disjoint, and used by nobody else.
 unsafe fn move_contents(
     from: NonNull<u8>,
-    to: NonNull<u8>,
+    to: Block,
     bytes: usize,
     source: &impl PageSource,
 ) -> Option<()> {
     // SAFETY: the caller's promise.
-    match unsafe { source.move_pages(from, to, bytes) } {
+    match unsafe { source.move_pages(from, to.start, bytes) } {
         Ok(()) => {}
         // SAFETY: the caller's promise; `to` is still there.
-        Err(SourceError::Unsupported) => unsafe { from.copy_to_nonoverlapping(to, bytes) },
-        Err(SourceError::Exhausted) => return None,
+        Err(SourceError::Unsupported) => unsafe {
+            from.copy_to_nonoverlapping(to.start, bytes);
+        },
+        Err(SourceError::Exhausted) => {
+            // SAFETY: within the reservation.
+            let start = unsafe { to.start.add(bytes) };
+            let reserved_bytes = to.reserved_bytes - bytes;
+            if reserved_bytes > 0 {
+                release(Block { start, committed_bytes: 0, reserved_bytes }, source);
+            }
+            return None;
+        }
     }
     Some(())
 }

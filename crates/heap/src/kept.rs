@@ -117,6 +117,7 @@ impl Kept {
         Some(block)
     }
 
+    #[inline(never)]
     fn remove(&mut self, index: usize) -> Option<Block> {
         let block = self.blocks[..self.len].get(index).copied()??;
         self.blocks.copy_within(index + 1..self.len, index);

@@ -227,10 +227,7 @@ impl<S: System> Backend<S> {
     pub(crate) fn tend(&self) -> usize {
         // One thread is enough; and what is left idle from now on asks to be looked at anew.
         self.tends_at_ms.store(0, Ordering::Relaxed);
-        let (huge_bytes, kept_bytes) = {
-            let mut huge = self.huge.lock();
-            (huge.age(&self.source), huge.kept_bytes())
-        };
+        let (huge_bytes, kept_bytes) = self.tend_huge();
         let mut state = self.state.lock();
         self.age(&mut state);
         let due = if state.due_frames > 0 { self.give_due(&mut state) } else { 0 };
@@ -243,6 +240,15 @@ impl<S: System> Backend<S> {
             self.expect_tending();
         }
         huge_bytes + gone * FRAME_BYTES
+    }
+
+    /// How many bytes of huge blocks went that have lain ready for too long, and how many still lie ready.
+    fn tend_huge(&self) -> (usize, usize) {
+        let mut huge = self.huge.lock();
+        if huge.kept_bytes() == 0 {
+            return (0, 0);
+        }
+        (huge.age(&self.source), huge.kept_bytes())
     }
 
     /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went.

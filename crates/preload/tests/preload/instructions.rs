@@ -32,7 +32,7 @@ const BOUNDS: [Bound; 3] = [
         name: "instructions::of_a_run",
         conf: "",
         bytes: 100_000,
-        calls: &[("malloc", 65), ("free", 98), ("free_sized", 106)],
+        calls: &[("malloc", 65), ("free", 97), ("free_sized", 105)],
     },
 ];
 
