@@ -249,25 +249,39 @@ impl Region {
         Some(Run { bare_frames, ..Run::holding(self.at(first), frames) })
     }
 
-    /// Takes clean frames, on the grid if there is a place.
+    /// Takes clean frames, on the grid if there is a place, and memory for it.
     fn take_clean(
         &mut self,
         request: &Request,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Result<Run, Refusal> {
-        let frames = request.frames;
-        let first = take_range(&mut self.clean, frames, request.grid)
-            .or_else(|_| take_range(&mut self.clean, frames, request.align))
-            .map_err(|_| Refusal::NoRange)?;
-        let again_frames = self.touched_of(first, frames);
-        self.touch_clean(first, frames, source, view)?;
+        let &Request { frames, align, grid, .. } = request;
+        let (first, again_frames) = match self.take_clean_at(frames, grid, source, view) {
+            Err(_) if grid != align => self.take_clean_at(frames, align, source, view),
+            taken => taken,
+        }?;
         if request.is_filled() {
             self.ask_for_units(first, frames, source);
         }
         let huge = again_frames == 0 && self.is_huge_from(first);
         let start = self.at(first);
         Ok(Run { start, frames, clean: true, bare_frames: frames, again_frames, huge })
+    }
+
+    /// Takes the lowest clean frames at a multiple of `align`: the first of them, and how many may have been used.
+    #[inline(never)]
+    fn take_clean_at(
+        &mut self,
+        frames: usize,
+        align: usize,
+        source: &impl PageSource,
+        view: &RegionView,
+    ) -> Result<(FrameId, usize), Refusal> {
+        let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
+        let again_frames = self.touched_of(first, frames);
+        self.touch_clean(first, frames, source, view)?;
+        Ok((first, again_frames))
     }
 
     /// Takes the clean frames `first` and those behind it, if they are clean.

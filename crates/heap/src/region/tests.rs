@@ -3,7 +3,7 @@ extern crate std;
 use std::vec::Vec;
 
 use hectare_buddy::FrameAllocator;
-use hectare_pages::{Os, SourceError};
+use hectare_pages::{Failing, Os, SourceError};
 
 use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
@@ -792,6 +792,29 @@ fn sparse_runs_begin_where_slabs_do() {
     let wanted = Wanted::Run { frames: 40, align: 1, fills: true };
     let run = region.taken(wanted, &view);
     assert_eq!((run.frames, run.bare_frames), (72, 0));
+}
+
+/// Where no more can be had, what the region has serves them wherever it lies.
+#[test]
+fn sparse_runs_begin_anywhere_at_a_limit() {
+    const FRAMES: usize = 72;
+    let (mut region, view) = open();
+    use_runs(&mut region, &view, FRAMES, 8);
+    region.decommit(0, usize::MAX, &Os);
+    let source = Failing::new(Os);
+    let wanted = |frames| Wanted::Run { frames, align: 1, fills: false };
+    let first = region.take(wanted(5 * SLAB_FRAMES), false, &source, &view).expect("memory");
+    assert!(first.start.addr().get().is_multiple_of(SLAB_BYTES));
+    source.refuse_all(true);
+    for frames in [SLAB_FRAMES, 1] {
+        while region.take(wanted(frames), false, &source, &view).is_ok() {}
+    }
+    // SAFETY: within the run.
+    let start = unsafe { first.start.add(8 * FRAME_BYTES) };
+    region.give(start, FRAMES);
+    assert_eq!(region.decommit(0, usize::MAX, &Os), FRAMES);
+    let run = region.take(wanted(FRAMES), false, &source, &view).expect("a place off the grid");
+    assert_eq!((run.start, run.frames), (start, FRAMES));
 }
 
 #[test]
