@@ -141,11 +141,14 @@ fn map_aligned(
     })
 }
 
-/// Whether `MADV_POPULATE_WRITE` (Linux 5.14) has never been refused.
+/// Whether `MADV_POPULATE_WRITE` (Linux 5.14) has never been refused, but for want of memory.
 static CAN_POPULATE: AtomicBool = AtomicBool::new(true);
 
 /// Whether a process may advise itself of many ranges at once (Linux 6.13; `PIDFD_SELF` 6.14).
 static CAN_ADVISE_ALL: AtomicBool = AtomicBool::new(true);
+
+/// Whether it has done so: then a refusal has to do with the ranges, of which the program may have locked one.
+static HAS_ADVISED_ALL: AtomicBool = AtomicBool::new(false);
 
 /// Whether huge pages are asked for, and declined.
 static ADVISES_HUGE: AtomicBool = AtomicBool::new(true);
@@ -201,7 +204,9 @@ fn advise_all(ranges: &[PageRange]) -> Option<usize> {
         )
     });
     let all_bytes = ranges.iter().map(|range| range.bytes).sum();
-    if gone < 0 {
+    if gone >= 0 {
+        HAS_ADVISED_ALL.store(true, Relaxed);
+    } else if !HAS_ADVISED_ALL.load(Relaxed) {
         CAN_ADVISE_ALL.store(false, Relaxed);
     }
     (usize::try_from(gone) == Ok(all_bytes)).then_some(all_bytes)
@@ -252,13 +257,15 @@ unsafe impl PageSource for Os {
 
     unsafe fn populate(&self, start: NonNull<u8>, bytes: usize) {
         if CAN_POPULATE.load(Relaxed) {
-            let populated = each_ordinary(start, bytes, |start, bytes| {
+            // What is not populated comes by touch.
+            let _ = each_ordinary(start, bytes, |start, bytes| {
                 // SAFETY: advice on the caller's own range changes no contents.
-                unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) }
+                let status = unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) };
+                if status != 0 && last_error() != libc::ENOMEM {
+                    CAN_POPULATE.store(false, Relaxed);
+                }
+                status
             });
-            if populated.is_err() {
-                CAN_POPULATE.store(false, Relaxed);
-            }
         }
     }
 
@@ -541,6 +548,27 @@ mod tests {
                 std::eprintln!("skipped: needs Linux 5.18 and a page that may be locked");
             }
             Os.release(start, page);
+        }
+    }
+
+    /// And others still go by one call.
+    #[test]
+    fn a_locked_range_ends_no_batches() {
+        let page = Os.page_bytes();
+        let start = Os.get(4 * page, page).expect("memory");
+        // SAFETY: each range below lies in the pages just taken.
+        unsafe {
+            let ranges = [0, 2].map(|i| PageRange { start: start.add(i * page), bytes: page });
+            Os.decommit_all(&ranges);
+            if HAS_ADVISED_ALL.load(Relaxed) && libc::mlock(start.as_ptr().cast(), page) == 0 {
+                start.write_bytes(7, 4 * page);
+                assert_eq!(Os.decommit_all(&ranges), 2 * page);
+                assert_eq!((start.read(), start.add(2 * page).read()), (0, 0));
+                assert!(CAN_ADVISE_ALL.load(Relaxed), "no more batches");
+            } else {
+                std::eprintln!("skipped: needs Linux 6.14 and a page that may be locked");
+            }
+            Os.release(start, 4 * page);
         }
     }
 
