@@ -278,7 +278,8 @@ impl<P: Park> Cpus<P> {
     }
 
     /// Takes out all that is listed on a CPU, whose sequences are kept away only as long as that takes. `None` if the
-    /// kernel will not restart those under way.
+    /// kernel will not restart those under way. A child that is forked before it is in its slabs has lost it, as it has
+    /// all that is on its way between other threads.
     fn take_all(&self, cpu: usize, lists: &CpuLists) -> Option<[Packed; 2 * STATES]> {
         let _gate = self.gate.lock();
         self.table[cpu].store(core::ptr::null_mut(), SeqCst);
