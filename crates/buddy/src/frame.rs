@@ -257,7 +257,8 @@ pub trait RangeAllocator: FrameAllocator {
     /// Takes `frames` consecutive frames from a multiple of `align`, a power of two, that end at
     /// or below frame `limit` (`usize::MAX` for no limit): those at the lowest place that fits,
     /// in the middle of a block too. Free runs below that place which are too short cost a step
-    /// each; what is much too short [`Bitset`](crate::Bitset) passes over by its summaries.
+    /// each; what is much too short [`Bitset`](crate::Bitset) passes over by its summaries, and behind
+    /// 64 others it takes a place that is found in one step, if there is any: not the lowest.
     ///
     /// # Errors
     /// [`Error::Exhausted`], [`Error::InvalidRequest`].

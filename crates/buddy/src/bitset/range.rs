@@ -5,6 +5,10 @@ use crate::bits::{WORD, WORD_SHIFT, span};
 use crate::frame::range_end;
 use crate::{Error, FrameId, MAX_ORDER, Order, RangeAllocator};
 
+/// So many runs that are too short are passed over for the sake of the lowest place: else a thousand requests among a
+/// hundred thousand holes would look at each hole a thousand times.
+const PASSED: usize = 64;
+
 impl Bitset<'_> {
     /// Whether a frame of `start .. end` is free.
     fn has_free(&self, start: usize, end: usize) -> bool {
@@ -64,17 +68,27 @@ impl Bitset<'_> {
         frames
     }
 
-    /// The lowest place for `alloc_range`.
+    /// The place for `alloc_range`: the lowest, unless [`PASSED`] runs below it are too short.
     ///
     /// Only runs around a block of order `inner` are looked at: n frames from anywhere hold an
     /// aligned block of at least order log2(n + 1) − 1, and from a multiple of their size one of
-    /// order log2(n). Of these runs, those below the place that are too short cost a step each.
+    /// order log2(n). Behind [`PASSED`] of these that are too short a block will do that has room for certain, which takes
+    /// one step; only where there is none the others are looked at.
     fn find_range(&mut self, frames: usize, align: usize, limit: usize) -> Option<usize> {
         let whole = frames.ilog2();
         let inner = if align >> whole > 0 { whole } else { (frames + 1).ilog2() - 1 };
         let inner = Order::new(u8::try_from(inner).ok()?.min(MAX_ORDER))?;
         let mut from = 0;
-        while let Some(block) = self.find(from, inner) {
+        for passed in 0.. {
+            if passed == PASSED
+                && let Some(roomy) = order_with_room(frames, align)
+                && let Some(block) = self.find(from, roomy)
+                && let Some(place) = self.run_start(block.frame()).checked_next_multiple_of(align)
+                && place.checked_add(frames)? <= limit
+            {
+                return Some(place);
+            }
+            let block = self.find(from, inner)?;
             let start = self.run_start(block.frame());
             let place = start.checked_next_multiple_of(align)?;
             let place_end = place.checked_add(frames)?;
@@ -89,6 +103,12 @@ impl Bitset<'_> {
         }
         None
     }
+}
+
+/// The order of blocks each of which has room for `frames` frames from a multiple of `align`.
+fn order_with_room(frames: usize, align: usize) -> Option<Order> {
+    let room = frames.max(align).checked_next_power_of_two()?;
+    Order::new(u8::try_from(room.ilog2()).ok()?)
 }
 
 impl RangeAllocator for Bitset<'_> {

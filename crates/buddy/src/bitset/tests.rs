@@ -252,3 +252,32 @@ fn a_refused_frame_amid_a_long_batch_is_found_in_one_pass() {
     assert_eq!(bitset.free_frames(), free + 1);
     bitset.validate().unwrap();
 }
+
+/// Each request looked at each hole: 25,000 of them took half a minute.
+#[test]
+fn a_range_passes_over_some_runs_that_are_too_short_not_over_all() {
+    // Holes of nine frames, one of eleven, each with a frame behind it that is taken, and the rest.
+    let place_among = |holes: usize, rest: usize, requests: usize| {
+        let longer = 10 * holes;
+        let frames = longer + 12 + rest;
+        let mut metadata = vec![0; Bitset::metadata_words(frames)];
+        let mut bitset = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+        bitset.add_region(FrameId(0), frames).unwrap();
+        for hole in 1..=holes {
+            bitset.reserve(FrameId(10 * hole - 1), 1).unwrap();
+        }
+        bitset.reserve(FrameId(longer + 11), 1).unwrap();
+        let place = bitset.alloc_range(11, 1, usize::MAX).unwrap();
+        for _ in 1..requests {
+            bitset.alloc_range(11, 1, usize::MAX).unwrap();
+        }
+        bitset.validate().unwrap();
+        place.0.checked_sub(longer)
+    };
+    assert_eq!(place_among(63, 1000, 1), Some(0), "the lowest place");
+    assert_eq!(place_among(64, 1000, 1), Some(12), "one that is found at once");
+    assert_eq!(place_among(64, 10, 1), Some(0), "the only one");
+    let begun = std::time::Instant::now();
+    assert_eq!(place_among(50_000, 500_000, 25_000), Some(12));
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+}
