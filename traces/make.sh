@@ -3,16 +3,19 @@
 # Needs `cargo build --release` done, and the programs recorded; one that is missing is skipped.
 set -u
 cd "$(dirname "$0")/.." || exit
-hectare=${HECTARE:-$PWD/target/release/hectare}
-traces=$PWD/traces
+root=$PWD
+hectare=$(realpath "${HECTARE:-target/release/hectare}") || exit
+traces=$root/traces
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
+# A trace holds the command that was recorded: from here on paths of this machine are relative.
+cd "$work" || exit
 
 record() { # NAME CMD…: times to 1 µs, which is all that the order and the paced mode need
     local name=$1; shift
     command -v "$1" >/dev/null || { echo "skipped: $name ($1 is not installed)"; return; }
-    "$hectare" record --tick-ns 1000 -o "$traces/$name.hxt" -- "$@" >"$work/$name.out" || failed=1
+    "$hectare" record --tick-ns 1000 -o "$traces/$name.hxt" -- "$@" >"$name.out" || failed=1
 }
 
 python-ast() { # an interpreter: Python parses one of its own modules and prints the tree
@@ -21,7 +24,7 @@ python-ast() { # an interpreter: Python parses one of its own modules and prints
 }
 
 compiler() { # a compiler: gcc compiles a C file of 25 000 lines after preprocessing
-    cat >"$work/unit.c" <<'C'
+    cat >unit.c <<'C'
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <math.h>
@@ -33,26 +36,25 @@ compiler() { # a compiler: gcc compiles a C file of 25 000 lines after preproces
 #include <string.h>
 #include <sys/socket.h>
 C
-    cat crates/recorder/tests/program.c >>"$work/unit.c"
-    record cc1 gcc -O2 -pthread -c "$work/unit.c" -o /dev/null
+    cat "$root/crates/recorder/tests/program.c" >>unit.c
+    record cc1 gcc -O2 -pthread -c ./unit.c -o /dev/null
 }
 
 key-value() { # a key-value server under load, with the allocator of the C library
-    cat >"$work/redis.sh" <<'S'
-cd "$1"
-redis-server --port 0 --unixsocket "$1/socket" --save "" --appendonly no --daemonize no &
+    cat >redis.sh <<'S'
+redis-server --port 0 --unixsocket ./socket --save "" --appendonly no --daemonize no &
 server=$!
-while [ ! -S "$1/socket" ]; do sleep 0.05; done
-load() { LD_PRELOAD= redis-benchmark -s "$1/socket" -q -n 12000 -r 4000 "${@:2}"; }
-load "$1" -t set,get,lpush,lpop,sadd,hset,zadd -d 200
-load "$1" -t set -d 3000
+while [ ! -S socket ]; do sleep 0.05; done
+load() { LD_PRELOAD= redis-benchmark -s ./socket -q -n 12000 -r 4000 "$@"; }
+load -t set,get,lpush,lpop,sadd,hset,zadd -d 200
+load -t set -d 3000
 kill "$server"; wait
 S
-    record redis bash "$work/redis.sh" "$work"
+    record redis bash redis.sh
 }
 
 database() { # a database: insert, index, join, update, delete in memory
-    cat >"$work/load.sql" <<'S'
+    cat >load.sql <<'S'
 CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price REAL, note TEXT);
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 40000)
   INSERT INTO item SELECT i, printf('item %08x', i*2654435761 & 0xffffffff), i%997*0.25,
@@ -66,20 +68,21 @@ UPDATE item SET note = upper(name)||note WHERE id%3 = 0;
 DELETE FROM item WHERE id%5 = 0;
 SELECT json_group_array(json_object('id', id, 'name', name)) FROM item WHERE id < 2000;
 S
-    record sqlite sqlite3 :memory: ".read $work/load.sql"
+    record sqlite sqlite3 :memory: ".read ./load.sql"
 }
 
 linker() { # many threads: the Rust toolchain's linker on 16 threads joins the std of Rust
-    local root lib
-    root=$(rustc --print sysroot) || return
-    lib=$root/lib/rustlib/x86_64-unknown-linux-gnu
-    record lld "$lib/bin/rust-lld" -flavor gnu --threads=16 -shared --icf=all -O2 \
-        --noinhibit-exec --allow-multiple-definition --whole-archive "$lib"/lib/*.rlib \
-        -o "$work/lld.out"
+    local sysroot lib
+    sysroot=$(rustc --print sysroot) || return
+    ln -s "$sysroot" sysroot
+    lib=sysroot/lib/rustlib/x86_64-unknown-linux-gnu
+    record lld $lib/bin/rust-lld -flavor gnu --threads=16 -shared --icf=all -O2 \
+        --noinhibit-exec --allow-multiple-definition --whole-archive $lib/lib/*.rlib \
+        -o lld.out
 }
 
 python-http() { # many threads that come and go: Python's web server, one thread a request
-    cat >"$work/http.sh" <<'S'
+    cat >http.sh <<'S'
 cd /usr/share/doc
 PYTHONMALLOC=malloc /usr/bin/python3 -m http.server --bind 127.0.0.1 8123 2>/dev/null &
 server=$!
@@ -98,11 +101,11 @@ for thread in threads: thread.join()
 P
 kill "$server"; wait
 S
-    record python-http bash "$work/http.sh"
+    record python-http bash http.sh
 }
 
 javascript() { # a JavaScript engine with its pool of threads: objects to JSON, compressed, and hashes
-    cat >"$work/app.js" <<'S'
+    cat >app.js <<'S'
 const items = [];
 for (let i = 0; i < 20000; i++) items.push({ i, name: "item " + i, tags: [i % 7, i % 11] });
 const text = JSON.stringify(items);
@@ -111,16 +114,17 @@ for (let n = 0; n < 24; n++)
   zlib.gzip(text.slice(0, 40000 * (n + 1)), (e, z) => zlib.gunzip(z, () => {}));
 for (let n = 0; n < 64; n++) crypto.pbkdf2("secret", "salt" + n, 500, 64, "sha512", () => {});
 S
-    record node node "$work/app.js"
+    record node node ./app.js
 }
 
 symbols() { # a debugger reads the symbols of a program of 5 MB: a large heap of many small objects
-    record gdb gdb -batch -nx -ex 'info functions ^malloc$' "$hectare"
+    ln -s "$root/target" target
+    record gdb gdb -batch -nx -ex 'info functions ^malloc$' target/release/hectare
 }
 
 large-blocks() { # large blocks: contexts and windows of megabytes, made and freed level by level
-    head -c 2000000 "$hectare" >"$work/input"
-    record zstd zstd -b1 -e9 -i0 "$work/input"
+    head -c 2000000 "$hectare" >input
+    record zstd zstd -b1 -e9 -i0 ./input
 }
 
 all=(python-ast compiler key-value database linker python-http javascript symbols large-blocks)
