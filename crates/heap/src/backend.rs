@@ -369,7 +369,8 @@ impl<S: System> Backend<S> {
     #[inline(never)]
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
         let state = self.state.lock();
-        state.regions.iter().flatten().any(|region| region.has_dirty(frames, align))
+        let count = self.count.load(Ordering::Relaxed);
+        state.regions.iter().take(count).flatten().any(|region| region.has_dirty(frames, align))
     }
 
     /// Reserves one more region, of at least `least_bytes`.

@@ -649,6 +649,24 @@ fn what_is_refused_is_offered_seldom() {
     drop(front);
 }
 
+/// Nor is it offered at each step of a heap that grows.
+fn what_is_refused_is_offered_seldom_to_a_heap_that_grows() {
+    const RUN_BYTES: usize = 100_000;
+    const RUNS: usize = 1000;
+    let heap = new_heap(512 << 20);
+    let mut front = Front::new(&heap);
+    let runs: Vec<_> = (0..RUNS).map(|_| take(&mut front, RUN_BYTES)).collect();
+    strict(&heap).refuse_decommits();
+    give(&mut front, runs.iter().step_by(2).copied());
+    strict(&heap).refuse_decommits();
+    let longer: Vec<_> = (0..RUNS).map(|_| take(&mut front, 3 * RUN_BYTES / 2)).collect();
+    let refused = strict(&heap).refuse_decommits();
+    assert!(refused < RUNS, "{refused} were refused at {RUNS} steps");
+    give(&mut front, longer);
+    give(&mut front, runs.iter().skip(1).step_by(2).copied());
+    drop(front);
+}
+
 /// What lies ready since it was asked for again goes, once it is not, though lists and pools serve all calls.
 fn what_lies_ready_goes_while_lists_serve() {
     const HUGE: usize = 40 << 20;
@@ -709,7 +727,7 @@ fn what_swings_stays_until_it_no_longer_does() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 22] = [
+    let tests: [(&str, fn()); 23] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -736,6 +754,10 @@ fn main() -> ExitCode {
         ("emptying_settles_first", emptying_settles_first),
         ("a_swing_keeps_its_pages", a_swing_keeps_its_pages),
         ("what_is_refused_is_offered_seldom", what_is_refused_is_offered_seldom),
+        (
+            "what_is_refused_is_offered_seldom_to_a_heap_that_grows",
+            what_is_refused_is_offered_seldom_to_a_heap_that_grows,
+        ),
         ("what_lies_ready_goes_while_lists_serve", what_lies_ready_goes_while_lists_serve),
         ("what_swings_stays_until_it_no_longer_does", what_swings_stays_until_it_no_longer_does),
     ];

@@ -47,7 +47,7 @@ const STEP_SHARE: usize = 64;
 const MIN_STEP_BYTES: usize = 16 << 20;
 
 /// How much is given back at once at least, to keep the calls few.
-const DECOMMIT_STEP_BYTES: usize = 1 << 20;
+const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
 impl<S: System> Backend<S> {
     pub(super) fn note_peak(&self, state: &mut State) {
@@ -138,7 +138,7 @@ impl<S: System> Backend<S> {
     /// back, so that no more is resident than before.
     pub(super) fn grew(&self, state: &mut State, frames: usize) {
         let keep = state.headroom_frames(self.held_frames(state));
-        self.decommit_some(state, keep, frames);
+        self.decommit_unless_vain(state, keep, frames);
     }
 
     /// Gives back what is dirty beyond the allowance of a program in the midst of its work, which is at
@@ -151,11 +151,20 @@ impl<S: System> Backend<S> {
             return 0;
         }
         let allowance = self.allowance(state, busy_frames);
-        let is_over = dirty > allowance.max(state.vain_frames) + DECOMMIT_STEP_BYTES / FRAME_BYTES;
-        if !is_over {
+        if dirty <= allowance + DECOMMIT_STEP_FRAMES {
             return 0;
         }
-        let gone = self.decommit_some(state, allowance, frames);
+        self.decommit_unless_vain(state, allowance, frames)
+    }
+
+    /// As [`decommit_some`](Self::decommit_some), unless none went when hardly less was dirty.
+    fn decommit_unless_vain(&self, state: &mut State, keep: usize, frames: usize) -> usize {
+        let dirty = self.dirty_frames(state);
+        let is_vain = state.vain_frames > 0 && dirty <= state.vain_frames + DECOMMIT_STEP_FRAMES;
+        if dirty <= keep || is_vain {
+            return 0;
+        }
+        let gone = self.decommit_some(state, keep, frames);
         state.vain_frames = if gone == 0 { dirty } else { 0 };
         gone
     }

@@ -182,15 +182,21 @@ impl<S: System> Heap<S> {
     /// of `align`, and [`STOCK_SHARE`] times as much has not gone.
     #[cold]
     pub(super) fn empty_stocks(&self, frames: usize, align: usize) {
+        if self.backend.has_dirty(frames, align) {
+            return;
+        }
         let most_bytes = STOCK_SHARE * frames * FRAME_BYTES;
         let mut gone_bytes = 0;
         for class in ClassId::all() {
-            while gone_bytes < most_bytes && !self.backend.has_dirty(frames, align) {
+            loop {
                 let bytes = self.empty_pools(class, Slots::drain_stock, SLAB_BYTES);
                 if bytes == 0 {
                     break;
                 }
                 gone_bytes += bytes;
+                if gone_bytes >= most_bytes || self.backend.has_dirty(frames, align) {
+                    return;
+                }
             }
         }
     }
