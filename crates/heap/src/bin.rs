@@ -3,8 +3,8 @@
 //! Invariants
 //! 1. A slab of the class is listed exactly while it has both free and used objects, in the group
 //!    of its fullness; a full slab is on no list, an empty one goes back to the backend at once.
-//! 2. Objects are taken from the fullest slab of their home, so that nearly empty slabs become empty; from other homes'
-//!    only where much of the class is free, or no slab can be had.
+//! 2. Objects are taken from the fullest slab, so that nearly empty slabs become empty; where much is taken in a short time,
+//!    from the fullest of their home, and from other homes' only where much of the class is free, or no slab can be had.
 
 use core::ptr::NonNull;
 
@@ -37,6 +37,10 @@ const LEAST_STEP_BYTES: usize = SLAB_BYTES / 32;
 /// Up to so many slabs are of one home: to keep several in use would cost a small heap too much.
 const UNDIVIDED_SLABS: u32 = 4;
 
+/// Where within so long so much is taken, CPUs get into each other's way. To have homes costs memory, so no others do.
+const RUSH_MS: u16 = 16;
+const RUSH_BYTES: u32 = 4 * SLAB_BYTES as u32;
+
 /// A home takes from others' slabs where so large a share of what a class has is free: to open one more would cost too much.
 const SHARED_BEYOND: usize = 16;
 
@@ -53,6 +57,30 @@ pub(crate) struct Bin {
     slabs: u32,
     /// How often it was found half free since objects were taken from it, up to [`QUIET_LOOKS`].
     quiet_looks: u8,
+    rush: Rush,
+}
+
+/// How much was lately taken.
+#[derive(Debug, Clone, Copy)]
+struct Rush {
+    bytes: u32,
+    since_ms: u16,
+    is_on: bool,
+}
+
+impl Rush {
+    const NONE: Self = Self { bytes: 0, since_ms: 0, is_on: false };
+
+    /// Counts what is taken at `now_ms`, which wraps.
+    fn note(&mut self, now_ms: u16, bytes: u32) {
+        let passed_ms = now_ms.wrapping_sub(self.since_ms);
+        if passed_ms >= RUSH_MS {
+            let goes_on = self.bytes >= RUSH_BYTES && passed_ms < 2 * RUSH_MS;
+            *self = Self { bytes: 0, since_ms: now_ms, is_on: goes_on };
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.is_on |= self.bytes >= RUSH_BYTES;
+    }
 }
 
 /// What is asked of a bin.
@@ -147,6 +175,7 @@ pub(crate) trait SlabSource {
     fn populates(&self, class: ClassId) -> bool;
     /// Zeroed memory for good, aligned to words.
     fn metadata(&self, bytes: usize) -> Option<NonNull<u8>>;
+    fn now_ms(&self) -> u64;
     /// The slabs of the region in which nearly all are.
     fn first_slabs(&self) -> SlabTable;
     /// The slab that an object of a size class lies in.
@@ -155,7 +184,14 @@ pub(crate) trait SlabSource {
 
 impl Bin {
     pub(crate) const fn new() -> Self {
-        Self { lists: Lists::new(), objects: 0, free_objects: 0, slabs: 0, quiet_looks: 0 }
+        Self {
+            lists: Lists::new(),
+            objects: 0,
+            free_objects: 0,
+            slabs: 0,
+            quiet_looks: 0,
+            rush: Rush::NONE,
+        }
     }
 
     pub(crate) fn slabs(&self) -> usize {
@@ -187,6 +223,9 @@ impl Bin {
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
+        if wanted.cpu.is_some() {
+            self.note_rush(wanted, source);
+        }
         while gathered.count() < wanted.count
             && let Some(name) = self.slab_for(wanted)
         {
@@ -197,11 +236,21 @@ impl Bin {
         }
     }
 
-    /// The slab to take from: the fullest of the home, or of another.
+    #[inline(never)]
+    fn note_rush(&mut self, wanted: Objects, source: &impl SlabSource) {
+        if self.slabs <= UNDIVIDED_SLABS {
+            self.rush = Rush::NONE;
+            return;
+        }
+        let bytes = wanted.count * wanted.class.object_bytes();
+        self.rush.note(source.now_ms() as u16, bytes as u32);
+    }
+
+    /// The slab to take from: the fullest, in a rush that of the home.
     fn slab_for(&mut self, wanted: Objects) -> Option<SlabRef> {
-        let own = wanted.cpu.and_then(|cpu| self.lists.fullest_of(home_of(cpu)));
-        let takes_any = wanted.cpu.is_none() || self.has_free(SHARED_BEYOND);
-        if own.is_none() && takes_any { self.lists.fullest_of_any() } else { own }
+        let Some(cpu) = wanted.cpu.filter(|_| self.rush.is_on) else { return self.lists.fullest() };
+        let own = self.lists.fullest_of(home_of(cpu));
+        if own.is_none() && self.has_free(SHARED_BEYOND) { self.lists.fullest() } else { own }
     }
 
     /// As [`take`](Self::take), of a slab that was just opened for the class, even if others have room
@@ -218,8 +267,8 @@ impl Bin {
         self.slabs += 1;
         self.objects += slab.free();
         self.free_objects += slab.free();
-        let divides = wanted.cpu.is_some() && self.slabs > UNDIVIDED_SLABS;
-        if divides
+        if wanted.cpu.is_some()
+            && self.rush.is_on
             && !self.lists.are_divided()
             && let Some(memory) = source.metadata(Lists::MORE_BYTES)
         {

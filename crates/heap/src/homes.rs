@@ -126,9 +126,10 @@ impl Lists {
         self.of_home(home).iter().find_map(|&first| first)
     }
 
-    /// The fullest slab of the first home that has one.
-    pub(crate) fn fullest_of_any(&mut self) -> Option<SlabRef> {
-        self.homes().find_map(|home| self.fullest_of(home))
+    /// The fullest slab of all homes.
+    #[inline(never)]
+    pub(crate) fn fullest(&mut self) -> Option<SlabRef> {
+        (0..GROUPS).find_map(|group| self.homes().find_map(|home| self.of_home(home)[group]))
     }
 
     /// Lists a slab that is on no list where it belongs.

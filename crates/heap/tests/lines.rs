@@ -167,6 +167,37 @@ fn what_one_cpu_leaves_serves_another() {
     check_two(&heap, fronts);
 }
 
+/// However little it is, unless so much is taken in a short time that the CPUs would get into each other's way.
+#[test]
+fn little_that_one_cpu_has_left_serves_another_that_takes_slowly() {
+    const BYTES: usize = 64;
+    const COUNT: usize = 40_000;
+    for pause_ms in [0, 50] {
+        let heap = new_heap(64 << 20);
+        let (mut fronts, first, [freed, kept]) = two_of_which_one_made(&heap, COUNT, BYTES, 50);
+        let count = freed.len();
+        give(&mut fronts[0], freed);
+        // Into their slabs, of which each has a fiftieth free.
+        fronts[0].trim();
+        // Each list may bring a batch, and the slab that is in use has a rest.
+        let slabs = || heap.stats().slab_bytes.div_ceil(64 << 10);
+        let before = slabs();
+        pretend_cpu(Some(1));
+        let mut made = Vec::new();
+        for number in 0..count * 3 / 4 {
+            if number % 100 == 0 {
+                strict(&heap).pass_ms(pause_ms);
+            }
+            made.push(take(&mut fronts[1], BYTES));
+        }
+        let is_slow = pause_ms > 0;
+        assert_eq!(slabs() == before, is_slow, "after {pause_ms} ms: {before} slabs, {}", slabs());
+        give(&mut fronts[1], made.into_iter().chain(kept));
+        give(&mut fronts[1], first);
+        check_two(&heap, fronts);
+    }
+}
+
 /// However little it is, where no memory is left.
 #[test]
 fn the_last_that_one_cpu_has_left_serves_another() {

@@ -96,6 +96,10 @@ impl<S: System> SlabSource for Heap<S> {
         self.backend.metadata(bytes)
     }
 
+    fn now_ms(&self) -> u64 {
+        self.source().now_ms()
+    }
+
     #[inline(always)]
     fn first_slabs(&self) -> SlabTable {
         self.backend.first_view().slab_table()
