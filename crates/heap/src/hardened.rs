@@ -105,6 +105,12 @@ impl Slots {
         random: 0,
     };
 
+    /// Whether an object that its slab takes for handed out is here, whatever was written to it.
+    fn holds(&self, object: FreeObject) -> bool {
+        self.quarantine.contains(&Some(object))
+            || self.fresh.iter().take(self.fresh_len).any(|&fresh| fresh == Some(object))
+    }
+
     /// Takes one of the fresh objects, each as likely (to 2⁻⁵⁹).
     fn draw(&mut self) -> Option<FreeObject> {
         self.random ^= self.random >> 12;
@@ -251,9 +257,12 @@ impl<S: System> Hardened<S> {
         if !heap.is_taken(class, object) {
             return Err((object.as_ptr(), Misuse::NotAllocated));
         }
-        // SAFETY: the object is taken from its slab and was the caller's; now it is this front's.
+        // SAFETY: the object is taken from its slab; it was the caller's and now is this front's, or is so already.
         unsafe { object.as_ptr().write_bytes(0, class.object_bytes()) };
         object.mark_alone(heap.key());
+        if slots.holds(object) {
+            return Err((object.as_ptr(), Misuse::DoubleFree));
+        }
         let length = (QUARANTINE_BYTES / class.object_bytes()).clamp(1, QUARANTINE);
         let place = slots.freed % length;
         slots.freed = slots.freed.wrapping_add(1);

@@ -18,7 +18,7 @@ use crate::slab::{Slab, SlabRef};
 /// By how many degrees of fullness slabs are sorted: 0 are the fullest.
 pub(crate) const GROUPS: usize = 8;
 
-/// How many homes there are.
+/// How many homes there are, a power of two.
 const HOMES: usize = 4;
 
 /// The home of the CPU numbered `cpu`.
@@ -126,10 +126,14 @@ impl Lists {
         self.of_home(home).iter().find_map(|&first| first)
     }
 
-    /// The fullest slab of all homes.
+    /// The fullest slab of all homes. (One loop: of two the compiler makes thirty-two tests in a row.)
     #[inline(never)]
     pub(crate) fn fullest(&mut self) -> Option<SlabRef> {
-        (0..GROUPS).find_map(|group| self.homes().find_map(|home| self.of_home(home)[group]))
+        let shift = if self.are_divided() { HOMES.ilog2() } else { 0 };
+        (0..GROUPS << shift).find_map(|list| {
+            let home = Home((list & ((1 << shift) - 1)) as u8);
+            self.of_home(home)[list >> shift & (GROUPS - 1)]
+        })
     }
 
     /// Lists a slab that is on no list where it belongs.

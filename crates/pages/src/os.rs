@@ -388,10 +388,13 @@ impl System for Os {
             return (&raw const PAGE_BYTES).addr() ^ self.now_ms() as usize;
         }
         // SAFETY: AT_RANDOM names 16 bytes that live as long as the process.
-        let word = unsafe { bytes.read_unaligned() };
-        // The C library makes its stack guard of the same bytes: never show them as they are.
-        let mixed = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (mixed >> 31)
+        let words = unsafe { bytes.cast::<[usize; 2]>().read_unaligned() };
+        // The C library makes its guards of the stack and of pointers of the same words. What is made of both, half as
+        // long, leads back to neither.
+        words.into_iter().fold(0, |secret, word| {
+            let mixed = (secret ^ word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (mixed >> 31)
+        })
     }
 
     fn fatal(&self, line: &[u8]) -> ! {

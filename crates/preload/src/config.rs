@@ -276,7 +276,7 @@ impl Problem {
                 line.push(key).push(b" must be ").push(expects.as_bytes());
             }
             Self::NotWithSecure => {
-                line.push(b"prof and guard are ignored, since secure is true");
+                line.push(b"prof, guard and hugetlb are ignored, since secure is true");
             }
             Self::WithoutProfile(key) => {
                 line.push(key).push(b" is ignored, since prof is not true");
@@ -314,8 +314,10 @@ pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Co
         problem(Problem::WithoutProfile(key));
         config.prof_signal = None;
     }
-    if config.secure && (config.prof || config.guard_one_in > 0) {
+    if config.secure && (config.prof || config.guard_one_in > 0 || config.hugetlb_mib > 0) {
         problem(Problem::NotWithSecure);
+        // No page of a huge page can be sealed.
+        config.hugetlb_mib = 0;
         config.prof = false;
         config.prof_signal = None;
         config.guard_one_in = 0;

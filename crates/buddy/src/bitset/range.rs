@@ -81,10 +81,7 @@ impl Bitset<'_> {
         let mut from = 0;
         for passed in 0.. {
             if passed == PASSED
-                && let Some(roomy) = order_with_room(frames, align)
-                && let Some(block) = self.find(from, roomy)
-                && let Some(place) = self.run_start(block.frame()).checked_next_multiple_of(align)
-                && place.checked_add(frames)? <= limit
+                && let Some(place) = self.find_room(from, frames, align, limit)
             {
                 return Some(place);
             }
@@ -103,12 +100,22 @@ impl Bitset<'_> {
         }
         None
     }
-}
 
-/// The order of blocks each of which has room for `frames` frames from a multiple of `align`.
-fn order_with_room(frames: usize, align: usize) -> Option<Order> {
-    let room = frames.max(align).checked_next_power_of_two()?;
-    Order::new(u8::try_from(room.ilog2()).ok()?)
+    /// A place in the first run from `from` on that holds a block so long that it has room wherever it lies.
+    #[cold]
+    #[inline(never)]
+    fn find_room(
+        &mut self,
+        from: usize,
+        frames: usize,
+        align: usize,
+        limit: usize,
+    ) -> Option<usize> {
+        let room = frames.max(align).checked_next_power_of_two()?;
+        let block = self.find(from, Order::new(u8::try_from(room.ilog2()).ok()?)?)?;
+        let place = self.run_start(block.frame()).checked_next_multiple_of(align)?;
+        (place.checked_add(frames)? <= limit).then_some(place)
+    }
 }
 
 impl RangeAllocator for Bitset<'_> {

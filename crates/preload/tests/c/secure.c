@@ -50,6 +50,15 @@ static void double_free_at_once(void) {
     free(opaque(p));
 }
 
+/* The object's mark is overwritten in between: the quarantine tells it. */
+static void double_free_of_written(void) {
+    char *p = malloc(100);
+    tell(p);
+    free(p);
+    memset(opaque(p), 0, 100);
+    free(opaque(p));
+}
+
 static void double_free_after_quarantine(void) {
     void *p = malloc(100);
     tell(p);
@@ -287,7 +296,7 @@ static void is_told_in_numbers(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(write_after_free), CASE(overwritten_link), CASE(overwritten_mark),
-        CASE(double_free_at_once), CASE(double_free_after_quarantine), CASE(double_free_large),
+        CASE(double_free_at_once), CASE(double_free_of_written), CASE(double_free_after_quarantine), CASE(double_free_large),
         CASE(double_free_huge), CASE(never_handed_out), CASE(interior), CASE(foreign),
         CASE(wrong_size), CASE(wrong_size_large), CASE(wrong_size_of_aligned),
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),

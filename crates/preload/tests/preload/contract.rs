@@ -37,6 +37,9 @@ pub(crate) const CASES: &[&str] = &[
 
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "contract", "contract.c", CASES);
+    suite.test_with("contract::wrapped_by_the_program", &["cc"], || {
+        run(&mut preloaded(program("wrapped.c")?))?.well().map(drop)
+    });
     for options in ["front:thread", "front:cpu", "prof:true", "guard:20", "secure:true"] {
         let name = format!("contract::statistics_of_many_threads[{options}]");
         suite.test_with(name, &["cc"], move || statistics_of_many_threads(options));

@@ -10,6 +10,7 @@ const TOLD: &[(&str, &str)] = &[
     ("overwritten_link", "a freed object was written to"),
     ("overwritten_mark", "a freed object was written to"),
     ("double_free_at_once", "double free"),
+    ("double_free_of_written", "double free"),
     ("double_free_after_quarantine", "double free"),
     ("double_free_large", "double free"),
     ("double_free_huge", "double free"),
@@ -97,8 +98,11 @@ pub(crate) fn add(suite: &mut Suite) {
     });
     suite.test_with("secure::not_with_the_watched_front", &["cc"], || {
         let mut command = preloaded(program("plain.c")?);
-        let ended = run(command.env("HECTARE_CONF", "secure:true,guard:3,prof:true"))?.well()?;
-        let line = "hectare: HECTARE_CONF: prof and guard are ignored, since secure is true\n";
+        let ended =
+            run(command.env("HECTARE_CONF", "secure:true,guard:3,prof:true,hugetlb:131072"))?
+                .well()?;
+        let line =
+            "hectare: HECTARE_CONF: prof, guard and hugetlb are ignored, since secure is true\n";
         ensure(ended.stderr == line, || ended.describe("not told"))
     });
 }
