@@ -358,6 +358,16 @@ unsafe impl PageSource for Os {
         })
     }
 
+    fn is_resident(&self, page: NonNull<u8>) -> Option<bool> {
+        if self.keeps_to_plain_calls() {
+            return None;
+        }
+        let mut state = 0;
+        // SAFETY: writes one byte, of one page, to `state`.
+        let told = keep_errno(|| unsafe { libc::mincore(page.as_ptr().cast(), 1, &raw mut state) });
+        (told == 0).then_some(state & 1 == 1)
+    }
+
     unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { hugetlb::set_aside(start, bytes) }
@@ -474,6 +484,23 @@ mod tests {
             let is_zero = |offset| Os.is_zero(start.add(offset).cast());
             let seen = [0, 4, 8, page].map(is_zero);
             assert_eq!(seen, [Some(true), Some(false), Some(true), None]);
+            Os.release(start, 2 * page);
+        }
+    }
+
+    #[test]
+    fn a_page_is_resident_from_its_first_touch_until_it_goes() {
+        let page = Os.page_bytes();
+        let start = Os.get(2 * page, page).expect("memory");
+        // SAFETY: the second of the two pages just taken.
+        let second = unsafe { start.add(page) };
+        assert_eq!(Os.is_resident(second), Some(false));
+        // SAFETY: the pages just taken, which nobody uses once they are released.
+        unsafe {
+            second.write(1);
+            assert_eq!(Os.is_resident(second), Some(true));
+            Os.decommit(second, page).expect("decommit");
+            assert_eq!(Os.is_resident(second), Some(false));
             Os.release(start, 2 * page);
         }
     }

@@ -160,6 +160,14 @@ pub unsafe trait PageSource {
         None
     }
 
+    /// Whether the page at `page` holds memory. `None` (the default) where that cannot be told.
+    ///
+    /// It is committed memory of this source.
+    fn is_resident(&self, page: NonNull<u8>) -> Option<bool> {
+        let _ = page;
+        None
+    }
+
     /// Commits the range, for good, with memory that was set aside for this: it is there whatever
     /// else the system does, and nothing of it goes back before the process ends.
     ///
@@ -259,6 +267,10 @@ unsafe impl<S: PageSource + ?Sized> PageSource for &S {
 
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
         (**self).is_zero(start)
+    }
+
+    fn is_resident(&self, page: NonNull<u8>) -> Option<bool> {
+        (**self).is_resident(page)
     }
 
     unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {

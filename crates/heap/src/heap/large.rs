@@ -118,7 +118,8 @@ impl<S: System> Heap<S> {
             let frames = self.frames_for(bytes);
             let old_frames = old_bytes / FRAME_BYTES;
             let least_frames = old_frames - old_frames / ROOM_SHARE;
-            if frames > MAX_KEPT_FRAMES && (least_frames..=old_frames).contains(&frames) {
+            let is_near = frames > MAX_KEPT_FRAMES && (least_frames..=old_frames).contains(&frames);
+            if is_near || frames == old_frames {
                 return Some(run);
             }
             if self.backend.resize_run(run, frames) {

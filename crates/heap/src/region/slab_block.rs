@@ -75,6 +75,8 @@ pub(crate) struct Block {
     pub(crate) was_used: bool,
     /// There was room for its slabs in what has gone of other units.
     pub(crate) passes_over: bool,
+    /// Its first page came alone: there are no huge pages, for this process or just now.
+    pub(super) came_apart: bool,
 }
 
 impl Block {
@@ -93,6 +95,9 @@ impl Block {
         // A write, not `populate`, which would hold the lock of all mappings meanwhile.
         // SAFETY: as above; it reads as zero, and goes on to.
         unsafe { self.start.write_volatile(0) };
+        // SAFETY: the block's last page.
+        let last = unsafe { self.start.add(HUGE_PAGE_BYTES - FRAME_BYTES) };
+        self.came_apart = !self.was_used && source.is_resident(last) == Some(false);
         if self.was_used {
             // Where the table has stayed, the write has brought a single page.
             // SAFETY: as above.
@@ -129,16 +134,23 @@ impl Region {
         }
         self.touched = self.touched.max(end);
         let stays_huge = self.is_huge_from(first);
-        Some(Block { start: self.at(first), stays_huge, was_used, passes_over })
+        Some(Block { start: self.at(first), stays_huge, was_used, passes_over, came_apart: false })
     }
 
-    /// Makes a block that has been touched, which took so long, dirty memory.
+    /// Makes a block that has been touched, which took so long, dirty memory. One that came apart is clean memory again,
+    /// and as dear as can be.
     pub(crate) fn give_block(&mut self, block: Block, took_us: u64, source: &impl PageSource) {
+        let first = self.frame_of(block.start);
+        let took_us = if block.came_apart { u64::MAX } else { took_us };
         if self.dear_blocks.note(took_us) {
             self.follow_price(source);
         }
+        if block.came_apart {
+            // SAFETY: the block's first page, in use by nobody else. Refused, it holds memory that nobody counts.
+            let _ = unsafe { source.decommit(block.start, FRAME_BYTES) };
+            return self.give_clean(FrameId(first), UNIT_FRAMES);
+        }
         self.give(block.start, UNIT_FRAMES);
-        let first = self.frame_of(block.start);
         self.fresh = first..first + UNIT_FRAMES;
     }
 

@@ -388,6 +388,19 @@ fn after_two_dear_blocks_slabs_come_page_by_page() {
 }
 
 #[test]
+fn blocks_that_come_apart_are_dear_and_hold_nothing() {
+    let (mut region, view) = open();
+    for expected in [0, 0, 256] {
+        let dirty = region.dirty_frames();
+        let (passed, mut block) = next_block(&mut region, &view);
+        assert_eq!(passed, expected);
+        block.came_apart = true;
+        region.give_block(block, 100, &Os);
+        assert_eq!(region.dirty_frames(), dirty, "what did not come is not there");
+    }
+}
+
+#[test]
 fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     let (mut region, view) = open();
     take_slabs(&mut region, &view, HUGE_PAGES_FROM_BYTES / SLAB_BYTES);
