@@ -54,9 +54,10 @@ fn is_ours(subject: &str) -> bool {
     subject.starts_with("hectare")
 }
 
-/// Whether a row is a measured subject on one workload: no control, no summary.
+/// Whether a row is a measured subject on one workload: no control, no summary, not broken in some round.
 fn is_measured(row: &Row) -> bool {
     row.figures.contains_key("time_ns")
+        && !row.figures.contains_key("broken")
         && row.workload != crate::contest::analysis::ALL_CASES
         && (has_role(row, "subject") || has_role(row, "reference"))
 }
@@ -357,7 +358,9 @@ mod tests {
     #[test]
     fn a_subject_that_broke_has_no_mean() {
         let mut report = example();
-        report.rows.retain(|row| (row.subject.as_str(), row.workload.as_str()) != ("fast", "b"));
+        let is_broken = |row: &&mut Row| row.subject == "fast" && row.workload == "b";
+        let row = report.rows.iter_mut().find(is_broken).unwrap();
+        row.figures.insert("broken".to_owned(), "killed by SIGSEGV".into());
         judge(&mut report);
         assert_eq!(mean(&report, "fast", "time_to_best_peer_ratio"), None);
         assert!(report.notes.iter().any(|note| note.contains("fast has 1 of 2 rows")));

@@ -264,11 +264,15 @@ impl ContestArgs {
         let mut verdicts = Vec::new();
         for claim in &self.claims {
             let Some((decision, ratio)) = claim.decide(&contest, &analysis)? else {
-                report.notes.push(format!(
-                    "`{claim}` is UNDECIDED: nothing was measured for it (what ends within {} ms is not \
-                     looked at while it runs)",
-                    SAMPLE_EVERY.as_millis()
-                ));
+                let why = match claim.broken(&contest, &analysis)? {
+                    Some(name) => format!("{name} broke"),
+                    None => format!(
+                        "nothing was measured for it (what ends within {} ms is not looked at while it \
+                         runs)",
+                        SAMPLE_EVERY.as_millis()
+                    ),
+                };
+                report.notes.push(format!("`{claim}` is UNDECIDED: {why}"));
                 verdicts.push(Decision::Undecided);
                 continue;
             };
@@ -298,7 +302,7 @@ impl ContestArgs {
         if results.interrupted {
             bail!(Exit { code: 130, message: "interrupted".to_owned() });
         }
-        if let Some(failed) = program_that_failed(&contest, &results) {
+        if let Some(failed) = what_failed(&contest, &results) {
             bail!(Exit { code: 5, message: failed });
         }
         if verdicts.contains(&Decision::Fails) {
@@ -316,12 +320,9 @@ fn claim(text: &str) -> Result<Claim, String> {
     text.parse().map_err(|error: anyhow::Error| format!("{error:#}"))
 }
 
-/// The program that failed under some allocator, in words.
-fn program_that_failed(contest: &Contest, results: &Results) -> Option<String> {
-    let broken = results
-        .broken
-        .iter()
-        .find(|broken| matches!(contest.cases[broken.case].work, Work::Program(_)))?;
+/// What failed under some allocator, in words: a table whose cells are missing is no success.
+fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
+    let broken = results.broken.first()?;
     let case = &contest.cases[broken.case].name;
     let subject = &contest.contestants[broken.contestant].name;
     let advice = if broken.by_exit { " (--ignore-failure measures it)" } else { "" };

@@ -30,7 +30,7 @@ use std::process::ExitCode;
 /// | 2 | wrong arguments: the parser's errors, and what only shows when they are put together |
 /// | 3 | measured, but an `--assert` does not hold |
 /// | 4 | measured, but an `--assert` cannot be decided at this noise |
-/// | 5 | measured, but the program failed under some allocator |
+/// | 5 | measured, but a program, trace or workload failed under some allocator |
 /// | 130 | interrupted; what was measured has been printed and, after a complete round, written |
 #[derive(Debug)]
 pub(crate) struct Exit {

@@ -6,12 +6,15 @@ use serde_json::Value;
 
 use crate::bench::Memory;
 
-use super::{Case, Contest, Results, Role, Run};
+use super::{Broken, Case, Contest, Results, Role, Run};
 use crate::report::{Report, Row, Series};
 use crate::stats::{self, Ratio, Verdict};
 
 /// The name of the rows over all cases.
 pub(crate) const ALL_CASES: &str = "all";
+
+/// How other work than the reference's shows.
+const OTHER_WORK: &str = "checksum or exit code differs";
 
 /// A figure that contestants are compared by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +98,21 @@ impl<'a> Analysis<'a> {
         self.results.runs.iter().filter(mine)
     }
 
-    /// Per-round ratios of two contestants; over all cases when `case` is `None`: then the
-    /// geometric mean of a round's cases, for the rounds in which both did every case that either
-    /// did.
+    /// Why a contestant broke in a case, if it did: what it did before is no figure of what it can do.
+    fn broken(&self, case: usize, contestant: usize) -> Option<&'a str> {
+        let mine = |broken: &&Broken| broken.case == case && broken.contestant == contestant;
+        self.results.broken.iter().find(mine).map(|broken| broken.why.as_str())
+    }
+
+    /// In how many cases a contestant broke; of one case, or of all.
+    pub(crate) fn breaks(&self, case: Option<usize>, contestant: usize) -> usize {
+        let cases = case.map_or(0..self.contest.cases.len(), |case| case..case + 1);
+        cases.filter(|&case| self.broken(case, contestant).is_some()).count()
+    }
+
+    /// Per-round ratios of two contestants, none if one of them broke. Over all cases when `case` is
+    /// `None`: the geometric mean of a round's cases, which are those that the reference did. Who
+    /// broke in one of them has none: the rest would flatter it.
     pub(crate) fn ratios(
         &self,
         metric: Metric,
@@ -105,15 +120,16 @@ impl<'a> Analysis<'a> {
         above: usize,
         below: usize,
     ) -> Vec<f64> {
+        let did = |case: usize, contestant: usize| {
+            self.broken(case, contestant).is_none() && self.runs(case, contestant).next().is_some()
+        };
         let cases: Vec<usize> = match case {
             Some(case) => vec![case],
-            None => (0..self.contest.cases.len())
-                .filter(|&case| {
-                    self.runs(case, above).next().is_some()
-                        && self.runs(case, below).next().is_some()
-                })
-                .collect(),
+            None => (0..self.contest.cases.len()).filter(|&case| did(case, 0)).collect(),
         };
+        if !cases.iter().all(|&case| did(case, above) && did(case, below)) {
+            return Vec::new();
+        }
         let rounds = self.results.runs.iter().map(|run| run.round + 1).max().unwrap_or(0);
         (0..rounds)
             .filter_map(|round| {
@@ -132,8 +148,12 @@ impl<'a> Analysis<'a> {
             .collect()
     }
 
-    /// Per-round values of one contestant; over all cases the geometric mean of each round.
+    /// Per-round values of one contestant; over all cases the geometric mean of each round. None if
+    /// it broke.
     pub(crate) fn values(&self, metric: Metric, case: Option<usize>, of: usize) -> Vec<f64> {
+        if self.breaks(case, of) > 0 {
+            return Vec::new();
+        }
         let cases = match case {
             Some(case) => case..case + 1,
             None => 0..self.contest.cases.len(),
@@ -185,6 +205,10 @@ impl<'a> Analysis<'a> {
                 if let Some(overhead) = self.overhead_of_all(index) {
                     row = row.with("overhead_ratio", overhead);
                 }
+                if let broke @ 1.. = self.breaks(None, index) {
+                    let cases = self.contest.cases.len();
+                    row = row.with("broken", format!("in {broke} of {cases} cases"));
+                }
                 report.rows.push(row);
             }
         }
@@ -199,11 +223,11 @@ impl<'a> Analysis<'a> {
         let who = &self.contest.contestants[contestant];
         let mut row = Row::new(&who.name, &case.name).with("role", role_name(who.role));
         let first = self.runs(index, contestant).next();
-        let Some(first) = first else {
-            let broken = self.results.broken.iter();
-            let mut mine = broken.filter(|b| b.case == index && b.contestant == contestant);
-            return Some(row.with("broken", mine.next()?.why.clone()));
-        };
+        let broken = self.broken(index, contestant);
+        if let Some(why) = broken {
+            row = row.with("broken", why);
+        }
+        let Some(first) = first else { return broken.map(|_| row) };
         let median = |of: &dyn Fn(&Run) -> Option<f64>| {
             stats::median(&self.runs(index, contestant).filter_map(of).collect::<Vec<_>>())
         };
@@ -245,11 +269,16 @@ impl<'a> Analysis<'a> {
             row = row.with("overhead_ratio", peak / ideal_bytes as f64 - 1.0);
         }
         if first.ops > 0 {
-            row = row.with("ops", first.ops).with("failed_allocations", first.failed_allocations);
+            row = row
+                .with("ops", first.ops)
+                .with("failed_allocations", self.failed_allocations(index, contestant));
             let time = median(&|run| Metric::Time.of(run)).unwrap_or(0.0);
             row = row.with("op_ns", time / first.ops as f64);
         } else {
             row = row.with("exit_code", first.exit_code);
+        }
+        if self.did_other_work(index, contestant) {
+            row = row.with("other_work", OTHER_WORK);
         }
         for name in first.more.keys() {
             if let Some(value) = median(&|run| run.more.get(name).copied()) {
@@ -263,6 +292,18 @@ impl<'a> Analysis<'a> {
         }
         self.add_ratios(&mut row, Some(index), contestant);
         Some(row)
+    }
+
+    /// The most allocations that failed in a run.
+    fn failed_allocations(&self, case: usize, contestant: usize) -> u64 {
+        self.runs(case, contestant).map(|run| run.failed_allocations).max().unwrap_or(0)
+    }
+
+    /// Whether a contestant did not do what the reference did.
+    fn did_other_work(&self, case: usize, contestant: usize) -> bool {
+        let Some(reference) = self.runs(case, 0).next() else { return false };
+        self.runs(case, contestant)
+            .any(|run| run.checksum != reference.checksum || run.exit_code != reference.exit_code)
     }
 
     /// Adds `<metric>_ratio`, its interval and its verdict.
@@ -292,6 +333,9 @@ impl<'a> Analysis<'a> {
 
     /// Geometric mean over the cases of peak over live bytes, minus one.
     fn overhead_of_all(&self, contestant: usize) -> Option<f64> {
+        if self.breaks(None, contestant) > 0 {
+            return None;
+        }
         let mut factors = Vec::new();
         for (index, case) in self.contest.cases.iter().enumerate() {
             let peaks: Vec<f64> = self.runs(index, contestant).map(|run| run.peak_bytes).collect();

@@ -12,7 +12,8 @@
 //! Without a case the claim is about all of them (geometric mean of each round).
 //!
 //! A claim holds when the whole interval of its paired quotient lies on its side, fails when it lies
-//! on the other, and is undecided when it spans the limit, or with fewer than [`LEAST_ROUNDS`].
+//! on the other, and is undecided when it spans the limit, with fewer than [`LEAST_ROUNDS`], or when a
+//! side broke in one of its cases.
 
 use std::str::FromStr;
 
@@ -142,8 +143,28 @@ impl Claim {
         Ok(())
     }
 
+    /// The allocator of the claim that broke in a case which the claim is about.
+    ///
+    /// # Errors
+    /// When a name is unknown.
+    pub(crate) fn broken<'a>(
+        &self,
+        contest: &'a Contest,
+        analysis: &Analysis<'_>,
+    ) -> anyhow::Result<Option<&'a str>> {
+        for side in [&self.left, &self.right] {
+            if let Some((who, case)) = side.indices(contest)?
+                && analysis.breaks(case, who) > 0
+            {
+                return Ok(Some(&contest.contestants[who].name));
+            }
+        }
+        Ok(None)
+    }
+
     /// Decides the claim; the quotient left/right with its interval comes with it. Nothing when
-    /// nothing was measured for it: the memory of a program that ends before it can be looked at.
+    /// nothing was measured for it: the memory of a program that ends before it can be looked at, or
+    /// what broke in one of the cases.
     ///
     /// # Errors
     /// When a name is unknown.
@@ -152,6 +173,9 @@ impl Claim {
         contest: &Contest,
         analysis: &Analysis<'_>,
     ) -> anyhow::Result<Option<(Decision, Ratio)>> {
+        if self.broken(contest, analysis)?.is_some() {
+            return Ok(None);
+        }
         let Some(ratio) = Ratio::of(&self.quotients(contest, analysis)?) else { return Ok(None) };
         let decision = if ratio.rounds < LEAST_ROUNDS {
             Decision::Undecided

@@ -59,6 +59,19 @@ fn a_program_that_fails_under_one_allocator_is_told_with_its_name() {
 }
 
 #[test]
+fn a_workload_that_breaks_under_one_allocator_is_told_by_the_exit_code() {
+    let folder = Folder::new("workload");
+    let library = folder.at("libbump.so");
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
+    let subjects = format!("system,bump={library}");
+    // More than the sixteen MiB that it has.
+    let churn = ["bench", "churn", "--ops", "400000", "--rounds", "2", "--allocators", &subjects];
+    let output = hectare(&churn);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(stderr(&output).contains("failed under bump: killed by"), "{}", stderr(&output));
+}
+
+#[test]
 fn the_allocator_that_a_program_links_is_named_where_it_is_measured() {
     let folder = Folder::new("linked");
     let library = folder.at("libbumplinked.so");

@@ -1,8 +1,8 @@
 //! What a reader must know beside the rows, in words: what the controls showed, who broke, who did other
 //! work, how much the machine was disturbed.
 
-use super::{Analysis, Metric};
-use crate::contest::{LEAST_ROUNDS, Role, Run};
+use super::{Analysis, Metric, OTHER_WORK};
+use crate::contest::{LEAST_ROUNDS, Role};
 use crate::stats::{self, Verdict};
 
 impl Analysis<'_> {
@@ -93,20 +93,15 @@ impl Analysis<'_> {
     fn disagreements(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (index, case) in self.contest.cases.iter().enumerate() {
-            let Some(reference) = self.runs(index, 0).next() else { continue };
             for (contestant, who) in self.contest.contestants.iter().enumerate() {
-                let differs = |run: &Run| {
-                    run.checksum != reference.checksum || run.exit_code != reference.exit_code
-                };
-                if self.runs(index, contestant).any(differs) {
+                if self.did_other_work(index, contestant) {
                     notes.push(format!(
-                        "{} did other work than {} in {} (checksum or exit code differs): its \
-                         figures there cannot be compared",
+                        "{} did other work than {} in {} ({OTHER_WORK}): its figures there cannot be \
+                         compared",
                         who.name, self.contest.contestants[0].name, case.name
                     ));
                 }
-                let failed = self.runs(index, contestant).map(|r| r.failed_allocations).max();
-                if let Some(failed @ 1..) = failed {
+                if let failed @ 1.. = self.failed_allocations(index, contestant) {
                     notes.push(format!(
                         "{}: {failed} allocations failed in {}",
                         who.name, case.name

@@ -131,6 +131,63 @@ fn broken_contestants_and_other_work_are_named() {
     assert!(report.notes.iter().any(|note| note.contains("did other work")));
     let row = report.rows.iter().find(|row| row.subject == "fast").unwrap();
     assert_eq!(row.figures["broken"], "killed by SIGSEGV");
+    let other = report.rows.iter().find(|row| row.figures["role"] == "planted").unwrap();
+    assert_eq!(other.figures["other_work"], "checksum or exit code differs");
+}
+
+/// The second subject breaks in the second of two cases, after three rounds in which it was fast.
+fn flaky() -> (Contest, Results) {
+    let (contest, mut results) = (contest(2), results(2, 1.0, 1.1));
+    results.runs.retain(|run| run.contestant != 1 || run.case == 0 || run.round < 3);
+    let why = "killed by SIGSEGV".to_owned();
+    results.broken.push(Broken { case: 1, contestant: 1, why, by_exit: false });
+    (contest, results)
+}
+
+#[test]
+fn who_breaks_wins_nothing_by_the_rounds_before() {
+    let (contest, results) = flaky();
+    let report = report(&contest, &results);
+    let row = |workload: &str| {
+        report.rows.iter().find(|r| r.subject == "fast" && r.workload == workload).unwrap()
+    };
+    assert_eq!(row("case0").figures["time_verdict"], "less");
+    assert_eq!(row("case1").figures["broken"], "killed by SIGSEGV");
+    assert_eq!(row("case1").figures["time_ns_runs"].as_array().unwrap().len(), 3);
+    assert_eq!(row("all").figures["broken"], "in 1 of 2 cases");
+    for workload in ["case1", "all"] {
+        assert_eq!(row(workload).number("time_ratio"), None, "{workload}");
+    }
+    assert_eq!(row("all").number("overhead_ratio"), None);
+}
+
+#[test]
+fn who_has_no_run_where_the_reference_has_one_has_no_ratio_over_all() {
+    let (contest, mut results) = (contest(2), results(2, 1.0, 1.1));
+    results.runs.retain(|run| run.contestant != 1 || run.case == 0);
+    let analysis = Analysis::new(&contest, &results);
+    assert_eq!(analysis.ratios(Metric::Time, None, 1, 0), Vec::<f64>::new());
+    // Where the reference has none, there is nothing to compare with.
+    results.runs.retain(|run| run.contestant != 0 || run.case == 0);
+    let analysis = Analysis::new(&contest, &results);
+    assert_eq!(analysis.ratios(Metric::Time, None, 1, 0).len(), 8);
+}
+
+#[test]
+fn a_claim_about_who_broke_is_undecided() {
+    use crate::contest::assertion::Claim;
+    let (contest, results) = flaky();
+    let analysis = Analysis::new(&contest, &results);
+    for (text, broke) in [
+        ("time(fast) < time(system)", true),
+        ("time(fast) < 1 s", true),
+        ("1 s > time(fast, case1)", true),
+        ("time(fast, case0) < time(system, case0)", false),
+    ] {
+        let claim: Claim = text.parse().unwrap();
+        assert_eq!(claim.broken(&contest, &analysis).unwrap(), broke.then_some("fast"), "{text}");
+        assert_eq!(claim.decide(&contest, &analysis).unwrap().is_none(), broke, "{text}");
+    }
 }
 
 #[test]
