@@ -20,10 +20,14 @@ const METRICS: [Metric; 2] = [
 
 /// The verdict: the choice first, then every allocator.
 pub(super) fn lines(report: &Report) -> Vec<String> {
-    let subjects: Vec<&Row> = report
-        .rows
-        .iter()
-        .filter(|row| text(row, "role") == Some("subject") && row.number("time_ratio").is_some())
+    let of_role =
+        |role: &'static str| report.rows.iter().filter(move |row| text(row, "role") == Some(role));
+    let at_reference = of_role("reference").next();
+    let unsound: Vec<(&Row, String)> =
+        of_role("subject").filter_map(|row| Some((row, unsound(row, at_reference)?))).collect();
+    let subjects: Vec<&Row> = of_role("subject")
+        .filter(|row| row.number("time_ratio").is_some())
+        .filter(|row| unsound.iter().all(|(other, _)| other.subject != row.subject))
         .collect();
     let reference = report.parameters.get("reference").and_then(|v| v.as_str()).unwrap_or("it");
     let sure = report.parameters.get("confidence").and_then(|v| v.as_f64()).unwrap_or(0.0);
@@ -41,6 +45,9 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
             part(row, &METRICS[1], sure)
         ));
     }
+    for (row, why) in unsound {
+        lines.push(format!("no advice on {}: {why}", row.subject));
+    }
     lines.push(
         "a replay has the allocator's time alone: the whole program gains less, `--check` or \
          `hectare compare -- CMD` measures it"
@@ -49,18 +56,33 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     lines
 }
 
+/// Why an allocator's figures are no reason to choose it, however good they are.
+fn unsound(row: &Row, reference: Option<&Row>) -> Option<String> {
+    let failed = |row: &Row| row.number("failed_allocations").unwrap_or(0.0);
+    if let Some(why) = text(row, "broken") {
+        Some(format!("it broke: {why}"))
+    } else if let Some(how) = text(row, "other_work") {
+        Some(format!("it did other work ({how})"))
+    } else if failed(row) > reference.map_or(0.0, failed) {
+        Some(format!("{} of its allocations failed", failed(row)))
+    } else {
+        None
+    }
+}
+
 fn choice(subjects: &[&Row], reference: &str) -> String {
-    let (fast, lean) = (best(subjects, &METRICS[0]), best(subjects, &METRICS[1]));
+    let [time, memory] = &METRICS;
+    let (fast, lean) = (best(subjects, time), best(subjects, memory));
     match (&fast[..], &lean[..]) {
         ([], []) => format!("stay with {reference}: nothing better is shown"),
-        (fast, []) => {
-            let cost = cost(fast[0], &METRICS[1]);
-            format!("choose {} for time{cost}; nobody is leaner than {reference}", either(fast))
-        }
-        ([], lean) => {
-            let cost = cost(lean[0], &METRICS[0]);
-            format!("choose {} for memory{cost}; nobody is faster than {reference}", either(lean))
-        }
+        (fast, []) => format!(
+            "choose {} for time; nobody is shown to be leaner than {reference}",
+            either(fast, Some(memory))
+        ),
+        ([], lean) => format!(
+            "choose {} for memory; nobody is shown to be faster than {reference}",
+            either(lean, Some(time))
+        ),
         (fast, lean) => {
             let both: Vec<&Row> = fast
                 .iter()
@@ -69,14 +91,15 @@ fn choice(subjects: &[&Row], reference: &str) -> String {
                 .collect();
             if both.is_empty() {
                 format!(
-                    "choose {} for time{}, {} for memory{}",
-                    either(fast),
-                    cost(fast[0], &METRICS[1]),
-                    either(lean),
-                    cost(lean[0], &METRICS[0])
+                    "choose {} for time, {} for memory",
+                    either(fast, Some(memory)),
+                    either(lean, Some(time))
                 )
             } else {
-                format!("choose {}: none is faster here, and none leaner", either(&both))
+                format!(
+                    "choose {}: none is shown to be faster here, and none leaner",
+                    either(&both, None)
+                )
             }
         }
     }
@@ -135,8 +158,13 @@ fn percent(row: &Row, metric: &Metric, end: &str) -> f64 {
     (ratio - 1.0).abs() * 100.0
 }
 
-fn either(rows: &[&Row]) -> String {
-    rows.iter().map(|row| row.subject.as_str()).collect::<Vec<_>>().join(" or ")
+/// The names, each with what it costs by the `other` metric.
+fn either(rows: &[&Row], other: Option<&Metric>) -> String {
+    let name = |row: &&Row| {
+        let cost = other.map(|other| cost(row, other)).unwrap_or_default();
+        format!("{}{cost}", row.subject)
+    };
+    rows.iter().map(name).collect::<Vec<_>>().join(" or ")
 }
 
 fn verdict<'a>(row: &'a Row, metric: &Metric) -> Option<&'a str> {
@@ -184,11 +212,14 @@ mod tests {
         let told = lines_of(vec![even.clone(), fast.clone()]);
         assert_eq!(
             told[0],
-            "choose fast for time (fatter by 20.0 %); nobody is leaner than system"
+            "choose fast (fatter by 20.0 %) for time; nobody is shown to be leaner than system"
         );
         assert!(told[1].contains("as fast within 2 %; as lean within 2 %"), "{}", told[1]);
         let told = lines_of(vec![fast.clone(), lean.clone()]);
-        assert!(told[0].starts_with("choose fast for time") && told[0].contains("lean for memory"));
+        assert_eq!(
+            told[0],
+            "choose fast (fatter by 20.0 %) for time, lean (slower by 10.0 %) for memory"
+        );
         assert!(told[1].contains("faster by 20.0 % (75 % sure of"), "{}", told[1]);
         assert!(lines_of(vec![fast, lean, both])[0].starts_with("choose both:"));
     }
@@ -199,5 +230,32 @@ mod tests {
         let near = row("near", 0.801, 1.0);
         let told = lines_of(vec![fast, near, row("behind", 0.9, 1.0)]);
         assert!(told[0].starts_with("choose fast or near for time"), "{}", told[0]);
+        let fat = row("fat", 0.80, 1.5);
+        let told = lines_of(vec![row("fast", 0.80, 1.0), fat]);
+        assert!(
+            told[0].starts_with("choose fast or fat (fatter by 50.0 %) for time"),
+            "{}",
+            told[0]
+        );
+    }
+
+    #[test]
+    fn who_did_not_do_the_work_is_not_advised() {
+        let fast = row("fast", 0.5, 0.5);
+        let reference = Row::new("system", "x").with("role", "reference");
+        for (name, value, part) in [
+            ("broken", "killed by SIGSEGV".into(), "it broke: killed by SIGSEGV"),
+            ("other_work", "checksum differs".into(), "it did other work (checksum differs)"),
+            ("failed_allocations", serde_json::Value::from(3), "3 of its allocations failed"),
+        ] {
+            let fast = fast.clone().with(name, value);
+            let told = lines_of(vec![reference.clone(), fast]);
+            assert!(told[0].starts_with("stay with system"), "{}", told[0]);
+            assert_eq!(told[1], format!("no advice on fast: {part}"));
+        }
+        // What fails under the reference as well is the trace's: it asks for what is not there.
+        let reference = reference.with("failed_allocations", 3);
+        let told = lines_of(vec![reference, fast.with("failed_allocations", 3)]);
+        assert!(told[0].starts_with("choose fast:"), "{}", told[0]);
     }
 }
