@@ -208,13 +208,14 @@ impl Contest {
             bar.begin(format!("warm-up: {}", case.name));
             let mut known =
                 Warmed { patience: self.timeout.unwrap_or(Duration::MAX), planted_ns: 0 };
-            let mut planted_share = 0.0;
+            let mut planted_ns = 0.0;
             let mut by_reference = PATIENCE;
             if let Some(measured) = self.attempt(index, 0, Look::Time, known, results)? {
                 let run = case.figures(&measured, 0, 0, index);
                 let units = if measured.outcome.is_some() { run.ops.max(1) as f64 } else { 1.0 };
-                let per_unit = (run.time_ns * PLANTED_SHARE / units).ceil();
-                planted_share = per_unit * units / run.time_ns;
+                let work_ns = case.work_ns(&run);
+                let per_unit = (work_ns * PLANTED_SHARE / units).ceil();
+                planted_ns = per_unit * units * run.time_ns / work_ns;
                 known.planted_ns = per_unit as u64;
                 let lived = Duration::from_nanos(measured.lived_ns);
                 by_reference = PATIENCE.max(lived * PATIENCE_FACTOR);
@@ -223,7 +224,7 @@ impl Contest {
                 break;
             }
             known.patience = self.timeout.unwrap_or(by_reference);
-            results.planted_shares.push(planted_share);
+            results.planted_ns.push(planted_ns);
             warmed.push(known);
         }
         Ok(warmed)

@@ -166,9 +166,10 @@ fn bench(name: &str, parameters: &str, planted_ns: u64) -> anyhow::Result<Outcom
         anyhow::bail!("`{name}` brings its own subjects and does not run in a child");
     };
     let mut outcome = workload.run(&parameters)?;
-    // The planted control is time really spent, as a slower allocator would spend it.
+    // The planted control is time really spent, as a slower allocator would spend it. It is spent once,
+    // after all threads, so it is not divided among them.
     let planted = Instant::now();
-    spin(Duration::from_nanos(outcome.ops * planted_ns / parameters.threads.max(1) as u64));
+    spin(Duration::from_nanos(outcome.ops * planted_ns));
     if planted_ns > 0 {
         outcome.ns += planted.elapsed().as_nanos() as u64;
     }

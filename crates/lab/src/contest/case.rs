@@ -136,6 +136,21 @@ impl Case {
         }
     }
 
+    /// Of what time of a run the planted slowness is a share, ns. A workload and a program lose it once:
+    /// of the run's time. A replay loses it in its operations, on the threads that do them: of the time
+    /// that all threads worked, which is more than the run's where they work side by side. They do so
+    /// on as many processors at most as there are: the processor time bounds it, which for its part
+    /// contains what they waited for each other.
+    pub(super) fn work_ns(&self, run: &Run) -> f64 {
+        match self.work {
+            Work::Trace { .. } => {
+                let busy_ns = run.more.get("busy_ns").copied().unwrap_or(run.time_ns);
+                busy_ns.min(run.cpu_ns).max(run.time_ns)
+            }
+            Work::Bench { .. } | Work::Program(_) => run.time_ns,
+        }
+    }
+
     pub(super) fn figures(
         &self,
         measured: &Measured,

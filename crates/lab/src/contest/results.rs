@@ -96,8 +96,8 @@ pub(crate) struct Results {
     pub(crate) latencies: Vec<Latency>,
     /// Maps, when asked for: case, contestant, stretches of memory ([`crate::bench::Outcome::map`]).
     pub(crate) maps: Vec<(usize, usize, Vec<[f64; 2]>)>,
-    /// Planted slowness per case, as a share of the reference's time.
-    pub(crate) planted_shares: Vec<f64>,
+    /// How much longer a run should take by the slowness planted in each case, ns.
+    pub(crate) planted_ns: Vec<f64>,
     /// Complete rounds.
     pub(crate) rounds: usize,
     /// Whether the user stopped it.

@@ -68,15 +68,18 @@ impl Analysis<'_> {
         let planted = self.of_role(Role::Planted)?;
         let ratio = self.ratio(Metric::Time, whole, planted)?;
         let seen = ratio.verdict(self.noise(Metric::Time, whole)) == Verdict::More;
-        // Nothing was planted where the reference broke.
-        let planted_in = self.results.planted_shares.iter().enumerate();
-        let shares: Vec<f64> = planted_in
-            .filter(|&(case, _)| self.runs(case, planted).next().is_some())
-            .map(|(_, share)| 1.0 + share)
+        // Nothing was planted where the reference broke. The size was fixed by one run of the warm-up,
+        // which may have been disturbed; what it is a share of are the times measured since.
+        let factors: Vec<f64> = (0..self.contest.cases.len())
+            .filter(|&case| self.runs(case, planted).next().is_some())
+            .filter_map(|case| {
+                let times: Vec<f64> = self.runs(case, 0).map(|run| run.time_ns).collect();
+                Some(1.0 + self.results.planted_ns.get(case)? / stats::median(&times)?)
+            })
             .collect();
-        let expected = stats::geometric_mean(&shares)?;
+        let expected = stats::geometric_mean(&factors)?;
         Some(format!(
-            "planted slowness {}: {:.3} [{:.3}, {:.3}], {expected:.3} planted on one thread{}",
+            "planted slowness {}: {:.3} [{:.3}, {:.3}], {expected:.3} planted{}",
             if seen { "seen" } else { "NOT SEEN" },
             ratio.value,
             ratio.low,
