@@ -144,8 +144,16 @@ pub(crate) struct LatencyRecord {
 pub(crate) enum Memory {
     /// Peak of resident memory above the baseline.
     Peak,
-    /// The figure of that name in [`Outcome::more`].
+    /// The figure of that name in [`Outcome::more`], in bytes.
     Figure(&'static str),
+    /// The ratio of that name in [`Outcome::more`], of resident to live memory.
+    Ratio {
+        /// Its name.
+        name: &'static str,
+        /// The figure that tells the live bytes which it is of: so many more resident all along make
+        /// it larger by one.
+        live: &'static str,
+    },
 }
 
 impl Memory {
@@ -153,7 +161,15 @@ impl Memory {
     pub(crate) fn of(self, outcome: &Outcome) -> Option<f64> {
         match self {
             Self::Peak => outcome.window.as_ref().map(|window| window.peak_bytes as f64),
-            Self::Figure(name) => outcome.more.get(name).copied(),
+            Self::Figure(name) | Self::Ratio { name, .. } => outcome.more.get(name).copied(),
+        }
+    }
+
+    /// The name of the figure; `None` for the peak.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Peak => None,
+            Self::Figure(name) | Self::Ratio { name, .. } => Some(name),
         }
     }
 }
@@ -373,6 +389,9 @@ mod tests {
                 assert_ne!(one.checksum, other.checksum, "{name} ignores its seed");
             }
             assert!(workload.memory().of(&one).is_some(), "{name} lacks its memory figure");
+            if let Memory::Ratio { live, .. } = workload.memory() {
+                assert!(one.more[live] > 1.0, "{name}: {one:?}");
+            }
         }
     }
 

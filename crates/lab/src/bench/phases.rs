@@ -42,7 +42,7 @@ impl Workload for Phases {
     }
 
     fn memory(&self) -> Memory {
-        Memory::Figure("resident_over_live_ratio")
+        Memory::Ratio { name: "resident_over_live_ratio", live: "mean_live_bytes" }
     }
 
     fn domains(&self) -> Domains {
@@ -84,6 +84,9 @@ impl Workload for Phases {
         outcome.live_peak_bytes = live_bytes;
         let ratio = resident_sum as f64 / live_sum.max(1) as f64;
         outcome.more.insert("resident_over_live_ratio".to_owned(), ratio);
+        let mean_live_bytes =
+            live_sum.max(1) as f64 / steps.len().div_ceil(SAMPLE_EVERY).max(1) as f64;
+        outcome.more.insert("mean_live_bytes".to_owned(), mean_live_bytes);
         Ok(outcome)
     }
 }

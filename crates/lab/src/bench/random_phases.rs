@@ -68,7 +68,7 @@ impl Workload for RandomPhases {
     }
 
     fn memory(&self) -> Memory {
-        Memory::Figure("resident_over_live_ratio")
+        Memory::Ratio { name: "resident_over_live_ratio", live: "mean_live_bytes" }
     }
 
     fn parts(&self, parameters: &Parameters) -> anyhow::Result<IndexMap<String, String>> {
@@ -229,6 +229,8 @@ fn outcome(
     let resident_sum: u64 = measured.resident_bytes.iter().sum();
     let ratio = resident_sum as f64 / live_sum.max(1) as f64;
     outcome.more.insert("resident_over_live_ratio".to_owned(), ratio);
+    let mean_live_bytes = live_sum.max(1) as f64 / program.len().max(1) as f64;
+    outcome.more.insert("mean_live_bytes".to_owned(), mean_live_bytes);
     outcome.more.extend(phase_figures);
     Ok(outcome)
 }

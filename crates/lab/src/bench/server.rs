@@ -66,7 +66,7 @@ impl Workload for Server {
     }
 
     fn memory(&self) -> Memory {
-        Memory::Figure("resident_over_live_ratio")
+        Memory::Ratio { name: "resident_over_live_ratio", live: "harmonic_live_bytes" }
     }
 
     fn domains(&self) -> Domains {
@@ -148,6 +148,8 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
         ("mean_over_mean_ratio", samples.resident_sum / samples.live_sum.max(1.0)),
         ("worst_ratio", samples.worst_ratio),
         ("mean_live_bytes", samples.live_sum / count),
+        // By what the mean of the ratios grows where more is resident at each of them.
+        ("harmonic_live_bytes", count / samples.inverse_live_sum.max(f64::MIN_POSITIVE)),
         ("mean_resident_bytes", samples.resident_sum / count),
     ] {
         outcome.more.insert(name.to_owned(), figure);
@@ -162,6 +164,7 @@ struct Samples {
     ratio_sum: f64,
     worst_ratio: f64,
     live_sum: f64,
+    inverse_live_sum: f64,
     resident_sum: f64,
     live_peak_bytes: i64,
 }
@@ -187,6 +190,7 @@ impl Samples {
             samples.ratio_sum += resident / live;
             samples.worst_ratio = samples.worst_ratio.max(resident / live);
             samples.live_sum += live;
+            samples.inverse_live_sum += 1.0 / live;
             samples.resident_sum += resident;
             samples.live_peak_bytes = samples.live_peak_bytes.max(live_bytes);
         }

@@ -4,8 +4,6 @@ mod notes;
 
 use serde_json::Value;
 
-use crate::bench::Memory;
-
 use super::{Broken, Case, Contest, Results, Role, Run};
 use crate::report::{Report, Row, Series};
 use crate::stats::{self, Ratio, Verdict};
@@ -243,7 +241,7 @@ impl<'a> Analysis<'a> {
             .with("time_ns_runs", all(Metric::Time))
             .with("peak_bytes_runs", all(Metric::Peak))
             .with("memory_runs", all(Metric::Memory));
-        if let Memory::Figure(name) = case.memory() {
+        if let Some(name) = case.memory().name() {
             row = row.with("memory_figure", name);
         }
         if first.added_bytes > 0.0 {

@@ -118,8 +118,7 @@ impl Results {
                 .filter(|run| run.case == index)
                 .map(|run| run.start_bytes)
                 .fold(f64::INFINITY, f64::min);
-            let is_ratio =
-                matches!(case.memory(), Memory::Figure(name) if !name.ends_with("bytes"));
+            let memory = case.memory();
             for run in self.runs.iter_mut().filter(|run| run.case == index) {
                 let brought = run.start_bytes - least;
                 run.peak_bytes += brought;
@@ -127,11 +126,17 @@ impl Results {
                 for point in &mut run.curve {
                     point[1] += brought;
                 }
-                if !is_ratio {
-                    run.memory += brought;
+                // Of live memory it is a share, as what the workload saw is.
+                let divisor = match memory {
+                    Memory::Ratio { live, .. } => run.more.get(live).copied(),
+                    Memory::Peak | Memory::Figure(_) => None,
+                };
+                run.memory += brought / divisor.unwrap_or(1.0);
+                if let Some(figure) = memory.name().and_then(|name| run.more.get_mut(name)) {
+                    *figure = run.memory;
                 }
                 // Programs and ratios contain the process already.
-                if run.baseline_bytes > 0.0 && !is_ratio {
+                if run.baseline_bytes > 0.0 && divisor.is_none() {
                     run.memory += PROCESS_BYTES;
                     run.added_bytes = PROCESS_BYTES;
                 }
@@ -151,5 +156,76 @@ impl Results {
             broken.case == case
                 && (broken.contestant == contestant || (control && broken.contestant == 0))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use indexmap::IndexMap;
+
+    use super::*;
+    use crate::bench::Parameters;
+    use crate::contest::Work;
+
+    fn case(name: &str) -> Case {
+        let parameters = Parameters::new(1, 1);
+        let work = Work::Bench { name: name.to_owned(), parameters };
+        Case { name: name.to_owned(), work, ideal: None, known: Vec::new() }
+    }
+
+    /// Of a subject that had so much resident as its process began.
+    fn run(start_bytes: f64, memory: f64, more: &[(&str, f64)]) -> Run {
+        let more: IndexMap<String, f64> =
+            more.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        Run {
+            case: 0,
+            contestant: 0,
+            round: 0,
+            ops: 1,
+            time_ns: 1.0,
+            cpu_ns: 1.0,
+            baseline_bytes: 5000.0,
+            start_bytes,
+            peak_bytes: 1000.0,
+            memory,
+            added_bytes: 0.0,
+            mean_bytes: None,
+            faults: 0,
+            switches: 0,
+            steal_ns: 0,
+            lived_ns: 1,
+            failed_allocations: 0,
+            exit_code: 0,
+            live_peak_bytes: 0,
+            checksum: 0,
+            more,
+            curve: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_subject_brings_is_part_of_every_kind_of_memory() {
+        let leveled = |name: &str, memory: f64, more: &[(&str, f64)]| {
+            let runs = vec![run(700.0, memory, more), run(1000.0, memory, more)];
+            let mut results = Results { runs, ..Results::default() };
+            results.level_baselines(&[case(name)]);
+            results.runs
+        };
+        let runs = leveled("churn", 1000.0, &[]);
+        assert_eq!(runs[0].memory, 1000.0 + PROCESS_BYTES);
+        assert_eq!(runs[1].memory, 1300.0 + PROCESS_BYTES);
+        let runs = leveled("drain", 400.0, &[("after_1000_ms_bytes", 400.0)]);
+        assert_eq!(runs[1].memory, 700.0 + PROCESS_BYTES);
+        assert_eq!(runs[1].more["after_1000_ms_bytes"], 700.0);
+        for (name, live) in [
+            ("phases", "mean_live_bytes"),
+            ("random-phases", "mean_live_bytes"),
+            ("server", "harmonic_live_bytes"),
+        ] {
+            let runs = leveled(name, 1.5, &[("resident_over_live_ratio", 1.5), (live, 600.0)]);
+            assert_eq!((runs[0].memory, runs[1].memory), (1.5, 2.0), "{name}");
+            assert_eq!(runs[1].more["resident_over_live_ratio"], 2.0, "{name}");
+            assert_eq!(runs[1].added_bytes, 0.0, "{name}: no process in a ratio");
+        }
     }
 }
