@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use crate::environment;
 use crate::progress::Progress;
 use crate::runner::{self, Failure, Measured, WarmMemory, Warmth};
+pub(crate) use crate::stats::LEAST_ROUNDS;
 use crate::subject::Subject;
 use case::Look;
 pub(crate) use case::{Case, Work};
@@ -34,9 +35,6 @@ pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 
 /// The planted slowness as a share of the reference's time.
 pub(crate) const PLANTED_SHARE: f64 = 0.10;
-
-/// Fewer rounds cannot show anything (see [`crate::stats`]).
-pub(crate) const LEAST_ROUNDS: usize = 3;
 
 /// More rounds than this gain little beside their time.
 const MOST_ROUNDS: usize = 20;

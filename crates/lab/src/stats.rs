@@ -11,6 +11,9 @@ const RESAMPLES: usize = 4000;
 /// Confidence of an interval of [`BOOTSTRAP_ROUNDS`] rounds or more.
 const CONFIDENCE: f64 = 0.95;
 
+/// Fewer rounds than this show nothing.
+pub(crate) const LEAST_ROUNDS: usize = 3;
+
 /// Fewer rounds than this have the smallest and the largest ratio as their interval.
 pub(crate) const BOOTSTRAP_ROUNDS: usize = 6;
 
@@ -61,11 +64,11 @@ impl Ratio {
 
     /// What is shown. Equality: the whole interval lies within [`SAME_SHARE`] of one. A difference:
     /// the interval excludes one, and the effect is larger than `noise`, the
-    /// [`noise_floor`](Self::noise_floor) of a subject against itself. Nothing with fewer than three
-    /// rounds.
+    /// [`noise_floor`](Self::noise_floor) of a subject against itself. Nothing with fewer than
+    /// [`LEAST_ROUNDS`], or where no floor is known.
     pub(crate) fn verdict(&self, noise: f64) -> Verdict {
         let beyond_noise = (self.value - 1.0).abs() > noise;
-        if self.rounds < 3 {
+        if self.rounds < LEAST_ROUNDS || !noise.is_finite() {
             Verdict::Undecided
         } else if (1.0 - self.low).max(self.high - 1.0) <= SAME_SHARE {
             Verdict::Same
@@ -80,8 +83,11 @@ impl Ratio {
 
     /// Of a subject against itself: the difference that its rounds could show by chance. By the
     /// median and its spread, not by the ends: one round that something disturbed says nothing
-    /// about the others.
+    /// about the others. Fewer than [`LEAST_ROUNDS`] bound nothing: a single one has no spread at all.
     pub(crate) fn noise_floor(&self) -> f64 {
+        if self.rounds < LEAST_ROUNDS {
+            return f64::INFINITY;
+        }
         (self.value - 1.0).abs() + self.spread
     }
 }
@@ -290,6 +296,12 @@ mod tests {
         let biased = Ratio { value: 1.05, low: 1.04, high: 1.06, ..ratio };
         assert_eq!(biased.verdict(0.06), Verdict::Undecided);
         assert!((ratio.noise_floor() - 0.06).abs() < 1e-12);
+        // No floor is none at all, not one of zero.
+        assert_eq!(Ratio::of(&[1.0]).unwrap().noise_floor(), f64::INFINITY);
+        assert_eq!(Ratio::of(&[1.0, 1.0]).unwrap().noise_floor(), f64::INFINITY);
+        for shown in [ratio, around_one] {
+            assert_eq!(shown.verdict(f64::INFINITY), Verdict::Undecided);
+        }
     }
 
     #[test]

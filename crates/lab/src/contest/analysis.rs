@@ -174,11 +174,12 @@ impl<'a> Analysis<'a> {
         Ratio::of(&self.ratios(metric, case, of, 0))
     }
 
-    /// The noise floor as it is printed: no verdict may rest on less.
+    /// The noise floor as it is printed: no verdict may rest on less. Without the control everything may
+    /// be noise.
     fn noise(&self, metric: Metric, case: Option<usize>) -> f64 {
         self.of_role(Role::Again)
             .and_then(|again| self.ratio(metric, case, again))
-            .map_or(0.0, |ratio| ratio.noise_floor())
+            .map_or(f64::INFINITY, |ratio| ratio.noise_floor())
     }
 
     fn of_role(&self, role: Role) -> Option<usize> {
@@ -316,8 +317,8 @@ impl<'a> Analysis<'a> {
                 Verdict::More => "more",
                 Verdict::Undecided => "undecided",
             };
-            if self.contest.contestants[contestant].role == Role::Again {
-                let floor = ratio.noise_floor();
+            let floor = ratio.noise_floor();
+            if self.contest.contestants[contestant].role == Role::Again && floor.is_finite() {
                 row.figures.insert(format!("{name}_noise_floor_ratio"), floor.into());
             }
             row.figures.extend([

@@ -13,17 +13,23 @@ impl Analysis<'_> {
         if let Some(again) = self.of_role(Role::Again) {
             for metric in [Metric::Time, Metric::Memory] {
                 let Some(ratio) = self.ratio(metric, whole, again) else { continue };
+                let floor = ratio.noise_floor();
+                let floor = if floor.is_finite() {
+                    format!("±{:.1} %", floor * 100.0)
+                } else {
+                    "not bounded by so few rounds".to_owned()
+                };
                 notes.push(format!(
-                    "noise floor, {}: {} against itself {:.3} [{:.3}, {:.3}], ±{:.1} %",
+                    "noise floor, {}: {} against itself {:.3} [{:.3}, {:.3}], {floor}",
                     metric.name(),
                     self.contest.contestants[0].name,
                     ratio.value,
                     ratio.low,
                     ratio.high,
-                    ratio.noise_floor() * 100.0
                 ));
             }
         }
+        notes.extend(self.undecided_note(whole));
         notes.extend(self.planted_note(whole));
         for broken in &self.results.broken {
             notes.push(format!(
@@ -61,6 +67,30 @@ impl Analysis<'_> {
             notes.push("interrupted: the figures are those of the rounds measured".to_owned());
         }
         notes
+    }
+
+    /// Where nothing is decided since the reference was not measured against itself. Where there are
+    /// too few rounds for anybody another note says so.
+    fn undecided_note(&self, whole: Option<usize>) -> Option<String> {
+        if self.results.rounds < LEAST_ROUNDS {
+            return None;
+        }
+        let cases = self.contest.cases.iter().enumerate();
+        let mut places: Vec<&str> = cases
+            .filter(|&(case, _)| self.runs(case, 0).next().is_some())
+            .filter(|&(case, _)| self.noise(Metric::Time, Some(case)).is_infinite())
+            .map(|(_, case)| case.name.as_str())
+            .collect();
+        if whole.is_none() && self.noise(Metric::Time, None).is_infinite() {
+            places.push("all of them together");
+        }
+        (!places.is_empty()).then(|| {
+            format!(
+                "nothing is decided in {}: {} against itself has too few rounds there",
+                places.join(", "),
+                self.contest.contestants[0].name
+            )
+        })
     }
 
     /// Whether the planted slowness was seen.

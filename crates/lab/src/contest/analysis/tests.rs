@@ -241,6 +241,28 @@ fn the_noise_floor_told_is_of_the_memory_that_the_table_compares() {
 }
 
 #[test]
+fn without_the_control_nothing_is_decided() {
+    let contest = contest(2);
+    // No round of it in one case, two in the other.
+    let mut results = results(2, 1.0, 1.1);
+    results.runs.retain(|run| run.contestant != 2 || (run.case == 1 && run.round < 2));
+    let report = report(&contest, &results);
+    for row in report.rows.iter().filter(|row| row.subject == "fast") {
+        for metric in ["time", "peak"] {
+            let verdict = &row.figures[&format!("{metric}_verdict")];
+            assert_eq!(verdict, "undecided", "{}, {metric}", row.workload);
+        }
+    }
+    let again = |row: &&Row| row.figures["role"] == "again";
+    assert!(
+        report.rows.iter().filter(again).all(|row| row.number("time_noise_floor_ratio").is_none())
+    );
+    let note = "nothing is decided in case0, case1, all of them together: system against itself has \
+                too few rounds there";
+    assert!(report.notes.iter().any(|told| told == note), "{:?}", report.notes);
+}
+
+#[test]
 fn the_share_that_was_stolen_is_of_all_processors() {
     let contest = contest(1);
     let mut results = results(1, 1.0, 1.1);
