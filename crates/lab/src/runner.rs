@@ -121,7 +121,7 @@ pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
 }
 
 /// Whether the process was started without a signal, as by `nohup`.
-fn is_ignored(signal: libc::c_int) -> bool {
+pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: an action may be all zeros; with no new one the call only tells.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: as above.

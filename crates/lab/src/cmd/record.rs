@@ -8,18 +8,16 @@
 //! ```
 //!
 //! The command ends as the program did, also when it was ended by a signal. SIGINT and SIGTERM are
-//! the program's: they are passed on, and what it recorded until its end is kept.
+//! the program's: it gets them, and what it recorded until its end is kept.
 
 mod claim;
 mod cost;
 pub(crate) mod images;
+mod signals;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -33,6 +31,7 @@ use crate::runner;
 use crate::subject::{self, program};
 use claim::Claim;
 use images::Image;
+use signals::Signals;
 
 /// What `hectare record` can be given.
 #[derive(clap::Args)]
@@ -234,6 +233,7 @@ pub(crate) fn record(
         .with_context(|| format!("cannot start `{program}`"))?;
     let (status, interrupted) = signals.wait(child)?;
     let elapsed = start.elapsed();
+    // What seals can be ended.
     drop(signals);
 
     let mut found = images::found(&raw)?;
@@ -298,58 +298,6 @@ pub(crate) fn record(
     let left = left.map(|image| (image.pid, image.command.clone())).collect();
     images::remove(&raw)?;
     Ok(Recorded { kept, dropped, left, status, interrupted, elapsed, event_cost_ns })
-}
-
-/// Signals that would end this command while the program runs.
-struct Signals {
-    hooks: Vec<signal_hook::SigId>,
-    /// The last one that came; 0 for none.
-    came: Arc<AtomicUsize>,
-}
-
-impl Signals {
-    fn watch() -> anyhow::Result<Self> {
-        let came = Arc::new(AtomicUsize::new(0));
-        let mut hooks = Vec::new();
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-            hooks.push(signal_hook::flag::register_usize(signal, came.clone(), signal as usize)?);
-        }
-        Ok(Self { hooks, came })
-    }
-
-    fn any_came(&self) -> bool {
-        self.came.load(Ordering::Relaxed) != 0
-    }
-
-    /// Waits for the program and passes signals on to it. From a terminal it gets SIGINT and SIGQUIT
-    /// without our doing. Gives how it ended, and whether a signal came.
-    fn wait(&self, mut child: Child) -> anyhow::Result<(ExitStatus, bool)> {
-        const LOOK_EVERY: Duration = Duration::from_millis(5);
-        let terminal = std::io::stdin().is_terminal();
-        let mut any = false;
-        loop {
-            let ended = child.try_wait().context("waiting for the program")?;
-            let signal = self.came.swap(0, Ordering::Relaxed) as i32;
-            any |= signal != 0;
-            if let Some(status) = ended {
-                return Ok((status, any));
-            }
-            let from_terminal = terminal && [libc::SIGINT, libc::SIGQUIT].contains(&signal);
-            if signal != 0 && !from_terminal {
-                // SAFETY: the child has not been waited for, so its number is still its own.
-                unsafe { libc::kill(child.id() as i32, signal) };
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        for hook in self.hooks.drain(..) {
-            signal_hook::low_level::unregister(hook);
-        }
-    }
 }
 
 fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a mut Command {

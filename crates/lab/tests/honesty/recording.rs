@@ -47,6 +47,78 @@ fn a_signal_ends_the_program_and_keeps_what_was_recorded() {
     }
 }
 
+/// Counts the signals that come until some time after the first, and ends with their number.
+const COUNTING: &str = "#include <signal.h>\n#include <stdlib.h>\n#include <stdio.h>\n\
+    #include <unistd.h>\n\
+    static volatile int count;\n\
+    static void on(int signal) { (void)signal; count++; }\n\
+    int main(int n, char **words) { int i; signal(SIGINT, on); free(malloc(100));\n\
+    fclose(fopen(words[n - 1], \"w\"));\n\
+    for (i = 0; !count && i < 2000; i++) usleep(10000);\n\
+    for (i = 0; i < 30; i++) usleep(10000);\n\
+    return count; }\n";
+
+#[test]
+fn a_signal_reaches_the_program_once() {
+    use std::os::unix::process::CommandExt;
+    build_recorder();
+    let folder = Folder::new("once");
+    let (program, trace, word) = (folder.at("program"), folder.at("t.hxt"), folder.at("word"));
+    assert!(compile(COUNTING, &[], &program));
+    let (mut master, mut slave) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: both are valid for writing; the rest is left out.
+    let opened =
+        unsafe { libc::openpty(&mut master, &mut slave, none, std::ptr::null(), std::ptr::null()) };
+    assert_eq!(opened, 0);
+    for by_terminal in [true, false] {
+        let _ = std::fs::remove_file(&word);
+        let mut command = Command::new(HECTARE);
+        command.args(["record", "-o", &trace, "--", &program, &word]);
+        // The terminal is the session's, and not the standard input.
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let lead = move || {
+            // SAFETY: only changes what the new process belongs to.
+            let alone = unsafe { libc::setsid() } != -1;
+            // SAFETY: as above.
+            let led = alone && unsafe { libc::ioctl(slave, libc::TIOCSCTTY, 0) } != -1;
+            if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        // SAFETY: system calls alone.
+        unsafe { command.pre_exec(lead) };
+        let mut child = command.spawn().unwrap();
+        wait_for(&word);
+        if by_terminal {
+            // SAFETY: one byte, which is Ctrl-C.
+            assert_eq!(unsafe { libc::write(master, b"\x03".as_ptr().cast(), 1) }, 1);
+        } else {
+            kill(&child, "-INT");
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(1), "by the terminal: {by_terminal}");
+    }
+}
+
+#[test]
+fn a_signal_that_is_ignored_interrupts_nothing() {
+    build_recorder();
+    let folder = Folder::new("nohup");
+    let word = folder.at("word");
+    let script = format!("ls / > /dev/null; touch {word}; sleep 1; ls / > /dev/null");
+    let choose = "trap '' HUP; exec \"$@\"";
+    let child = Command::new("sh")
+        .args(["-c", choose, "sh", HECTARE, "choose", "-a", "system", "--rounds", "1", "--"])
+        .args(["sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&word);
+    kill(&child, "-HUP");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
 #[test]
 fn two_recordings_into_one_file_do_not_disturb_each_other() {
     build_recorder();

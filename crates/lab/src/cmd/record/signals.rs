@@ -1,0 +1,112 @@
+//! Signals that would end this command while the program runs: they are the program's.
+//!
+//! 1. What the command was started without (SIGHUP under `nohup`) stays so, for the program as well,
+//!    which inherits it.
+//! 2. What the kernel sends for a terminal (Ctrl-C, hanging up) goes to the foreground's whole group:
+//!    the program has it already. What another process sends is passed on.
+//! 3. Once the program has ended, signals do what they did before: to seal a long recording takes
+//!    seconds, and Ctrl-C ends that.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::process::{Child, ExitStatus};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::runner::is_ignored;
+
+const WATCHED: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// The last signal that came, negative if the program has it already; 0 for none.
+static CAME: AtomicI32 = AtomicI32::new(0);
+
+/// Watched until dropped.
+pub(super) struct Signals {
+    /// What each did before.
+    before: Vec<(libc::c_int, libc::sigaction)>,
+}
+
+impl Signals {
+    pub(super) fn watch() -> anyhow::Result<Self> {
+        CAME.store(0, Ordering::Relaxed);
+        // SAFETY: an action may be all zeros.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        let note: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void) = note;
+        action.sa_sigaction = note as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        let mut signals = Self { before: Vec::new() };
+        for signal in WATCHED.into_iter().filter(|&signal| !is_ignored(signal)) {
+            let mut before = MaybeUninit::zeroed();
+            // SAFETY: both are valid; `note` does nothing that a handler may not.
+            let set = unsafe { libc::sigaction(signal, &action, before.as_mut_ptr()) };
+            if set != 0 {
+                return Err(std::io::Error::last_os_error()).context("watching for signals");
+            }
+            // SAFETY: filled by the call; zeros are an action, too.
+            signals.before.push((signal, unsafe { before.assume_init() }));
+        }
+        Ok(signals)
+    }
+
+    pub(super) fn any_came(&self) -> bool {
+        CAME.load(Ordering::Relaxed) != 0
+    }
+
+    /// Waits for the program and passes signals on to it. Gives how it ended, and whether one came.
+    pub(super) fn wait(&self, mut child: Child) -> anyhow::Result<(ExitStatus, bool)> {
+        const LOOK_EVERY: Duration = Duration::from_millis(5);
+        let mut any = false;
+        loop {
+            let ended = child.try_wait().context("waiting for the program")?;
+            let signal = CAME.swap(0, Ordering::Relaxed);
+            any |= signal != 0;
+            if let Some(status) = ended {
+                return Ok((status, any));
+            }
+            if signal > 0 {
+                // SAFETY: the child has not been waited for, so its number is still its own.
+                unsafe { libc::kill(child.id() as i32, signal) };
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for (signal, before) in &self.before {
+            // SAFETY: what was in force before.
+            unsafe { libc::sigaction(*signal, before, null_mut()) };
+        }
+    }
+}
+
+extern "C" fn note(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel gives a valid one, for the action asks for it.
+    let by_kernel = unsafe { (*info).si_code } > 0;
+    CAME.store(if by_kernel { -signal } else { signal }, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_do_again_what_they_did() {
+        let action = || {
+            let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: with no new action the call only tells.
+            unsafe { libc::sigaction(libc::SIGQUIT, std::ptr::null(), action.as_mut_ptr()) };
+            // SAFETY: as in `watch`.
+            unsafe { action.assume_init() }.sa_sigaction
+        };
+        let before = action();
+        let signals = Signals::watch().expect("signals");
+        assert_ne!(action(), before);
+        drop(signals);
+        assert_eq!(action(), before);
+    }
+}
