@@ -195,6 +195,7 @@ impl<'a> Run<'a> {
             }
             let ops = from..batch.end;
             from = batch.end;
+            let done = ops.len() as u64;
             match timed {
                 None => {
                     for op in &lane.ops[ops] {
@@ -215,9 +216,9 @@ impl<'a> Run<'a> {
                     }
                 }
             }
+            counts.ops += done;
         }
         self.progress[nth].0.store(u64::MAX, Ordering::Release);
-        counts.ops = lane.ops.len() as u64;
         counts.elapsed_ticks = ticks() - began;
         counts
     }

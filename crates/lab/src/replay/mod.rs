@@ -164,7 +164,7 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
 
     let totals = planner.totals();
     let ns = |ticks: u64| (ticks as f64 * rate.ns_per_tick).round();
-    outcome.ops = totals.ops;
+    outcome.ops = counts.ops;
     outcome.checksum = totals.hash;
     outcome.failed_allocations = counts.failed;
     outcome.live_peak_bytes = totals.live_peak_bytes;

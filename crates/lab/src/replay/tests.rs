@@ -251,3 +251,22 @@ fn the_map_is_of_one_moment_and_shares_are_shares() {
     let again = occupancy::run(&file.0).unwrap();
     assert_eq!((outcome.ops, outcome.checksum), (again.ops, again.checksum));
 }
+
+#[test]
+fn operations_are_counted_as_they_are_done() {
+    let (file, ..) = trace("counted", 1, 1000);
+    let opened = open(&file.0).unwrap();
+    for latency in [false, true] {
+        let mut planner = Planner::new(&opened, Wanted { serial: false, starts: latency });
+        let mut segment = planner.segment(SEGMENT_OPS).unwrap().unwrap();
+        // A plan that forgets its last batch: what is in no batch is not done.
+        let lane = &mut segment.lanes[0];
+        let last = lane.batches.pop().unwrap();
+        let forgotten = last.end - lane.batches.last().unwrap().end;
+        let mut table = Table::default();
+        table.grow(segment.slots);
+        let options = Options { latency, ..PLAIN };
+        let run = Run::new(&segment, &table, options, latency, Rate::measure());
+        assert_eq!(run.execute().unwrap().ops, segment.ops - forgotten as u64);
+    }
+}
