@@ -49,6 +49,20 @@ pub(crate) struct WindowRecord {
     pub(crate) voluntary_switches: u64,
     /// Involuntary context switches.
     pub(crate) involuntary_switches: u64,
+    /// Its stretches, where it is of several with something else between them; else it is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) stretches: Vec<Stretch>,
+}
+
+/// A part of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stretch {
+    /// `CLOCK_MONOTONIC` at its beginning, ns.
+    pub(crate) start_ns: u64,
+    /// `CLOCK_MONOTONIC` at its end, ns.
+    pub(crate) end_ns: u64,
+    /// What of the resident memory is not the workload's then, bytes.
+    pub(crate) baseline_bytes: u64,
 }
 
 static START_BYTES: OnceLock<u64> = OnceLock::new();
@@ -103,6 +117,7 @@ impl Window {
             major_faults: after.major_faults - self.before.major_faults,
             voluntary_switches: after.voluntary_switches - self.before.voluntary_switches,
             involuntary_switches: after.involuntary_switches - self.before.involuntary_switches,
+            stretches: Vec::new(),
         })
     }
 }

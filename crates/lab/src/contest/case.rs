@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::Run;
 use crate::bench::{self, Entry, Memory, Parameters};
+use crate::measure::WindowRecord;
 use crate::replay::{Ideal, Mode, Touch};
 use crate::report::Series;
 use crate::runner::{self, Job, Measured, Sample};
@@ -201,12 +202,12 @@ impl Case {
             run.start_bytes = window.start_bytes as f64;
             run.peak_bytes = window.peak_bytes as f64;
             run.memory = self.memory().of(outcome).unwrap_or(run.peak_bytes);
-            run.mean_bytes = runner::mean_bytes(&measured.samples, window.start_ns, window.end_ns)
+            let (samples, end_ns) = within(window, &measured.samples);
+            run.mean_bytes = runner::mean_bytes(&samples, window.start_ns, end_ns)
                 .map(|mean| (mean - window.baseline_bytes as f64).max(0.0));
             run.faults = window.minor_faults + window.major_faults;
             run.switches = window.voluntary_switches + window.involuntary_switches;
-            run.curve =
-                curve(&measured.samples, window.start_ns, window.end_ns, window.baseline_bytes);
+            run.curve = curve(&samples, window.start_ns, end_ns, window.baseline_bytes);
         }
         run
     }
@@ -219,6 +220,25 @@ fn value_name(value: impl clap::ValueEnum) -> OsString {
 
 fn span(samples: &[Sample]) -> (u64, u64) {
     (samples.first().map_or(0, |first| first.at_ns), samples.last().map_or(0, |last| last.at_ns))
+}
+
+/// The samples of a window, and its end. Those of several stretches as of one, above the baseline of the
+/// first: what lies between them is not the workload's, neither the time nor the memory.
+fn within(window: &WindowRecord, samples: &[Sample]) -> (Vec<Sample>, u64) {
+    if window.stretches.is_empty() {
+        return (samples.to_vec(), window.end_ns);
+    }
+    let mut joined = Vec::new();
+    let mut end_ns = window.start_ns;
+    for stretch in &window.stretches {
+        let inside = |sample: &&Sample| (stretch.start_ns..=stretch.end_ns).contains(&sample.at_ns);
+        joined.extend(samples.iter().filter(inside).map(|sample| Sample {
+            at_ns: end_ns + (sample.at_ns - stretch.start_ns),
+            bytes: (sample.bytes + window.baseline_bytes).saturating_sub(stretch.baseline_bytes),
+        }));
+        end_ns += stretch.end_ns - stretch.start_ns;
+    }
+    (joined, end_ns)
 }
 
 /// Samples as (share of the section, bytes above the baseline), thinned to what a plot can show.
@@ -237,4 +257,30 @@ fn curve(samples: &[Sample], start_ns: u64, end_ns: u64, baseline_bytes: u64) ->
             [share, top.bytes.saturating_sub(baseline_bytes) as f64]
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Stretch;
+
+    #[test]
+    fn what_lies_between_the_stretches_of_a_window_is_not_seen() {
+        let samples: Vec<Sample> =
+            [(0, 100), (10, 110), (20, 120), (30, 900), (105, 210), (115, 230)]
+                .map(|(at_ns, bytes)| Sample { at_ns, bytes })
+                .to_vec();
+        let mut window = WindowRecord { end_ns: 120, baseline_bytes: 100, ..Default::default() };
+        assert_eq!(within(&window, &samples), (samples.clone(), 120), "one stretch");
+        // While it decodes the second stretch, the harness comes to have a hundred bytes more.
+        window.stretches = [(0, 25, 100), (100, 120, 200)]
+            .map(|(start_ns, end_ns, baseline_bytes)| Stretch { start_ns, end_ns, baseline_bytes })
+            .to_vec();
+        let (joined, end_ns) = within(&window, &samples);
+        assert_eq!(end_ns, 45);
+        let expected = [(0, 100), (10, 110), (20, 120), (30, 110), (40, 130)];
+        assert_eq!(joined, expected.map(|(at_ns, bytes)| Sample { at_ns, bytes }));
+        let points = curve(&joined, 0, end_ns, 100);
+        assert!(points.iter().all(|point| point[1] <= 30.0), "{points:?}");
+    }
 }

@@ -26,7 +26,7 @@ use anyhow::{Context, ensure};
 use hectare_trace::{Summary, Trace};
 
 use crate::bench::Outcome;
-use crate::measure::{Window, WindowRecord};
+use crate::measure::{Stretch, Window, WindowRecord};
 use clock::Rate;
 use engine::{Counts, Run, Table};
 use latency::Latencies;
@@ -214,9 +214,13 @@ impl Memory {
         let above = now.baseline_bytes.saturating_sub(self.baseline_bytes);
         now.peak_bytes += above;
         now.end_bytes = self.closed_bytes.saturating_sub(self.baseline_bytes);
+        let baseline_bytes = self.baseline_bytes;
+        let stretch = Stretch { start_ns: now.start_ns, end_ns: now.end_ns, baseline_bytes };
+        now.stretches.push(stretch);
         match &mut self.record {
             None => self.record = Some(now),
             Some(record) => {
+                record.stretches.push(stretch);
                 record.end_ns = now.end_ns;
                 record.peak_bytes = record.peak_bytes.max(now.peak_bytes);
                 record.end_bytes = now.end_bytes;
