@@ -61,6 +61,24 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// In what another machine, or this one at another time, differs so that figures of the two cannot
+    /// be compared: the names of the fields. Memory in all is not the same after every start, and
+    /// older records do not tell what the host takes back.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        let fields = |machine: &Self| match serde_json::to_value(machine) {
+            Ok(serde_json::Value::Object(fields)) => fields,
+            _ => serde_json::Map::new(),
+        };
+        let others = fields(other);
+        let told = ["memory_bytes", "takes_memory_back"];
+        let differ = fields(self).into_iter().filter(|(name, value)| {
+            !told.contains(&name.as_str()) && others.get(name) != Some(value)
+        });
+        differ.map(|(name, _)| name).collect()
+    }
+}
+
 /// Memory that this process may still take, bytes, by the files below `root`: what the machine has
 /// left, or the control groups of this process if that is less. 0 where it is not told.
 pub(crate) fn available_bytes(root: &Path) -> u64 {

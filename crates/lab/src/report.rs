@@ -6,10 +6,14 @@
 //!
 //! Figures stand in every form of a report in the order in which the verb gave them.
 
+use std::path::Path;
+
+use anyhow::{Context, bail};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::input;
 use crate::machine::Machine;
 
 /// The version of the schema written.
@@ -80,6 +84,24 @@ impl Report {
             series: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is no record of this schema.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let text = input::whole(path)?;
+        let value: Value = serde_json::from_slice(&text).with_context(|| {
+            format!("{name} is not JSON (`--json` of a measuring verb writes it)")
+        })?;
+        match value.get("schema").and_then(Value::as_u64) {
+            Some(schema) if schema == u64::from(SCHEMA) => {}
+            Some(schema) => bail!("{name} has schema {schema}; this command reads schema {SCHEMA}"),
+            None => bail!("{name} is no record of hectare: it has no `schema`"),
+        }
+        serde_json::from_value(value).with_context(|| format!("{name} is not a whole record"))
     }
 
     /// Notes one parameter.

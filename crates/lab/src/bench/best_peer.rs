@@ -5,18 +5,20 @@
 //! the rows. Ours (`hectare` and what begins with it) are measured against the best of the others;
 //! a peer is measured against the best of the peers, itself among them, so its ratio is at least 1.
 //!
-//! The ratio is the median over rounds of the paired ratio to the peer whose median is least. Beside
-//! it stands what the reference showed against itself in that row: a difference that is no larger
+//! The ratio is the median over rounds of the paired ratio to the peer whose median is least. Rounds
+//! of different records do not pair: between those it is the ratio of the medians, without an interval.
+//! Beside it stands what the reference showed against itself in that row: a difference that is no larger
 //! is none.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use anyhow::Context;
-
 use crate::report::{Report, Row};
 use crate::stats::{self, Ratio};
+
+/// The figure of a row that tells which record it was read from.
+const FROM: &str = "from";
 
 /// The parameter of the report that holds the summary: subject → name of the mean → value.
 const MEANS: &str = "geometric_means_to_best_peer";
@@ -75,26 +77,45 @@ fn has_role(row: &Row, role: &str) -> bool {
 /// the same subject and workload.
 ///
 /// # Errors
-/// When a file is no record of `bench all`.
+/// When a file is no record of `bench all`, or of another machine than the first.
 pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
     let mut report = Report::new("bench all");
-    for file in files {
-        let text = crate::input::whole(file)?;
-        let part: Report = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is no record of hectare", file.display()))?;
+    for (nth, file) in files.iter().enumerate() {
+        let name = file.display();
+        let part = Report::read(file)?;
         anyhow::ensure!(
             part.verb.starts_with("bench"),
-            "{} is a record of `{}`, not of `bench all`",
-            file.display(),
+            "{name} is a record of `{}`, not of `bench all`",
             part.verb
         );
-        for row in part.rows.into_iter().filter(|row| is_measured(row) || is_again(row)) {
+        if nth == 0 {
+            report.machine = part.machine;
+        } else {
+            let differences = report.machine.differences(&part.machine);
+            anyhow::ensure!(
+                differences.is_empty(),
+                "{name} was measured on another machine than {}, or with other settings of it: {}",
+                files[0].display(),
+                differences.join(", ")
+            );
+        }
+        let single = |row: &Row| row.workload != crate::contest::analysis::ALL_CASES;
+        let wanted = |row: &Row| {
+            single(row) && ["subject", "reference", "again"].iter().any(|role| has_role(row, role))
+        };
+        for mut row in part.rows.into_iter().filter(wanted) {
+            // A record that was put together tells already where its rows come from.
+            let before = row.figures.get(FROM).and_then(|value| value.as_str());
+            let from = match before {
+                Some(before) => format!("{name}: {before}"),
+                None => name.to_string(),
+            };
+            row.figures.insert(FROM.to_owned(), from.into());
             report
                 .rows
                 .retain(|known| (&known.subject, &known.workload) != (&row.subject, &row.workload));
             report.rows.push(row);
         }
-        report.machine = part.machine;
         report.notes.push(format!("from `{}`", part.command));
         report.notes.extend(part.notes);
     }
@@ -163,13 +184,15 @@ fn mean(report: &Report, subject: &str, name: &str) -> Option<f64> {
 }
 
 /// Median over rounds of the paired ratio with the ends of its interval; where the rounds are not
-/// kept or differ, the ratio of the medians alone.
+/// kept, differ or are of two records, the ratio of the medians alone.
 fn paired(row: &Row, best: &Row, judged: &Judged) -> Option<(f64, Option<[f64; 2]>)> {
     let runs = |row: &Row| -> Option<Vec<f64>> {
         row.figures.get(judged.runs)?.as_array()?.iter().map(serde_json::Value::as_f64).collect()
     };
     let sound = |ratio: f64| ratio.is_finite() && ratio > 0.0;
+    let is_one_record = row.figures.get(FROM) == best.figures.get(FROM);
     if let (Some(above), Some(below)) = (runs(row), runs(best))
+        && is_one_record
         && above.len() == below.len()
     {
         let ratios: Vec<f64> = above.iter().zip(&below).map(|(a, b)| a / b).collect();
@@ -353,6 +376,60 @@ mod tests {
         // The interval of three rounds is their range.
         let a = report.rows.iter().find(|row| row.subject == "hectare" && row.workload == "a");
         assert!(close(a.unwrap().number("time_to_best_peer_ratio_low"), 0.5));
+    }
+
+    /// Records of a folder that goes with the test.
+    fn merged_records(name: &str, records: &[Report]) -> anyhow::Result<Report> {
+        let folder =
+            std::env::temp_dir().join(format!("hectare-peer-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let place = |(nth, record): (usize, &Report)| {
+            let path = folder.join(format!("{nth}.json"));
+            std::fs::write(&path, serde_json::to_vec(record).unwrap()).unwrap();
+            path
+        };
+        let files: Vec<PathBuf> = records.iter().enumerate().map(place).collect();
+        let report = merged(&files);
+        std::fs::remove_dir_all(&folder).unwrap();
+        report
+    }
+
+    #[test]
+    fn rounds_of_two_records_are_not_paired() {
+        let (mut first, mut second) = (example(), example());
+        first.rows.retain(|row| row.subject != "hectare" && row.workload == "a");
+        second.rows.retain(|row| row.subject == "hectare" && row.workload == "a");
+        // By the medians 0.5; pairs of rounds, which have nothing to do with each other, show 0.6.
+        second.rows[0].figures["time_ns_runs"] = vec![60.0, 55.0, 72.0].into();
+        second.rows[0].figures["time_ns"] = 55.0.into();
+        let mut report = merged_records("two", &[first.clone(), second.clone()]).unwrap();
+        judge(&mut report);
+        let row = |subject: &str| report.rows.iter().find(|row| row.subject == subject).unwrap();
+        assert!(close(row("hectare").number("time_to_best_peer_ratio"), 0.5));
+        assert_eq!(row("hectare").number("time_to_best_peer_ratio_low"), None);
+        assert!(row("system").number("time_to_best_peer_ratio_low").is_some(), "of one record");
+
+        second.machine.kernel.push_str("-other");
+        second.machine.memory_bytes += 4096;
+        let refused = merged_records("machine", &[first.clone(), second]).unwrap_err().to_string();
+        assert!(refused.ends_with("settings of it: kernel"), "{refused}");
+        let other = Report { schema: 2, ..first.clone() };
+        let refused = merged_records("schema", &[first, other]).unwrap_err().to_string();
+        assert!(refused.contains("has schema 2"), "{refused}");
+    }
+
+    #[test]
+    fn who_broke_in_a_later_record_is_not_taken_from_an_earlier() {
+        let (first, mut second) = (example(), example());
+        second.rows.retain(|row| row.subject == "fast");
+        for row in &mut second.rows {
+            row.figures.insert("broken".to_owned(), "killed by SIGSEGV".into());
+        }
+        let mut report = merged_records("broken", &[first, second]).unwrap();
+        judge(&mut report);
+        let ratio = report.rows.iter().filter(|row| row.subject == "fast");
+        assert!(ratio.clone().count() == 2);
+        assert!(ratio.into_iter().all(|row| row.number("time_to_best_peer_ratio").is_none()));
     }
 
     #[test]
