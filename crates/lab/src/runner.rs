@@ -34,6 +34,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use crate::bench::Outcome;
+use crate::cmd::Exit;
 use crate::cmd::child::ChildRecord;
 use crate::measure::{Usage, monotonic_ns};
 use crate::subject::Subject;
@@ -118,6 +119,18 @@ pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
         }
         flag
     })
+}
+
+/// For what a verb does step by step in this process: ends it when the user wants that, by an error, so
+/// that what it has set up is taken down.
+///
+/// # Errors
+/// With [`Exit`], after SIGINT, SIGTERM or SIGHUP.
+pub(crate) fn go_on() -> anyhow::Result<()> {
+    if interrupted().load(Ordering::Relaxed) {
+        bail!(Exit { code: 130, message: "interrupted".to_owned() });
+    }
+    Ok(())
 }
 
 /// Whether the process was started without a signal, as by `nohup`.

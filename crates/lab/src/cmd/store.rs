@@ -20,6 +20,7 @@ use crate::pools;
 use crate::pools::process::Sources;
 use crate::pools::zram::{AlignedPage, Device};
 use crate::report::{Report, Row};
+use crate::runner;
 use crate::within::within;
 
 /// What `hectare store` can be given.
@@ -201,7 +202,10 @@ fn time(
             scope.spawn(move || {
                 let mut room = AlignedPage::new();
                 start.wait();
-                part.iter().try_for_each(|&key| act(key, room.bytes()))
+                part.iter().try_for_each(|&key| {
+                    runner::go_on()?;
+                    act(key, room.bytes())
+                })
             })
         };
         let running: Vec<_> = (0..threads).map(spawn).collect();
@@ -229,6 +233,7 @@ fn measure(
     })?;
     let mut room = AlignedPage::new();
     for (key, page) in pages.iter().enumerate() {
+        runner::go_on()?;
         subject.get(key, room.bytes())?;
         ensure!(room.bytes() == page.as_slice(), "page {key} did not come back as it was put");
     }

@@ -15,6 +15,7 @@ use crate::pools;
 use crate::pools::process::{self, Sources};
 use crate::pools::zram::{Account, Device};
 use crate::report::{Report, Row};
+use crate::runner;
 use crate::within::within;
 
 /// What `hectare zram` can be given.
@@ -113,6 +114,7 @@ fn fill(
     let mut compressed_bytes = 0;
     let mut handles: Vec<Option<Handle>> = Vec::with_capacity(lengths.len());
     for &length in lengths {
+        runner::go_on()?;
         if length == 0 {
             handles.push(None);
             continue;

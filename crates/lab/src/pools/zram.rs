@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use crate::machine::page_bytes;
+use crate::runner;
 
 const DEVICE: &str = "/dev/zram0";
 const SYSFS: &str = "/sys/block/zram0";
@@ -21,7 +22,8 @@ pub(crate) struct Account {
     pub(crate) used_bytes: usize,
 }
 
-/// The device, set up by this process; reset when dropped.
+/// The device, set up by this process; reset when dropped, and so after a signal as well, which ends
+/// whatever is done with it.
 pub(crate) struct Device {
     file: File,
 }
@@ -52,6 +54,8 @@ impl Device {
     }
 
     pub(crate) fn open(algorithm: &str, pages: usize) -> anyhow::Result<Self> {
+        // From here on a signal is an error of the next step.
+        runner::go_on()?;
         let sysfs = Path::new(SYSFS);
         write(&sysfs.join("reset"), "1")?;
         write(&sysfs.join("comp_algorithm"), algorithm)?;
@@ -85,12 +89,14 @@ impl Device {
 
     /// Writes a page, of an [`AlignedPage`].
     pub(crate) fn write(&self, number: usize, page: &[u8]) -> anyhow::Result<()> {
+        runner::go_on()?;
         let written = self.file.write_all_at(page, number as u64 * page_bytes());
         written.with_context(|| format!("writing {DEVICE}"))
     }
 
     /// Reads a page, to an [`AlignedPage`].
     pub(crate) fn read(&self, number: usize, page: &mut [u8]) -> anyhow::Result<()> {
+        runner::go_on()?;
         let read = self.file.read_exact_at(page, number as u64 * page_bytes());
         read.with_context(|| format!("reading {DEVICE}"))
     }
@@ -101,6 +107,7 @@ impl Device {
 
     pub(crate) fn discard(&self, pages: &[usize]) -> anyhow::Result<()> {
         for &page in pages {
+            runner::go_on()?;
             let range = [page as u64 * page_bytes(), page_bytes()];
             // SAFETY: the ioctl reads two 64-bit numbers, which live through the call.
             let status = unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
