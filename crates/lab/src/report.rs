@@ -122,6 +122,11 @@ impl Row {
         self
     }
 
+    /// Whether its subject broke: what it did before is not to be compared.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.figures.contains_key("broken")
+    }
+
     /// A figure that is a number.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.figures.get(name).and_then(Value::as_f64)

@@ -59,7 +59,7 @@ fn is_ours(subject: &str) -> bool {
 /// Whether a row is a measured subject on one workload: no control, no summary, not broken in some round.
 fn is_measured(row: &Row) -> bool {
     row.figures.contains_key("time_ns")
-        && !row.figures.contains_key("broken")
+        && !row.is_broken()
         && row.workload != crate::contest::analysis::ALL_CASES
         && (has_role(row, "subject") || has_role(row, "reference"))
 }

@@ -211,8 +211,10 @@ fn contest(
 /// A note for each part of a workload: what it is, and the time that every subject took for it.
 fn tell_parts(report: &mut Report, parts: &IndexMap<String, String>) {
     for (figure, words) in parts {
-        let is_measured =
-            |row: &&Row| !matches!(row.figures["role"].as_str(), Some("again" | "planted"));
+        let is_measured = |row: &&Row| {
+            let is_control = matches!(row.figures["role"].as_str(), Some("again" | "planted"));
+            !is_control && !row.is_broken()
+        };
         let times = report.rows.iter().filter(is_measured).filter_map(|row| {
             Some(format!("{} {}", row.subject, table::figure(figure, row.number(figure)?)))
         });

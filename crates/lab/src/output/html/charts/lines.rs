@@ -32,7 +32,7 @@ pub(super) fn scaling(report: &Report, width: f64) -> Vec<Chart> {
                     let mut points: Vec<[f64; 2]> = report
                         .rows
                         .iter()
-                        .filter(|row| row.subject == subject)
+                        .filter(|row| row.subject == subject && !row.is_broken())
                         .filter_map(|row| {
                             let (name, threads) = threads_of(&row.workload)?;
                             (name == group).then_some([threads, row.number("op_ns")?])
