@@ -15,10 +15,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 
-use super::Exit;
 use super::compare::{program_case, trace_case};
 use super::contesting::{ContestArgs, Linked};
 use super::record::{self, Options, Recorded, shortened};
+use super::{BROKEN, Exit};
 use crate::contest::Looks;
 use crate::output::place::{self, Kind};
 use crate::replay::{Mode, Touch};
@@ -74,15 +74,22 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let case = trace_case(&path, &name, Mode::Speed, Touch::Page)?;
     let looks = Looks { latency: false, map: true };
     let mut chosen = chosen(&recorded, args.of.is_some())?;
-    let replayed = args.contest.hold_and("choose", vec![case], looks, |report| {
+    let mut replayed = None;
+    let held = args.contest.hold_and("choose", vec![case], looks, |report| {
         let mut lines = verdict::lines(report);
         lines.append(&mut chosen);
         report.notes.splice(0..0, lines);
-    })?;
-    if !args.check {
-        return Ok(());
+        replayed = Some(report.clone());
+    });
+    // An allocator that broke in the replay is no reason not to check the others.
+    let code = held.as_ref().err().and_then(|error| error.downcast_ref::<Exit>()).map(|e| e.code);
+    if args.check
+        && (held.is_ok() || code == Some(BROKEN))
+        && let Some(replayed) = &replayed
+    {
+        check::run(&args.contest, program, replayed)?;
     }
-    check::run(&args.contest, program, &replayed)
+    held.map(drop)
 }
 
 /// The name by which the process of a recorded command line was started: `given`, which may have blanks in

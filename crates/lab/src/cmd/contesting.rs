@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::{Exit, OrMisused};
+use super::{BROKEN, Exit, OrMisused};
 use crate::contest::analysis::Analysis;
 use crate::contest::assertion::{self, Claim, Decision};
 use crate::contest::{Case, Contest, LEAST_ROUNDS, Looks, Results, Rounds, SAMPLE_EVERY, Work};
@@ -303,7 +303,7 @@ impl ContestArgs {
             bail!(Exit { code: 130, message: "interrupted".to_owned() });
         }
         if let Some(failed) = what_failed(&contest, &results) {
-            bail!(Exit { code: 5, message: failed });
+            bail!(Exit { code: BROKEN, message: failed });
         }
         if verdicts.contains(&Decision::Fails) {
             bail!(Exit { code: 3, message: "an assertion fails".to_owned() });

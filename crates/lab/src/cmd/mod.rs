@@ -38,6 +38,9 @@ pub(crate) struct Exit {
     pub(crate) message: String,
 }
 
+/// The exit code of what was measured, but not under every allocator.
+pub(crate) const BROKEN: u8 = 5;
+
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

@@ -72,6 +72,24 @@ fn a_workload_that_breaks_under_one_allocator_is_told_by_the_exit_code() {
 }
 
 #[test]
+fn who_broke_in_the_replay_keeps_nobody_from_being_checked() {
+    build_recorder();
+    let folder = Folder::new("checked");
+    let (library, program) = (folder.at("libbump.so"), folder.at("program"));
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
+    let main = "#include <stdlib.h>\nint main(void) { int i; char *p;\n\
+        for (i = 0; i < 20000; i++) { p = malloc(2000); *p = 1; free(p); } return 0; }";
+    assert!(compile(main, &[], &program));
+    let subjects = format!("system,bump={library}");
+    let choose = ["choose", "--check", "--rounds", "1", "-a", &subjects, "--", &program];
+    let output = hectare(&choose);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("no advice on bump: it broke: killed by"), "{told}");
+    assert!(told.contains("where the program shows a difference"), "{told}");
+}
+
+#[test]
 fn the_allocator_that_a_program_links_is_named_where_it_is_measured() {
     let folder = Folder::new("linked");
     let library = folder.at("libbumplinked.so");
