@@ -34,6 +34,7 @@
 use core::ptr::NonNull;
 
 use crate::class::{BATCH_OBJECTS, ClassId, LEAST_OBJECTS, LINE_ROW, STATES};
+use crate::departing::Departing;
 use crate::object::{Batch, FreeObject, Key, Link};
 use crate::own_runs::OwnRuns;
 use crate::sample::{Draws, Due, Rates, counted};
@@ -71,12 +72,14 @@ pub struct Cache {
     pub(crate) next_unused: Option<NonNull<Cache>>,
     /// What says when this thread's next samples are due, where samples are taken.
     pub(crate) draws: Draws,
+    /// What goes to slabs that are given up, once any does.
+    pub(crate) departing: Option<NonNull<Departing>>,
     /// The runs that the thread keeps, once it needs any.
     pub(crate) runs: Option<NonNull<OwnRuns>>,
     /// What went to the backend that it might have kept, in frames.
-    pub(crate) gone_frames: usize,
+    pub(crate) gone_frames: u16,
     /// How many runs have gone, before it keeps any.
-    pub(crate) gone_runs: usize,
+    pub(crate) gone_runs: u16,
     /// What the slabs had handed out when this thread saw to what goes back last.
     pub(crate) relieved_at_bytes: usize,
     /// How many times there was nothing new to see.
@@ -108,6 +111,7 @@ impl Cache {
         }; STATES],
         next_unused: None,
         draws: Draws::NEW,
+        departing: None,
         relieved_at_bytes: 0,
         idle_reliefs: 0,
         looks: 0,
@@ -176,7 +180,18 @@ impl Cache {
     /// How many objects it holds of `class`.
     pub fn objects(&self, class: ClassId) -> usize {
         let bin = &self.bins[class.index()];
-        bin.count() + usize::from(bin.spare_count)
+        // SAFETY: the cache's own, for good.
+        let departing = self.departing.map_or(0, |own| unsafe { own.as_ref() }.objects(class));
+        bin.count() + usize::from(bin.spare_count) + departing
+    }
+
+    /// What it holds of `class`, list by list.
+    #[inline(never)]
+    pub(crate) fn drain(&mut self, class: ClassId) -> Option<Batch> {
+        self.bins[class.index()].drain().or_else(|| {
+            // SAFETY: the cache's own, for good.
+            unsafe { self.departing?.as_mut() }.take(class)
+        })
     }
 }
 

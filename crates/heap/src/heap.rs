@@ -153,9 +153,9 @@ impl<S: System> Heap<S> {
             return;
         }
         // SAFETY: the caller's promise.
-        let bins = unsafe { &mut (*cache.as_ptr()).bins };
+        let own = unsafe { &mut *cache.as_ptr() };
         for class in ClassId::all() {
-            while let Some(batch) = bins[class.index()].drain() {
+            while let Some(batch) = own.drain(class) {
                 self.put_batch(class, batch);
             }
         }

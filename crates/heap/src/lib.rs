@@ -24,6 +24,7 @@ mod cache;
 mod class;
 mod cpu_front;
 mod cpu_lists;
+mod departing;
 mod dirty;
 mod fill;
 mod guard;

@@ -45,7 +45,7 @@ const CLOCK_CALLS: u32 = 64;
 
 /// A thread keeps nothing before so many runs have gone: what one that frees few keeps is memory that
 /// no other length can use, for next to no time.
-const MIN_GONE_RUNS: usize = 1000;
+const MIN_GONE_RUNS: u16 = 1000;
 
 /// What a thread keeps. Zeroed, it is open and keeps nothing.
 #[derive(Debug)]
@@ -226,10 +226,11 @@ impl<S: System> Heap<S> {
     pub(crate) unsafe fn regret_run(&self, mut cache: NonNull<Cache>, frames: usize) {
         // SAFETY: the caller's promise.
         let cache = unsafe { cache.as_mut() };
-        if cache.gone_frames < frames || cache.gone_runs < MIN_GONE_RUNS {
+        let Some(gone_frames) = usize::from(cache.gone_frames).checked_sub(frames) else { return };
+        if cache.gone_runs < MIN_GONE_RUNS {
             return;
         }
-        cache.gone_frames -= frames;
+        cache.gone_frames = gone_frames as u16;
         if cache.runs.is_none() {
             cache.runs = self.backend.metadata(size_of::<OwnRuns>()).map(NonNull::cast);
         }
@@ -278,8 +279,8 @@ impl<S: System> Heap<S> {
 impl Cache {
     /// `frames` frames of runs have gone to the backend that the thread might have kept.
     fn note_gone_run(&mut self, frames: usize) {
-        self.gone_frames = (self.gone_frames + frames).min(MAX_FRAMES);
-        self.gone_runs += 1;
+        self.gone_frames = (usize::from(self.gone_frames) + frames).min(MAX_FRAMES) as u16;
+        self.gone_runs = self.gone_runs.saturating_add(1);
     }
 
     /// The bytes of the runs that it keeps.

@@ -162,10 +162,18 @@ impl<S: System> Profile<S> {
         self.state.lock().packs.take(bytes, align)
     }
 
-    /// Opens a pack, an object of the heap of [`PACK_BYTES`], aligned to as many. The pack that is the heap's to free, if
-    /// one is.
-    pub(crate) fn open_pack(&self, pack: NonNull<u8>, source: &S) -> Option<NonNull<u8>> {
-        self.state.lock().packs.open(pack, source)
+    /// As [`pack`](Self::pack), in `pack`, an object of the heap of [`PACK_BYTES`], aligned to as many, which is open from
+    /// now on: others take no room in it before. And the pack that is the heap's to free, if one is.
+    pub(crate) fn open_pack(
+        &self,
+        pack: NonNull<u8>,
+        bytes: usize,
+        align: usize,
+        source: &S,
+    ) -> (Option<NonNull<u8>>, Option<NonNull<u8>>) {
+        let packs = &mut self.state.lock().packs;
+        let freed = packs.open(pack, source);
+        (packs.take(bytes, align), freed)
     }
 
     /// Makes `pack`, an object of the heap aligned to [`PACK_BYTES`], one of a single object: to be

@@ -43,7 +43,7 @@ extern "C" fn malloc(bytes: usize) -> *mut u8 {
 
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
+pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
     let object = HEAP.malloc_middle(bytes);
     if object.is_null() { malloc_slower(bytes) } else { object }
 }

@@ -15,7 +15,7 @@ use core::ptr;
 
 use hectare::MIN_ALIGN;
 
-use crate::abi::{aligned, free, free_aligned_sized, free_sized};
+use crate::abi::{aligned, free, free_aligned_sized, free_sized, malloc_slow};
 use crate::{HEAP, unwind};
 
 type Handler = Option<unsafe extern "C-unwind" fn()>;
@@ -129,14 +129,7 @@ extern "C-unwind" fn new(bytes: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_slow(bytes: usize) -> *mut u8 {
-    let object = HEAP.malloc_middle(bytes);
-    if object.is_null() { new_slower(bytes) } else { object }
-}
-
-#[cold]
-#[inline(never)]
-extern "C-unwind" fn new_slower(bytes: usize) -> *mut u8 {
-    let object = HEAP.malloc_slow(bytes);
+    let object = malloc_slow(bytes);
     if object.is_null() { new_failed(bytes, MIN_ALIGN) } else { object }
 }
 
@@ -198,7 +191,10 @@ macro_rules! operators {
         })*
         $(#[unsafe(no_mangle)]
         extern "C" fn $nothrow(bytes: usize, nothrow: *const u8) -> *mut u8 {
-            let object = HEAP.malloc(bytes);
+            let object = match HEAP.malloc_fast(bytes) {
+                Some(object) => object.as_ptr(),
+                None => malloc_slow(bytes),
+            };
             if !object.is_null() {
                 return object;
             }

@@ -7,6 +7,7 @@ use hectare_pages::System;
 use super::{Heap, Place};
 use crate::cache::Cache;
 use crate::class::{ClassId, RECIPROCALS, SLAB_BYTES};
+use crate::departing::Departing;
 use crate::misuse::Misuse;
 use crate::object::{Batch, FreeObject, Key, Link};
 use crate::seat::Seat;
@@ -104,9 +105,14 @@ impl<S: System> Heap<S> {
             Ok(Place::Small(class)) => {
                 // SAFETY: `place_of` says that it is an object of a size class.
                 let object = unsafe { FreeObject::new(start) };
-                let seat = if self.backend.is_leaving(start) { Seat::None } else { seat };
-                // SAFETY: the caller's promise, passed on.
-                unsafe { self.give(seat, class, object) };
+                let is_leaving = self.backend.is_leaving(start);
+                if is_leaving {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { self.send_to_slab(seat, class, object) };
+                } else {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { self.give(seat, class, object) };
+                }
             }
             // Freed by another thread in between.
             Ok(Place::Run { .. }) => self.misuse("free", object, Misuse::NotAllocated),
@@ -118,6 +124,38 @@ impl<S: System> Heap<S> {
             }
             Err(cause) => self.misuse("free", object, cause),
         }
+    }
+
+    /// Sends an object to its slab, which is given up.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    #[cold]
+    #[inline(never)]
+    unsafe fn send_to_slab(&self, seat: Seat, class: ClassId, object: FreeObject) {
+        // SAFETY: the caller's promise, passed on.
+        let Some(departing) = (unsafe { self.departing_of(seat) }) else {
+            // SAFETY: no seat is anybody's.
+            return unsafe { self.give(Seat::None, class, object) };
+        };
+        if let Some((class, batch)) = departing.add(class, object, self.key()) {
+            self.give_to_slabs(class, &[batch]);
+        }
+    }
+
+    /// What the cache at `seat` has on its way to such slabs; none for want of a cache or memory.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    unsafe fn departing_of(&self, seat: Seat) -> Option<&mut Departing> {
+        let Seat::Own(cache) = seat else { return None };
+        // SAFETY: the caller's promise: this thread's alone.
+        let departing = unsafe { &mut (*cache.as_ptr()).departing };
+        if departing.is_none() {
+            *departing = self.backend.metadata(size_of::<Departing>()).map(NonNull::cast);
+        }
+        // SAFETY: zeroed metadata of that size, and the cache's own for good.
+        departing.map(|mut own| unsafe { own.as_mut() })
     }
 
     unsafe fn give(&self, seat: Seat, class: ClassId, object: FreeObject) {

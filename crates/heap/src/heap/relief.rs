@@ -159,6 +159,7 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// The caller alone uses the cache.
+    #[inline(never)]
     unsafe fn empty_cache(&self, cache: NonNull<Cache>) {
         for class in ClassId::all() {
             // SAFETY: the caller's promise.
@@ -172,8 +173,8 @@ impl<S: System> Heap<S> {
     /// As for [`empty_cache`](Self::empty_cache).
     pub(super) unsafe fn empty_list(&self, cache: NonNull<Cache>, class: ClassId) {
         // SAFETY: the caller's promise.
-        let list = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
-        while let Some(batch) = list.drain() {
+        let cache = unsafe { &mut *cache.as_ptr() };
+        while let Some(batch) = cache.drain(class) {
             self.give_to_slabs(class, &[batch]);
         }
     }

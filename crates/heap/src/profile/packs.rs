@@ -53,6 +53,7 @@ impl Packs {
     }
 
     /// Takes room for an object of `bytes` aligned to `align`, neither above [`MAX_PACKED_BYTES`], in the open pack.
+    #[inline(never)]
     pub(super) fn take(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let open = self.open.as_mut()?;
         let [count, _] = &mut self.table.find_mut(open.pack)?.value;

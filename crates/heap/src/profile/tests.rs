@@ -121,10 +121,10 @@ fn packs_go_with_their_last_object() {
                 opened += 1;
                 let before = core::mem::replace(&mut open, pack);
                 let pack = NonNull::new(core::ptr::without_provenance_mut(pack)).expect("not null");
-                let given = profile.open_pack(pack, &Os);
+                let (room, given) = profile.open_pack(pack, bytes, align, &Os);
                 assert_eq!(given.is_some(), before != 0 && on(before, &live) == 0);
                 given.into_iter().for_each(|pack| goes(pack, &mut packs, &mut spare));
-                profile.pack(bytes, align).expect("room in an empty pack")
+                room.expect("room in an empty pack")
             });
             let address = room.addr().get();
             assert!(address.is_multiple_of(align) && !address.is_multiple_of(PACK_BYTES));

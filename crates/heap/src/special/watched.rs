@@ -203,8 +203,9 @@ impl Watched {
     fn packed(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let profile = &self.process.profile;
         profile.pack(bytes, align).or_else(|| {
-            self.free_pack(profile.open_pack(self.pack(PACK_BYTES)?, &Os));
-            profile.pack(bytes, align)
+            let (room, freed) = profile.open_pack(self.pack(PACK_BYTES)?, bytes, align, &Os);
+            self.free_pack(freed);
+            room
         })
     }
 
