@@ -134,10 +134,12 @@ impl<S: System> Heap<S> {
     #[inline(never)]
     unsafe fn send_to_slab(&self, seat: Seat, class: ClassId, object: FreeObject) {
         // SAFETY: the caller's promise, passed on.
-        let Some(departing) = (unsafe { self.departing_of(seat) }) else {
+        let Some(mut departing) = (unsafe { self.departing_of(seat) }) else {
             // SAFETY: no seat is anybody's.
             return unsafe { self.give(Seat::None, class, object) };
         };
+        // SAFETY: zeroed metadata of that size once, and this thread's alone.
+        let departing = unsafe { departing.as_mut() };
         if let Some((class, batch)) = departing.add(class, object, self.key()) {
             self.give_to_slabs(class, &[batch]);
         }
@@ -147,15 +149,14 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
-    unsafe fn departing_of(&self, seat: Seat) -> Option<&mut Departing> {
+    unsafe fn departing_of(&self, seat: Seat) -> Option<NonNull<Departing>> {
         let Seat::Own(cache) = seat else { return None };
         // SAFETY: the caller's promise: this thread's alone.
         let departing = unsafe { &mut (*cache.as_ptr()).departing };
         if departing.is_none() {
             *departing = self.backend.metadata(size_of::<Departing>()).map(NonNull::cast);
         }
-        // SAFETY: zeroed metadata of that size, and the cache's own for good.
-        departing.map(|mut own| unsafe { own.as_mut() })
+        *departing
     }
 
     unsafe fn give(&self, seat: Seat, class: ClassId, object: FreeObject) {
