@@ -64,3 +64,49 @@ impl Group {
         Some((self.class, Batch { head, count: core::mem::take(&mut self.count).into() }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use core::ptr::NonNull;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn listed(batch: Batch) -> Vec<FreeObject> {
+        let objects: Vec<_> =
+            core::iter::successors(Some(batch.head), |object| object.next()).collect();
+        assert_eq!(objects.len(), batch.count);
+        objects
+    }
+
+    #[test]
+    fn sixteen_of_a_class_go_at_once_and_fewer_make_room_for_another() {
+        let mut memory = Box::new([[0_u128; 2]; 2 * MOST + 1]);
+        // SAFETY: each object is 32 bytes of its own, aligned to 16.
+        let objects = memory.each_mut().map(|object| unsafe {
+            FreeObject::new(NonNull::from(object).cast())
+        });
+        let class = ClassId::for_bytes(32);
+        let rival = ClassId::all().nth(class.index() + GROUPS).expect("a class");
+        let beside = ClassId::all().nth(class.index() + 1).expect("a class");
+        let key = Key(1);
+        let mut departing =
+            Departing([const { Group { head: None, count: 0, class: ClassId::NONE } }; GROUPS]);
+        for &object in &objects[..MOST] {
+            assert!(departing.add(class, object, key).is_none());
+        }
+        let (full, batch) = departing.add(class, objects[MOST], key).expect("a full list");
+        assert_eq!((full, listed(batch).len()), (class, MOST));
+        assert!(departing.add(beside, objects[MOST + 1], key).is_none(), "a list of its own");
+        let (first, batch) = departing.add(rival, objects[MOST + 2], key).expect("a list");
+        assert_eq!((first, listed(batch)), (class, [objects[MOST]].into()));
+        let counts = [class, beside, rival].map(|class| departing.objects(class));
+        assert_eq!(counts, [0, 1, 1]);
+        assert!(departing.take(class).is_none());
+        assert_eq!(listed(departing.take(rival).expect("one")), [objects[MOST + 2]]);
+        assert!(departing.take(rival).is_none());
+        assert_eq!(listed(departing.take(beside).expect("one")), [objects[MOST + 1]]);
+    }
+}

@@ -11,6 +11,8 @@
      LD_PRELOAD=target/release/libhectare.so ./loops stall 40000 100000
      LD_PRELOAD=target/release/libhectare.so ./loops pause 8000000 400000
      LD_PRELOAD=target/release/libhectare.so ./loops rest 512 20000000
+     LD_PRELOAD=target/release/libhectare.so ./loops expire 4 200 2000000
+     LD_PRELOAD=target/release/libhectare.so ./loops zeros 36000 40000 60000
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
      LD_PRELOAD=target/release/libhectare.so ./loops threads 3000
      LD_PRELOAD=target/release/libhectare.so ./loops second 16 40000
@@ -36,6 +38,11 @@
                          each 20 ms, 100 times, in which holes are looked for: the longest call of each, as above
    rest BYTES COUNT      COUNT objects of BYTES, their first bytes written, of which all but each sixty-fourth are freed in
                          order: the time, the longest free, and what is resident then
+   expire N BYTES COUNT  COUNT objects of BYTES, their first bytes written, half of which are freed in random order; 1.5 s in which
+                         little is allocated and holes are looked for; then N threads free the others: what a free of each
+                         half takes, by the clock
+   zeros BYTES LONGER COUNT   COUNT blocks of BYTES by calloc, of which each second is freed; then half as many of LONGER, by
+                         calloc; none is touched: what one of the later takes
    buffers N             N threads, each with 48 buffers of 4 KiB to 1 MiB, replaced at random, of which the first 32 KiB
                          are written
    threads N             N pairs of threads; each has 200 objects of 16 to 515 bytes five times, and leaves one
@@ -386,6 +393,55 @@ static void rest_of(size_t bytes, size_t count) {
     printf("%.0f ms, longest free: %.2f ms, %ld MiB\n", ms, longest_ns / 1e6, pages / 256);
 }
 
+static char **expiring;
+static size_t expiring_count, expiring_step;
+
+static void *free_expired(void *first) {
+    for (size_t i = (size_t)first; i < expiring_count; i += expiring_step) free(expiring[i]);
+    return NULL;
+}
+
+static void expire(size_t threads, size_t bytes, size_t count) {
+    pthread_t ids[MOST_THREADS];
+    expiring = malloc(count * sizeof *expiring);
+    expiring_count = count;
+    expiring_step = threads;
+    for (size_t i = 0; i < count; i++) *(expiring[i] = malloc(bytes)) = 1;
+    for (size_t i = count - 1; i > 0; i--) {
+        size_t other = draw() % (i + 1);
+        char *object = expiring[i];
+        expiring[i] = expiring[other];
+        expiring[other] = object;
+    }
+    double start = now_ns();
+    for (size_t i = 0; i < count / 2; i++) free(expiring[i]);
+    double first_ns = (now_ns() - start) / (count / 2);
+    for (int i = 0; i < 30; i++) {
+        nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+        for (size_t j = 0; j < 2000; j++) free(memset(malloc(200 + j), 1, 1));
+        free(memset(malloc(100000), 1, 1));
+    }
+    expiring += count / 2;
+    expiring_count -= count / 2;
+    start = now_ns();
+    for (size_t i = 0; i < threads; i++) start_thread(&ids[i], free_expired, (void *)i);
+    for (size_t i = 0; i < threads; i++) pthread_join(ids[i], NULL);
+    printf("%.0f ns a free, then %.0f ns\n", first_ns, (now_ns() - start) / expiring_count);
+}
+
+static void zeros(size_t bytes, size_t longer, size_t count) {
+    char **blocks = malloc(count * sizeof *blocks), *last = NULL;
+    for (size_t i = 0; i < count; i++) blocks[i] = calloc(1, bytes);
+    for (size_t i = 0; i < count; i += 2) free(blocks[i]);
+    double start = now_ns();
+    for (size_t i = 0; i < count / 2; i++) {
+        char *block = calloc(1, longer);
+        if (!block) exit(3);
+        last = block;
+    }
+    printf("%.2f us each%s\n", (now_ns() - start) / 1e3 / (count / 2), last ? "" : " of none");
+}
+
 static void pause_of(size_t count, size_t kept) {
     enum { LATER = 2000 };
     char **objects = malloc((count + LATER) * sizeof *objects);
@@ -546,6 +602,9 @@ int main(int argc, char **argv) {
     else if (argc == 4 && strcmp(argv[1], "stall") == 0 && number[0] > 0 && number[1] > 0) stall(number[0], number[1]);
     else if (argc == 4 && strcmp(argv[1], "pause") == 0 && number[0] > number[1]) pause_of(number[0], number[1]);
     else if (argc == 4 && strcmp(argv[1], "rest") == 0 && number[0] > 0 && number[1] > 0) rest_of(number[0], number[1]);
+    else if (argc == 5 && strcmp(argv[1], "expire") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] > 1)
+        expire(number[0], number[1], number[2]);
+    else if (argc == 5 && strcmp(argv[1], "zeros") == 0 && number[0] > 0 && number[1] > 0 && number[2] > 1) zeros(number[0], number[1], number[2]);
     else if (argc == 3 && strcmp(argv[1], "buffers") == 0 && number[0] > 0) buffers(number[0]);
     else if (argc == 3 && strcmp(argv[1], "threads") == 0 && number[0] > 0) threads(number[0]);
     else if (argc == 4 && strcmp(argv[1], "second") == 0 && number[0] > 0 && number[1] > 0) second(number[0], number[1]);
@@ -555,6 +614,6 @@ int main(int argc, char **argv) {
         beside(number[0], number[1], number[2]);
     else if ((argc == 7 || argc == 8) && strcmp(argv[1], "swing") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] >= number[1] && number[3] > 0 && number[4] <= DRAWN)
         swing(number[0], (struct swing){.least = number[1], .most = number[2], .count = number[3], .order = number[4], .stay = number[5]});
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | expire N BYTES COUNT | zeros BYTES LONGER COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
     return 0;
 }
