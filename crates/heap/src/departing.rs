@@ -85,12 +85,13 @@ mod tests {
     fn sixteen_of_a_class_go_at_once_and_fewer_make_room_for_another() {
         let mut memory = Box::new([[0_u128; 2]; 2 * MOST + 1]);
         // SAFETY: each object is 32 bytes of its own, aligned to 16.
-        let objects = memory.each_mut().map(|object| unsafe {
-            FreeObject::new(NonNull::from(object).cast())
-        });
+        let objects = memory
+            .each_mut()
+            .map(|object| unsafe { FreeObject::new(NonNull::from(object).cast()) });
         let class = ClassId::for_bytes(32);
-        let rival = ClassId::all().nth(class.index() + GROUPS).expect("a class");
-        let beside = ClassId::all().nth(class.index() + 1).expect("a class");
+        let numbered =
+            |index| ClassId::all().find(|class| class.index() == index).expect("a class");
+        let (beside, rival) = (numbered(class.index() + 1), numbered(class.index() + GROUPS));
         let key = Key(1);
         let mut departing =
             Departing([const { Group { head: None, count: 0, class: ClassId::NONE } }; GROUPS]);
