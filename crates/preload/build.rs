@@ -7,12 +7,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const NEEDED: [&str; 3] = [
+const NEEDED: [&str; 4] = [
     // Our constructor runs ahead of every other library's: so our fork handlers are the first to
     // be entered, and `prepare` runs after all that may still allocate.
     "-Wl,-z,initfirst",
     // Never unloaded: objects in use, fork handlers and the thread key's destructor point into it.
     "-Wl,-z,nodelete",
+    // What we call of our own is ours: a program's `realloc` may call our `__libc_realloc`, which calls our `realloc`.
+    "-Wl,-Bsymbolic-functions",
     // A symbol that nobody has is an error now, not when a program starts.
     "-Wl,-z,defs",
 ];

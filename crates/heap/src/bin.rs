@@ -236,7 +236,6 @@ impl Bin {
         }
     }
 
-    #[inline(never)]
     fn note_rush(&mut self, wanted: Objects, source: &impl SlabSource) {
         if self.slabs <= UNDIVIDED_SLABS {
             self.rush = Rush::NONE;

@@ -37,7 +37,7 @@ impl Departing {
         let is_full = group.class != class || usize::from(group.count) == MOST;
         let first = if is_full { group.take() } else { None };
         object.link(Link::from(group.head), key);
-        *group = Group { head: Some(object), count: group.count + 1, class };
+        *group = Group { head: Some(object), count: group.count.wrapping_add(1), class };
         first
     }
 

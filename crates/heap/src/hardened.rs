@@ -105,12 +105,6 @@ impl Slots {
         random: 0,
     };
 
-    /// Whether an object that its slab takes for handed out is here, whatever was written to it.
-    fn holds(&self, object: FreeObject) -> bool {
-        self.quarantine.contains(&Some(object))
-            || self.fresh.iter().take(self.fresh_len).any(|&fresh| fresh == Some(object))
-    }
-
     /// Takes one of the fresh objects, each as likely (to 2⁻⁵⁹).
     fn draw(&mut self) -> Option<FreeObject> {
         self.random ^= self.random >> 12;
@@ -247,6 +241,14 @@ impl<S: System> Hardened<S> {
         }
     }
 
+    /// Whether an object is among those here, whatever was written to it. (Of so many places that the compiler does not know
+    /// how many: else it writes the loop out.)
+    #[cold]
+    #[inline(never)]
+    fn holds(places: &[Option<FreeObject>], object: FreeObject) -> bool {
+        places.contains(&Some(object))
+    }
+
     /// Puts an object into the quarantine of its class; whether that was full.
     fn give(&self, heap: &Heap<S>, class: ClassId, object: FreeObject) -> Result<bool, Misused> {
         let mut slots = self.classes[class.index()].lock();
@@ -260,7 +262,7 @@ impl<S: System> Hardened<S> {
         // SAFETY: the object is taken from its slab; it was the caller's and now is this front's, or is so already.
         unsafe { object.as_ptr().write_bytes(0, class.object_bytes()) };
         object.mark_alone(heap.key());
-        if slots.holds(object) {
+        if Self::holds(&slots.quarantine, object) || Self::holds(&slots.fresh, object) {
             return Err((object.as_ptr(), Misuse::DoubleFree));
         }
         let length = (QUARANTINE_BYTES / class.object_bytes()).clamp(1, QUARANTINE);

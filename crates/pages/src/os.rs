@@ -358,6 +358,7 @@ unsafe impl PageSource for Os {
         })
     }
 
+    #[inline]
     fn is_resident(&self, page: NonNull<u8>) -> Option<bool> {
         if self.keeps_to_plain_calls() {
             return None;

@@ -80,11 +80,6 @@ unsafe extern "C" fn free_slow(object: *mut u8) {
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, bytes: usize) -> *mut u8 {
-    zeros(count, bytes)
-}
-
-#[inline(always)]
-fn zeros(count: usize, bytes: usize) -> *mut u8 {
     match count.checked_mul(bytes) {
         Some(bytes) if bytes <= MAX_BYTES => or_enomem(HEAP.malloc_zeroed(bytes)),
         _ => out_of_memory(),
@@ -93,14 +88,6 @@ fn zeros(count: usize, bytes: usize) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(object: *mut u8, bytes: usize) -> *mut u8 {
-    // SAFETY: the C caller's promise.
-    unsafe { resized(object, bytes) }
-}
-
-/// # Safety
-/// As for C's `realloc`.
-#[inline(always)]
-unsafe fn resized(object: *mut u8, bytes: usize) -> *mut u8 {
     let Some(start) = NonNull::new(object) else {
         return malloc(bytes);
     };
@@ -229,8 +216,7 @@ unsafe extern "C" fn cfree(object: *mut u8) {
     unsafe { free(object) };
 }
 
-/// The names that glibc gives its own functions, for programs that call those, as their own `calloc` may: so none calls
-/// what they may have replaced.
+/// The names that glibc gives its own functions, for programs that call those.
 mod glibc_aliases {
     use core::ffi::c_int;
 
@@ -253,13 +239,13 @@ mod glibc_aliases {
 
     #[unsafe(no_mangle)]
     extern "C" fn __libc_calloc(count: usize, bytes: usize) -> *mut u8 {
-        super::zeros(count, bytes)
+        super::calloc(count, bytes)
     }
 
     #[unsafe(no_mangle)]
     unsafe extern "C" fn __libc_realloc(object: *mut u8, bytes: usize) -> *mut u8 {
         // SAFETY: the C caller's promise.
-        unsafe { super::resized(object, bytes) }
+        unsafe { super::realloc(object, bytes) }
     }
 
     #[unsafe(no_mangle)]

@@ -41,6 +41,7 @@ impl<S: System> Backend<S> {
     /// Zeroed memory, aligned to [`METADATA_ALIGN`], that is never given back.
     ///
     /// It takes the backend's lock, under that of whoever needs it.
+    #[inline(never)]
     pub(crate) fn metadata(&self, bytes: usize) -> Option<NonNull<u8>> {
         self.get_metadata(&mut self.state.lock(), bytes, METADATA_ALIGN)
     }
