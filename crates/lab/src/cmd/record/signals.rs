@@ -103,10 +103,17 @@ mod tests {
             // SAFETY: as in `watch`.
             unsafe { action.assume_init() }.sa_sigaction
         };
-        let before = action();
-        let signals = Signals::watch().expect("signals");
-        assert_ne!(action(), before);
-        drop(signals);
-        assert_eq!(action(), before);
+        // As whoever started the tests left it: shells have what they start in the background ignore it.
+        let at_first = action();
+        for before in [libc::SIG_DFL, libc::SIG_IGN] {
+            // SAFETY: no handler is installed.
+            unsafe { libc::signal(libc::SIGQUIT, before) };
+            let signals = Signals::watch().expect("signals");
+            assert_eq!(action() == before, before == libc::SIG_IGN, "what is ignored stays so");
+            drop(signals);
+            assert_eq!(action(), before);
+        }
+        // SAFETY: what was in force before.
+        unsafe { libc::signal(libc::SIGQUIT, at_first) };
     }
 }
