@@ -154,7 +154,9 @@ fn a_recording_interrupted_before_its_program_leaves_nothing() {
     build_recorder();
     let folder = Folder::new("before");
     let left = || std::fs::read_dir(&folder.0).unwrap().count();
-    let child = Command::new(HECTARE)
+    // What is ignored from the start stays so, as where a shell has started the tests in the background.
+    let child = Command::new("env")
+        .args(["--default-signal=INT", HECTARE])
         .args(["record", "-o", &folder.at("t.hxt"), "--", "ls"])
         .stderr(Stdio::piped())
         .spawn()
