@@ -2,7 +2,7 @@
 //!
 //! What is freed in such a slab goes there, so that the slab becomes empty, and to no list, from where the next request
 //! would take it. One at a time each would take the lock of its class and wait for what its slab is told by; so a thread's go
-//! some at a time.
+//! some at a time. What is left when the thread ends goes where its lists go.
 
 use crate::class::ClassId;
 use crate::object::{Batch, FreeObject, Key, Link};

