@@ -261,6 +261,8 @@ pub(crate) enum Problem {
 
 impl Problem {
     /// Writes one line about it to standard error.
+    #[cold]
+    #[inline(never)]
     fn warn(self) {
         let mut line = Line::new();
         line.push(b"hectare: HECTARE_CONF: ");
