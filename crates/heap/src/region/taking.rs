@@ -280,6 +280,14 @@ impl Region {
     ) -> Result<(FrameId, usize), Refusal> {
         let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
         let again_frames = self.touched_of(first, frames);
+        if self.touch_clean(first, frames, source, view).is_ok() {
+            return Ok((first, again_frames));
+        }
+        // The frontier cannot move. Behind many runs that are too short a place beyond it is
+        // taken, although one below may do.
+        let limit = self.frontier / FRAME_BYTES;
+        let first = self.clean.alloc_range(frames, align, limit).map_err(|_| Refusal::NoMemory)?;
+        let again_frames = self.touched_of(first, frames);
         self.touch_clean(first, frames, source, view)?;
         Ok((first, again_frames))
     }

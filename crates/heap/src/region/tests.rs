@@ -830,6 +830,32 @@ fn sparse_runs_begin_anywhere_at_a_limit() {
     assert_eq!((run.start, run.frames), (start, FRAMES));
 }
 
+/// Nor does it matter behind how many that are too short the only place is, if there is room in none for certain.
+#[test]
+fn a_place_behind_many_short_ones_is_found_at_a_limit() {
+    const SHORT: usize = 17;
+    const COUNT: usize = 70;
+    let (mut region, view) = open();
+    let source = Failing::new(Os);
+    let wanted = |frames| Wanted::Run { frames, align: 1, fills: false };
+    let mut take = |region: &mut Region, frames| {
+        region.take(wanted(frames), false, &source, &view).map(|run| run.start)
+    };
+    let short: Vec<_> = (0..COUNT).map(|_| take(&mut region, SHORT).expect("memory")).collect();
+    let place = take(&mut region, 40).expect("memory");
+    source.refuse_all(true);
+    for frames in [SLAB_FRAMES, 1] {
+        while take(&mut region, frames).is_ok() {}
+    }
+    for start in short {
+        region.give(start, SHORT - 1);
+    }
+    region.give(place, 39);
+    assert_eq!(region.decommit(0, usize::MAX, &Os), COUNT * (SHORT - 1) + 39);
+    assert_eq!(region.frame_of(place) % 32, COUNT * SHORT % 32, "no block of 32 frames is in it");
+    assert_eq!(take(&mut region, 20), Ok(place));
+}
+
 #[test]
 fn sparse_runs_have_no_huge_pages() {
     let (mut region, view) = open();
