@@ -71,7 +71,7 @@ impl<S: System> Heap<S> {
         given
     }
 
-    /// As [`take_by_cpu`](Self::take_by_cpu), whatever it takes; null when memory is out.
+    /// As [`take_by_cpu`](Self::take_by_cpu), whatever it takes; null when out of memory.
     ///
     /// # Safety
     /// As [`take_by_cpu`](Self::take_by_cpu).

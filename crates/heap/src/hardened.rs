@@ -166,7 +166,7 @@ impl<S: System> Hardened<S> {
         if self.seals_large.load(Relaxed) { heap.source().page_bytes() } else { 0 }
     }
 
-    /// An object for `bytes` aligned to `align`; null when memory is out. And whether it is known to be zero.
+    /// An object for `bytes` aligned to `align`; null when out of memory. And whether it is known to be zero.
     pub(crate) fn malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> (*mut u8, bool) {
         let (object, zeroed) = self.try_malloc(heap, bytes, align);
         if !object.is_null() {

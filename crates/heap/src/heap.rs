@@ -1,8 +1,8 @@
 //! The heap: allocator → pool → bin → backend.
 //!
-//! Its callers are fronts: whoever has a [`Cache`] for each thread. A front calls a fast path
-//! first; only when that says no, the slow path of the same name. The fast paths are inlined into
-//! the front and touch the cache, the page map and the object, nothing else.
+//! Its callers are fronts, which keep a [`Cache`] for each thread. A front calls the fast path
+//! first, and the slow path of the same name only when that declines. The fast paths are inlined
+//! into the front and touch the cache, the page map and the object, nothing else.
 
 mod batches;
 mod free;
@@ -46,11 +46,11 @@ pub(crate) use slabs::MAX_SEALED;
 /// Invariants
 /// 1. Every object of a size class is in exactly one place: with a caller, in one cache, on one
 ///    list of a CPU, in one pool, free in its slab, or with the hardened front.
-/// 2. Locks are taken in this order: the looker's, which is only tried but before a fork; the gate of
-///    the CPUs' lists; that of the caches left behind, alone; a pool's, that of the pools' growth, or a
+/// 2. Locks are taken in this order: the looker's, which is only tried except before a fork; the gate
+///    of the CPUs' lists; that of the caches left behind, alone; a pool's, that of the pools' growth, or a
 ///    bin's, then an opener's and the backend's; the huge table's, alone.
-/// 3. What each call reads, the keys and the view of the first region, lies at another place in a page than
-///    the lists of a cache ([`keys`]); so the fields have this order.
+/// 3. What each call reads (the keys and the view of the first region) lies at another offset in its
+///    page than the lists of a cache ([`keys`]); hence the order of the fields.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct Heap<S: System> {
@@ -65,23 +65,25 @@ pub struct Heap<S: System> {
     out_bytes: AtomicUsize,
     extremes: Extremes,
     pace: Pace,
-    /// Held by the thread that looks for memory to give back, for what has become free.
+    /// Held by the thread that looks for freed memory to give back.
     looker: Lock<(), S::Park>,
-    /// It has handed out a cache; and more than one, or lists of CPUs: so threads on several CPUs may take from its slabs.
+    /// A cache has been handed out.
     has_cache: AtomicBool,
+    /// More than one has, or lists of CPUs have: so threads on several CPUs may take from its slabs.
     pub(crate) is_shared: AtomicBool,
-    /// A slab was got since classes were looked at for being quiet, and the number of the next.
+    /// A slab was added since classes were last checked for being quiet.
     has_grown: AtomicBool,
+    /// The number of the class to check next.
     hand: AtomicUsize,
-    /// The last scavenge found much and nothing has been taken since: a program that frees all it
-    /// has. What the pools would keep of that holds pages that nobody wants, so they keep nothing.
+    /// The last scavenge found much and nothing has been taken since: the program is freeing all it
+    /// has. Whatever the pools kept of that would hold pages that nobody wants, so they keep nothing.
     draining: AtomicBool,
 }
 
 impl<S: System> Heap<S> {
-    /// A heap that takes its memory from `source`, in regions of `region_bytes` at first (fewer,
-    /// if the source has not so much), a multiple of the page and of 64 KiB; 0 for as much as is
-    /// worth having, 256 GiB. Takes nothing yet; a static of it is all zeros, if `source` is.
+    /// A heap that takes its memory from `source`, in regions of `region_bytes` at first (less if
+    /// the source has less), a multiple of the page and of 64 KiB; 0 means as much as is worth
+    /// having, 256 GiB. Takes nothing yet; a static heap is all zeros if `source` is.
     pub const fn new(source: S, region_bytes: usize) -> Self {
         #[cfg(not(loom))]
         const {
@@ -126,8 +128,8 @@ impl<S: System> Heap<S> {
         self.keys.key()
     }
 
-    /// A cache for a thread: one that another has left, or an empty one; `None` when memory is out.
-    /// It goes back by [`drop_cache`](Self::drop_cache).
+    /// A cache for a thread: one that another has left, or an empty one; `None` when out of memory.
+    /// To be returned by [`drop_cache`](Self::drop_cache).
     pub fn new_cache(&self) -> Option<NonNull<Cache>> {
         self.ensure_key();
         if self.has_cache.swap(true, Relaxed) {
@@ -167,8 +169,8 @@ impl<S: System> Heap<S> {
         self.keys.draw(|| self.source().secret());
     }
 
-    /// From now on every [`malloc_fast`](Self::malloc_fast) counts what it hands out, and says no
-    /// where something is due; [`malloc_uncounted`](Self::malloc_uncounted) serves requests as before.
+    /// From now on every [`malloc_fast`](Self::malloc_fast) counts what it hands out, and declines
+    /// when something is due; [`malloc_uncounted`](Self::malloc_uncounted) serves requests as before.
     /// To be called while there is one thread.
     pub(crate) fn count_malloc(&self) {
         self.keys.count();
@@ -232,7 +234,7 @@ impl<S: System> Heap<S> {
         self.backend.before_fork();
     }
 
-    /// Frees every lock, in the parent and in the child.
+    /// Releases every lock, in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one that it is the forked copy of, called
@@ -254,7 +256,7 @@ impl<S: System> Heap<S> {
         unsafe { self.looker.unlock() };
     }
 
-    /// Tells of a misuse and ends the process.
+    /// Reports a misuse and ends the process.
     #[cold]
     pub(crate) fn misuse(&self, call: &str, object: *mut u8, cause: Misuse) -> ! {
         cause.abort(self.source(), call, object)

@@ -13,7 +13,7 @@
 //! [`Malloc`] makes it the global allocator of a Rust program; the crate `hectare-preload` gives
 //! it the C and C++ names; [`Heap`] is the heap itself, over any [`System`](hectare_pages::System).
 #![no_std]
-// Under loom, whose atomics no static can hold, `tests/models.rs` takes what it models by its file.
+// Under loom, whose atomics cannot live in a static, `tests/models.rs` includes what it models by path.
 #![cfg(not(loom))]
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 #![expect(clippy::cast_possible_truncation, reason = "class and slab geometry fits by assertion")]

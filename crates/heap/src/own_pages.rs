@@ -30,7 +30,7 @@ impl<T: Copy> Pages<T> {
         self.capacity
     }
 
-    /// Room for `capacity` entries, zeroed; `None` when memory is out.
+    /// Room for `capacity` entries, zeroed; `None` when out of memory.
     pub(crate) fn with_capacity(capacity: usize, source: &impl PageSource) -> Option<Self> {
         let bytes = Self::bytes(capacity, source);
         let start = source.get(bytes, source.page_bytes()).ok()?;

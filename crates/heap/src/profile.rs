@@ -177,7 +177,7 @@ impl<S: System> Profile<S> {
     }
 
     /// Makes `pack`, an object of the heap aligned to [`PACK_BYTES`], one of a single object: to be
-    /// [recorded](Self::record), or [given back](Self::unpack). `None` when memory is out.
+    /// [recorded](Self::record), or [given back](Self::unpack). `None` when out of memory.
     pub(crate) fn enter_pack(&self, pack: NonNull<u8>, source: &S) -> Option<()> {
         self.state.lock().packs.enter(pack, source)
     }
@@ -187,7 +187,7 @@ impl<S: System> Profile<S> {
         self.state.lock().packs.leave(room.addr().get())
     }
 
-    /// A copy of the profile, at one moment; `None` when memory is out.
+    /// A copy of the profile, at one moment; `None` when out of memory.
     pub(crate) fn snapshot<'a>(&self, source: &'a S) -> Option<Snapshot<'a, S>> {
         let state = self.state.lock();
         let stacks = state.stacks.copy(source)?;

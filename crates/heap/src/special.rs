@@ -122,7 +122,7 @@ impl Process {
         }
     }
 
-    /// An object for `bytes`; null when memory is out.
+    /// An object for `bytes`; null when out of memory.
     #[cold]
     pub(crate) fn special_malloc(
         &'static self,
@@ -179,7 +179,7 @@ impl Process {
         unsafe { Watched::begin(self, special).free(start) };
     }
 
-    /// Makes an object hold `bytes`; null, and nothing has changed, when memory is out.
+    /// Makes an object hold `bytes`; null, and nothing has changed, when out of memory.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).

@@ -12,8 +12,8 @@ use crate::object::{Batch, Batches, FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 impl<S: System> Heap<S> {
-    /// `count` objects of `class`, or some fewer: from the pools, else from the bin. For a thread that takes its
-    /// `first` from the bin at once: there they lie in rows, in the pools as they were freed.
+    /// `count` objects of `class`, or fewer: from the pools, else from the bin. A thread's `first` come straight from
+    /// the bin: there they lie in rows, in the pools in the order in which they were freed.
     pub(crate) fn get_batch(&self, class: ClassId, count: usize, first: bool) -> Option<Batch> {
         if self.draining.load(Relaxed) {
             self.draining.store(false, Relaxed);
@@ -25,20 +25,19 @@ impl<S: System> Heap<S> {
             return Some(batch);
         }
         self.take_from_bin(class, count).or_else(|| {
-            // Memory is out: what lies unused in the pools may make slabs empty.
+            // Out of memory: returning what lies unused in the pools may empty some slabs.
             self.release_pools();
             self.release_kept();
             self.take_from_bin(class, count)
         })
     }
 
-    /// `count` objects of `class` from its slabs, or some fewer: as many as have a place in those that are open, or in
-    /// a new one.
+    /// `count` objects of `class` from its slabs, or fewer: as many as those with room have, or else a new one.
     #[inline(never)]
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
         let wanted = Objects { class, count: count.min(class.batch()), cpu };
-        // Where no new slab can be had, whatever has room will do.
+        // If no new slab can be had, any slab with room will do.
         self.take_wanted(wanted)
             .or_else(|| cpu.and_then(|_| self.take_wanted(Objects { cpu: None, ..wanted })))
     }
@@ -53,9 +52,9 @@ impl<S: System> Heap<S> {
             self.empty_stocks(SLAB_FRAMES, SLAB_FRAMES);
             bin.lock().take(wanted, &mut gathered, self);
         }
-        // A new slab only for want of a single object: a batch may be short.
+        // A new slab only if there is not a single object: a batch may be short.
         if gathered.count() == 0 {
-            // To get one may take long, so not under the lock; threads that come here at once may each get one.
+            // Getting one may take long, so not under the lock; threads that come here at once may each get one.
             let siblings = bin.lock().slabs();
             let fresh = self.get_slab(class, siblings)?;
             let mut bin = bin.lock();
@@ -69,7 +68,7 @@ impl<S: System> Heap<S> {
         gathered.list(self.key())
     }
 
-    /// Counts the frames that come back with the objects just taken, and has the system bring some at once.
+    /// Counts the frames that hold memory again for the objects just taken, and has the system populate some at once.
     fn bring_memory(&self, gathered: &Gathered) {
         if gathered.revived_frames > 0 {
             self.backend.come_back(gathered.revived_frames, gathered.returned_frames);
@@ -82,8 +81,8 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives a batch to this CPU's pool; if that has too much, it goes to the bin, and some of the
-    /// pool's with it.
+    /// Gives a batch to this CPU's pool; if the pool refuses it, it goes to the bin, together with
+    /// some of the pool's own.
     pub(crate) fn put_batch(&self, class: ClassId, batch: Batch) {
         if self.draining.load(Relaxed) {
             self.give_to_slabs(class, &[batch]);

@@ -13,8 +13,8 @@ use crate::object::{Batch, FreeObject, Key, Link};
 use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
-    /// Puts an object on the thread's list. `false`, and nothing has changed, when the slow path
-    /// must be asked: the list is full, or the pointer leads elsewhere, or nowhere. `free` takes 31 instructions by it.
+    /// Puts an object on the thread's list. Returns `false`, with nothing changed, when the slow path
+    /// is needed: the list is full, or the pointer leads elsewhere, or nowhere. A `free` by it takes 31 instructions.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast); and if `object` is an object, it is not used again.
@@ -22,11 +22,11 @@ impl<S: System> Heap<S> {
     pub unsafe fn free_fast(&self, cache: NonNull<Cache>, object: *mut u8) -> bool {
         // SAFETY: the caller's promise: this thread's, or one that is only read.
         let bin = |class: ClassId| unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
-        // SAFETY: as above. Never is anything a start to the absent cache.
+        // SAFETY: as above. To the absent cache nothing is ever a start.
         let reciprocal = |class| unsafe { (*bin(class)).reciprocal };
         let key = self.key();
         let Some((class, object)) = self.free_start(object, key, reciprocal) else { return false };
-        // SAFETY: as for the reciprocal; something is a start to it, so the cache is not the absent one.
+        // SAFETY: as for the reciprocal; to this cache the object is a start, so it is not the absent one.
         unsafe { &mut *bin(class) }.push(object, key)
     }
 
@@ -59,9 +59,9 @@ impl<S: System> Heap<S> {
         // SAFETY: the address lies in the region.
         let class = unsafe { view.class_of(address) };
         let reciprocal = reciprocal(class);
-        // Slabs are aligned to their size, so these are the bits behind the slab's start. The
-        // product is below the reciprocal exactly for the multiples of the object's size; never,
-        // if the page holds no small objects.
+        // Slabs are aligned to their size, so the low bits are the offset in the slab. The product
+        // is below the reciprocal exactly for multiples of the object's size; never, if the page
+        // holds no small objects.
         if ((address % SLAB_BYTES) as u32).wrapping_mul(reciprocal) >= reciprocal {
             return None;
         }
@@ -79,7 +79,7 @@ impl<S: System> Heap<S> {
         self.free_start(object, self.key(), reciprocal)
     }
 
-    /// The class of `object`, if it is plain to see: what a free that goes by the fast path would say.
+    /// The class of `object`, if the fast path of `free` can tell it.
     #[inline(always)]
     pub(crate) fn class_of_fast(&self, object: NonNull<u8>) -> Option<ClassId> {
         self.plain_start(object.as_ptr()).map(|(class, _)| class)
@@ -145,7 +145,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// What the cache at `seat` has on its way to such slabs; none for want of a cache or memory.
+    /// What the cache at `seat` has on its way to such slabs; `None` without a cache, or memory for it.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).

@@ -13,18 +13,19 @@ use crate::region::{FRAME_BYTES, Wanted};
 use crate::run_cache::{MAX_KEPT_FRAMES, serves, stepped};
 use crate::seat::Seat;
 
-/// From how many bytes on a run that grows moves its pages to a huge block instead of being copied, and a huge
-/// block that shrinks stays one. What is shorter serves the region again when it is freed, while a
-/// huge block goes back and faults anew; to copy a mebibyte takes no longer than to clear one.
+/// From this size on, a growing run moves its pages to a huge block instead of being copied, and a
+/// shrinking huge block stays one. Anything shorter serves the region again when it is freed, while a
+/// huge block goes back and faults anew; copying a mebibyte takes no longer than clearing one.
 pub(super) const MOVE_BYTES: usize = 8 << 20;
 
-/// A run above [`MAX_KEPT_FRAMES`], whose length is to the page, grows by at least so much of its length where
-/// it must move: one that grows by little is copied seldom. What is too long by as little stays.
+/// A run above [`MAX_KEPT_FRAMES`], whose length is exact to the page, grows by at least this share of its
+/// length when it must move, so that one that grows in small steps is rarely copied. One that is too long by
+/// no more than this stays as it is.
 const ROOM_SHARE: usize = 8;
 
 impl<S: System> Heap<S> {
     /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
-    /// when memory is out. `zeroed` says that the caller wants it so.
+    /// when out of memory. `zeroed` says that the caller wants it so.
     ///
     /// # Safety
     /// `seat` is this thread's, of this heap.
@@ -37,14 +38,14 @@ impl<S: System> Heap<S> {
     ) -> (*mut u8, bool) {
         self.ensure_key();
         let null = (core::ptr::null_mut(), false);
-        // What is to be zero may stay untouched for the most part: a mapping of its own holds no more.
+        // Zeros may stay untouched for the most part: a mapping of its own holds only what is touched.
         let least = if zeroed { MIN_HUGE_BYTES } else { self.backend.min_huge_bytes() };
         if bytes >= least || align >= MIN_HUGE_BYTES {
             let taken = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
             if let Some((start, zeroed)) = taken {
                 return (start.as_ptr(), zeroed);
             }
-            // Where address space is scarce, the regions hold it: they serve what they once held.
+            // Where address space is scarce, the regions hold it: they can serve as much as they once held.
             if bytes > self.backend.stats().committed_bytes || align >= MIN_HUGE_BYTES {
                 return null;
             }
@@ -78,7 +79,7 @@ impl<S: System> Heap<S> {
     }
 
     /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
-    /// of eight lengths to a doubling, so that a run that was freed fits the next request.
+    /// of eight lengths per doubling, so that a freed run fits the next request.
     pub(crate) fn frames_for(&self, bytes: usize) -> usize {
         let page = self.source().page_bytes().max(FRAME_BYTES);
         let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
@@ -95,19 +96,19 @@ impl<S: System> Heap<S> {
         align: usize,
     ) -> bool {
         let least = self.frames_for(bytes);
-        // Aligned further than to its page it was no kept one.
+        // One aligned beyond its page was no kept one.
         let is_kept_kind = align <= self.source().page_bytes().max(FRAME_BYTES);
         let near = self.backend.find(start.addr().get()).map(|(view, _)| view.widest_near());
         frames == least || is_kept_kind && near.is_some_and(|near| serves(least, frames, near))
     }
 
-    /// How many bytes to take for a run of `old_bytes` that is to hold `bytes` elsewhere.
+    /// How many bytes to take where a run of `old_bytes` must move to hold `bytes`.
     pub(super) fn moved_run_bytes(old_bytes: usize, bytes: usize) -> usize {
         let is_growing = bytes > old_bytes && old_bytes > MAX_KEPT_FRAMES * FRAME_BYTES;
         if is_growing { bytes.max(old_bytes + old_bytes / ROOM_SHARE) } else { bytes }
     }
 
-    /// Resizes a run without copying, if it can.
+    /// Resizes a run without copying, if possible.
     pub(super) fn resize_run(
         &self,
         run: NonNull<u8>,

@@ -24,8 +24,8 @@ unsafe fn list(cache: NonNull<Cache>, class: ClassId) -> *mut CacheBin {
 }
 
 impl<S: System> Heap<S> {
-    /// An object for `bytes` from the thread's cache. If there is none, or something is due at it, or it was written to,
-    /// the slow path must be asked. `malloc` takes 21 instructions by it; in a heap that counts, five more.
+    /// An object for `bytes` from the thread's cache. `None` when the slow path is needed: there is none, or something is
+    /// due at it, or it was written to. A `malloc` by it takes 21 instructions; in a heap that counts, five more.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap, or [`Cache::ABSENT`].
@@ -40,7 +40,7 @@ impl<S: System> Heap<S> {
         // SAFETY: as above.
         let first = unsafe { (*bin).head };
         if let Some(object) = first.marked(key) {
-            // SAFETY: it is not empty, so it is none of the absent cache.
+            // SAFETY: the list is not empty, so it is none of the absent cache's.
             return Some(unsafe { &mut *bin }.pop(object));
         }
         cold_path();
@@ -51,12 +51,12 @@ impl<S: System> Heap<S> {
             return None;
         }
         let object = bin.pop(object);
-        // Keeps the compiler from making one of the two ends, to which the hit path would jump.
+        // Keeps the compiler from merging the two tails into one that the hit path would jump to.
         compiler_fence(Release);
         Some(object)
     }
 
-    /// An object of `class` from the thread's cache, which does not count.
+    /// An object of `class` from the thread's cache, without counting it.
     ///
     /// # Safety
     /// As [`malloc_fast`](Self::malloc_fast).
@@ -66,11 +66,11 @@ impl<S: System> Heap<S> {
         let bin = unsafe { list(cache, class) };
         // SAFETY: as above.
         let object = unsafe { (*bin).head }.marked(self.key())?;
-        // SAFETY: it is not empty, so it is none of the absent cache.
+        // SAFETY: the list is not empty, so it is none of the absent cache's.
         Some(unsafe { &mut *bin }.pop(object))
     }
 
-    /// An object for `bytes`; null when memory is out.
+    /// An object for `bytes`; null when out of memory.
     ///
     /// # Safety
     /// `seat` is this thread's, of this heap.
@@ -86,7 +86,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// An object for `bytes`, which does not count; null when memory is out.
+    /// An object for `bytes` that is not counted; null when out of memory.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
@@ -113,7 +113,7 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise: this thread's alone.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
         let is_shut = bin.is_shut();
-        // A thread that has just come into a cache finds objects in it.
+        // The list need not be empty: a thread that has just been given a cache may find objects in it.
         if bin.is_empty() && (is_shut && bin.has_laid_aside() || !bin.use_spare()) {
             let ask = bin.ask(class.batch());
             // SAFETY: the caller's promise, passed on.
@@ -150,7 +150,7 @@ impl<S: System> Heap<S> {
         batch.head.as_ptr().as_ptr()
     }
 
-    /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
+    /// An object for `bytes` aligned to `align`, a power of two; null when out of memory.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
@@ -171,7 +171,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// An object of `bytes` zeros; null when memory is out.
+    /// An object of `bytes` zeros; null when out of memory.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).

@@ -13,7 +13,7 @@ use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
     /// Makes the object at `object` hold `bytes`, moving it if need be; null, and nothing has
-    /// changed, when memory is out.
+    /// changed, when out of memory.
     ///
     /// # Safety
     /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again unless the
@@ -52,7 +52,7 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise, passed on.
         let mut moved = unsafe { self.malloc_aligned(seat, taken_bytes, MIN_ALIGN) };
         if moved.is_null() && taken_bytes > bytes {
-            // Not for want of room to grow.
+            // It must not fail for want of room to grow.
             // SAFETY: as above.
             moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
         }

@@ -16,28 +16,28 @@ use crate::seat::Seat;
 use crate::slots::Slots;
 
 /// How much may lie idle in the slabs without a look at the emptier ones: this share of what is
-/// live, and at least so much.
+/// live, and at least this much.
 const IDLE_SHARE: usize = 64;
 const MIN_IDLE_BYTES: usize = 1 << 20;
 
-/// Hardly anything is left in the slabs where so many times what is live lies idle.
+/// Hardly anything is left in the slabs once this many times what is live lies idle.
 const LITTLE_SHARE: usize = 16;
 
-/// How much goes at most by a look that a call makes: so it takes some milliseconds, and in a heap of very many slabs as much as
-/// some walks over these. The next follows as after any emptying.
+/// The most that a look made by a call gives back, so that it takes some milliseconds, or in a heap of very many slabs a few
+/// walks over these. The next look follows as after any emptying.
 pub(super) const LOOK_BYTES: usize = 32 << 20;
 
-/// How many times what is needed goes from the pools' stocks for it: where it lies here and there no slab may become empty by
-/// that, and each object that goes must come from memory.
+/// At most this many times what is needed leaves the pools' stocks for its sake: where the objects are scattered they may
+/// empty no slab, and each one that goes is a cache miss.
 const STOCK_SHARE: usize = 32;
 
-/// The clock is asked at each so manieth call that has neither taken from slabs nor given to them.
+/// Of calls that have neither taken from slabs nor given to them, one in this many reads the clock.
 const IDLE_RELIEFS: u8 = 16;
 
 impl<S: System> Heap<S> {
-    /// When the slabs have become much emptier, or much has been idle in them for a while, looks
-    /// for memory to give back. What this thread's cache and the pools hold would keep slabs in
-    /// use, so they are emptied first; other threads empty theirs when they come here next.
+    /// Looks for memory to give back when the slabs have become much emptier, or much has been idle
+    /// in them for a while. What this thread's cache and the pools hold would keep slabs in use, so
+    /// they are emptied first; other threads empty their caches when they next come here.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
@@ -98,12 +98,12 @@ impl<S: System> Heap<S> {
         Fill { live_bytes, idle_bytes: self.backend.idle_bytes(live_bytes) }
     }
 
-    /// Notes whether much is idle in the slabs: for how long it has been decides on the next look.
+    /// Notes whether much is idle in the slabs: how long it has been so decides when the next look is due.
     fn note_idle(&self, fill: Fill) {
         self.pace.note_idle(is_much_idle(fill), || self.source().now_ms());
     }
 
-    /// Whether much has been idle in the slabs for long enough, beside what is live.
+    /// Whether much, relative to what is live, has been idle in the slabs for long enough.
     fn is_look_due(&self, fill: Fill) -> bool {
         is_much_idle(fill) && self.pace.is_due(self.source().now_ms(), fill.idle_bytes)
     }
@@ -119,8 +119,8 @@ impl<S: System> Heap<S> {
         self.extremes.are_left(fill, self.backend.slack_bytes())
     }
 
-    /// Whether it is some milliseconds ago that the slabs [had emptied](Self::has_emptied). Where hardly
-    /// anything is left in them they need not have: no call may come later.
+    /// Whether the slabs [had emptied](Self::has_emptied) some milliseconds ago. Where hardly anything is
+    /// left in them it does not wait: no later call may come.
     fn has_emptied_for_long(&self, fill: Fill) -> bool {
         self.has_emptied(fill)
             && (self.pace.has_settled(self.source().now_ms()) || self.has_little())
@@ -132,8 +132,8 @@ impl<S: System> Heap<S> {
         self.backend.idle_bytes(out_bytes) / LITTLE_SHARE > out_bytes
     }
 
-    /// Empties lists and pools and gives idle frames back; where a look `is_due`, for so much has
-    /// been idle, gives up the emptier slabs. Returns how many bytes went, hardly more than `most_bytes`.
+    /// Empties lists and pools and gives idle frames back; if a look `is_due` because much has been
+    /// idle, also gives up the emptier slabs. Returns how many bytes went, hardly more than `most_bytes`.
     fn look_for_holes(&self, is_due: bool, most_bytes: usize) -> usize {
         self.release_idle();
         self.pace.settle();
@@ -144,8 +144,8 @@ impl<S: System> Heap<S> {
         self.scavenge(most_bytes)
     }
 
-    /// Gives up the emptier slabs: so that they become empty, what is freed in them goes there at
-    /// once, not to a thread's list and from there to the next request.
+    /// Gives up the emptier slabs. So that they become empty, what is freed in them goes straight back
+    /// there, not to a thread's list and from there to the next request.
     #[cold]
     fn evacuate(&self) {
         for bin in &self.bins {
@@ -167,7 +167,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives what its list of `class` holds to the slabs.
+    /// Gives what a cache holds of `class` to the slabs.
     ///
     /// # Safety
     /// As for [`empty_cache`](Self::empty_cache).
@@ -179,8 +179,8 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives what lies in the pools' stocks to the slabs, while the heap would else grow by `frames` frames at a multiple
-    /// of `align`, and [`STOCK_SHARE`] times as much has not gone.
+    /// Moves what lies in the pools' stocks to the slabs for as long as the heap would have to grow to serve `frames`
+    /// frames at a multiple of `align`, up to [`STOCK_SHARE`] times as much.
     #[cold]
     pub(super) fn empty_stocks(&self, frames: usize, align: usize) {
         if self.backend.has_dirty(frames, align) {
@@ -208,7 +208,8 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives what `drain` takes of the pools' slots of `class` to the slabs, until so much has gone. Returns how much.
+    /// Gives what `drain` takes from the pools' slots of `class` to the slabs, until `most_bytes` have gone. Returns how
+    /// many bytes went.
     #[inline(never)]
     pub(super) fn empty_pools(
         &self,
@@ -226,8 +227,8 @@ impl<S: System> Heap<S> {
 
     /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
     /// has become free in slabs that a few objects, used or cached, keep from being empty.
-    /// Passes by the bins whose lock is held. Ends once `most_bytes` have gone, and the rest follows as if it had become
-    /// idle now. Returns how many bytes went.
+    /// Skips bins whose lock is held. Ends once `most_bytes` have gone; the rest follows as if it had only now become
+    /// idle. Returns how many bytes went.
     #[cold]
     pub(super) fn scavenge(&self, most_bytes: usize) -> usize {
         let fill = self.fill();
@@ -235,7 +236,7 @@ impl<S: System> Heap<S> {
         let has_emptied = self.has_emptied(fill);
         self.extremes.reset(fill);
         if self.source().page_bytes() > FRAME_BYTES {
-            // What cannot go is as good as in use: the next time is as far off as where nothing is found.
+            // What cannot go is as good as in use: the next scavenge is as far off as after finding nothing.
             self.backend.note_scavenge(fill.live_bytes + fill.idle_bytes, 0, has_emptied, false);
             return 0;
         }
@@ -267,7 +268,7 @@ impl<S: System> Heap<S> {
         self.empty_all_pools(|slots, _| slots.drain());
     }
 
-    /// As [`release_pools`](Self::release_pools), but for what swings.
+    /// As [`release_pools`](Self::release_pools), except for what swings.
     fn release_idle(&self) {
         self.release_lists();
         self.empty_all_pools(Slots::drain_idle);
@@ -299,8 +300,8 @@ impl<S: System> Heap<S> {
         self.release_kept() + self.scavenge(usize::MAX) + self.backend.trim(keep_bytes)
     }
 
-    /// What a call would give back that comes now, for a program that makes none: for a thread that
-    /// looks after the heap from time to time. Returns how many bytes went.
+    /// Gives back what a call at this time would, for programs that make none: to be called from time
+    /// to time by a thread that looks after the heap. Returns how many bytes went.
     pub fn tend(&self) -> usize {
         let looker = self.looker.try_lock();
         let fill = self.fill();
@@ -309,7 +310,7 @@ impl<S: System> Heap<S> {
         let looks = looker.is_some() && (is_due || self.extremes.freed_bytes(fill) > 0);
         let mut gone = if looks { self.look_for_holes(is_due, usize::MAX) } else { 0 };
         drop(looker);
-        // Part by part: other threads come between.
+        // Part by part, so that other threads can get in between.
         loop {
             let bytes = self.backend.tend();
             gone += bytes;
@@ -359,15 +360,15 @@ impl<'a, S: System> IdleFrames<'a, S> {
         self.gone_bytes += gone.bytes;
     }
 
-    /// Gives back the last of them. Returns how many bytes went in all.
+    /// Gives back the remaining ones. Returns how many bytes went in all.
     fn finish(mut self) -> usize {
         self.decommit();
         self.gone_bytes
     }
 }
 
-/// Takes off the marks at the starts of frames that may not have gone: to their slab they hold no memory, so
-/// it leaves them alone when it is empty (`Slab::unmark_frames`).
+/// Clears the marks at the starts of frames that may not have gone: their slab takes them to hold no memory,
+/// so it does not clear these itself when it is empty (`Slab::unmark_frames`).
 #[cold]
 fn unmark(key: Key, range: &PageRange) {
     for offset in (0..range.bytes).step_by(FRAME_BYTES) {

@@ -13,13 +13,13 @@ use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
 use crate::slab::{FreshSlab, SlabRef};
 
-/// How many slabs have a sealed page at most, and how many large objects: each is two mappings more, of
-/// which Linux allows a process 65,530, threads' stacks and libraries among them. Those that come when
-/// there are as many have none.
+/// The most slabs with a sealed page, and the most large objects with one: each takes two more mappings,
+/// of which Linux allows a process 65,530, threads' stacks and libraries included. Beyond that many,
+/// new ones have none.
 pub(crate) const MAX_SEALED: usize = 8192;
 
 impl<S: System> Heap<S> {
-    /// Memory for a slab of `class`, which has `siblings` slabs now; `None` when memory is out. To be
+    /// Memory for a slab of `class`, which has `siblings` slabs now; `None` when out of memory. To be
     /// called without the lock of the class's bin.
     pub(super) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
         if self.backend.should_scavenge() {
@@ -48,7 +48,7 @@ impl<S: System> Heap<S> {
         let last = slab.withhold_last_frame();
         self.backend.become_bare(usize::from(!is_bare));
         if self.backend.slabs() <= MAX_SEALED {
-            // A page that the system will not seal stays open, no more.
+            // A page that the system will not seal merely stays open.
             // SAFETY: a frame of the slab that no object reaches into.
             let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
         }
@@ -58,7 +58,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Opens the last page of an empty slab. Whether the system lets it.
+    /// Opens the last page of an empty slab. Returns whether the system allowed it.
     #[cold]
     #[inline(never)]
     fn unseal_slab(&self, start: NonNull<u8>) -> bool {

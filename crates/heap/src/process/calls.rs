@@ -12,7 +12,7 @@ use crate::object::move_to;
 use crate::special::Kind;
 
 impl Process {
-    /// An object for `bytes`; null when memory is out.
+    /// An object for `bytes`; null when out of memory.
     #[inline(always)]
     pub fn malloc(&'static self, bytes: usize) -> *mut u8 {
         match self.malloc_fast(bytes) {
@@ -45,7 +45,7 @@ impl Process {
         unsafe { self.heap.take_own_run(cache_word(), bytes) }
     }
 
-    /// An object for `bytes` by the slow path; null when memory is out.
+    /// An object for `bytes` by the slow path; null when out of memory.
     #[cold]
     #[inline(never)]
     pub fn malloc_slow(&'static self, bytes: usize) -> *mut u8 {
@@ -128,7 +128,7 @@ impl Process {
         is_hardened
     }
 
-    /// An object of `bytes` zeros; null when memory is out.
+    /// An object of `bytes` zeros; null when out of memory.
     #[inline(always)]
     pub fn malloc_zeroed(&'static self, bytes: usize) -> *mut u8 {
         let Some(object) = self.malloc_fast(bytes) else {
@@ -149,7 +149,7 @@ impl Process {
         unsafe { self.heap.malloc_zeroed(self.seat(), bytes) }
     }
 
-    /// An object for `bytes` aligned to `align`, a power of two; null when memory is out.
+    /// An object for `bytes` aligned to `align`, a power of two; null when out of memory.
     pub fn malloc_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
         if let Some(special) = self.special() {
             return self.special_malloc(special, bytes, Kind::Aligned(align.max(MIN_ALIGN)));
@@ -158,7 +158,7 @@ impl Process {
         unsafe { self.heap.malloc_aligned(self.seat(), bytes, align.max(MIN_ALIGN)) }
     }
 
-    /// Makes an object hold `bytes`; null, and nothing has changed, when memory is out.
+    /// Makes an object hold `bytes`; null, and nothing has changed, when out of memory.
     ///
     /// # Safety
     /// `object` is an object of this heap, not used again unless the answer is null.

@@ -50,7 +50,7 @@ pub(crate) fn named_cache(word: NonNull<Cache>) -> Option<NonNull<Cache>> {
 }
 
 impl Process {
-    /// A cache for this thread, which has none yet; `None` when memory is out.
+    /// A cache for this thread, which has none yet; `None` when out of memory.
     pub(crate) fn make_cache(&'static self) -> Option<NonNull<Cache>> {
         // What follows may allocate: that is served without a cache.
         set_cache_word(inside_word());

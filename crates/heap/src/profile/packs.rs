@@ -83,7 +83,7 @@ impl Packs {
     }
 
     /// Makes `pack` the open one. The pack that goes back to the heap, if one does: that which was open
-    /// before, or this one when memory is out.
+    /// before, or this one when out of memory.
     pub(super) fn open(
         &mut self,
         pack: NonNull<u8>,
@@ -97,7 +97,7 @@ impl Packs {
         self.leave(before.pack)
     }
 
-    /// Enters a pack that is open, or has one object; `None` when memory is out.
+    /// Enters a pack that is open, or has one object; `None` when out of memory.
     pub(super) fn enter(&mut self, pack: NonNull<u8>, source: &impl PageSource) -> Option<()> {
         self.table.make_room(source)?;
         self.table.insert(Entry { address: pack.expose_provenance().get(), value: [1, 0] });

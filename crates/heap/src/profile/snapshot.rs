@@ -24,7 +24,7 @@ pub fn call_of(return_address: usize) -> usize {
 }
 
 impl<'a, S: System> Snapshot<'a, S> {
-    /// Of these `stacks`, which are its own; `None` when memory is out.
+    /// Of these `stacks`, which are its own; `None` when out of memory.
     pub(super) fn new(
         stacks: Stacks,
         mean_bytes: usize,

@@ -147,7 +147,7 @@ impl Stacks {
         words[stack + which as usize + 1] = tally.bytes as usize;
     }
 
-    /// As they are now, to be [listed](Self::iter); `None` when memory is out.
+    /// As they are now, to be [listed](Self::iter); `None` when out of memory.
     pub(super) fn copy(&self, source: &impl PageSource) -> Option<Self> {
         let mut words = Pages::with_capacity(self.used.max(1), source)?;
         let here = self.words.entries().iter().take(self.used);

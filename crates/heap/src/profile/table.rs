@@ -31,7 +31,7 @@ impl Table {
         Self { entries: Pages::new(), count: 0 }
     }
 
-    /// Sees to it that one more entry leaves a quarter of the table empty; `None` when memory is out.
+    /// Sees to it that one more entry leaves a quarter of the table empty; `None` when out of memory.
     pub(super) fn make_room(&mut self, source: &impl PageSource) -> Option<()> {
         let capacity = self.entries.capacity();
         if (self.count + 1) * 4 <= capacity * 3 {

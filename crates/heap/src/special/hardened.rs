@@ -10,7 +10,7 @@ use crate::object::move_to;
 use crate::process::Process;
 
 impl Process {
-    /// An object for `bytes`; null when memory is out.
+    /// An object for `bytes`; null when out of memory.
     pub(super) fn hardened_malloc(&'static self, bytes: usize, kind: Kind) -> *mut u8 {
         let _inside = self.enter();
         let align = if let Kind::Aligned(align) = kind { align } else { MIN_ALIGN };

@@ -32,7 +32,7 @@ impl Watched {
         Self { process, special, cache: inside.cache(), _inside: inside }
     }
 
-    /// An object for `bytes`; null when memory is out.
+    /// An object for `bytes`; null when out of memory.
     pub(super) fn malloc(&self, bytes: usize, kind: Kind) -> *mut u8 {
         self.get(self.due(bytes), bytes, kind)
     }
@@ -137,7 +137,7 @@ impl Watched {
         self.plain(bytes, kind)
     }
 
-    /// An object as any; null when memory is out.
+    /// An object as any; null when out of memory.
     fn plain(&self, bytes: usize, kind: Kind) -> *mut u8 {
         let heap = &self.process.heap;
         match kind {
