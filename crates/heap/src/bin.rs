@@ -14,44 +14,44 @@ use crate::object::{Batch, FreeObject, GIVEN_AT_ONCE, Gathered};
 use crate::region::SlabTable;
 use crate::slab::{Returned, Slab, SlabRef};
 
-/// The first group of which slabs are given up: of the others at most an eighth is free.
+/// The first group whose slabs are given up: of the fuller ones at most an eighth is free.
 const LEAST_LEFT: usize = 1;
 
-/// At so many looks in a row a quiet bin has been half free.
+/// A quiet bin has been half free at this many looks in a row.
 const QUIET_LOOKS: u8 = 2;
 
-/// How many frames are populated at once at most: 1.2 µs a page by faults, 0.95 by four in a call,
-/// 0.6 by sixteen.
+/// The most frames populated at once: a page takes 1.2 µs by a fault, 0.95 by a call for four, 0.6 by
+/// one for sixteen.
 const POPULATED_FRAMES: usize = 16;
 
 /// How many descriptors are fetched ahead when a batch comes back.
 const PREFETCHED: usize = 16;
 
-/// How much goes by a look before the bin's lock is free for others: a millisecond's worth.
+/// How much a look gives back before the bin's lock is free for others: a millisecond's worth.
 const LOOK_STEP_BYTES: usize = 8 << 20;
 
-/// And at least so much for each slab: each step walks over those that the steps before have seen to, and these are
-/// thirty-two in all at most.
+/// But at least this much for each slab: each step walks again over the slabs that earlier steps have dealt with, and
+/// so there are at most thirty-two steps.
 const LEAST_STEP_BYTES: usize = SLAB_BYTES / 32;
 
-/// Up to so many slabs are of one home: to keep several in use would cost a small heap too much.
+/// Up to this many slabs are of one home: keeping several homes in use would cost a small heap too much.
 const UNDIVIDED_SLABS: u32 = 4;
 
-/// Where within so long so much is taken, CPUs get into each other's way. To have homes costs memory, so no others do.
+/// Where this much is taken within this long, CPUs get into each other's way. Homes cost memory, so only such bins have them.
 const RUSH_MS: u16 = 16;
 const RUSH_BYTES: u32 = 4 * SLAB_BYTES as u32;
 
-/// A home takes from others' slabs where so large a share of what a class has is free: to open one more would cost too much.
+/// A home takes from others' slabs where one in this many of a class's objects is free: opening one more would cost too much.
 const SHARED_BEYOND: usize = 16;
 
-/// So many objects of a list that lie in a row in their slab go back as one.
+/// At least this many objects of a list that lie in a row in their slab go back as one.
 const LEAST_ROW: usize = 8;
 
 /// A size class's slabs. Guarded by a lock of its own, under which the backend's may be taken.
 #[derive(Debug)]
 pub(crate) struct Bin {
     lists: Lists,
-    /// What the slabs have; what a sealed one withholds is none of it.
+    /// What the slabs have, without what a sealed one withholds.
     objects: usize,
     free_objects: usize,
     slabs: u32,
@@ -89,7 +89,7 @@ pub(crate) struct Objects {
     pub(crate) class: ClassId,
     /// At most a [batch](ClassId::batch).
     pub(crate) count: usize,
-    /// For the home of which CPU; any slab will do where there is none.
+    /// The CPU whose home they are for; `None` if any slab will do.
     pub(crate) cpu: Option<usize>,
 }
 
@@ -134,7 +134,7 @@ impl Walk {
     }
 }
 
-/// The objects at the head of a list that lie in a row in one slab, up or down: as they do where a program frees in the
+/// The objects at the head of a list that lie in a row in one slab, up or down, as they do where a program frees in the
 /// order in which it has allocated.
 struct Row {
     lowest: FreeObject,
@@ -167,11 +167,11 @@ impl Row {
 
 /// What a bin needs of the backend.
 pub(crate) trait SlabSource {
-    /// Takes back the slab at `start`, which is empty, and of whose frames `bare_frames` hold no memory.
+    /// Takes back the empty slab at `start`, `bare_frames` of whose frames hold no memory.
     fn put_slab(&self, start: NonNull<u8>, bare_frames: usize);
     /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map.
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
-    /// Whether more pages of a slab of `class` than the objects taken have are worth populating.
+    /// Whether more pages of a slab of `class` are worth populating than those of the objects taken.
     fn populates(&self, class: ClassId) -> bool;
     /// Zeroed memory for good, aligned to words.
     fn metadata(&self, bytes: usize) -> Option<NonNull<u8>>;
@@ -203,7 +203,7 @@ impl Bin {
         (self.objects, self.free_objects)
     }
 
-    /// Whether nothing was taken since the look before, and both found half of the objects free. (Of a
+    /// Whether nothing was taken since the previous look, and both found half of the objects free. (Of a
     /// single slab no other is made.)
     pub(crate) fn is_quiet(&mut self) -> bool {
         let is_half_free = self.slabs > 1 && self.has_free(2);
@@ -330,9 +330,9 @@ impl Bin {
                 }
             }
             while !walk.has_ended() {
-                // The objects of a list lie in as many slabs as chance will have it: their
-                // descriptors are fetched side by side before the first is needed. All links are
-                // read before an object is given back, for its memory may go with it.
+                // The objects of a list may each lie in another slab: the descriptors are fetched
+                // side by side before the first is needed. All links are read before an object is
+                // given back, for its memory may go with it.
                 let count = walk.step(&mut found);
                 for (&object, ahead) in found[..count].iter().zip(&mut ahead) {
                     let address = object.as_ptr().addr().get();
@@ -346,8 +346,8 @@ impl Bin {
                             None => return Err(object.as_ptr().as_ptr()),
                         },
                     };
-                    // What is behind the point is less than the reciprocal exactly for the
-                    // multiples of the object's size.
+                    // The fraction is less than the reciprocal exactly for multiples of the
+                    // object's size.
                     let product = (address % SLAB_BYTES) as u64 * u64::from(reciprocal);
                     if product as u32 >= reciprocal {
                         return Err(object.as_ptr().as_ptr());
@@ -356,7 +356,7 @@ impl Bin {
                     slab.prefetch_for(index, far_words);
                     *ahead = Returning { slab, index };
                 }
-                // Here at once: a count in memory for each would be the longest way through.
+                // Counted here at once: a count in memory for each would be the critical path.
                 self.free_objects += count;
                 for &Returning { slab: name, index } in &ahead[..count] {
                     // SAFETY: the slab of an object of this class is this bin's, whose lock is held.
@@ -372,7 +372,7 @@ impl Bin {
         Ok(())
     }
 
-    /// Takes back the objects of a row; an error as of [`give`](Self::give).
+    /// Takes back the objects of a row; errors as for [`give`](Self::give).
     fn give_row(
         &mut self,
         class: ClassId,
@@ -381,7 +381,7 @@ impl Bin {
     ) -> Result<(), *mut u8> {
         let lowest = row.lowest.as_ptr();
         let offset = lowest.addr().get() % SLAB_BYTES;
-        // One division for a row, where each object by itself has a multiplication.
+        // One division for the row, instead of a multiplication for each object.
         let is_start = offset.is_multiple_of(class.object_bytes());
         let Some(name) = source.slab_of(row.lowest).filter(|_| is_start) else {
             return Err(lowest.as_ptr());
@@ -415,9 +415,9 @@ impl Bin {
         }
     }
 
-    /// Calls `decommit` for the idle frames of the emptier half of the groups, and of what is given
-    /// up; those of the fuller half will be used first. Of a step's worth, or `most_bytes`, but for a slab's: whether
-    /// that was enough for all.
+    /// Calls `decommit` for the idle frames of the emptier half of the groups, and of slabs that are given
+    /// up; the fuller half will be used first. Stops after a step's worth or `most_bytes`, to within a slab, and
+    /// returns whether that was all.
     pub(crate) fn scavenge(
         &mut self,
         most_bytes: usize,

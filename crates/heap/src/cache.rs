@@ -6,22 +6,22 @@
 //!         spare ─▶ a full batch, or none
 //! ```
 //! Objects have no owner: a free puts the object on the list of the thread that frees it. A full
-//! list goes to the pool of the CPU as it is, in O(1): never is a list walked. Its limit begins
+//! list goes to the pool of the CPU as it is, in O(1): no list is ever walked. Its limit begins
 //! small and grows by a quarter each time it proves too short, so that a thread that does little
-//! holds little. When it has reached the class's batch, a full list becomes the spare first, and
-//! the spare before it goes: then only each batch-th call at worst leaves the cache, wherever the
-//! number of live objects goes up and down. (Bonwick and Adams, "Magazines and Vmem", 2001.) Of large
-//! objects there is no spare: their batches are long already, and a second would be much memory. (The
-//! largest, of which a batch is one, have it.)
+//! holds little. Once it has reached the class's batch, a full list first becomes the spare, and the
+//! previous spare goes: from then on at worst every batch-th call leaves the cache, however the
+//! number of live objects goes up and down. (Bonwick and Adams, "Magazines and Vmem", 2001.) Large
+//! objects have no spare: their batches are long already, and a second would be much memory. (The
+//! largest, whose batch is a single object, do have one.)
 //!
-//! Small objects lie several to a line. Where one thread makes some and gives one to each of others,
-//! which free them, a list would hand each its object again, and all would write to one line for
-//! ever. (Passive false sharing: Berger et al., "Hoard", 2000.) So the lists of such classes begin
-//! *shut*: they have room for what was taken from them, no more. What is freed beyond is laid aside, as
-//! the spare; the first `malloc` that finds no list takes a batch of objects that lie in a row, from the
-//! bin, and what was laid aside comes after these. A thread that only frees hands on what it has laid
-//! aside at each limit, as it would a list; when the limit has become the batch, the list opens. What a
-//! thread that has ended has left is shut to the next, too.
+//! Small objects lie several to a line. Where one thread makes some and hands one to each of several
+//! others, which free them, each would get its object back from its list, and all would write to one
+//! line for ever. (Passive false sharing: Berger et al., "Hoard", 2000.) So the lists of such classes
+//! begin *shut*: they have room for what was taken from them, no more. What is freed beyond that is laid
+//! aside, as the spare; the first `malloc` that finds no list takes a batch of objects in a row from the
+//! bin, and what was laid aside is used after these. A thread that only frees hands on what it has laid
+//! aside each time it reaches the limit, as it would a list; once the limit has reached the batch, the
+//! list opens. What an ended thread has left is shut to the next, too.
 //!
 //! Invariants
 //! 1. `head` lists `top − room` objects, `spare` lists `spare_count`; all bear their mark.
@@ -39,8 +39,8 @@ use crate::object::{Batch, FreeObject, Key, Link};
 use crate::own_runs::OwnRuns;
 use crate::sample::{Draws, Due, Rates, counted};
 
-/// Where two addresses differ by a multiple of this, a processor takes a load from one for a load of what is being
-/// stored to the other. So each cache begins at such a multiple, and what every call reads lies beyond its lists (`heap/keys.rs`).
+/// A processor takes a load for one of what is still being stored to another address if the two differ by a multiple of
+/// this. So each cache begins at such a multiple, and what every call reads lies beyond its lists (`heap/keys.rs`).
 pub(crate) const ALIAS_BYTES: usize = 4096;
 
 /// What a thread keeps of one size class. 32 bytes: two share a line.
@@ -58,8 +58,8 @@ pub(crate) struct CacheBin {
     /// How long it may become when it begins empty.
     limit: u8,
     next_ask: u8,
-    /// Where objects are drawn for the profile or a guard: how many of the class pass by until the
-    /// next. Of runs: how many frames.
+    /// Where objects are sampled for the profile or a guard: how many of the class pass by until the
+    /// next sample; for runs, how many frames.
     until_due: u32,
 }
 
@@ -80,7 +80,7 @@ pub struct Cache {
     pub(crate) gone_frames: u16,
     /// How many runs have gone, before it keeps any.
     pub(crate) gone_runs: u16,
-    /// What the slabs had handed out when this thread saw to what goes back last.
+    /// How many bytes were live when this thread last saw to what goes back.
     pub(crate) relieved_at_bytes: usize,
     /// How many times there was nothing new to see.
     pub(crate) idle_reliefs: u8,
@@ -142,7 +142,7 @@ impl Cache {
         self.is_open = true;
     }
 
-    /// Shuts the lists of the classes of which objects share lines: another thread begins to use it.
+    /// Shuts the lists of the classes whose objects share lines, as another thread begins to use it.
     pub(crate) fn change_hands(&mut self) {
         for class in ClassId::SHARING_LINES {
             self.bins[class.index()].shut(class.batch());
@@ -202,8 +202,8 @@ const FIRST_LIMIT: usize = 8;
 /// A batch of so few objects, 512 bytes each or more, is asked for step by step.
 const FEW_OBJECTS: usize = 16;
 
-/// How long a list of `class` may become at first. Whole lines, where objects share them: so of a slab
-/// that is new, two threads take no parts of one.
+/// How long a list of `class` may become at first: whole lines where objects share them, so that two
+/// threads do not get parts of one line of a new slab.
 pub(crate) fn first_limit(class: ClassId) -> u16 {
     let limit = (FIRST_LIMIT_BYTES / class.object_bytes()).clamp(1, FIRST_LIMIT);
     let is_odd = class.shares_lines() && !limit.is_multiple_of(LINE_ROW);
@@ -299,8 +299,8 @@ impl CacheBin {
         true
     }
 
-    /// How many objects to ask for when all are gone: twice as many as the last time, up to
-    /// `most`; of large ones, of which that is few, one more: the last that are asked for may never be
+    /// How many objects to ask for when all are gone: twice as many as the last time, up to `most`;
+    /// only one more for large ones, where `most` is few, since the last ones asked for may never be
     /// needed.
     pub(crate) fn ask(&mut self, most: usize) -> usize {
         let ask = usize::from(self.next_ask);
@@ -327,8 +327,8 @@ impl CacheBin {
         full
     }
 
-    /// Puts an object on the spare of a shut list. When that is as long as a list may be it comes back, and
-    /// the next may be longer; after one of `most` objects the list opens. A spare from before the list was shut
+    /// Puts an object on the spare of a shut list. Once that has reached the limit it comes back, and the
+    /// next may be longer; after one of `most` objects the list opens. A spare from before the list was shut
     /// comes back as it is.
     fn lay_aside(&mut self, object: FreeObject, most: usize, key: Key) -> Option<Batch> {
         let full = if self.has_laid_aside() { None } else { self.take_spare() };
@@ -368,10 +368,10 @@ impl CacheBin {
         full
     }
 
-    /// Puts an object on the list, if that has room. Whether it had.
+    /// Puts an object on the list if that has room. Returns whether it had.
     #[inline(always)]
     pub(crate) fn push(&mut self, object: FreeObject, key: Key) -> bool {
-        // Counted down before it is known: an instruction less than a test first.
+        // Counted down before the test: one instruction less than testing first.
         let (left, is_full) = self.room.overflowing_sub(1);
         self.room = left;
         if is_full {

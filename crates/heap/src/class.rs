@@ -1,16 +1,16 @@
-//! Size classes: which object serves a request of so many bytes.
+//! Size classes: which object serves a request of a given size.
 //!
 //! ```text
 //!   16 32 … 128 │ 144 160 … 256 │ … │ 576 … 1024 │ 1040 1152 … 2048 │ 2112 … 4096 │ 4368 … 32768
 //!   steps of 16   eight steps to each doubling     a slab's 63, 56, … 32nd, 31st, … 16th, 15th, … part
 //! ```
-//! Up to 8 KiB at most 12.5 % of an object is waste. Above 1 KiB a class is as large as it can be for
-//! as many objects of a slab, in whole cache lines. What is just above a power of two (a page of a
-//! program's, and its header before it) has a class to itself, as large as it can be to the last 16
-//! bytes: it would else be the worst of all requests.
+//! Up to 8 KiB at most 12.5 % of an object is waste. Above 1 KiB a class is as large as it can be
+//! without fewer objects in a slab, in whole cache lines. Sizes just above a power of two (a page of a
+//! program's with a header before it) have a class to themselves, as large as it can be to the last 16
+//! bytes: they would otherwise be the worst of all requests.
 //!
 //! All objects of a class lie in slabs of [`SLAB_BYTES`], each aligned to its size, the first
-//! object at its start: so an address tells its place in the slab by its low bits alone.
+//! object at its start: so the low bits of an address alone are its place in the slab.
 
 use hectare_base::align::align_down;
 
@@ -20,7 +20,7 @@ pub(crate) const SLAB_BYTES: usize = 1 << 16;
 /// The largest request that an object of a size class serves, in bytes; above it, whole pages.
 pub const MAX_SMALL_BYTES: usize = 32 * 1024;
 
-/// How every object is aligned at least, in bytes: what x86-64's and AArch64's `max_align_t` ask.
+/// The least alignment of every object, in bytes: what `max_align_t` asks on x86-64 and AArch64.
 pub const MIN_ALIGN: usize = 16;
 
 /// How many values a [`ClassId`] can have; some stand for other states of a page.
@@ -46,8 +46,8 @@ impl ClassId {
     /// The page is the first of a run that was freed and that a thread keeps.
     pub(crate) const KEPT: Self = Self(CLASSES as u8 + 3);
 
-    /// Of which two threads that have an object each are likely to share a cache line by that: objects
-    /// are smaller than two lines, and do not fill them.
+    /// Classes by which two threads with an object each are likely to share a cache line: their objects
+    /// are smaller than two lines, and do not fill whole ones.
     pub(crate) const SHARING_LINES: [Self; 6] =
         [Self(1), Self(2), Self(3), Self(5), Self(6), Self(7)];
 
@@ -133,7 +133,7 @@ impl ClassId {
         self.object_bytes() < 2 * LINE_BYTES && !self.object_bytes().is_multiple_of(LINE_BYTES)
     }
 
-    /// ⌈2³² / object bytes⌉, which makes a division of an offset in a slab a multiplication:
+    /// ⌈2³² / object bytes⌉, which turns the division of an offset in a slab into a multiplication:
     /// exact, since offset × (error of the reciprocal) < 2¹⁶ × 2¹⁵. (Lemire, Kaser and Kurz,
     /// "Faster remainder by direct computation", 2019.) 0 if it is no size class.
     pub const fn reciprocal(self) -> u32 {
@@ -145,7 +145,7 @@ impl ClassId {
         BATCHES[self.index()] as usize
     }
 
-    /// Whether an object has room, behind a link and a mark, for where all others of its batch lie.
+    /// Whether an object has room, behind a link and a mark, for the addresses of all others of its batch.
     pub(crate) const fn notes_members(self) -> bool {
         self.object_bytes() / size_of::<usize>() > self.batch()
     }
@@ -164,18 +164,18 @@ const fn max(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
 }
 
-/// How much a [batch](ClassId::batch) holds: what of it is walked over stays in the first cache.
+/// How many bytes a [batch](ClassId::batch) holds: what is walked over stays in the first-level cache.
 pub(crate) const BATCH_BYTES: usize = 8 * 1024;
-/// Of large objects it holds more, so many if they are not too long: else a program that has a few
-/// more of them, then a few less, would leave its list at every second call.
+/// Of large objects it holds more, at least this many unless they are too long: otherwise a program that has
+/// a few more of them, then a few less, would leave its list at every second call.
 pub(crate) const LEAST_OBJECTS: usize = 8;
 pub(crate) const LONG_BATCH_BYTES: usize = 32 * 1024;
-/// The most objects of a batch: whole lines of those that share them, and no more than a byte counts.
+/// The most objects of a batch: whole lines where objects share them, and no more than a byte can count.
 pub(crate) const BATCH_OBJECTS: usize = 252;
 
 const SIZES: [u16; STATES] = sizes();
 
-/// [`ClassId::batch`] of each. Where objects share lines it fills whole ones.
+/// [`ClassId::batch`] of each class. Where objects share lines it fills whole ones.
 const BATCHES: [u8; STATES] = {
     let mut batches = [BATCH_OBJECTS as u8; STATES];
     let mut class = 1;
@@ -190,7 +190,7 @@ const BATCHES: [u8; STATES] = {
     batches
 };
 
-/// [`ClassId::reciprocal`] of each.
+/// [`ClassId::reciprocal`] of each class.
 pub(crate) static RECIPROCALS: [u32; STATES] = {
     let mut reciprocals = [0; STATES];
     let mut class = 0;
@@ -219,7 +219,7 @@ const LARGEST: [u16; 6] = [9216, 10240, 12288, 16384, 20480, 32768];
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// So many objects of any class fill whole lines, since the least unit of sizes is a fourth of one.
+/// This many objects of any class fill whole lines, since sizes are multiples of a quarter of one.
 pub(crate) const LINE_ROW: usize = LINE_BYTES / MIN_ALIGN;
 
 const fn sizes() -> [u16; STATES] {

@@ -1,8 +1,8 @@
 //! A bin's lists: its slabs that have room, by home and by how full they are.
 //!
-//! Where two CPUs take turns at one slab, each has batches of it between those of the other. A processor that goes through
-//! a batch fetches ahead what lies behind it, and so takes lines away from the other, over and over. So CPUs have homes,
-//! and a slab belongs to the home for which it was last taken from.
+//! Where two CPUs take turns at one slab, their batches of it lie between each other. A processor that goes through a
+//! batch prefetches what lies behind it, and so takes lines away from the other, over and over. So CPUs have homes, and a
+//! slab belongs to the home that was last served from it.
 //!
 //! ```text
 //!   first  home 0:  fullest ─▶ slab ─▶ slab …   │ … │ emptiest
@@ -15,7 +15,7 @@ use core::ptr::NonNull;
 
 use crate::slab::{Slab, SlabRef};
 
-/// By how many degrees of fullness slabs are sorted: 0 are the fullest.
+/// How many groups slabs are sorted into by fullness: group 0 has the fullest.
 pub(crate) const GROUPS: usize = 8;
 
 /// How many homes there are, a power of two.
@@ -56,12 +56,12 @@ impl ListName {
         usize::from(self.0) % GROUPS
     }
 
-    /// The list of slabs of this home that are so full.
+    /// The list of this home's slabs in `group`.
     pub(crate) fn with_group(self, group: usize) -> Self {
         Self::new(self.home(), group)
     }
 
-    /// The list of slabs as full of that home.
+    /// The list of `home`'s slabs that are as full.
     pub(crate) fn with_home(self, home: Home) -> Self {
         Self::new(home, self.group())
     }
@@ -126,7 +126,7 @@ impl Lists {
         self.of_home(home).iter().find_map(|&first| first)
     }
 
-    /// The fullest slab of all homes. (One loop: of two the compiler makes thirty-two tests in a row.)
+    /// The fullest slab of all homes. (One loop: two would be unrolled into thirty-two tests in a row.)
     #[inline(never)]
     pub(crate) fn fullest(&mut self) -> Option<SlabRef> {
         let shift = if self.are_divided() { HOMES.ilog2() } else { 0 };
@@ -136,7 +136,7 @@ impl Lists {
         })
     }
 
-    /// Lists a slab that is on no list where it belongs.
+    /// Puts a slab that is on no list on the one where it belongs.
     #[inline(never)]
     pub(crate) fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
         slab.choose_group();
@@ -170,8 +170,8 @@ impl Lists {
         slab.previous = None;
     }
 
-    /// Calls `visit` for each slab of the groups from `least` on, with its group, until that says no. Returns what
-    /// the last said.
+    /// Calls `visit` for each slab of the groups from `least` on, with its group, until it returns `false`. Returns
+    /// what the last call did.
     pub(crate) fn all_from(
         &mut self,
         least: usize,

@@ -9,8 +9,8 @@
 //! 2. The mark stands in an object exactly while it is free and on a list. A pointer whose object
 //!    bears its mark has been freed already; a listed object without it has been written to.
 //!
-//! A list ends with [`Link::END`], which is no object and never bears a mark. So the hit path of `malloc` tells a
-//! list that is empty, or whose first object was written to, by one test.
+//! A list ends with [`Link::END`], which is no object and never bears a mark. So one test on the hit path of
+//! `malloc` catches both an empty list and one whose first object was written to.
 //!
 //! The key is a secret of the process and the mark depends on the address, so that neither chance
 //! nor a copy of a freed object's contents makes one (with probability 1 − 2⁻⁶⁴).
@@ -157,8 +157,8 @@ impl FreeObject {
     pub(crate) fn is_marked_in_reverse(self, key: Key) -> bool {
         // SAFETY: within the object's two words.
         let mark = unsafe { &raw const (*self.0.as_ptr()).mark };
-        // SAFETY: as in `is_marked`. Volatile, so that nobody keeps the mark in a register between the
-        // two, which costs the hit path of `malloc` an instruction.
+        // SAFETY: as in `is_marked`. Volatile, so that the compiler does not keep the mark in a register
+        // between the two tests, which would cost the hit path of `malloc` an instruction.
         let mark = unsafe { mark.read_volatile() };
         !mark == key.mark(self.0)
     }
@@ -171,7 +171,7 @@ impl FreeObject {
         words.iter().enumerate().all(|(i, &word)| word == 0 || i == 1)
     }
 
-    /// Takes the mark off, on the object's way to a caller.
+    /// Clears the mark, on the object's way to a caller.
     #[inline(always)]
     pub(crate) fn unmark(self) {
         // SAFETY: by invariant 1 the words are this holder's to write.
@@ -179,11 +179,11 @@ impl FreeObject {
     }
 }
 
-/// Moves what an object holds, `bytes` of it, to one that was just taken, and has `free` free the old
-/// one; if `taken` is null, nothing. Returns `taken`.
+/// Moves the first `bytes` of an object to one that was just taken, and has `free` free the old one;
+/// does nothing if `taken` is null. Returns `taken`.
 ///
 /// # Safety
-/// Both have as many bytes, and are different objects.
+/// Both have at least that many bytes, and are different objects.
 #[inline(always)]
 pub(crate) unsafe fn move_to(
     taken: *mut u8,
@@ -199,7 +199,7 @@ pub(crate) unsafe fn move_to(
     taken
 }
 
-/// How many lists of objects are read side by side when they come back: of one list each object
+/// How many lists of objects are read side by side when they come back: in a single list each object
 /// must have come from memory before the next is known.
 pub(crate) const GIVEN_AT_ONCE: usize = 4;
 
@@ -211,8 +211,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Whether its first four objects, each of `object_bytes`, lie in a row, up or down: as they do where a program frees in
-    /// the order in which it has allocated. So does what has fewer.
+    /// Whether its first four objects (all, if it has fewer), each of `object_bytes`, lie in a row, up or down, as they do
+    /// where a program frees in the order in which it has allocated.
     pub(crate) fn begins_in_row(&self, object_bytes: usize) -> bool {
         let mut last = self.head;
         (1..self.count.min(4)).all(|_| {
@@ -223,11 +223,11 @@ impl Batch {
         })
     }
 
-    /// Notes in its first object, behind the link and the mark, where the others lie. What uses a freed object may write
-    /// over that.
+    /// Notes in its first object, behind the link and the mark, where the others lie. A program that uses a freed object
+    /// may overwrite that.
     ///
     /// # Safety
-    /// The first object has so many words behind those two as there are others.
+    /// The first object has as many words behind those two as there are others.
     pub(crate) unsafe fn note_members(&self) {
         let mut last = self.head;
         for at in 1..self.count {
@@ -238,7 +238,7 @@ impl Batch {
         }
     }
 
-    /// Begins to fetch all objects, which are noted in the first.
+    /// Prefetches all objects, which are noted in the first.
     ///
     /// # Safety
     /// As for [`note_members`](Self::note_members), which was called.
@@ -246,7 +246,7 @@ impl Batch {
         for at in 1..self.count {
             // SAFETY: by invariant 1 the object is this holder's, and the caller's promise.
             let address = unsafe { self.noted(at).read() };
-            // A second end keeps the compiler from writing the loop out eight times over.
+            // A second exit keeps the compiler from unrolling the loop eight times.
             if address == 0 {
                 return;
             }
@@ -268,7 +268,7 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// `first`, and what `more` has, while there is room.
+    /// `first`, and what `more` gives while there is room.
     pub(crate) fn gather(first: Batch, mut more: impl FnMut() -> Option<Batch>) -> Self {
         let mut gathered = Self { batches: [first; GIVEN_AT_ONCE], count: 1 };
         while gathered.count < GIVEN_AT_ONCE
@@ -312,7 +312,7 @@ impl Packed {
         self.0
     }
 
-    /// Begins to fetch its first object.
+    /// Prefetches its first object.
     pub(crate) fn prefetch_head(self) {
         prefetch(core::ptr::without_provenance(self.0 >> 16));
     }
@@ -332,20 +332,20 @@ impl Packed {
     }
 }
 
-/// Objects taken from their slabs, on no list yet. By when they are [listed](Self::list), which
-/// writes to each of them, their lines are on their way, side by side; and the bin's lock is free.
+/// Objects taken from their slabs, on no list yet. By the time they are [listed](Self::list), which
+/// writes to each of them, their lines are being fetched side by side, and the bin's lock is free.
 ///
 /// The first `count` are there.
 pub(crate) struct Gathered {
     objects: [MaybeUninit<FreeObject>; BATCH_OBJECTS],
     count: usize,
     bare: [Option<(NonNull<u8>, usize)>; BARE_RANGES],
-    /// How many of their slabs' frames held no memory before, and how many of those had been given back.
+    /// How many frames of their slabs held no memory before, and how many of those had been given back.
     pub(crate) revived_frames: usize,
     pub(crate) returned_frames: usize,
 }
 
-/// How many ranges without memory are noted; where there are more, they come by touch.
+/// How many ranges without memory are noted; any more are faulted in by touch.
 const BARE_RANGES: usize = 4;
 
 impl Gathered {
@@ -362,7 +362,7 @@ impl Gathered {
     }
 
     /// Adds `count` objects that lie one behind the other, `object_bytes` apart, and are about to be
-    /// written. There must be room for so many.
+    /// written. There must be room for them.
     ///
     /// # Safety
     /// Each is aligned to 16, at least 16 bytes of committed memory, and the caller's.
@@ -385,15 +385,15 @@ impl Gathered {
         self.count += count;
     }
 
-    /// Notes a range without memory in which objects lie, and the next ones will. Whether there was
-    /// room.
+    /// Notes a range without memory in which objects lie, and the next ones will. Returns whether there
+    /// was room.
     pub(crate) fn note_bare(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
         let place = self.bare.iter_mut().find(|place| place.is_none());
         place.map(|place| *place = Some((start, bytes))).is_some()
     }
 
-    /// What had better be populated before the objects are written, the bin's lock being free: starts
-    /// and bytes.
+    /// The ranges to populate, once the bin's lock is free, before the objects are written: starts and
+    /// bytes.
     pub(crate) fn bare(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         self.bare.into_iter().flatten()
     }

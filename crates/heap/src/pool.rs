@@ -6,18 +6,18 @@
 //!   thread ◀──────────────────objects───────────────────  bin
 //! ```
 //! A batch changes hands as a unit, under a lock that is only ever tried: a pool whose lock is
-//! held is passed by. So a one-way flow (one thread allocates, another frees) costs one hand-over
+//! held is skipped. So a one-way flow (one thread allocates, another frees) costs one hand-over
 //! a batch, and no thread waits for one that was preempted inside a pool.
 //!
 //! A pool lends only what its own CPU does not need. Where threads on two CPUs allocate and free in
-//! turn, each for itself, one is about to need again what the other finds in its pool; lent, the
-//! batches would wander between the CPUs for ever, and each of their objects' lines with them. So a
-//! pool counts how many more batches were taken from it than came back, and keeps as many as that
-//! was at most; each time that another CPU asks in vain, and nobody of its own has been there since the
-//! ask before, one fewer. What a CPU only frees is lent at once, and what it needs no more after some asks.
+//! turn, each for itself, each is about to need again what the other would find in its pool; lent, the
+//! batches would wander between the CPUs for ever, and the lines of their objects with them. So a pool
+//! counts how many more batches were taken from it than came back, and keeps as many as that ever was;
+//! one fewer each time that another CPU asks in vain while no thread of its own has used the pool since
+//! the previous ask. What a CPU only frees is lent at once, what it no longer needs after some asks.
 //!
-//! Each ask takes a line from the CPU that is asked. So of many CPUs a few are asked at a time: first the one
-//! that has lent last, then as many others as come next, and at the next ask those behind them.
+//! Each ask takes a cache line from the CPU that is asked. So of many CPUs a few are asked at a time: first
+//! the one that lent last, then those that come next, and at the next ask those behind them.
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU16;
@@ -31,8 +31,8 @@ use crate::class::{ClassId, STATES};
 use crate::object::{Batch, Batches};
 use crate::slots::Slots;
 
-/// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything where
-/// `tests/models.rs` goes through all that threads can do at once.)
+/// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything under
+/// loom, where `tests/models.rs` explores all interleavings.)
 const CPUS: usize = if cfg!(loom) { 2 } else { 128 };
 
 /// How many pools are asked at a time for a CPU whose own is empty.
@@ -45,8 +45,8 @@ struct CpuPool<P> {
 }
 
 impl<P: Park> CpuPool<P> {
-    /// Makes an empty pool of `memory`, bin by bin: in whole it is larger than the stack that a
-    /// thread may have.
+    /// Makes `memory` an empty pool, bin by bin: as a whole it is larger than the stack that a thread
+    /// may have.
     ///
     /// # Safety
     /// Nobody else uses `memory`, which has a pool's size and alignment.
@@ -71,7 +71,7 @@ pub(crate) struct Pools<P> {
     used: AtomicUsize,
     /// The pool that each CPU asks first: a hint.
     lenders: [AtomicU16; CPUS],
-    /// What the stocks hold, to some batches.
+    /// What the stocks hold, to within some batches.
     stocked_bytes: AtomicUsize,
     /// Held while a pool comes into use, and across a fork: the child must not get a pool whose
     /// locks its parent's other threads hold.
@@ -102,10 +102,10 @@ impl<P: Park> Pools<P> {
     }
 
     /// Puts a batch into the pool of `cpu`. It comes back, and must go to the bin, if the pool is
-    /// full or busy, or is to be made and `memory` (which gives as many bytes, aligned to 128, for
-    /// good) has none. (An older batch in its place would cost more: the bin reads each object, and
-    /// those that were freed last are the ones that are still in the processor's cache. Of a full
-    /// pool the bin takes some more, so that it can read them side by side.)
+    /// full or busy, or is yet to be made and `memory` (which gives that many bytes, aligned to 128,
+    /// for good) has none. (To send an older batch instead would cost more: the bin reads each object,
+    /// and those freed last are still in the processor's cache. From a full pool the bin takes some
+    /// more, so that it can read them side by side.)
     pub(crate) fn put(
         &self,
         cpu: usize,
@@ -166,7 +166,7 @@ impl<P: Park> Pools<P> {
         own.or_else(|| self.borrow(cpu, class))
     }
 
-    /// A batch that another CPU than `cpu` does not need, if one of those that are asked has any.
+    /// A batch that a CPU other than `cpu` does not need, if one of those that are asked has any.
     fn borrow(&self, cpu: usize, class: ClassId) -> Option<Batch> {
         let used = self.used.load(Relaxed);
         let first = self.lenders[cpu].load(Relaxed);
@@ -191,7 +191,7 @@ impl<P: Park> Pools<P> {
         self.try_with(self.pool(cpu % CPUS)?, class, Slots::pop)
     }
 
-    /// What `take` takes of a pool whose lock is free.
+    /// What `take` takes from a pool; nothing if its lock is held.
     #[inline(always)]
     fn try_with(
         &self,
@@ -205,9 +205,9 @@ impl<P: Park> Pools<P> {
         batch
     }
 
-    /// Hands what `drain` takes of each pool's slots of `class`, waiting for their locks, to `give`, for which they are free
-    /// again: some [`Batches`] at a time, until it says that it is enough. A pool of which `drain` has said that this was all
-    /// is not asked again.
+    /// Hands what `drain` takes from each pool's slots of `class` to `give`, some [`Batches`] at a time, until that says it
+    /// is enough. Waits for the slots' locks, which are free again while `give` runs. A pool for which `drain` has said that
+    /// this was all is not asked again.
     pub(crate) fn drain(
         &self,
         class: ClassId,
@@ -231,7 +231,7 @@ impl<P: Park> Pools<P> {
         }
     }
 
-    /// How much lies in stocks, to some batches of each: idle, though out of its slabs.
+    /// How much lies in stocks, to within some batches of each: idle, though out of its slabs.
     #[inline]
     pub(crate) fn stocked_bytes(&self) -> usize {
         self.stocked_bytes.load(Relaxed)
@@ -249,7 +249,7 @@ impl<P: Park> Pools<P> {
         self.used_bins().for_each(Lock::lock_for_fork);
     }
 
-    /// Frees them in the parent and in the child.
+    /// Releases them in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).

@@ -40,11 +40,11 @@ use frames::Frames;
 const WORDS: usize = SLAB_BYTES / MIN_ALIGN / 64;
 const _: () = assert!(WORDS <= 64, "one summary word has to do");
 
-/// So many lie in the descriptor: as many as a slab of objects of 64 bytes has.
+/// How many words lie in the descriptor: as many as a slab of 64-byte objects has.
 const NEAR_WORDS: usize = 16;
 const FAR_WORDS: usize = WORDS - NEAR_WORDS;
 
-/// The words that do not.
+/// The words that do not lie there.
 pub(crate) type FarWords = [u64; FAR_WORDS];
 
 /// A slab's descriptor. Zeroed memory is a valid one that is not in use.
@@ -55,11 +55,11 @@ pub(crate) struct Slab {
     pub(crate) previous: Option<SlabRef>,
     start: usize,
     far_words: *mut FarWords,
-    /// At how many free objects it belongs to an emptier group, or is no longer full, or is empty.
+    /// The number of free objects at which it belongs to an emptier group, is no longer full, or is empty.
     moves_at: u32,
     /// How many fewer are free now. (The counters are as wide as a register: the compiler loads a
-    /// narrower one with its neighbour, and a load that is wider than the last store has to wait until
-    /// that is done.)
+    /// narrower one together with its neighbour, and a load wider than the last store must wait until
+    /// that has completed.)
     left: u32,
     objects: u32,
     frames: Frames,
@@ -218,7 +218,7 @@ impl Slab {
         self.list
     }
 
-    /// Makes it one of `home`'s; while it is on no list.
+    /// Makes it one of `home`'s, while it is on no list.
     pub(crate) fn move_to(&mut self, home: Home) {
         self.list = self.list.with_home(home);
     }
@@ -323,7 +323,7 @@ impl Slab {
         if self.left == 0 { Returned::Moves } else { Returned::Ok }
     }
 
-    /// The frames, a bit each, that must be entered into the page map since [`take`](Self::take)
+    /// The frames, a bit each, that must be entered into the page map now that [`take`](Self::take)
     /// has taken objects from the slab: scavenged ones; all, if it had been given up.
     pub(crate) fn reappeared(&mut self) -> u16 {
         self.frames.take_shown()
@@ -362,8 +362,8 @@ fn frames_of(offset: usize, bytes: usize) -> (usize, usize) {
     (offset / FRAME_BYTES, (offset + bytes - 1) / FRAME_BYTES)
 }
 
-/// The memory of a slab that is still to be opened: a free of what the page map says lies there may
-/// reach the descriptor at any time, so that is written under the lock of the class's bin.
+/// The memory of a slab that is still to be opened. A free of what the page map says lies there may
+/// reach the descriptor at any time, so the descriptor is written under the lock of the class's bin.
 #[derive(Debug)]
 pub(crate) struct FreshSlab {
     pub(crate) name: SlabRef,
@@ -384,7 +384,7 @@ impl FreshSlab {
     }
 }
 
-/// A slab's descriptor in the heap's metadata: there, and zeroed at worst, whatever the slab is.
+/// A slab's descriptor in the heap's metadata: committed, and zeroed at worst, whatever state the slab is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct SlabRef(NonNull<Slab>);
@@ -404,26 +404,26 @@ impl SlabRef {
         Self(slab)
     }
 
-    /// Begins to fetch the descriptor's first line.
+    /// Prefetches the descriptor's first line.
     #[inline]
     pub(crate) fn prefetch(self) {
         prefetch(self.0.as_ptr().cast());
     }
 
-    /// Begins to fetch what taking back the object numbered `index` will read, of a slab whose far words are at
+    /// Prefetches what taking back the object numbered `index` will read, for a slab whose far words are at
     /// `far_words`.
     #[inline]
     pub(crate) fn prefetch_for(self, index: u32, far_words: *mut FarWords) {
         self.prefetch();
         let near = self.0.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Slab, words));
-        // One address for both: that of the word, were the near ones right before the far.
+        // One computation for both: as if the near words lay right before the far ones.
         let far = far_words.cast::<u8>().wrapping_sub(NEAR_WORDS * size_of::<u64>());
         let at = (index / 64) as usize;
         let words = if at < NEAR_WORDS { near } else { far };
         prefetch(words.wrapping_add(at * size_of::<u64>()));
     }
 
-    /// The slab's class, for whoever has an object of it: so it is in use, and stays so.
+    /// The slab's class, for whoever has an object of it: so the slab is in use, and stays so.
     pub(crate) fn class(self) -> ClassId {
         // SAFETY: descriptors stay committed; of this field there are only atomic accesses
         // while the slab is in use.

@@ -1,15 +1,15 @@
 //! What the pool of a CPU keeps of one class: its batches, and how many of them it may keep.
 //!
-//! A few have a place in the pool. Where a thread's demand swings by more, the pool takes the swing
+//! A few have a place in the pool. Where a thread's demand swings by more, the pool absorbs the swing
 //! once it has seen it some times: it gets a *stock*, with places for so many that a program that
-//! makes a hundred thousand small objects and frees them all does so without a word to the bin. What
-//! lies in a stock counts as idle, as if it were free in its slabs: where it lies for long it goes
-//! back, and before the heap grows beside it, too.
+//! makes a hundred thousand small objects and frees them all does so without going to the bin. What
+//! lies in a stock counts as idle, as if it were free in its slabs: it goes back when it has lain
+//! there for long, and before the heap grows beside it.
 //!
-//! What comes out of a stock has not been touched lately, and of a list each object must have come from memory before the next
-//! is known. So the first of a batch that goes there notes where the others lie, and all are fetched at once. Objects too
-//! small for that lie there only if they lie in a row, which the processor fetches by itself, or are so few that its caches have them;
-//! their slabs sort the others.
+//! What comes out of a stock has not been touched lately, and in a list each object must have come from memory before the
+//! next is known. So the first object of a batch that goes there notes where the others lie, and all are fetched at once.
+//! Objects too small for that are stocked only if they lie in a row, which the processor prefetches by itself, or are so
+//! few that its caches have them; the others go to their slabs, which sort them.
 //!
 //! Invariant: the first `len` places hold a batch each, of `objects` objects in all, the others nothing of value.
 
@@ -22,23 +22,23 @@ use hectare_base::sync::atomic::AtomicUsize;
 use crate::class::{BATCH_BYTES, ClassId, LONG_BATCH_BYTES};
 use crate::object::{Batch, Packed};
 
-/// How many batches of 8 KiB of a class a pool keeps at first, for how many there is a place in it, and
-/// for how many in the stock.
+/// How many batches of 8 KiB of a class a pool keeps at first, how many have a place in the pool itself,
+/// and how many in the stock.
 const FIRST_LIMIT: u16 = if cfg!(loom) { 1 } else { 6 };
 const PLACES: usize = if cfg!(loom) { 2 } else { 32 };
 const STOCK: usize = SHELVES * SHELF;
 
-/// The stock comes by so many shelves, of so many places each.
+/// The stock consists of this many shelves, each of this many places, added one by one.
 const SHELVES: usize = if cfg!(loom) { 2 } else { 4 };
 const SHELF: usize = if cfg!(loom) { 1 } else { 1024 };
 
-/// What swings by so many batches, 2 MiB, is still in a processor's caches when it is needed again.
+/// What swings by up to this many batches, 2 MiB, is still in a processor's caches when it is needed again.
 const NEAR: usize = if cfg!(loom) { PLACES } else { 256 };
 
-/// The count of what all stocks hold is told by steps of so many bytes: all CPUs write to it.
+/// The count of what all stocks hold is corrected in steps of this many bytes, since all CPUs write to it.
 const TOLD_AT_ONCE: usize = if cfg!(loom) { 1 } else { 16 * BATCH_BYTES };
 
-/// Only what holds a batch was ever written: of a shelf so much as is used becomes resident.
+/// Only places that hold a batch were ever written, so only the used part of a shelf becomes resident.
 type Place = MaybeUninit<Packed>;
 type Shelf = [Place; SHELF];
 
@@ -46,23 +46,23 @@ type Shelf = [Place; SHELF];
 #[derive(Debug)]
 pub(crate) struct Slots {
     len: u16,
-    /// How many batches it keeps now: half as many again each time that it is asked in vain for what it
-    /// had to refuse before, twice as many of a stock, so where a thread's demand swings, the pool takes the swing.
+    /// How many batches it keeps now. This grows by half (doubles, for a stock) each time that it is asked in
+    /// vain for what it had refused before, so that where a thread's demand swings, the pool absorbs the swing.
     limit: u16,
     /// How many more batches its CPU has taken, or asked for in vain, than put back.
     taken: u16,
     /// How many batches it does not lend.
     kept: u16,
-    /// The fewest batches there were since it was last looked at: nobody has needed these.
+    /// The fewest batches there were since the last look: nobody has needed these.
     fewest: u16,
     refused: bool,
-    /// More swings than [`NEAR`], of small objects that lie here and there.
+    /// More than [`NEAR`] swings, of small objects that lie scattered.
     is_far: bool,
-    /// Its own CPU has taken from it or put something there since another asked in vain.
+    /// Its own CPU has taken a batch or put one there since another asked in vain.
     is_at_work: bool,
-    /// How many objects it keeps: lists of threads that have just begun make short batches.
+    /// How many objects it keeps: not all batches are whole, since threads that have just begun make short ones.
     objects: u32,
-    /// How many objects the count of all stocks knows of.
+    /// How many of its objects the count of all stocks includes.
     told: u32,
     places: [Place; PLACES],
     /// More places, once they are needed, the first shelves first: there for good.
@@ -160,15 +160,15 @@ impl Slots {
         unsafe { batch.batch() }
     }
 
-    /// As [`pop`](Self::pop), to empty it: it begins anew with what it keeps.
+    /// As [`pop`](Self::pop), to empty it: what it may keep begins anew.
     pub(crate) fn drain(&mut self) -> Option<Batch> {
         self.limit = FIRST_LIMIT;
         self.is_far = false;
         self.pop()
     }
 
-    /// A batch that nobody has needed since there was none such the last time. What has a stock in use keeps the rest,
-    /// other slots nothing.
+    /// A batch that nobody has needed since this last returned `None`. Slots with a stock in use keep the rest, others
+    /// nothing.
     pub(crate) fn drain_idle(&mut self, class: ClassId) -> Option<Batch> {
         self.is_far = false;
         if usize::from(self.limit) <= PLACES {
@@ -200,7 +200,7 @@ impl Slots {
         self.objects as usize
     }
 
-    /// Corrects what `stocked_bytes` says of all stocks.
+    /// Corrects `stocked_bytes`, the count of all stocks.
     #[inline(never)]
     pub(crate) fn tell(&mut self, class: ClassId, stocked_bytes: &AtomicUsize) {
         let stocked = self.stocked(class);
@@ -211,7 +211,7 @@ impl Slots {
         }
     }
 
-    /// How many objects it keeps beyond whole batches in all places that are no stock.
+    /// How many objects it keeps beyond whole batches in all places that do not count as stock.
     fn stocked(&self, class: ClassId) -> u32 {
         self.objects.saturating_sub(u32::from(unstocked(class)) * class.batch() as u32)
     }
@@ -243,13 +243,13 @@ impl Slots {
     }
 }
 
-/// How many batches of `class` are no stock: of long ones only what is kept at first. Where a program goes through
-/// many sizes, pools would else keep much of each.
+/// How many batches of `class` do not count as stock: of long ones only what is kept at first, since pools would
+/// otherwise keep much of each size that a program goes through.
 fn unstocked(class: ClassId) -> u16 {
     if share(class) > 1 { within(FIRST_LIMIT, class) } else { PLACES as u16 }
 }
 
-/// How many batches of `class` a pool keeps whose limit is `limit`: of long ones fewer, as many bytes.
+/// How many batches of `class` a pool with this `limit` keeps: fewer of long ones, but as many bytes.
 fn within(limit: u16, class: ClassId) -> u16 {
     (limit / share(class)).max(1)
 }

@@ -30,7 +30,7 @@ pub(super) fn stretches(mut bits: u16) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// One bit a frame. All zeros for frames that hold memory, and of which the page map tells the slab's class.
+/// One bit a frame. All zeros for frames that hold memory and for which the page map tells the slab's class.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Frames {
@@ -40,7 +40,7 @@ pub(super) struct Frames {
     hidden: u16,
     /// The page map is still to be told of objects taken there.
     shown: u16,
-    /// The slab is given up: the page map says so of all frames that are not hidden.
+    /// The slab is given up: the page map says so for all frames that are not hidden.
     leaves: bool,
 }
 
@@ -60,21 +60,21 @@ impl Frames {
         self.bare.count_ones() as usize
     }
 
-    /// The memory of `gone` goes, or they never get any, and nothing is allocated there.
+    /// The frames `gone` lose their memory, or will never get any, and nothing is allocated there.
     pub(super) fn go(&mut self, gone: u16) {
         self.bare |= gone;
         self.hidden |= gone;
     }
 
-    /// Whether an object in the frames `first` to `last` takes more than to take it.
+    /// Whether an object in the frames `first` to `last` needs more than to be taken.
     #[inline]
     pub(super) fn are_away(&self, (first, last): (usize, usize)) -> bool {
         let away = self.bare | self.hidden;
         away != 0 && away & bits(first, last) != 0
     }
 
-    /// An object is taken in frames of which some [are away](Self::are_away), `first` to `last`. `gathered` notes these
-    /// and the next bare ones up to the frame `end`, `stretch` in all at most, of the slab at `start`.
+    /// An object is taken in the frames `first` to `last`, some of which [are away](Self::are_away). `gathered` notes
+    /// these and the next bare ones up to the frame `end`, at most `stretch` in all, of the slab at `start`.
     #[cold]
     pub(super) fn come(
         &mut self,
@@ -91,8 +91,8 @@ impl Frames {
         if bare & touched == 0 {
             return;
         }
-        // The next bare frames are needed next, whatever lies between: a call costs as much as they. (Not what
-        // lies behind the last object: it may be sealed.)
+        // The next bare frames are needed next, whatever lies between: another call would cost as much as they do.
+        // (Not what lies behind the last object: it may be sealed.)
         let first = (bare & touched).trailing_zeros() as usize;
         let mut last = first;
         let mut ahead = bare & !bits(0, first) & bits(0, end);
@@ -124,7 +124,7 @@ impl Frames {
         }
     }
 
-    /// The slab is given up. Returns the frames of which the page map must say so: none, if it had been before.
+    /// The slab is given up. Returns the frames for which the page map must say so: none, if it had been before.
     pub(super) fn leave(&mut self) -> u16 {
         if core::mem::replace(&mut self.leaves, true) { 0 } else { !self.hidden }
     }
@@ -134,8 +134,8 @@ impl Frames {
         self.leaves
     }
 
-    /// The frames that must be entered into the page map since objects were taken: those that were hidden; all, if the
-    /// slab had been given up.
+    /// The frames that must be entered into the page map now that objects were taken: those that were hidden; all, if
+    /// the slab had been given up.
     pub(super) fn take_shown(&mut self) -> u16 {
         core::mem::take(&mut self.shown)
     }

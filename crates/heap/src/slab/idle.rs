@@ -1,4 +1,4 @@
-//! Which frames of a slab no object in use reaches into, and what must not stay in those that others get.
+//! Which frames of a slab no object in use reaches into, and what must not be left in those that go to others.
 
 use core::ptr::NonNull;
 
@@ -9,12 +9,12 @@ use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
 
 impl Slab {
-    /// Calls `decommit` for each stretch of frames that hold memory but no object in use: their
-    /// memory must go, and their entries in the page map, since the marks of their free objects
-    /// go too: so a double free is still seen.
+    /// Calls `decommit` for each stretch of frames that hold memory but no object in use. Their memory
+    /// must go, and so must their entries in the page map: the marks of their free objects are lost,
+    /// and a double free must still be seen.
     pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
-        // Looked at again only when a quarter of the objects has gone: so a slab that empties object
-        // by object is looked at some twenty times, however often the heap looks.
+        // Looked at again only when a quarter of the objects has gone, so that a slab that empties
+        // object by object is looked at some twenty times, however often the heap looks.
         if self.used() * 4 > usize::from(self.most_used) * 3 {
             return;
         }
@@ -28,9 +28,9 @@ impl Slab {
         }
     }
 
-    /// Takes off the marks of objects at the starts of frames, the slab being empty. A run that begins there must
-    /// not have one: it would move along with what the program copies, and one day come back as that of an object in
-    /// use. Here and not where runs are taken, since of most runs that would touch memory that nobody has touched.
+    /// Clears the marks of objects at the starts of frames, the slab being empty. A run that begins there must not
+    /// bear one: the program might copy it along with the run's contents, and one day it would come back in an object
+    /// in use. Done here, not where runs are taken, since for most runs that would touch memory nobody has touched.
     pub(crate) fn unmark_frames(&self) {
         let mut held = self.frames.held();
         while held != 0 {
@@ -45,7 +45,7 @@ impl Slab {
         }
     }
 
-    /// The frames, a bit each, that hold memory, but no part of an object that is not free.
+    /// The frames, a bit each, that hold memory but no part of an object in use.
     fn idle_frames(&self) -> u16 {
         let mut idle = 0;
         let mut held = self.frames.held();
@@ -57,7 +57,7 @@ impl Slab {
         idle
     }
 
-    /// Whether all objects are free that reach into a frame.
+    /// Whether all objects that reach into a frame are free.
     fn is_idle(&self, frame: usize) -> bool {
         let first = self.index_at(frame * FRAME_BYTES);
         let last = self.index_at(frame * FRAME_BYTES + FRAME_BYTES - 1).min(self.objects() - 1);
@@ -65,7 +65,7 @@ impl Slab {
             return true;
         }
         if last - first < 64 {
-            // They lie in two words at most: of most classes, so this is what a look costs.
+            // Their bits lie in two words at most, as for most classes: so this is what a look costs.
             let low = u128::from(self.word(first / 64));
             let high = u128::from(self.word(last / 64));
             let wanted = u64::MAX >> (63 - (last - first));
