@@ -86,13 +86,13 @@ pub(crate) struct Region {
     filled_frames: usize,
     /// Clean frames that were taken page by page since any went back.
     regrown_frames: usize,
-    /// As many, for runs shorter than [`LONG_FRAMES`](huge_pages::LONG_FRAMES).
+    /// The same, for runs shorter than [`LONG_FRAMES`](huge_pages::LONG_FRAMES).
     run_frames: usize,
     filling: Filling,
     /// What came with the last units and nobody has had since, in frames from the start.
     fresh: Range<usize>,
-    /// How often the system has refused to move a unit: after that none is moved. (A number, since no region yet is all zeros,
-    /// which a `bool` would change.)
+    /// How often the system has refused to move a unit: after that none is moved. (A number, so that `None` of a region is
+    /// all zeros: the niche of a `bool` would change that.)
     refused_moves: u32,
     dear_blocks: DearBlocks,
     clean: Bitset<'static>,
@@ -121,13 +121,13 @@ impl Region {
         self.frontier
     }
 
-    /// Tells threads how much longer than asked for a run may be that they have kept.
+    /// Tells threads how much longer than asked for a run that they have kept may be.
     fn publish_near(&self, view: &RegionView) {
         view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });
     }
 
-    /// Takes back a large object's run. The next of the same length is likely to be this one: so
-    /// it is kept as it is, in place of all others if there is no room.
+    /// Takes back a large object's run. The next request of its length is likely to get it, so it is
+    /// kept as it is, in place of all others if there is no room.
     ///
     /// # Safety
     /// Nobody uses what is in it.
@@ -155,7 +155,7 @@ impl Region {
         }
     }
 
-    /// Lets all cached runs coalesce. Whether there were any.
+    /// Lets all cached runs coalesce. Returns whether there were any.
     fn uncache(&mut self) -> bool {
         let any = self.cached.frames() > 0;
         let mut from = 0;

@@ -1,32 +1,32 @@
 //! Whether the program fills the large objects that it asks for.
 //!
-//! A buffer is often longer than what is ever put into it, and of clean memory nothing is there but
-//! what was touched. That is lost by huge pages, and where runs begin wherever there is room: then the
-//! fronts of some lie where the ends of others were, until all is there. So of the runs of fresh memory
-//! taken lately each is looked at when it comes back: in some pages of it, a word of each eighth. One
-//! that is still in use when sixteen more have been taken is looked at as it is, through the system and without a
-//! lock, since its owner may write to it, have protected it, or serve its page faults; if its front reads as zero it is passed
-//! over, for it may yet be filled. Where most pages of either still read as zero
+//! A buffer is often longer than what is ever put into it, and of clean memory only what was touched is
+//! resident. That is lost by huge pages, and where runs begin wherever there is room: then the fronts of
+//! some lie where the ends of others were, until all is resident. So each of the runs of fresh memory
+//! taken lately is looked at when it comes back: in some of its pages, a word in each eighth. One that is
+//! still in use when sixteen more have been taken is looked at as it is, through the system and without a
+//! lock, since its owner may write to it, have protected it, or serve its page faults; if its front reads
+//! as zero it is passed over, for it may yet be filled. Where most pages of either still read as zero
 //! - runs ask for no huge pages.
 //!
-//! Where it is those that came back the region is *sparse*:
+//! Where that is so of runs that came back, the region is *sparse*:
 //! - runs begin at multiples of a slab, so that their fronts lie where fronts were;
 //! - a kept run serves requests down to half its length: what is not touched costs nothing, and what
 //!   was is still in the processor's cache;
 //! - more may stay dirty, and threads may keep more (`backend/keeping.rs`), since it holds little.
 //!
-//! Of runs of a huge page or more most programs have few, so the first that comes back is a verdict; one
-//! whose front reads as zero tells nothing: its pages may have moved to
-//! where it has grown. Where most of it was never touched it goes back to the system as a whole: as dirty
-//! memory, what is not there would be used before what is. If only long runs had asked for huge pages
-//! nobody does any longer. That is all: the next long runs have huge pages in their own units, for what
-//! reads as zero may have been filled with zeros, and the next be filled with something else. One more
-//! that comes back so is dirty memory, unless others have come back filled since: a program that has such
-//! a run again and again has its memory. Only where many of them were seen in use, apart from shorter ones, and most
-//! were empty behind their fronts, do the next ones have no huge pages.
+//! Most programs have few runs of a huge page or more, so the first that comes back is a verdict; one whose
+//! front reads as zero says nothing, since its pages may have moved to where it has grown. If most of it was
+//! never touched it goes back to the system as a whole: as dirty memory, what is not resident would be used
+//! before what is. If only long runs had asked for huge pages, nobody does any longer. That is all: the next
+//! long runs still have huge pages in their own units, for what reads as zero may have been filled with
+//! zeros, and the next may be filled with something else. Another that comes back so is dirty memory, unless
+//! others have come back filled since: a program that has such a run again and again keeps its memory. Only
+//! where many of them were seen in use (counted apart from shorter ones), and most were empty behind their
+//! fronts, do the next ones have no huge pages.
 //!
-//! To ask the system which pages are there would tell zeros from what was never written, but it is one
-//! call more that a sandbox may not know, and of a huge page all are there.
+//! Asking the system which pages are resident would tell zeros from what was never written, but it is one
+//! more call that a sandbox may not know, and of a huge page all are.
 
 use core::ptr::NonNull;
 
@@ -36,26 +36,26 @@ use hectare_pages::PageSource;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, RegionView, SLAB_FRAMES};
 
-/// How many runs are waited for at most; then the oldest is looked at in use.
+/// How many runs are waited for at most; beyond that the oldest is looked at in use.
 const AWAITED: usize = 16;
 
-/// As how long a run a slab is looked at: as a short one.
+/// The length of run that a slab is looked at as: a short one.
 pub(super) const SLAB_LOOK_FRAMES: usize = SLAB_FRAMES - 1;
 
-/// How many pages of a run are looked at, and how many words of each: of a run in use the fewer, since
-/// each is a call of 0.4 µs.
+/// How many pages of a run are looked at, and how many words of each: fewer of a run in use, where each
+/// is a call of 0.4 µs.
 const PAGES: usize = 8;
 const WORDS: usize = 8;
 const WORDS_IN_USE: usize = 2;
 
-/// After so many pages there is a verdict; of twice as many, half are forgotten.
+/// After this many pages there is a verdict; at twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
 
-/// Each time that a run in use is as the verdict says half as many are looked at from then on, down to one in 2⁵; all of
-/// them again, once one is not.
+/// Each time that a run in use agrees with the verdict, half as many are looked at from then on, down to one in 2⁵; once
+/// one does not, all of them are again.
 const MAX_EASE: u32 = 5;
 
-/// What is told apart, each with verdicts of its own.
+/// The kinds of runs that are told apart, each with verdicts of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Runs shorter than a slab, and slabs of objects that have pages of their own.
@@ -79,10 +79,10 @@ impl Kind {
 /// What was seen of runs and slabs.
 #[derive(Debug)]
 pub(super) struct Filling {
-    /// Those that held nothing when they were taken.
+    /// Those waited for: they held nothing when they were taken.
     awaited: [Option<Awaited>; AWAITED],
     next: usize,
-    /// Whose turn it is to be looked at in use.
+    /// The one whose turn it is to be looked at in use.
     due: Option<Awaited>,
     returned: Seen,
     long_returned: Seen,
@@ -143,8 +143,8 @@ impl Seen {
     }
 }
 
-/// A run that is waited for. (Without its [`Kind`], whose niche would stand for none: the heap's static would no longer be all
-/// zeros.)
+/// A run that is waited for. (Without its [`Kind`], whose niche would stand for `None`: the heap's static would no longer be
+/// all zeros.)
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Awaited {
     start: NonNull<u8>,
@@ -152,9 +152,9 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
-    /// In how many of [`PAGES`] pages something was written, of a run in use of which the front is; `None` where it is not.
+    /// In how many of [`PAGES`] pages of a run in use something was written; `None` if its front was not.
     /// To be called without a lock: a program can have a thread serve the page faults of its objects, and
-    /// that thread allocate. Whether the run is still there, and whose it is, is all the same.
+    /// that thread may allocate. It does not matter whether the run is still there, or whose it is.
     #[inline(never)]
     pub(crate) fn look(self, source: &impl PageSource) -> Option<usize> {
         let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
@@ -162,7 +162,7 @@ impl Awaited {
     }
 
     /// In how many of [`PAGES`] pages one of `words` words is set, by `is_set`, which is asked of places
-    /// inside the run. (Once for all who ask: unrolled for each it would be a kilobyte more in every process.)
+    /// inside the run. (One copy for all callers: unrolled for each it would add a kilobyte to every process.)
     #[inline(never)]
     fn filled_pages(self, words: usize, is_set: &dyn Fn(NonNull<u8>) -> bool) -> usize {
         let mut filled = 0_u32;
@@ -191,8 +191,8 @@ impl Filling {
         }
     }
 
-    /// Notes that `frames` frames were taken at `start` that hold nothing. The one in whose place they are waited for may be
-    /// due to be looked at.
+    /// Notes that `frames` frames that hold nothing were taken at `start`. The run that they replace among those waited for
+    /// may be due to be looked at.
     pub(super) fn note_taken(&mut self, start: NonNull<u8>, frames: usize) {
         let oldest = self.awaited[self.next % AWAITED].replace(Awaited { start, frames });
         self.next = self.next.wrapping_add(1);
@@ -211,7 +211,7 @@ impl Filling {
         }
     }
 
-    /// Forgets what is waited for at `start`, which comes back. Whether it was.
+    /// Forgets the run at `start`, which comes back. Returns whether it was waited for.
     #[inline(never)]
     pub(super) fn forget(&mut self, start: NonNull<u8>) -> bool {
         let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
@@ -219,7 +219,7 @@ impl Filling {
         place.is_some_and(|place| self.awaited[place].take().is_some())
     }
 
-    /// Looks at a run that comes back, if it is waited for and no short one. Whether it did.
+    /// Looks at a run that comes back, if it is waited for and no short one. Returns whether it did.
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.
@@ -275,7 +275,7 @@ impl Region {
         (SLAB_FRAMES..UNIT_FRAMES).contains(&frames) && self.is_sparse()
     }
 
-    /// Whether a run of `frames` frames that is asked for is likely to be filled, for what was seen of others in use.
+    /// Whether a run of `frames` frames that is asked for is likely to be filled, judging by others in use.
     pub(super) fn is_for_filled(&self, frames: usize) -> bool {
         self.filling.in_use[Kind::of_run(frames) as usize].is_filled_for_sure()
     }

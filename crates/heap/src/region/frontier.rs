@@ -14,8 +14,8 @@ use crate::slab::{FarWords, Slab};
 const MIN_STEP_BYTES: usize = HUGE_PAGE_BYTES;
 const MAX_STEP_BYTES: usize = 64 << 20;
 
-/// In a region of so many bytes the next descriptors of slabs come in huge pages: one, which serves 680 MiB, is
-/// less than a hundredth of the whole.
+/// In a region of this size further slab descriptors come in huge pages: one, which serves 680 MiB, is less than
+/// a hundredth of the whole.
 const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
 
 impl Region {
@@ -31,7 +31,7 @@ impl Region {
             return Ok(());
         }
         // Steps that grow with the heap keep the calls few, and what a system without overcommit
-        // charges close to what is used; when a step is refused, the least that will do.
+        // charges close to what is used. If a step is refused, the least that will do is tried.
         let step = (self.frontier / 8).clamp(MIN_STEP_BYTES, MAX_STEP_BYTES);
         let step = align_up(step, MIN_STEP_BYTES);
         let generous = needed.next_multiple_of(step).min(self.bytes);

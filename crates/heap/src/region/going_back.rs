@@ -1,4 +1,4 @@
-//! What of a region goes back to the system.
+//! How parts of a region go back to the system.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -15,9 +15,9 @@ use crate::slab::{FarWords, Slab};
 
 impl Region {
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
-    /// first, since the lowest are used next; but first of all whole huge pages, since one of
-    /// which a part has gone comes back page by page, and so half as many more may stay as pieces of such. Of more than `most`
-    /// frames only as many go. Returns how many frames it gave back.
+    /// first, since the lowest are used next. Whole huge pages go before all others, since one that has
+    /// lost a part comes back page by page; for the same reason half as many more may stay as pieces of
+    /// such. At most `most` frames go. Returns how many frames it gave back.
     pub(crate) fn decommit(&mut self, keep: usize, most: usize, source: &impl PageSource) -> usize {
         self.uncache();
         let before = self.dirty.count();
@@ -40,8 +40,8 @@ impl Region {
     }
 
     /// Takes what is left of the last unit that came as a whole, if no more than `keep` frames: the next runs
-    /// begin there. Given back before the first has touched its own part, it would come with that all
-    /// the same.
+    /// begin there. If it went back before the first of them had touched its own part, it would come with
+    /// that all the same.
     fn take_fresh(&mut self, keep: usize) -> Option<(FrameId, usize)> {
         if self.fresh.is_empty() {
             return None;
@@ -52,7 +52,7 @@ impl Region {
         (frames <= keep && self.dirty.take_at(first, frames)).then_some((first, frames))
     }
 
-    /// As [`decommit`](Self::decommit), only whole units of so many frames.
+    /// As [`decommit`](Self::decommit), but only whole units of `unit` frames.
     fn decommit_units(&mut self, unit: usize, keep: usize, source: &impl PageSource) {
         let mut end = FrameId(self.touched);
         let mut leaving = Leaving::NONE;
@@ -79,8 +79,8 @@ impl Region {
         self.give_back_all(&mut leaving, source);
     }
 
-    /// Gives frames that are neither dirty nor clean back to the system: they are clean then. What it refuses is
-    /// dirty. Whether all went.
+    /// Gives frames that are neither dirty nor clean back to the system, which makes them clean. What it refuses
+    /// becomes dirty. Returns whether all went.
     fn give_back_all(&mut self, leaving: &mut Leaving, source: &impl PageSource) -> bool {
         // SAFETY: in use by nobody, and below the frontier by invariant 2.
         let gone = unsafe { leaving.decommit(source) };
@@ -90,15 +90,15 @@ impl Region {
             if gone.all {
                 self.have_gone(first, frames, source);
             } else {
-                // Once more one by one, to know which: what went before goes again.
+                // Once more one by one, to learn which were refused: those that went go again.
                 went &= self.give_back(first, frames, source);
             }
         }
         went
     }
 
-    /// Gives frames that nobody uses back to the system: they are clean then. If it refuses they are dirty.
-    /// Whether they went.
+    /// Gives frames that nobody uses back to the system, which makes them clean, or dirty if it refuses.
+    /// Returns whether they went.
     pub(super) fn give_back(
         &mut self,
         first: FrameId,
@@ -116,7 +116,7 @@ impl Region {
         went
     }
 
-    /// Makes frames clean that have gone back to the system.
+    /// Makes frames that have gone back to the system clean.
     fn have_gone(&mut self, first: FrameId, frames: usize, source: &impl PageSource) {
         self.regrown_frames = 0;
         self.run_frames = 0;
@@ -125,9 +125,9 @@ impl Region {
         self.forget(first.0, frames, source);
     }
 
-    /// Takes back an empty slab of whose frames `bare_frames` hold no memory. If these are half of them
-    /// the rest goes back to the system, too: as dirty memory the next slab would come page by page
-    /// there, and as clean memory it is part of a block one day. (Below where blocks begin it stays.)
+    /// Takes back an empty slab, `bare_frames` of whose frames hold no memory. If that is half of them
+    /// the rest goes back to the system, too: as dirty memory the next slab there would come page by
+    /// page, and as clean memory it is part of a block one day. (In a region too small for blocks it stays.)
     pub(crate) fn give_slab(
         &mut self,
         start: NonNull<u8>,
@@ -144,7 +144,7 @@ impl Region {
     }
 
     /// Gives back what has come into clean frames from `from` on as parts of huge pages, by a fault
-    /// in another part or by the kernel's own making of them.
+    /// in another part or because the kernel made one by itself.
     pub(super) fn decommit_clean(&self, mut from: FrameId, source: &impl PageSource) {
         while let Some((first, length)) = self.clean.next_free_run(from)
             && first.0 < self.touched

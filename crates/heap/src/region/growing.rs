@@ -9,12 +9,12 @@ use hectare_pages::PageSource;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, RegionView, Run};
 
-/// From how many frames on, 8 MiB, a run grows by whatever is free behind it: a shorter one is copied for less
-/// than what the pages would take that it would fault in, while there is dirty memory elsewhere.
+/// From this length on, 8 MiB, a run grows by whatever is free behind it. While there is dirty memory elsewhere,
+/// copying a shorter one costs less than faulting in the pages that it would grow by.
 const MIXED_FRAMES: usize = 2048;
 
 impl Region {
-    /// Lengthens a run in place, if the frames behind it are free: what it got.
+    /// Lengthens a run in place, if the frames behind it are free. Returns what it got.
     pub(crate) fn extend(
         &mut self,
         run: NonNull<u8>,
@@ -46,8 +46,8 @@ impl Region {
     }
 
     /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units
-    /// move to clean ones. How many frames hold no memory; `None`, and nothing has changed, if one is in use. `None`, too,
-    /// where the source has lost a place: those before it are dirty then.
+    /// move to clean ones. Returns how many frames hold no memory; `None`, with nothing changed, if one is in use; `None`,
+    /// too, if the source has lost a place: the frames before it are dirty then.
     #[inline(never)]
     fn take_mixed(
         &mut self,
@@ -96,8 +96,8 @@ impl Region {
         true
     }
 
-    /// Has memory come to the whole units among `frames` clean frames just taken from `first` on: dirty units
-    /// as far as there are any, and huge pages. Returns how many frames came; `None` as
+    /// Fills the whole units among `frames` clean frames just taken from `first` on: dirty units move there as
+    /// far as there are any, and huge pages are asked for the rest. Returns how many frames moved; `None` as for
     /// [`move_dirty`](Self::move_dirty).
     fn fill(&mut self, first: FrameId, frames: usize, source: &impl PageSource) -> Option<usize> {
         let start = FrameId(align_up(first.0, UNIT_FRAMES));

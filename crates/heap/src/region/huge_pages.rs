@@ -8,14 +8,14 @@ use super::huge_part::HugePart;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, Run, SLAB_FRAMES};
 
-/// Runs of so many frames are long, 256 KiB.
+/// Runs of this many frames or more are long: 256 KiB.
 pub(super) const LONG_FRAMES: usize = 64;
 
-/// So many frames of them are many in a region that is long enough for blocks, of which one run makes half at
-/// most: a huge page's worth but for a slab. (From 1.75 MiB on `pareto` on four threads is a twentieth larger.)
+/// This many frames of them are many in a region that is long enough for blocks, and one run counts for half of
+/// that at most: a huge page's worth but for a slab. (From 1.75 MiB on `pareto` on four threads is a twentieth larger.)
 const MANY_FRAMES: usize = UNIT_FRAMES - SLAB_FRAMES;
 
-/// As many clean units in a row, 32 MiB, are no holes among slabs: a long run was there.
+/// This many clean units in a row, 32 MiB, are no hole among slabs: a long run was there.
 const LONG_GAP_UNITS: usize = 16;
 
 impl Region {
@@ -41,8 +41,8 @@ impl Region {
         }
     }
 
-    /// Asks for no huge pages while blocks of them are dear, and for those of what is committed then
-    /// once they no longer are.
+    /// Asks for no huge pages while blocks of them are dear; once they no longer are, asks for them in
+    /// what is committed from then on.
     #[cold]
     #[inline(never)]
     pub(super) fn follow_price(&mut self, source: &impl PageSource) {
@@ -54,7 +54,7 @@ impl Region {
         self.huge = if are_dear { HugePart::NOWHERE } else { HugePart::behind(self.frontier) };
     }
 
-    /// How many committed frames lie in units all of which is clean, `least` such units or more in a row.
+    /// How many committed frames lie in units that are wholly clean, where `least` or more of these are in a row.
     pub(super) fn empty_unit_frames(&self, least: usize) -> usize {
         let (mut frames, mut from) = (0, FrameId(0));
         while let Some((first, length)) = self.clean.next_free_run(from) {
@@ -70,9 +70,9 @@ impl Region {
         frames
     }
 
-    /// Does without huge pages in what is committed, where of that little is of use, `frames` frames, for the most part
-    /// `of_slabs` or of runs; has them again where much is. What is committed later comes in huge pages all
-    /// the same, until the next such look: a heap that grows so far has no holes for what it needs.
+    /// Does without huge pages in what is committed if little of that, `frames` frames, is of use (for the most part
+    /// `of_slabs` or of runs); has them again if much is. What is committed later comes in huge pages all the
+    /// same, until the next such look: a heap that grows that far has no holes for what it needs.
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
         let is_hollow = self.is_hollow_with(frames, of_slabs);
         let changed_from = if is_hollow {
@@ -85,18 +85,18 @@ impl Region {
         }
     }
 
-    /// Whether less than three quarters of what was once committed is of use, `frames` frames: the rest, which went
-    /// back in pieces, would come again two mebibytes at a time, each for a single object. Where the region was so
-    /// seen before, less than seven eighths. Where it is not for the most part `of_slabs`, runs fill
-    /// what comes again: there a half is enough, and units from which all has gone, or moved elsewhere, do not count.
+    /// Whether less than three quarters of what was once committed, `frames` frames, is of use: the rest, which went
+    /// back in pieces, would come again two mebibytes at a time, each for a single object. If the region was hollow
+    /// at the last look, less than seven eighths. If most is not `of_slabs`, runs fill what comes again: then
+    /// half is enough, and units from which all has gone, or moved elsewhere, do not count.
     fn is_hollow_with(&self, frames: usize, of_slabs: bool) -> bool {
         let eighths = if of_slabs { 6 } else { 4 } + usize::from(self.huge.is_hollow());
         let empty_frames = self.empty_unit_frames(if of_slabs { LONG_GAP_UNITS } else { 1 });
         frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths
     }
 
-    /// Does without huge pages in all that is committed, if only long runs have asked for them, or the frontier was at
-    /// `frontier` before. Of what is left huge, all would have to be known as such: its pages come with others.
+    /// Does without huge pages in all that is committed if only long runs have asked for them, or if the frontier has moved
+    /// on from `frontier`. Whatever stayed huge would have to be known as such, since its pages come with others.
     pub(super) fn stay_plain(&mut self, frontier: usize, source: &impl PageSource) {
         if (self.huge.is_of_runs() || frontier < self.frontier)
             && let Some(from) = self.huge.withdraw(self.frontier)
@@ -105,8 +105,8 @@ impl Region {
         }
     }
 
-    /// Asks for huge pages in what is committed from byte `from` on, or does without: then what has come there
-    /// into clean frames, as parts of huge ones, goes back, or nobody would know of it.
+    /// Asks for huge pages in what is committed from byte `from` on, or does without: then what has come into
+    /// clean frames there, as parts of huge pages, goes back, since nobody would know of it.
     #[inline(never)]
     pub(super) fn ask_from(&mut self, from: usize, huge: bool, source: &impl PageSource) {
         let first = FrameId(from / FRAME_BYTES);

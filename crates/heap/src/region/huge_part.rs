@@ -7,16 +7,16 @@
 //! ```
 //! The rules that lead from one to another are in `region/huge_pages.rs`.
 
-/// From which size on a region asks for huge pages anyhow: what is untouched of the last one is then a
-/// few per cent of the whole at most, and a small program does not grow.
+/// The size from which on a region asks for huge pages in any case: what is untouched of the last one is
+/// then a few per cent of the whole at most, and a small program does not grow.
 pub(super) const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
 
-/// Where they are asked for, in bytes from the region's start. (Two numbers, no `enum`: what that cannot be would
-/// stand for a region that there is none of, and the heap's static would no longer be all zeros.)
+/// Where they are asked for, in bytes from the region's start. (Two numbers, not an `enum`, whose niche would stand
+/// for the absence of a region: the heap's static would no longer be all zeros.)
 #[derive(Debug)]
 pub(super) struct HugePart {
     from_bytes: usize,
-    /// Below, single pages are used all the same; 0 unless the region is hollow. Never beyond the frontier.
+    /// Below this, single pages are used all the same; 0 unless the region is hollow. Never beyond the frontier.
     plain_until_bytes: usize,
 }
 
@@ -39,7 +39,7 @@ impl HugePart {
         self.from_bytes.max(self.plain_until_bytes)
     }
 
-    /// Whether what was committed does without, for little of it is of use.
+    /// Whether what was committed does without, because little of it is of use.
     pub(super) fn is_hollow(&self) -> bool {
         self.plain_until_bytes > 0
     }
@@ -65,8 +65,8 @@ impl HugePart {
         Some(self.from_bytes)
     }
 
-    /// Begins behind what is committed, up to byte `frontier`, if it began within: where it did. Whether the region
-    /// is hollow is not forgotten.
+    /// If it began within what is committed, up to byte `frontier`, has it begin behind that, and returns where it
+    /// began. Whether the region is hollow is not forgotten.
     pub(super) fn withdraw(&mut self, frontier: usize) -> Option<usize> {
         let from = self.from_bytes;
         if from >= frontier {

@@ -1,5 +1,5 @@
-//! How a region begins: it is reserved, and its metadata, of which the bit sets are committed at once and
-//! the tables as far as the region is.
+//! How a region begins: it and its metadata are reserved; of the metadata, the bit sets are committed at once
+//! and the tables as far as the region is.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};

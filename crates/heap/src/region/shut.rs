@@ -1,8 +1,8 @@
-//! Frames of hardened objects that the system does not let be opened again.
+//! Frames of hardened objects that the system refuses to open again.
 //!
-//! To open a sealed page counts as more memory to a limit (`RLIMIT_DATA`, or no overcommit). So where it is
-//! refused, what the page belongs to is sealed as a whole: then it counts as nothing, holds nothing, and
-//! what comes back next can be opened for it. It is opened before the hardened front takes more.
+//! Opening a sealed page counts as more memory against a limit (`RLIMIT_DATA`, or no overcommit). So where it
+//! is refused, what the page belongs to is sealed as a whole: then it counts as nothing and holds nothing, and
+//! what comes back next can be opened in its stead. It is opened before the hardened front takes more.
 //!
 //! ```text
 //!   run table:   │ length │ next │ … │     first ─▶ of the frames shut last
@@ -35,7 +35,7 @@ impl Region {
     #[inline(never)]
     pub(crate) fn shut(&mut self, start: NonNull<u8>, frames: usize, source: &impl PageSource) {
         self.filling.forget(start);
-        // What cannot be sealed either counts as before, no more.
+        // What cannot be sealed either merely counts as before.
         // SAFETY: below the frontier, and in use by nobody.
         let _ = unsafe { source.seal(start, frames * FRAME_BYTES) };
         self.set_run_length(start, frames);
@@ -44,7 +44,7 @@ impl Region {
         self.shut.frames += frames;
     }
 
-    /// Opens the frames that were shut last, which are free then. Returns how many they are; `None` if there are none, or
+    /// Opens the frames that were shut last, which frees them. Returns how many there are; `None` if there are none, or
     /// they cannot be opened.
     #[cold]
     #[inline(never)]

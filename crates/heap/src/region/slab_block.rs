@@ -1,31 +1,32 @@
 //! Where the slabs of growing classes come from, and short runs where many are filled: blocks of a huge page.
 //!
 //! A page fault costs more than all that a slab's objects cost afterwards, and one fault for two
-//! mebibytes costs what a hundred cost for four kibibytes. Slabs that follow many others are going
-//! to be filled: so for them a block is taken as a whole, which comes by its first touch and is
-//! dirty memory from then on, under the rules of that. Of a large object a program may never touch but a part: so runs
-//! ask for one only where others of which most was seen filled (`region/filling.rs`) have come page by page.
+//! mebibytes costs as much as a hundred for four kibibytes. Slabs that follow many others are going
+//! to be filled, so for them a block is taken as a whole: its first touch brings all of it, and from
+//! then on it is dirty memory like any other. A program may only ever touch a part of a large object, so
+//! runs ask for a block only where others that were seen mostly filled (`region/filling.rs`) have come
+//! page by page.
 //!
 //! The kernel clears the block at that touch. Meanwhile it is neither clean nor dirty memory but the
 //! opener's, and the backend's lock is free. Other threads that want a block wait for this one, so that the
-//! heap is never more than a block ahead of what it needs; in one of some size those on other CPUs open one of their own
-//! (`backend/blocks.rs`). They do not help to touch it, since the kernel
-//! clears a huge page before it looks whether another thread has done so.
+//! heap is never more than a block ahead of what it needs; in a heap of some size, those on other CPUs open
+//! one of their own (`backend/blocks.rs`). They do not help to touch it, since the kernel clears a huge page
+//! before it checks whether another thread has done so.
 //!
-//! A block is opened where no slab's worth of memory is dirty. A run of a page among the slabs leaves
+//! A block is opened where no slab's worth of memory is dirty. A one-page run among the slabs leaves
 //! fifteen frames that no slab fits into, though: so a class that will fill much of a block by itself gets
 //! one in spite of such pieces, as long as they are few and the heap has never shrunk. (In one that
 //! has, pieces come and go, and each time a block would be opened for what they could hold.) Where huge
 //! pages are asked for anyhow it does without: there the next slab is part of the last one.
 //!
 //! In a heap that has shrunk most units keep some slab in use, and what has gone of them would come back
-//! page by page. So there the next block is a unit of which all has gone, or a new one, and the holes are
-//! passed over until their units are free, too: they hold nothing. That takes address space, so a new unit
-//! is opened only while the holes are at most three quarters of what was touched.
+//! page by page. So there the next block is a unit that has gone as a whole, or a new one, and the holes are
+//! passed over until the rest of their units is free, too: they hold nothing. That takes address space, so a
+//! new unit is opened only while the holes are at most three quarters of what was touched.
 //!
-//! Beside pieces such a heap grows again page by page, since what it takes may be an object now and then. Once it
-//! has so grown by as much as a block has, and nothing went back meanwhile, it does grow: then blocks are opened for
-//! all classes that do, and for runs.
+//! While there are pieces, such a heap grows again page by page, since what it takes may be an object now and
+//! then. Once it has grown so by a block's worth, with nothing going back meanwhile, it really is growing: then
+//! blocks are opened for all classes that grow, and for runs.
 
 use core::ptr::NonNull;
 
@@ -37,33 +38,33 @@ use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_FRAMES};
 use crate::dirty::take_range;
 
-/// Once so much has been touched, a block is but a fraction of the whole: a small program does not
+/// Once this much has been touched, a block is but a fraction of the whole: a small program does not
 /// grow.
 const BLOCKS_FROM_BYTES: usize = 4 << 20;
 
-/// A class that has so many slabs is growing: the next is going to be filled. The others of a block
+/// A class that has this many slabs is growing: the next is going to be filled. The others of a block
 /// serve whichever class asks next.
 const SIBLINGS_OF_GROWTH: usize = 4;
 
-/// Half as much is enough where a class has so many, a quarter of it: a program of few sizes, which is not
-/// going to stay that small.
+/// Half as much is enough where a class has this many slabs, a quarter of it: a program of few sizes, which
+/// is not going to stay that small.
 const EARLY_BLOCKS_FROM_BYTES: usize = 2 << 20;
 const SIBLINGS_OF_EARLY_GROWTH: usize = 8;
 
-/// A class that has so many slabs, 1.5 MiB, will fill much of a block by itself.
+/// A class that has this many slabs, 1.5 MiB, will fill much of a block by itself.
 const SIBLINGS_OF_MUCH: usize = 24;
 
-/// Once so much has been touched, a block is a seventh of the whole at most: there a class of so many
-/// gets one beside pieces, too.
+/// Once this much has been touched, a block is a seventh of the whole at most: then a class of this many
+/// slabs gets one despite pieces, too.
 const LARGE_FROM_BYTES: usize = 12 << 20;
 const SIBLINGS_IN_LARGE: usize = 20;
 
-/// Runs get one, too, where so many frames of them have come page by page and none went back: at once where
-/// they are half of the region, else from here on. (From 4, 6 MiB on the peak of the cc1 trace is a fifth higher.)
+/// Runs get one, too, where this many frames of them have come page by page and none went back: at once where
+/// they are half of the region, else from this size on. (From 4, 6 MiB on the peak of the cc1 trace is a fifth higher.)
 const MANY_RUN_FRAMES: usize = UNIT_FRAMES;
 const BLOCKS_FOR_SOME_RUNS_FROM_BYTES: usize = 8 << 20;
 
-/// Pieces of dirty memory are few up to so many frames.
+/// Up to this many frames, pieces of dirty memory are few.
 const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
 /// A block on its way from clean memory to dirty: whoever has taken it has it alone.
@@ -75,37 +76,37 @@ pub(crate) struct Block {
     pub(crate) was_used: bool,
     /// There was room for its slabs in what has gone of other units.
     pub(crate) passes_over: bool,
-    /// Its first page came alone: there are no huge pages, for this process or just now.
+    /// Its first page came alone: there are no huge pages, for this process or at the moment.
     pub(super) came_apart: bool,
 }
 
 impl Block {
-    /// Has the block's memory come. This takes long, 100 to 360 µs: not to be called under a lock.
+    /// Faults in the block's memory. This takes long, 100 to 360 µs: not to be called under a lock.
     pub(crate) fn touch(&mut self, source: &impl PageSource) {
         if !self.stays_huge {
             // SAFETY: committed, and in use by nobody else.
             unsafe { source.advise_huge(self.start, HUGE_PAGE_BYTES, true) };
         }
         if self.was_used {
-            // What went in parts has left a table of single pages, which goes with the whole (since
+            // What went in parts has left a page table behind, which goes with the whole (since
             // Linux 6.14). A refusal leaves it as it is.
             // SAFETY: as above.
             let _ = unsafe { source.decommit(self.start, HUGE_PAGE_BYTES) };
         }
         // A write, not `populate`, which would hold the lock of all mappings meanwhile.
-        // SAFETY: as above; it reads as zero, and goes on to.
+        // SAFETY: as above; it reads as zero, and still does afterwards.
         unsafe { self.start.write_volatile(0) };
         // SAFETY: the block's last page.
         let last = unsafe { self.start.add(HUGE_PAGE_BYTES - FRAME_BYTES) };
         self.came_apart = !self.was_used && source.is_resident(last) == Some(false);
         if self.was_used {
-            // Where the table has stayed, the write has brought a single page.
+            // If the page table has stayed, the write has brought a single page.
             // SAFETY: as above.
             unsafe { source.populate(self.start, HUGE_PAGE_BYTES) };
         }
         if !self.stays_huge {
-            // From now on as the memory around it: of what goes back, the kernel would else make a huge
-            // page again.
+            // From now on as the memory around it: otherwise the kernel would make a huge page again of
+            // what goes back.
             // SAFETY: as above.
             unsafe { source.advise_huge(self.start, HUGE_PAGE_BYTES, false) };
         }
@@ -137,8 +138,8 @@ impl Region {
         Some(Block { start: self.at(first), stays_huge, was_used, passes_over, came_apart: false })
     }
 
-    /// Makes a block that has been touched, which took so long, dirty memory. One that came apart is clean memory again,
-    /// and as dear as can be.
+    /// Makes a block dirty memory once it has been touched, which took `took_us`. One that came apart is clean memory again,
+    /// and counts as dear as can be.
     pub(crate) fn give_block(&mut self, block: Block, took_us: u64, source: &impl PageSource) {
         let first = self.frame_of(block.start);
         let took_us = if block.came_apart { u64::MAX } else { took_us };
@@ -192,7 +193,7 @@ impl Region {
         (are_growing || self.is_regrowing()) && frames < UNIT_FRAMES && self.is_for_filled(frames)
     }
 
-    /// Whether so many frames of runs have come page by page that the next come in blocks.
+    /// Whether enough frames of runs have come page by page that the next come in blocks.
     fn has_many_runs(&self) -> bool {
         let is_of_runs = 2 * self.run_frames >= self.touched;
         let from_bytes =
@@ -200,7 +201,7 @@ impl Region {
         self.run_frames >= MANY_RUN_FRAMES && self.has_touched(from_bytes)
     }
 
-    /// Whether what is dirty is few pieces.
+    /// Whether only a few pieces are dirty.
     fn has_few_dirty(&self) -> bool {
         self.dirty_frames() <= FEW_FRAMES
     }
@@ -215,7 +216,7 @@ impl Region {
         self.left_frames() >= UNIT_FRAMES
     }
 
-    /// Whether a long region grows page by page, by more than a block has, and nothing goes back meanwhile.
+    /// Whether a long region has grown page by page, by a block's worth or more, with nothing going back meanwhile.
     fn is_regrowing(&self) -> bool {
         self.regrown_frames >= UNIT_FRAMES && self.has_touched(HUGE_PAGES_FROM_BYTES)
     }
@@ -225,7 +226,7 @@ impl Region {
         self.has_touched(BLOCKS_FROM_BYTES)
     }
 
-    /// Whether so much of the region may have been used.
+    /// Whether `bytes` of the region or more may have been used.
     fn has_touched(&self, bytes: usize) -> bool {
         self.touched >= bytes / FRAME_BYTES
     }

@@ -8,7 +8,7 @@ use hectare_pages::{PageSource, SourceError};
 
 use super::HUGE_PAGE_BYTES;
 
-/// An array in reserved address space of which the front is committed.
+/// An array in reserved address space whose front is committed.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) start: NonNull<u8>,
@@ -34,8 +34,8 @@ impl Table {
         Ok(())
     }
 
-    /// As [`reach`](Self::reach), by whole huge pages of the table, which is to come as such: one that
-    /// would end beyond `most_bytes`, where the table or what may be huge of it ends, by its pages.
+    /// As [`reach`](Self::reach), by whole huge pages, which are asked for. One that would end beyond
+    /// `most_bytes`, where the table or the part of it that may be huge ends, is committed page by page.
     #[inline(never)]
     pub(super) fn reach_in_huge_pages(
         &mut self,

@@ -32,7 +32,7 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// In how many frames it finds a place wherever they begin.
+    /// How many frames in a row have a place for it wherever they begin.
     pub(crate) fn room_frames(self) -> usize {
         match self {
             Self::Run { frames, align, .. } => frames + align,
@@ -40,7 +40,7 @@ impl Wanted {
         }
     }
 
-    /// As how long a run `run`, taken for it, is looked at later; `None` if it is not.
+    /// The length as which `run`, taken for it, is looked at later; `None` if it is not.
     fn looked_at_frames(self, run: &Run) -> Option<usize> {
         match self {
             Self::Run { fills: true, .. } => Some(run.frames),
@@ -88,7 +88,7 @@ pub(crate) enum Refusal {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     pub(super) frames: usize,
-    /// Of how many frames the first must be a multiple.
+    /// The number of frames that the first one's number must be a multiple of.
     pub(super) align: usize,
     /// The same, where there is a choice: runs of which only the fronts are used begin where slabs do.
     pub(super) grid: usize,
@@ -97,7 +97,7 @@ pub(super) struct Request {
     opens: bool,
 }
 
-/// What will become of a run, for what was seen of others (`region/filling.rs`).
+/// What will become of a run, judging by others (`region/filling.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outlook {
     /// The caller is going to fill it, and nothing seen says otherwise.
@@ -115,8 +115,8 @@ impl Request {
 }
 
 impl Region {
-    /// Takes what is `wanted`, and notes what the next can learn from it: a look may be [due](Self::due_look). A caller that can open a block, `opens`, is
-    /// told when it should.
+    /// Takes what is `wanted`, and notes what the next can learn from it: a look may be [due](Self::due_look). A caller
+    /// that `opens` blocks is told when it should.
     pub(crate) fn take(
         &mut self,
         wanted: Wanted,
@@ -208,7 +208,7 @@ impl Region {
     fn take_dirty(&mut self, request: &Request) -> Option<Run> {
         let &Request { frames, grid, .. } = request;
         if frames > MAX_KEPT_FRAMES {
-            // For what is never kept, the kept ones are but holes in the ranges that it needs.
+            // To a run that is never kept, the kept ones are but holes in the ranges that it needs.
             self.uncache();
         }
         let first = self
@@ -217,7 +217,7 @@ impl Region {
         Some(Run::holding(self.at(first), frames))
     }
 
-    /// Takes dirty frames as they are: the lowest block for what is one, the best fit for other runs.
+    /// Takes dirty frames as they are: the lowest place for a slab, the best fit for other runs.
     pub(super) fn take_fitting(&mut self, frames: usize, align: usize) -> Option<FrameId> {
         if frames == SLAB_FRAMES && align == SLAB_FRAMES {
             self.dirty.take_lowest(frames, align)
@@ -308,7 +308,7 @@ impl Region {
         self.touch_clean(first, frames, source, view).ok()
     }
 
-    /// Sees to it that clean frames just taken may be used; gives them back where memory is out.
+    /// Sees to it that clean frames just taken may be used; gives them back when out of memory.
     #[inline(never)]
     pub(super) fn touch_clean(
         &mut self,
@@ -346,7 +346,7 @@ impl Region {
         run.clean || self.fresh.contains(&self.frame_of(run.start))
     }
 
-    /// Has what came with the last units, and nobody has had, begin behind `run` if that is part of it.
+    /// Moves the start of what came with the last units, and nobody has had, behind `run` if that is part of it.
     fn pass_fresh(&mut self, run: &Run) {
         let first = self.frame_of(run.start);
         if self.fresh.contains(&first) {

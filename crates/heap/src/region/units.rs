@@ -6,15 +6,15 @@
 //!   clean, taken:          │▓▓▓▓▓▓│▓▓▓▓▓▓│ fresh │     units of a huge page each
 //!   the run:               │▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒│░░░│     what is left of the last one is dirty
 //! ```
-//! A request that no dirty run is long enough for would take clean frames, which fault, while dirty
-//! frames are over, which go back to the system: memory that is made zero anew, though there is enough
-//! of it. To have the system enter a unit's pages at another place costs some 5 µs; to fault it in 360
-//! as a huge page and 1,100 page by page (Linux 6.18, a virtual machine; `cargo bench -p hectare-pages
-//! --features os --bench calls`).
+//! A request that no dirty run is long enough for would take clean frames, which fault, while the dirty
+//! frames left over go back to the system: memory is zeroed anew although there is enough of it. To have
+//! the system move a unit's pages elsewhere costs some 5 µs; to fault it in, 360 as a huge page and 1,100
+//! page by page (Linux 6.18, a virtual machine; `cargo bench -p hectare-pages --features os --bench
+//! calls`).
 //!
-//! Where huge pages are asked for, a unit that is begun comes as a whole by its first touch. So
-//! what of the last one is not of the run counts as what it is, dirty memory, and the next run begins there if
-//! the unit behind is clean. Elsewhere they are asked for the units that the run fills alone, its last one if it
+//! Where huge pages are asked for, a unit comes as a whole by its first touch. So the part of the last unit
+//! that is not the run's counts as what it is, dirty memory, and the next run begins there if the unit behind
+//! is clean. Elsewhere huge pages are asked for in the units that the run fills by itself, its last one if it
 //! fills seven eighths of it; a run that fills no unit begins none there.
 
 use hectare_base::align::{align_down, align_up};
@@ -28,7 +28,7 @@ use crate::dirty::take_range;
 /// Frames of a huge page.
 pub(crate) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
 
-/// A run of so many frames is worth a unit of its own wherever it lies: seven eighths.
+/// A run of this many frames is worth a unit of its own wherever it lies: seven eighths.
 const NEARLY_UNIT_FRAMES: usize = UNIT_FRAMES - UNIT_FRAMES / 8;
 
 /// Nothing moves to where the region is longer than this, 8 GiB: a unit that has moved may be a
@@ -68,8 +68,8 @@ impl Region {
         (is_long || self.is_huge_from(FrameId(self.touched))) && self.has_units(source)
     }
 
-    /// Takes a run in clean units alone, to which dirty ones move. Of the last one, what is left of it is dirty if it
-    /// is there: it has moved, or comes with the run.
+    /// Takes a run in clean units alone, to which dirty ones move. What is left of the last one is dirty if its memory
+    /// is there: if it has moved, or comes with the run.
     #[inline(never)]
     fn take_whole_units(
         &mut self,
@@ -119,15 +119,16 @@ impl Region {
     }
 
     /// Has the whole units among `frames` clean frames from `first` on, which are going to be filled, come as
-    /// huge pages, also where the region does without.
+    /// huge pages, even where the region does without.
     pub(super) fn ask_for_units(&self, first: FrameId, frames: usize, source: &impl PageSource) {
         if !self.dear_blocks.are_dear() {
             self.advise_units(first, frames, true, source);
         }
     }
 
-    /// Asks for huge pages in the whole units among `frames` clean frames from `first` on that the region does
-    /// without, or no longer: else the next object where they have gone would bring a unit that nobody knows of.
+    /// Asks for huge pages in those whole units among `frames` clean frames from `first` on where the region does
+    /// without, or no longer does: otherwise the next object where they have gone would bring a whole unit that
+    /// nobody knows of.
     #[inline(never)]
     pub(super) fn advise_units(
         &self,
@@ -144,7 +145,7 @@ impl Region {
         }
         let start = self.at(FrameId(first));
         if huge {
-            // What went in parts has left a table of single pages, which goes with the whole (since Linux
+            // What went in parts has left a page table behind, which goes with the whole (since Linux
             // 6.14). A refusal leaves it as it is.
             // SAFETY: clean frames below the frontier.
             let _ = unsafe { source.decommit(start, bytes_to(end)) };
@@ -157,8 +158,8 @@ impl Region {
         }
     }
 
-    /// Takes dirty frames with clean units behind them, where huge pages are asked for: else what is left of a
-    /// run's last huge page would stay empty, since the next run of its length does not fit there.
+    /// Takes dirty frames with clean units behind them, where huge pages are asked for: otherwise what is left of
+    /// a run's last huge page would stay empty, since the next run of its length does not fit there.
     #[inline(never)]
     fn take_beside(
         &mut self,
@@ -172,7 +173,7 @@ impl Region {
         self.take_behind(FrameId(end), behind, source, view)?;
         let taken = self.dirty.take_at(first, length);
         debug_assert!(taken, "it is one of the dirty runs");
-        // In the midst of a unit its memory comes with what is in front.
+        // Within a unit, memory comes with what lies in front.
         let is_at_unit = end.is_multiple_of(UNIT_FRAMES);
         let moved =
             if is_at_unit { self.move_dirty(FrameId(end), behind, source) } else { Some(0) };
@@ -195,7 +196,7 @@ impl Region {
         Some(Run { bare_frames, again_frames, ..Run::holding(self.at(first), frames) })
     }
 
-    /// The dirty run to lengthen to `frames` frames by as few clean units as can be: its first frame, its length and
+    /// The dirty run to lengthen to `frames` frames by the fewest clean units: its first frame, its length and
     /// how many clean frames are to be taken behind it.
     fn beside(&self, frames: usize) -> Option<(FrameId, usize, usize)> {
         let last = self.dirty.last_run(FrameId(self.touched));

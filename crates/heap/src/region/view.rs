@@ -169,7 +169,7 @@ impl RegionView {
     }
 }
 
-/// A region's slabs, as far as they were there when they were asked for.
+/// A region's slabs, as of when they were asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlabTable {
     start: usize,
