@@ -32,8 +32,8 @@ pub(crate) const REGIONS: usize = 32;
 /// since only what is used of it costs anything. Halved until the system agrees.
 const REGION_BYTES: usize = 256 << 30;
 
-/// How long a run can be, as a share of the first region and at most: where that is as long as it should
-/// be, what large objects leave serves any other; where address space is scarce it must not be held.
+/// How long a run can be: this share of the first region, and at most this many bytes. Where the region is as long
+/// as it should be, what large objects leave serves any other; where address space is scarce it must not be held.
 const LONGEST_RUN_SHARE: usize = 64;
 const LONGEST_RUN_BYTES: usize = 1 << 30;
 
@@ -43,7 +43,7 @@ const MIN_REGION_BYTES: usize = 1 << 20;
 /// The lock around what is free, held.
 type Held<'a, S> = LockGuard<'a, State, <S as System>::Park>;
 
-/// The number of a region, and the run that was taken of it.
+/// The number of a region, and the run that was taken from it.
 type Taken = Result<(usize, Run), Refusal>;
 
 /// The regions and what is free of them.
@@ -68,13 +68,13 @@ pub(crate) struct Backend<S: System> {
     bare_frames: AtomicUsize,
     /// Whether a region has frames that are shut (`region/shut.rs`).
     has_shut: AtomicBool,
-    /// How many that were given back have objects again since the last scavenge.
+    /// How many frames that had been given back hold objects again since the last scavenge.
     returned_frames: AtomicUsize,
-    /// When the passing of time will have made something too much, in milliseconds; 0 where little lies idle.
+    /// When, in milliseconds, something will have lain idle for too long; 0 where little lies idle.
     tends_at_ms: AtomicU64,
     /// From how many bytes on objects are huge; 0 stands for [`MIN_HUGE_BYTES`].
     min_huge_bytes: AtomicUsize,
-    /// One is held by each thread that opens a block for slabs, before the state's: that is free meanwhile.
+    /// Each thread that opens a block for slabs holds one of these, taken before the state's lock, which is free meanwhile.
     openers: [Lock<(), S::Park>; OPENERS],
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,
@@ -94,15 +94,15 @@ struct State {
     idle_frames: usize,
     /// Of these, how many are yet to go back.
     due_frames: usize,
-    /// How many were dirty when too many were and yet none went: pieces of huge pages, or what the system refuses. While there
-    /// are hardly more, nothing is tried again in this half-life.
+    /// How many were dirty when that was too many and yet none went: pieces of huge pages, or what the system refuses. While
+    /// there are hardly more, nothing is tried again in this half-life.
     vain_frames: usize,
     /// When the slabs were last looked through, and how many frames of them went then.
     scavenged_ms: u64,
     scavenged_frames: usize,
     /// How many frames were taken since that held no memory, or none any more.
     taken_anew_frames: usize,
-    /// By how many the slabs may empty, since what is live swings.
+    /// By how many frames the slabs may empty, because what is live swings.
     swing_frames: usize,
     /// When regret, peak and idle frames were last halved.
     halved_ms: u64,
@@ -121,7 +121,7 @@ impl<S: System> Backend<S> {
     /// Where the view of the first region lies in it.
     pub(crate) const FIRST_VIEW: usize = offset_of!(Self, views);
 
-    /// All zeros, but for `source` and `region_bytes`.
+    /// All zeros except for `source` and `region_bytes`.
     pub(crate) const fn new(source: S, region_bytes: usize) -> Self {
         Self {
             source,
@@ -216,7 +216,7 @@ impl<S: System> Backend<S> {
         Some(run)
     }
 
-    /// Looks at a run in use of the region numbered `index`, for what the next are like. To be called without the lock.
+    /// Looks at a run in use of the region numbered `index`, to learn what the next are like. To be called without the lock.
     #[inline(never)]
     fn look_at(&self, run: Awaited, index: usize) {
         let Some(filled_pages) = run.look(&self.source) else { return };
@@ -321,7 +321,7 @@ impl<S: System> Backend<S> {
         self.gave(state, frames);
     }
 
-    /// Makes the run at `start` `wanted` frames long without moving it. Whether it could.
+    /// Makes the run at `start` `wanted` frames long without moving it. Returns whether it could.
     pub(crate) fn resize_run(&self, start: NonNull<u8>, wanted: usize) -> bool {
         let Some(index) = self.index_of(start.addr().get()) else { return false };
         let mut state = self.state.lock();
@@ -343,7 +343,7 @@ impl<S: System> Backend<S> {
         true
     }
 
-    /// Has the next `bytes` come from what was set aside for the process. Whether they will.
+    /// Has the next `bytes` come from what was set aside for the process. Returns whether they will.
     ///
     /// # Safety
     /// The process has one thread.
@@ -357,15 +357,15 @@ impl<S: System> Backend<S> {
         region.is_some_and(|region| unsafe { region.set_aside(bytes, &self.source) }.is_ok())
     }
 
-    /// How many frames are free and still hold memory. (Over the regions that there are: a loop over all that there can be
-    /// is unrolled, to a page of code.)
+    /// How many frames are free and still hold memory. (Only the regions in use are visited: a loop over all possible ones
+    /// would be unrolled to a page of code.)
     #[inline(never)]
     fn dirty_frames(&self, state: &State) -> usize {
         let count = self.count.load(Ordering::Relaxed);
         state.regions.iter().take(count).flatten().map(Region::dirty_frames).sum()
     }
 
-    /// Whether free frames that still hold memory are there for a run of `frames` frames at a multiple of `align`.
+    /// Whether there are free frames that still hold memory for a run of `frames` frames at a multiple of `align`.
     #[inline(never)]
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
         let state = self.state.lock();
@@ -409,7 +409,7 @@ impl<S: System> Backend<S> {
         self.state.lock_for_fork();
     }
 
-    /// Frees them in the parent and in the child.
+    /// Releases them in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).

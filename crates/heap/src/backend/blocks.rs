@@ -8,15 +8,15 @@ use hectare_pages::System;
 use super::{Backend, Held, Taken};
 use crate::region::{Block, FRAME_BYTES, Refusal, UNIT_FRAMES, Wanted};
 
-/// So many threads at most open a block at once.
+/// How many threads can open a block at once.
 pub(super) const OPENERS: usize = 4;
 
-/// One thread at a time opens a block; one more for each so many frames in slabs.
+/// One thread at a time opens a block, and one more for each this many frames in slabs.
 const FRAMES_AN_OPENER: usize = (16 << 20) / FRAME_BYTES;
 
 impl<S: System> Backend<S> {
-    /// Takes what is `wanted`, after a block was opened for it where that is its place, by this thread or by another
-    /// for which it waits. Returns the lock, too, and the region's number with the run.
+    /// Takes what is `wanted`; if its place is a block, after one was opened, by this thread or by another that it waits
+    /// for. Returns the lock, too, and the region's number with the run.
     pub(super) fn take_opening(&self, wanted: Wanted) -> (Held<'_, S>, Taken) {
         let mut state = self.state.lock();
         let taken = self.take(&mut state, wanted, true);
@@ -49,15 +49,15 @@ impl<S: System> Backend<S> {
         (state, taken)
     }
 
-    /// Who holds this opens a block. Threads on different CPUs do so side by side, or all but one would wait while the kernel
-    /// clears it; but in a small heap each would be too much ahead of what it needs.
+    /// The lock to hold while opening a block. Threads on different CPUs do so side by side, since otherwise all but one
+    /// would wait while the kernel clears it; but in a small heap each block more would be too far ahead of what it needs.
     fn opener(&self) -> &Lock<(), S::Park> {
         let slab_frames = self.slab_frames.load(Ordering::Relaxed);
         let openers = (1 + slab_frames / FRAMES_AN_OPENER).min(OPENERS);
         &self.openers[self.source.cpu() % openers % OPENERS]
     }
 
-    /// Has a block's memory come, and makes it dirty memory.
+    /// Faults in a block's memory, and makes it dirty memory.
     fn open(&self, mut block: Block) -> Held<'_, S> {
         let passes_over = block.passes_over;
         let began_us = self.source.thread_us();

@@ -1,18 +1,18 @@
 //! What stays of the memory that is freed, and what goes back to the system.
 //!
 //! Dirty frames are reused before clean ones, so what is kept costs resident memory only as far
-//! as it is not needed. How much may stay, when memory is freed: an eighth of what is in use (frames
-//! of slabs that were given back hold nothing, and count as no use) and at least
-//! [`MIN_ALLOWANCE_BYTES`]; what is above goes back on the spot, so that a program that then falls
-//! idle holds little. A program in the midst of its work would fault for nothing: so as much
-//! as is in use may stay (but not when a run from 32 MiB on is freed, of which few come again), and
-//! more by each frame that faults anew (*regret*), as long as no more is resident than an eighth above
-//! what was lately in use at once. That peak and regret halve
-//! each [`HALF_LIFE_MS`], and of the dirty frames that nobody has needed meanwhile half go back, part by part
-//! at the next calls.
-//! When clean frames must be taken although dirty ones are there (too small, or in the wrong
-//! place), whole units of those move to where they are needed (`region/units.rs`), and of what is left
-//! dirty frames go back by the same bound: a heap does not grow far by its holes.
+//! as it is not needed. How much may stay when memory is freed: an eighth of what is in use (frames
+//! of slabs that were given back hold nothing, and do not count as in use) and at least
+//! [`MIN_ALLOWANCE_BYTES`]; what exceeds that goes back on the spot, so that a program that then falls
+//! idle holds little. A program in the midst of its work would fault for nothing: so as much as is in
+//! use may stay (but not when a run of 32 MiB or more is freed, of which few come again), and one frame
+//! more for each that faults anew (*regret*), as long as no more is resident than an eighth above the
+//! most that was lately in use at once. That peak and regret halve each [`HALF_LIFE_MS`], and half of
+//! the dirty frames that nobody has needed meanwhile go back, part by part at the next calls.
+//!
+//! When clean frames must be taken although there are dirty ones (too few in a row, or in the wrong
+//! place), whole units of those move to where they are needed (`region/units.rs`), and of the other
+//! dirty frames some go back by the same bound: a heap does not grow far by its holes.
 
 use core::sync::atomic::Ordering;
 
@@ -23,30 +23,30 @@ use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, Region};
 
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
-/// How long it takes to forget half of what was.
+/// How long it takes to forget half of the past.
 pub(crate) const HALF_LIFE_MS: u64 = 1000;
 
-/// What may stay dirty at least while clean frames are taken.
+/// What may always stay dirty while clean frames are taken.
 const MIN_HEADROOM_BYTES: usize = 4 << 20;
 
 /// What threads may always keep of freed runs.
 const MIN_LENT_BYTES: usize = 2 << 20;
 
 /// By how much the heap may grow, or its slabs empty, before they are looked through: an eighth of
-/// what is in use, and at least so much; the smaller value where that finds much.
+/// what is in use, and at least this much; the smaller value where a look finds much.
 pub(super) const SLACK_BYTES: usize = 4 << 20;
 const MIN_SLACK_BYTES: usize = 256 << 10;
 
-/// How far slabs may empty where live memory swings: where half of what went at a look that found them emptied has been taken
-/// anew by the next such, and that within [`SWING_MS`], twice as much may be idle, up to this, and to what was lately in use.
+/// How far slabs may empty where live memory swings. If half of what went at a look that found them emptied has been taken
+/// anew by the next such look, within [`SWING_MS`], twice as much may be idle, up to this and to what was lately in use.
 const MAX_SWING_BYTES: usize = 64 << 20;
 const SWING_MS: u64 = 100;
 
-/// Of what is too much a call gives back this share, and at least so much: of runs of 40 KB that takes 0.2 ms.
+/// A call gives back this share of what is too much, and at least this much: of runs of 40 KB that takes 0.2 ms.
 const STEP_SHARE: usize = 64;
 const MIN_STEP_BYTES: usize = 16 << 20;
 
-/// How much is given back at once at least, to keep the calls few.
+/// The least that is given back at once, to keep the calls few.
 const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
 impl<S: System> Backend<S> {
@@ -67,8 +67,8 @@ impl<S: System> Backend<S> {
     }
 
     /// Begins to count anew after a scavenge that gave back `gone_bytes`, far more than had been freed if it
-    /// `found_much`; `live_bytes` are out of the slabs. `has_emptied`: it came because these had, not because
-    /// the heap grew.
+    /// `found_much`; `live_bytes` are out of the slabs. `has_emptied` says that it came because the slabs had
+    /// emptied, not because the heap grew.
     pub(crate) fn note_scavenge(
         &self,
         live_bytes: usize,
@@ -94,8 +94,8 @@ impl<S: System> Backend<S> {
         self.emptying_limit_bytes.store(emptying_frames * FRAME_BYTES, Ordering::Relaxed);
     }
 
-    /// Notes what went in a scavenge of slabs that had emptied, and whether half of what went in the last has been taken
-    /// anew since, and soon.
+    /// Notes what went in a scavenge of slabs that had emptied, and whether half of what went in the previous one was
+    /// soon taken anew.
     fn note_gone(&self, state: &mut State, gone_frames: usize) {
         state.taken_anew_frames += self.returned_frames.swap(0, Ordering::Relaxed)
             + self.grown_frames.swap(0, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl<S: System> Backend<S> {
     /// least `busy_frames`, after it has freed `frames`: these, or a part of more. Returns how many frames went.
     #[inline(never)]
     fn give_back_beyond(&self, state: &mut State, busy_frames: usize, frames: usize) -> usize {
-        // The usual case, before the clock is asked.
+        // The usual case, before the clock is read.
         let dirty = self.dirty_frames(state);
         if dirty <= state.least_allowance_frames(self.held_frames(state)) {
             return 0;
@@ -208,12 +208,12 @@ impl<S: System> Backend<S> {
         let dirty = self.dirty_frames(state);
         let due = state.due_frames.min(state.idle_frames).min(dirty);
         let gone = self.decommit_some(state, dirty - due, 0);
-        // Where none went the rest may stay: pieces of huge pages.
+        // If none went the rest may stay: pieces of huge pages.
         state.due_frames = if gone > 0 { due.saturating_sub(gone) } else { 0 };
         gone
     }
 
-    /// What lies idle now is looked at again in a half-life, by whichever call comes then.
+    /// Has what lies idle now looked at again in a half-life, by whichever call comes then.
     pub(crate) fn expect_tending(&self) {
         if self.tends_at_ms.load(Ordering::Relaxed) == 0 {
             let at_ms = self.source.now_ms() + HALF_LIFE_MS;
@@ -221,8 +221,8 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// As [`tend`](Self::tend), if it is time. Asked where a run is freed, and where batches change hands: a program whose
-    /// lists and pools serve all calls gives nothing back itself.
+    /// As [`tend`](Self::tend), if it is time. Called where a run is freed, and where batches change hands, since a program
+    /// whose lists and pools serve all calls gives nothing back itself.
     #[inline(never)]
     pub(crate) fn tend_if_due(&self) {
         let at_ms = self.tends_at_ms.load(Ordering::Relaxed);
@@ -231,10 +231,9 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Gives back a part of what the passing of time makes too much. Returns how many bytes went: none, once all
-    /// has.
+    /// Gives back a part of what has lain idle for too long. Returns how many bytes went: none, once all has.
     pub(crate) fn tend(&self) -> usize {
-        // One thread is enough; and what is left idle from now on asks to be looked at anew.
+        // One thread is enough; and whatever is left idle from now on calls for another look.
         self.tends_at_ms.store(0, Ordering::Relaxed);
         let (huge_bytes, kept_bytes) = self.tend_huge();
         let mut state = self.state.lock();
@@ -265,8 +264,8 @@ impl<S: System> Backend<S> {
         self.decommit_some(state, keep, usize::MAX)
     }
 
-    /// Gives back a part of what is dirty beyond `keep` frames, by a call that has taken or given `frames`: of
-    /// gigabytes in short runs all would take tens of milliseconds, with the lock held. Returns how many frames went.
+    /// Gives back a part of what is dirty beyond `keep` frames, for a call that has taken or given `frames`: all of
+    /// gigabytes in short runs would take tens of milliseconds, with the lock held. Returns how many frames went.
     #[inline(never)]
     fn decommit_some(&self, state: &mut State, keep: usize, frames: usize) -> usize {
         let mut over = self.dirty_frames(state).saturating_sub(keep);
@@ -303,7 +302,7 @@ impl<S: System> Backend<S> {
         may
     }
 
-    /// Of the threads that keep runs one is left, which may keep `frames` frames.
+    /// One of the threads that keep runs is left, which may keep `frames` frames.
     pub(crate) fn lend_only(&self, frames: usize) {
         self.state.lock().lent_frames = frames;
     }
@@ -316,7 +315,7 @@ impl<S: System> Backend<S> {
     }
 }
 
-/// What is left of `amount` after so many half-lives.
+/// What is left of `amount` after `half_lives`.
 pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
     u32::try_from(half_lives).ok().and_then(|times| amount.checked_shr(times)).unwrap_or(0)
 }
@@ -341,8 +340,8 @@ impl Found {
     }
 
     /// By how many frames the heap may grow before the next scavenge; before this one it was `last`. If much was
-    /// found the last objects of many pages are going, and each of them counts: then the next comes
-    /// sooner. It comes later if next to nothing was.
+    /// found, the last objects of many pages are going, and each of them counts: then the next scavenge comes
+    /// sooner. It comes later if next to nothing was found.
     fn growth_frames(&self, last: usize) -> usize {
         let usual = self.usual_frames();
         if self.found_much {

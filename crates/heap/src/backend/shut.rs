@@ -10,7 +10,7 @@ use crate::class::ClassId;
 use crate::region::SLAB_FRAMES;
 
 impl<S: System> Backend<S> {
-    /// Takes back a slab as [`put_slab`](Self::put_slab) does, of which a page cannot be opened.
+    /// As [`put_slab`](Self::put_slab), for a slab of which a page cannot be opened.
     #[cold]
     #[inline(never)]
     pub(crate) fn shut_slab(&self, start: NonNull<u8>, bare_frames: usize) {

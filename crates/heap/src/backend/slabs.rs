@@ -23,7 +23,7 @@ impl<S: System> Backend<S> {
         Some(fresh)
     }
 
-    /// Takes back a slab that is empty, and of whose frames `bare_frames` hold no memory.
+    /// Takes back an empty slab, `bare_frames` of whose frames hold no memory.
     pub(crate) fn put_slab(&self, start: NonNull<u8>, bare_frames: usize) {
         let mut state = self.state.lock();
         let Some(region) = self.forget_slab(&mut state, start, bare_frames) else { return };
@@ -31,7 +31,7 @@ impl<S: System> Backend<S> {
         self.gave(&mut state, SLAB_FRAMES);
     }
 
-    /// Takes a slab that is given back off the counts and the page map. The region that it lies in.
+    /// Takes a slab that is given back off the counts and the page map. Returns the region that it lies in.
     pub(super) fn forget_slab<'a>(
         &self,
         state: &'a mut State,
@@ -47,12 +47,12 @@ impl<S: System> Backend<S> {
         Some(region)
     }
 
-    /// So many frames of slabs hold no memory any more, or never did.
+    /// Notes that `frames` frames of slabs hold no memory any more, or never did.
     pub(crate) fn become_bare(&self, frames: usize) {
         self.bare_frames.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// So many of them hold memory again, of which `returned` had been given back.
+    /// Notes that `frames` of them hold memory again, of which `returned` had been given back.
     pub(crate) fn come_back(&self, frames: usize, returned: usize) {
         self.bare_frames.fetch_sub(frames, Ordering::Relaxed);
         self.returned_frames.fetch_add(returned, Ordering::Relaxed);
