@@ -4,7 +4,7 @@
 //!   thread ──object──▶ this CPU's list ──full list──▶ this CPU's spare ──▶ pools, as any batch
 //!          ◀─object───                 ◀────────────                   ◀──
 //! ```
-//! What a thousand threads keep so is bounded by the CPUs, and what one frees the next one on the
+//! So what a thousand threads keep is bounded by the CPUs, and what one frees, the next one on the
 //! same CPU takes while it still lies in the processor's cache. An object passes in a restartable
 //! sequence of some twenty instructions (`cpu_lists.rs`, `sequence.rs`), where a cache of the
 //! thread's own needs six or seven: so the first threads of a process have caches, and those beyond
@@ -34,8 +34,8 @@ impl<S: System> Heap<S> {
         self.cpus.aborts()
     }
 
-    /// Makes ready for [`Seat::Cpu`]; whether this thread may have it. While the first call looks for
-    /// restartable sequences, threads that call meanwhile are told no.
+    /// Prepares for [`Seat::Cpu`]; returns whether this thread may have it. Threads that call while the
+    /// first call is still looking for restartable sequences are told no.
     pub fn begin_cpu_front(&self) -> bool {
         self.ensure_key();
         self.is_shared.store(true, Relaxed);
@@ -168,7 +168,7 @@ impl<S: System> Heap<S> {
     }
 }
 
-/// Takes the mark off an object on its way to a caller.
+/// Clears the mark of an object on its way to a caller.
 #[inline(always)]
 fn hand_out(object: FreeObject) -> *mut u8 {
     object.unmark();

@@ -1,8 +1,8 @@
 //! The lists of all CPUs, and how they are taken from the threads.
 //!
-//! A sequence finds its lists by the table (`sequence.rs`). Who wants what is listed (a trim a CPU at a time, a
-//! fork all at once) clears the table's entry and restarts the sequences under way; threads then wait at the gate
-//! until it is filled again.
+//! A sequence finds its lists by the table (`sequence.rs`). Whoever wants what is listed (a trim, one CPU at a
+//! time; a fork, all at once) clears the table's entry and restarts the sequences under way; threads then wait at
+//! the gate until it is filled again.
 //!
 //! Invariants
 //! 1. `table[cpu]` is `lists[cpu]` or null; `gate` is held where it changes.
@@ -134,7 +134,7 @@ impl<P: Park> Cpus<P> {
         self.readiness.load(Relaxed) == READY
     }
 
-    /// Makes ready for [`Seat::Cpu`](crate::Seat::Cpu); whether this thread may have it.
+    /// Prepares for [`Seat::Cpu`](crate::Seat::Cpu); returns whether this thread may have it.
     pub(crate) fn begin(&self) -> bool {
         if self.may_begin() && self.readiness.load(Relaxed) == POSSIBLE {
             let readiness = if rseq::announce_restarts() { READY } else { UNFIT };
@@ -278,7 +278,7 @@ impl<P: Park> Cpus<P> {
     }
 
     /// Takes out all that is listed on a CPU, whose sequences are kept away only as long as that takes. `None` if the
-    /// kernel will not restart those under way. A child that is forked before it is in its slabs has lost it, as it has
+    /// kernel will not restart those under way. A child forked before these objects are in their slabs has lost them, like
     /// all that is on its way between other threads.
     fn take_all(&self, cpu: usize, lists: &CpuLists) -> Option<[Packed; 2 * STATES]> {
         let _gate = self.gate.lock();

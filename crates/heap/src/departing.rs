@@ -1,8 +1,8 @@
 //! Objects on their way to slabs that are given up.
 //!
-//! What is freed in such a slab goes there, so that the slab becomes empty, and to no list, from where the next request
-//! would take it. One at a time each would take the lock of its class and wait for what its slab is told by; so a thread's go
-//! some at a time. What is left when the thread ends goes where its lists go.
+//! What is freed in such a slab goes back there, so that the slab becomes empty, and not to a list, from where the next
+//! request would take it. One at a time, each would take the lock of its class and wait for its slab's descriptor; so a
+//! thread's objects go some at a time. What is left when the thread ends goes where its lists go.
 
 use crate::class::ClassId;
 use crate::object::{Batch, FreeObject, Key, Link};
@@ -10,7 +10,7 @@ use crate::object::{Batch, FreeObject, Key, Link};
 /// Classes whose numbers differ by a multiple of this take turns.
 const GROUPS: usize = 8;
 
-/// So many of a class go at once: each may be what keeps a slab from being empty.
+/// This many of a class go at once, no more: each may be what keeps a slab from being empty.
 const MOST: usize = 16;
 
 /// What a thread has on its way. Nothing, if all zeros.

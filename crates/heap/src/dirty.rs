@@ -1,6 +1,6 @@
 //! The free frames of a region that still hold memory, with the longest runs of them at hand.
 //!
-//! A request for a run takes the one that fits best. To walk over all free runs for that costs some
+//! A request for a run takes the one that fits best. Walking over all free runs for that costs some
 //! 150 instructions a step; so the longest [`NOTED`] of them are noted (`dirty/notes.rs`).
 //!
 //! Invariants
@@ -18,11 +18,11 @@ use crate::region::FRAME_BYTES;
 
 use notes::{NOTED, Notes, Span};
 
-/// Runs up to so many frames are not noted: no request for a run is as short.
+/// Runs of up to this many frames are not noted: no request for a run is that short.
 const SHORT_FRAMES: usize = MAX_SMALL_BYTES / FRAME_BYTES;
 
-/// All runs are walked over when one in so many of them, and at least [`GONE`], have gone from the notes since the
-/// last time, or were looked for in vain: so each run that is taken pays for so many steps at most.
+/// All runs are walked over when one in this many of them, and at least [`GONE`], have gone from the notes since the
+/// last time, or were looked for in vain: so each run that is taken pays for at most this many steps.
 const STEPS_EACH: usize = 32;
 const GONE: usize = NOTED / 4;
 
@@ -32,8 +32,9 @@ pub(crate) struct DirtyFrames {
     frames: Bitset<'static>,
     notes: Notes,
     longest_unnoted: usize,
-    /// How many runs there were when they were walked over last, and how many notes have gone since, or requests were in vain.
+    /// How many runs there were when they were last walked over.
     walked: usize,
+    /// How many notes have gone since, or requests were in vain.
     gone: usize,
 }
 
@@ -82,7 +83,7 @@ impl DirtyFrames {
         }
         let mut best = self.best(frames, align);
         if best.is_none() && frames <= self.longest_unnoted {
-            // A request in vain pays, too: where all notes have gone no more can.
+            // A request in vain counts, too: where all notes have gone no more can.
             self.gone += 1;
             if self.gone >= GONE.max(self.walked / STEPS_EACH) {
                 self.note_all();
@@ -118,7 +119,7 @@ impl DirtyFrames {
         self.notes.best(frames, align).map(FrameId)
     }
 
-    /// Takes `frames` frames at a multiple of as many out of the last of the noted runs that has such.
+    /// Takes `frames` frames at a multiple of as many out of the last noted run that has them.
     pub(crate) fn take_block(&mut self, frames: usize) -> Option<FrameId> {
         let block = |note: Span| {
             let first = align_down(note.end, frames).checked_sub(frames)?;

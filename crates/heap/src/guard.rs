@@ -162,7 +162,7 @@ impl<S: System> Guard<S> {
         address.wrapping_sub(self.start.load(Relaxed)) < self.bytes.load(Relaxed)
     }
 
-    /// A zeroed object; `None` if it is larger than a page, every slot is live or memory is out.
+    /// A zeroed object; `None` if it is larger than a page, every slot is live, or out of memory.
     pub(crate) fn get(
         &self,
         bytes: usize,
@@ -200,8 +200,8 @@ impl<S: System> Guard<S> {
         Some(object)
     }
 
-    /// Takes an object back, and seals it. What is wrong with the pointer, or was done to the
-    /// canary around the object, comes back.
+    /// Takes an object back, and seals it. Returns what is wrong with the pointer, or was done to the
+    /// canary around the object.
     #[must_use]
     pub(crate) fn put(&self, address: usize, frames: &[usize], source: &S) -> Option<Finding> {
         let mut state = self.state.lock();
@@ -226,7 +226,7 @@ impl<S: System> Guard<S> {
         }
         slot.life = Life::Freed;
         slot.freed = Trail::new(frames);
-        // A page that the system will not seal stays open: misuse of it goes unseen, no more.
+        // A page that the system will not seal stays open: misuse of it merely goes unseen.
         // SAFETY: the page was committed, and its object is freed.
         let _ = unsafe { source.seal(start, page) };
         None
@@ -286,7 +286,7 @@ impl<S: System> Guard<S> {
         self.state.lock_for_fork();
     }
 
-    /// Frees it in the parent and in the child.
+    /// Releases it in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).

@@ -21,8 +21,8 @@
 //! lock; under it the bin's may be taken.
 //!
 //! Invariants
-//! 1. A fresh object, and one in quarantine, is taken from its slab, bears its mark, and is else
-//!    zero in its first word; one in quarantine is zero behind the mark too.
+//! 1. A fresh object, and one in quarantine, is taken from its slab, bears its mark, and is zero in
+//!    its first word; one in quarantine is zero behind the mark, too.
 //! 2. The last page of a large object in use is sealed, as far as the system lets it.
 
 use core::ptr::NonNull;
@@ -44,8 +44,8 @@ const MAX_SLOT_BYTES: usize = 8 * 1024;
 /// Among how many slots the next object is drawn.
 const FRESH: usize = 32;
 
-/// Of a full quarantine one in so many is let out at once, the oldest: to give one back by itself costs two
-/// locks.
+/// Of a full quarantine the oldest, one in this many, are let out at once: giving one back by itself costs
+/// two locks.
 const LET_OUT: usize = 8;
 
 /// How many objects of a class are in quarantine at most, and how many bytes of them.
@@ -67,11 +67,11 @@ struct Slots {
     random: u64,
 }
 
-/// An object and what was done wrong with it. Told once no lock is held: a handler of the signal that ends
-/// the program may allocate.
+/// An object and what was done wrong with it. Reported once no lock is held: a handler of the signal that
+/// ends the program may allocate.
 type Misused = (NonNull<u8>, Misuse);
 
-/// A large object that was freed. Of no bytes: none.
+/// A large object that was freed; none, if it has no bytes.
 #[derive(Debug, Clone, Copy)]
 struct Sealed {
     start: usize,
@@ -90,7 +90,7 @@ struct Large {
 pub(crate) struct Hardened<S: System> {
     classes: [Lock<Slots, S::Park>; STATES],
     large: Lock<Large, S::Park>,
-    /// Whether large objects have a page behind them that is sealed, as far as there are not too many.
+    /// Whether large objects have a sealed page behind them, unless there are too many.
     seals_large: AtomicBool,
     /// How many large objects are in use.
     large_objects: AtomicUsize,
@@ -105,7 +105,7 @@ impl Slots {
         random: 0,
     };
 
-    /// Takes one of the fresh objects, each as likely (to 2⁻⁵⁹).
+    /// Takes one of the fresh objects, all equally likely (to within 2⁻⁵⁹).
     fn draw(&mut self) -> Option<FreeObject> {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -172,7 +172,7 @@ impl<S: System> Hardened<S> {
         if !object.is_null() {
             return (object, zeroed);
         }
-        // Memory is out: what is in quarantine is the last there is.
+        // Out of memory: what is in quarantine is the last there is.
         self.release(heap);
         self.try_malloc(heap, bytes, align)
     }
@@ -235,14 +235,14 @@ impl<S: System> Hardened<S> {
         match given {
             Ok(false) => {}
             // Each object in quarantine keeps a slab: other pages of it may be idle.
-            // SAFETY: no seat is anybody's.
+            // SAFETY: `Seat::None` is any thread's.
             Ok(true) => unsafe { heap.relieve(Seat::None) },
             Err((object, cause)) => heap.misuse("free", object.as_ptr(), cause),
         }
     }
 
-    /// Whether an object is among those here, whatever was written to it. (Of so many places that the compiler does not know
-    /// how many: else it writes the loop out.)
+    /// Whether an object is among those here, whatever was written to it. (A slice, whose length the compiler does not know:
+    /// it would unroll the loop otherwise.)
     #[cold]
     #[inline(never)]
     fn holds(places: &[Option<FreeObject>], object: FreeObject) -> bool {
@@ -289,7 +289,7 @@ impl<S: System> Hardened<S> {
         heap.backend.reopen();
         // As if zeros were asked for: what comes out of the quarantine reads as zero, which says nothing
         // of what the program fills, and pages that are sealed by turns are no huge pages.
-        // SAFETY: no seat is anybody's.
+        // SAFETY: `Seat::None` is any thread's.
         let (object, zeroed) = unsafe { heap.get_large(Seat::None, with_page, align, true) };
         if let Some(start) = NonNull::new(object).filter(|_| page > 0)
             && self.large_objects.fetch_add(1, Relaxed) < MAX_SEALED
@@ -297,7 +297,7 @@ impl<S: System> Hardened<S> {
         {
             // SAFETY: usable ≥ bytes + page.
             let last = unsafe { start.add(usable - page) };
-            // A page that the system will not seal stays open: an overflow goes unseen, no more.
+            // A page that the system will not seal stays open: an overflow merely goes unseen.
             // SAFETY: the object's last page, behind what the caller gets to know of.
             let _ = unsafe { heap.source().seal(last, page) };
         }
@@ -326,8 +326,8 @@ impl<S: System> Hardened<S> {
         }
     }
 
-    /// Whether a large object of `bytes` may be from before this front, which resizes none in place, and have
-    /// been left by a request for `least` as long as it was: an eighth of it, at most, is too much.
+    /// Whether a large object of `bytes` may be from before this front (which resizes none in place), and have
+    /// kept its length when `least` was asked for: at most an eighth of it is then too much.
     fn may_be_older(&self, least: usize, bytes: usize) -> bool {
         !self.seals_large.load(Relaxed) && (least..=least + least / 7).contains(&bytes)
     }
@@ -361,7 +361,7 @@ impl<S: System> Hardened<S> {
         Ok(())
     }
 
-    /// Gives everything back that is in quarantine.
+    /// Gives back everything that is in quarantine.
     #[cold]
     pub(crate) fn release(&self, heap: &Heap<S>) {
         for class in ClassId::all() {
@@ -400,7 +400,7 @@ impl<S: System> Hardened<S> {
         self.large.lock_for_fork();
     }
 
-    /// Frees them in the parent and in the child.
+    /// Releases them in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
@@ -425,7 +425,7 @@ fn slot_class(bytes: usize, align: usize) -> Option<ClassId> {
 fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
     let Some(start) = NonNull::new(core::ptr::with_exposed_provenance_mut(start)) else { return };
     let is_run = heap.backend.run_length(start).is_some();
-    // What goes back to the system needs not be opened.
+    // What goes back to the system need not be opened.
     if !is_run && heap.backend.huge.lock().put_sealed(start, heap.source()).is_some() {
         return;
     }

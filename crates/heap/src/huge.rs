@@ -7,8 +7,8 @@
 //!   a block:                    │ committed │ room to grow, reserved only │
 //! ```
 //! A block that has grown once is given as much address space again, so that the next growth is
-//! one call and moves nothing; where it must move, the source moves the pages, if it can. Of what
-//! is freed, [`Kept`] says what stays for the next.
+//! one call and moves nothing; where it must move, the source moves the pages, if it can. [`Kept`]
+//! decides which freed blocks stay for the next request.
 //!
 //! Invariant: the table's first `len` entries are sorted by start and describe disjoint blocks.
 
@@ -20,7 +20,7 @@ use hectare_pages::{PageSource, SourceError, System};
 use crate::kept::Kept;
 use crate::region::HUGE_PAGE_BYTES;
 
-/// Requests of at least so many bytes are huge, unless the region is long enough for them
+/// Requests of at least this many bytes are huge, unless the region is long enough for them
 /// ([`Backend::min_huge_bytes`](crate::backend::Backend::min_huge_bytes)).
 pub(crate) const MIN_HUGE_BYTES: usize = 32 << 20;
 
@@ -122,7 +122,7 @@ impl Huge {
         Some((start, true))
     }
 
-    /// What the system is not asked for, since it lies ready, in bytes.
+    /// How many bytes of freed blocks lie ready.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.kept.bytes()
     }
@@ -138,7 +138,7 @@ impl Huge {
         self.release_each(Kept::evict, source)
     }
 
-    /// Gives back each block that `next` tells. Returns how many bytes went.
+    /// Gives back each block that `next` returns. Returns how many bytes went.
     #[inline(never)]
     fn release_each(
         &mut self,
@@ -209,7 +209,7 @@ impl Huge {
     }
 
     /// Makes the block at `start` `bytes` long, moving it if need be. `None`, and nothing has
-    /// changed, if memory is out.
+    /// changed, if out of memory.
     #[inline(never)]
     pub(crate) fn resize(
         &mut self,

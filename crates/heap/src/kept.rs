@@ -2,8 +2,8 @@
 //! then no call to the system and no page fault.
 //!
 //! What is freed goes back at once, until the program shows that it wants it again. *Regret* counts
-//! the bytes that were asked for after as many had gone back; so much may stay. Regret halves each
-//! [`HALF_LIFE_MS`], save that what was kept and used was rightly kept.
+//! the bytes that were asked for after as many had gone back; that much may stay. Regret halves each
+//! [`HALF_LIFE_MS`], except that what was kept and used was rightly kept.
 //!
 //! Invariants
 //! 1. The first `len` places hold blocks, the one that was freed first in front; `bytes` is the
@@ -80,7 +80,7 @@ impl Kept {
         Some(block)
     }
 
-    /// Keeps `block` if so much may be kept, or gives it back.
+    /// Keeps `block` if that much may be kept, else returns it.
     #[must_use]
     pub(crate) fn put(&mut self, block: Block) -> Option<Block> {
         if self.bytes + block.committed_bytes > self.regret_bytes || self.len == MAX_BLOCKS {
@@ -93,8 +93,8 @@ impl Kept {
         None
     }
 
-    /// Forgets a part of what was, for the time that has passed; what is then too much comes out
-    /// by [`pop_over`](Self::pop_over).
+    /// Forgets a part of the past, by the time that has passed; what is then too much comes out by
+    /// [`pop_over`](Self::pop_over).
     pub(crate) fn age(&mut self, now_ms: u64) {
         let half_lives = now_ms.saturating_sub(self.halved_ms) / HALF_LIFE_MS;
         if half_lives == 0 {

@@ -1,5 +1,5 @@
-//! Memory on its way back to the system: many ranges in a call, since each takes as long as to give back several
-//! pages.
+//! Memory on its way back to the system: many ranges to a call, since each call takes as long as giving back
+//! several pages.
 
 use core::ptr::NonNull;
 
@@ -26,7 +26,7 @@ impl Leaving {
     pub(crate) const NONE: Self =
         Self { ranges: [PageRange { start: NonNull::dangling(), bytes: 0 }; MOST], len: 0 };
 
-    /// Adds one, for which there must be room. Whether there is none for another.
+    /// Adds one, for which there must be room. Returns whether there is none for another.
     pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
         self.ranges[self.len] = PageRange { start, bytes };
         self.len += 1;

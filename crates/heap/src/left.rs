@@ -1,8 +1,8 @@
 //! The caches of threads that have ended, with what is in them, for the next threads that come.
 //!
-//! A program whose threads live shortly would have each of them fill its lists from the pools, and
-//! learn how long they should be, and give all of it back. So the caches that were left last stay as
-//! they are, one for each CPU in use; those beyond are emptied. With the pools they are emptied, too.
+//! Where threads are short-lived, each would fill its lists from the pools, learn how long they should
+//! be, and give all of it back. So the caches that were left last stay as they are, one for each CPU in
+//! use; those beyond are emptied. When the pools are emptied, so are the caches that were left.
 //!
 //! Invariant: the list holds `count` caches that no thread uses.
 

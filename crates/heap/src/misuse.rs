@@ -1,4 +1,4 @@
-//! What a program can do wrong with a pointer, and how it is told.
+//! What a program can do wrong with a pointer, and how that is reported.
 
 use core::fmt;
 

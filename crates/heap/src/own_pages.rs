@@ -4,12 +4,12 @@ use core::ptr::NonNull;
 
 use hectare_pages::PageSource;
 
-/// Arrays of up to so many bytes are brought as a whole when they are made: what is looked into before it is written
-/// would come by two faults a page.
+/// Arrays of up to this many bytes are populated as a whole when they are made: pages that are read before they are
+/// written would take two faults each.
 const BROUGHT_BYTES: usize = 64 << 10;
 
 /// An array of `T`, of which zeros are a value, in pages of its own; zeroed where it was not
-/// written. Whoever drops it without [`release`](Self::release) keeps its pages for good.
+/// written. Dropped without [`release`](Self::release), it leaks its pages.
 #[derive(Debug)]
 pub(crate) struct Pages<T> {
     start: Option<NonNull<T>>,

@@ -6,13 +6,14 @@
 //!                     ≤ limit                ≤ 4 MiB
 //! ```
 //! A thread keeps nothing until it asks for what it has just given back: `gone_frames` counts what
-//! went to the backend, and a request that finds as much gone, and many, raises the limit by its length. The
-//! backend says how far, for all threads together ([`Backend::lend`](crate::backend::Backend::lend)).
-//! Where there is no room, runs of other lengths go first, some at a time, since each is a part of
+//! went to the backend, and a request that finds as much gone, in many runs, raises the limit by its length. How
+//! far is for the backend to say, for all threads together ([`Backend::lend`](crate::backend::Backend::lend)).
+//! Where there is no room, runs of other lengths go first, some at a time, so that they share the cost of
 //! one lock.
 //!
-//! At each [`CLOCK_CALLS`]th free (at each, as long as the backend has much to give back) the slow path is taken, which
-//! asks the clock, for the backend too: of what nobody has needed for a half-life, half goes back, and the limit goes down by as much.
+//! Each [`CLOCK_CALLS`]th free (each one, as long as the backend has much to give back) takes the slow path, which
+//! reads the clock, for the backend too: half of what nobody has needed for a half-life goes back, and the limit goes
+//! down by as much.
 //!
 //! A run that is kept is [`ClassId::KEPT`](crate::class::ClassId::KEPT) in the page map, so that a
 //! second free of it is seen, whatever has been written into it: nothing here is kept in the runs
@@ -43,8 +44,8 @@ const MAX_FRAMES: usize = 512;
 
 const CLOCK_CALLS: u32 = 64;
 
-/// A thread keeps nothing before so many runs have gone: what one that frees few keeps is memory that
-/// no other length can use, for next to no time.
+/// A thread keeps nothing before this many runs have gone: one that frees few would keep memory that no
+/// other length can use, and save next to no time.
 const MIN_GONE_RUNS: u16 = 1000;
 
 /// What a thread keeps. Zeroed, it is open and keeps nothing.
@@ -55,9 +56,9 @@ pub(crate) struct OwnRuns {
     /// The fewest frames there were since `halved_ms`.
     idle_frames: usize,
     halved_ms: u64,
-    /// Frees until the clock is asked again.
+    /// Frees until the clock is read again.
     calls_left: u32,
-    /// From which length on something is next given back.
+    /// The length from which on something is next given back.
     next_out: u32,
 }
 
@@ -74,7 +75,7 @@ impl OwnRuns {
         Some(first)
     }
 
-    /// Keeps a run, unless there is no room, or the clock must be asked.
+    /// Keeps a run, unless there is no room, or the clock must be read.
     #[inline(always)]
     fn push(&mut self, first: usize, frames: usize) -> bool {
         if self.calls_left == 0
@@ -96,8 +97,8 @@ impl OwnRuns {
         }
     }
 
-    /// How many frames may stay for one of `frames` to have room: all, if they leave it; else so few that the next ones
-    /// have room, too. `None` if it is longer than the limit.
+    /// How many frames may stay if a run of `frames` is to have room: all, if they leave it; else few enough that the next
+    /// ones have room, too. `None` if the run is longer than the limit.
     fn keep_beside(&self, frames: usize) -> Option<usize> {
         let most = self.limit_frames.checked_sub(frames)?;
         let held = self.kept.frames();
@@ -183,8 +184,8 @@ impl<S: System> Heap<S> {
         Some(())
     }
 
-    /// Sees to it that what the thread keeps has room for the run at `start`, if one begins there:
-    /// whether it has. First the time is accounted for, where its turn has come.
+    /// Makes room for the run at `start`, if one begins there, among those that the thread keeps.
+    /// Returns whether there is. Before that, the passing of time is accounted for if its turn has come.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap.
@@ -219,7 +220,7 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Lets the thread keep more, where it asks for a run of `frames` after it gave as much back.
+    /// Lets the thread keep more if it asks for a run of `frames` after it has given as much back.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap.
@@ -246,7 +247,7 @@ impl<S: System> Heap<S> {
     /// may be lent again.
     ///
     /// # Safety
-    /// `seat` is that of the thread that is there, of this heap.
+    /// `seat` is that of the one thread that is there, of this heap.
     #[cold]
     #[inline(never)]
     pub unsafe fn forget_other_threads(&self, seat: Seat) {

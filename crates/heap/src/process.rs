@@ -46,8 +46,8 @@ pub struct Process {
 pub type ProcessProfile = Snapshot<'static, Os>;
 
 impl Process {
-    /// A heap that has nothing yet. All zeros: so a static of it lies in pages that are only there
-    /// once they are written, and those of what is never used never are.
+    /// A heap that has nothing yet. All zeros: so a static heap lies in pages that become resident only
+    /// when they are written, and those of what is never used never do.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Process {
 
     /// From now on the heap makes no system calls but those that every sandbox of a program that
     /// allocates must allow: see [`Os::keep_to_plain_calls`]. Threads that come later have caches of their own, unless
-    /// some share the lists of CPUs already: of these nothing can be taken from now on, but by their own threads.
+    /// some share the lists of CPUs already: only their own threads can take anything from those from now on.
     pub fn keep_to_plain_calls(&'static self) {
         Os.keep_to_plain_calls();
         if !self.heap.cpus.has_begun() {
@@ -79,8 +79,8 @@ impl Process {
         Os.keeps_to_plain_calls()
     }
 
-    /// Has the system bring memory that is about to be looked into and written, where it is whole pages: for tables of
-    /// those that the heap [calls](Special). Advice only.
+    /// Has the system populate the whole pages of memory that is about to be read and written: for tables of those that
+    /// the heap [calls](Special). Advice only.
     ///
     /// # Safety
     /// The memory can be written.
@@ -91,7 +91,7 @@ impl Process {
         }
     }
 
-    /// Gives what is not needed back to the system, but for `keep_bytes`; returns how many bytes
+    /// Gives what is not needed back to the system, except for `keep_bytes`; returns how many bytes
     /// went.
     pub fn trim(&'static self, keep_bytes: usize) -> usize {
         let seat = Seat::from(named_cache(cache_word()));
@@ -104,7 +104,7 @@ impl Process {
     }
 
     /// Has the next `bytes`, whole huge pages, come from those that the machine has set aside.
-    /// Whether so many are to be had; if not, ordinary pages serve.
+    /// Returns whether that many are to be had; if not, ordinary pages serve.
     ///
     /// # Safety
     /// The process has one thread.

@@ -13,7 +13,7 @@
 /// eight to a doubling; there is no stack 0, and those above [`MAX_KEPT_FRAMES`] stay empty.
 const STACKS: usize = u64::BITS as usize;
 
-/// The lengths of which a kept run may be, a bit each: that which was asked for, and longer ones.
+/// The lengths that a kept run may have, a bit each: the one that was asked for, and longer ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Near(pub(crate) u64);
 
@@ -38,7 +38,7 @@ pub(crate) struct RunCache<const DEPTH: usize> {
     frames: usize,
 }
 
-/// Runs of at most so many frames are kept: 1 MiB.
+/// Runs of at most this many frames are kept: 1 MiB.
 pub(crate) const MAX_KEPT_FRAMES: usize = 256;
 
 /// The length of the runs on each stack.
@@ -53,8 +53,8 @@ static STACK_FRAMES: [u16; STACKS] = {
     frames
 };
 
-/// The stack of the shortest runs that have so many frames. A table, since a branch on the length
-/// is often a surprise.
+/// The stack of the shortest runs that have as many frames as the index says. A table, since a branch
+/// on the length is often mispredicted.
 static STACK_OF: [u8; MAX_KEPT_FRAMES + 1] = {
     let mut stacks = [0; MAX_KEPT_FRAMES + 1];
     let mut frames = 1;
@@ -78,7 +78,7 @@ pub(crate) fn stepped(length: usize) -> Option<usize> {
 }
 
 /// Whether a run of `frames` frames may serve a request for `length` of them, one of [`stepped`]'s: [`RunCache::pop`]
-/// hands out as long ones as `near` says.
+/// hands out longer ones as far as `near` says.
 pub(crate) fn serves(length: usize, frames: usize, near: Near) -> bool {
     let (Some(least), Some(stack)) = (stack_for(length), stack_for(frames)) else { return false };
     let longer = stack.checked_sub(least).filter(|&longer| longer < STACKS);
@@ -97,8 +97,8 @@ impl<const DEPTH: usize> RunCache<DEPTH> {
         self.frames
     }
 
-    /// Keeps the run of `length` frames, at least one, at `start`, if that is a length of which there is a
-    /// stack, with room.
+    /// Keeps the run of `length` frames, at least one, at `start`, if there is a stack for that length, and
+    /// room on it.
     #[inline(always)]
     pub(crate) fn push(&mut self, start: usize, length: usize) -> bool {
         let Some(index) = stack_for(length).map(|index| index % STACKS) else { return false };
@@ -118,8 +118,8 @@ impl<const DEPTH: usize> RunCache<DEPTH> {
         true
     }
 
-    /// The first frame of a run of at least `length` frames, from 1 to [`MAX_KEPT_FRAMES`], the
-    /// shortest that is kept, if it is as long as `near` says; and its length.
+    /// Takes out the shortest kept run of at least `length` frames, from 1 to [`MAX_KEPT_FRAMES`], if
+    /// it is one of the lengths that `near` allows: its first frame and its length.
     #[inline(always)]
     pub(crate) fn pop(&mut self, length: usize, near: Near) -> Option<(usize, usize)> {
         let index = stack_for(length)?;
@@ -127,8 +127,8 @@ impl<const DEPTH: usize> RunCache<DEPTH> {
         if near == 0 { None } else { self.pop_from(index + near.trailing_zeros() as usize) }
     }
 
-    /// Takes some run out, of the next length from stack `from` on, round about: its first frame
-    /// and its length, and sets `from` to where the next one is.
+    /// Takes out a run of the next length from stack `from` on, wrapping around: its first frame and
+    /// its length. Sets `from` to where the next one is.
     pub(crate) fn pop_any(&mut self, from: &mut u32) -> Option<(usize, usize)> {
         if self.filled == 0 {
             return None;

@@ -23,9 +23,9 @@ pub const MAX_SAMPLE_MEAN: usize = 1 << 32;
 /// How often to sample; 0 is never.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rates {
-    /// One allocated byte in so many is a sampling point of the profile.
+    /// One allocated byte in this many is a sampling point of the profile.
     pub(crate) mean_bytes: usize,
-    /// One call in so many gets a guarded object.
+    /// One call in this many gets a guarded object.
     pub(crate) guard_one_in: usize,
 }
 

@@ -5,12 +5,12 @@
 //!                            └─ none is ─────────▶ SHARING: the lists of whatever CPU it is on
 //! ```
 //! A cache of a thread's own is the quickest, but holds what the thread may never ask for again. So
-//! there are so many caches for each CPU; a thread beyond them shares its CPU's lists, which it
+//! each CPU has a fixed number of caches; a thread beyond them shares its CPU's lists, which it
 //! finds by a restartable sequence, and holds nothing itself. A thread keeps its seat as long as it
 //! lives; one that ends leaves its cache to the next that comes.
 //!
 //! The word of a thread that shares names a static cache which is always empty and full: so the hit
-//! paths say no, as they do for one without a seat, and what is behind them looks at the word.
+//! paths decline, as they do for one without a seat, and what is behind them looks at the word.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -47,7 +47,7 @@ pub enum Front {
     Thread,
     /// None, where there are restartable sequences.
     Cpu,
-    /// The first so many for each CPU, where there are restartable sequences; elsewhere each.
+    /// The first ones, a fixed number for each CPU, where there are restartable sequences; elsewhere each.
     Auto,
 }
 
@@ -107,7 +107,7 @@ impl Seats {
         self.taken.load(Relaxed)
     }
 
-    /// Of the threads that have a cache so many are left.
+    /// Of the threads that have a cache only `threads` are left.
     pub(crate) fn keep(&self, threads: usize) {
         self.taken.store(threads, Relaxed);
     }

@@ -25,8 +25,8 @@ pub(crate) enum StandIn {
 
 const COUNT: usize = StandIn::Inside as usize + 1;
 
-// Of the last, the lists of all size classes lie among those of the first; what it has for other states of a
-// page may be zeros, for those have no lists.
+// The last one's lists of all size classes lie among those of the first; what it has for other states of a page
+// may be zeros, for those have no lists.
 const _: () = assert!(COUNT <= STATES - CLASSES);
 
 /// All of them, never written to.

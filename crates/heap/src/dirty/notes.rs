@@ -1,6 +1,6 @@
 //! The longest runs of dirty frames, at hand.
 //!
-//! Whoever looks for one reads all: so they stand in two arrays, of which the processor compares several
+//! A search reads all of them, so they stand in two arrays, of which the processor compares several entries
 //! at once.
 
 use hectare_base::align::align_up;
@@ -8,7 +8,7 @@ use hectare_base::align::align_up;
 /// How many there are at most.
 pub(super) const NOTED: usize = 64;
 
-/// So many are compared before one is looked at by itself.
+/// How many are compared at once before one is looked at by itself.
 const LANES: usize = 4;
 
 /// A run of frames: where it begins and ends. (No region has 2³¹ of them, which is 8 TiB.)

@@ -135,7 +135,7 @@ impl<S: System> Heap<S> {
     unsafe fn send_to_slab(&self, seat: Seat, class: ClassId, object: FreeObject) {
         // SAFETY: the caller's promise, passed on.
         let Some(mut departing) = (unsafe { self.departing_of(seat) }) else {
-            // SAFETY: no seat is anybody's.
+            // SAFETY: `Seat::None` is any thread's.
             return unsafe { self.give(Seat::None, class, object) };
         };
         // SAFETY: zeroed metadata of that size once, and this thread's alone.

@@ -56,11 +56,11 @@ impl Process {
         unsafe { self.heap.malloc_slow(self.seat(), bytes) }
     }
 
-    /// Frees an object; null is none.
+    /// Frees an object; does nothing for null.
     ///
     /// # Safety
-    /// `object` is null or an object of this heap that is not used again. What can be seen of
-    /// other pointers ends the process with a line that says so.
+    /// `object` is null or an object of this heap that is not used again. Any other pointer that is
+    /// recognized as such ends the process with a line that says so.
     #[inline(always)]
     pub unsafe fn free(&'static self, object: *mut u8) {
         // SAFETY: the caller's promise, passed on.
@@ -114,8 +114,8 @@ impl Process {
         unsafe { self.heap.free_slow(self.seat(), object) };
     }
 
-    /// Frees an object, of which the caller says that it asked for `bytes` aligned to `align`, where
-    /// a hardened front looks whether that is so; `false`, and nothing has changed, where none does.
+    /// Frees an object for which the caller claims to have asked for `bytes` aligned to `align`, if a
+    /// hardened front checks that; `false`, and nothing has changed, if none does.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -192,7 +192,7 @@ impl Process {
         unsafe { self.heap.realloc(self.seat(), object, bytes) }
     }
 
-    /// How many bytes the object at `object` has. A pointer that is none ends the process.
+    /// How many bytes the object at `object` has. A pointer to no object ends the process.
     #[inline]
     pub fn usable_bytes(&'static self, object: NonNull<u8>) -> usize {
         match self.class_of_plain(object) {
@@ -213,8 +213,8 @@ impl Process {
         }
     }
 
-    /// The class of a small object that no special front has to be asked about, where it is plain
-    /// to see. (Sampled and guarded ones lie where the page map sees none begin.)
+    /// The class of a small object that no special front has to be asked about, if the fast path can
+    /// tell it. (Sampled and guarded ones lie where the page map sees none begin.)
     #[inline(always)]
     fn class_of_plain(&'static self, object: NonNull<u8>) -> Option<ClassId> {
         if self.special().is_some_and(|special| special.hardened) {

@@ -1,6 +1,6 @@
 //! A forked child gets a heap at rest.
 //!
-//! `prepare` is to run after all other handlers, which may still allocate: so it is entered first.
+//! `prepare` is to run after all other handlers, which may still allocate: so it is registered first.
 //! From then on this thread holds the heap's locks while the process is copied, so that no lock of
 //! the copy has an owner who is not there.
 //!
@@ -8,7 +8,7 @@
 //! pools lie on some twenty-five pages, which would be written to in both processes after the copy:
 //! most of what a shell's fork faults (docs/malloc-trials.md).
 //!
-//! What `prepare` found, the handlers behind the copy go by, whatever has changed since.
+//! The handlers after the copy go by what `prepare` found, whatever has changed since.
 
 use core::ffi::CStr;
 use core::ptr::{self, NonNull};
@@ -26,7 +26,7 @@ static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 /// own copy: so neither is ever shared.
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 
-/// What the word of the thread said that holds the heap's locks.
+/// What the word of the thread that holds the heap's locks said.
 static WORD: AtomicPtr<Cache> = AtomicPtr::new(ptr::null_mut());
 
 /// glibc's word that says whether there is one thread; null before glibc 2.32, which has none.
@@ -35,18 +35,18 @@ static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 const SINGLE_THREADED_NAME: &CStr = c"__libc_single_threaded";
 
 impl Process {
-    /// Has each fork from now on copy this heap at rest. Called once more it does nothing.
+    /// Has each fork from now on copy this heap at rest. Further calls do nothing.
     ///
     /// The heap calls it before the first thread has a cache. Handlers of `pthread_atfork` that others
-    /// enter later may allocate; a library that is loaded before others calls it then.
+    /// register later may allocate; a library that is loaded before others calls it then.
     pub fn see_to_forks(&'static self) {
         let process = (&raw const *self).cast_mut();
         let (to, from) = (Ordering::Release, Ordering::Relaxed);
         if PROCESS.compare_exchange(ptr::null_mut(), process, to, from).is_err() {
             return;
         }
-        // Looked up by name: a reference of the linker's would keep a library from being loaded where
-        // there is none. And looked up now, since the linker's lock may be held by another at a fork.
+        // Looked up by name: a linked reference would keep a library from being loaded where there is no
+        // such symbol. And looked up now, since another thread may hold the linker's lock at a fork.
         // SAFETY: a name that ends in 0.
         let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, SINGLE_THREADED_NAME.as_ptr()) };
         SINGLE_THREADED.store(word.cast(), Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Process {
     #[inline(never)]
     unsafe fn after_fork_in_child(&'static self) {
         self.heap.cpus.drop_if_torn();
-        // Of the threads that had caches the one that forked is left.
+        // Of the threads that had caches only the one that forked is left.
         let cache = NonNull::new(WORD.load(Ordering::Relaxed)).and_then(named_cache);
         self.seats.keep(usize::from(cache.is_some()));
         // SAFETY: the caller's promise.
@@ -100,7 +100,7 @@ impl Process {
     }
 }
 
-/// Whether this thread is the only one. Threads that the C library did not begin do not count: its
+/// Whether this thread is the only one. Threads that the C library did not start do not count: its
 /// own allocator takes no locks either where this says so.
 fn is_alone() -> bool {
     let word = SINGLE_THREADED.load(Ordering::Relaxed);

@@ -15,7 +15,7 @@ use crate::object::move_to;
 /// ```
 ///
 /// A child that `fork` makes while other threads allocate may allocate too, as in C: handlers of
-/// `pthread_atfork` are entered with the first thread's cache.
+/// `pthread_atfork` are registered with the first thread's cache.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Malloc;
 

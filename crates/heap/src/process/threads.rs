@@ -71,7 +71,7 @@ impl Process {
         Some(cache)
     }
 
-    /// A cache for a thread that is inside, whose end will be seen; `None` where memory is out, or the C library
+    /// A cache for a thread that is inside, whose end will be seen; `None` when out of memory, or when the C library
     /// has none to note the cache in: what it held would be lost with the thread. It may ask again.
     fn seen_cache(&'static self) -> Option<NonNull<Cache>> {
         let key = self.exit_key()?;
