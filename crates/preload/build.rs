@@ -9,22 +9,22 @@ use std::process::{Command, Stdio};
 
 const NEEDED: [&str; 4] = [
     // Our constructor runs ahead of every other library's: so our fork handlers are the first to
-    // be entered, and `prepare` runs after all that may still allocate.
+    // be registered, and `prepare` runs after all that may still allocate.
     "-Wl,-z,initfirst",
     // Never unloaded: objects in use, fork handlers and the thread key's destructor point into it.
     "-Wl,-z,nodelete",
-    // What we call of our own is ours: a program's `realloc` may call our `__libc_realloc`, which calls our `realloc`.
+    // Calls among our own names stay ours: a program's `realloc` may call our `__libc_realloc`, which calls our `realloc`.
     "-Wl,-Bsymbolic-functions",
-    // A symbol that nobody has is an error now, not when a program starts.
+    // An undefined symbol is an error now, not when a program starts.
     "-Wl,-z,defs",
 ];
 
-/// What lays apart the code that few programs use. The linker gets a copy in Cargo's folder: of that one Cargo
-/// sees to it that its path is right when all is built again after the sources have moved.
+/// What lays apart the code that few programs use. The linker gets a copy in Cargo's output directory, whose path
+/// Cargo keeps right when the sources have moved and all is built again.
 const COLD: &str = include_str!("cold.ld");
 
-/// By which less of the library is resident: `cold` holds [`COLD`]. lld takes these, and GNU ld (which passes by
-/// the second).
+/// Arguments by which less of the library is resident: `cold` holds [`COLD`]. lld takes them, and so does GNU ld
+/// (which ignores the second).
 fn frugal(cold: &Path) -> [String; 2] {
     // What is written while the library is loaded begins with a page: a page less of it.
     [format!("-Wl,-T,{}", cold.display()), "-Wl,-z,separate-loadable-segments".into()]

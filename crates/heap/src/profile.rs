@@ -10,7 +10,7 @@
 //! Invariants
 //! 1. Each sample's stack is one of the stacks; the live tally of a stack is the sum of what its
 //!    samples stand for, its total tally that of all samples it ever had: whole numbers, so that
-//!    what was added goes without a rest.
+//!    what was added can be subtracted exactly.
 //! 2. The tables are pages of the source's own, grown by doubling: nothing here allocates from the
 //!    heap that it watches.
 //!

@@ -10,7 +10,7 @@
 //!                                                       └─ sampled object
 //! ```
 //! A program that asks for none of this pays nothing for it on the hit paths: they are made to
-//! say no by what they test anyway. For a watched front the heap shows `malloc` a key that fits no
+//! decline by what they test anyway. For a watched front the heap shows `malloc` a key that fits no
 //! object, and it counts what it hands out behind that
 //! ([`Heap::count_malloc`](crate::Heap::count_malloc)); `free` goes its usual way: a
 //! small sampled object lies where the page map sees none begin, so the fast path of `free` leaves it alone. For the
@@ -41,18 +41,18 @@ use watched::Watched;
 /// What a process asks for beyond the plain front.
 #[derive(Debug)]
 pub struct Special {
-    /// One allocated byte in so many is a sampling point of the heap profile, at most
+    /// One allocated byte in this many is a sampling point of the heap profile, at most
     /// [`MAX_SAMPLE_MEAN`](crate::MAX_SAMPLE_MEAN); 0: no profile.
     pub profile_mean_bytes: usize,
-    /// One allocation in so many is a guarded object, as many at most; 0: none.
+    /// One allocation in this many is a guarded object, with the same bound; 0: none.
     pub guard_one_in: usize,
-    /// Whether the front is the hardened one; the profile and guarded objects are then not to be
-    /// had.
+    /// Whether the front is the hardened one; the profile and guarded objects are then not
+    /// available.
     pub hardened: bool,
     /// Writes the return addresses of the calls that led here, from outside the allocator, the
-    /// innermost first, and returns how many. It may allocate, but not for ever.
+    /// innermost first, and returns how many. It may allocate, but not endlessly.
     pub capture: fn(&mut [usize; MAX_FRAMES]) -> usize,
-    /// Tells of a misuse of a guarded object, and ends the process.
+    /// Reports a misuse of a guarded object, and ends the process.
     pub report: fn(&Finding) -> !,
     /// Acts on what [`Process::interrupted`] noted, when the thread is outside again.
     pub act: fn(u32),
@@ -94,7 +94,7 @@ impl Process {
         unsafe { self.special.load(Acquire).as_ref() }
     }
 
-    /// The heap profile now; `None` when there is none, or memory for its copy is out.
+    /// The heap profile now; `None` when there is none, or no memory for its copy.
     pub fn profile(&'static self) -> Option<ProcessProfile> {
         self.special().filter(|special| special.profile_mean_bytes > 0)?;
         let _inside = self.enter();
@@ -136,7 +136,7 @@ impl Process {
         Watched::begin(self, special).malloc(bytes, kind)
     }
 
-    /// Holds the locks of this front across a fork; those of the others nobody ever takes.
+    /// Holds the locks of this front across a fork; nobody ever takes those of the others.
     #[cold]
     #[inline(never)]
     pub(crate) fn special_before_fork(&'static self, special: &'static Special) {
@@ -147,7 +147,7 @@ impl Process {
         self.guard.before_fork();
     }
 
-    /// Frees them in the parent and in the child.
+    /// Releases them in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called
@@ -198,7 +198,7 @@ impl Process {
         unsafe { Watched::begin(self, special).realloc(object, bytes) }
     }
 
-    /// How many bytes an object has; a pointer that is none ends the process.
+    /// How many bytes an object has; a pointer to none ends the process.
     pub(crate) fn special_usable_bytes(
         &'static self,
         special: &'static Special,

@@ -10,7 +10,7 @@ pub struct Stats {
     pub small_bytes: usize,
     /// Small objects in the CPUs' pools, and in the calling thread's cache.
     pub pooled_bytes: usize,
-    /// Slabs, in whole.
+    /// Slabs as a whole.
     pub slab_bytes: usize,
     /// Large objects in the regions, in whole pages.
     pub run_bytes: usize,

@@ -1,7 +1,7 @@
 //! What the environment asks of the library: `HECTARE_CONF=key:value,key:value`.
 //!
 //! Read once, in the library's constructor, and never in a set-uid program, where the environment
-//! is a stranger's. Nothing here allocates. A key or a value that means nothing is told in one
+//! is a stranger's. Nothing here allocates. A key or a value that means nothing is reported in one
 //! line on standard error and otherwise ignored: a typing error must not be silent, and must not
 //! keep a program from running. What names a file is copied: programs write their title over their
 //! environment.
@@ -29,13 +29,13 @@ pub(crate) struct Config {
     pub(crate) prof: bool,
     /// How the names of its files begin.
     pub(crate) prof_prefix: &'static [u8],
-    /// One allocated byte in so many is a sampling point.
+    /// One allocated byte in this many is a sampling point.
     pub(crate) prof_sample_bytes: usize,
     /// The signal that asks for a file at any time.
     pub(crate) prof_signal: Option<c_int>,
     /// Whether callers are found by frame pointers.
     pub(crate) prof_by_frames: bool,
-    /// One allocation in so many is a guarded object; 0: none.
+    /// One allocation in this many is a guarded object; 0: none.
     pub(crate) guard_one_in: usize,
     /// Whether the hardened front serves the program.
     pub(crate) secure: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// What holds where nothing was asked for.
+    /// What holds if nothing was asked for.
     pub(crate) const DEFAULT: Self = Self {
         stats: false,
         stats_json: None,
@@ -80,7 +80,7 @@ impl Config {
     }
 }
 
-/// A key: its name, what its value must be, and how that is taken over. `None`: a bad value.
+/// A key: its name, what its value must be, and how that is applied. `None`: a bad value.
 struct Key {
     name: &'static [u8],
     expects: &'static str,
@@ -215,7 +215,7 @@ const KEYS: &[Key] = &[
 
 const SIGNAL: &str = "the number of a signal that a program may use: 1, 10, 12, or 34 to 64";
 
-/// Hang-up, the two for users, and those for real time.
+/// SIGHUP, SIGUSR1, SIGUSR2 and the real-time signals.
 fn signal(value: &[u8]) -> Option<c_int> {
     let signal = number(value).and_then(|number| c_int::try_from(number).ok())?;
     matches!(signal, libc::SIGHUP | libc::SIGUSR1 | libc::SIGUSR2 | 34..=64).then_some(signal)
@@ -334,8 +334,8 @@ pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Co
 static STATS_JSON: Once<Path> = Once::new();
 static PROF_PREFIX: Once<Path> = Once::new();
 
-/// A copy of `text` in `place`. What is too long for any path stays where it is: it is told when a
-/// file is to be written.
+/// A copy of `text` in `place`. What is too long for any path stays where it is: that is reported when
+/// a file is to be written.
 fn copied(place: &'static Once<Path>, text: &'static [u8]) -> &'static [u8] {
     let mut path = Path::new();
     if path.push(text).is_some() {

@@ -1,9 +1,9 @@
 //! Programs that confine themselves.
 //!
 //! A program that handles what strangers send it (OpenSSH's server, browsers) has itself killed for system calls that
-//! are not on its list, which was made with another allocator in mind. Before it may, it must say that it wants no new
-//! privileges, unless it is root; so this library answers to the name `prctl`, by which both are said, and from then on the
-//! heap keeps to calls that every such list has. What calls the kernel by number alone is not seen: for that there is
+//! are not on its list, which was made with another allocator in mind. Before it may do so it must renounce new
+//! privileges, unless it is root. Both go through `prctl`, so this library defines that name, and from then on the heap
+//! keeps to calls that every such list has. A program that calls the kernel by number alone is not seen: for that there is
 //! `HECTARE_CONF=sandbox:true`.
 
 use core::ffi::{c_int, c_long, c_ulong};
@@ -11,7 +11,7 @@ use core::ffi::{c_int, c_long, c_ulong};
 use crate::life::config;
 use crate::{HEAP, mode};
 
-/// As the C library's, which passes four words behind the option to the kernel, too, whether or not there were so many.
+/// As the C library's, which also passes four words behind the option to the kernel, whether or not there were as many.
 ///
 /// # Safety
 /// As of the C library's.

@@ -2,9 +2,9 @@
 //!
 //! A throwing `new` that finds no memory calls the program's new-handler until there is memory or
 //! no handler, then throws `std::bad_alloc`: both through the program's own C++ library, found at
-//! that moment, so that a C program needs none. (One that opens C++ libraries as plugins, as Python does, has it,
-//! too, though not where all can see its names; a plugin that was linked with `-static-libstdc++` has what it
-//! uses of it in itself, for it alone.)
+//! that moment, so that a C program needs none. (One that opens C++ libraries as plugins, as Python does, has one,
+//! too, though not where all can see its names; a plugin linked with `-static-libstdc++` contains what it uses of
+//! it, for itself alone.)
 //!
 //! What is thrown passes through the frames of this file on its way to the caller: the functions
 //! that are `extern "C-unwind"` (`personality.rs` lets it pass).
@@ -23,8 +23,8 @@ type Handler = Option<unsafe extern "C-unwind" fn()>;
 /// The C++ libraries that a program may have.
 const LIBRARIES: [&CStr; 2] = [c"libstdc++.so.6", c"libc++.so.1"];
 
-/// What a C++ library calls `name`: the first in `scope`, [`libc::RTLD_DEFAULT`] or what is behind this
-/// library; else in one that was loaded for others alone. Null if there is none.
+/// The symbol `name` of a C++ library: the first in `scope`, [`libc::RTLD_DEFAULT`] or what is behind this
+/// library; else that of one that was loaded for others alone. Null if there is none.
 #[cold]
 #[inline(never)]
 fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
@@ -32,7 +32,7 @@ fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
     let mut found = unsafe { libc::dlsym(scope, name.as_ptr()) };
     for library in LIBRARIES {
         if found.is_null() {
-            // Only if it is there; it stays so, since its code is about to be run.
+            // Only if it is loaded; it stays so, since its code is about to be run.
             // SAFETY: a C string; no constructor runs.
             let library =
                 unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -45,7 +45,7 @@ fn symbol(scope: *mut libc::c_void, name: &CStr) -> *mut libc::c_void {
     found
 }
 
-/// What the object that called this library has of a C++ library in itself, for it alone: its own `name`.
+/// The symbol `name` of a C++ library that the object that called this library contains for itself alone.
 /// Null if it has none, or ours.
 #[cold]
 #[inline(never)]
@@ -97,7 +97,7 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
             unsafe { core::mem::transmute::<*mut libc::c_void, extern "C-unwind" fn()>(throw) };
         throw();
     }
-    // What throws in such a library may be in no table of names, but its operators are: they ask our
+    // What throws in such an object may be in no symbol table, but its operators are: they call our
     // `malloc`, call the handler, and throw.
     let own = symbol_of_caller(c"_Znwm");
     if align <= MIN_ALIGN && !own.is_null() {

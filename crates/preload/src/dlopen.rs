@@ -1,12 +1,12 @@
 //! `dlopen` without `RTLD_DEEPBIND`.
 //!
-//! A library opened with that looks for symbols in itself and in what it needs, the C library among
-//! it, before the program's: so its `free` is glibc's, and the first object of ours that the program
-//! hands it is its end. (PHP opens its extensions so.) Therefore this library answers to the name
-//! `dlopen` and clears that flag; all else is left to the next of that name, which is glibc's.
+//! A library opened with that flag looks for symbols in itself and in what it needs, the C library
+//! included, before the program's: so its `free` is glibc's, and the first object of ours that the
+//! program hands it is its end. (PHP opens its extensions so.) Therefore this library defines `dlopen`
+//! and clears that flag; all else is left to the next function of that name, which is glibc's.
 //!
-//! glibc takes from the return address who calls: whose RUNPATH counts, and which namespace. So ours
-//! is a jump, of which nothing stays on the stack.
+//! glibc tells the caller by the return address: whose RUNPATH counts, and which namespace. So ours is
+//! a jump, which leaves nothing on the stack.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -19,7 +19,7 @@ const KEPT: c_int = !libc::RTLD_DEEPBIND;
 /// Where the jump goes: to the next `dlopen`, once that is found.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(not_yet_found as *mut c_void);
 
-/// As the C library's, but for the flag.
+/// As the C library's, except for the flag.
 ///
 /// # Safety
 /// As of the C library's.

@@ -1,4 +1,4 @@
-//! A misuse of a guarded object, told in one line:
+//! A misuse of a guarded object, reported in one line:
 //!
 //! ```text
 //! hectare: use after free: 0x7f01c2a30f9c lies 12 bytes into the object 0x7f01c2a30f90 of 100
@@ -17,7 +17,7 @@ use crate::maps::each_mapping;
 /// How many callers are named.
 const CALLERS: usize = 4;
 
-/// Tells of it and ends the process.
+/// Reports it and ends the process.
 pub(crate) fn abort(finding: &Finding) -> ! {
     let mut line = Line::new();
     // A line takes all text, or as much as it has room for.

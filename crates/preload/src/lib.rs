@@ -5,7 +5,7 @@
 //!
 //! Without Rust's standard library: its printing of panics is 200 KB of text, part of it resident in
 //! each process, and needs libgcc_s. So a panic must abort (`panic = "abort"` in the workspace's
-//! profiles): to unwind needs the standard library.
+//! profiles): unwinding needs the standard library.
 
 #![no_std]
 

@@ -4,7 +4,7 @@
 //!   loaded ──at_load──▶ configured, forks seen to ──…──at_exit──▶ statistics written
 //! ```
 //! The library is linked `-z initfirst`: `at_load` runs ahead of every other constructor. So the
-//! heap's fork handlers are the first to be entered. The C library's own constructor may not
+//! heap's fork handlers are the first to be registered. The C library's own constructor may not
 //! have run by then: `at_load` uses nothing that needs it, and takes the environment from its
 //! arguments.
 
@@ -60,7 +60,7 @@ extern "C" fn at_exit() {
         report::print_stats();
     }
     if let Some(path) = config.stats_json {
-        // A failure was told, and changes nothing here.
+        // A failure was reported, and changes nothing here.
         let _ = report::export_json(path);
     }
     if config.prof {

@@ -10,7 +10,7 @@ pub(crate) struct Mapping<'a> {
     pub(crate) end: usize,
     /// Where in the file it begins.
     pub(crate) offset: usize,
-    /// The file's path; of what is no file, its name in brackets.
+    /// The file's path; for what is no file, its name in brackets.
     pub(crate) path: &'a [u8],
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn each_mapping(visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>) ->
     Some(())
 }
 
-/// Cuts what `read` gives (0 bytes: the end) into lines. A line too long is passed by.
+/// Cuts what `read` gives (0 bytes: the end) into lines. A line that is too long is skipped.
 fn each_line(
     mut read: impl FnMut(&mut [u8]) -> usize,
     mut visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>,

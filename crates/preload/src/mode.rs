@@ -21,7 +21,7 @@ struct Mode {
 
 static MODE: Once<Mode> = Once::new();
 
-/// As it is since the program has confined itself.
+/// The mode since the program has confined itself.
 static CONFINED_MODE: Once<Mode> = Once::new();
 
 impl Mode {
@@ -71,7 +71,7 @@ pub(crate) fn note_confined(config: &Config) {
 
 fn composed(config: &Config) -> Mode {
     let mut mode = Mode { bytes: [0; MODE_BYTES], len: 0 };
-    // All options at their longest fit; were one more to be too many, it would be cut.
+    // All options at their longest fit; one too many would be cut off.
     let _ = write_mode(&mut mode, config);
     mode
 }

@@ -9,14 +9,14 @@ const EMPTY: u8 = 0;
 const BEING_SET: u8 = 1;
 const SET: u8 = 2;
 
-/// Invariant: whoever has taken `state` from `EMPTY` to `BEING_SET` alone writes `value`; from
-/// `SET` on, which it stores behind that, nobody does.
+/// Invariant: only whoever has taken `state` from `EMPTY` to `BEING_SET` writes `value`; once it has
+/// then stored `SET`, nobody does.
 pub(crate) struct Once<T> {
     state: AtomicU8,
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: by the invariant the value is written by one thread, and read by others only behind that.
+// SAFETY: by the invariant the value is written by one thread, and read by others only after that.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 impl<T> Once<T> {

@@ -122,7 +122,7 @@ pub(crate) fn write_file(
     written.and_then(|()| if closed == 0 { Ok(()) } else { Err(errno()) })
 }
 
-/// Tells on standard error that `what` could not be written to `path`, and why.
+/// Reports on standard error that `what` could not be written to `path`, and why.
 pub(crate) fn tell_unwritable(what: &[u8], path: &[u8], error: c_int) {
     let mut line = Line::new();
     line.push(b"hectare: cannot write ").push(what).push(b" to '").push(path).push(b"': ");

@@ -122,7 +122,7 @@ fn value_type((name, unit): (u64, u64)) -> Message {
     message
 }
 
-/// Writes the profile; `None` when the sink did not take all, or memory is out.
+/// Writes the profile; `None` when the sink did not take all, or out of memory.
 pub(crate) fn write(out: &mut impl Sink, snapshot: &ProcessProfile) -> Option<()> {
     for string in STRINGS {
         put_bytes(out, profile::STRING_TABLE, string)?;

@@ -11,7 +11,7 @@ use crate::{HEAP, life, pprof};
 /// How many files this process has begun.
 static FILES: AtomicU64 = AtomicU64::new(0);
 
-/// Writes the profile to the next file, `PREFIX.PROCESS.NUMBER.pb.gz`. A failure is told on
+/// Writes the profile to the next file, `PREFIX.PROCESS.NUMBER.pb.gz`. A failure is reported on
 /// standard error.
 ///
 /// # Errors

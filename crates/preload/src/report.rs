@@ -152,7 +152,7 @@ pub(crate) fn print_stats() {
 }
 
 /// Writes the statistics as JSON to the file `path`, in which `%p` stands for the process number
-/// so that forked processes do not overwrite each other's. A failure is told on standard error.
+/// so that forked processes do not overwrite each other's. A failure is reported on standard error.
 ///
 /// # Errors
 /// With the system's error number.

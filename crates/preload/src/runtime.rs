@@ -11,7 +11,7 @@ use crate::line::Line;
 #[link(name = "c")]
 unsafe extern "C" {}
 
-/// A panic is a bug of this library, perhaps under a lock of the heap: so nothing is allocated, nor
+/// A panic is a bug of this library, perhaps under a lock of the heap: so nothing is allocated or
 /// unwound.
 #[panic_handler]
 fn abort_on_panic(info: &PanicInfo<'_>) -> ! {

@@ -1,7 +1,7 @@
 //! What signals ask for: a file of the profile, the statistics; and what a fault was about.
 //!
 //! A handler runs wherever the thread happens to be. If that is inside the heap, whose locks it
-//! may hold, the wish is noted, and met by the same thread on its way out; else it is met at once.
+//! may hold, the wish is noted, and met by the same thread on its way out; otherwise at once.
 //! What meets it takes no memory of the heap, and no lock but the heap's own. It runs on the stack
 //! of the interrupted thread and needs some 20 KiB of it.
 
@@ -18,7 +18,7 @@ const STATISTICS: u32 = 2;
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// Of `pthread.h`: a thread that is to be cancelled goes on.
+/// As in `pthread.h`: a thread that is to be cancelled goes on.
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 unsafe extern "C" {
@@ -87,7 +87,7 @@ pub(crate) fn act(wishes: u32) {
     let config = life::config();
     if wishes & STATISTICS != 0 {
         report::print_stats();
-        // A failure was told, and changes nothing here.
+        // A failure was reported, and changes nothing here.
         let _ = config.stats_json.map(report::export_json);
     }
     if wishes & PROFILE != 0 {
@@ -100,14 +100,14 @@ pub(crate) fn act(wishes: u32) {
     unsafe { *errno = saved };
 }
 
-/// A fault at a guarded object is told and ends the process; any other is left to whoever was to
-/// see it before: the instruction faults again when this returns. What somebody sent is sent once more.
+/// A fault at a guarded object is reported and ends the process; any other is left to whoever was to
+/// see it before: the instruction faults again when this returns. A signal that was sent is sent once more.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes a valid description.
     let info = unsafe { &*info };
     let is_sent = info.si_code <= 0;
     if !is_sent {
-        // SAFETY: it is of a fault, and so has an address.
+        // SAFETY: it describes a fault, and so has an address.
         let address = unsafe { info.si_addr() };
         if let Some(found) = HEAP.explain_fault(address.addr()) {
             finding::abort(&found);

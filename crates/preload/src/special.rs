@@ -11,8 +11,8 @@ use crate::{HEAP, finding, signals, unwind};
 
 static SPECIAL: Once<Special> = Once::new();
 
-/// Has as much of the heap as is asked for come from huge pages that were set aside; nothing, and
-/// that is told, where not so many are free.
+/// Has as much of the heap as is asked for come from huge pages that were set aside; none of it, and
+/// that is reported, if not that many are free.
 ///
 /// # Safety
 /// The process has one thread.

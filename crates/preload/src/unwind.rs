@@ -8,8 +8,8 @@
 //! (`pointers.rs`).
 //!
 //! The tables are read by the crate `gimli`; the usual walk (`_Unwind_Backtrace` of libgcc_s) costs twenty
-//! times as much as one whose rules were found before, and that library 100 KB of resident memory in every
-//! program that would not have it.
+//! times as much as one whose rules were found before, and that library costs 100 KB of resident memory in
+//! every program that would not have it otherwise.
 
 mod known;
 mod objects;
@@ -28,7 +28,7 @@ use objects::Object;
 use registers::Frame;
 use tables::{Code, Step};
 
-/// Where this library lies: its own frames are nobody's callers.
+/// Where this library lies: its own frames do not count as callers.
 static OWN_START: AtomicUsize = AtomicUsize::new(0);
 static OWN_END: AtomicUsize = AtomicUsize::new(0);
 static BY_FRAMES: AtomicBool = AtomicBool::new(false);
@@ -43,12 +43,12 @@ pub(crate) fn begin(by_frames: bool) {
     }
 }
 
-/// Whether an address lies in this library, where it has been found out where that lies.
+/// Whether an address lies in this library; `false` until [`begin`] has found out where that is.
 pub(crate) fn is_own(address: usize) -> bool {
     (OWN_START.load(Relaxed)..OWN_END.load(Relaxed)).contains(&address)
 }
 
-/// The innermost return address outside this library, where the tables tell. Unlike
+/// The innermost return address outside this library, if the tables tell. Unlike
 /// [`capture`] it needs no [`begin`].
 pub(crate) fn caller() -> Option<usize> {
     if OWN_END.load(Acquire) == 0 {
@@ -62,7 +62,7 @@ pub(crate) fn caller() -> Option<usize> {
     (walk(&mut frames) > 0).then_some(frames[0])
 }
 
-/// Fills `frames` with the return addresses outside this library, the innermost first; how many there are.
+/// Fills `frames` with the return addresses outside this library, the innermost first; returns how many there are.
 pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
     walk(frames)
 }

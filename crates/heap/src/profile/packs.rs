@@ -6,11 +6,11 @@
 //! ```
 //! Objects are cut from the open pack one behind the other; freed ones leave holes, and a pack goes
 //! back to the heap as a whole: so it holds no more memory than objects on pages of their own would,
-//! and where most are short-lived one pack serves them all. A longer object has a pack for itself, which is
-//! as long as that takes.
+//! and where most are short-lived one pack serves them all. A longer object has a pack to itself, as
+//! long as it needs.
 //!
 //! Invariant: the count of a pack is that of its objects, and one more while it is open. So the open pack
-//! stays, and each other goes with its last object.
+//! stays, and any other goes with its last object.
 
 use core::ptr::NonNull;
 
@@ -20,7 +20,7 @@ use hectare_pages::PageSource;
 use super::table::{Entry, Table};
 use crate::class::MIN_ALIGN;
 
-/// What a pack is aligned to, and how long one is that objects share: a size class.
+/// The alignment of a pack, and the length of one that objects share: a size class.
 pub(crate) const PACK_BYTES: usize = 4096;
 
 /// The largest object that shares a pack: of larger ones too few would fit for what is left at the end.
@@ -70,7 +70,7 @@ impl Packs {
         NonNull::new(core::ptr::with_exposed_provenance_mut(open.pack + start))
     }
 
-    /// Takes the object at `address` off its pack. The pack, if it goes back to the heap.
+    /// Takes the object at `address` off its pack. Returns the pack if it goes back to the heap.
     pub(super) fn leave(&mut self, address: usize) -> Option<NonNull<u8>> {
         let pack = pack_of(address);
         let [count, _] = &mut self.table.find_mut(pack)?.value;
@@ -82,8 +82,8 @@ impl Packs {
         NonNull::new(core::ptr::with_exposed_provenance_mut(pack))
     }
 
-    /// Makes `pack` the open one. The pack that goes back to the heap, if one does: that which was open
-    /// before, or this one when out of memory.
+    /// Makes `pack` the open one. Returns the pack that goes back to the heap, if one does: the one that was
+    /// open before, or this one when out of memory.
     pub(super) fn open(
         &mut self,
         pack: NonNull<u8>,

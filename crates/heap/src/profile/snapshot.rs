@@ -16,15 +16,15 @@ pub struct Snapshot<'a, S: System> {
     source: &'a S,
 }
 
-/// A return address is behind its call: the byte before it lies in the call, and in its function
-/// even where the call is the last of it.
+/// The call of a return address. That is behind the call: the byte before it lies in the call, and in
+/// the calling function even where that ends with the call.
 #[must_use]
 pub fn call_of(return_address: usize) -> usize {
     return_address.saturating_sub(1)
 }
 
 impl<'a, S: System> Snapshot<'a, S> {
-    /// Of these `stacks`, which are its own; `None` when out of memory.
+    /// A snapshot of these `stacks`, which it takes over; `None` when out of memory.
     pub(super) fn new(
         stacks: Stacks,
         mean_bytes: usize,
@@ -65,7 +65,7 @@ impl<'a, S: System> Snapshot<'a, S> {
         &self.calls.entries()[..self.call_count]
     }
 
-    /// Of how many allocated bytes one was a sampling point.
+    /// One allocated byte in this many was a sampling point.
     #[must_use]
     pub fn mean_bytes(&self) -> usize {
         self.mean_bytes
@@ -83,8 +83,8 @@ impl<'a, S: System> Snapshot<'a, S> {
     }
 }
 
-/// Sorts in place, O(n log n), by a heap of which the largest goes to the end. (The core library's sort is 3 KB of
-/// code, which nothing else here needs.)
+/// Sorts in place, O(n log n), by heapsort. (The core library's sort is 3 KB of code, which nothing else here
+/// needs.)
 fn sort(words: &mut [usize]) {
     #[inline(never)]
     fn sift_down(heap: &mut [usize], mut at: usize) {

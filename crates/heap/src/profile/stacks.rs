@@ -88,7 +88,7 @@ impl Stacks {
     }
 
     /// The stack of `frames`, of which the first [`MAX_FRAMES`] count: added if it is new; `None` when
-    /// memory is out.
+    /// out of memory.
     pub(super) fn find_or_add(
         &mut self,
         frames: &[usize],
@@ -147,7 +147,7 @@ impl Stacks {
         words[stack + which as usize + 1] = tally.bytes as usize;
     }
 
-    /// As they are now, to be [listed](Self::iter); `None` when out of memory.
+    /// A copy of them as they are now, to be [listed](Self::iter); `None` when out of memory.
     pub(super) fn copy(&self, source: &impl PageSource) -> Option<Self> {
         let mut words = Pages::with_capacity(self.used.max(1), source)?;
         let here = self.words.entries().iter().take(self.used);

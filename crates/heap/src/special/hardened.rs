@@ -28,7 +28,7 @@ impl Process {
         self.hardened.free(&self.heap, object, claim);
     }
 
-    /// A new object, always: what the old one held is gone with it.
+    /// Always moves to a new object, so that what the old one held is gone with it.
     pub(super) unsafe fn hardened_realloc(
         &'static self,
         object: NonNull<u8>,

@@ -1,7 +1,7 @@
 //! Which threads are inside the heap, for the sake of signal handlers.
 //!
-//! A handler that interrupts a thread which holds a lock of the heap would wait for ever if it asked
-//! for it: so where a special front is on, the word of a thread in a slow path says that it is
+//! A handler that interrupts a thread holding a lock of the heap would wait for ever if it took that
+//! lock: so where a special front is on, the word of a thread in a slow path says that it is
 //! *inside*, and a handler that finds that leaves a note, which the thread acts on as soon as it is
 //! outside again.
 
@@ -66,8 +66,8 @@ impl Process {
         Inside { process: self, word }
     }
 
-    /// Runs `action`, which takes locks of the heap, inside: if it matters here. Part of its callers, since
-    /// they are called in plain programs, too, and this module's own functions are not.
+    /// Runs `action`, which takes locks of the heap, inside, if a special front is on. Inlined into its callers,
+    /// since these are called in plain programs, too, and this module's own functions are not.
     #[inline(always)]
     pub(crate) fn inside<R>(&'static self, action: impl FnOnce() -> R) -> R {
         let _inside = self.special().map(|_| self.enter());

@@ -75,7 +75,7 @@ impl Watched {
         let address = object.addr().get();
         let guarded = process.guard.contains(address);
         let known = process.known(special, object);
-        // A guarded one has as many bytes as were asked for, no more.
+        // A guarded one has exactly as many bytes as were asked for.
         if let Known::Alone(sample) | Known::Packed(sample) = known
             && !guarded
             && sample.class().is_small()
@@ -127,7 +127,7 @@ impl Watched {
         })
     }
 
-    /// An object as is `due`, or where there is no memory for such a one, one as any.
+    /// The kind of object that is `due`, or if there is no memory for that, an ordinary one.
     fn get(&self, due: Due, bytes: usize, kind: Kind) -> *mut u8 {
         if due != Due::NOTHING
             && let Some(object) = self.sampled(due, bytes, kind)
@@ -137,7 +137,7 @@ impl Watched {
         self.plain(bytes, kind)
     }
 
-    /// An object as any; null when out of memory.
+    /// An ordinary object; null when out of memory.
     fn plain(&self, bytes: usize, kind: Kind) -> *mut u8 {
         let heap = &self.process.heap;
         match kind {
@@ -150,8 +150,8 @@ impl Watched {
         }
     }
 
-    /// A guarded object or one that the profile knows, as is due; `None` when there is no memory
-    /// for such a one.
+    /// A guarded object or one that the profile knows, whichever is due; `None` when there is no
+    /// memory for it.
     #[cold]
     fn sampled(&self, due: Due, bytes: usize, kind: Kind) -> Option<NonNull<u8>> {
         let Self { process, special, .. } = *self;
@@ -184,7 +184,7 @@ impl Watched {
     fn apart(&self, class: ClassId, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
         let bytes = class.object_bytes();
         let object = if align >= PACK_BYTES {
-            // SAFETY: no seat is anybody's.
+            // SAFETY: `Seat::None` is any thread's.
             let pages = unsafe { self.process.heap.get_large(Seat::None, bytes, align, false) };
             NonNull::new(pages.0)?
         } else if bytes <= MAX_PACKED_BYTES {
@@ -222,14 +222,14 @@ impl Watched {
 
     /// An object of the heap, to be a pack.
     fn pack(&self, bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: no seat is anybody's.
+        // SAFETY: `Seat::None` is any thread's.
         NonNull::new(unsafe { self.process.heap.malloc_aligned(Seat::None, bytes, PACK_BYTES) })
     }
 
-    /// Gives a pack back that no object lies in any more, if there is one.
+    /// Gives back a pack that no object lies in any more, if there is one.
     fn free_pack(&self, emptied: Option<NonNull<u8>>) {
         if let Some(pack) = emptied {
-            // SAFETY: no seat is anybody's; the pack came from the heap, and nobody uses it.
+            // SAFETY: `Seat::None` is any thread's; the pack came from the heap, and nobody uses it.
             unsafe { self.process.heap.free_slow(Seat::None, pack.as_ptr()) };
         }
     }

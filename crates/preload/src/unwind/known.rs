@@ -1,12 +1,12 @@
-//! Rules that were found before: most stacks share most of their frames, and to find a frame's rules
+//! Rules that were found before: most stacks share most of their frames, and finding a frame's rules
 //! anew is a binary search of a table that is in no cache.
 //!
 //! ```text
 //!   pc ─▶ plain: a line of the cache each │ odd: few, longer
 //! ```
 //! Invariant: an entry holds only as long as the bytes that it was made from lie where they did. An
-//! object that was unloaded may have made place for another: so each use looks whether the list of its
-//! object still has as many entries, and the description still begins as it did.
+//! object that was unloaded may have made room for another: so each use checks that the list of its
+//! object still has as many entries, and that the description still begins as it did.
 
 use core::ptr::NonNull;
 
@@ -37,7 +37,7 @@ const _: () = assert!(size_of::<Entry<Plain>>() == 64, "a line of the cache");
 struct Origin {
     header: usize,
     count: u32,
-    /// The description's length, the distance to what it shares, and the code that it is of.
+    /// The description's length, the distance to what it shares, and the code that it describes.
     front: [u32; 4],
 }
 
@@ -54,12 +54,12 @@ impl Origin {
         Self { header, count, front }
     }
 
-    /// Whether all is as it was, of which the description lay at `description`.
+    /// Whether all is as it was when the description lay at `description`.
     ///
     /// # Safety
     /// As [`of`](Self::of).
     unsafe fn holds(&self, header: usize, description: usize) -> bool {
-        // A table of another length is told before the place of its description is read.
+        // A table of another length is recognized before the place of its description is read.
         // SAFETY: the caller's promise.
         let count: u32 = unsafe { read(header + 8) };
         self.header == header
@@ -69,8 +69,8 @@ impl Origin {
     }
 }
 
-/// All that was found. It begins with a page, so that it can be brought as a whole: page by page its entries would
-/// come by two faults each, since they are read before they are written.
+/// All that was found. It begins at a page's start, so that it can be populated as a whole: otherwise each page would
+/// take two faults, since its entries are read before they are written.
 #[repr(C, align(4096))]
 struct Entries {
     plain: [Entry<Plain>; PLAIN],
@@ -95,7 +95,7 @@ pub(super) struct Known {
     /// The rules found before, for one walk at a time: one that finds another under way, on another thread or
     /// interrupted by a signal, does without.
     entries: Option<LockGuard<'static, Entries, SpinPark>>,
-    /// That of the last frame, most often that of the next: none goes that code on the stack is of.
+    /// That of the last frame, most often that of the next, too: an object with code on the stack stays loaded.
     object: Option<Object>,
 }
 

@@ -1,6 +1,6 @@
-//! Where the tables of the object lie that an address is in.
+//! Where the tables of the object that an address is in lie.
 //!
-//! No lock is taken with the C library's `_dl_find_object` (2.35); with older ones the dynamic
+//! With the C library's `_dl_find_object` (2.35) no lock is taken; with older ones the dynamic
 //! linker's, which is recursive. Nothing is allocated.
 
 use core::ffi::{c_int, c_void};
@@ -45,7 +45,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// That which `address` lies in.
+    /// The one that `address` lies in.
     pub(super) fn of(address: usize) -> Option<Self> {
         if let Some(find_object) = FIND_OBJECT.get() {
             let mut found = Found {
@@ -68,7 +68,7 @@ impl Object {
     }
 
     /// The addresses of the mapped part of the object that has `address`. `None` also if the object does
-    /// not begin with what tells.
+    /// not begin with its headers.
     pub(super) fn part_with(&self, address: usize) -> Option<Range<usize>> {
         // SAFETY: an object is readable from its start; all but odd ones begin with their headers.
         let head: libc::Elf64_Ehdr = unsafe { read(self.map_start) };

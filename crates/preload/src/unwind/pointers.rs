@@ -1,4 +1,4 @@
-//! From a frame to its callers by saved frame pointers, of which nothing is believed.
+//! From a frame to its callers by saved frame pointers, none of which is trusted.
 
 use core::ffi::{c_int, c_void};
 
@@ -7,9 +7,9 @@ use super::registers::Frame;
 /// How far apart two frames may lie at most, in bytes.
 const MAX_FRAME_BYTES: usize = 1 << 20;
 
-/// Adds the return addresses that saved frame pointers lead to from a frame on to the `count` there
-/// are, as far as there is room. It ends with a pointer that leads anywhere but up the stack: of the outermost frame,
-/// or of code that uses the register for something else. Returns how many there are then.
+/// Adds to the `count` return addresses in `frames` those that saved frame pointers lead to from a frame on, as far as
+/// there is room. It ends with a pointer that leads anywhere but up the stack: that of the outermost frame, or of code
+/// that uses the register for something else. Returns how many there are then.
 pub(super) fn follow(from: &Frame, frames: &mut [usize], mut count: usize) -> usize {
     const WORD: usize = size_of::<usize>();
     let mut pointer = from.frame_pointer();
@@ -46,7 +46,7 @@ pub(super) fn follow(from: &Frame, frames: &mut [usize], mut count: usize) -> us
 const PAGE_BYTES: usize = 4096;
 
 /// Whether the kernel can read eight bytes at `address`: it copies the set of signals from there
-/// before it finds that there is no such way to change the mask.
+/// before it finds that the operation on the mask does not exist.
 fn is_readable(address: usize) -> bool {
     const NO_SUCH_WAY: c_int = -1;
     let address = address & !7;
@@ -54,7 +54,7 @@ fn is_readable(address: usize) -> bool {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
     let saved = unsafe { *errno };
-    // SAFETY: the call changes nothing: the way to do so does not exist.
+    // SAFETY: the call changes nothing: the operation does not exist.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,

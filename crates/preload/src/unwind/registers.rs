@@ -100,7 +100,7 @@ pub(super) fn slot(register: Register) -> Option<usize> {
 /// Reads a value of any alignment.
 ///
 /// # Safety
-/// `address` is that of as many readable bytes.
+/// `address` is that of as many readable bytes as `T` has.
 pub(super) unsafe fn read<T: Copy>(address: usize) -> T {
     // SAFETY: the caller's promise.
     unsafe { core::ptr::with_exposed_provenance::<T>(address).read_unaligned() }
@@ -114,7 +114,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// That of the function this is inlined into.
+    /// The frame of the function this is inlined into.
     #[inline(always)]
     pub(super) fn here() -> Self {
         let mut registers = [0; SLOTS];

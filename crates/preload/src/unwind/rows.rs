@@ -1,6 +1,6 @@
-//! What a frame's caller had in its registers: the rules of the tables, small enough to be kept
-//! ([`known`](super::known)), and applied. Nearly all are plain: offsets of a few words. Those have a form of
-//! their own, which leaves room in a cache line for what it was made from.
+//! What a frame's caller had in its registers: the rules of the tables, made small enough to be kept
+//! ([`known`](super::known)), and how they are applied. Nearly all are plain: offsets of a few words. Those have
+//! a form of their own, which leaves room in a cache line for what it was made from.
 
 use core::hint::black_box;
 
@@ -12,7 +12,7 @@ use gimli::{
 use super::registers::{NUMBERS, SLOTS, STACK_POINTER, read, slot};
 use super::tables::Bytes;
 
-/// Where an expression lies, relative to the description that it is of, and how long it is.
+/// Where an expression lies, relative to its description, and how long it is.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     bytes: u8,
@@ -20,7 +20,7 @@ struct Place {
 }
 
 impl Place {
-    /// That of an expression of a description that is so far behind the start of its section.
+    /// The place of an expression whose description begins `description` bytes behind the start of its section.
     fn of(expression: UnwindExpression<usize>, description: usize) -> Option<Self> {
         let UnwindExpression { offset, length } = expression;
         let offset = offset.wrapping_sub(description) as isize;
@@ -37,7 +37,7 @@ fn small(offset: i64) -> Option<i32> {
 #[derive(Debug, Clone, Copy)]
 enum Stack {
     Unknown,
-    /// So far above what the register of a slot holds.
+    /// This far above what the register of a slot holds.
     Above(u8, i32),
     Expression(Place),
 }
@@ -48,11 +48,11 @@ enum Rule {
     /// What it holds now.
     Same,
     Undefined,
-    /// What lies so far from the CFA.
+    /// What lies this far from the CFA.
     At(i32),
-    /// The address so far from the CFA.
+    /// The address this far from the CFA.
     Is(i32),
-    /// What that of a slot holds now.
+    /// What the register of a slot holds now.
     Register(u8),
     /// What lies where an expression says.
     AtExpression(Place),
@@ -69,7 +69,7 @@ pub(super) struct Row {
 impl Row {
     const UNKNOWN: Self = Self { stack: Stack::Unknown, rules: [Rule::Same; SLOTS] };
 
-    /// What of a row concerns the registers that have slots. It is of the description that is so far
+    /// The part of a row that concerns the registers with slots. Its description begins `description` bytes
     /// behind the start of its section.
     pub(super) fn of<S: UnwindContextStorage<usize>>(
         row: &UnwindTableRow<usize, S>,
@@ -104,7 +104,7 @@ impl Row {
 }
 
 /// Rules by which the stack pointer is an offset from a register, and each register was saved a few words from that, is
-/// undefined, or is what it was; of no signal.
+/// undefined, or is what it was; and not those of a signal frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plain {
     /// How far the description is from its list.
@@ -112,7 +112,7 @@ pub(super) struct Plain {
     stack_offset: i32,
     stack_slot: u8,
     return_slot: u8,
-    /// A bit for each slot that was saved, and for each that is undefined.
+    /// A bit for each slot that was saved, and below, for each that is undefined.
     saved: u16,
     undefined: u16,
     /// Where each that was saved lies, in words from the CFA.
@@ -131,7 +131,7 @@ impl Plain {
         words: [0; SLOTS],
     };
 
-    /// The plain form of `rules`, of which the list lies at `header`; `None` where they are not plain.
+    /// The plain form of `rules`, whose list lies at `header`; `None` if they are not plain.
     pub(super) fn of(rules: &Rules, header: usize) -> Option<Self> {
         let Stack::Above(stack_slot, stack_offset) = rules.row.stack else { return None };
         let description = i32::try_from(rules.description.wrapping_sub(header) as isize).ok()?;
@@ -152,7 +152,7 @@ impl Plain {
         (!rules.is_signal).then_some(plain)
     }
 
-    /// As [`Rules::apply`]; the caller's pc.
+    /// As [`Rules::apply`]; returns the caller's pc.
     #[inline(always)]
     pub(super) fn apply(&self, registers: &mut [usize; SLOTS]) -> Option<usize> {
         let stack =
@@ -178,10 +178,10 @@ impl Plain {
     }
 }
 
-/// What places of registers are multiples of, in bytes.
+/// What the offsets of saved registers are multiples of, in bytes.
 const WORD_BYTES: i32 = size_of::<usize>() as i32;
 
-/// The rules at one place in the code, and what else a step needs to know of that.
+/// The rules at one place in the code, and what else a step needs to know of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) row: Row,
@@ -198,8 +198,8 @@ impl Rules {
     pub(super) const NONE: Self =
         Self { row: Row::UNKNOWN, description: 0, return_slot: 0, is_signal: false };
 
-    /// Goes from a frame's registers to its caller's, of which an undefined one is 0; the caller's pc. `None`, and
-    /// nothing has changed, where the rules do not lead up the stack.
+    /// Goes from a frame's registers to its caller's, where undefined ones become 0. Returns the caller's pc; `None`, and
+    /// nothing has changed, if the rules do not lead up the stack.
     #[cold]
     pub(super) fn apply(&self, registers: &mut [usize; SLOTS]) -> Option<usize> {
         let stack = match self.row.stack {
@@ -242,9 +242,9 @@ impl Rules {
         Some(registers[usize::from(self.return_slot)])
     }
 
-    /// What the expression at `place` makes of `first`: of those operations only that compilers use where
-    /// a stack was realigned, and the C library where a signal came. (gimli's own evaluation knows them
-    /// all, in 18 KB of code that every process would hold.)
+    /// What the expression at `place` makes of `first`. Only the operations are known that compilers use where
+    /// a stack was realigned, and the C library where a signal came. (gimli's own evaluation knows them all, in
+    /// 18 KB of code that every process would hold.)
     fn evaluate(
         &self,
         Place { bytes, offset }: Place,
@@ -264,7 +264,7 @@ impl Rules {
                 constants::DW_OP_plus_uconst => {
                     top?.wrapping_add(code.read_uleb128().ok()? as usize)
                 }
-                // That of a register that has a slot, with an offset, or none that is known.
+                // A register that has a slot, plus an offset; or an operation that is not known.
                 DwOp(operation) => {
                     let number = operation.checked_sub(constants::DW_OP_breg0.0)?;
                     let register = Register(number.into());
