@@ -258,8 +258,7 @@ impl<S: System> Backend<S> {
         self.take(state, wanted, false).ok()
     }
 
-    /// Takes a run from the first region that has one. A caller that can open a block, `opens`, is told when it
-    /// should.
+    /// Takes a run from the first region that has one. A caller that `opens` blocks is told when it should.
     #[inline(never)]
     fn take(&self, state: &mut State, wanted: Wanted, opens: bool) -> Taken {
         let mut refusal = Refusal::NoRange;

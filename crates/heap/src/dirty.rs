@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// Room for so many frames, none of which are there.
+    /// Room for `frames` frames, none of which is there.
     fn none_of(frames: usize) -> DirtyFrames {
         let words = vec![0; Bitset::metadata_words(frames)].leak();
         DirtyFrames::new(Bitset::new(frames, words).expect("enough words"))

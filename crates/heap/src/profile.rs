@@ -47,7 +47,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The class that its size is of.
+    /// The class of its size.
     pub(crate) fn class(&self) -> ClassId {
         counted(self.bytes).0
     }
@@ -107,12 +107,12 @@ impl<S: System> Profile<S> {
         }
     }
 
-    /// Says at which rate samples are taken: before the first.
+    /// Sets the rate at which samples are taken; to be called before the first.
     pub(crate) fn begin(&self, mean_bytes: usize) {
         self.state.lock().mean_bytes = mean_bytes;
     }
 
-    /// Enters the sampled object at `address`, allocated by `frames`; whether there was memory for that.
+    /// Enters the sampled object at `address`, allocated by `frames`; returns whether there was memory for that.
     pub(crate) fn record(
         &self,
         address: usize,
@@ -128,8 +128,8 @@ impl<S: System> Profile<S> {
         is_entered
     }
 
-    /// Takes the object at `address` off the live ones, and off its pack if it lies in one. What it knew of the
-    /// address, and the pack that is the heap's to free, if the object was the last there.
+    /// Takes the object at `address` off the live ones, and off its pack if it lies in one. Returns what it knew of
+    /// the address, and the pack that is the heap's to free, if the object was the last there.
     pub(crate) fn forget(&self, address: usize) -> (Known, Option<NonNull<u8>>) {
         let mut state = self.state.lock();
         let known = state.know(address);
@@ -163,7 +163,7 @@ impl<S: System> Profile<S> {
     }
 
     /// As [`pack`](Self::pack), in `pack`, an object of the heap of [`PACK_BYTES`], aligned to as many, which is open from
-    /// now on: others take no room in it before. And the pack that is the heap's to free, if one is.
+    /// now on: nobody else takes room in it before that. Returns, too, the pack that is the heap's to free, if one is.
     pub(crate) fn open_pack(
         &self,
         pack: NonNull<u8>,
@@ -176,13 +176,13 @@ impl<S: System> Profile<S> {
         (packs.take(bytes, align), freed)
     }
 
-    /// Makes `pack`, an object of the heap aligned to [`PACK_BYTES`], one of a single object: to be
+    /// Makes `pack`, an object of the heap aligned to [`PACK_BYTES`], the pack of a single object: to be
     /// [recorded](Self::record), or [given back](Self::unpack). `None` when out of memory.
     pub(crate) fn enter_pack(&self, pack: NonNull<u8>, source: &S) -> Option<()> {
         self.state.lock().packs.enter(pack, source)
     }
 
-    /// Takes back room that was [taken](Self::pack). The pack that is the heap's to free, if it is.
+    /// Takes back room that was [taken](Self::pack). Returns the pack if it is the heap's to free.
     pub(crate) fn unpack(&self, room: NonNull<u8>) -> Option<NonNull<u8>> {
         self.state.lock().packs.leave(room.addr().get())
     }
@@ -201,7 +201,7 @@ impl<S: System> Profile<S> {
         self.state.lock_for_fork();
     }
 
-    /// Frees it in the parent and in the child.
+    /// Releases it in the parent and in the child.
     ///
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).

@@ -6,8 +6,8 @@
 //!                                                               ▼ rules changes from pc to pc
 //!   row: the caller's stack pointer (CFA), and where each register was saved, relative to it
 //! ```
-//! The list is searched here; the crate `gimli` reads what it leads to, with all that it needs in the frame of [`rules`]. Of
-//! what is malformed, and where there is no table, the answer is `None`.
+//! The list is searched here; the crate `gimli` reads what it leads to, with all that it needs in the frame of [`rules`]. If
+//! anything is malformed, or there is no table, the answer is `None`.
 //!
 //! Linux Standard Base 5.0, 10.6; DWARF 5, 6.4.
 
@@ -21,7 +21,7 @@ use super::objects::Object;
 use super::registers::{Frame, plain_address, read, slot};
 use super::rows::{Row, Rules};
 
-/// Whose code a frame executes, so far as unwinding depends on it.
+/// Whose code a frame executes, as far as unwinding depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
     /// A function that called: its pc is behind the call.
@@ -40,7 +40,7 @@ pub(super) enum Step {
     Unknown,
 }
 
-/// Goes from a frame to the next, unless no table says which: then nothing has changed.
+/// Goes from a frame to the next, unless no table says which: then nothing changes.
 pub(super) fn step(frame: &mut Frame, code: &mut Code, known: &mut Known) -> Step {
     let within = frame.pc.wrapping_sub(usize::from(*code == Code::Caller));
     let Some(object) = known.object_of(within) else { return Step::Unknown };
@@ -64,7 +64,7 @@ pub(super) fn step(frame: &mut Frame, code: &mut Code, known: &mut Known) -> Ste
 pub(super) type Bytes = EndianSlice<'static, NativeEndian>;
 
 /// A context on the stack, of which a sample may find little left. Compilers save a dozen registers
-/// (AArch64: ten more of floating-point numbers), and nest no rows that they remember.
+/// (AArch64: ten floating-point ones more), and do not nest remembered rows.
 struct OnStack;
 
 impl UnwindContextStorage<usize> for OnStack {
@@ -72,9 +72,9 @@ impl UnwindContextStorage<usize> for OnStack {
     type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
-/// Where the descriptions begin that the list at `header` is of, and where that of `pc` does. The list ends before `end`, and is
-/// of the kind that linkers write: pairs of words, relative to it. (gimli's search, which knows other kinds, takes fifteen times as
-/// many instructions, a third of what a frame's rules take.)
+/// Where the descriptions listed at `header` begin, and where that of `pc` does. The list ends before `end`, and is of the kind
+/// that linkers write: pairs of words, relative to it. (gimli's search, which knows other kinds, takes fifteen times as many
+/// instructions, a third of what a frame's rules take.)
 fn listed(pc: usize, header: usize, end: usize) -> Option<(usize, usize)> {
     // Version 1; the descriptions' start relative to its own place, a count of four bytes; pairs as above.
     const KIND: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
