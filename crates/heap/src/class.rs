@@ -150,7 +150,7 @@ impl ClassId {
         self.object_bytes() / size_of::<usize>() > self.batch()
     }
 
-    /// How many bytes those are.
+    /// How many bytes a batch has.
     pub(crate) const fn batch_bytes(self) -> usize {
         self.batch() * self.object_bytes()
     }

@@ -1,8 +1,8 @@
 //! A bin's lists: its slabs that have room, by home and by how full they are.
 //!
-//! Where two CPUs take turns at one slab, their batches of it lie between each other. A processor that goes through a
-//! batch prefetches what lies behind it, and so takes lines away from the other, over and over. So CPUs have homes, and a
-//! slab belongs to the home that was last served from it.
+//! Where two CPUs take turns at one slab, their batches of it interleave. A processor that goes through a batch prefetches
+//! what lies behind it, and so takes lines away from the other, over and over. So CPUs have homes, and a slab belongs to
+//! the home that was last served from it.
 //!
 //! ```text
 //!   first  home 0:  fullest ─▶ slab ─▶ slab …   │ … │ emptiest

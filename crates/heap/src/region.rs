@@ -121,7 +121,7 @@ impl Region {
         self.frontier
     }
 
-    /// Tells threads how much longer than asked for a run that they have kept may be.
+    /// Tells threads how much longer than requested a kept run may be.
     fn publish_near(&self, view: &RegionView) {
         view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });
     }

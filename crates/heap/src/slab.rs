@@ -16,7 +16,7 @@
 //!    hold anything: what an earlier class of the slab left there.
 //! 3. All fields are guarded by the lock of the class's bin while the slab is in use, by the
 //!    backend's lock otherwise.
-//! 4. `far_words` of a slab that was opened are there, and its alone.
+//! 4. The `far_words` of a slab that was opened exist, and are its alone.
 //!
 //! Objects are taken lowest first, so that a slab is touched page by page.
 

@@ -1,7 +1,7 @@
 //! What the pool of a CPU keeps of one class: its batches, and how many of them it may keep.
 //!
 //! A few have a place in the pool. Where a thread's demand swings by more, the pool absorbs the swing
-//! once it has seen it some times: it gets a *stock*, with places for so many that a program that
+//! once it has seen it a few times: it gets a *stock*, with places for so many that a program that
 //! makes a hundred thousand small objects and frees them all does so without going to the bin. What
 //! lies in a stock counts as idle, as if it were free in its slabs: it goes back when it has lain
 //! there for long, and before the heap grows beside it.

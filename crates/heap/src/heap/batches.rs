@@ -12,8 +12,8 @@ use crate::object::{Batch, Batches, FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 impl<S: System> Heap<S> {
-    /// `count` objects of `class`, or fewer: from the pools, else from the bin. A thread's `first` come straight from
-    /// the bin: there they lie in rows, in the pools in the order in which they were freed.
+    /// `count` objects of `class`, or fewer: from the pools, else from the bin. Straight from the bin if they are a thread's
+    /// `first`: there they lie in rows, in the pools in the order in which they were freed.
     pub(crate) fn get_batch(&self, class: ClassId, count: usize, first: bool) -> Option<Batch> {
         if self.draining.load(Relaxed) {
             self.draining.store(false, Relaxed);

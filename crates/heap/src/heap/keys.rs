@@ -6,8 +6,9 @@
 //! - at another offset in their page than a thread's lists of small objects. A processor compares only
 //!   the low bits of addresses to decide whether a load may depend on an earlier store that is still
 //!   pending, and delays the load if so: what one call stores to a list would slow the next call's first
-//!   load if the two were [`ALIAS_BYTES`](crate::cache::ALIAS_BYTES) apart. (4K aliasing: Intel, "64 and IA-32 Architectures Optimization Reference
-//!   Manual"; on a Zen 5 it took `malloc` and `free` of 16 bytes from 3.8 to 6.4 ns.)
+//!   load if the two were [`ALIAS_BYTES`](crate::cache::ALIAS_BYTES) apart. (4K aliasing: Intel, "64 and
+//!   IA-32 Architectures Optimization Reference Manual"; on a Zen 5 it took `malloc` and `free` of 16 bytes
+//!   from 3.8 to 6.4 ns.)
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 

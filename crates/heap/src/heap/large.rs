@@ -96,7 +96,7 @@ impl<S: System> Heap<S> {
         align: usize,
     ) -> bool {
         let least = self.frames_for(bytes);
-        // One aligned beyond its page was no kept one.
+        // One aligned beyond its page never came from the kept ones.
         let is_kept_kind = align <= self.source().page_bytes().max(FRAME_BYTES);
         let near = self.backend.find(start.addr().get()).map(|(view, _)| view.widest_near());
         frames == least || is_kept_kind && near.is_some_and(|near| serves(least, frames, near))

@@ -22,7 +22,7 @@ pub(super) struct DearBlocks {
     /// How many were dear in a row. (Not a `bool`, whose niche would stand for the absence of a region:
     /// the heap's static would no longer be all zeros.)
     in_a_row: u32,
-    /// For how many slabs none is opened after the last one; 0 while blocks are cheap.
+    /// For how many slabs no block is opened after the last one; 0 while blocks are cheap.
     passed: u32,
     /// How many of these slabs are still to come.
     left: u32,

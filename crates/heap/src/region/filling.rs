@@ -39,7 +39,7 @@ use super::{FRAME_BYTES, Region, RegionView, SLAB_FRAMES};
 /// How many runs are waited for at most; beyond that the oldest is looked at in use.
 const AWAITED: usize = 16;
 
-/// The length of run that a slab is looked at as: a short one.
+/// A slab is looked at like a run of this length: a short one.
 pub(super) const SLAB_LOOK_FRAMES: usize = SLAB_FRAMES - 1;
 
 /// How many pages of a run are looked at, and how many words of each: fewer of a run in use, where each

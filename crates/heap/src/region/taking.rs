@@ -40,7 +40,7 @@ impl Wanted {
         }
     }
 
-    /// The length as which `run`, taken for it, is looked at later; `None` if it is not.
+    /// `run`, taken for it, is looked at later like a run of this length; not at all, if `None`.
     fn looked_at_frames(self, run: &Run) -> Option<usize> {
         match self {
             Self::Run { fills: true, .. } => Some(run.frames),
@@ -88,7 +88,7 @@ pub(crate) enum Refusal {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     pub(super) frames: usize,
-    /// The number of frames that the first one's number must be a multiple of.
+    /// The first frame's number must be a multiple of this.
     pub(super) align: usize,
     /// The same, where there is a choice: runs of which only the fronts are used begin where slabs do.
     pub(super) grid: usize,
