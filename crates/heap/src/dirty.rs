@@ -304,13 +304,13 @@ mod tests {
         assert!(fitted > 1000, "{fitted}");
     }
 
-    /// Runs that were not noted and have gone since have all runs walked over once, not at each request.
+    /// Runs that were not noted and have since gone cause one walk over all runs, not one at each request.
     #[test]
     fn what_is_not_there_is_looked_for_once() {
         const RUNS: usize = 64 * NOTED;
         let mut dirty = none_of(2 * RUNS * 64);
         (0..RUNS).for_each(|run| dirty.give(FrameId(run * 64), 32));
-        // Of so many runs more must go than are noted before they are walked over again.
+        // With this many runs, more than are noted must go before they are walked over again.
         dirty.note_all();
         (RUNS..=RUNS + NOTED).for_each(|run| dirty.give(FrameId(run * 64), 48));
         for run in RUNS..=RUNS + NOTED {
@@ -324,7 +324,7 @@ mod tests {
         dirty.validate();
     }
 
-    /// Of far more runs than are noted all are found in time, though not each request pays for the walk.
+    /// Of far more runs than are noted all are found in time, although not every request pays for the walk.
     #[test]
     fn of_many_runs_none_is_lost() {
         const RUNS: usize = 64 * NOTED;

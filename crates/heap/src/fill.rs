@@ -46,7 +46,7 @@ impl Extremes {
         }
     }
 
-    /// Whether by more than `slack_bytes` less is live now than was, or more idle.
+    /// Whether less is live now than was, or more is idle, by more than `slack_bytes`.
     pub(crate) fn are_left(&self, now: Fill, slack_bytes: usize) -> bool {
         now.idle_bytes.saturating_sub(self.least_idle_bytes.load(Relaxed)) > slack_bytes
             || self.freed_bytes(now) > slack_bytes

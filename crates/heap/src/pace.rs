@@ -8,8 +8,8 @@
 //! still in use. So where much has been idle in the slabs for half a second, the emptier ones are
 //! given up: what is freed in them no longer comes back by the threads' lists, and nothing is taken
 //! from them while there is room in others. Each half second their idle frames go back to the
-//! system: half as often, down to once in four seconds, each time that no less is idle than at the
-//! look before; and at the first pace again once more is idle, by a quarter.
+//! system; half as often, down to once in four seconds, each time that no less is idle than at the
+//! previous look; and at the first pace again once a quarter more is idle.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -45,8 +45,8 @@ impl Pace {
         }
     }
 
-    /// Notes whether the slabs have emptied by much since the last look. Asks for the time `now_ms` only where that is
-    /// new.
+    /// Notes whether the slabs have emptied by much since the last look. Asks for the time `now_ms` only if that has
+    /// changed.
     pub(crate) fn note_emptied(&self, has_emptied: bool, now_ms: impl FnOnce() -> u64) {
         note_since(&self.emptied_ms, has_emptied, now_ms);
     }

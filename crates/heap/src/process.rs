@@ -119,8 +119,8 @@ impl Process {
         self.inside(|| self.heap.tend())
     }
 
-    /// What the heap holds. What this thread's cache does counts as pooled; what those of other
-    /// threads do, which only they may look into, as in use.
+    /// What the heap holds. What this thread's cache holds counts as pooled; what those of other
+    /// threads hold, which only they may look into, as in use.
     pub fn stats(&'static self) -> Stats {
         let cache = named_cache(cache_word());
         let mut stats = self.inside(|| {

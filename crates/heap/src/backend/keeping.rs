@@ -381,7 +381,7 @@ impl State {
         most.saturating_sub(self.lent_frames)
     }
 
-    /// How many frames may be dirty for no more to be resident than an eighth above the most that
+    /// How many frames may be dirty so that no more is resident than an eighth above the most that
     /// was lately in use at once; as much again where most of what is dirty was never touched.
     #[inline(never)]
     fn headroom_frames(&self, held_frames: usize) -> usize {

@@ -1,4 +1,4 @@
-//! Whom a CPU asks whose pool is empty.
+//! Which CPUs are asked by one whose pool is empty.
 
 extern crate std;
 
@@ -17,7 +17,7 @@ fn memory(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { alloc(Layout::from_size_align(bytes, 128).ok()?) })
 }
 
-/// Pools of so many CPUs; each of those in `full` has one batch, of as many objects as its number, and one.
+/// Pools of `cpus` CPUs; each one that is `full` has one batch, of one object more than its number.
 fn pools(cpus: usize, full: impl Fn(usize) -> bool) -> Box<Pools<SpinPark>> {
     let pools = Box::new(Pools::new());
     let class = ClassId::for_bytes(BYTES);
@@ -34,7 +34,7 @@ fn pools(cpus: usize, full: impl Fn(usize) -> bool) -> Box<Pools<SpinPark>> {
     pools
 }
 
-/// Which CPUs' batches come to `cpu` in so many asks.
+/// Which CPUs' batches come to `cpu` in this many asks.
 fn lenders(pools: &Pools<SpinPark>, cpu: usize, asks: usize) -> Vec<Option<usize>> {
     let ask = |_| pools.take(cpu, ClassId::for_bytes(BYTES)).map(|batch| batch.count - 1);
     (0..asks).map(ask).collect()
@@ -45,7 +45,7 @@ fn few_are_asked_at_a_time_and_all_in_turn() {
     for holder in [0, 7, 8, 50, 127] {
         let pools = pools(CPUS, |cpu| cpu == holder);
         let lenders = lenders(&pools, 20, CPUS / ASKED);
-        // Its turn is that of those beside it, not before.
+        // It is found in its turn, with those beside it, and not before.
         let expected = (0..CPUS / ASKED).map(|turn| (turn == holder / ASKED).then_some(holder));
         assert_eq!(lenders, expected.collect::<Vec<_>>());
     }
@@ -67,7 +67,7 @@ fn who_has_lent_is_asked_first() {
     // SAFETY: as in `pools`.
     let head = unsafe { FreeObject::new(memory(BYTES).expect("memory")) };
     let flow = |_| {
-        // Until it is found it may be full.
+        // Until it is found the pool may be full.
         let _ = pools.put(100, class, Batch { head, count: 1 }, memory);
         pools.take(3, class).is_some()
     };

@@ -22,7 +22,7 @@ use crate::cache::Cache;
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 /// Whether the thread that forks holds the heap's locks. This, and what its word said, are written
-/// by the only thread, or by one that holds them, and read behind the copy by the same thread or its
+/// by the only thread, or by one that holds them, and read after the copy by the same thread or its
 /// own copy: so neither is ever shared.
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 

@@ -2,11 +2,11 @@
 //!
 //! A thread's cache is found through one word of initial-exec thread-local storage, which begins
 //! as [`StandIn::NotYet`]: so the fast paths need no test whether the thread is
-//! known. Of the C library's static TLS this takes 8 bytes. What else the word can say, and which
+//! known. This takes 8 bytes of the C library's static TLS. What else the word can say, and which
 //! threads get no cache, is in `seat.rs`.
 //!
 //! A departed thread still allocates and frees (other destructors run after ours): object by
-//! object, through the bins. So does one whose end would not be seen, until it is.
+//! object, through the bins. So does one whose end would go unseen, until it no longer would.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -72,7 +72,7 @@ impl Process {
     }
 
     /// A cache for a thread that is inside, whose end will be seen; `None` when out of memory, or when the C library
-    /// has none to note the cache in: what it held would be lost with the thread. It may ask again.
+    /// has no memory to note the cache in: what it held would be lost with the thread. The thread may ask again.
     fn seen_cache(&'static self) -> Option<NonNull<Cache>> {
         let key = self.exit_key()?;
         let cache = self.heap.new_cache()?;
@@ -108,7 +108,7 @@ impl Process {
 
     fn exit_key(&'static self) -> Option<libc::pthread_key_t> {
         if self.exit_key.load(Ordering::Acquire) == 0 {
-            // Without our lock: the C library's may be held by one who waits for it.
+            // Without our lock: another thread may hold the C library's while it waits for ours.
             self.see_to_forks();
             let _guard = self.exit_key_lock.lock();
             if self.exit_key.load(Ordering::Relaxed) == 0 {

@@ -159,7 +159,7 @@ fn packs_go_with_their_last_object() {
     assert!(opened > 100 && went > 100, "{opened} {went}");
 }
 
-/// Without memory for its entry a pack is given back, and room is not to be had.
+/// Without memory for its entry a pack is given back, and there is no room.
 #[test]
 fn a_pack_that_cannot_be_entered_is_given_back() {
     let source = Failing::new(Os);

@@ -70,9 +70,9 @@ impl Region {
         frames
     }
 
-    /// Does without huge pages in what is committed if little of that, `frames` frames, is of use (for the most part
-    /// `of_slabs` or of runs); has them again if much is. What is committed later comes in huge pages all the
-    /// same, until the next such look: a heap that grows that far has no holes for what it needs.
+    /// Does without huge pages in what is committed if only little of it is of use: `frames` frames, for the most part
+    /// `of_slabs` or of runs. Has them again if much is. What is committed later comes in huge pages all the same,
+    /// until the next such look: a heap that grows that far has no holes for what it needs.
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
         let is_hollow = self.is_hollow_with(frames, of_slabs);
         let changed_from = if is_hollow {
@@ -85,7 +85,7 @@ impl Region {
         }
     }
 
-    /// Whether less than three quarters of what was once committed, `frames` frames, is of use: the rest, which went
+    /// Whether the `frames` frames of use are less than three quarters of what was once committed: the rest, which went
     /// back in pieces, would come again two mebibytes at a time, each for a single object. If the region was hollow
     /// at the last look, less than seven eighths. If most is not `of_slabs`, runs fill what comes again: then
     /// half is enough, and units from which all has gone, or moved elsewhere, do not count.

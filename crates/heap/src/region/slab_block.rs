@@ -17,7 +17,7 @@
 //! fifteen frames that no slab fits into, though: so a class that will fill much of a block by itself gets
 //! one in spite of such pieces, as long as they are few and the heap has never shrunk. (In one that
 //! has, pieces come and go, and each time a block would be opened for what they could hold.) Where huge
-//! pages are asked for anyhow it does without: there the next slab is part of the last one.
+//! pages are asked for anyhow it does without: there the next slab is part of the last huge page.
 //!
 //! In a heap that has shrunk most units keep some slab in use, and what has gone of them would come back
 //! page by page. So there the next block is a unit that has gone as a whole, or a new one, and the holes are

@@ -314,7 +314,7 @@ fn runs_seen_filled_in_use_outweigh_empty_ones_that_came_back() {
     }
 }
 
-/// Gives back all slabs but those that `stays` says of, as hollow ones.
+/// Gives back all slabs, as hollow ones, except those for which `stays` is true.
 fn hollow_out(region: &mut Region, slabs: &[SlabRef], stays: impl Fn(usize) -> bool) {
     for (_, &slab) in slabs.iter().enumerate().filter(|&(i, _)| !stays(i)) {
         region.give_slab(start_of(slab), SLAB_FRAMES, &Os);
@@ -366,7 +366,7 @@ fn new_blocks_leave_holes_in_three_quarters_of_a_region_at_most() {
     }
 }
 
-/// How many slabs are to do without a block until the next, and that.
+/// How many slabs do without a block until the next one, and that block.
 fn next_block(region: &mut Region, view: &RegionView) -> (u32, Block) {
     (0..).find_map(|passed| Some((passed, region.take_block(&Os, view)?))).expect("a block")
 }
@@ -420,7 +420,7 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     assert!(region.is_huge_from(FrameId(frontier)) && !region.is_huge_from(FrameId(frontier - 1)));
 }
 
-/// Takes a run of so many units that will be filled, and writes `byte` into each page of it.
+/// Takes a run of `units` units that will be filled, and writes `byte` into each page of it.
 fn take_units(region: &mut Region, view: &RegionView, units: usize, byte: u8) -> Run {
     let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };
     let run = region.taken(wanted, view);
@@ -453,7 +453,7 @@ fn dirty_units_move_into_a_longer_run() {
     }));
 }
 
-/// The system, but moves are refused.
+/// The system, except that moves are refused.
 struct Unmoving(SourceError);
 
 // SAFETY: every call is passed on unchanged, or refused without effect.
@@ -508,7 +508,7 @@ fn where_nothing_can_move_a_run_is_bare() {
         let lost_frames = if refusal == SourceError::Exhausted { 2 * UNIT_FRAMES } else { 0 };
         let taken_frames = clean_frames - region.clean.free_frames();
         assert_eq!(taken_frames, 2 * UNIT_FRAMES + lost_frames, "{refusal}");
-        // It has answered once for all.
+        // That answer holds for good.
         assert_eq!(region.refused_moves > 0, refusal == SourceError::Unsupported);
     }
 }
@@ -674,7 +674,7 @@ fn what_lies_behind_the_first_sixteen_mebibytes_is_huge() {
     assert!(huge_mappings().iter().any(|mapping| mapping.contains(&place)));
 }
 
-/// A page of a huge one that is taken for a single one would hold memory that nobody knows of.
+/// A page of a huge one that was taken for a single one would hold memory that nobody knows of.
 #[test]
 fn what_is_huge_is_known_as_such() {
     let (mut region, view) = open();
@@ -730,7 +730,7 @@ fn slabs_of_objects_of_pages_are_looked_at() {
     }
 }
 
-/// What is freed and dirty may be anybody's next: to look at it there would be to take its state for the slab's.
+/// What is freed and dirty may be anybody's next: a look at it would take its state for the slab's.
 #[test]
 fn a_slab_that_came_back_is_not_looked_at_in_use() {
     for (comes_back, is_plain) in [(true, false), (false, true)] {
@@ -807,7 +807,7 @@ fn sparse_runs_begin_where_slabs_do() {
     assert_eq!((run.frames, run.bare_frames), (72, 0));
 }
 
-/// Where no more can be had, what the region has serves them wherever it lies.
+/// Where no more can be had, what the region has serves such runs wherever it lies.
 #[test]
 fn sparse_runs_begin_anywhere_at_a_limit() {
     const FRAMES: usize = 72;

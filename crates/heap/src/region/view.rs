@@ -1,4 +1,4 @@
-//! What of a region can be read without its lock: the way from an address to what it belongs to.
+//! What can be read of a region without its lock: the way from an address to what it belongs to.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{

@@ -6,7 +6,7 @@ use hectare_check::Random;
 
 use super::*;
 
-/// A slab of `class` of which all objects are out, and which is not entered anywhere.
+/// A slab of `class`, listed nowhere, all of whose objects are out.
 fn open(class: ClassId) -> Box<Slab> {
     // SAFETY: zeroed memory is a valid descriptor.
     let mut slab: Box<Slab> = unsafe { Box::new_zeroed().assume_init() };
@@ -62,7 +62,7 @@ fn of_a_row_none_may_be_free() {
     assert_eq!(slab.give_row(end - 10, end - 1), Returned::Ok);
 }
 
-/// A row may have more objects than bring the slab to where it belongs elsewhere.
+/// A row may have more objects than it takes for the slab to belong elsewhere.
 #[test]
 fn a_row_may_go_beyond_a_group() {
     let mut slab = open(ClassId::for_bytes(16));

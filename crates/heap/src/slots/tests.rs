@@ -24,7 +24,7 @@ impl Pool {
         Self::with_places(bytes, [0, 1, 2, 3])
     }
 
-    /// Of objects that lie, in the order of their list, at the places numbered so.
+    /// Of objects that lie, in the order of their list, at the places with these numbers.
     fn with_places(bytes: usize, places: [usize; 4]) -> Self {
         let class = ClassId::for_bytes(bytes);
         let start = memory(16 * class.object_bytes()).expect("memory");
@@ -39,12 +39,12 @@ impl Pool {
         Self { slots: Slots::EMPTY, class, told_bytes: AtomicUsize::new(0), head }
     }
 
-    /// Puts `count` whole batches; how many stay.
+    /// Puts `count` whole batches; returns how many stay.
     fn put(&mut self, count: usize, memory: fn(usize) -> Option<NonNull<u8>>) -> usize {
         self.put_short(count, self.class.batch(), memory)
     }
 
-    /// Puts `count` batches of so many objects; how many stay.
+    /// Puts `count` batches of `objects` objects each; returns how many stay.
     fn put_short(
         &mut self,
         count: usize,
@@ -60,12 +60,12 @@ impl Pool {
         stay
     }
 
-    /// Asks for `count` batches; how many come.
+    /// Asks for `count` batches; returns how many come.
     fn take(&mut self, count: usize) -> usize {
         self.empty(count, Slots::take)
     }
 
-    /// Takes out at most `most` batches by `take`; how many come.
+    /// Takes out at most `most` batches by `take`; returns how many come.
     fn empty(&mut self, most: usize, take: fn(&mut Slots, ClassId) -> Option<Batch>) -> usize {
         let mut count = 0;
         for _ in 0..most {
@@ -85,7 +85,7 @@ impl Pool {
         stay
     }
 
-    /// Whether what is told is right, to some batches.
+    /// Panics unless what is told is right, to within some batches.
     fn check_told(&self) {
         let stocked = self.slots.stocked(self.class) as usize * self.class.object_bytes();
         let told = self.told_bytes.load(Relaxed);

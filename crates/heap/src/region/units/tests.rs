@@ -138,7 +138,7 @@ fn short_runs_share_a_unit_that_has_gone() {
     }
 }
 
-/// What went in parts has left a table of single pages in the kernel, by which a unit would come page by page.
+/// What went in parts has left a page table in the kernel, by which a unit would come page by page.
 #[test]
 fn a_unit_that_went_in_parts_goes_as_a_whole_before_it_comes_again() {
     for units in [1, 3] {
@@ -163,7 +163,7 @@ fn a_unit_that_went_in_parts_goes_as_a_whole_before_it_comes_again() {
     }
 }
 
-/// Else the next object there would bring a whole unit that nobody knows of.
+/// Otherwise the next object there would bring a whole unit that nobody knows of.
 #[test]
 fn units_that_were_asked_for_are_so_no_longer_once_they_have_gone() {
     let (mut region, view) = open();
