@@ -126,9 +126,9 @@ impl Region {
         }
     }
 
-    /// Asks for huge pages in those whole units among `frames` clean frames from `first` on where the region does
-    /// without, or no longer does: otherwise the next object where they have gone would bring a whole unit that
-    /// nobody knows of.
+    /// Asks for `huge` pages, or no longer, in those whole units among `frames` clean frames from `first` on where the
+    /// region does without: otherwise the next object where they have gone would bring a whole unit that nobody knows
+    /// of.
     #[inline(never)]
     pub(super) fn advise_units(
         &self,

@@ -91,7 +91,7 @@ impl Frames {
         if bare & touched == 0 {
             return;
         }
-        // The next bare frames are needed next, whatever lies between: another call would cost as much as they do.
+        // The next bare frames are needed next, whatever lies between: a call of their own would cost as much.
         // (Not what lies behind the last object: it may be sealed.)
         let first = (bare & touched).trailing_zeros() as usize;
         let mut last = first;
