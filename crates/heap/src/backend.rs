@@ -22,8 +22,8 @@ use crate::huge::{Huge, MIN_HUGE_BYTES};
 use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
 
 use blocks::OPENERS;
-use keeping::SLACK_BYTES;
 pub(crate) use keeping::{HALF_LIFE_MS, halved};
+use keeping::{SLACK_BYTES, Vain};
 
 /// How many regions a heap can have.
 pub(crate) const REGIONS: usize = 32;
@@ -94,9 +94,8 @@ struct State {
     idle_frames: usize,
     /// Of these, how many are yet to go back.
     due_frames: usize,
-    /// How many were dirty when that was too many and yet none went: pieces of huge pages, or what the system refuses. While
-    /// there are hardly more, nothing is tried again in this half-life.
-    vain_frames: usize,
+    /// The last attempt to give dirty frames back, if none went: one like it is not made in this half-life.
+    vain: Option<Vain>,
     /// When the slabs were last looked through, and how many frames of them went then.
     scavenged_ms: u64,
     scavenged_frames: usize,
@@ -144,7 +143,7 @@ impl<S: System> Backend<S> {
                 long_frames: 0,
                 long_runs: 0,
                 regret_frames: 0,
-                vain_frames: 0,
+                vain: None,
                 peak_held_frames: 0,
                 idle_frames: 0,
                 due_frames: 0,

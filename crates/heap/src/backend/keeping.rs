@@ -49,6 +49,23 @@ const MIN_STEP_BYTES: usize = 16 << 20;
 /// The least that is given back at once, to keep the calls few.
 const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
+/// How many frames were dirty, and how many of them were to stay, at an attempt to give some back by which none went: they are
+/// pieces of huge pages, or the system refuses them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Vain {
+    dirty: usize,
+    keep: usize,
+}
+
+impl Vain {
+    /// Whether none is likely to go now that `keep` of `dirty` frames are to stay: hardly more are dirty, and not an eighth
+    /// fewer are to stay, so that a heap that grows makes few attempts.
+    fn is_as_vain(self, dirty: usize, keep: usize) -> bool {
+        let least_keep = self.keep - (self.keep / 8).max(DECOMMIT_STEP_FRAMES).min(self.keep);
+        dirty <= self.dirty + DECOMMIT_STEP_FRAMES && keep >= least_keep
+    }
+}
+
 impl<S: System> Backend<S> {
     pub(super) fn note_peak(&self, state: &mut State) {
         state.peak_held_frames = state.peak_held_frames.max(self.held_frames(state));
@@ -157,15 +174,14 @@ impl<S: System> Backend<S> {
         self.decommit_unless_vain(state, allowance, frames)
     }
 
-    /// As [`decommit_some`](Self::decommit_some), unless none went when hardly less was dirty.
+    /// As [`decommit_some`](Self::decommit_some), unless an attempt like it was in vain.
     fn decommit_unless_vain(&self, state: &mut State, keep: usize, frames: usize) -> usize {
         let dirty = self.dirty_frames(state);
-        let is_vain = state.vain_frames > 0 && dirty <= state.vain_frames + DECOMMIT_STEP_FRAMES;
-        if dirty <= keep || is_vain {
+        if dirty <= keep || state.vain.is_some_and(|vain| vain.is_as_vain(dirty, keep)) {
             return 0;
         }
         let gone = self.decommit_some(state, keep, frames);
-        state.vain_frames = if gone == 0 { dirty } else { 0 };
+        state.vain = (gone == 0).then_some(Vain { dirty, keep });
         gone
     }
 
@@ -198,7 +214,7 @@ impl<S: System> Backend<S> {
             state.due_frames = idle - halve(idle);
         }
         state.idle_frames = dirty;
-        state.vain_frames = 0;
+        state.vain = None;
         state.halved_ms = now;
     }
 
