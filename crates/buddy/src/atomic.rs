@@ -17,30 +17,31 @@
 //!
 //! Like LLFree (Wrenger and others, USENIX ATC 2023) it keeps bit fields of 2 MiB, summaries of
 //! them, and a subtree reserved for each CPU so that CPUs stay off each other's cache lines. Unlike
-//! it, it has no counters: who takes frames clears their bits, and a whole word at a time, which
-//! then serves 64 allocations by plain loads and stores; a free is one compare-and-swap, or a plain
-//! store too if it follows others into the same word, and the summaries are written only when a
-//! word becomes empty, full, or stops being that.
+//! LLFree it has no counters. Whoever takes frames clears their bits, a whole word at a time; that
+//! word then serves 64 allocations with plain loads and stores. A free is one compare-and-swap, or
+//! also a plain store if it follows others into the same word. The summaries are written only when
+//! a word becomes, or ceases to be, empty or full.
 //!
 //! Rules
 //! 1. A frame belongs to whoever cleared its bit, until they set it again. Every other word in the
-//!    metadata is a hint to find bits, except the two of the held block.
-//! 2. Only the `Local` whose reservation is noted writes a tree's held block. The frames in it are
-//!    free, for that `Local` alone.
-//! 3. Whoever changes a word's class (empty, between, full) writes the class into the sector
-//!    state *by a read-modify-write* and then looks at the word again, until both agree. Whoever
-//!    thereby changes a part of the summary of a sector does the same with its bit of `top`.
+//!    metadata, except the two of the held block, is only a hint for finding bits.
+//! 2. Only the `Local` that has reserved a tree writes the tree's held block. The frames in it are
+//!    free, but for that `Local` alone.
+//! 3. Whoever changes a word's class (empty, between, full) writes the class into the sector state
+//!    *by a read-modify-write* and then looks at the word again, until both agree. Whoever thereby
+//!    changes part of a sector's summary does the same with its bit of `top`.
 //! 4. So when no call is under way, all summaries are exact: the last write of a hint was followed
-//!    by a look that saw the last change below it. (Were it not so, that change's own write of the
-//!    hint, a read-modify-write, would come later still.) During a call they may be behind.
+//!    by a look that saw the last change below it. (Otherwise that change's own write of the hint,
+//!    a read-modify-write, would come later still.) During a call they may lag.
 //!
 //! Orderings: taking bits is `Acquire`, giving `Release`, so the next owner of a frame sees what
-//! the last did with it; the summaries are `AcqRel` for rule 4. The held block's word is changed as
-//! mask 0, new word, new mask, all `Release`, and read as word, mask, word with `Acquire`: a mask
-//! that belongs to another word is noticed, as the word's number carries a count.
+//! the last one did with it; the summaries are `AcqRel` for rule 4. The held block's word is
+//! changed as mask 0, new word, new mask, all `Release`, and read as word, mask, word with
+//! `Acquire`. A mask that belongs to another word is noticed because the word's number carries a
+//! count.
 //!
-//! What it does not promise is at [`Atomic`]: between the swap that takes a word and the store of the held
-//! block's mask its frames are free nowhere.
+//! [`Atomic`] lists what is not promised: between the swap that takes a word and the store of the
+//! held block's mask, the word's frames are free nowhere.
 
 mod hints;
 mod local;
@@ -59,9 +60,9 @@ use crate::{Error, FrameId, Invalid};
 
 /// Words of bits in a tree.
 const TREE_WORDS: usize = 64;
-/// Words of metadata of a tree: the bits, and a cache line for the rest.
+/// Words of metadata in a tree: the bits, and a cache line for the rest.
 const TREE_STRIDE: usize = TREE_WORDS + 8;
-/// Where the sector states, and the held block, stand in a tree.
+/// Where a tree keeps its sector states and its held block.
 const STATES: usize = TREE_WORDS;
 const HELD_WORD: usize = TREE_WORDS + 2;
 const HELD_MASK: usize = TREE_WORDS + 3;
@@ -70,13 +71,13 @@ const SECTORS_IN_TREE: usize = TREE_WORDS / SECTOR_WORDS;
 /// The metadata of a tree.
 type Tree = [AtomicU64; TREE_STRIDE];
 
-/// The frames that several threads share; each works through a [`Local`].
+/// Frames shared by several threads, each of which works through a [`Local`].
 ///
-/// What it does not promise, while others are at work:
-/// - Frames that another `Local` holds (64 at most), and blocks that are just being taken, are not seen by a
-///   search: [`Error::Exhausted`] can come that much early.
-/// - A second free of a frame is refused, but not while another thread is taking the frame's word: then, as
-///   when it has been allocated again, the frame has two owners.
+/// What it does not promise while other threads are at work:
+/// - Frames that another `Local` holds (64 at most), and blocks that are just being taken, are
+///   invisible to a search: [`Error::Exhausted`] can come that much too early.
+/// - A double free is refused, except while another thread is taking the frame's word: then, as
+///   when the frame has been allocated again in between, it has two owners.
 #[derive(Debug)]
 pub struct Atomic<'m> {
     trees: &'m [Tree],
@@ -85,7 +86,7 @@ pub struct Atomic<'m> {
 }
 
 impl<'m> Atomic<'m> {
-    /// Words of metadata that `frames` frames need; 64-byte alignment makes the most of them.
+    /// Words of metadata that `frames` frames need; they are best aligned to 64 bytes.
     #[must_use]
     pub const fn metadata_words(frames: usize) -> usize {
         let trees = frames.div_ceil(TREE_WORDS * WORD);
@@ -99,8 +100,8 @@ impl<'m> Atomic<'m> {
         Self::metadata_words(frames) * size_of::<u64>()
     }
 
-    /// An allocator of `frames` frames of which none is free. Clears the metadata, which is to be its
-    /// alone: two allocators over one would hand out the same frames.
+    /// An allocator of `frames` frames, none of them free. Clears the metadata, which must belong
+    /// to this allocator alone: two over the same metadata would hand out the same frames.
     ///
     /// # Errors
     /// [`Error::MetadataTooSmall`].
@@ -190,19 +191,20 @@ impl<'m> Atomic<'m> {
         }
         let mask = self.held_mask(tree).load(Ordering::Acquire);
         let after = self.held_word(tree).load(Ordering::Acquire);
-        // A change in between: what is held now was free in `bits` a moment ago.
+        // If it changed in between, what is held now was free in `bits` a moment ago.
         if before == after { mask } else { 0 }
     }
 
-    /// Takes all free frames of a word. What their last owners did is seen by the swap's `Acquire`; it
-    /// would be without, since `note` looks at the emptied word again with one, so that no model can tell.
+    /// Takes all free frames of a word. The swap's `Acquire` makes what their last owners did
+    /// visible. It would be visible without it, too, since `note` loads the emptied word again with
+    /// `Acquire`, so no model can tell the difference.
     fn take_word(&self, word: usize) -> u64 {
         let old = self.bits(word).swap(0, Ordering::AcqRel);
         self.note(word, old, 0);
         old
     }
 
-    /// Takes the lowest block of 2^order frames in a word; its first bit.
+    /// Takes the lowest block of 2^order frames in a word; returns its first bit.
     fn take_block(&self, word: usize, order: u32) -> Option<usize> {
         let mut old = self.bits(word).load(Ordering::Relaxed);
         loop {
@@ -231,7 +233,8 @@ impl<'m> Atomic<'m> {
         false
     }
 
-    /// Gives back the frames of `mask`, if none of them is free; what was free in the word before.
+    /// Gives back the frames of `mask`, if none of them is free; returns what was free in the word
+    /// before.
     #[inline]
     fn give_bits(&self, word: usize, mask: u64) -> Result<u64, Error> {
         let mut old = self.bits(word).load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The flattened tree: each node tells the largest free order beneath it.
+//! The flattened tree: each node holds the largest free order beneath it.
 //!
 //! ```text
 //!                 [1] 3                 a node of height h stands for 2^h frames;
@@ -9,18 +9,19 @@
 //! ```
 //!
 //! Invariants
-//! 1. A node that says 0 has no free frame beneath it, one that says 1 + its height has only free
-//!    ones; the bytes of its children mean nothing then.
+//! 1. A node that says 0 has no free frame beneath it; one that says 1 + its height has only free
+//!    ones. In both cases its children's bytes mean nothing.
 //! 2. Any other node says the larger of its children.
 //! 3. Frames past the last are never free.
 //!
-//! `alloc` and `free` are logarithmic in the number of frames; a byte a node, two nodes a frame.
+//! `alloc` and `free` are logarithmic in the number of frames. Metadata: a byte a node, two nodes a
+//! frame.
 
 use crate::frame::check_block;
 use crate::{Error, FrameAllocator, FrameId, Invalid, Order};
 
-/// A buddy allocator over a flattened tree: each node is a byte that tells the largest free
-/// order beneath it. In memory of the caller.
+/// A buddy allocator over a flattened tree: each node is a byte that holds the largest free order
+/// beneath it. The metadata is the caller's.
 #[derive(Debug)]
 pub struct BitmapTree<'m> {
     /// Node n at index n; index 0 is not used.
@@ -36,12 +37,12 @@ impl<'m> BitmapTree<'m> {
     pub const fn metadata_bytes(frames: usize) -> usize {
         match frames.checked_next_power_of_two() {
             Some(leaves) => leaves.saturating_mul(2),
-            // More than any buffer has.
+            // More than any buffer can have.
             None => usize::MAX,
         }
     }
 
-    /// An allocator of `frames` frames of which none is free.
+    /// An allocator of `frames` frames, none of them free.
     ///
     /// # Errors
     /// [`Error::MetadataTooSmall`].
@@ -68,7 +69,7 @@ impl<'m> BitmapTree<'m> {
         }
     }
 
-    /// Makes the children's bytes true, which invariant 1 leaves open.
+    /// Gives the children's bytes, which invariant 1 leaves undefined, their true values.
     fn push_down(&mut self, node: usize, height: u32) {
         let value = self.node(node);
         if value == 0 || value == Self::whole(height) {
@@ -90,7 +91,7 @@ impl<'m> BitmapTree<'m> {
         }
     }
 
-    /// Sets a node and makes its ancestors true again.
+    /// Sets a node and updates its ancestors.
     fn set_and_join(&mut self, node: usize, height: u32, value: u8) {
         self.set_node(node, value);
         let (mut node, mut height) = (node / 2, height + 1);
@@ -104,7 +105,7 @@ impl<'m> BitmapTree<'m> {
 
     /// Whether any frame of the block at `node` is free.
     fn has_free(&self, block: usize) -> bool {
-        // From the root down: the first node that invariant 1 speaks of decides.
+        // From the root down, the first node to which invariant 1 applies decides.
         (0..=block.ilog2()).rev().map(|up| (block >> up, self.height - block.ilog2() + up)).fold(
             None,
             |known, (node, height)| match (known, self.node(node)) {

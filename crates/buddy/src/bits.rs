@@ -1,4 +1,4 @@
-//! Aligned blocks inside one word of 64 bits, by arithmetic.
+//! Arithmetic on aligned blocks inside one 64-bit word.
 
 /// Bits in a word.
 pub(crate) const WORD: usize = 64;

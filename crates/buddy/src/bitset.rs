@@ -15,32 +15,33 @@
 //! ```
 //!
 //! A free block of order 6·l + j is 2^j set bits, aligned, in a word of level l. Splitting and
-//! merging inside a word is arithmetic on the word ([`crate::bits`]); a word of which all bits
-//! are set is emptied and becomes one bit of the level above. So a free region of any size is a
-//! few words, and metadata that was never needed was never touched.
+//! merging inside a word is arithmetic on the word ([`crate::bits`]); a word whose bits are all set
+//! is emptied and becomes one bit of the level above. So a free region of any size takes a few
+//! words, and metadata that is never needed is never touched.
 //!
 //! Allocation is first fit: of all blocks that are large enough, the one with the lowest frame.
 //! That keeps the high frames free, and huge frames whole, better than the best fit of the
 //! textbook (docs/buddy.md has the measurement).
 //!
 //! Invariants
-//! 1. A frame is free if and only if its bit is set, or the bit of an enclosing block on a higher
-//!    level; never two of these at once.
-//! 2. No word below the top level has all bits set. (So blocks are always merged.)
+//! 1. A frame is free if and only if its bit, or that of an enclosing block on a higher level, is
+//!    set; never two of these at once.
+//! 2. No word below the top level has all bits set. (So blocks are always fully merged.)
 //! 3. Bits past the last frame are never set.
-//! 4. A word is in the summary of order 0 exactly if it is not 0.
-//! 5. A word that has a block of order j is in the summary of j. It may be there without one, a
-//!    *stale* entry, which the search that meets it removes. A word is entered in all summaries
-//!    when it gets its first free frame, so a free makes five stale entries at most, and searches
-//!    are constant time amortised.
+//! 4. A word is in the summary of order 0 if and only if it is not 0.
+//! 5. A word that has a block of order j is in the summary of j. It may also be there without one:
+//!    a *stale* entry, removed by the search that meets it. A word is entered in all summaries when
+//!    it gets its first free frame, so a free makes at most five stale entries, and searches take
+//!    amortised constant time.
 //! 6. A word in the summary of order j + 1 is in the summary of j.
-//! 7. A bit of a higher summary tier is set exactly if the word below it is not 0.
+//! 7. A bit of a higher summary tier is set if and only if the word below it is not 0.
 //! 8. No free frame lies below the word `floor` of level 0.
 //! 9. `free_frames` counts the free frames.
 //!
 //! Costs: `alloc` and `free` touch at most four levels of at most five words each, whatever the
-//! number of frames: a block of order 3 that splits one of order 17 and merges into it again is
-//! 1440 instructions, one of which the word stays broken 780. Ranges: 1100. Metadata: 1 bit a frame, and 12 % of that for summaries and levels.
+//! number of frames. Taking a block of order 3 that splits one of order 17, and freeing it so that
+//! they merge again, costs 1440 instructions; 780 if its word stays split. Ranges: 1100. Metadata:
+//! 1 bit a frame, plus 12 % of that for summaries and levels.
 
 mod levels;
 mod range;
@@ -55,10 +56,11 @@ use crate::bits::{WORD, WORD_SHIFT, blocks, largest_block, span};
 use crate::frame::check_block;
 use crate::{Error, FrameAllocator, FrameId, Invalid, Order, RangeAllocator, Stats};
 
-/// A buddy allocator with one owner over metadata of the caller: one bit a frame, 64 buddies to a word.
+/// A buddy allocator with one owner, over the caller's metadata: one bit a frame, 64 buddies to a
+/// word.
 ///
-/// Of all blocks that are large enough it takes the one with the lowest frame: the high ones stay free,
-/// and huge frames whole.
+/// Of all blocks that are large enough it takes the one with the lowest frame, so that high frames
+/// stay free and huge frames whole.
 #[derive(Debug)]
 pub struct Bitset<'m> {
     levels: Levels<'m>,
@@ -68,7 +70,7 @@ pub struct Bitset<'m> {
     floor: usize,
 }
 
-/// The largest order inside a word, below that of the word itself.
+/// The largest order inside a word, one below that of the word itself.
 const LARGEST_INNER: u32 = WORD_SHIFT - 1;
 
 /// A block that a search found: bit `bit` of level `level`, not yet taken.
@@ -104,7 +106,7 @@ impl<'m> Bitset<'m> {
         Self::metadata_words(frames) * size_of::<u64>()
     }
 
-    /// An allocator of `frames` frames of which none is free. Clears the metadata.
+    /// An allocator of `frames` frames, none of them free. Clears the metadata.
     ///
     /// # Errors
     /// [`Error::MetadataTooSmall`]; [`Error::OutOfRange`] above 2^36 frames.
@@ -113,8 +115,8 @@ impl<'m> Bitset<'m> {
         Self::over_zeroed(frames, metadata)
     }
 
-    /// As [`new`](Self::new), over metadata that is all zeros already: fresh pages of the
-    /// operating system need not be touched. What is not zero is taken for free frames.
+    /// As [`new`](Self::new), over metadata that is all zeros already: fresh pages of the operating
+    /// system need not be touched. Any bit that is set is taken for a free frame.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -129,8 +131,8 @@ impl<'m> Bitset<'m> {
         Ok(Self { levels: Levels::new(metadata, geometry), frames, free_frames: 0, floor: 0 })
     }
 
-    /// The lowest block of at least `order` from frame `from` on. Removes the stale entries that
-    /// it meets.
+    /// The lowest block of at least `order` from frame `from` on. Removes the stale entries it
+    /// meets.
     fn find(&mut self, from: usize, order: Order) -> Option<Found> {
         let (level, inner) = split(order);
         let at = |level: usize| from.div_ceil(1 << (WORD_SHIFT as usize * level));
@@ -167,7 +169,8 @@ impl<'m> Bitset<'m> {
         None
     }
 
-    /// `alloc` where the first word does not serve at once: larger orders and the ends of a word.
+    /// `alloc` where the first word does not serve right away: larger orders, and the last frame of
+    /// a word.
     #[inline(never)]
     fn alloc_slow(&mut self, order: Order) -> Result<FrameId, Error> {
         let (level, inner) = split(order);
@@ -272,10 +275,11 @@ impl<'m> Bitset<'m> {
         }
     }
 
-    /// Keeps invariants 4 and 5 when bits of a word were set.
+    /// Maintains invariants 4 and 5 after bits of a word were set.
     ///
-    /// A word that gets its first bit is likely to get more: it is put in every summary at once,
-    /// which invariant 5 allows, and those that follow need not look which block they complete.
+    /// A word that gets its first bit is likely to get more: it is put in every summary at once, as
+    /// invariant 5 allows, so that the bits that follow need not work out which block they
+    /// complete.
     #[inline]
     fn note_more(&mut self, level: usize, word: usize, old: u64, new: u64) {
         if old == 0 {
@@ -285,7 +289,7 @@ impl<'m> Bitset<'m> {
         }
     }
 
-    /// Clears bits of frames that are free, and splits enclosing blocks for that.
+    /// Clears bits of free frames, splitting enclosing blocks as needed.
     fn clear_bits(&mut self, level: usize, word: usize, mask: u64) {
         let old = self.levels.word(level, word);
         if old & mask == mask {
@@ -297,7 +301,7 @@ impl<'m> Bitset<'m> {
             // By invariant 1 the word is empty and an enclosing block is free.
             self.clear_bits(level + 1, word / WORD, 1 << (word % WORD));
             self.levels.set_word(level, word, !mask);
-            // Not 0: all of a word below the top is a bit of the level above.
+            // Not 0: a whole word below the top would be a bit of the level above.
             self.levels.list(level, word, LARGEST_INNER);
         }
     }
@@ -315,7 +319,7 @@ fn consecutive(blocks: &[FrameId]) -> usize {
     const STEP: usize = 16;
     let Some(&FrameId(first)) = blocks.first() else { return 0 };
     let follows = |(at, chunk): (usize, &[FrameId])| {
-        // Without an early exit, so that it is done by vector instructions.
+        // No early exit, so that the compiler vectorises it.
         let differs = chunk.iter().enumerate().fold(0, |differs, (inner, frame)| {
             differs | (frame.0 ^ first.wrapping_add(at * STEP + inner))
         });
@@ -326,12 +330,13 @@ fn consecutive(blocks: &[FrameId]) -> usize {
 }
 
 impl FrameAllocator for Bitset<'_> {
-    // The first path serves 63 of 64 calls in a row. On x86-64, with the loop of the bench and the
-    // 64th call, 42 instructions each (`cargo bench -p hectare-buddy --bench instructions`).
+    // The first path serves 63 of 64 calls in a row. On x86-64, including the bench's loop and
+    // every 64th call, a call is 42 instructions (`cargo bench -p hectare-buddy --bench
+    // instructions`).
     #[inline]
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
-        // By invariant 8, the lowest bit of the word `floor` is the lowest free frame. One that is
-        // not the word's last leaves no list to correct.
+        // By invariant 8, the lowest bit of the word `floor` is the lowest free frame. Unless it is
+        // the word's last, no list needs correcting.
         if order == Order::ZERO
             && let Some(word) = self.levels.leaf_mut(self.floor)
             && *word & word.wrapping_sub(1) != 0
@@ -344,8 +349,9 @@ impl FrameAllocator for Bitset<'_> {
         self.alloc_slow(order)
     }
 
-    // 46 instructions at random and 55 in order, where each word is opened and filled meanwhile;
-    // one store besides those of the counters, no branch that depends on the neighbours.
+    // 46 instructions in random order and 55 in sequence, where each word is opened and filled
+    // along the way; one store besides those of the counters, and no branch that depends on the
+    // neighbours.
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
         let word = frame.0 / WORD;
@@ -379,7 +385,7 @@ impl FrameAllocator for Bitset<'_> {
             && !rest.is_empty()
         {
             if order == Order::ZERO && self.levels.leaf(self.floor) == 0 {
-                // Between words: take a run of frames at once.
+                // At a word boundary: take a run of frames at once.
                 taken += self.alloc_run(rest);
                 if self.free_frames == 0 {
                     break;

@@ -1,10 +1,10 @@
-//! Exact frees: what is given back must be what was taken, from its first frame to its last.
+//! Exact frees: what is given back must be exactly what was taken, from first frame to last.
 //!
 //! The allocators track frames, not allocations: they cannot tell a block of order 1 from two of
-//! order 0, nor refuse to free the second half of one. To know that of every allocation takes at
-//! least 1.1755 bits a frame: with N(0) = 2 for a frame and N(k + 1) = N(k)² + 1 for a pair of
-//! blocks or one whole, log2 N(k) / 2^k tends to that. It is 37.6 KiB a GiB before anything is
-//! there to search by, so this layer has a map of its own for those who want to know.
+//! order 0, nor refuse to free the second half of one. Knowing the extent of every allocation takes
+//! at least 1.1755 bits a frame: with N(0) = 2 for a frame and N(k + 1) = N(k)² + 1 for a pair of
+//! blocks or one whole, log2 N(k) / 2^k tends to that. This is 37.6 KiB a GiB before there is
+//! anything to search by, so this layer keeps a map of its own for those who want the check.
 //!
 //! ```text
 //!   frames     │ 0   1   2   3 │ 4 │ 5 │ 6   7 │ 8   9  10  11 …
@@ -12,16 +12,17 @@
 //!   joined     │ 0   1   1   1 │ 0 │ 0 │ 0   1 │ 0   0   0   0 …
 //! ```
 //! Invariants
-//! 1. A frame's bit is set exactly if it and the frame before it belong to one allocation; a hole
-//!    between regions counts as one, and can be freed if it is named exactly (which adds it).
-//! 2. So `start .. end` is an allocation exactly if its first bit is clear, those behind it are
-//!    set, and that of `end` is clear — and its frames are not free, which `inner` knows.
+//! 1. A frame's bit is set if and only if it and the frame before it belong to the same allocation;
+//!    a hole between regions counts as one, and can be freed if it is named exactly (which adds
+//!    it).
+//! 2. So `start .. end` is an allocation if and only if its first bit is clear, the others are set,
+//!    and that of `end` is clear — and its frames are not free, which `inner` knows.
 //!
 //! A single frame never writes the map: its bit and the next are 0 already. A larger block writes
-//! its own bits only, while it is this thread's: after it was taken and before it is given back.
-//! The bit of `end` is the first of another allocation, free, or past the end: nobody sets it.
-//! Hence no order among threads is needed beyond that of `inner`; in a word that is shared with
-//! neighbours the bits are changed by atomic instructions.
+//! only its own bits, and only while it is this thread's: after it was taken and before it is given
+//! back. The frame `end` is the first of another allocation, free, or past the last frame: nobody
+//! sets its bit. Hence no ordering among threads is needed beyond that of `inner`; in a word shared
+//! with neighbours the bits are changed by atomic instructions.
 
 use core::ops::Range;
 
@@ -45,7 +46,7 @@ impl<'m> Extents<'m> {
         frames.div_ceil(WORD)
     }
 
-    /// The map of `frames` frames of which none was added yet.
+    /// The map of `frames` frames, none of them added yet.
     ///
     /// # Errors
     /// [`Error::MetadataTooSmall`].
@@ -119,14 +120,14 @@ pub struct Checked<'e, A> {
 }
 
 impl<'e, A: FrameAllocator> Checked<'e, A> {
-    /// Puts the check before `inner`, which has no frames yet or is one more handle to those that
-    /// another `Checked` with the same `extents` has. They are for as many frames as `inner` has: what
-    /// lies past them is not checked.
+    /// Puts the check in front of `inner`, which either has no frames yet or is another handle to
+    /// frames already behind a `Checked` with the same `extents`. These must be for as many frames
+    /// as `inner` has: frames past their end are not checked.
     pub const fn new(inner: A, extents: &'e Extents<'e>) -> Self {
         Self { inner, extents }
     }
 
-    /// The allocator itself. What is taken or given by it directly is not in the map.
+    /// The allocator inside. What is taken from it or given to it directly is not in the map.
     pub const fn inner_mut(&mut self) -> &mut A {
         &mut self.inner
     }
@@ -170,8 +171,8 @@ impl<A: FrameAllocator> FrameAllocator for Checked<'_, A> {
         Ok(block)
     }
 
-    /// Gives back a block that was allocated with this order. For a single frame the check is two
-    /// bits read, 23 instructions more on the atomic row and 56 on the bitset.
+    /// Gives back a block that was allocated with this order. For a single frame the check reads
+    /// two bits: 23 more instructions on the atomic row and 56 on the bitset.
     ///
     /// # Errors
     /// As those of `inner`, and [`Error::WrongSize`].
@@ -181,8 +182,8 @@ impl<A: FrameAllocator> FrameAllocator for Checked<'_, A> {
         self.give(frame.0, frame.0 + order.frames(), |inner| inner.free(frame, order))
     }
 
-    /// Adds a region. The map tells a hole between regions from an allocation by nothing: one that is
-    /// named here, whole or in part, is given back as if it had never been added.
+    /// Adds a region. The map cannot tell a hole between regions from an allocation: an allocation
+    /// named here, in whole or in part, is given back as if it had never been added.
     ///
     /// # Errors
     /// As those of `inner`, and [`Error::WrongSize`] for frames of more than one hole or allocation.
@@ -198,7 +199,7 @@ impl<A: FrameAllocator> FrameAllocator for Checked<'_, A> {
             self.extents.join(start.0 + usize::from(!was_joined)..end);
             return Err(error);
         }
-        // What is left of the hole begins behind the region.
+        // What is left of the hole begins after the region.
         self.extents.part(end..end + 1);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The words of the trade: frames, orders, errors, and the trait that every allocator meets.
+//! The common vocabulary: frames, orders, errors, and the trait that every allocator implements.
 
 use core::fmt;
 
@@ -78,19 +78,19 @@ impl Order {
     }
 }
 
-/// Why a call was refused; the allocator is as it was before it.
+/// Why a call was refused; the allocator is as it was before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
     /// No free block is large enough.
     Exhausted,
-    /// The frame, or a part of the block, lies outside the managed frames.
+    /// The frame, or part of the block, lies outside the managed frames.
     OutOfRange,
     /// The block does not start at a multiple of its size.
     Misaligned,
-    /// A part of the block is free already.
+    /// Part of the block is free already.
     NotAllocated,
-    /// All of it is in use, but it is not one allocation: a part of one, or several. Told by
-    /// [`Checked`](crate::Checked); the others track frames, not allocations.
+    /// All of it is in use, but it is not exactly one allocation: it is part of one, or several.
+    /// Only [`Checked`](crate::Checked) reports this; the others track frames, not allocations.
     WrongSize,
     /// The caller's metadata buffer is too small.
     MetadataTooSmall,
@@ -138,8 +138,8 @@ pub trait FrameAllocator {
 
     /// Gives a block back and merges it with its free buddies.
     ///
-    /// What is tracked is frames, not allocations: the block may be one that was allocated, a part
-    /// of one, or several together. [`Checked`](crate::Checked) wants exactly the first.
+    /// Frames are tracked, not allocations: the block may be one that was allocated, part of one,
+    /// or several together. [`Checked`](crate::Checked) accepts only the first.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::NotAllocated`] if any of its frames
@@ -150,7 +150,7 @@ pub trait FrameAllocator {
     /// coalesce like blocks.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::NotAllocated`] if a part is free already;
+    /// [`Error::OutOfRange`]; [`Error::NotAllocated`] if part of it is free already;
     /// [`Error::InvalidRequest`] for no frames.
     fn add_region(&mut self, start: FrameId, frames: usize) -> Result<(), Error> {
         let end = range_end(start, frames, self.frames())?;
@@ -163,8 +163,8 @@ pub trait FrameAllocator {
         Ok(())
     }
 
-    /// Takes blocks of `order` until `out` is full or no block is left; returns how many. They
-    /// stand at the front of `out`.
+    /// Takes blocks of `order` until `out` is full or no block is left; returns how many. They fill
+    /// `out` from the front.
     fn alloc_many(&mut self, order: Order, out: &mut [FrameId]) -> usize {
         for (taken, slot) in out.iter_mut().enumerate() {
             match self.alloc(order) {
@@ -178,8 +178,8 @@ pub trait FrameAllocator {
     /// Gives back blocks of `order`, in turn.
     ///
     /// # Errors
-    /// As [`free`](Self::free), for the first that is refused, with its index; those before it
-    /// are free, those from it on are as they were.
+    /// As [`free`](Self::free), for the first that is refused, with its index; those before it are
+    /// free, that one and those after it are as they were.
     fn free_many(&mut self, order: Order, blocks: &[FrameId]) -> Result<(), (usize, Error)> {
         for (index, &frame) in blocks.iter().enumerate() {
             self.free(frame, order).map_err(|error| (index, error))?;
@@ -223,7 +223,7 @@ pub(crate) const fn range_end(
     Ok(start.0 + frames)
 }
 
-/// Whether the block of `order` at `frame` is one, within `managed` frames.
+/// Checks that the block of `order` at `frame` is aligned and lies within `managed` frames.
 #[inline]
 pub(crate) const fn check_block(frame: FrameId, order: Order, managed: usize) -> Result<(), Error> {
     if frame.0 >= managed || managed - frame.0 < order.frames() {
@@ -235,7 +235,7 @@ pub(crate) const fn check_block(frame: FrameId, order: Order, managed: usize) ->
     Ok(())
 }
 
-/// The fewest aligned blocks that make up `frames` frames from `start`, by rising address.
+/// The fewest aligned blocks that make up `frames` frames from `start`, in ascending order.
 pub(crate) fn blocks_of(
     mut start: usize,
     mut frames: usize,
@@ -252,23 +252,24 @@ pub(crate) fn blocks_of(
     })
 }
 
-/// What the bit-wise allocators can do besides: ranges of any length, at any place.
+/// What the bitmap allocators can do as well: ranges of any length, at any place.
 pub trait RangeAllocator: FrameAllocator {
-    /// Takes `frames` consecutive frames from a multiple of `align`, a power of two, that end at
-    /// or below frame `limit` (`usize::MAX` for no limit): those at the lowest place that fits,
-    /// in the middle of a block too. Free runs below that place which are too short cost a step
-    /// each; what is much too short [`Bitset`](crate::Bitset) passes over by its summaries, and behind
-    /// 64 others it takes a place that is found in one step, if there is any: not the lowest.
+    /// Takes `frames` consecutive frames that start at a multiple of `align`, a power of two, and
+    /// end at or below frame `limit` (`usize::MAX` for no limit). It takes the lowest place that
+    /// fits, even in the middle of a block. Each free run below that place that is too short costs
+    /// a step. [`Bitset`](crate::Bitset) skips runs that are much too short by its summaries; after
+    /// 64 others it takes a place that is found in one step, if there is one, and this need not be
+    /// the lowest.
     ///
     /// # Errors
     /// [`Error::Exhausted`], [`Error::InvalidRequest`].
     fn alloc_range(&mut self, frames: usize, align: usize, limit: usize) -> Result<FrameId, Error>;
 
-    /// Takes exactly the `frames` frames from `start`: to keep a hole, a device, a boot image out
+    /// Takes exactly the `frames` frames from `start`: to keep a hole, a device or a boot image out
     /// of use.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::InvalidRequest`]; [`Error::Exhausted`] if a part is not
+    /// [`Error::OutOfRange`], [`Error::InvalidRequest`]; [`Error::Exhausted`] if part of it is not
     /// free.
     fn reserve(&mut self, start: FrameId, frames: usize) -> Result<(), Error>;
 
@@ -283,7 +284,7 @@ pub trait RangeAllocator: FrameAllocator {
         self.reserve(frame, order.frames())
     }
 
-    /// Gives back the `frames` frames from `start`, whichever calls they came from.
+    /// Gives back the `frames` frames from `start`, whichever calls took them.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::NotAllocated`], [`Error::InvalidRequest`].

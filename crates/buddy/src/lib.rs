@@ -1,7 +1,7 @@
 //! Buddy allocators of page frames.
 //!
-//! They hand out frame *numbers* and never touch the frames: a frame may be a page of RAM, of a
-//! GPU, of a file. All meet [`FrameAllocator`] and are tested beside the same shadow.
+//! They hand out frame *numbers* and never touch the frames: a frame may be a page of RAM, of a GPU
+//! or of a file. All implement [`FrameAllocator`] and are tested against the same shadow.
 //!
 //! | Row | Type | A block costs | Metadata |
 //! |---|---|---|---|
@@ -11,9 +11,9 @@
 //! | `bitset` | [`Bitset`] | constant, amortised | 36 KiB a GiB, the caller's |
 //! | `atomic` | [`Atomic`] | constant mostly, linear in the metadata at worst; lock-free | 36 KiB a GiB, the caller's |
 //!
-//! [`Bitset`] is the one for a single owner, [`Atomic`] the one for many; the others show why. They
-//! track frames, not allocations; [`Checked`] around any of them refuses a free of anything but
-//! what was allocated, for 32 KiB a GiB more.
+//! Use [`Bitset`] for a single owner and [`Atomic`] for many; the others are there to show why.
+//! They track frames, not allocations; [`Checked`] around any of them refuses to free anything but
+//! exactly what was allocated, for another 32 KiB a GiB.
 #![no_std]
 
 #[cfg(any(test, feature = "alloc"))]
@@ -44,7 +44,7 @@ pub use stats::{HUGE_ORDER, Stats};
 #[cfg(any(test, feature = "alloc"))]
 pub use tree::{FreeList, SinglyLinked, Tree, TreeLinked, TreeVec};
 
-/// The README's examples are tests, too.
+/// Runs the README's examples as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

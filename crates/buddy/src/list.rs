@@ -7,13 +7,13 @@
 //! ```
 //!
 //! `alloc` looks through the list of the order for a free block; if there is none it takes one of
-//! the order above, by the same means, and splits it. So the n-th block costs n steps and n blocks
-//! cost n²: this is what the others are measured against, not what anyone should use.
+//! the order above in the same way and splits it. So the n-th block costs n steps, and n blocks
+//! cost n². It is the baseline that the others are measured against, not something to use.
 //!
 //! Invariants
 //! 1. Each managed frame lies in exactly one block that is not split.
 //! 2. A block is split if and only if both its halves are in the list below.
-//! 3. Two free buddies are never left beside each other: they are one free block.
+//! 3. Two buddies are never both free: they are merged into one free block.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ use intrusive_collections::{LinkedList, LinkedListLink, intrusive_adapter};
 use crate::frame::{blocks_of, check_block};
 use crate::{Error, FrameAllocator, FrameId, Invalid, MAX_ORDER, Order};
 
-/// What a block is at the moment.
+/// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Free as a whole.
@@ -47,7 +47,7 @@ pub trait BlockList: Default {
     fn push(&mut self, block: Block);
     /// The first block for which `is` holds.
     fn find(&self, is: impl FnMut(&Block) -> bool) -> Option<Block>;
-    /// Gives the first block for which `is` holds a new state; returns its frame.
+    /// Sets the state of the first block for which `is` holds; returns its frame.
     fn set(&mut self, state: State, is: impl FnMut(&Block) -> bool) -> Option<usize>;
     /// Removes the block at `frame`.
     fn remove(&mut self, frame: usize);
@@ -187,7 +187,7 @@ impl<L: BlockList> Lists<L> {
         }
     }
 
-    /// Makes a block of frames that are all allocated one used block of its own.
+    /// Turns a block whose frames are all allocated into a used block of its own.
     fn isolate(&mut self, frame: usize, order: usize) {
         let Some((above, block)) = self.enclosing(frame, order) else { return };
         if block.state == State::Split {
@@ -206,7 +206,7 @@ impl<L: BlockList> Lists<L> {
         }
     }
 
-    /// Makes the used block free and merges it with its buddies.
+    /// Frees the used block and merges it with its buddies.
     fn merge(&mut self, frame: usize, order: usize) {
         let (mut frame, mut order) = (frame, order);
         while order < usize::from(MAX_ORDER) {

@@ -1,4 +1,4 @@
-//! The shadow: a map of frames, and what every allocator must say when driven beside it.
+//! The shadow: a map of frames that says what every allocator driven beside it must answer.
 
 extern crate std;
 use std::vec;
@@ -40,7 +40,7 @@ impl Shadow {
         Self { free: vec![false; frames] }
     }
 
-    /// What `free_range` must answer; carries it out if it is right.
+    /// What `free_range` must answer; carries it out if it must succeed.
     pub(crate) fn give(&mut self, start: usize, frames: usize) -> Result<(), Error> {
         if start >= self.free.len() || self.free.len() - start < frames {
             Err(Error::OutOfRange)

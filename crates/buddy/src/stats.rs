@@ -9,7 +9,7 @@ pub const HUGE_ORDER: Order = match Order::new(9) {
     None => Order::ZERO,
 };
 
-/// How the free frames lie.
+/// How the free frames are laid out.
 ///
 /// A *free block* here is a maximal aligned one: a run of free frames is counted as the fewest
 /// blocks that cover it, whatever the allocator holds inside.
@@ -26,7 +26,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Counts by asking for every frame.
+    /// Counts by asking about every frame.
     pub(crate) fn count(frames: usize, is_free: impl Fn(usize) -> bool) -> Self {
         let mut stats = Self { frames, ..Self::default() };
         let mut start = 0;

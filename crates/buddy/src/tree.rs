@@ -9,13 +9,13 @@
 //! ```
 //!
 //! The tree, by first frame, finds a block and its buddy in logarithmic time; a free list gives a
-//! block of an order at once. What the lists cannot do fast is to lose a block from their middle
+//! block of an order at once. What the lists cannot do fast is remove a block from their middle
 //! when its buddy becomes free: that is linear in the list.
 //!
 //! Invariants
 //! 1. The blocks of the tree cover each managed frame exactly once.
-//! 2. A block is in the free list of its order exactly if it is free, and once.
-//! 3. Two free buddies are never left beside each other.
+//! 2. A block is in the free list of its order, once, if and only if it is free.
+//! 3. Two buddies are never both free.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ pub trait FreeList: Default {
     fn push(&mut self, frame: usize);
     /// Takes the frame added last.
     fn pop(&mut self) -> Option<usize>;
-    /// Takes out a frame; linear. Tells whether it was there.
+    /// Removes a frame; linear. Returns whether it was there.
     fn remove(&mut self, frame: usize) -> bool;
     /// How many there are; linear.
     fn length(&self) -> usize;
@@ -102,7 +102,7 @@ impl FreeList for SinglyLinked {
     }
 
     fn remove(&mut self, frame: usize) -> bool {
-        // A singly linked list can only take out what comes after the cursor.
+        // A singly linked list can only remove what comes after the cursor.
         let mut cursor = self.0.cursor_mut();
         while let Some(next) = cursor.peek_next().get() {
             if next.frame == frame {
@@ -172,8 +172,8 @@ impl<L: FreeList> Tree<L> {
         self.blocks.find(&frame).get().filter(|block| block.is_free.get()).map(|block| block.order)
     }
 
-    /// Makes a block of frames that are all allocated one used block of its own; if one of them
-    /// is free, changes nothing.
+    /// Turns a block whose frames are all allocated into a used block of its own; if one of them is
+    /// free, changes nothing.
     fn isolate(&mut self, frame: usize, order: Order) -> Result<(), Error> {
         let end = frame + order.frames();
         let mut cursor = self.blocks.upper_bound(Bound::Included(&frame));

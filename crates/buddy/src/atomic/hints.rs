@@ -1,5 +1,5 @@
 //! The summaries: which words of a sector are empty or full, and which sectors have free frames.
-//! Rules 3 and 4 of the parent, and nothing that owns a frame.
+//! Implements rules 3 and 4 of the parent module; nothing here owns a frame.
 
 use hectare_base::sync::atomic::{AtomicU64, Ordering};
 
@@ -67,7 +67,7 @@ impl<'m> Atomic<'m> {
     /// Rule 3, after this thread has changed a word from `old` to `new`.
     #[inline]
     pub(super) fn note(&self, word: usize, old: u64, new: u64) {
-        // Not 0 and not full, before and after: the class is the same.
+        // If the word was and is neither 0 nor full, its class is unchanged.
         if [old, new].iter().any(|bits| bits.wrapping_add(1) <= 1) {
             self.publish_word(word);
         }
@@ -112,8 +112,8 @@ impl<'m> Atomic<'m> {
         }
     }
 
-    /// Rule 3 for the bits of `top` that this thread's change of a sector from `old` on concerns:
-    /// `top` is shared by all threads, and a write more is a cache line that goes to and fro.
+    /// Rule 3 for those bits of `top` that this thread's change of a sector, from `old` on,
+    /// affects. All threads share `top`, and each needless write bounces a cache line.
     #[cold]
     pub(super) fn publish_summary(&self, sector: usize, mut old: Summary) {
         let mut seen = self.sector_state(sector).summary();

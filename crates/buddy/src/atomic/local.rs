@@ -26,7 +26,7 @@ struct Reserved<'a> {
     word: usize,
     /// Its bits that are free for all.
     bits: &'a AtomicU64,
-    /// Its bits that are held. Rule 2: the handle with the reservation alone writes it.
+    /// Its bits that are held. Rule 2: only the handle with the reservation writes it.
     mask: &'a AtomicU64,
 }
 
@@ -83,22 +83,23 @@ impl<'a> Local<'a> {
     fn hold(&mut self, tree: usize, word: usize, mask: u64) {
         let count = self.shared.held_word(tree).load(Ordering::Relaxed) / TREE_WORDS as u64;
         let next = count.wrapping_add(1) * TREE_WORDS as u64 + (word % TREE_WORDS) as u64;
-        // It is 0: who comes here has drained the tree's block, or found it empty. That the mask is 0
-        // before the word changes is what `held_in` goes by, and so it is written here.
+        // It is 0 already: every caller has drained the tree's block or found it empty. But
+        // `held_in` relies on the mask being 0 before the word changes, so it is written here.
         self.shared.held_mask(tree).store(0, Ordering::Release);
         self.shared.held_word(tree).store(next, Ordering::Release);
         self.shared.held_mask(tree).store(mask, Ordering::Release);
         self.refer_to(tree, word);
     }
 
-    /// `alloc` below order 6 when the held block has nothing that fits at once.
+    /// `alloc` below order 6, when nothing in the held block fits right away.
     #[inline(never)]
     fn alloc_slow(&mut self, order: u32) -> Option<usize> {
         if let Some(frame) = self.alloc_held(order).or_else(|| self.alloc_own(order, From::Partial))
         {
             return Some(frame);
         }
-        // Pieces anywhere before a huge frame is broken, and one's own before another's.
+        // Use pieces from anywhere before breaking a huge frame, and our own tree's before
+        // another's.
         for (top, from) in [(Top::Partial, From::Partial), (Top::Whole, From::Whole)] {
             if let From::Whole = from
                 && let Some(frame) = self.alloc_own(order, from)
@@ -119,11 +120,11 @@ impl<'a> Local<'a> {
         if let Some(frame) = self.alloc_anywhere(order) {
             return Some(frame);
         }
-        // What is held may complete a block.
+        // The held frames may complete a block.
         if order > 0 && self.drain() { self.alloc_anywhere(order) } else { None }
     }
 
-    /// Takes a block from the held one.
+    /// Takes a block out of the held block.
     fn alloc_held(&mut self, order: u32) -> Option<usize> {
         let own = self.reserved?;
         let mask = own.mask.load(Ordering::Relaxed);
@@ -232,7 +233,7 @@ impl<'a> Local<'a> {
         })
     }
 
-    /// Gives back the frames of `mask` in a word of which the first bit is managed.
+    /// Gives back the frames of `mask` in a word whose first bit is managed.
     #[inline]
     fn free_bits(&mut self, word: usize, mask: u64) -> Result<(), Error> {
         if let Some(own) = self.reserved
@@ -249,8 +250,8 @@ impl<'a> Local<'a> {
         if self.shared.held_in(word) & mask != 0 {
             return Err(Error::NotAllocated);
         }
-        // What follows writes no memory of this handle in most calls: the next atomic instruction
-        // would have to wait for that.
+        // In most calls nothing from here on writes to this handle's memory: the next atomic
+        // instruction would have to wait for the store.
         if self.shared.give_bits(word, mask)? == 0 {
             self.last_opened = word;
         } else if word == self.last_opened {
@@ -259,8 +260,8 @@ impl<'a> Local<'a> {
         Ok(())
     }
 
-    /// Holds a word into which this thread frees again and again, so that the rest of it goes by
-    /// plain stores; reserves its tree for that, if nobody has.
+    /// Holds a word into which this thread keeps freeing, so that the rest of its frees are plain
+    /// stores. Reserves the word's tree for that, if nobody has it.
     #[cold]
     fn follow(&mut self, word: usize) {
         let tree = word / TREE_WORDS;
@@ -293,8 +294,8 @@ impl Drop for Local<'_> {
 }
 
 impl FrameAllocator for Local<'_> {
-    // 30 instructions on x86-64, with the loop of the bench and the 64th call, which holds another
-    // word (`cargo bench -p hectare-buddy --bench instructions`).
+    // 30 instructions on x86-64, including the bench's loop and every 64th call, which holds
+    // another word (`cargo bench -p hectare-buddy --bench instructions`).
     #[inline]
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error> {
         if order == Order::ZERO
@@ -312,8 +313,8 @@ impl FrameAllocator for Local<'_> {
         frame.map(FrameId).ok_or(Error::Exhausted)
     }
 
-    // 75 instructions at random, of which the compare-and-swap takes most of the time; 55 in order,
-    // where 62 of 64 go to the held block by plain stores.
+    // 75 instructions in random order, with most of the time spent in the compare-and-swap; 55 in
+    // sequence, where 62 of 64 frees go to the held block by plain stores.
     #[inline]
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error> {
         if order == Order::ZERO && frame.0 < self.shared.frames {

@@ -1,5 +1,4 @@
-//! Frames side by side, as far as no `Local` is needed for them: whole words, and ranges of any
-//! length.
+//! Consecutive frames, where no `Local` is needed: whole words, and ranges of any length.
 
 use hectare_base::sync::atomic::Ordering;
 
@@ -27,8 +26,8 @@ impl Atomic<'_> {
         took == count
     }
 
-    /// Calls `each` with the words of `start .. end` and the bits of them, until one refuses;
-    /// returns that word.
+    /// Calls `each` with every word of `start .. end` and its bits in that range, until a call
+    /// refuses; returns the word refused.
     pub(super) fn for_words(
         start: usize,
         end: usize,
@@ -58,10 +57,10 @@ impl Atomic<'_> {
         match Self::for_words(start, end, |word, mask| self.give_bits(word, mask).is_ok()) {
             None => Ok(()),
             Some(refused) => {
-                // Someone freed a part of it meanwhile: take back what has been given.
+                // Someone freed part of it meanwhile: take back what has been given.
                 let given = (refused * WORD).max(start);
                 Self::for_words(start, given, |word, mask| {
-                    // False if even that has been allocated meanwhile: it was freed twice.
+                    // False if that, in turn, has been allocated meanwhile: it was freed twice.
                     self.take_bits(word, mask);
                     true
                 });
@@ -82,8 +81,8 @@ impl Atomic<'_> {
         }
     }
 
-    /// The first run of free frames from `from` on, as it was when looked at; cut off somewhere
-    /// behind its first `enough` frames.
+    /// The first run of free frames from `from` on, as it was when it was read; cut off somewhere
+    /// past its first `enough` frames.
     pub(super) fn next_run(&self, from: usize, enough: usize) -> Option<(usize, usize)> {
         let mut word = from / WORD;
         let mut found = self.load(word)? & (!0 << (from % WORD));

@@ -1,4 +1,4 @@
-//! The state of a sector as one word, and what is derived from it.
+//! A sector's state in one word, and what is derived from it.
 
 use crate::bits::blocks;
 
@@ -94,10 +94,11 @@ impl SectorState {
         [self.nonempty & !self.full, self.full & !self.whole()]
     }
 
-    /// As [`partial`](Self::partial), for the owner of the tree; but if that is a single full word
-    /// and there are whole huge frames, one of these is broken first. To take the last piece would
-    /// mark the sector as one without pieces, and to break a huge frame then as one with them
-    /// again: two writes to a line that all threads share, for 512 frames.
+    /// As [`partial`](Self::partial), for the owner of the tree; but if all that is left is a
+    /// single full word and there are whole huge frames, one of those is broken first. Taking the
+    /// last piece would mark the sector as having no pieces, and breaking a huge frame afterwards
+    /// would mark it as having some again: two writes, for 512 frames, to a line that all threads
+    /// share.
     pub(super) const fn pieces(self) -> [u32; 2] {
         match self.partial() {
             [0, last] if last.is_power_of_two() && self.whole() != 0 => [self.whole(), last],
@@ -121,7 +122,7 @@ impl SectorState {
         self.full == u32::MAX
     }
 
-    /// Whether `top` must keep something else of `other`.
+    /// Whether `top` must say something different for `other`.
     #[inline]
     pub(super) fn summary_differs(self, other: Self) -> bool {
         // The usual change: a word outside whole huge frames, and not the only one.

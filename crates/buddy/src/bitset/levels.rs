@@ -15,8 +15,8 @@ pub(super) const TOP: usize = LEVELS - 1;
 pub(super) const ORDERS: usize = WORD_SHIFT as usize;
 /// Tiers of summaries above 2^30 words.
 const TIERS: usize = 5;
-/// The most frames that [`TIERS`] summarise: 2^36, 256 TiB of 4 KiB frames; half of all numbers where
-/// those are fewer.
+/// The most frames that [`TIERS`] tiers can summarise: 2^36, 256 TiB of 4 KiB frames; half the
+/// range of `usize` where that is less.
 pub(super) const MAX_FRAMES: usize = 1 << if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
 
 /// The place of one level in the metadata, in words.
@@ -65,7 +65,8 @@ impl Geometry {
 }
 
 impl Level {
-    /// Puts its tiers behind the first `words` words, and returns how many there are then. (Not copied for each level.)
+    /// Places its tiers after the first `words` words, and returns the new number of words. (Not
+    /// inlined, so that there is one copy for all levels.)
     #[inline(never)]
     const fn put_tiers(&mut self, mut words: usize) -> usize {
         let mut groups = self.count.div_ceil(WORD);
@@ -81,7 +82,7 @@ impl Level {
     }
 }
 
-/// The caller's metadata with the geometry to find one's way in it.
+/// The caller's metadata, with the geometry that says where everything is in it.
 #[derive(Debug)]
 pub(super) struct Levels<'m> {
     meta: &'m mut [u64],

@@ -1,12 +1,12 @@
-//! Ranges of any length: split over the levels like a number over its digits.
+//! Ranges of any length, split over the levels as a number is over its digits.
 
 use super::{Bitset, LEVELS, TOP};
 use crate::bits::{WORD, WORD_SHIFT, span};
 use crate::frame::range_end;
 use crate::{Error, FrameId, MAX_ORDER, Order, RangeAllocator};
 
-/// So many runs that are too short are passed over for the sake of the lowest place: else a thousand requests among a
-/// hundred thousand holes would look at each hole a thousand times.
+/// How many runs that are too short are passed over to find the lowest place. Without a bound, a
+/// thousand requests among a hundred thousand holes would look at each hole a thousand times.
 const PASSED: usize = 64;
 
 impl Bitset<'_> {
@@ -19,9 +19,9 @@ impl Bitset<'_> {
         })
     }
 
-    /// Calls `each(self, level, word, bits)` for the words that together make `start .. end`: on
-    /// each level the bits before the first whole word and after the last, and the whole words
-    /// between as bits of the next level.
+    /// Calls `each(self, level, word, bits)` for the words that together make up `start .. end`: on
+    /// each level the bits before the first whole word and after the last; the whole words between
+    /// them are bits of the next level.
     fn for_words(&mut self, start: usize, end: usize, each: impl Fn(&mut Self, usize, usize, u64)) {
         let (mut from, mut to) = (start, end);
         for level in 0..=TOP {
@@ -55,8 +55,8 @@ impl Bitset<'_> {
         self.free_frames -= end - start;
     }
 
-    /// Takes the lowest free frames that follow each other, as many as `out` has room for, and
-    /// writes them down; returns how many.
+    /// Takes the lowest consecutive free frames, at most as many as `out` has room for, and writes
+    /// them to `out`; returns how many.
     pub(super) fn alloc_run(&mut self, out: &mut [FrameId]) -> usize {
         let Some(start) = self.next_free(self.floor * WORD) else { return 0 };
         let frames = (self.run_end(start) - start).min(out.len());
@@ -72,8 +72,8 @@ impl Bitset<'_> {
     ///
     /// Only runs around a block of order `inner` are looked at: n frames from anywhere hold an
     /// aligned block of at least order log2(n + 1) − 1, and from a multiple of their size one of
-    /// order log2(n). Behind [`PASSED`] of these that are too short a block will do that has room for certain, which takes
-    /// one step; only where there is none the others are looked at.
+    /// order log2(n). After [`PASSED`] of these were too short, any block that is certain to have
+    /// room will do, and finding one takes one step. Only if there is none does the search go on.
     fn find_range(&mut self, frames: usize, align: usize, limit: usize) -> Option<usize> {
         let whole = frames.ilog2();
         let inner = if align >> whole > 0 { whole } else { (frames + 1).ilog2() - 1 };
@@ -101,7 +101,8 @@ impl Bitset<'_> {
         None
     }
 
-    /// A place in the first run from `from` on that holds a block so long that it has room wherever it lies.
+    /// A place in the first run from `from` on that holds a block long enough to have room wherever
+    /// it lies.
     #[cold]
     #[inline(never)]
     fn find_room(

@@ -6,17 +6,17 @@ use crate::bits::{WORD, WORD_SHIFT, blocks};
 use crate::{FrameId, Invalid, Order, Stats};
 
 impl Bitset<'_> {
-    /// The first run of free frames that ends after `from`: its first frame, or `from` if that
-    /// lies inside, and its length. Runs are maximal: the frame after one is not free.
+    /// The first run of free frames that ends after `from`: its first frame (or `from`, if that
+    /// lies inside the run) and its length. Runs are maximal: the frame after one is not free.
     #[must_use]
     pub fn next_free_run(&self, from: FrameId) -> Option<(FrameId, usize)> {
         let start = self.next_free(from.0)?;
         Some((FrameId(start), self.run_end(start) - start))
     }
 
-    /// The last run of free frames that starts before `before`, cut off there: its first frame
-    /// and its length. To go down from the top, start with [`frames`](crate::FrameAllocator::frames) and
-    /// go on with the first frame of the run.
+    /// The last run of free frames that starts before `before`, cut off there: its first frame and
+    /// its length. To go down from the top, start with [`frames`](crate::FrameAllocator::frames)
+    /// and continue with the first frame of each run.
     #[must_use]
     pub fn previous_free_run(&self, before: FrameId) -> Option<(FrameId, usize)> {
         let last = self.last_free(before.0.min(self.frames).checked_sub(1)?)?;
@@ -51,7 +51,7 @@ impl Bitset<'_> {
             let Some(bit) = self.levels.next_bit(level, at) else { continue };
             let frame = (bit << shift).max(from);
             least = Some(least.map_or(frame, |other: usize| other.min(frame)));
-            // By invariant 1, the blocks of the levels above begin behind a word that is not 0.
+            // By invariant 1, the blocks of higher levels begin after a word that is not 0.
             if bit / WORD == at / WORD {
                 break;
             }
@@ -71,7 +71,7 @@ impl Bitset<'_> {
             .map(|frame| frame.min(to))
     }
 
-    /// The level on which `frame` is free, by invariant 1 at most one.
+    /// The level on which `frame` is free; by invariant 1 there is at most one.
     fn free_level(&self, frame: usize) -> Option<usize> {
         for level in 0..LEVELS {
             let bit = frame >> (WORD_SHIFT as usize * level);
