@@ -7,13 +7,14 @@
 //! ```
 //!
 //! The first `2 * SECOND` bins are one granule wide; from there on each power of two is divided
-//! into `SECOND` bins. Bins are numbered through, so that the bin after the last of a row is the
-//! first of the next row, and rounding a size up to the start of a bin needs no case distinction.
+//! into `SECOND` bins. Bins are numbered consecutively across rows, so that the bin after the last
+//! of a row is the first of the next, and rounding a size up to the start of a bin needs no special
+//! case.
 //!
-//! Bins start one granule above a multiple of their width. A power of two bytes and a header are such a
-//! size, so that the commonest requests lose nothing to rounding; and blocks of one bin do not follow
-//! each other in steps of a power of two, which would put all their headers into few sets of the caches
-//! (blocks of 8 KiB and more took half as long again).
+//! Bins start one granule above a multiple of their width. A power of two of bytes plus a header is
+//! such a size, so the most common requests lose nothing to rounding. Nor do blocks of one bin
+//! follow each other at a stride of a power of two, which would put all their headers into a few
+//! sets of the caches (blocks of 8 KiB and more took half as long again).
 
 use crate::block::Header;
 use crate::table::Shape;
@@ -30,8 +31,9 @@ impl Bin {
         Self::of_parts::<S>(granules, 0)
     }
 
-    /// The list where a block with this header is filed; of the first row without a logarithm, which
-    /// would be waited for: the loads of the next `malloc` wait for the address of the list.
+    /// The list where a block with this header is filed. In the first row it is found without a
+    /// logarithm, whose latency would show: the loads of the next `malloc` wait for the address of
+    /// the list.
     #[inline(always)]
     pub(crate) fn of_header<S: Shape>(header: Header) -> Self {
         let granules = header.granules();
@@ -41,14 +43,14 @@ impl Bin {
         Self::of_parts::<S>(header.size_bits(), Header::FLAG_BITS)
     }
 
-    /// The first list all of whose blocks have more than so many bytes.
+    /// The first list all of whose blocks have more than `bytes` bytes.
     #[inline(always)]
     pub(crate) fn above<S: Shape>(bytes: usize) -> Self {
         Self(Self::of_parts::<S>(bytes, S::GRANULE_LOG2).0.wrapping_add(1))
     }
 
-    /// As [`above`](Self::above), if that list is in the first row, without a logarithm. All blocks of
-    /// the list, and of the one after, have one size.
+    /// As [`above`](Self::above) but without a logarithm, if that list is in the first row. All
+    /// blocks of the list have one size, and so have those of the list after it.
     #[inline(always)]
     pub(crate) fn above_in_first_row<S: Shape>(bytes: usize) -> Option<Self> {
         let bin = bytes >> S::GRANULE_LOG2;
@@ -61,8 +63,8 @@ impl Bin {
         Header::free(self.0 + 1)
     }
 
-    /// The list where a block is filed whose size is so many parts, `2^part_log2` a granule; before
-    /// the first, by wrapping, for less than a granule.
+    /// The list where a block of `parts` parts is filed, with `2^part_log2` parts to a granule. For
+    /// less than a granule the number wraps around to before the first list.
     #[inline(always)]
     fn of_parts<S: Shape>(parts: usize, part_log2: u32) -> Self {
         let shift = ilog2(parts | 1 << (S::SECOND_LOG2 + part_log2)) - S::SECOND_LOG2;
@@ -98,9 +100,9 @@ impl Bin {
 
 /// The number of the highest bit that is set.
 ///
-/// `bsr` waits for what its target register held before, and there the compiler's choice of a
-/// register decides whether a `free` waits for the header of the next block twice: that alone was up
-/// to a quarter of its time. So the target is the source.
+/// `bsr` depends on the old value of its target register, so the compiler's choice of register
+/// decides whether a `free` waits twice for the header of the next block: that alone was up to a
+/// quarter of its time. Hence the target is the source.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn ilog2(value: usize) -> u32 {

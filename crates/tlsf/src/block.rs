@@ -1,4 +1,4 @@
-//! A block of a pool, and the words by which it and its neighbours know each other.
+//! A block of a pool, and the words by which it and its neighbours find each other.
 //!
 //! ```text
 //!   one granule of 16 bytes, words of 4:
@@ -9,19 +9,20 @@
 //!    │if it is free│flags  │                                       │       │next   │
 //! ```
 //!
-//! A block reaches from its header to the next header; its size counts its header, not the next.
-//! What a free needs to know of its block and of the one before lies in the two words in front of
-//! the payload: one cache line, always.
+//! A block extends from its header to the next header; its size includes its own header, not the
+//! next. What a free needs to know about its block and the one before is in the two words in front
+//! of the payload, which always share a cache line.
 //!
 //! Invariants, of every block of every pool of a heap
-//! 1. `size > 0` counts granules, and `size` granules on there is the header of the next block or
-//!    of the pool's end, which is in use and has size zero.
+//! 1. `size > 0` is in granules, and `size` granules further on is the header of the next block or
+//!    of the pool's end, which counts as in use and has size zero.
 //! 2. `PREV_FREE` is set exactly while the block before is free or there is none. The word before
-//!    the header is then a footer: the size of the block before, marked `FREE`; or the size of the
-//!    pool, not so marked, if there is no block before.
+//!    the header is then a footer: the size of the block before, marked `FREE`; or, if there is no
+//!    block before, the size of the pool, without that mark.
 //! 3. No two neighbours are both free.
-//! 4. A free block is in the list of its size, but for the victim, which is in none; the last of a
-//!    list has `next` zero. The `prev` of the first says nothing: it is told by the list's head.
+//! 4. A free block is in the list of its size, except the victim, which is in none. The last block
+//!    of a list has a `next` of zero. The `prev` of the first is meaningless: the list's head
+//!    identifies it.
 
 use core::marker::PhantomData;
 use core::ptr::with_exposed_provenance_mut;
@@ -71,7 +72,7 @@ impl Header {
         Self(self.0 & !Self::PREV_FREE)
     }
 
-    /// This header with `PREV_FREE` as `other` has it; it must not be set yet.
+    /// This header with the `PREV_FREE` of `other`; it must not be set here yet.
     #[inline(always)]
     pub(crate) fn with_prev_free_of(self, other: Self) -> Self {
         Self(self.0 | other.0 & Self::PREV_FREE)
@@ -105,7 +106,7 @@ impl Header {
         (self.0 | next.0 << 1) & Self::PREV_FREE != 0
     }
 
-    /// Whether this is the header of a used block that has no more than `granules`.
+    /// Whether this is the header of a used block of at most `granules`.
     #[inline(always)]
     pub(crate) fn is_used_within(self, granules: usize) -> bool {
         // One comparison: `FREE` rotated to the top makes it larger than any size, and a size of zero
@@ -113,13 +114,13 @@ impl Header {
         self.0.rotate_right(1).wrapping_sub(1 << 1) < granules << 1
     }
 
-    /// What stands before the first block of a pool of `granules`; `owned` if the pool is to be
+    /// The word that precedes the first block of a pool of `granules`; `owned` if the pool is to be
     /// given back once it is free.
     pub(crate) fn pool(granules: usize, owned: bool) -> Self {
         Self(granules << Self::FLAG_BITS | if owned { Self::PREV_FREE } else { 0 })
     }
 
-    /// Whether this, which stands before the first block of a pool, says that it is owned.
+    /// Whether this word, which precedes the first block of a pool, says that the pool is owned.
     pub(crate) fn is_owned(self) -> bool {
         self.0 & Self::PREV_FREE != 0
     }
@@ -133,7 +134,7 @@ impl Header {
 
 /// A block, or the end, of a pool of the heap, by the address of its payload.
 ///
-/// Whoever makes one from a bare address vouches that it is one; the methods rest on that and on
+/// Whoever makes one from a bare address vouches that there is one; the methods rely on that and on
 /// the invariants above.
 #[derive(Debug)]
 pub(crate) struct Block<S> {
@@ -164,7 +165,7 @@ impl<S: Shape> Block<S> {
     /// The block whose payload is at `payload`.
     ///
     /// # Safety
-    /// There is a block, or the end of a pool, whose memory's provenance is exposed; or the memory
+    /// A block or the end of a pool is there, and its memory's provenance is exposed; or the memory
     /// is the heap's to make one there.
     #[inline(always)]
     pub(crate) unsafe fn at(payload: usize) -> Self {
@@ -189,8 +190,8 @@ impl<S: Shape> Block<S> {
         (granules << S::GRANULE_LOG2) - S::Word::BYTES
     }
 
-    /// The block (or the end) that follows, if this one's header is `header`; an instruction
-    /// shorter than by `after`.
+    /// The block (or the end) that follows, if this one's header is `header`; one instruction
+    /// shorter than `after`.
     #[inline(always)]
     pub(crate) fn behind(self, header: Header) -> Self {
         let bits = header.size_bits();
@@ -224,8 +225,8 @@ impl<S: Shape> Block<S> {
         self.store(-1, header.0);
     }
 
-    /// The footer of the free block before this one, or what stands before the first block of a
-    /// pool: by invariant 2, while `PREV_FREE` is set.
+    /// The footer of the free block before this one, or the word that precedes the first block of a
+    /// pool. By invariant 2 it is valid while `PREV_FREE` is set.
     #[inline(always)]
     pub(crate) fn footer_before(self) -> Header {
         Header(self.load(-2))
@@ -256,7 +257,7 @@ impl<S: Shape> Block<S> {
         self.store(1, index);
     }
 
-    /// The pool added before that of this block, which is the first of its pool; 0 if none.
+    /// The pool added before the one whose first block this is; 0 if none.
     pub(crate) fn older_pool(self) -> usize {
         self.load(-3)
     }
@@ -265,7 +266,7 @@ impl<S: Shape> Block<S> {
         self.store(-3, index);
     }
 
-    /// The pool added after that of this block, which is the first of its pool; 0 if none.
+    /// The pool added after the one whose first block this is; 0 if none.
     pub(crate) fn newer_pool(self) -> usize {
         self.load(-4)
     }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Why an allocation was refused; the heap keeps the last.
+/// Why an allocation was refused; the heap remembers the last reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// No heap with these parameters has a block of that size and alignment.
@@ -29,11 +29,12 @@ impl fmt::Display for Failure {
 
 impl core::error::Error for Failure {}
 
-/// A pointer given to `free` or `realloc` that is no allocated block. The heap is unchanged.
+/// What is wrong with a pointer given to `free` or `realloc` that is no allocated block. The heap
+/// is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Misuse {
-    /// It lies before or behind all pools of this heap, or is not aligned as all blocks are. What lies
-    /// between two pools is not told from a block.
+    /// It lies before or after all pools of this heap, or is not aligned as blocks are. An address
+    /// between two pools cannot be told from a block.
     Foreign,
     /// The block is free already.
     DoubleFree,
@@ -63,7 +64,7 @@ pub enum PoolError {
     TooLarge,
     /// The memory is too far from the first pool for the index width.
     OutOfReach,
-    /// The memory is a pool of this heap already, in part or in whole.
+    /// The memory already belongs, in part or in whole, to a pool of this heap.
     Overlap,
     /// Blocks of the pool are in use.
     InUse,
@@ -92,9 +93,9 @@ pub enum Corruption {
     PrevFree(usize),
     /// Two free neighbours were not joined.
     Unmerged(usize),
-    /// A free list names something that is no free block of its size, or runs in a circle.
+    /// A free list contains something that is not a free block of its size, or is circular.
     List(usize),
-    /// The number of free blocks and of listed blocks differ.
+    /// The numbers of free blocks and of listed blocks differ.
     Unlisted,
     /// A bitmap disagrees with the lists.
     Bitmap,

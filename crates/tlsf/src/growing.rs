@@ -20,11 +20,11 @@ use crate::word::Word;
 /// How a [`Growing`] heap takes and gives back memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrowthPolicy {
-    /// The size of a region in bytes, rounded up to whole pages, and no more than the heap's largest
+    /// The size of a region in bytes, rounded up to whole pages and capped at the heap's largest
     /// block; a request too large for it gets a region of its own size.
     pub region_bytes: usize,
-    /// A free region is given back only if at least so many bytes stay free without it: at zero
-    /// every free region goes back at once.
+    /// A free region is given back only if at least this many bytes stay free without it; with
+    /// zero, every free region goes back at once.
     pub keep_free_bytes: usize,
 }
 
@@ -48,8 +48,8 @@ pub struct GrowthCounts {
 
 /// A [`Tlsf`] heap that takes regions from a page source as it needs them.
 ///
-/// Pools that the caller adds to the heap inside are used first come first served and never given
-/// to the source.
+/// Pools that the caller adds to the inner heap are used like the regions, but never given to the
+/// source.
 #[derive(Debug)]
 pub struct Growing<S: PageSource, R: Rows = [Row<u32, 32>; 26]> {
     heap: Tlsf<R>,
@@ -99,7 +99,7 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
     /// [`Misuse`], where the header shows it.
     ///
     /// # Safety
-    /// As of [`Tlsf::free`].
+    /// As for [`Tlsf::free`].
     #[inline]
     pub unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
         // SAFETY: the caller's promise, passed on.
@@ -110,14 +110,14 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         Ok(())
     }
 
-    /// As [`Tlsf::realloc`]; takes a region if no block is large enough, and gives the one back that
-    /// the block has left if that is free now.
+    /// As [`Tlsf::realloc`]; takes a region if no block is large enough, and gives back the region
+    /// that the block has left if that is free now.
     ///
     /// # Errors
     /// [`Misuse`], where the header shows it.
     ///
     /// # Safety
-    /// As of [`Tlsf::realloc`].
+    /// As for [`Tlsf::realloc`].
     pub unsafe fn realloc(
         &mut self,
         ptr: NonNull<u8>,
@@ -136,10 +136,10 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         Ok(new)
     }
 
-    /// Gives every region back that is wholly free. O(regions).
+    /// Gives back every region that is wholly free. O(regions).
     pub fn trim(&mut self) {
         let mut index = self.heap.newest_pool.get();
-        // Counted, so that a broken chain makes no endless loop.
+        // Bounded by the count, so that a broken chain does not loop for ever.
         for _ in 0..self.heap.pool_count.get() {
             let block = self.heap.block(index);
             index = block.older_pool();
@@ -155,8 +155,8 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         self.counts
     }
 
-    /// The heap inside: its figures, its pools, its blocks. To look at: it cannot leave its regions. Its
-    /// last failure may be of a request that a new region has served then.
+    /// The heap inside: its figures, pools and blocks. Read-only, so that it cannot be parted from
+    /// its regions. Its last failure may be of a request that a new region then served.
     ///
     /// ```compile_fail,E0308
     /// # use hectare_pages::Os;
@@ -168,11 +168,11 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         &self.heap
     }
 
-    /// The heap inside, to add pools beside the regions and take them back.
+    /// The heap inside, for adding pools besides the regions and taking them back.
     ///
     /// # Safety
-    /// It stays this one: put elsewhere, or swapped with another, it would outlive its regions. No
-    /// region is removed from it.
+    /// The heap stays where it is: moved elsewhere, or swapped with another, it would outlive its
+    /// regions. No region is removed from it.
     pub unsafe fn heap_mut(&mut self) -> &mut Tlsf<R> {
         &mut self.heap
     }
@@ -214,8 +214,8 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         Some(())
     }
 
-    /// Gives the region that begins with `block`, which is wholly free, back to the source, if it
-    /// came from there and `keep_free_bytes` stay free.
+    /// Gives the region that begins with `block`, all of it free, back to the source, if it came
+    /// from there and `keep_free_bytes` stay free.
     #[cold]
     fn shrink(&mut self, block: Block<R::Row>, keep_free_bytes: usize) {
         let granules = block.header().granules();
@@ -235,8 +235,8 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         unsafe { self.source.release(start, bytes) };
     }
 
-    /// What regions are multiples of, in size and place; a pool's head is no longer, so that a region's
-    /// start is told by its first block.
+    /// The unit of regions' sizes and addresses. A pool's head is no longer than this, so the
+    /// address of a region's first block determines where the region starts.
     fn unit_bytes(&self) -> usize {
         self.source.page_bytes().max(Tlsf::<R>::POOL_OVERHEAD_BYTES)
     }

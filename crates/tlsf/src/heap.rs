@@ -10,22 +10,22 @@ use crate::table::{Row, Rows, Shape, Table, WordOf};
 use crate::word::Word;
 
 /// A remainder smaller than this many granules, or than 1/32 of what was asked for, stays with its
-/// block: shreds would only be joined again by the free of either neighbour.
+/// block: such a scrap would only be joined again by the free of either neighbour.
 const MIN_REMAINDER_GRANULES: usize = 2;
 const MIN_REMAINDER_SHIFT: u32 = 5;
-/// So does one below 1/8 of a request of 2 KiB or more while its list has a block that nobody took: it
-/// would lie there, too, until a neighbour's free has to join them.
+/// So does one below 1/8 of a request of 2 KiB or more while the list it would go to still holds a
+/// block: it, too, would only lie there until a neighbour's free had to join them.
 const LARGE_BYTES: usize = 2 << 10;
 const LARGE_REMAINDER_SHIFT: u32 = 3;
 
-/// A heap with two-level segregated fit, over pools that the caller adds.
+/// A two-level segregated fit heap over pools that the caller adds.
 ///
 /// `R` states the parameters: `[Row<index width, second level, granule>; first level]`. The
 /// default has 32-bit indices and 16-byte granules, takes 3.5 KiB itself, and manages pools that
 /// lie within 32 GiB of the first; see [`Word`](crate::Word) for the others.
 ///
 /// Every call takes constant time, whatever the heap holds, except where its documentation says
-/// otherwise. The heap writes to its pools only: headers of [`Word::BYTES`](crate::Word::BYTES)
+/// otherwise. The heap writes only to its pools: headers of [`Word::BYTES`](crate::Word::BYTES)
 /// bytes before each block, and links in free blocks.
 ///
 /// ```
@@ -44,10 +44,10 @@ const LARGE_REMAINDER_SHIFT: u32 = 3;
 pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
     /// The address of index zero.
     pub(crate) base: usize,
-    /// How much less is used now than at the peak, in the units of [`Header::size_bits`]: so a call
-    /// updates one number, and compares none.
+    /// How much less is used now than at the peak, in the units of [`Header::size_bits`]. So a call
+    /// updates one number and compares none.
     pub(crate) headroom_bits: usize,
-    /// The indices of all blocks are from `low` to below `end`.
+    /// The indices of all blocks lie in `low..end`.
     pub(crate) low: WordOf<R>,
     pub(crate) end: WordOf<R>,
     /// The first block of the newest pool, 0 without one.
@@ -55,10 +55,11 @@ pub struct Tlsf<R: ?Sized + Rows = [Row<u32, 32>; 26]> {
     pub(crate) pool_count: WordOf<R>,
     /// Granules in all blocks.
     pub(crate) managed_granules: WordOf<R>,
-    /// The most granules that were ever used at once.
+    /// The most granules ever used at once.
     pub(crate) peak_used_granules: WordOf<R>,
     /// The free block that is in no list: what the last split left. The next block is likely to be
-    /// cut off it, or to be freed before it, and then no list is touched. 0 if there is none.
+    /// cut off it, or to be the block right before it being freed; then no list is touched. 0 if
+    /// there is none.
     pub(crate) victim: WordOf<R>,
     pub(crate) victim_granules: WordOf<R>,
     pub(crate) last_failure: Option<Failure>,
@@ -89,7 +90,7 @@ where
     }
 }
 
-/// A used block as [`Tlsf::used_block`] found it.
+/// A used block, as found by [`Tlsf::used_block`].
 #[derive(Clone, Copy)]
 pub(crate) struct Used<S> {
     pub(crate) block: Block<S>,
@@ -107,12 +108,13 @@ where
 }
 
 impl<R: ?Sized + Rows> Tlsf<R> {
-    /// Allocates `size` bytes, aligned to the granule; a size of zero has an address of its own.
+    /// Allocates `size` bytes, aligned to the granule; an allocation of zero bytes has an address
+    /// of its own.
     ///
-    /// `None` when no block is large enough; [`last_failure`](Self::last_failure) then tells why.
+    /// `None` when no block is large enough; [`last_failure`](Self::last_failure) then says why.
     #[inline]
     pub fn malloc(&mut self, size: usize) -> Option<NonNull<u8>> {
-        // Smaller sizes would be looked for in lists of blocks smaller than the smallest.
+        // For smaller sizes the search would start in lists for blocks below the minimum size.
         let least = const {
             ((Block::<R::Row>::MIN_GRANULES - 1) << R::Row::GRANULE_LOG2)
                 .saturating_sub(Self::HEADER_BYTES - 1)
@@ -123,7 +125,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
         let above_bytes = size + (Self::HEADER_BYTES - 1);
         match Bin::above_in_first_row::<R::Row>(above_bytes) {
-            // The list tells the size: what follows the block is found without waiting for its header.
+            // The list implies the size, so the next block is found without waiting for this one's
+            // header.
             Some(bin) => self.malloc_near(size, bin, |near, _| near.free_header()),
             None => {
                 let bin = Bin::above::<R::Row>(above_bytes);
@@ -132,9 +135,9 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Allocates `size` bytes from `bin`, their own list, or the one after; `sized` gives the size of
-    /// a block there as a header. A block of the list after has at most two widths too much, and is
-    /// not split.
+    /// Allocates `size` bytes from `bin`, the list for that size, or from the one after it; `sized`
+    /// gives the size of a block there as a header. A block of the list after is at most two widths
+    /// too large, and is not split.
     #[inline(always)]
     fn malloc_near(
         &mut self,
@@ -157,8 +160,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// [`Misuse`], where the header shows it; the heap is then unchanged.
     ///
     /// # Safety
-    /// Nobody uses the block any more. `ptr` came from this heap: what is caught of the contrary
-    /// is caught by luck.
+    /// Nobody uses the block any more. `ptr` came from this heap: a pointer that did not is caught
+    /// only by luck.
     #[inline]
     pub unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
         let used = self.used_block(ptr)?;
@@ -171,7 +174,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Frees a block; returns the first block of its pool if the pool is now one free block.
     ///
     /// # Safety
-    /// As of [`free`](Self::free).
+    /// As for [`free`](Self::free).
     #[inline(always)]
     pub(crate) unsafe fn release(
         &mut self,
@@ -200,16 +203,16 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         true
     }
 
-    /// The used block whose payload `ptr` is, as far as its header tells.
+    /// The used block whose payload starts at `ptr`, as far as its header tells.
     #[inline(always)]
     pub(crate) fn used_block(&self, ptr: NonNull<u8>) -> Result<Used<R::Row>, Misuse> {
         let payload = ptr.as_ptr().expose_provenance();
-        // A misaligned one has its low bits at the top now.
+        // The low bits of a misaligned pointer are now at the top.
         let index = payload.wrapping_sub(self.base).rotate_right(R::Row::GRANULE_LOG2);
         if index >= self.end.get() || index < self.low.get() {
             return Err(Misuse::Foreign);
         }
-        // SAFETY: the callers' promise, or memory between the pools if they lied.
+        // SAFETY: the callers' promise; or memory between the pools, if they broke it.
         let block = unsafe { Block::at(payload) };
         let header = block.header();
         if !header.is_used_within(self.end.get() - index) {
@@ -218,8 +221,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(Used { block, header, index })
     }
 
-    /// Makes a used block free, joins it with its free neighbours and files the whole; returns it
-    /// if it is all of its pool.
+    /// Frees a used block, joins it with its free neighbours and files the result; returns it if it
+    /// is all of its pool.
     #[inline(never)]
     fn merge(&mut self, block: Block<R::Row>, header: Header) -> Option<Block<R::Row>> {
         let mut granules = header.granules();
@@ -238,7 +241,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let mut first_header = header;
         if header.is_prev_free() && block.footer_before().is_free() {
             let prev_granules = block.footer_before().granules();
-            // A second free of the block shall find it free.
+            // So that a second free of this block finds it free.
             block.set_header(header.with_free());
             first = block.before(prev_granules);
             first_header = first.header();
@@ -248,13 +251,13 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         first.set_header(Header::free(granules).with_prev_free_of(first_header));
         end.set_footer_before(Header::free(granules));
         self.link(first, granules);
-        // A free block has PREV_FREE only if there is none before it.
+        // A free block has PREV_FREE only if there is no block before it.
         (first_header.is_prev_free() && first.footer_before().granules() == granules)
             .then_some(first)
     }
 
-    /// Allocates where the list of the size's own class is empty: from a larger class or the
-    /// victim, or else from the class below, whose blocks may be large enough.
+    /// Allocates when the list of the size's own class is empty: from a larger class or the victim,
+    /// or else from the class below, some of whose blocks may be large enough.
     #[inline(never)]
     fn malloc_larger(&mut self, size: usize, bin: Bin) -> Option<NonNull<u8>> {
         let granules = Self::granules_unchecked(size);
@@ -265,7 +268,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Allocates `granules`, all of whose larger classes are empty, from their own class.
+    /// Allocates `granules` from their own class, all larger ones being empty.
     #[cold]
     fn malloc_probing(&mut self, granules: usize) -> Option<NonNull<u8>> {
         let Some(block) = self.probe(granules) else { return self.fail(granules) };
@@ -296,7 +299,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         None
     }
 
-    /// Makes all of a free block that is in no list used; the flags of `size` say nothing.
+    /// Marks all of a free block that is in no list as used; the flags of `size` are ignored.
     #[inline(always)]
     pub(crate) fn use_whole(&mut self, block: Block<R::Row>, size: Header) -> NonNull<u8> {
         let header = block.header();
@@ -306,7 +309,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         self.hand_out(block, size)
     }
 
-    /// Makes the first `granules` of a free block that is in no list used, and the rest the victim.
+    /// Marks the first `granules` of a free block that is in no list as used, and makes the rest
+    /// the victim.
     #[inline(always)]
     pub(crate) fn use_part(
         &mut self,
@@ -334,7 +338,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         rest < least + (granules >> MIN_REMAINDER_SHIFT)
     }
 
-    /// Whether a remainder of `rest` of a block of `granules` is small, and others of its size lie free.
+    /// Whether a remainder of `rest` of a block of `granules` is small while others of its size are
+    /// free.
     #[inline(always)]
     fn is_unwanted(&self, rest: usize, granules: usize) -> bool {
         granules >= LARGE_BYTES >> R::Row::GRANULE_LOG2
@@ -345,7 +350,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     #[inline(always)]
     fn hand_out(&mut self, block: Block<R::Row>, header: Header) -> NonNull<u8> {
         self.note_used(header.size_bits());
-        // SAFETY: a block's payload lies behind its header, so not at address zero.
+        // SAFETY: a block's payload lies after its header, so not at address zero.
         unsafe { NonNull::new_unchecked(block.as_ptr()) }
     }
 
@@ -382,7 +387,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// The size of the smallest block with its header, in bytes.
     pub const MIN_BLOCK_BYTES: usize = Block::<R::Row>::MIN_GRANULES << R::Row::GRANULE_LOG2;
 
-    /// The size of the largest block with its header, in bytes; a pool's, too.
+    /// The size of the largest block with its header, in bytes, and of the largest pool.
     pub fn max_block_bytes(&self) -> usize {
         self.table.max_granules() << R::Row::GRANULE_LOG2
     }

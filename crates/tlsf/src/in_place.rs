@@ -29,7 +29,8 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GR
         if control.as_ptr().addr() % 8 != 0 {
             return None;
         }
-        // All zeroes is an empty table and no memory; the fields that may not be are set below.
+        // All zeroes means an empty table and no memory; the fields that must not be zero are set
+        // below.
         control.fill(MaybeUninit::zeroed());
         let heap = core::ptr::slice_from_raw_parts_mut(control.as_mut_ptr(), rows) as *mut Self;
         // SAFETY: the memory is aligned and has room for the structure with so many rows, by
@@ -41,7 +42,7 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GR
         Some((unsafe { &mut *heap }, rest))
     }
 
-    /// How many rows of storage file the blocks of a pool of `pool_bytes`.
+    /// How many rows of storage it takes to file the blocks of a pool of `pool_bytes`.
     const fn storage_rows_for(pool_bytes: usize) -> usize {
         // The pool's head takes at least one.
         let granules = (pool_bytes / GRANULE).saturating_sub(1);

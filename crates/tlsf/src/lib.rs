@@ -1,5 +1,5 @@
-//! Two-level segregated fit: a heap whose every operation takes constant time, over memory that
-//! the caller owns. No operating system, no other allocator, no thread is needed.
+//! Two-level segregated fit: a heap whose every operation takes constant time, over memory that the
+//! caller owns. It needs no operating system, no other allocator and no threads.
 //!
 //! ```text
 //!   Sharded ─▶ Locked ─▶ Growing ─▶ Tlsf ─▶ lists ─▶ bin, table: which list has a block of that size?
@@ -42,10 +42,10 @@ pub use word::Word;
 /// A heap whose pools may lie anywhere; 8 bytes of overhead a block.
 pub type WideTlsf = Tlsf<[Row<usize, 32>; 32]>;
 
-/// A heap for pools of up to 256 KiB in a MiB; 2 bytes of overhead a block.
+/// A heap for pools of up to 256 KiB each, within 1 MiB; 2 bytes of overhead a block.
 pub type TinyTlsf = Tlsf<[Row<u16, 4>; 13]>;
 
-/// The README's example is a test, too.
+/// Runs the README's example as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
 //! Free blocks: into the lists, out of them, and the one that is in none.
 //!
-//! That one is the **victim** (dlmalloc's word), what the last split left: the next block is likely to be
-//! cut off it, or to be freed right before it, and then no list is touched.
+//! That one is the **victim** (dlmalloc's word), what the last split left. The next block is likely
+//! to be cut off it, or to be the block right before it being freed; then no list is touched.
 //!
 //! Invariants
 //! 1. The victim is in no list; every other free block is in the list of its size.
@@ -15,18 +15,18 @@ use crate::heap::Tlsf;
 use crate::table::{Rows, WordOf};
 use crate::word::Word;
 
-/// How many blocks of a list are looked at when the list may hold a block that is large enough,
-/// but need not, and all lists after it are empty.
+/// How many blocks of a list are examined when the list may, but need not, hold one that is large
+/// enough and all lists after it are empty.
 pub(crate) const PROBES: usize = 4;
 
 /// Blocks of fewer granules than this are cut off the victim without a search past the next list...
 const SMALL_GRANULES: usize = 8;
-/// ... while it has fewer than this: a wilderness is not what small blocks shall be strewn over.
+/// ... while it has fewer than this: small blocks should not be strewn over a wilderness.
 const WILDERNESS_GRANULES: usize = 4096;
 
 impl<R: ?Sized + Rows> Tlsf<R> {
-    /// Takes a free block of at least `granules`, all of which `bin` and the lists after it have,
-    /// out of its list, or makes the victim none.
+    /// Takes a free block of at least `granules` out of its list, or takes the victim. All blocks
+    /// in `bin` and the lists after it are that large.
     #[inline(always)]
     pub(crate) fn take(&mut self, granules: usize, bin: Bin) -> Option<Block<R::Row>> {
         let victim_granules = self.victim_granules.get();
@@ -44,7 +44,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// The victim, which is none afterwards.
+    /// Takes the victim; there is none afterwards.
     #[inline(always)]
     fn take_victim(&mut self) -> Block<R::Row> {
         let block = self.block(self.victim.get());
@@ -77,8 +77,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         None
     }
 
-    /// Makes `granules` from `block` on a free block after a used one, and the victim, in whose place
-    /// the one before is listed. What follows knows already that a free block is before it.
+    /// Makes the `granules` from `block` on a free block, which follows a used one, and the new
+    /// victim; the old victim goes to its list. The block after it already has `PREV_FREE` set.
     #[inline(always)]
     pub(crate) fn split_off(&mut self, block: Block<R::Row>, granules: usize) {
         block.set_header(Header::free(granules));
@@ -90,7 +90,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Puts a free block at the head of its list; or makes it the victim if there is none.
+    /// Puts a free block at the head of its list, or makes it the victim if there is none.
     #[inline(always)]
     pub(crate) fn link(&mut self, block: Block<R::Row>, granules: usize) {
         if self.victim == WordOf::<R>::ZERO {
@@ -111,13 +111,13 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     pub(crate) fn push_index(&mut self, block: Block<R::Row>, index: usize, bin: Bin) {
         let old = self.table.push(bin, index);
         block.set_next(old);
-        // Whether there was one cannot be foreseen, so the place is chosen, not the way: the `prev` of
-        // the first says nothing.
+        // Whether there was one is unpredictable, so select the address to write to instead of
+        // branching: the `prev` of the first block is meaningless anyway.
         select_unpredictable(old != 0, self.block(old), block).set_prev(index);
     }
 
-    /// Takes a free block of `granules` out of its list; or leaves the heap without a victim, if it
-    /// was that.
+    /// Takes a free block of `granules` out of its list; if it was the victim, there is none
+    /// afterwards.
     #[inline(always)]
     pub(crate) fn unlink(&mut self, block: Block<R::Row>, granules: usize) {
         let index = self.index(block);

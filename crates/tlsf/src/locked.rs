@@ -12,7 +12,7 @@ use crate::growing::Growing;
 use crate::heap::Tlsf;
 use crate::table::Rows;
 
-/// What [`Locked`] needs of a heap; [`Tlsf`] and [`Growing`] have it.
+/// What [`Locked`] needs of a heap; [`Tlsf`] and [`Growing`] implement it.
 ///
 /// # Safety
 /// `memalign` gives exclusive memory of the size and alignment asked for, and `realloc` keeps
@@ -27,7 +27,7 @@ pub unsafe trait Heap {
     /// [`Misuse`], where the header shows it.
     ///
     /// # Safety
-    /// As of [`Tlsf::free`].
+    /// As for [`Tlsf::free`].
     unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse>;
 
     /// See [`Tlsf::realloc`].
@@ -36,7 +36,7 @@ pub unsafe trait Heap {
     /// [`Misuse`], where the header shows it.
     ///
     /// # Safety
-    /// As of [`Tlsf::realloc`].
+    /// As for [`Tlsf::realloc`].
     unsafe fn realloc(
         &mut self,
         ptr: NonNull<u8>,
@@ -76,14 +76,14 @@ macro_rules! heap {
 heap!(R: Rows => Tlsf<R>);
 heap!(S: PageSource, R: Rows => Growing<S, R>);
 
-/// A heap that threads share, one at a time. `P` is how a thread waits for its turn.
+/// A heap that threads share, using it one at a time. `P` is how a thread waits for its turn.
 ///
 /// ```
 /// use hectare_tlsf::{Locked, Tlsf};
 /// static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
 /// ```
-/// With memory in it, such a `static` serves as `#[global_allocator]`. A misuse of that which the heap
-/// finds ends the program with a panic's message.
+/// With memory in it, such a `static` serves as `#[global_allocator]`. If the heap then detects a
+/// misuse, the program ends with a panic message.
 #[derive(Debug)]
 pub struct Locked<H, P: Park = SpinPark> {
     lock: Lock<H, P>,
@@ -102,7 +102,7 @@ impl<H, P: Park> Locked<H, P> {
         Self { lock: Lock::new(heap) }
     }
 
-    /// Waits for the heap, to look at it: what others have allocated from it stays.
+    /// Waits for the heap, for reading only: what others have allocated from it must stay.
     ///
     /// ```compile_fail,E0594
     /// # use hectare_tlsf::{Locked, Tlsf};
@@ -114,11 +114,11 @@ impl<H, P: Park> Locked<H, P> {
         self.lock.lock()
     }
 
-    /// Waits for the heap, to change it.
+    /// Waits for the heap, for changing it.
     ///
     /// # Safety
-    /// It stays this heap while a block of it is used: one put in its place, or swapped with it, would
-    /// end the memory of those blocks, or be given them by [`free`](Self::free).
+    /// The heap stays where it is while any of its blocks is in use: replacing it would end those
+    /// blocks' memory, and a heap swapped in would be given them by [`free`](Self::free).
     #[inline]
     pub unsafe fn lock_mut(&self) -> LockGuard<'_, H, P> {
         self.lock.lock()
@@ -138,7 +138,7 @@ impl<H: Heap, P: Park> Locked<H, P> {
     /// [`Misuse`], where the header shows it.
     ///
     /// # Safety
-    /// As of [`Tlsf::free`].
+    /// As for [`Tlsf::free`].
     #[inline]
     pub unsafe fn free(&self, ptr: NonNull<u8>) -> Result<(), Misuse> {
         // SAFETY: the caller's promise, passed on.
@@ -153,8 +153,9 @@ struct Refused {
     misuse: Misuse,
 }
 
-/// A misuse is a bug of the program that would corrupt the heap. A global allocator must not unwind: the
-/// panic, which tells of it, ends the program here. It may allocate: nobody holds the lock.
+/// A misuse is a bug of the program that would corrupt the heap. A global allocator must not
+/// unwind, so the panic, which reports the misuse, ends the program here. It may allocate: nobody
+/// holds the lock.
 #[cold]
 extern "C" fn end(&Refused { call, ptr, misuse }: &Refused) -> ! {
     panic!("{call}({ptr:p}): {misuse}");

@@ -31,15 +31,15 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         words.div_ceil(granule) * granule
     };
 
-    /// Adds `bytes` of memory from `start` on; neither needs to be aligned. O(pools), since each is
-    /// compared with.
+    /// Adds `bytes` of memory from `start` on; neither needs to be aligned. O(pools), since it is
+    /// compared with each.
     ///
     /// # Errors
     /// [`PoolError`]; the memory is then untouched.
     ///
     /// # Safety
     /// The memory is valid for reads and writes, and belongs to the heap until the pool is removed
-    /// or the heap is used no more.
+    /// or the heap is no longer used.
     pub unsafe fn add_pool(&mut self, start: NonNull<u8>, bytes: usize) -> Result<Pool, PoolError> {
         let start_address = start.addr().get();
         let end_address = start_address.saturating_add(bytes);
@@ -59,7 +59,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Adds a pool, marked as `owned` or not. Constant time.
     ///
     /// # Safety
-    /// As of [`add_pool`](Self::add_pool).
+    /// As for [`add_pool`](Self::add_pool).
     pub(crate) unsafe fn add(
         &mut self,
         start: NonNull<u8>,
@@ -103,13 +103,13 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// The pool that was added at `start`.
     ///
     /// # Safety
-    /// A heap with these parameters had it added at `start` and not removed.
+    /// A pool was added at `start` to a heap with these parameters, and has not been removed.
     pub unsafe fn pool_at(start: NonNull<u8>) -> Pool {
         let after_head = start.as_ptr().expose_provenance() + 4 * Self::HEADER_BYTES;
         Pool { first_payload: after_head.next_multiple_of(1 << R::Row::GRANULE_LOG2) }
     }
 
-    /// Takes a pool back, whose blocks must all be free.
+    /// Takes back a pool, all of whose blocks must be free.
     ///
     /// # Errors
     /// [`PoolError::InUse`].
@@ -142,7 +142,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(())
     }
 
-    /// The pools, the newest first. The heap must not change meanwhile.
+    /// The pools, newest first. The heap must not change meanwhile.
     pub fn pools(&self) -> Pools<'_, R> {
         Pools { heap: self, index: self.newest_pool.get(), left: self.pool_count.get() }
     }
@@ -157,7 +157,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         })
     }
 
-    /// Extends the span of indices to the blocks from `first` to `end`, if they reach so far.
+    /// Extends the span of indices to cover the blocks from `first` to `end`, if the index width
+    /// reaches them.
     fn reach(&mut self, first: usize, end: usize) -> Result<(), PoolError> {
         let is_first_pool = self.pool_count == WordOf::<R>::ZERO;
         let base = if is_first_pool { Self::base_for(first, end) } else { self.base };
@@ -175,7 +176,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(())
     }
 
-    /// The address of index zero that puts the first pool into the middle of what can be reached.
+    /// The address of index zero that puts the first pool in the middle of the reachable range.
     fn base_for(first: usize, end: usize) -> usize {
         if WordOf::<R>::BITS == usize::BITS {
             return 0;
@@ -198,7 +199,7 @@ impl<R: ?Sized + Rows> Iterator for Pools<'_, R> {
     type Item = Pool;
 
     fn next(&mut self) -> Option<Pool> {
-        // A broken chain must not make this a loop without end, nor lead out of the heap's memory.
+        // A broken chain must neither loop for ever nor lead out of the heap's memory.
         let blocks = self.heap.low.get()..self.heap.end.get();
         if self.index == 0 || self.left == 0 || !blocks.contains(&self.index) {
             return None;
@@ -233,7 +234,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     ///
     /// # Safety
     /// The pool is one of this heap and was not removed; no header was overwritten
-    /// ([`validate`](Self::validate) tells).
+    /// ([`validate`](Self::validate) checks that).
     pub unsafe fn blocks(&self, pool: Pool) -> Blocks<'_, R> {
         // SAFETY: the caller's promise, passed on.
         unsafe { Self::blocks_of(pool) }
@@ -242,7 +243,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// The blocks of a pool of any heap with these parameters; it must not change meanwhile.
     ///
     /// # Safety
-    /// As of [`blocks`](Self::blocks).
+    /// As for [`blocks`](Self::blocks).
     pub unsafe fn blocks_of<'a>(pool: Pool) -> Blocks<'a, R> {
         // SAFETY: a pool of a heap begins with a block.
         Blocks { block: unsafe { Block::at(pool.first_payload) }, heap: PhantomData }

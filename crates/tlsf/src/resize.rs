@@ -8,15 +8,15 @@ use crate::error::Misuse;
 use crate::heap::{Tlsf, Used};
 use crate::table::{Rows, Shape};
 
-/// Where a block is that was resized, if there was room; and the first block of the pool that it has
-/// left, if that is now one free block.
+/// Where a resized block is now, if there was room; and the first block of the pool that it has
+/// left, if that pool is now one free block.
 pub(crate) type Resized<R> = (Option<NonNull<u8>>, Option<Block<<R as Rows>::Row>>);
 
 impl<R: ?Sized + Rows> Tlsf<R> {
-    /// Allocates `size` bytes at a multiple of `align`, a power of two.
+    /// Allocates `size` bytes aligned to `align`, a power of two.
     ///
     /// What lies before the aligned address goes back to the free lists: an aligned block costs no
-    /// more memory than another.
+    /// more memory than any other.
     #[inline]
     pub fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
         debug_assert!(align.is_power_of_two(), "align: {align}");
@@ -31,9 +31,9 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let align_granules = align >> R::Row::GRANULE_LOG2;
         let Some(granules) = self.granules_for(size) else { return self.fail(usize::MAX) };
         let rounded = Bin::round_up::<R::Row>(granules).0;
-        // The gap before an aligned payload is a block, or empty.
+        // The gap before an aligned payload is a block of its own, or empty.
         let beside = align_granules + Block::<R::Row>::MIN_GRANULES - 1;
-        // Where no class has room for all of the own one, its rounding is left out.
+        // If no class is large enough for the size rounded to its class, the rounding is left out.
         let is_past = rounded + beside > self.table.max_class();
         let room = beside + if is_past { granules } else { rounded };
         let Some(block) = self.take_or_probe(room) else { return self.fail(room) };
@@ -67,8 +67,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Some(block)
     }
 
-    /// How many granules lie between the payload of `block` and the first one at a multiple of
-    /// `align` that leaves room for a block between, or none.
+    /// How many granules lie between the payload of `block` and the first aligned one that leaves
+    /// either no gap or room for a block.
     fn gap(block: Block<R::Row>, align: usize) -> usize {
         let to_aligned = block.payload().wrapping_neg() & (align - 1);
         let mut gap = to_aligned >> R::Row::GRANULE_LOG2;
@@ -101,10 +101,11 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Block::<R::Row>::payload_bytes(block.header().granules())
     }
 
-    /// Resizes the block at `ptr` to `size` bytes and keeps it at a multiple of `align`, a power
-    /// of two, which `ptr` is already: a block that stays in place is not moved to become one. Grows forward where the next block is free, backward (the contents move) where the
-    /// block before is, or over both; moves to another block only if neither is enough.
-    /// Constant time but for what is copied.
+    /// Resizes the block at `ptr` to `size` bytes and keeps it aligned to `align`, a power of two.
+    /// `ptr` must be so aligned already: a block that can stay in place is not moved to become
+    /// aligned. Grows forward if the next block is free, backward (moving the contents) if the
+    /// previous one is, or both ways; moves to another block only if neither is enough. Constant
+    /// time except for the copying.
     ///
     /// `Ok(None)` when there is no room: the block is then as it was.
     ///
@@ -112,7 +113,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// [`Misuse`], where the header shows it; the heap is then unchanged.
     ///
     /// # Safety
-    /// As of [`free`](Self::free), unless the result is `Ok(None)`.
+    /// As for [`free`](Self::free), unless the result is `Ok(None)`.
     pub unsafe fn realloc(
         &mut self,
         ptr: NonNull<u8>,
@@ -123,10 +124,10 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(unsafe { self.resize(ptr, align, size) }?.0)
     }
 
-    /// As [`realloc`](Self::realloc); tells which pool is free now.
+    /// As [`realloc`](Self::realloc); also returns the pool that is now free.
     ///
     /// # Safety
-    /// As of [`realloc`](Self::realloc).
+    /// As for [`realloc`](Self::realloc).
     #[inline]
     pub(crate) unsafe fn resize(
         &mut self,
@@ -138,7 +139,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let Some(needed) = self.granules_for(size) else {
             return Ok((self.fail(usize::MAX), None));
         };
-        // What is wanted; but what is there is taken if it is enough, and only then left.
+        // The preferred size. If what is there is enough without it, that is used; only otherwise
+        // does the block move.
         let rounded = Bin::round_up::<R::Row>(needed).0;
         let have = header.granules();
         let next = block.after(have);
@@ -159,16 +161,16 @@ impl<R: ?Sized + Rows> Tlsf<R> {
             return Ok((NonNull::new(first.as_ptr()), None));
         }
         let Some(new) = self.memalign(align, size) else { return Ok((None, None)) };
-        // SAFETY: the old block has so many bytes, the new one has more, since `needed` exceeds
-        // `with_next`. They overlap only where headers were overwritten.
+        // SAFETY: the old block has that many bytes, and the new one more, since `needed` exceeds
+        // `with_next`. They overlap only if headers were overwritten.
         unsafe { core::ptr::copy(ptr.as_ptr(), new.as_ptr(), old_bytes) };
         // SAFETY: the caller's promise; the block was found sound above.
         let free_pool = unsafe { self.release(ptr) }?;
         Ok((Some(new), free_pool))
     }
 
-    /// Joins a used block with the free one before it, and the free one after it, to one used
-    /// block whose payload is aligned, if they have `needed` granules.
+    /// Joins a used block with the free one before it, counting on the free one after it, into one
+    /// used block whose payload is aligned, if together they have `needed` granules.
     #[inline(always)]
     fn room_before(
         &mut self,
@@ -198,7 +200,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Some(first)
     }
 
-    /// Counts a used block that had so many granules and now has others.
+    /// Updates the counts for a used block that had `had` granules and now has `has`.
     #[inline(always)]
     fn note_resized(&mut self, had: usize, has: usize) {
         let size_bits = |granules: usize| Header::used(granules).size_bits();
@@ -209,8 +211,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Resizes a used block to `granules`, which it has itself or together with its free next one;
-    /// returns how many it has then.
+    /// Resizes a used block to `granules`, which it has by itself or with the free block after it;
+    /// returns how many it has afterwards.
     #[inline(always)]
     fn resize_in_place(&mut self, block: Block<R::Row>, granules: usize) -> usize {
         let header = block.header();

@@ -11,7 +11,7 @@
 //! 2. A block is freed by the shard that owns its chunk, whoever allocated it.
 //!
 //! Orderings: an owner is read `Relaxed`. Whoever frees a block got it, directly or not, from the
-//! thread that allocated it, and with it the store of the owner that came before.
+//! thread that allocated it, and so also sees the earlier store of the owner.
 
 use core::ptr::NonNull;
 
@@ -49,7 +49,7 @@ impl<S: PageSource, const CHUNKS: usize> ChunkSet<S, CHUNKS> {
     /// The source's; [`SourceError::Exhausted`] also for more chunks than there are addresses.
     ///
     /// # Panics
-    /// If `chunk_bytes` is none of these: chunks would lie in what the source has not reserved.
+    /// If `chunk_bytes` is not both: chunks would extend beyond what the source has reserved.
     pub fn new(source: S, chunk_bytes: usize) -> Result<Self, SourceError> {
         assert!(
             chunk_bytes.is_power_of_two() && chunk_bytes >= source.page_bytes(),
@@ -156,7 +156,7 @@ pub struct Sharded<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, 
 impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     Sharded<'a, S, SHARDS, CHUNKS, P>
 {
-    /// Heaps that hold nothing yet. `keep_free_bytes` of each stay with it when they are free.
+    /// Heaps that hold nothing yet. Each keeps up to `keep_free_bytes` when they are free.
     pub fn new(set: &'a ChunkSet<S, CHUNKS>, keep_free_bytes: usize) -> Self {
         const { assert!(SHARDS >= 1 && SHARDS <= 255) };
         let policy = GrowthPolicy { region_bytes: set.chunk_bytes, keep_free_bytes };
@@ -183,7 +183,7 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     /// [`Misuse`], where the chunk or the header shows it.
     ///
     /// # Safety
-    /// As of [`Tlsf::free`](crate::Tlsf::free).
+    /// As for [`Tlsf::free`](crate::Tlsf::free).
     #[inline]
     pub unsafe fn free(&self, ptr: NonNull<u8>) -> Result<(), Misuse> {
         let shard = self.set.owner(ptr.addr().get()).ok_or(Misuse::Foreign)?;
@@ -191,8 +191,8 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
         unsafe { self.shards[shard].lock().free(ptr) }
     }
 
-    /// Calls `visit` with the heap of every shard, one after the other, each under its lock: `visit` must
-    /// not use these heaps otherwise, or it waits for itself.
+    /// Calls `visit` with the heap of every shard, one after the other, each under its lock.
+    /// `visit` must not use these heaps in any other way, or it deadlocks.
     pub fn for_each(&self, mut visit: impl FnMut(&crate::Tlsf)) {
         for shard in &self.shards {
             visit(shard.lock().heap());

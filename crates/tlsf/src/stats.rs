@@ -1,4 +1,4 @@
-//! What the heap knows about itself at any time, in constant time.
+//! What the heap can tell about itself at any time, in constant time.
 
 use crate::block::{Block, Header};
 use crate::error::Failure;
@@ -7,7 +7,7 @@ use crate::lists::PROBES;
 use crate::table::{Rows, Shape, WordOf};
 use crate::word::Word;
 
-/// Figures of a heap. Bytes of blocks count their headers.
+/// Figures of a heap. Bytes of blocks include their headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stats {
     /// How many pools there are.
@@ -18,10 +18,10 @@ pub struct Stats {
     pub used_bytes: usize,
     /// Bytes in free blocks.
     pub free_bytes: usize,
-    /// The most bytes that were ever in used blocks at once.
+    /// The most bytes ever in used blocks at once.
     pub peak_used_bytes: usize,
-    /// A size that `malloc` can serve now; larger ones are refused, but for one case: of the
-    /// blocks in the highest list only the first few are looked at.
+    /// A size that `malloc` can serve now. Larger ones are refused, with one exception: only the
+    /// first few blocks of the highest list are examined here.
     pub largest_allocatable_bytes: usize,
     /// Why the last allocation that was refused was refused.
     pub last_failure: Option<Failure>,
@@ -61,7 +61,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if largest == 0 { 0 } else { Block::<R::Row>::payload_bytes(largest) }
     }
 
-    /// Counts so much more as used, in the units of headers.
+    /// Counts that much more as used, in the units of headers.
     #[inline(always)]
     pub(crate) fn note_used(&mut self, size_bits: usize) {
         let is_peak = self.headroom_bits < size_bits;
@@ -74,14 +74,14 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     #[cold]
     #[inline(never)]
     fn raise_peak(&mut self) {
-        // Below zero by what the peak is higher.
+        // It is below zero by as much as the peak rises.
         let higher_granules = self.headroom_bits.wrapping_neg() >> Header::FLAG_BITS;
         let peak_granules = self.peak_used_granules.get() + higher_granules;
         self.peak_used_granules = WordOf::<R>::truncate(peak_granules);
         self.headroom_bits = 0;
     }
 
-    /// Counts so much less as used, in the units of headers.
+    /// Counts that much less as used, in the units of headers.
     #[inline(always)]
     pub(crate) fn note_freed(&mut self, size_bits: usize) {
         self.headroom_bits += size_bits;
@@ -90,7 +90,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// How many granules are in used blocks.
     #[inline(always)]
     pub(crate) fn used_granules(&self) -> usize {
-        // Only overwritten headers make it negative.
+        // Only overwritten headers can make the difference negative.
         self.peak_used_granules.get().saturating_sub(self.headroom_bits >> Header::FLAG_BITS)
     }
 

@@ -1,11 +1,12 @@
 //! The two-level table of free lists: which sizes go to which list, and which lists hold blocks.
 //!
-//! In memory the bitmap of all bins comes first, in words of the index width, then their heads.
+//! In memory the bitmap of all bins comes first, in words of the index width, followed by their
+//! heads.
 //!
 //! Invariants
 //! 1. Bit `b` of the bitmap is set exactly while bin `b` has a block; bit `w` of `occupied` exactly
 //!    while word `w` of the bitmap is not zero.
-//! 2. A heap whose blocks have at most `max_granules` granules files none past the last row.
+//! 2. A heap whose blocks have at most `max_granules` granules files no block past the last row.
 //!
 //! (Masmano, Ripoll, Crespo, Real: "TLSF: a new dynamic memory allocator for real-time systems",
 //! ECRTS 2004.)
@@ -22,9 +23,9 @@ mod sealed {
     impl<T: Sealed, const FIRST: usize> Sealed for [T; FIRST] {}
 }
 
-/// What one first-level class of sizes takes in a table: a bitmap and the heads of `SECOND` free
-/// lists of blocks whose sizes are multiples of `GRANULE` bytes. It is storage: the table has an order
-/// of its own for the words of its rows, and needs fewer of them where a bitmap has few bits.
+/// What one first-level size class takes in a table: a bitmap and the heads of `SECOND` free lists
+/// of blocks whose sizes are multiples of `GRANULE` bytes. It is only storage: the table arranges
+/// the words of its rows in an order of its own, and needs fewer rows where a bitmap has few bits.
 ///
 /// `SECOND` is a power of two from 2 to the number of bits of `W`; `GRANULE`, the alignment of
 /// all blocks, is a power of two from the bytes of `W` to 4096.
@@ -70,7 +71,7 @@ pub trait Rows:
     fn count(&self) -> usize;
 }
 
-/// How many rows of storage hold the bitmap and the heads of so many rows of `SECOND` lists.
+/// How many rows of storage hold the bitmap and the heads of `rows` rows of `SECOND` lists.
 pub(crate) const fn storage_rows<W: Word, const SECOND: usize>(rows: usize) -> usize {
     let heads = rows * SECOND;
     (heads + heads.div_ceil(W::BITS as usize)).div_ceil(SECOND + 1)
@@ -81,7 +82,7 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Rows for [Row<W, SECOND
 
     #[inline(always)]
     fn count(&self) -> usize {
-        // The most for which `storage_rows` gives no more than there are.
+        // The most rows for which `storage_rows` gives no more than there are.
         let (words, bits) = (self.len() * (SECOND + 1), W::BITS as usize);
         words * bits / (SECOND * (bits + 1))
     }
@@ -98,7 +99,7 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize, const FIRST: usize> Row
     }
 }
 
-/// The table itself: the rows, and a bitmap of the words of their bitmap that are not zero.
+/// The table itself: the rows, and a bitmap of those words of their bitmap that are not zero.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Table<R: ?Sized + Rows> {
@@ -145,8 +146,8 @@ impl<R: ?Sized + Rows> Table<R> {
         end - 2 * (end >> (R::Row::SECOND_LOG2 + 1)).max(1) + 1
     }
 
-    /// The word of the table with that number. Unchecked, since a check for each access takes a
-    /// tenth of a call's instructions.
+    /// The word of the table with that number. Unchecked, since checking each access costs a tenth
+    /// of a call's instructions.
     #[inline(always)]
     fn load(&self, word: usize) -> WordOf<R> {
         debug_assert!(word < self.words(), "word {word} of a TLSF table");
@@ -195,10 +196,10 @@ impl<R: ?Sized + Rows> Table<R> {
         self.store(self.bitmap_words() + bin.0, head);
     }
 
-    /// Makes the block `head` the first of `bin`; returns the one that was first, or 0.
+    /// Makes the block `head` the first of `bin`; returns the previous first block, or 0.
     ///
-    /// Lists of small heaps become empty and filled all the time, and a branch on that is
-    /// mispredicted as often: the bitmap is written in any case.
+    /// Lists of small heaps keep emptying and filling, and a branch on that would be mispredicted
+    /// as often, so the bitmap is always written.
     #[inline(always)]
     pub(crate) fn push(&mut self, bin: Bin, head: usize) -> usize {
         let word = bin.word::<WordOf<R>>();
@@ -212,12 +213,12 @@ impl<R: ?Sized + Rows> Table<R> {
         old
     }
 
-    /// `bin`, or the list after if `bin` is empty, which must not be past the last one; and its first
+    /// `bin`, or the list after it (which must exist) if `bin` is empty, and that list's first
     /// block, or 0.
     ///
-    /// Where sizes are mixed it cannot be foreseen which, so it is computed: a branch that is
-    /// mispredicted here is known late, since the head waits for what the free before it pushed. Both
-    /// heads are loaded, lest the second wait for the first.
+    /// With mixed sizes it is unpredictable which, so it is computed without a branch: a
+    /// misprediction here would be resolved late, since the head depends on what the preceding free
+    /// pushed. Both heads are loaded, so that the second need not wait for the first.
     #[inline(always)]
     pub(crate) fn near(&self, bin: Bin) -> (Bin, usize) {
         let after = Bin(bin.0 + 1);

@@ -56,7 +56,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         self.validate_lists(to_list)
     }
 
-    /// Checks that the victim, if there is one, is a free block; returns how many there are.
+    /// Checks that the victim, if there is one, is a free block; returns the number of victims.
     fn validate_victim(&self) -> Result<usize, Corruption> {
         let (index, granules) = (self.victim.get(), self.victim_granules.get());
         if index == 0 && granules == 0 {
@@ -76,7 +76,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// The first [`Corruption`] found.
     ///
     /// # Safety
-    /// The pool is one of such a heap and was not removed.
+    /// The pool belongs to such a heap and was not removed.
     pub unsafe fn validate_one(pool: Pool) -> Result<(), Corruption> {
         // SAFETY: a pool begins with a block.
         Self::validate_pool(unsafe { Block::at(pool.first_payload) }, &mut Totals::default())
@@ -116,8 +116,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         }
     }
 
-    /// Checks that the lists hold `free_blocks` blocks, each of the list's size and with a `prev`
-    /// that names the one before it, so that none is listed twice, and none the victim.
+    /// Checks that the lists hold `free_blocks` blocks, each of its list's size and with a `prev`
+    /// that names the block before it, so that none is listed twice and none is the victim.
     fn validate_lists(&self, free_blocks: usize) -> Result<(), Corruption> {
         let mut listed = 0;
         for bin in self.table.bins() {

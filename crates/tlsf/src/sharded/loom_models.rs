@@ -17,11 +17,11 @@ use super::*;
 
 const CHUNK_BYTES: usize = 512;
 
-/// A source of which loom sees the calls that change memory.
+/// A source whose memory-changing calls loom can see.
 struct Watched {
     inner: Fixed<'static>,
     changes: AtomicUsize,
-    /// In place of the memory of each chunk: to loom two calls on one that nothing orders are a race.
+    /// Stands for the memory of each chunk: loom takes two unordered calls on one chunk for a race.
     chunks: [UnsafeCell<()>; 2],
 }
 
@@ -60,7 +60,7 @@ unsafe impl PageSource for Watched {
     }
 }
 
-/// Two shards over `CHUNKS` chunks, and what they stand on, which must go after them.
+/// Two shards over `CHUNKS` chunks, and what they borrow, which must be dropped after them.
 struct World<const CHUNKS: usize> {
     heaps: ManuallyDrop<Sharded<'static, Watched, 2, CHUNKS>>,
     set: *mut ChunkSet<Watched, CHUNKS>,
@@ -92,7 +92,7 @@ impl<const CHUNKS: usize> World<CHUNKS> {
         let block = self.heaps.memalign(cpu, 16, 200)?;
         // SAFETY: as large as asked for, and this thread's.
         unsafe { block.write_bytes(fill, 200) };
-        // Between what is written and the look at it memory may change hands.
+        // Memory may change hands between the write and the check.
         // SAFETY: lives until `drop`.
         unsafe { &*self.set }.source.changes.load(Ordering::Relaxed);
         Some(block.as_ptr().expose_provenance())
@@ -133,7 +133,7 @@ fn model(body: impl Fn() + Copy + Send + Sync + 'static) {
     model.check(move || spawn(body).join().expect("the body of the model"));
 }
 
-/// A thread whose stack has room for heaps, as that of the model itself has not.
+/// A thread whose stack has room for heaps, which the model's own stack has not.
 fn spawn<T: Send + 'static>(
     body: impl FnOnce() -> T + Send + 'static,
 ) -> loom::thread::JoinHandle<T> {
@@ -141,7 +141,8 @@ fn spawn<T: Send + 'static>(
     builder.spawn(body).expect("a thread of the model")
 }
 
-/// Two threads want the one chunk: it has one owner at a time, and one block a time and place.
+/// Two threads want the one chunk: it has one owner at a time, and no two blocks at one place at a
+/// time.
 #[test]
 fn loom_two_shards_never_own_the_same_chunk() {
     model(|| {
@@ -160,7 +161,7 @@ fn loom_two_shards_never_own_the_same_chunk() {
     });
 }
 
-/// A block changes hands; whoever frees it finds its owner, while that one goes on allocating.
+/// A block changes hands: whoever frees it finds its owner while that owner keeps allocating.
 #[test]
 fn loom_a_block_is_freed_by_another_thread() {
     model(|| {
