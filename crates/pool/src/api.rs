@@ -5,8 +5,8 @@ use core::num::NonZeroU64;
 
 use crate::PoolStats;
 
-/// The name of an object in one pool. It says nothing about where the object lies: that may
-/// change while the object lives, its handle does not.
+/// The name of an object in one pool. It says nothing about where the object is: that may change
+/// during the object's life, its handle does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(NonZeroU64);
 
@@ -21,22 +21,22 @@ impl Handle {
         self.0
     }
 
-    /// The handle that [`to_raw`](Self::to_raw) made a number of. Any other number makes a handle
-    /// that must not be used.
+    /// The handle that [`to_raw`](Self::to_raw) turned into this number. Any other number makes a
+    /// handle that must not be used.
     #[must_use]
     pub const fn from_raw(raw: NonZeroU64) -> Self {
         Self(raw)
     }
 }
 
-/// Why a pool refused.
+/// Why a pool refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolError {
     /// The size is 0 or above [`Pool::max_size_bytes`].
     Size,
-    /// The page source has no memory left, nor has the pool room for the object.
+    /// The pool has no room for the object, and the page source no memory left.
     OutOfMemory,
-    /// The pool names no more objects, or addresses no more memory, than it has now.
+    /// The pool can name no more objects, or address no more memory, than it has now.
     Full,
 }
 
@@ -52,10 +52,10 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
-/// A pool of objects that are written and read whole.
+/// A pool of objects, each written and read as a whole.
 ///
 /// Every method may be called from several threads at once. A pool that is dropped gives its memory
-/// back ([`Xv`](crate::Xv) but the pages of objects that still live); handles of it must not be used
+/// back ([`Xv`](crate::Xv) all but the pages of objects still alive); its handles must not be used
 /// again.
 pub trait Pool: Sync {
     /// A short name for tables: `xv`, `zs`, `dense`.
@@ -64,8 +64,8 @@ pub trait Pool: Sync {
     /// The largest object, in bytes.
     fn max_size_bytes(&self) -> usize;
 
-    /// Room for an object of `size_bytes`, 1 … [`max_size_bytes`](Self::max_size_bytes). What is
-    /// in it is undefined until it is [written](Self::write).
+    /// Room for an object of `size_bytes`, 1 … [`max_size_bytes`](Self::max_size_bytes). Its
+    /// contents are undefined until it is [written](Self::write).
     ///
     /// # Errors
     /// [`PoolError`]; the pool is then as it was.
@@ -74,8 +74,8 @@ pub trait Pool: Sync {
     /// Ends the object's life.
     ///
     /// # Safety
-    /// `handle` came from this pool's [`alloc`](Self::alloc), was not freed since, and no other
-    /// thread uses it during the call or after.
+    /// `handle` came from this pool's [`alloc`](Self::alloc) and has not been freed since, and no
+    /// other thread uses it during the call or afterwards.
     unsafe fn free(&self, handle: Handle);
 
     /// How many bytes the object has: exactly those asked for, unless the pool says otherwise.
@@ -92,32 +92,33 @@ pub trait Pool: Sync {
     unsafe fn write(&self, handle: Handle, data: &[u8]);
 
     /// Calls `reader` once with the object's bytes ([`size_bytes`](Self::size_bytes) of them). An
-    /// object that lies in one piece is read where it lies, any other is gathered in `bounce`
-    /// first, which has at least [`max_size_bytes`](Self::max_size_bytes).
+    /// object in one piece is read in place; any other is first gathered in `bounce`, which has at
+    /// least [`max_size_bytes`](Self::max_size_bytes).
     ///
-    /// The object is pinned meanwhile, so that it cannot move. Who else reads or writes it waits: readers of
-    /// one object exclude each other. `reader` must not read, write or free any object of the pool: of
-    /// this one it would wait for itself, and two readers of two objects for each other.
+    /// The object is pinned meanwhile, so that it cannot move. Anyone else who reads or writes it
+    /// waits: even readers of one object exclude each other. `reader` must not read, write or free
+    /// any object of the pool: with this object it would wait for itself, and two readers of two
+    /// objects could wait for each other.
     ///
     /// # Safety
     /// `handle` names a live object of this pool that nobody writes during the call.
     unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8]));
 
-    /// Moves objects together as far as the pool can and gives every page of objects that becomes
-    /// empty back to the source. Returns the number of bytes given back. O(objects).
+    /// Moves objects together as far as the pool can, and gives back to the source every page of
+    /// objects that becomes empty. Returns the number of bytes given back. O(objects).
     ///
-    /// What names objects stays, for the most that there ever were at once, until the pool is dropped: 4
-    /// bytes for each in [`Dense`](crate::Dense), 8 in [`Zs`](crate::Zs) (12 and 24 MB after three
-    /// million), none in [`Xv`](crate::Xv).
+    /// The memory that names objects stays, for as many as there ever were at once, until the pool
+    /// is dropped: 4 bytes for each in [`Dense`](crate::Dense), 8 in [`Zs`](crate::Zs) (12 and 24
+    /// MB after three million), none in [`Xv`](crate::Xv).
     ///
     /// This is also the pool's shrinker: call it when memory is short.
     fn compact(&self) -> usize;
 
-    /// What the pool holds and has taken. O(1) or O(size classes).
+    /// What the pool holds and has taken from its source. O(1) or O(size classes).
     fn stats(&self) -> PoolStats;
 }
 
-/// A pool that somebody else owns.
+/// A borrowed pool.
 impl<P: Pool + ?Sized> Pool for &P {
     fn name(&self) -> &'static str {
         (**self).name()

@@ -1,7 +1,7 @@
-//! The densest pool: blocks of exactly the size that is needed, and objects in pieces where no
+//! The densest pool: blocks of exactly the size needed, and objects in several pieces where no free
 //! block is large enough.
 //!
-//! What makes the other pools larger than their contents, and what is done about it here:
+//! What makes the other pools larger than their contents, and what this one does about it:
 //!
 //! | | xv | zs | dense |
 //! |---|---|---|---|
@@ -19,9 +19,9 @@
 //!                             shard: an area of blocks: head, bytes
 //! ```
 //!
-//! A shard has its lock, its area and its cells; a thread works in the shard that its stack's
-//! address points to, and goes to another while that one is held. An object is freed in the shard
-//! that its handle names. Reading takes no lock but the object's own pin.
+//! A shard has its own lock, area and cells. A thread works in the shard that its stack's address
+//! selects, and in another while that one is locked. An object is freed in the shard that its
+//! handle names. Reading takes no lock but the object's own pin.
 
 use core::num::NonZeroU64;
 use core::ptr::{self, NonNull};
@@ -54,24 +54,24 @@ const MAX_SHARDS: usize = 16;
 const CELL_BITS: u32 = 32;
 const SHARD_BITS: u32 = 8;
 const SIZE_SHIFT: u32 = CELL_BITS + SHARD_BITS;
-/// Room for a shard, a page of it, and some pages of blocks.
+/// Room for a shard, a page for it, and some pages of blocks.
 const LEAST_AREA_BYTES: usize = 16 << 10;
 #[cfg(not(loom))]
 const _: () = assert!(Shard::<SpinPark>::bytes(4096) == 4096);
 
-/// The choices that a [`Dense`] pool leaves to its user.
+/// The parameters of a [`Dense`] pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Address space that a shard reserves for itself and all that it holds: a power of two, from
-    /// 16 KiB or 4 pages to 2 GiB. A source that has less gives what it has.
+    /// Address space that a shard reserves for itself and all it holds: a power of two, from 16 KiB
+    /// or 4 pages to 2 GiB. A source that has less gives what it has.
     pub area_bytes: usize,
-    /// Into how many pieces an object may be cut, 1 … 16; 1 keeps every object whole.
+    /// The most pieces that an object may be cut into, 1 … 16; 1 keeps every object whole.
     pub max_pieces: usize,
-    /// How many threads find a lock of their own, 1 … 16, a power of two. A shard that no thread
-    /// has come to takes no memory.
+    /// How many threads can have a lock of their own, 1 … 16, a power of two. A shard that no
+    /// thread has used takes no memory.
     pub shards: usize,
-    /// A shard compacts itself while frees go on, a little at each, once more than this part of the
-    /// memory that it holds is unused; 0: only when it is asked to.
+    /// A shard compacts itself, a little with each free, once more than this percentage of the
+    /// memory it holds is unused; 0: only when asked to.
     pub compact_percent: usize,
 }
 
@@ -112,7 +112,7 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     /// If a limit is outside its range, or the source's pages are under 128 bytes or above 64 KiB.
     pub fn with_limits(source: S, limits: Limits) -> Self {
         let page_bytes = source.page_bytes();
-        // A page has room for the first words of page bits.
+        // So that a page has room for the first words of page bits.
         assert!((128..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
         let least_area_bytes = LEAST_AREA_BYTES.max(4 * page_bytes);
         assert!(
@@ -185,7 +185,7 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         (shard, Place(raw as u32), (raw >> SIZE_SHIFT) as usize)
     }
 
-    /// In a shard that exists, unless another thread holds it or it has no room.
+    /// Allocates in a shard, if it exists, no other thread holds it and it has room.
     #[inline(always)]
     fn alloc_in(&self, number: usize, size_bytes: usize) -> Option<Handle> {
         let shard = self.shard(number)?;
@@ -194,15 +194,15 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         Some(self.handle(number, cell, size_bytes))
     }
 
-    /// The home shard is not there yet, or was held, or had no room: it is made, then all others are
-    /// tried in turn, then home again and all others with patience, since one that was held may be the
-    /// one that has room.
+    /// The home shard did not exist yet, was held, or had no room. So make it, then try all others
+    /// in turn, then home again and all others once more, this time waiting for their locks, since
+    /// one that was held may be the one that has room.
     #[cold]
     fn alloc_elsewhere(&self, home: usize, size_bytes: usize) -> Result<Handle, PoolError> {
         for step in 0..self.limits.shards {
             let number = (home + step) & (self.limits.shards - 1);
             if self.shard(number).is_none() {
-                // Where this fails the next one may be there.
+                // If this fails, the next one may already exist.
                 let _ = self.make_shard(number);
             }
             if let Some(handle) = self.alloc_in(number, size_bytes) {
@@ -222,7 +222,7 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     }
 }
 
-// Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
+// Average instructions with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
 //
 // | sizes | alloc | free |
 // |---|---|---|
@@ -284,7 +284,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         let span = shard.area.span();
         if !head.has_more() {
             let offset = place.forward(HEAD_UNITS).offset_bytes();
-            // SAFETY: pinned, so the object stays here; the caller lets nobody write it.
+            // SAFETY: pinned, so the object stays here; the caller promises that nobody writes it.
             return reader(unsafe { span.bytes(offset, size_bytes) });
         }
         let mut filled = 0;
@@ -327,7 +327,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     }
 }
 
-/// Writes the first bytes of an object that lies in pieces, the first of them at `place`.
+/// Writes the first bytes of an object in several pieces, the first of which is at `place`.
 #[inline(never)]
 fn write_pieces(area: Area, mut place: Place, data: &[u8]) {
     let mut left = data;
@@ -346,16 +346,16 @@ fn write_pieces(area: Area, mut place: Place, data: &[u8]) {
     }
 }
 
-/// A number for the thread whose stack has this address; its lower bits count.
+/// A number for the thread whose stack has this address; its low bits are what matters.
 ///
 /// Stacks lie 2 MiB (Rust's) or 8 MiB (the system's) and a guard page apart: the sum of the two
-/// counts differs for neighbours of either kind, and takes all values before it repeats one.
+/// counts differs between neighbours of either kind, and takes on all values before it repeats one.
 #[inline]
 const fn home_of(stack: usize) -> usize {
     (stack >> 21) + (stack >> 23)
 }
 
-/// A pinned cell; dropped, it is unpinned, a reader's panic included.
+/// A pinned cell; dropping it unpins it, even when a reader panics.
 struct Pinned<'a> {
     cell: &'a PinCell32,
     place: Place,

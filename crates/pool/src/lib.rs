@@ -7,7 +7,7 @@
 //! | [`Zs`] | size classes over chains of pages (zsmalloc) | yes | one a class |
 //! | [`Xv`] | variable-size blocks that never straddle a page (xvMalloc) | no | one |
 //!
-//! All of them count everything they take: see [`PoolStats`].
+//! All of them account for everything they take: see [`PoolStats`].
 #![no_std]
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 
@@ -31,7 +31,7 @@ pub use stats::PoolStats;
 pub use xv::Xv;
 pub use zs::{ClassStats, ClassTable, Zs, ZsConfig};
 
-/// The README's example is a test, too.
+/// Runs the README's example as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -6,15 +6,15 @@
 //! ```
 //!
 //! A reader pins the cell, reads the object at its place, and unpins. Compaction pins as well,
-//! copies the object, and unpins with the new place: so a reader either sees the old place, and
-//! the object stays there until it is done, or the new one, and the copy is complete.
+//! copies the object, and unpins with the new place: so a reader either sees the old place, and the
+//! object stays there until the reader is done, or the new one, and the copy is complete.
 //!
 //! Invariants
 //! 1. The thread that set bit 0 owns the cell until it clears it; only it changes the place.
-//! 2. Nobody moves or frees the object at the place of a pinned cell but the cell's owner.
+//! 2. Only the owner of a pinned cell moves or frees the object at its place.
 //!
-//! Orderings: pinning is `Acquire`, unpinning `Release`: what was copied before a move is seen by
-//! whoever pins after it, and what a reader read is read before anyone moves the object.
+//! Orderings: pinning is `Acquire`, unpinning `Release`: whoever pins after a move sees what was
+//! copied before it, and a reader's reads are done before anyone moves the object.
 
 use hectare_base::sync::{atomic, hint};
 
@@ -71,21 +71,21 @@ macro_rules! pin_cell {
             }
 
             /// Names the object's place, anew or for the first time, and unpins the cell. The
-            /// caller has pinned it, or it is no object's yet.
+            /// caller has pinned it, or it belongs to no object yet.
             #[inline]
             pub(crate) fn move_to(&self, place: $word) {
                 self.0.store(place << 1, Release);
             }
 
-            /// Keeps `link` in a cell that is no object's; it counts as pinned, so that whoever
-            /// goes through the cells passes it by.
+            /// Keeps `link` in a cell that belongs to no object. The cell counts as pinned, so that
+            /// whoever walks the cells skips it.
             #[inline]
             pub(crate) fn put_aside(&self, link: $word) {
                 self.0.store(link << 1 | $word::from(PINNED), Release);
             }
 
-            /// The place, or the link of a cell put aside. It may be out of date at once, unless
-            /// the caller keeps others from moving the object.
+            /// The place, or the link of a cell put aside. It may be stale at once, unless the
+            /// caller keeps others from moving the object.
             #[inline]
             pub(crate) fn peek(&self) -> $word {
                 self.0.load(Acquire) >> 1
@@ -103,15 +103,15 @@ mod loom_tests {
     use hectare_base::sync::cell::UnsafeCell;
     use loom::sync::{Arc, Mutex};
 
-    /// Two places for one object: a reader must never see the place that compaction has left.
+    /// Two places for one object: a reader must never see the place that the object has left.
     struct World {
         cell: PinCell32,
         places: [UnsafeCell<u32>; 2],
-        /// The lock of the object's class, or shard, over whether the object lives.
+        /// The lock of the object's class, or shard, which guards whether the object is alive.
         lives: Mutex<bool>,
     }
 
-    // SAFETY: the places are reached by the cell's owner only; loom checks that they are.
+    // SAFETY: only the cell's owner accesses the places; loom checks that.
     unsafe impl Sync for World {}
     // SAFETY: as above.
     unsafe impl Send for World {}
@@ -126,7 +126,7 @@ mod loom_tests {
         read_at(world, world.cell.pin());
     }
 
-    /// A reader that does not wait: two that spin have no bound that loom could explore to.
+    /// A reader that does not wait: two that spin would have no bound for loom to explore to.
     fn try_read(world: &World) {
         if let Some(place) = world.cell.try_pin() {
             read_at(world, place);
@@ -150,7 +150,7 @@ mod loom_tests {
         world.cell.move_to(to as u32);
     }
 
-    /// As zs does it: who frees pins before it takes the lock, which keeps the object from moving.
+    /// As in zs: whoever frees pins, which keeps the object from moving, before taking the lock.
     fn free(world: &World) {
         let place = world.cell.pin() as usize;
         let mut lives = world.lives.lock().expect("a thread panicked");
@@ -161,7 +161,7 @@ mod loom_tests {
         world.cell.put_aside(7);
     }
 
-    /// As zs does it: compaction holds the lock, and only tries to pin.
+    /// As in zs: compaction holds the lock, and only tries to pin.
     fn compact(world: &World) {
         let lives = world.lives.lock().expect("a thread panicked");
         if *lives {

@@ -1,14 +1,14 @@
 //! Memory of the page source as bytes with bounds.
 //!
-//! The pools keep headers, links and tables inside the memory that they hand out. All of that
-//! goes through [`Span`], which checks each access against the span's end: a wrong header makes a
-//! panic and not a stray write, and the layouts themselves need no `unsafe`.
+//! The pools keep headers, links and tables inside the memory that they hand out. All of that goes
+//! through [`Span`], which checks each access against the span's end: a wrong header causes a
+//! panic, not a stray write, and the layouts themselves need no `unsafe`.
 //!
 //! Invariants
 //! 1. A span's bytes are committed memory of one source, from `base` on, for as long as any copy
 //!    of the span is used; whoever makes the span promises that.
 //! 2. A pool reads and writes through spans only its own bookkeeping, under the lock that guards
-//!    it, or as atomic words; the bytes of a live object are touched for its owner only.
+//!    it, or as atomic words; the bytes of a live object are touched only for its owner.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -25,7 +25,7 @@ unsafe impl Send for Span {}
 
 impl Span {
     /// # Safety
-    /// By invariant 1: `len` committed bytes at `base`, while the span or a copy is used.
+    /// As invariant 1 says: `len` committed bytes at `base`, while the span or a copy is used.
     pub(crate) const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self { base, len }
     }
@@ -82,7 +82,7 @@ impl Span {
         unsafe { place.write_unaligned(value) };
     }
 
-    /// The word at `offset`, a multiple of 4 from an address that is one.
+    /// The word at `offset`; both `offset` and the span's address are multiples of 4.
     #[inline]
     pub(crate) fn word(self, offset: usize) -> &'static AtomicU32 {
         let place = self.at::<u32>(offset);
@@ -104,7 +104,7 @@ impl Span {
         self.word(offset).store(value, Relaxed);
     }
 
-    /// Copies `len` bytes at `from_offset` of `from` to `offset`. The two ranges are apart.
+    /// Copies `len` bytes at `from_offset` of `from` to `offset`. The two ranges do not overlap.
     pub(crate) fn copy_from(self, offset: usize, from: Self, from_offset: usize, len: usize) {
         self.check(offset, len);
         from.check(from_offset, len);
@@ -140,8 +140,8 @@ impl Span {
     }
 }
 
-/// By value and out of the way: a message that borrowed its numbers would keep them in memory on
-/// the way that every access takes.
+/// By value and out of line: a message that borrowed its numbers would force them into memory on
+/// the path of every access.
 #[cold]
 #[inline(never)]
 fn outside(offset: usize, len: usize, span_len: usize) -> ! {

@@ -1,16 +1,17 @@
-//! A table that grows by pages and never moves: entries are found without a lock.
+//! A table that grows by pages and never moves, so that entries are found without a lock.
 //!
 //! ```text
 //!   chunk 0: 1 page, or lent room   chunk 1: 1 page   chunk 2: 2 pages   …   chunk k: 2^(k-1)
 //! ```
-//! A chunk's address space is reserved when its first page is needed, each page is committed when
-//! it is needed: the table costs the pages that it uses and one pointer a chunk. An owner that has
+//! A chunk's address space is reserved when its first page is needed, and each page is committed
+//! when it is needed: the table costs the pages it uses and one pointer a chunk. An owner with
 //! bytes to spare lends them as chunk 0. They hold the *last* entries of that page, so that finding
-//! an entry knows no case: the numbers of such a table start at [`Table::first`].
+//! an entry needs no special case: the numbers of such a table start at [`Table::first`].
 //!
 //! Invariants
 //! 1. A chunk's pointer is set once, before an entry of the chunk is named to anyone. It points to
-//!    where entry 0 would lie if the chunk reached down to it, so entry `i` lies `i` entries on.
+//!    where entry 0 would be if the chunk reached down to it, so entry `i` is `i` entries further
+//!    on.
 //! 2. Entries `first..end` lie in committed memory, which starts as zero bytes.
 
 use core::marker::PhantomData;
@@ -35,7 +36,7 @@ pub(crate) struct Table<T> {
     first: usize,
     /// The end of the entries that lie in lent room; 0 if none do.
     lent_end: usize,
-    /// Entries of a page, as a shift.
+    /// Entries per page, as a shift.
     page_shift: u32,
     entries: PhantomData<T>,
 }
@@ -59,8 +60,8 @@ impl<T: Entry> Table<T> {
     /// A table whose first entries, at most a page of them, lie in `room`.
     ///
     /// # Safety
-    /// `room` has `count` entries that are zero, and is the table's alone for as long as that is
-    /// used.
+    /// `room` has `count` entries that are zero, and is the table's alone for as long as the table
+    /// is used.
     pub(crate) unsafe fn with_room(page_bytes: usize, room: NonNull<T>, count: usize) -> Self {
         let mut table = Self::new(page_bytes);
         if count > 0 {
@@ -77,7 +78,7 @@ impl<T: Entry> Table<T> {
         self.first
     }
 
-    /// The number after that of the last entry.
+    /// One past the number of the last entry.
     #[inline]
     pub(crate) fn end(&self) -> usize {
         self.end.load(Relaxed)
@@ -90,7 +91,7 @@ impl<T: Entry> Table<T> {
 
     /// The entry of this number; it lives as long as the table's memory.
     ///
-    /// Panics when the table does not have it, as with a handle that is no handle.
+    /// Panics when the table does not have it, as with a bogus handle.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> &T {
         if index < self.first || index >= self.end() {
@@ -102,18 +103,18 @@ impl<T: Entry> Table<T> {
         unsafe { &*entry }
     }
 
-    /// The chunk of an entry: as many as the number of its page has binary digits.
+    /// The chunk of an entry: the number of binary digits of its page's number.
     #[inline]
     const fn chunk_of(&self, index: usize) -> usize {
         (2 * (index >> self.page_shift) + 1).ilog2() as usize
     }
 
-    /// Pages that the chunk has when it is full.
+    /// Pages in the chunk when it is full.
     const fn pages_of(chunk: usize) -> usize {
         if chunk == 0 { 1 } else { 1 << (chunk - 1) }
     }
 
-    /// The number of the chunk's first entry, were it all there.
+    /// The number of the chunk's first entry if all of the chunk were there.
     const fn start_of(&self, chunk: usize) -> usize {
         if chunk == 0 { 0 } else { Self::pages_of(chunk) << self.page_shift }
     }
@@ -160,7 +161,7 @@ impl<T: Entry> Table<T> {
     }
 }
 
-/// Where entry 0 would lie if entry `first` lies at `place`.
+/// Where entry 0 would be if entry `first` is at `place`.
 const fn entry_0<T>(place: NonNull<u8>, first: usize) -> *mut u8 {
     place.as_ptr().wrapping_sub(first * size_of::<T>())
 }

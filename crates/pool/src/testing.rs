@@ -1,5 +1,5 @@
-//! The shadow model that every pool is tested against: each live handle with its exact payload;
-//! and the tests that every pool passes, see [`shadow_tests`].
+//! The shadow model that every pool is tested against, each live handle with its exact payload, and
+//! the tests that every pool must pass, see [`shadow_tests`].
 
 use std::collections::HashSet;
 use std::ptr::NonNull;
@@ -11,14 +11,14 @@ use hectare_pages::{Counted, Failing, Fixed, Os};
 
 use crate::{Handle, Pool, PoolError};
 
-/// A pool that can look through all that it holds.
+/// A pool that can check all it holds.
 pub(crate) trait Validate: Pool {
-    /// Panics if an invariant does not hold. Between calls of other threads only.
+    /// Panics if an invariant does not hold. Only while no other thread is inside a call.
     fn validate(&self);
 }
 
-/// How sizes are drawn in one stretch of a run (swarm testing, Groce et al., 2012: each stretch
-/// has weights of its own, so that rare states are reached).
+/// How sizes are drawn in one stretch of a run (swarm testing, Groce et al., 2012: each stretch has
+/// its own weights, so that rare states are reached).
 #[derive(Debug, Clone, Copy)]
 struct Swarm {
     alloc_of_100: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// A shadow of nothing; no two of one pool have tags in common.
+    /// An empty shadow; no two shadows of one pool share tags.
     pub(crate) fn new(pool: &impl Pool, first_tag: u64) -> Self {
         Self {
             objects: Vec::new(),
@@ -137,7 +137,7 @@ impl Shadow {
         }
     }
 
-    /// The pool's invariants, and its account beside this one.
+    /// Checks the pool's invariants, and its account against the shadow's.
     fn compare(&self, pool: &impl Validate) {
         pool.validate();
         let stats = pool.stats();
@@ -183,7 +183,7 @@ fn churn(
     shadow.verify_all(pool);
 }
 
-/// Long runs of few objects, looked through after every operation, and of many, now and then.
+/// Long runs, of few objects checked after every operation, and of many checked now and then.
 pub(crate) fn agrees_with_its_shadow<'a, P: Validate + 'a>(
     source: &'a Counted<Os>,
     make: impl Fn(&'a Counted<Os>, u64) -> P,
@@ -212,8 +212,8 @@ pub(crate) fn refuses_in_a_full_buffer(pool: &impl Validate) {
     shadow.compare(pool);
 }
 
-/// Makes every call of the source fail in turn that a run makes, one at a time and then all from it
-/// on; the pool must refuse cleanly, stay sound, and work again once memory is back.
+/// Makes every call that a run makes to the source fail in turn, first that one alone and then all
+/// from it on. The pool must refuse cleanly, stay sound, and work again once memory is back.
 pub(crate) fn survives_every_refusal<'a, P: Validate + 'a>(
     failing: &'a Failing<Counted<Os>>,
     make: impl Fn(&'a Failing<Counted<Os>>) -> Option<P>,
@@ -254,7 +254,7 @@ pub(crate) fn survives_every_refusal<'a, P: Validate + 'a>(
     }
 }
 
-/// Objects of every size in pages of the least size.
+/// Objects of every size in pages of the smallest size.
 pub(crate) fn serves_from_tiny_pages(pool: &impl Validate) {
     let mut shadow = Shadow::new(pool, 0);
     for size_bytes in (1..=pool.max_size_bytes()).cycle().take(2000) {
@@ -298,8 +298,8 @@ pub(crate) fn megabyte(buffer: &mut Vec<u8>, page_bytes: usize) -> Fixed<'_> {
     Fixed::new(buffer, page_bytes)
 }
 
-/// The tests that every pool passes. `$make` is `|source, seed| pool` for any source; a pool that
-/// needs memory to begin with is an `Option`.
+/// The tests that every pool must pass. `$make` is `|source, seed| pool` for any source; for a pool
+/// that needs memory from the start it gives an `Option`.
 macro_rules! shadow_tests {
     (|$source:ident, $seed:ident| $make:expr, buffer pages of $page_bytes:expr) => {
         #[test]

@@ -1,7 +1,7 @@
 //! Segregated fit within single pages: xvMalloc, the allocator of compcache (Gupta, 2008).
 //!
-//! Blocks never straddle a page, so that the pool needs pages and nothing else: no contiguous
-//! address space, no descriptor beside a page. A handle is the place itself, page and offset.
+//! Blocks never straddle pages, so the pool needs pages and nothing else: no contiguous address
+//! space, no page descriptors. A handle is the place itself, page and offset.
 //!
 //! ```text
 //!  page   ┌────┬───────────┬────┬─────────┬────┬────────────────────┐
@@ -16,16 +16,17 @@
 //! ```
 //!
 //! Invariants
-//! 1. The blocks of a page follow each other without gaps, each as long as its head and its size
-//!    rounded up to 4 (an object's: to at least 32); the last ends at the page's end.
+//! 1. The blocks of a page follow each other without gaps, each as long as its head plus its size
+//!    rounded up to a multiple of 4 (for an object, to at least 32); the last ends at the page's
+//!    end.
 //! 2. `prev` of a block is the offset of the block before it (0 for the first), and `PREV_FREE` is
 //!    set exactly when that block is `FREE`. No two neighbours are free.
-//! 3. A free block of at least 32 bytes is in the list of its size; smaller ones are in none, and
+//! 3. A free block of at least 32 bytes is in the list of its size; smaller ones are in no list and
 //!    wait for a neighbour to be freed.
 //! 4. No page is wholly free: it goes back to the source at once.
 //!
-//! `alloc` and `free` take constant time, but for the source's part. The pool keeps no table of its
-//! pages: objects that are not freed before it is dropped keep theirs.
+//! `alloc` and `free` take constant time, except for the source's part. The pool keeps no table of
+//! its pages: when it is dropped, the pages of objects not yet freed are not given back.
 
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
@@ -70,7 +71,7 @@ struct Inner {
     page_bytes: usize,
 }
 
-/// A block: its page, and where in it the head lies.
+/// A block: its page, and the offset of its head in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     page: Span,
@@ -161,10 +162,11 @@ const fn object_room(size_bytes: usize) -> usize {
 }
 
 impl<S: PageSource, P: Park> Xv<S, P> {
-    /// An empty pool: it takes its first page with its first object.
+    /// An empty pool; it takes its first page with its first object.
     ///
     /// # Panics
-    /// If the source's pages are under 64 bytes or above 64 KiB, which 16-bit offsets cannot tell.
+    /// If the source's pages are under 64 bytes, or above 64 KiB, which 16-bit offsets cannot
+    /// cover.
     pub fn new(source: S) -> Self {
         let page_bytes = source.page_bytes();
         assert!((64..=MAX_PAGE).contains(&page_bytes), "xv: pages of {page_bytes} bytes");
@@ -185,7 +187,7 @@ impl<S: PageSource, P: Park> Xv<S, P> {
         &self.source
     }
 
-    /// Where the object lies; it stays there for its life, so that there is nothing to unmap.
+    /// Where the object is. It stays there for life, so there is nothing to unmap.
     ///
     /// # Safety
     /// `handle` names a live object of this pool.
@@ -207,8 +209,8 @@ impl<S: PageSource, P: Park> Xv<S, P> {
         unsafe { Block::at_payload(payload, self.page_bytes) }
     }
 
-    /// Takes a page and lists it as one free block. Called without the lock: asking the system
-    /// for memory is slow.
+    /// Takes a page and lists it as one free block. Called without the lock, since asking the
+    /// system for memory is slow.
     #[cold]
     fn grow(&self) -> Result<(), PoolError> {
         let page = self.source.get(self.page_bytes, self.page_bytes);
@@ -256,12 +258,12 @@ impl Inner {
         Some(object)
     }
 
-    /// Cuts `room` and a head off one end of a free block that is in no list, and lists the rest.
+    /// Cuts `room` plus a head off one end of a free block that is in no list, and lists the rest.
     ///
-    /// The object goes to the side of the smaller neighbour, where a page's edge is none: then the
-    /// rest lies beside the larger one and joins with it when that is freed. So the first two
-    /// objects of a page lie at its ends, and all that is free lies between them, whichever is
-    /// freed. (Always at the front costs 1.2 points of overhead on sizes that prefer 1024 … 2600.)
+    /// The object goes next to the smaller neighbour, a page's edge counting as size 0; then the
+    /// rest is next to the larger one and joins it when that is freed. So the first two objects of
+    /// a page lie at its ends, and all free room between them, whichever is freed. (Always cutting
+    /// at the front costs 1.2 points of overhead on sizes that favour 1024 … 2600.)
     #[inline]
     fn split(&mut self, free: Block, room: usize) -> Block {
         let end = free.end();
@@ -291,7 +293,7 @@ impl Inner {
         object
     }
 
-    /// Frees a block and joins it with its neighbours. Returns its page if that is empty now.
+    /// Frees a block and joins it with its free neighbours. Returns its page if that is now empty.
     #[inline]
     fn put(&mut self, mut block: Block) -> Option<Span> {
         self.objects -= 1;
@@ -313,7 +315,7 @@ impl Inner {
             return Some(block.page);
         }
         block.set_size(end - block.offset - HEAD);
-        // Neighbours are never both free, so the block before a joined one is not.
+        // Neighbours are never both free, so the block before a joined one is in use.
         block.set_back(block.prev_offset(), FREE);
         if let Some(after) = block.next() {
             after.set_back(block.offset, after.back() & FREE | PREV_FREE);
@@ -323,9 +325,9 @@ impl Inner {
     }
 }
 
-// Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// alloc 235, free 153 for 512..576; 422 and 158 for 3072..3136, without the system's part, since each
-// alloc takes a page there and each free gives one back.
+// Average instructions with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
+// alloc 235, free 153 for 512..576; 422 and 158 for 3072..3136, where each alloc takes a page and
+// each free gives one back; the system's part is not counted.
 impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     fn name(&self) -> &'static str {
         "xv"
@@ -340,7 +342,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
             return Err(PoolError::Size);
         }
         loop {
-            // Another thread may take the new page's room first: then once more.
+            // Another thread may take the new page's room first; then try once more.
             if let Some(block) = self.inner.lock().take(size_bytes) {
                 let address = block.payload().addr();
                 return Ok(Handle::new(

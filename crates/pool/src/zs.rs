@@ -1,10 +1,10 @@
 //! Size classes over chains of pages: the kernel's zsmalloc (Gupta & Kim, 2011; chains of
 //! configurable length Senozhatsky, 2023).
 //!
-//! Classes lie 16 bytes apart. Each cuts its objects from *zspages*: chains of 1 … N pages, as
-//! many as leave least at the end, so that an object may straddle a page. Classes whose zspages
-//! have equally many pages and objects are one. In user space a zspage is contiguous address
-//! space: an object is always read where it lies.
+//! Classes lie 16 bytes apart. Each cuts its objects from *zspages*: chains of 1 … N pages, as many
+//! as leave the least unused at the end; so an object may straddle pages. Classes whose zspages
+//! have the same numbers of pages and objects are merged. In user space a zspage is contiguous
+//! address space, so an object is always read in place.
 //!
 //! ```text
 //!  handle ──▶ cell ──▶ zspage, object number          a cell: see `pin`
@@ -16,10 +16,10 @@
 //!   └─ 10% ─▶ zspage  └ compaction moves objects from here up, and frees the zspage
 //! ```
 //!
-//! Locks: one a class. `free` pins the object's cell, which keeps compaction from moving it, and
-//! so knows the class before it takes its lock; no lock is the whole pool's, but for the numbers
-//! of zspages when one is made or given back. Order: pin, then class; compaction, which holds the
-//! class, only *tries* to pin.
+//! Locks: one a class. `free` pins the object's cell, which keeps compaction from moving it, and so
+//! knows the class before it takes its lock. The only lock of the whole pool is the one for the
+//! numbers of zspages, taken when a zspage is made or given back. Order: pin, then class;
+//! compaction, which holds the class, only *tries* to pin.
 
 use core::ptr::NonNull;
 
@@ -50,18 +50,17 @@ use supply::Ids;
 const MAX_CHAIN: usize = 64;
 const MIN_STEP: usize = 4;
 
-/// What a [`Zs`] pool is built with.
+/// The parameters of a [`Zs`] pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZsConfig {
-    /// The most pages of a zspage, 1 … 64. The kernel is built with 4 … 16, 8 where nothing else
-    /// was chosen.
+    /// The most pages of a zspage, 1 … 64. The kernel is built with 4 … 16, by default with 8.
     pub chain_pages: usize,
-    /// Bytes between two classes: a multiple of 4, a page at most. The kernel's is 1/256 of a page.
+    /// Bytes between two classes: a multiple of 4, at most a page. The kernel's is 1/256 of a page.
     pub class_step_bytes: usize,
 }
 
 impl ZsConfig {
-    /// The kernel's for pages of this size, with a chain of 8.
+    /// The kernel's parameters for pages of this size, with a chain of 8.
     #[must_use]
     pub const fn for_page_bytes(page_bytes: usize) -> Self {
         Self {
@@ -108,7 +107,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         Self::with_config(source, config)
     }
 
-    /// An empty pool: it has its classes, and takes the rest when it is needed.
+    /// An empty pool. It has its classes, and takes the rest when needed.
     ///
     /// # Errors
     /// [`PoolError::OutOfMemory`] when the source has no memory for the classes.

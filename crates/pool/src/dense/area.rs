@@ -1,9 +1,10 @@
 //! Places in a shard, and the memory that they name.
 //!
 //! A shard reserves one contiguous range of address space, as large as it may ever become, and
-//! commits it page by page: from its start for blocks, from its end for itself and its cells. A [`Place`] counts 4-byte units from there, so that a
-//! place is an address but for an addition. An area has 2 GiB at most: then one block, whose size has
-//! 29 bits, may be all of it.
+//! commits it page by page: from its start for blocks, from its end for itself and its cells. A
+//! [`Place`] counts 4-byte units from the start, so that turning one into an address takes one
+//! addition. An area has at most 2 GiB, so that one block, whose size has 29 bits, may fill all of
+//! it.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -16,9 +17,9 @@ use crate::pin::PinCell32;
 use crate::span::Span;
 use crate::table::{Entry, Table};
 
-/// The bytes in a unit: every block is as many units as it needs.
+/// The bytes in a unit. Every block is as many units as it needs.
 pub(super) const UNIT: usize = 4;
-/// The most that a shard can reserve; half of all addresses where those are fewer.
+/// The most that a shard can reserve; half the address space where that is less.
 pub(super) const MAX_AREA_BYTES: usize = {
     assert!(Head::SIZE_BITS <= Spot::PLACE_BITS);
     let shift = Head::SIZE_BITS + UNIT.trailing_zeros();
@@ -63,8 +64,8 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Reserves `most_bytes`, a power of two, or as much of it as the source has, down to
-    /// `least_bytes`, another.
+    /// Reserves `most_bytes`, or as much of that as the source has, down to `least_bytes`; both are
+    /// powers of two.
     pub(super) fn reserve(
         source: &impl PageSource,
         most_bytes: usize,
@@ -84,7 +85,7 @@ impl Area {
     /// Ends the reservation.
     ///
     /// # Safety
-    /// Nothing in it is used any more; `source` is the one that it was reserved from.
+    /// Nothing in it is used any more; `source` is the one it was reserved from.
     pub(super) unsafe fn release(self, source: &impl PageSource) {
         // SAFETY: the whole of the reservation, unused by the caller's word.
         unsafe { source.release(self.base, self.bytes()) };
@@ -102,14 +103,14 @@ impl Area {
         unsafe { self.base.add(offset) }
     }
 
-    /// The word at `place`. No check: what lies beyond the range wraps around in it.
+    /// The word at `place`. Unchecked: a place beyond the range wraps around within it.
     #[inline]
     fn word(&self, place: Place) -> &AtomicU32 {
         let offset = Place(place.0 & self.last_unit).offset_bytes();
         // SAFETY: the units up to the last one are all reserved.
         let word = unsafe { self.base.add(offset) };
-        // SAFETY: aligned, as the base and a unit are; committed, by the shard's invariants 1 and 6;
-        // threads touch the words that they share as atomics only.
+        // SAFETY: aligned, as the base and a unit are; committed, by the shard's invariants 1 and
+        // 6; threads touch the words they share only as atomics.
         unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
@@ -133,7 +134,7 @@ impl Area {
         self.write(place, head.0);
     }
 
-    /// The place that is kept at `place`.
+    /// The place stored at `place`.
     #[inline]
     pub(super) fn link(&self, place: Place) -> Place {
         Place(self.read(place))
@@ -155,7 +156,7 @@ impl Area {
     }
 }
 
-/// Bit `n` of the `w`-th: page `64 w + n` was given back and has not been used since.
+/// Bit `n` of the `w`-th word: page `64 w + n` was given back and has not been used since.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct GivenBack(AtomicU64);

@@ -1,4 +1,4 @@
-//! Which bin a free block of some size is in, and which bin holds one.
+//! Which bin a free block of a given size belongs in, and which bins are not empty.
 //!
 //! Up to 4 KiB a bin covers 8 bytes; above, each doubling has four bins. A bitmap of one bit a
 //! bin finds the next one that is not empty.
@@ -8,7 +8,7 @@ use super::area::Place;
 /// Units that a narrow bin covers, as a shift.
 const NARROW_SHIFT: u32 = 1;
 const NARROW: usize = 512;
-/// Sizes from here on (4 KiB) are in wide bins, four to a doubling.
+/// Sizes from here on (4 KiB) go to wide bins, four per doubling.
 const WIDE_FROM: usize = NARROW << NARROW_SHIFT;
 const WIDE_PER_DOUBLING_SHIFT: u32 = 2;
 /// Enough for 4 KiB … 8 GiB, more than an area has.
@@ -60,7 +60,7 @@ impl Bins {
         }
     }
 
-    /// Makes `place` the first of the bin. Returns what was.
+    /// Makes `place` the first of the bin. Returns the previous first.
     #[inline(always)]
     pub(super) fn push(&mut self, bin: usize, place: Place) -> Place {
         self.words[bin / 64] |= 1 << (bin % 64);

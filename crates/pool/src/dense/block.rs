@@ -1,4 +1,4 @@
-//! The head of a block, and where its parts lie.
+//! The head of a block, and the layout of its parts.
 //!
 //! ```text
 //!   in use, last piece    │ head │ bytes of the object …                      │
@@ -9,12 +9,12 @@
 
 /// Head, two links, and the size again at the end, where the block after finds it.
 pub(super) const MIN_UNITS: usize = 4;
-/// Units before the bytes of a piece that is the last, or the only one.
+/// Units before the bytes of the last, or only, piece.
 pub(super) const HEAD_UNITS: usize = 1;
-/// Units before the bytes of a piece that has a next.
+/// Units before the bytes of a piece that is followed by another.
 pub(super) const LINKED_HEAD_UNITS: usize = 2;
 
-/// The head of a block: its size in units with the head, and three flags.
+/// The head of a block: its size in units, the head included, and three flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head(pub(super) u32);
 

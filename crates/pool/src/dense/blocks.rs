@@ -1,6 +1,6 @@
 //! The blocks of a shard: found, cut, freed and joined with their neighbours.
 //!
-//! All of it is inlined in the pool's `alloc` and `free`: by calls they take a fifth more.
+//! All of it is inlined into the pool's `alloc` and `free`, which take a fifth longer with calls.
 
 use hectare_pages::PageSource;
 
@@ -9,7 +9,7 @@ use super::bins::bin_of;
 use super::block::{Head, MIN_UNITS};
 use super::shard::Locked;
 
-/// How many blocks of the best bin are looked at before the next bin is taken.
+/// How many blocks of the best bin are examined before going to the next bin.
 const BIN_TRIES: usize = 2;
 
 /// A free block.
@@ -25,7 +25,7 @@ impl<S: PageSource> Locked<'_, S> {
         Found { place, units: self.area.head(place).units() }
     }
 
-    /// A free block of at least `units` from a bin that fits best.
+    /// A free block of at least `units`, from the bin that fits best.
     #[inline(always)]
     pub(super) fn find(&self, units: usize) -> Option<Found> {
         let bin = bin_of(units);
@@ -42,13 +42,13 @@ impl<S: PageSource> Locked<'_, S> {
         Some(self.found(place))
     }
 
-    /// A free block of the last bin that is not empty.
+    /// A free block of the last non-empty bin.
     pub(super) fn largest(&self) -> Option<Found> {
         Some(self.found(self.state.bins.head(self.state.bins.last()?)?))
     }
 
-    /// Puts the first `units` of a free block to use; what is left stays free, if it is large
-    /// enough to be a block. Returns how many units were used beyond those, since it is not.
+    /// Puts the first `units` of a free block to use; what is left stays free if it is large enough
+    /// to be a block. Otherwise it is used as well; returns how many units that is.
     #[inline(always)]
     pub(super) fn carve(&mut self, found: Found, units: usize, more: bool) -> usize {
         let Found { place, units: has_units } = found;
@@ -59,7 +59,7 @@ impl<S: PageSource> Locked<'_, S> {
             self.take_back_pages(place, used_units, has_units);
         }
         self.state.free_units -= used_units;
-        // The block before is in use: no two neighbours were free.
+        // The block before is in use, since no two neighbours were free.
         self.area.set_head(place, Head::in_use(used_units, more));
         let after = place.forward(used_units);
         if used_units == has_units {

@@ -1,4 +1,4 @@
-//! The cells of a shard: what a handle names.
+//! The cells of a shard, which handles name.
 //!
 //! ```text
 //!  area     ┌──────┬────────┬──────┬───┬─ ─ ─ ─ ─ ─ ─ ─ ─ ─┬────────────┬──────┬───────┐
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Cells lie under the shard's own structure at the area's upper end and grow down towards the
-//! blocks, so that a cell is a [`Place`] as a block is, and is found by one addition; the first of
-//! them lie in what the structure's page has to spare. A cell that names no object is put aside with
-//! the place of the next such cell; no cell lies at place 0, which ends that list.
+//! blocks, so that a cell is a [`Place`], like a block, and is found with one addition. The first
+//! cells lie in what the structure's page has to spare. A cell that names no object is put aside
+//! with the place of the next such cell; no cell is at place 0, which ends that list.
 //!
-//! A place has 29 bits: of the word's other three the lowest is the pin, and two keep what the object's
-//! last block has to spare, since what a move knows of the object's size is its blocks.
+//! A place has 29 bits. Of the word's other three the lowest is the pin, and two record what the
+//! object's last block has to spare, since a move knows the object's size only from its blocks.
 
 use hectare_pages::PageSource;
 
@@ -25,9 +25,10 @@ use crate::PoolError;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<crate::pin::PinCell32>() == UNIT);
 
-/// Where an object lies, and how many units its last block has beyond those that it asked for: what
-/// was left of a free block, and would have been no block. In one word, as a cell keeps it beside its
-/// pin, from where it is made: as two it costs an allocation five instructions more.
+/// Where an object lies, and how many units its last block has beyond those needed: the rest of a
+/// free block that was too small to be a block itself. Both are in one word from the start, the
+/// form in which a cell keeps them beside its pin: two words would cost an allocation five more
+/// instructions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spot(pub(super) u32);
 
@@ -81,7 +82,7 @@ impl<S: PageSource> Locked<'_, S> {
         Ok(cell)
     }
 
-    /// Keeps a cell that names no object any more.
+    /// Puts aside a cell that no longer names an object.
     #[inline(always)]
     pub(super) fn put_cell(&mut self, cell: Place) {
         self.area.cell(cell).put_aside(self.state.free_cell.0);

@@ -1,11 +1,11 @@
-//! Compaction: the objects that lie highest move into free blocks that lie lower.
+//! Compaction: the highest objects move into lower free blocks.
 //!
 //! ```text
 //!  before  │ A │   │ B │ C │     │ D │  │ E │    │ F │ G │     │
 //!                                      ▲ target
 //!  after   │ A │ F │ B │ C │ G   │ D │ E │       given back    │
 //! ```
-//! A pass goes through its phases in steps that are bounded, under the shard's lock, which is opened
+//! A pass goes through its phases in bounded steps under the shard's lock, which is released
 //! between any two:
 //!
 //! | Phase | A step | Closed |
@@ -15,28 +15,27 @@
 //! | `Open` | goes through the closed blocks; lists free ones again, gives their pages back | cursor … |
 //! | `Trim` | moves the end mark down over the free block before it | |
 //!
-//! What is closed, by the start of a block, is in no bin: nothing is put there.
+//! A block whose start is closed is in no bin, so nothing is put there.
 //!
-//! Since an object may be put together from pieces, nearly every free block below can take part of
-//! one: what is copied is what lies above, about once. Cells tell where objects lie, so that an
-//! object needs no way back to its cell.
+//! Since an object may consist of pieces, nearly every free block below can take part of one: what
+//! lies above is copied about once. Objects are found through the cells, so that an object needs no
+//! way back to its cell.
 //!
-//! Who compacts: [`compact`](crate::Pool::compact) goes through whole passes. By itself a shard
-//! starts one when the memory that it holds without use is more than `Limits::compact_percent` of
-//! what it holds, and then every free of that shard does a step until the pass is over. A pass over
-//! `n` objects is about `n / 20` steps of some microseconds, and leaves 1/16 unused: it takes
-//! `n / 5` frees or more until the next.
+//! Who compacts: [`compact`](crate::Pool::compact) runs whole passes. A shard starts one by itself
+//! when more than `Limits::compact_percent` of the memory it holds is unused; then every free in
+//! that shard does a step until the pass is over. A pass over `n` objects is about `n / 20` steps
+//! of some microseconds each, and leaves 1/16 unused: the next is `n / 5` frees away or more.
 //!
 //! An allocation that finds no room below ends the pass early: it opens some of what is closed, and
-//! takes pages if that is not enough. Pages that are taken are never closed. So an allocation does
-//! a bounded number of steps too, unless the source has no more pages.
+//! takes pages if that is not enough. Pages so taken are never closed. So an allocation, too, does
+//! a bounded number of steps, unless the source has no more pages.
 //!
-//! Invariants (beside the shard's)
+//! Invariants (besides the shard's)
 //! 1. The cursor and the first closed block are starts of blocks, or the end mark: a block that
 //!    swallows one of them takes it along. No closed block that is free lies before the first one,
 //!    nor, in `Open`, before the cursor.
-//! 2. Nothing is closed in the phases `Idle` and `Trim`, and only in these the end mark moves down.
-//!    It moves up only where nothing at the end is closed.
+//! 2. Nothing is closed in the phases `Idle` and `Trim`, and only in these does the end mark move
+//!    down. It moves up only where nothing at the end is closed.
 
 use hectare_base::sync::Park;
 use hectare_pages::PageSource;
@@ -51,15 +50,16 @@ mod tests;
 
 /// Blocks visited in one step.
 const BLOCKS_A_STEP: usize = 64;
-/// Steps that an allocation opens before it takes pages.
+/// Steps of opening that an allocation does before it takes pages.
 pub(super) const STEPS_AN_ALLOC: usize = 4;
-/// Each pass of `compact` closes what lies beyond the used bytes and this part of them, a power of two,
-/// until one has moved all. The last are for objects of few lengths, whose holes take none that is longer:
-/// up to twice what they need is better than all that they ever had.
+/// Each pass of `compact` closes what lies beyond the used bytes plus this fraction of them (as a
+/// shift), until a pass has moved everything. The last ones are for objects of few lengths, whose
+/// holes fit no longer object: keeping up to twice what they need is better than keeping all they
+/// ever had.
 const SLACK_SHIFTS: [u32; 5] = [6, 5, 4, 2, 0];
 /// A pass that a shard starts by itself leaves 1/16.
 const AUTOMATIC_SLACK_SHIFT: u32 = 4;
-/// Shards of fewer pages are not worth a pass of their own accord.
+/// A shard of fewer pages does not start a pass by itself: it is not worth it.
 const LEAST_PAGES: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,24 +74,25 @@ enum Phase {
     Trim,
 }
 
-/// Where a shard's compaction is.
+/// How far a shard's compaction has come.
 #[derive(Debug)]
 pub(super) struct Compaction {
     phase: Phase,
     target: Place,
     /// The block that the next step goes on with; [`Place::END`] in phases without one.
     cursor: Place,
-    /// In `Open`, up to which page the free block at the cursor was given back.
+    /// In `Open`, the page up to which the free block at the cursor was given back.
     given_to_page: usize,
-    /// The first block from the target on, as far as `Close` has come; then maybe one before it.
+    /// While `Close` runs, the first block from the target on, as far as is known; afterwards maybe
+    /// one before it.
     first_closed: Place,
     /// What is closed: the blocks that start from here on …
     closed_from: Place,
-    /// … and before this; 0 in phases in which nothing is, so that one comparison tells.
+    /// … and before this; 0 in phases in which nothing is closed, so that one comparison can tell.
     closed_end: Place,
     /// Whether the last pass emptied what it closed.
     moved_all: bool,
-    /// With so many units free the next free looks whether there is something to do.
+    /// From this many free units on, the next free checks whether there is something to do.
     pub(super) attention_units: usize,
 }
 
@@ -151,7 +152,7 @@ impl Compaction {
         }
     }
 
-    /// A free block was joined to be `units` at `place`: keeps invariant 1.
+    /// Keeps invariant 1 when a free block has been joined into one of `units` at `place`.
     #[inline]
     pub(super) fn joined(&mut self, place: Place, units: usize) {
         if !self.is_idle() {
@@ -159,8 +160,8 @@ impl Compaction {
         }
     }
 
-    /// A free block that is closed is not listed: `Open` must come to it. It may be what was left of
-    /// one that began below the target.
+    /// A free block that is closed has not been listed, so `Open` must come to it. It may be the
+    /// rest of one that began below the target.
     #[cold]
     pub(super) fn left_out(&mut self, place: Place) {
         if self.phase != Phase::Open {
@@ -215,7 +216,7 @@ impl<P: Park> Shard<P> {
 }
 
 impl<S: PageSource> Locked<'_, S> {
-    /// Much is free: a step of the pass that is under way, or the start of one if it is time.
+    /// Called when much is free: does a step of the current pass, or starts one if it is time.
     #[cold]
     pub(super) fn attend(&mut self) {
         if self.step().is_some() {
@@ -231,8 +232,8 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Sets from how many free units on a free looks for work, at least `least_units`; while a pass
-    /// is under way each does.
+    /// Sets from how many free units on, at least `least_units`, a free looks for work; while a
+    /// pass is under way every free does.
     #[cold]
     pub(super) fn look_again(&mut self, least_units: usize) {
         let committed_units = self.state.committed_bytes / UNIT;
@@ -244,8 +245,8 @@ impl<S: PageSource> Locked<'_, S> {
         };
     }
 
-    /// Starts a pass, unless one is under way. False if too little is free to be worth it: two
-    /// pages and the slack.
+    /// Starts a pass, unless one is under way. False if no more than two pages and the slack are
+    /// free, which is not worth it.
     fn start_pass(&mut self, slack_shift: u32) -> bool {
         if !self.state.compaction.is_idle() {
             return true;
@@ -263,7 +264,7 @@ impl<S: PageSource> Locked<'_, S> {
         true
     }
 
-    /// Starts a way through all blocks that only gives pages back, unless a pass is under way.
+    /// Starts a sweep over all blocks that only gives pages back, unless a pass is under way.
     fn start_sweep(&mut self) {
         if self.state.compaction.is_idle() && self.state.committed_bytes > 0 {
             self.state.compaction.target = Place::END;
@@ -272,8 +273,7 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// A step of the pass that is under way. Returns the pages given back; `None` if there is no
-    /// pass.
+    /// Does a step of the current pass. Returns the pages given back; `None` if there is no pass.
     fn step(&mut self) -> Option<usize> {
         match self.state.compaction.phase {
             Phase::Idle => return None,
@@ -314,7 +314,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.state.compaction.enter(Phase::Open, first);
     }
 
-    /// For an allocation that found no room: a step towards opening what is closed. False if
+    /// For an allocation that found no room: does a step towards opening what is closed. False if
     /// nothing is.
     pub(super) fn open_for_alloc(&mut self) -> bool {
         match self.state.compaction.phase {
@@ -326,8 +326,9 @@ impl<S: PageSource> Locked<'_, S> {
         true
     }
 
-    /// Opens the next blocks. Returns the pages given back: [`PAGES_A_STEP`] at most. Of a block that
-    /// has more, the next step gives the rest if there `is_patient` time; else it is opened as it is.
+    /// Opens the next blocks. Returns the pages given back: [`PAGES_A_STEP`] at most. If a block
+    /// has more, the next step gives back the rest when the caller `is_patient`; otherwise the
+    /// block is opened as it is.
     fn open_some(&mut self, is_patient: bool) -> usize {
         let mut given_pages = 0;
         for _ in 0..BLOCKS_A_STEP {
@@ -340,7 +341,7 @@ impl<S: PageSource> Locked<'_, S> {
             }
             let next = place.forward(head.units());
             let is_large = head.is_free() && head.units() * UNIT >= self.page_bytes();
-            // What lies before the end mark is for `Trim`.
+            // A free block before the end mark is left to `Trim`.
             if is_large && given_pages < PAGES_A_STEP && !self.area.head(next).is_end() {
                 let from_page = self.state.compaction.given_to_page;
                 let (given, more) =
@@ -362,7 +363,7 @@ impl<S: PageSource> Locked<'_, S> {
         given_pages
     }
 
-    /// Lists the free block before the end mark if it is closed; what is put behind it will not be
+    /// Lists the free block before the end mark if it is closed; what is added after it will not be
     /// closed.
     pub(super) fn open_end(&mut self) {
         if self.state.committed_bytes == 0 {

@@ -11,7 +11,7 @@ use super::shard::Locked;
 const CELLS_A_STEP: usize = 64;
 const BYTES_A_STEP: usize = 16 << 10;
 
-/// How far a step came.
+/// How far a step got.
 pub(super) enum Moved {
     /// Down to this cell.
     DownTo(Place),
@@ -22,7 +22,7 @@ pub(super) enum Moved {
 }
 
 impl<S: PageSource> Locked<'_, S> {
-    /// Moves what the next cells below `above` name out of the closed part.
+    /// Moves the objects that the next cells below `above` name out of the closed part.
     pub(super) fn move_down(&mut self, above: Place) -> Moved {
         let area = self.area;
         let end = self.state.cells_end.max(above.backward(CELLS_A_STEP));
@@ -32,7 +32,7 @@ impl<S: PageSource> Locked<'_, S> {
                 return Moved::DownTo(cell.forward(1));
             }
             let pin = area.cell(cell);
-            // Who is pinned is being read, and stays; a free cell counts as pinned.
+            // A pinned object is being read, and stays; a free cell counts as pinned.
             let Some(spot) = pin.try_pin().map(Spot) else { continue };
             let Some(bytes) = self.reaches_closed(spot) else {
                 pin.unpin();

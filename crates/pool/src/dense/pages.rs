@@ -1,5 +1,5 @@
-//! The pages of a shard: taken when what is free is not enough, given back from inside free blocks
-//! and from the end.
+//! The pages of a shard: taken when the free blocks are not enough, given back from inside free
+//! blocks and from the end.
 
 use core::ops::Range;
 
@@ -10,12 +10,12 @@ use super::block::{Head, MIN_UNITS};
 use super::shard::Locked;
 use crate::PoolError;
 
-/// Pages that one step of compaction, or one free, looks at and gives back at most.
+/// The most pages that one step of compaction, or one free, looks at and gives back.
 pub(super) const PAGES_A_STEP: usize = 256;
 
 impl<S: PageSource> Locked<'_, S> {
-    /// Commits more pages: enough for a block of `units` together with what is free at the end,
-    /// and some more in a large shard, where calls cost more than pages.
+    /// Commits more pages: enough for a block of `units` together with what is free at the end, and
+    /// some more in a large shard, where calls to the source cost more than pages.
     #[cold]
     pub(super) fn grow(&mut self, units: usize) -> Result<(), PoolError> {
         let room_bytes = self.state.cells_floor.offset_bytes() - self.state.committed_bytes;
@@ -23,7 +23,7 @@ impl<S: PageSource> Locked<'_, S> {
             return Err(PoolError::Full);
         }
         let free_units = self.last_free().map_or(0, |(_, units)| units);
-        // The first page has the end mark as well.
+        // The first page holds the end mark as well.
         let least_bytes = (units.saturating_sub(free_units) + 1) * UNIT;
         let least_bytes = least_bytes.next_multiple_of(self.page_bytes()).min(room_bytes);
         let more_bytes =
@@ -44,7 +44,7 @@ impl<S: PageSource> Locked<'_, S> {
         Ok(())
     }
 
-    /// Makes `bytes` that were just committed a free block before a new end mark.
+    /// Turns `bytes` just committed into a free block before a new end mark.
     fn add_committed(&mut self, bytes: usize) {
         self.open_end();
         let pages = bytes / self.page_bytes();
@@ -63,7 +63,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.free_block(block);
     }
 
-    /// The last unit that is committed; something is.
+    /// The last committed unit; something must be committed.
     pub(super) fn end_mark(&self) -> Place {
         Place((self.state.committed_bytes / UNIT) as u32).backward(1)
     }
@@ -91,8 +91,8 @@ impl<S: PageSource> Locked<'_, S> {
         first..end.max(first)
     }
 
-    /// Gives back pages within the free block at `place` that lie around what was freed just now:
-    /// the others had their turn when they were.
+    /// Gives back pages within the free block at `place` around what was just freed: the others had
+    /// their turn when they were freed.
     #[cold]
     pub(super) fn give_back_around(&mut self, place: Place, freed: Place) {
         let pages = self.inner_pages(place, self.area.head(place).units());
@@ -116,7 +116,7 @@ impl<S: PageSource> Locked<'_, S> {
         (self.give_back(first..end), (end < pages.end).then_some(end))
     }
 
-    /// Gives back those of the pages that were not. Returns how many.
+    /// Gives back those of the pages that have not been yet. Returns how many.
     fn give_back(&mut self, pages: Range<usize>) -> usize {
         let mut given = 0;
         let mut page = pages.start;
@@ -143,8 +143,8 @@ impl<S: PageSource> Locked<'_, S> {
         Ok(())
     }
 
-    /// Counts as taken again the pages of a free block that its first `used_units`, or the head
-    /// and the closing size of what is left, will touch.
+    /// Counts those pages of a free block as taken again that its first `used_units`, or the head
+    /// and closing size of the rest, will touch.
     #[cold]
     pub(super) fn take_back_pages(&mut self, place: Place, used_units: usize, has_units: usize) {
         let pages = self.inner_pages(place, has_units);
@@ -168,8 +168,8 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Moves the end mark down over the free block before it, by `most_pages` at most, and gives
-    /// back what is then beyond. Returns how many pages that was; `None` if the mark stays.
+    /// Moves the end mark down over the free block before it, by at most `most_pages`, and gives
+    /// back what is then beyond it. Returns how many pages that was; `None` if the mark stays.
     pub(super) fn trim_end(&mut self, most_pages: usize) -> Option<usize> {
         let (place, units) = self.last_free()?;
         let old_bytes = self.state.committed_bytes;
@@ -187,7 +187,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.unlink(place, units);
         self.state.free_units -= units;
         let given = self.give_back(beyond.clone());
-        // The mark stays behind a page that the source would not take back: it is held still.
+        // The mark stays after a page that the source would not take back, which is still held.
         while let Some(last) =
             beyond.next_back().filter(|&page| self.given_back.is_given_back(page))
         {

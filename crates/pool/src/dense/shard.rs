@@ -6,20 +6,20 @@
 //!           └──────┴────────┴──────┴──────────┴─────┴───┴─ ─ ─ ─ ─ ─ ─ ─ ─┴───────┴───────┘
 //! ```
 //!
-//! Blocks grow up, [cells](super::cells) down, and a page is a shard's last when they meet.
+//! Blocks grow up, [cells](super::cells) down, and when they meet the shard is full.
 //!
 //! Invariants
 //! 1. The blocks follow each other without gaps from the area's start to the end mark, which is the
 //!    last unit of what is committed for blocks.
 //! 2. A head's `PREV_FREE` is set exactly when the block before it is free, and then the unit
 //!    before the head holds that block's size. No two neighbours are free.
-//! 3. A free block is in the bin of its size exactly if compaction has not closed its start.
+//! 3. A free block is in the bin of its size exactly when compaction has not closed its start.
 //! 4. A page whose given-back bit is set lies within one free block, clear of that block's head,
 //!    links and closing size.
-//! 5. `free_units` is the sum of all free blocks; `pages` the pages committed for blocks less those
-//!    given back.
-//! 6. From `cells_floor` on the area is committed, and no block lies there; every cell that was ever
-//!    used lies in `cells_end..cells_top`.
+//! 5. `free_units` is the sum of all free blocks; `pages` counts the pages committed for blocks,
+//!    less those given back.
+//! 6. From `cells_floor` on the area is committed, and no block lies there; every cell ever used
+//!    lies in `cells_end..cells_top`.
 
 use core::ptr::NonNull;
 
@@ -37,8 +37,8 @@ use crate::table::Table;
 
 /// Words of page bits that lie in the shard's own pages: enough for 1024 pages.
 const LENT_WORDS: usize = 16;
-/// A free block below this many units (128 bytes) is no piece of a scattered object: the piece's
-/// head and link would cost more than 6 % of it.
+/// A free block of fewer units than this (128 bytes) is not used for a piece of a scattered object:
+/// the piece's head and link would cost more than 6 % of it.
 const MIN_PIECE_UNITS: usize = 32;
 /// An object smaller than three such pieces stays whole: cutting it takes a third longer and saves
 /// little (a pool of 128 … 192, 192 … 256, 256 … 384 bytes alone: +10.1, +8.4, +6.6 % of overhead
@@ -47,7 +47,7 @@ const MIN_SCATTERED_BYTES: usize = 3 * MIN_PIECE_UNITS * UNIT;
 /// The most pieces that [`Limits::max_pieces`] can allow.
 pub(super) const MAX_PIECES: usize = 16;
 
-/// What is reached without the lock, and the lock.
+/// What is accessed without the lock, and the lock itself.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Shard<P> {
@@ -70,9 +70,9 @@ pub(super) struct State {
     pub(super) limits: Limits,
     /// How much of the area is committed, from its start.
     pub(super) committed_bytes: usize,
-    /// Cells lie from here down …
+    /// Cells extend from here down …
     pub(super) cells_top: Place,
-    /// … to here; those below were never used.
+    /// … to here; what is below was never used.
     pub(super) cells_end: Place,
     /// The area is committed from here, the start of a page, to its end.
     pub(super) cells_floor: Place,
@@ -83,14 +83,14 @@ pub(super) struct State {
 }
 
 impl State {
-    /// What of the source's memory the cells have, beside what a new shard takes.
+    /// How much of the source's memory the cells have, beyond what a new shard takes.
     pub(super) fn cell_bytes<P>(&self, area: Area) -> usize {
         let top_bytes = area.bytes() - self.cells_floor.offset_bytes();
         top_bytes - Shard::<P>::bytes(self.page_bytes as usize)
     }
 }
 
-/// The units of a block for a piece of `size_bytes`, its last.
+/// The units of a block for the last piece of an object, of `size_bytes`.
 #[inline]
 pub(super) const fn block_units(size_bytes: usize) -> usize {
     let units = HEAD_UNITS + size_bytes.div_ceil(UNIT);
@@ -144,7 +144,7 @@ impl<P: Park> Shard<P> {
         Ok(place)
     }
 
-    /// The shard as the holder of its lock sees it.
+    /// The shard as seen by the holder of its lock.
     #[inline]
     pub(super) const fn locked<'a, S>(
         &'a self,
@@ -165,9 +165,9 @@ impl<P> Shard<P> {
     /// Gives back all memory of the shard, itself included.
     ///
     /// # Safety
-    /// No object of the shard, and no handle, is used any more, nor is the shard.
+    /// Neither the shard nor any object or handle of it is used any more.
     pub(super) unsafe fn release(shard: NonNull<Self>, source: &impl PageSource) {
-        // SAFETY: the caller's promise: it is still there.
+        // SAFETY: by the caller's promise it still exists.
         let Self { area, given_back, .. } = unsafe { shard.as_ref() };
         // SAFETY: the caller's promise.
         unsafe { given_back.release(source) };
@@ -176,7 +176,7 @@ impl<P> Shard<P> {
     }
 }
 
-/// The state under its lock together with what its places mean.
+/// The locked state together with what gives its places their meaning.
 pub(super) struct Locked<'a, S> {
     pub(super) area: Area,
     pub(super) given_back: &'a Table<GivenBack>,
@@ -223,8 +223,8 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Room for `size_bytes` in what is committed: in one piece if some free block is large
-    /// enough, else in several.
+    /// Room for `size_bytes` in committed memory: in one piece if some free block is large enough,
+    /// else in several.
     pub(super) fn alloc_pieces(&mut self, size_bytes: usize) -> Option<Spot> {
         self.alloc_whole(size_bytes).or_else(|| self.scatter(size_bytes))
     }
@@ -238,7 +238,7 @@ impl<S: PageSource> Locked<'_, S> {
         Some(Spot::new(found.place, slack_units))
     }
 
-    /// No free block is large enough: in pieces, or with more pages.
+    /// No free block is large enough: allocates in pieces, or with more pages.
     #[inline(never)]
     fn alloc_otherwise(&mut self, size_bytes: usize) -> Result<Spot, PoolError> {
         match self.scatter(size_bytes) {
@@ -260,7 +260,7 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Nothing that is listed has room: opens some of what compaction has closed, then takes pages.
+    /// No listed block has room: opens some of what compaction has closed, then takes pages.
     #[cold]
     fn alloc_growing(&mut self, size_bytes: usize) -> Result<Spot, PoolError> {
         let mut steps = 0;
@@ -279,7 +279,7 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Strings an object over the largest free blocks there are.
+    /// Spreads an object over the largest free blocks there are.
     ///
     /// Largest first makes the fewest pieces, and leaves the small ones to small objects.
     fn scatter(&mut self, size_bytes: usize) -> Option<Spot> {

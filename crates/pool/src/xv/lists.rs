@@ -5,21 +5,22 @@ use core::ptr::NonNull;
 use super::{Block, HEAD};
 use crate::span::Span;
 
-/// The least room that is listed: two links fit in it, and some small object.
+/// The least room that is listed: it fits two links, or a small object.
 pub(super) const MIN_LISTED: usize = 32;
 
 const LISTS: usize = 128;
-/// How many blocks of a list are looked at for the one that fits best: it bounds the time. Lists
-/// every 8 bytes need no look, and cost 3 KiB: more than they gain (docs/pools.md).
+/// How many blocks of a list are examined for the best fit, to bound the time. Lists 8 bytes apart
+/// would need no search, but cost 3 KiB, more than they gain (docs/pools.md).
 const LIST_TRIES: usize = 8;
-/// Rests of up to 3/32 of a page (384 bytes) are little, those from a quarter (1 KiB) are useful.
+/// A remainder of up to 3/32 of a page (384 bytes) is little; one from a quarter (1 KiB) on is
+/// useful.
 const LITTLE: usize = LISTS * 3 / 32;
 const USEFUL: usize = LISTS / 4;
 const WORD: usize = u32::BITS as usize;
 
 /// Lists of free blocks, one for every 32 bytes of size (for every 1/128 of a page). A block is in
-/// the list of the largest step that it reaches; `words` has a bit for each list that is not
-/// empty, `summary` one for each word that is not 0.
+/// the list of the largest step it reaches; `words` has a bit for each list that is not empty,
+/// `summary` one for each word that is not 0.
 #[derive(Debug)]
 pub(super) struct Lists {
     heads: [Option<NonNull<u8>>; LISTS],
@@ -28,17 +29,17 @@ pub(super) struct Lists {
     step_shift: u32,
 }
 
-// SAFETY: the heads name pages of the pool, which are reached under its lock only.
+// SAFETY: the heads name pages of the pool, which are accessed only under its lock.
 unsafe impl Send for Lists {}
 
 /// Offsets of the two links of a free block from its head.
 const NEXT: usize = HEAD;
 const PREV: usize = HEAD + size_of::<usize>();
 
-/// The head and the links of a listed block: what every one has, whatever its page and its size.
+/// The head and the links of a listed block, which every one has, whatever its page and size.
 ///
 /// # Safety
-/// `payload` is that of a listed block, which stays so while the span is used.
+/// `payload` is that of a block that stays listed while the span is used.
 #[inline]
 unsafe fn links(payload: NonNull<u8>) -> Span {
     // SAFETY: the head lies before the payload, in the same page.
@@ -63,11 +64,12 @@ impl Lists {
         (room_bytes - MIN_LISTED) >> self.step_shift
     }
 
-    /// A listed block of at least `room_bytes`, at least [`MIN_LISTED`], if there is one.
+    /// A listed block of at least `room_bytes`, if there is one. `room_bytes` is at least
+    /// [`MIN_LISTED`].
     ///
-    /// The closest, if it leaves little; else one that leaves room for another object of the usual
-    /// size; else the closest. What is left between little and that is mostly lost: on sizes that
-    /// prefer 1024 … 2600 the closest alone costs 1.7 % of the peak more.
+    /// The closest fit, if it leaves little; else one that leaves room for another object of the
+    /// usual size; else the closest fit. A remainder between the two is mostly lost: on sizes that
+    /// favour 1024 … 2600, always taking the closest fit raises the peak by 1.7 %.
     #[inline]
     pub(super) fn find(&self, room_bytes: usize, page_bytes: usize) -> Option<Block> {
         let list = self.list_of(room_bytes);
@@ -84,7 +86,7 @@ impl Lists {
         Some(unsafe { Block::at_payload(payload, page_bytes) })
     }
 
-    /// Of the first blocks of a list the smallest that has `room_bytes`.
+    /// Among the first blocks of a list, the smallest that has `room_bytes`.
     #[inline]
     fn closest_of(&self, list: usize, room_bytes: usize) -> Option<NonNull<u8>> {
         let mut at = self.heads[list];

@@ -1,4 +1,4 @@
-//! The handle cells of a zs pool: a table of all, and a stack of those that are free.
+//! The handle cells of a zs pool: a table of all of them, and a stack of the free ones.
 
 use hectare_base::sync::{Lock, Park};
 use hectare_pages::PageSource;
@@ -15,7 +15,7 @@ unsafe impl Entry for PinCell64 {}
 pub(super) struct Cells<P> {
     pub(super) table: Table<PinCell64>,
     free: FreeCells,
-    /// How many cells were ever used; held while the table grows.
+    /// How many cells were ever used; the lock is held while the table grows.
     used: Lock<u32, P>,
 }
 
@@ -29,7 +29,7 @@ impl<P: Park> Cells<P> {
         self.table.get(cell as usize)
     }
 
-    /// A free cell, from now on the caller's.
+    /// Takes a free cell, which is the caller's from now on.
     #[inline]
     pub(super) fn take(&self, source: &impl PageSource) -> Result<u32, PoolError> {
         match self.free.pop(|cell| self.cell(cell)) {

@@ -1,13 +1,13 @@
 //! One size class: its zspages in lists by fullness.
 //!
 //! Invariants (under the class's lock)
-//! 1. A zspage of the class is in the list of its fullness group, or, while a thread that holds
-//!    the lock works on it, in none. None that is listed is empty: who takes the last object out
-//!    gives the zspage back.
+//! 1. A zspage of the class is in the list of its fullness group or, while a thread that holds the
+//!    lock works on it, in none. No listed zspage is empty: whoever takes the last object out gives
+//!    the zspage back.
 //! 2. The free objects of a zspage are linked by their numbers, each link in the object's first
 //!    bytes; `in_use` is the number of the others.
-//! 3. An object in use starts with the number of its cell and a tag (a huge object has it in the
-//!    descriptor), so that compaction finds the cell that names it.
+//! 3. An object in use starts with the number of its cell and a tag (for a huge object that number
+//!    is in the descriptor), so that compaction finds the cell that names it.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -20,7 +20,7 @@ use crate::table::{Entry, Table};
 /// Empty, ten steps of a tenth each, full: the kernel's groups.
 pub(super) const GROUPS: usize = 12;
 pub(super) const FULL: usize = GROUPS - 1;
-/// Group 10 is nine tenths and more: the fullest that has room.
+/// Group 10 is nine tenths and more: the fullest group with room.
 pub(super) const FULLEST_WITH_ROOM: usize = GROUPS - 2;
 pub(super) const LEAST_USED: usize = 1;
 
@@ -32,8 +32,9 @@ const IN_USE: u32 = 1 << 31;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ZspageId(pub(super) u32);
 
-/// A zspage's descriptor. Written under the lock of its class, whose number and base do not change
-/// while an object of it lives; those two are read without the lock by whoever has pinned a cell.
+/// A zspage's descriptor. Written under the lock of its class. The class's number and the base do
+/// not change while an object of the zspage is alive; whoever has pinned a cell reads those two
+/// without the lock.
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub(super) struct Zspage {
@@ -71,7 +72,7 @@ impl Zspage {
         (next != NO_PAGE).then_some(ZspageId(next))
     }
 
-    /// A link through descriptors that are no zspage now.
+    /// A link through the descriptors that currently describe no zspage.
     pub(super) fn set_next(&self, next: Option<ZspageId>) {
         self.next.store(next.map_or(NO_PAGE, |id| id.0), Relaxed);
     }
@@ -128,7 +129,7 @@ impl State {
         }
     }
 
-    /// The kernel's group of a zspage with `in_use` of `objects`.
+    /// The kernel's group for a zspage with `in_use` of `objects` in use.
     #[inline]
     pub(super) const fn group_of(in_use: usize, objects: usize) -> usize {
         if in_use == 0 {
@@ -243,7 +244,7 @@ impl State {
         object
     }
 
-    /// Gives an object back to its zspage, which stays where it is listed; `span` is its memory.
+    /// Gives an object back to its zspage, which stays in its list; `span` is its memory.
     #[inline]
     pub(super) fn put_to(&mut self, zspage: &Zspage, span: Span, geometry: Geometry, object: u16) {
         let offset = object as usize * geometry.size_bytes;

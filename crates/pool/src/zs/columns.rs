@@ -24,7 +24,7 @@ pub struct ClassStats {
     pub obj_used: usize,
     /// Pages of all its zspages.
     pub pages_used: usize,
-    /// Pages of one.
+    /// Pages of one zspage.
     pub pages_per_zspage: usize,
     /// Pages that compaction would give back.
     pub freeable: usize,

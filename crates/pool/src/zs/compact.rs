@@ -9,7 +9,7 @@ use super::geometry::Geometry;
 use super::objects::place_of;
 
 impl<S: PageSource, P: Park> Zs<S, P> {
-    /// Empties zspages of the class until none more can be had. The lock is opened between any
+    /// Empties zspages of the class until no more can be emptied. The lock is released between any
     /// two. Returns the pages given back.
     pub(super) fn compact_class(&self, class: usize) -> usize {
         let geometry = self.classes()[class].geometry;
@@ -24,8 +24,8 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         }
     }
 
-    /// Moves the objects of the least used zspage to the fullest ones. The zspage, in no list, if
-    /// that emptied it; `None` if compaction can do no more.
+    /// Moves the objects of the least used zspage to the fullest ones. Returns the zspage, in no
+    /// list, if that emptied it; `None` if compaction can do no more.
     fn empty_one(&self, state: &mut State, geometry: Geometry) -> Option<ZspageId> {
         if geometry.objects == 1 || state.freeable_zspages(geometry) == 0 {
             return None;
@@ -33,7 +33,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         let zspages = self.zspages();
         let source_group = (LEAST_USED..=FULLEST_WITH_ROOM).find(|&g| state.counts[g] > 0)?;
         let source = state.head(source_group)?;
-        // Out of its list, it is no one's target.
+        // Out of its list it cannot be chosen as a target.
         state.remove(&zspages, source, source_group);
         while zspages.get(source).in_use() > 0 {
             let group = (LEAST_USED..=FULLEST_WITH_ROOM).rev().find(|&g| state.counts[g] > 0);
@@ -54,8 +54,8 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         None
     }
 
-    /// Moves what can be moved from one zspage to another until that is full. An object that is
-    /// being read or freed stays.
+    /// Moves what can be moved from one zspage to another until the latter is full. An object that
+    /// is being read or freed stays.
     fn migrate(
         &self,
         state: &mut State,

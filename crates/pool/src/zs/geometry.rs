@@ -1,6 +1,6 @@
 //! Size classes and the chains of pages that they are cut from.
 
-/// Every object but one that has a page to itself starts with 8 bytes that name its cell.
+/// Every object, except one with a page to itself, starts with 8 bytes that name its cell.
 pub(super) const HEADER: usize = 8;
 pub(super) const MIN_CLASS: usize = 32;
 
@@ -18,7 +18,8 @@ pub(super) struct Geometry {
 impl Geometry {
     /// The chain of at most `max_chain` pages that leaves least of itself at its end.
     ///
-    /// Equal waste takes the shorter chain; a power of two never straddles a page, and takes one.
+    /// With equal waste the shorter chain wins; a power of two never straddles a page, and takes
+    /// one page.
     pub(super) fn of(size_bytes: usize, page_bytes: usize, max_chain: usize) -> Self {
         let chain = |pages: usize| pages * page_bytes % size_bytes;
         let pages = if size_bytes.is_power_of_two() {
@@ -41,14 +42,14 @@ impl Geometry {
         if self.is_huge() { 0 } else { HEADER }
     }
 
-    /// Whether the zspages of both can be shared: then the larger size serves both.
+    /// Whether both can share zspages: then the larger size serves both.
     fn is_like(self, other: Self) -> bool {
         self.pages == other.pages && self.objects == other.objects
     }
 }
 
-/// Goes through the steps of size from the largest down and calls `each` with the step's number
-/// and its geometry: that of the next larger step where both can be shared.
+/// Goes through the size steps from the largest down and calls `each` with the step's number and
+/// its geometry, which is that of the next larger step where the two can be shared.
 pub(super) fn for_each_step(
     page_bytes: usize,
     step_bytes: usize,
@@ -66,7 +67,7 @@ pub(super) fn for_each_step(
     }
 }
 
-/// How many steps of size there are.
+/// How many size steps there are.
 pub(super) const fn step_count(page_bytes: usize, step_bytes: usize) -> usize {
     (page_bytes - MIN_CLASS).div_ceil(step_bytes) + 1
 }

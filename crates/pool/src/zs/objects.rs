@@ -28,8 +28,8 @@ const fn open(handle: Handle) -> (u32, usize) {
 }
 
 impl<S: PageSource, P: Park> Zs<S, P> {
-    /// Where the object lies, until [`unmap`](Self::unmap); it cannot move meanwhile. Whoever
-    /// else maps it waits.
+    /// Where the object is, until [`unmap`](Self::unmap); it cannot move meanwhile. Anyone else who
+    /// maps it waits.
     ///
     /// # Safety
     /// `handle` names a live object of this pool that this thread has not mapped.
@@ -50,14 +50,14 @@ impl<S: PageSource, P: Park> Zs<S, P> {
     /// Ends what [`map`](Self::map) began.
     ///
     /// # Safety
-    /// This thread has mapped the object, and uses what `map` returned no more.
+    /// This thread has mapped the object, and no longer uses what `map` returned.
     pub unsafe fn unmap(&self, handle: Handle) {
         self.cell(open(handle).0).unpin();
     }
 }
 
-// Instructions on average with ten thousand objects (`hectare bench pools -- --callgrind --range R`): a
-// free, an alloc and a write of 8 bytes take 754 for 512..576, 752 for 0..4096.
+// Average instructions with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
+// a free, an alloc and a write of 8 bytes take 754 for 512..576, 752 for 0..4096.
 impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
     fn name(&self) -> &'static str {
         "zs"
@@ -87,8 +87,8 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
                         return Err(error);
                     }
                 };
-                // The object lies in the new zspage even if another thread has made room
-                // meanwhile: nobody would give back one that was never used.
+                // The object goes to the new zspage even if another thread has made room meanwhile:
+                // nobody else would give back a zspage that was never used.
                 state = class.state.lock();
                 (id, state.adopt(&zspages, id, base, number, geometry, cell))
             }
@@ -174,7 +174,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
     }
 }
 
-/// Unpins when dropped, a reader's panic included.
+/// Unpins when dropped, even when a reader panics.
 struct Unpin<'a> {
     pin: &'a PinCell64,
 }

@@ -5,12 +5,12 @@
 //! ```
 //! Invariants
 //! 1. A cell on the stack is put aside (see [`pin`](crate::pin)), its link the next one plus 1.
-//! 2. Every change of the head changes its tag: a thread that read a link of a cell which others
+//! 2. Every change of the head changes its tag: a thread that read the link of a cell which others
 //!    took and put back meanwhile fails to swing the head. (Treiber, 1986; the tag as in IBM
 //!    System/370's.)
 //!
-//! Orderings: pushing is `Release`, popping `Acquire`: who pops a cell sees its link. The cell's
-//! content is then handed on by the pin.
+//! Orderings: pushing is `Release`, popping `Acquire`: whoever pops a cell sees its link. From then
+//! on the pin orders accesses to the cell's content.
 
 use hectare_base::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 
@@ -28,14 +28,14 @@ impl FreeCells {
         Self { head: AtomicU64::new(0) }
     }
 
-    /// Takes the last cell put, if there is one; `pin_of` finds a cell by its number.
+    /// Takes the cell put last, if there is one; `pin_of` finds a cell by its number.
     #[inline]
     pub(super) fn pop<'a>(&self, pin_of: impl Fn(u32) -> &'a PinCell64) -> Option<u32> {
         let mut head = self.head.load(Acquire);
         loop {
             let cell = (head as u32).checked_sub(1)?;
-            // Another thread may have taken the cell and made it an object's: the link is
-            // nonsense then, and the head another.
+            // Another thread may have taken the cell and given it to an object: then the link is
+            // garbage, but the head has changed.
             let link = pin_of(cell).peek();
             let next = next_tag(head) | u64::from(link as u32);
             match self.head.compare_exchange_weak(head, next, AcqRel, Acquire) {
@@ -45,7 +45,7 @@ impl FreeCells {
         }
     }
 
-    /// Puts a cell, which the caller has pinned or taken; `pin` is that cell.
+    /// Pushes a cell that the caller has pinned or taken; `pin` is that cell.
     #[inline]
     pub(super) fn push(&self, cell: u32, pin: &PinCell64) {
         let mut head = self.head.load(Acquire);
@@ -60,7 +60,7 @@ impl FreeCells {
     }
 }
 
-/// The head's tag, one further, over an empty index.
+/// The head's next tag, over an empty index.
 #[inline]
 const fn next_tag(head: u64) -> u64 {
     ((head >> INDEX_BITS) + 1) << INDEX_BITS
@@ -96,7 +96,8 @@ mod loom_tests {
             self.free.push(cell, &self.cells[cell as usize]);
         }
 
-        /// Takes a cell, as an object's for a while: its word is then a place, not a link.
+        /// Takes a cell and uses it for an object for a while: its word is then a place, not a
+        /// link.
         fn alloc(&self) -> Option<u32> {
             let cell = self.pop()?;
             self.cells[cell as usize].move_to(0xFFFF_0000_0000 | 99);
@@ -113,7 +114,7 @@ mod loom_tests {
         }
     }
 
-    /// All cells must be somewhere, and none twice.
+    /// Every cell must be somewhere, and none twice.
     fn assert_all_once(cells: impl Iterator<Item = u32>, count: u32) {
         let mut cells: Vec<_> = cells.collect();
         cells.sort_unstable();
@@ -132,7 +133,7 @@ mod loom_tests {
         });
     }
 
-    /// The case that the tag is for: the head is what it was, the cell below it is not.
+    /// The case that the tag is for: the head is the same cell as before, the one below it is not.
     #[test]
     fn a_cell_that_comes_back_is_told_from_one_that_stayed() {
         loom::model(|| {

@@ -26,8 +26,8 @@ impl Ids {
 }
 
 impl<S: PageSource, P: Park> Zs<S, P> {
-    /// Memory for one zspage more of this shape. Without a class's lock: asking the system for
-    /// memory is slow.
+    /// Takes memory for one more zspage of this shape. Called without a class's lock, since asking
+    /// the system for memory is slow.
     #[cold]
     pub(super) fn take_zspage(
         &self,
@@ -65,7 +65,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
         Ok(id)
     }
 
-    /// Gives the memory of a zspage back, which is empty and in no list.
+    /// Gives back the memory of a zspage that is empty and in no list.
     #[cold]
     pub(super) fn give_back(&self, id: ZspageId, geometry: Geometry) {
         let zspages = self.zspages();
