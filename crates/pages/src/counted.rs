@@ -26,9 +26,10 @@ pub struct Counts {
     pub decommitted_bytes_total: usize,
 }
 
-/// Passes what takes, moves and gives back memory on to `S`, and counts what the fields of [`Counts`]
-/// say; what a source need not have (`populate`, `is_zero`, `set_aside`) stays what it is by default.
-/// Each count is exact; a [`Counts`] taken while other threads call is not one moment's.
+/// Passes calls that take, move or give back memory on to `S`, and counts what the fields of
+/// [`Counts`] say. Optional methods (`populate`, `is_zero`, `set_aside`) keep their defaults. Each
+/// count is exact, but a [`Counts`] taken while other threads make calls is not a snapshot of one
+/// moment.
 #[derive(Debug, Default)]
 pub struct Counted<S> {
     inner: S,
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
     use crate::{Fixed, PageRange};
 
-    /// By reference, which is a source, too.
+    /// Takes it by reference, since a reference is a source, too.
     fn take_and_give(source: impl PageSource) {
         let [two, three] = [2, 3].map(|pages| source.get(pages * 4096, 4096).expect("memory"));
         let range = |start, pages: usize| PageRange { start, bytes: pages * 4096 };

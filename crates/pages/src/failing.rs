@@ -1,4 +1,4 @@
-//! A source that refuses on command, so that each way out of memory can be walked in a test.
+//! A source that refuses on command, so that a test can go down every out-of-memory path.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -6,9 +6,9 @@ use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::{PageSource, SourceError};
 
-/// Numbers the calls that can fail (`reserve`, `commit`, `decommit`, `seal`, `move_pages`; from 0) and
-/// refuses those whose number lies in a range that the test chooses. As in
-/// [`Counted`](crate::Counted), what a source need not have stays what it is by default.
+/// Numbers the calls that can fail (`reserve`, `commit`, `decommit`, `seal`, `move_pages`), from 0,
+/// and refuses those whose number lies in a range that the test chooses. As in
+/// [`Counted`](crate::Counted), optional methods keep their defaults.
 #[derive(Debug)]
 pub struct Failing<S> {
     inner: S,
@@ -18,7 +18,7 @@ pub struct Failing<S> {
 }
 
 impl<S> Failing<S> {
-    /// A source that refuses nothing yet.
+    /// A source that refuses nothing so far.
     pub const fn new(inner: S) -> Self {
         Self {
             inner,
@@ -28,8 +28,8 @@ impl<S> Failing<S> {
         }
     }
 
-    /// Refuses the calls whose number lies in `range`, and no others. Set it while no other
-    /// thread calls.
+    /// Refuses the calls whose number lies in `range`, and no others. Set it while no other thread
+    /// makes calls.
     pub fn refuse(&self, range: Range<u64>) {
         self.refuse_until.store(range.end, SeqCst);
         self.refuse_from.store(range.start, SeqCst);
@@ -45,7 +45,7 @@ impl<S> Failing<S> {
         self.calls.load(SeqCst)
     }
 
-    /// The source behind.
+    /// The source inside.
     pub const fn inner(&self) -> &S {
         &self.inner
     }
@@ -91,7 +91,7 @@ unsafe impl<S: PageSource> PageSource for Failing<S> {
         to: NonNull<u8>,
         bytes: usize,
     ) -> Result<(), SourceError> {
-        // What is refused here has no effect.
+        // A call refused here has no effect.
         self.admit().map_err(|_| SourceError::Unsupported)?;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.inner.move_pages(from, to, bytes) }

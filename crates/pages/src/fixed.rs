@@ -35,11 +35,11 @@ unsafe impl Send for Pages {}
 
 impl<'a> Fixed<'a> {
     /// A source over `buffer`, which it clears: O(buffer). `page_bytes` is a power of two of at
-    /// least 16. What is left of the buffer when the bitmap and the alignment have had their part
-    /// is handed out; a buffer with no room for one page makes a source that refuses everything.
+    /// least 16. What the bitmap and the alignment leave of the buffer is handed out; a buffer with
+    /// no room for one page makes a source that refuses everything.
     ///
     /// # Panics
-    /// If `page_bytes` is none of these.
+    /// If `page_bytes` is not such a power of two.
     pub fn new(buffer: &'a mut [u8], page_bytes: usize) -> Self {
         assert!(page_bytes.is_power_of_two() && page_bytes >= 16, "page_bytes: {page_bytes}");
         buffer.fill(0);
@@ -47,7 +47,7 @@ impl<'a> Fixed<'a> {
         let start = NonNull::from(buffer).cast::<u8>();
         let lead = align_up(start.addr().get(), page_bytes) - start.addr().get();
         let room = align_down(bytes.saturating_sub(lead), page_bytes) / page_bytes;
-        // The bitmap of `room` pages is at most one page too large for what is left beside it.
+        // The bitmap of `room` pages is at most one page larger than what the remaining pages need.
         let bitmap_pages = room.div_ceil(8).div_ceil(page_bytes);
         let count = room.saturating_sub(bitmap_pages);
         let (lead, bitmap_bytes) =
@@ -197,7 +197,7 @@ mod tests {
         // SAFETY: reserved above, unused.
         unsafe { source.release(a, 4096) };
         assert_eq!(source.get(4096, 4096), Ok(a));
-        // What is behind a taken page need not be aligned.
+        // What follows a taken page need not be aligned.
         for _ in 0..8 {
             source.get(4096, 4096).expect("a page");
             let pair = source.get(2 * 4096, 2 * 4096).expect("an aligned range");

@@ -1,18 +1,17 @@
-//! Pages that were set aside for a process: hugetlbfs behind a part of a reservation.
+//! Pages set aside for a process: hugetlbfs behind part of a reservation.
 //!
 //! ```text
 //!   reservation:   … │ ordinary │ pool: committed once and for good │ ordinary …
 //! ```
-//! The administrator sets huge pages aside (`vm.nr_hugepages`); what takes them has them whatever
-//! else the machine does, and pays neither faults nor small pages' misses. They cannot be given
-//! back in parts, so in the pool to decommit is to clear. [`Os`](crate::Os) passes what lies in it
-//! to this file, and the rest to the system.
+//! The administrator sets huge pages aside (`vm.nr_hugepages`); whoever takes them keeps them
+//! whatever else the machine does, and pays neither for faults nor for the TLB misses of small
+//! pages. They cannot be given back in parts, so to decommit in the pool is to clear.
+//! [`Os`](crate::Os) leaves ranges in the pool to this file, and the rest to the system.
 //!
 //! Invariants
-//! 1. A process has one pool at most. Its start is published before its size (release, acquire).
-//! 2. Each of its pages was there before it was published: no touch finds the pages used up, which
-//!    the kernel answers with SIGBUS. A forked child that writes takes pages anew: for it this
-//!    does not hold.
+//! 1. A process has at most one pool. Its start is published before its size (release, acquire).
+//! 2. Each of its pages was allocated before it was published, so no touch finds the pages used up,
+//!    which would raise SIGBUS. This does not hold for a forked child, whose writes take new pages.
 
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{
@@ -23,20 +22,20 @@ use core::sync::atomic::{
 use crate::SourceError;
 use crate::os::keep_errno;
 
-/// The size of the pages in bytes. Where the system has none of this size there is no pool.
+/// The size of the pages in bytes. If the system has no pages of this size there is no pool.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// How a range lies to the pool: before it, in it, behind it; any of these may have no bytes.
+/// The parts of a range before, in and after the pool; any of them may be empty.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parts {
     pub(crate) ordinary: [(NonNull<u8>, usize); 2],
     pub(crate) pooled: (NonNull<u8>, usize),
 }
 
-/// Divides a range by the pool.
+/// Divides a range at the pool's bounds.
 pub(crate) fn divide(start: NonNull<u8>, bytes: usize) -> Parts {
     let pool_bytes = BYTES.load(Acquire);
     let pool = START.load(Relaxed);
@@ -51,7 +50,7 @@ pub(crate) fn divide(start: NonNull<u8>, bytes: usize) -> Parts {
     }
 }
 
-/// Whether any of a range lies in the pool.
+/// Whether any part of a range lies in the pool.
 pub(crate) fn touches(start: NonNull<u8>, bytes: usize) -> bool {
     divide(start, bytes).pooled.1 > 0
 }
@@ -59,18 +58,18 @@ pub(crate) fn touches(start: NonNull<u8>, bytes: usize) -> bool {
 /// Puts `bytes` of huge pages behind the address space at `start`, for good.
 ///
 /// # Errors
-/// [`SourceError::Exhausted`] where not so many are free; [`SourceError::Unsupported`] where there
-/// is a pool already, the range is none of whole huge pages, or the system is too old (Linux 5.16).
+/// [`SourceError::Exhausted`] if not that many are free; [`SourceError::Unsupported`] if there is a
+/// pool already, the range is not whole huge pages, or the system is too old (Linux 5.16).
 ///
 /// # Safety
 /// The range lies within one reservation, and none of it was ever committed. No other thread maps
-/// memory meanwhile.
+/// memory during the call.
 pub(crate) unsafe fn set_aside(start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
     let is_whole = (start.addr().get() | bytes).is_multiple_of(HUGE_PAGE_BYTES);
     if BYTES.load(Relaxed) > 0 || bytes == 0 || !is_whole {
         return Err(SourceError::Unsupported);
     }
-    // Taken elsewhere first: a refusal must leave the reservation as it is.
+    // Taken elsewhere first, so that a refusal leaves the reservation as it is.
     let pages = keep_errno(|| take(bytes))?;
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the caller gives up the range; the pages are this call's own.
@@ -86,7 +85,7 @@ pub(crate) unsafe fn set_aside(start: NonNull<u8>, bytes: usize) -> Result<(), S
     Ok(())
 }
 
-/// Maps huge pages, and sees to it that each is there.
+/// Maps huge pages, and makes sure that each is allocated.
 fn take(bytes: usize) -> Result<*mut libc::c_void, SourceError> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
@@ -95,7 +94,8 @@ fn take(bytes: usize) -> Result<*mut libc::c_void, SourceError> {
     if pages == libc::MAP_FAILED {
         return Err(SourceError::Exhausted);
     }
-    // A control group may have fewer than the machine: only a touch tells, and here without harm.
+    // A control group may be allowed fewer than the machine has: only a touch tells, and here it
+    // does no harm.
     // SAFETY: the mapping just made.
     if unsafe { libc::madvise(pages, bytes, libc::MADV_POPULATE_WRITE) } != 0 {
         // SAFETY: as above; nobody has seen it.
@@ -105,7 +105,7 @@ fn take(bytes: usize) -> Result<*mut libc::c_void, SourceError> {
     Ok(pages)
 }
 
-/// Reserves what a failed move may have unmapped.
+/// Reserves again what a failed move may have unmapped.
 fn reserve_again(start: NonNull<u8>, bytes: usize) {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;

@@ -14,7 +14,7 @@
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 
 mod counted;
-// It counts in 64 bits, which small processors cannot at once.
+// It needs 64-bit atomics, which small processors lack.
 #[cfg(target_has_atomic = "64")]
 mod failing;
 mod fixed;

@@ -11,8 +11,8 @@ use crate::hugetlb;
 use crate::source::reserve_and_commit;
 use crate::{PageRange, PageSource, SourceError, System};
 
-/// Linux's private anonymous memory. No call touches `errno` that a caller could see: each saves
-/// and restores it.
+/// Linux's private anonymous memory. No call changes the `errno` that a caller sees: each saves and
+/// restores it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Os;
 
@@ -51,7 +51,7 @@ fn checked(status: libc::c_int) -> Result<(), SourceError> {
     if status == 0 { Ok(()) } else { Err(SourceError::Exhausted) }
 }
 
-/// Makes a system call for the parts of a range that lie outside the pool of huge pages.
+/// Makes a system call for each part of a range outside the pool of huge pages.
 fn each_ordinary(
     start: NonNull<u8>,
     bytes: usize,
@@ -62,16 +62,16 @@ fn each_ordinary(
     parts.try_for_each(|(start, bytes)| checked(keep_errno(|| call(start.as_ptr().cast(), bytes))))
 }
 
-/// What one of the clocks that exist on every Linux says.
+/// Reads one of the clocks that exist on every Linux.
 fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // A filter (seccomp) can refuse the ones that are system calls.
+    // A filter (seccomp) can refuse those that are system calls.
     // SAFETY: `now` is a valid place for the answer.
     keep_errno(|| unsafe { libc::clock_gettime(clock, &raw mut now) });
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// A mapping of address space only, or of memory, of which the kernel refuses more than there can be.
+/// Maps address space only, or memory, of which the kernel refuses more than there can be.
 fn map(bytes: usize, is_memory: bool) -> Result<NonNull<u8>, SourceError> {
     let (access, more) = if is_memory {
         (libc::PROT_READ | libc::PROT_WRITE, 0)
@@ -87,7 +87,7 @@ fn map(bytes: usize, is_memory: bool) -> Result<NonNull<u8>, SourceError> {
     NonNull::new(start.cast()).ok_or(SourceError::Exhausted)
 }
 
-/// Unmaps; a failure (the kernel's limit on mappings) leaves address space in use, no more.
+/// Unmaps. A failure (the kernel's limit on mappings) leaves only address space in use.
 ///
 /// # Safety
 /// The range is this source's and unused.
@@ -99,8 +99,8 @@ unsafe fn unmap(start: *mut u8, bytes: usize) {
     }
 }
 
-/// Gives back the memory of ordinary pages, also of what the program has locked there (`mlock`,
-/// `mlockall`): then it must be said. What comes back by a touch is locked again.
+/// Gives back the memory of ordinary pages, even if the program has locked it (`mlock`,
+/// `mlockall`), which takes a different advice. Pages touched again are locked again.
 ///
 /// # Safety
 /// The range is this source's and unused.
@@ -141,30 +141,33 @@ fn map_aligned(
     })
 }
 
-/// Whether `MADV_POPULATE_WRITE` (Linux 5.14) has never been refused, but for want of memory.
+/// Whether `MADV_POPULATE_WRITE` (Linux 5.14) has never been refused except for lack of memory.
 static CAN_POPULATE: AtomicBool = AtomicBool::new(true);
 
-/// Whether a process may advise itself of many ranges at once (Linux 6.13; `PIDFD_SELF` 6.14).
+/// Whether a process may advise many of its own ranges in one call (Linux 6.13; `PIDFD_SELF` 6.14).
 static CAN_ADVISE_ALL: AtomicBool = AtomicBool::new(true);
 
-/// Whether it has done so: then a refusal has to do with the ranges, of which the program may have locked one.
+/// Whether it has done so. If so, a refusal is due to the ranges, one of which the program may have
+/// locked.
 static HAS_ADVISED_ALL: AtomicBool = AtomicBool::new(false);
 
-/// Whether huge pages are asked for, and declined.
+/// Whether huge pages are asked for and declined by advice.
 static ADVISES_HUGE: AtomicBool = AtomicBool::new(true);
 
-/// Whether memory that the program has locked may be given back by a call of its own
-/// (`MADV_DONTNEED_LOCKED`, Linux 5.18): where that is unknown, each such call is refused.
+/// Whether memory that the program has locked can be given back by a separate call
+/// (`MADV_DONTNEED_LOCKED`, Linux 5.18). A system that does not know it would refuse each such
+/// call.
 static CAN_GIVE_LOCKED: AtomicBool = AtomicBool::new(true);
 
-/// Whether nothing is called that a sandbox may not know.
+/// Whether system calls that a sandbox may not know are avoided.
 static IS_PLAIN: AtomicBool = AtomicBool::new(false);
 
 impl Os {
-    /// From now on memory is had, moved and given back by `mmap`, `munmap`, `mprotect`, `mremap` and
-    /// `madvise` with `MADV_DONTNEED` alone, and threads wait for each other by `futex`, in every thread: for a process
-    /// that a filter kills for other calls. (What would only be quicker by others is slower then.) Nothing of
-    /// [`rseq`](crate::rseq) asks the kernel any more, either. A call that another thread has begun goes on.
+    /// From now on, in every thread, memory is taken, moved and given back only by `mmap`,
+    /// `munmap`, `mprotect`, `mremap` and `madvise` with `MADV_DONTNEED`, and threads wait for each
+    /// other only by `futex`: for a process that a filter would kill for other calls. (What those
+    /// would merely speed up is then slower.) [`rseq`](crate::rseq) no longer asks the kernel
+    /// anything, either. A call that another thread has already begun runs to its end.
     pub fn keep_to_plain_calls(&self) {
         IS_PLAIN.store(true, Relaxed);
         for more in [&CAN_POPULATE, &CAN_ADVISE_ALL, &ADVISES_HUGE, &CAN_GIVE_LOCKED] {
@@ -179,14 +182,14 @@ impl Os {
     }
 }
 
-/// In place of a pidfd: the calling process.
+/// Stands for the calling process in place of a pidfd.
 const PIDFD_SELF: libc::c_int = -10_001;
 
 const _: () = assert!(size_of::<PageRange>() == size_of::<libc::iovec>());
 
-/// Decommits all ranges in one call. `None` if it was refused and nothing, or not all, was done:
-/// doing it once more is no harm. Measured on Linux 6.18: a third of what calls of their own take
-/// (`cargo bench -p hectare-pages --features os --bench calls`).
+/// Decommits all ranges in one call. `None` if it was refused and nothing, or not everything, was
+/// done; doing it again does no harm. Measured on Linux 6.18, this takes a third of the time of
+/// separate calls (`cargo bench -p hectare-pages --features os --bench calls`).
 fn advise_all(ranges: &[PageRange]) -> Option<usize> {
     if !CAN_ADVISE_ALL.load(Relaxed) {
         return None;
@@ -257,7 +260,7 @@ unsafe impl PageSource for Os {
 
     unsafe fn populate(&self, start: NonNull<u8>, bytes: usize) {
         if CAN_POPULATE.load(Relaxed) {
-            // What is not populated comes by touch.
+            // What is not populated comes at the first touch.
             let _ = each_ordinary(start, bytes, |start, bytes| {
                 // SAFETY: advice on the caller's own range changes no contents.
                 let status = unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) };
@@ -278,7 +281,7 @@ unsafe impl PageSource for Os {
         if align <= bytes {
             return map_aligned(bytes, align, self.page_bytes(), true);
         }
-        // Of a mapping that is long for its alignment's sake only a part is memory.
+        // A mapping lengthened for the sake of alignment should be memory only in part.
         reserve_and_commit(self, bytes, align)
     }
 
@@ -300,10 +303,10 @@ unsafe impl PageSource for Os {
         if moved != libc::MAP_FAILED {
             return Ok(());
         }
-        // Before Linux 6.17 some refusals (of a `from` in several mappings, or beyond the limit on address
-        // space) come when `to` has been unmapped already: then it is mapped anew, and where it has not, it
-        // exists. What another thread of the program mapped there between these two calls cannot be told
-        // from it: nothing says whose a mapping is.
+        // Before Linux 6.17 some refusals (of a `from` in several mappings, or beyond the limit on
+        // address space) come after `to` has been unmapped. In that case it is mapped anew;
+        // otherwise it still exists. What another thread of the program mapped there between the
+        // two calls cannot be told from it, since nothing says whose a mapping is.
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         keep_errno(|| {
@@ -312,7 +315,8 @@ unsafe impl PageSource for Os {
             let is_there = mapped == to.as_ptr().cast()
                 || mapped == libc::MAP_FAILED && last_error() == libc::EEXIST
                 || mapped != libc::MAP_FAILED && {
-                    // Before Linux 4.17 the flag says nothing, and what is taken is mapped elsewhere.
+                    // Before Linux 4.17 the flag is ignored, and if the address is taken the kernel
+                    // maps elsewhere.
                     // SAFETY: mapped above, and known to nobody.
                     unsafe { libc::munmap(mapped, bytes) };
                     true
@@ -337,15 +341,16 @@ unsafe impl PageSource for Os {
             return;
         }
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // What is only advice may be refused.
+        // It is only advice, and may be refused.
         let _ = each_ordinary(start, bytes, |start, bytes| {
             // SAFETY: advice on the caller's own range changes no contents.
             unsafe { libc::madvise(start, bytes, advice) }
         });
     }
 
-    /// The kernel compares: a call that moves none of those who wait at a word to another one, if the
-    /// word is zero. What is inaccessible is an error to it, not a fault.
+    /// The kernel does the comparing, by a futex call that moves none of the word's waiters to
+    /// another word if the word is zero. To the kernel an inaccessible word is an error, not a
+    /// fault.
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
         let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
         let (word, none) = (start.as_ptr(), 0_usize);
@@ -380,7 +385,7 @@ impl System for Os {
 
     #[inline]
     fn cpu(&self) -> usize {
-        // SAFETY: no preconditions. Mostly no system call; -1, if it is refused, becomes some CPU.
+        // SAFETY: no preconditions. Usually no system call; -1, if it is refused, becomes some CPU.
         keep_errno(|| unsafe { libc::sched_getcpu() }).unsigned_abs() as usize
     }
 
@@ -400,8 +405,8 @@ impl System for Os {
         }
         // SAFETY: AT_RANDOM names 16 bytes that live as long as the process.
         let words = unsafe { bytes.cast::<[usize; 2]>().read_unaligned() };
-        // The C library makes its guards of the stack and of pointers of the same words. What is made of both, half as
-        // long, leads back to neither.
+        // The C library makes its stack and pointer guards from the same words. A value made of
+        // both, half as long, gives away neither.
         words.into_iter().fold(0, |secret, word| {
             let mixed = (secret ^ word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (mixed >> 31)
@@ -535,7 +540,7 @@ mod tests {
             pages.expect("a number of pages") * page
         };
         let before_bytes = size_bytes();
-        // Of different lengths, so that they lie differently to the alignment before they are cut.
+        // Of different lengths, so that they are misaligned differently before they are cut.
         let lengths: [usize; 16] = core::array::from_fn(|i| (1 + 10_007 * i) * page);
         let starts = lengths.map(|bytes| Os.reserve(bytes, GIB).expect("address space"));
         let more_bytes = size_bytes().saturating_sub(before_bytes);
@@ -582,7 +587,7 @@ mod tests {
         }
     }
 
-    /// And others still go by one call.
+    /// And other ranges still go in one call.
     #[test]
     fn a_locked_range_ends_no_batches() {
         let page = Os.page_bytes();

@@ -1,15 +1,16 @@
-//! Restartable sequences: what the kernel and the C library offer of them.
+//! Restartable sequences: what the kernel and the C library offer.
 //!
-//! A thread registers an area with the kernel, which keeps the number of the CPU there that the
-//! thread runs on, and which names the sequence that the thread is in. A thread that is preempted,
-//! migrated or interrupted by a signal inside its sequence is sent to the sequence's abort handler:
-//! so a sequence that ends with one store is atomic against all threads of the same CPU, without an
-//! atomic instruction. (Desnoyers and Watson, Linux 4.18.) glibc registers each thread's area
-//! since version 2.35, at one offset from the thread pointer. (On x86-64; for other processors nobody
-//! has written the sequences, and here is said that there are none.)
+//! A thread registers an area with the kernel. There the kernel keeps the number of the CPU that
+//! the thread runs on, and the thread names the sequence it is in. A thread that is preempted,
+//! migrated or interrupted by a signal inside its sequence is sent to the sequence's abort handler.
+//! So a sequence that ends with one store is atomic against all threads on the same CPU, without an
+//! atomic instruction. (Desnoyers and Watson, Linux 4.18.) glibc registers each thread's area since
+//! version 2.35, at one offset from the thread pointer. (This is for x86-64. For other processors
+//! nobody has written the sequences, and this module reports that there are none.)
 //!
-//! Another CPU's sequences are kept away in two steps: a store that they read tells them to leave,
-//! and [`restart_all`], or [`restart_on`] that CPU, sends those that have read it already to their abort handlers.
+//! Another CPU's sequences are locked out in two steps: a store that they read tells them to leave,
+//! and [`restart_all`], or [`restart_on`] for that CPU, sends those that have already read the old
+//! value to their abort handlers.
 
 use core::ffi::{CStr, c_int, c_uint};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,16 +24,16 @@ pub const CPU_ID_OFFSET: usize = 4;
 /// Where it names the sequence that the thread is in, in bytes.
 pub const SEQUENCE_OFFSET: usize = 8;
 
-/// What stands in the four bytes before each abort handler, as glibc has told the kernel.
+/// The four bytes before each abort handler, as glibc has told the kernel.
 pub const SIGNATURE: u32 = 0x5305_3053;
 
-/// The least area with a CPU's number and the name of a sequence, in bytes.
+/// The smallest area that has a CPU's number and the name of a sequence, in bytes.
 const MIN_AREA_BYTES: c_uint = 20;
 
-/// A constant of the C library; `None` where it has no such name: before glibc 2.35. (A reference of
-/// the linker's, even a weak one, would keep this object from being loaded there.)
+/// A constant of the C library; `None` where it has no such name: before glibc 2.35. (A link-time
+/// reference, even a weak one, would keep this object from being loaded there.)
 fn constant<T: Copy>(name: &CStr) -> Option<T> {
-    // SAFETY: a name that ends in 0; the first object that has it is asked.
+    // SAFETY: a name that ends in 0; the first object that has it answers.
     let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     // SAFETY: null, or the C library's constant, set before any code of this object runs.
     unsafe { place.cast::<T>().as_ref() }.copied()
@@ -50,10 +51,10 @@ pub fn area_offset() -> Option<isize> {
 }
 
 /// The number of the CPU that this thread runs on; `None` if its area is not registered: it was
-/// started without the C library, or a tool that runs the program has no such thing.
+/// started without the C library, or a tool that runs the program does not support this.
 ///
 /// # Safety
-/// `area_offset` is what [`area_offset`] has said.
+/// `area_offset` is what [`area_offset`] returned.
 #[inline(always)]
 #[must_use]
 pub unsafe fn cpu(area_offset: isize) -> Option<usize> {
@@ -80,10 +81,10 @@ pub unsafe fn cpu(area_offset: isize) -> Option<usize> {
 const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: c_int = 1 << 7;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: c_int = 1 << 8;
 
-/// Whether [`restart_all`] has been announced to the kernel, as it asks.
+/// Whether [`restart_all`] has been announced to the kernel, as the kernel requires.
 static ANNOUNCED: AtomicBool = AtomicBool::new(false);
 
-/// Says that a command is for the CPU that is named alone.
+/// Restricts a command to the CPU named.
 const MEMBARRIER_FLAG_CPU: c_int = 1;
 
 fn membarrier(command: c_int, flags: c_int, cpu: usize) -> bool {
@@ -92,8 +93,8 @@ fn membarrier(command: c_int, flags: c_int, cpu: usize) -> bool {
     !Os.keeps_to_plain_calls() && keep_errno(call) == 0
 }
 
-/// Announces that the process will call [`restart_all`] or [`restart_on`]. `false` when the kernel has no such thing
-/// (before 5.10) or may not be asked, which a sandbox may not
+/// Announces that the process will call [`restart_all`] or [`restart_on`]. `false` when the kernel
+/// does not support it (before 5.10) or must not be asked because of a sandbox
 /// ([`keep_to_plain_calls`](Os::keep_to_plain_calls)).
 pub fn announce_restarts() -> bool {
     if !ANNOUNCED.load(Relaxed) && membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ, 0, 0) {
@@ -102,9 +103,9 @@ pub fn announce_restarts() -> bool {
     ANNOUNCED.load(Relaxed)
 }
 
-/// Sends every thread of the process that is inside a sequence to its abort handler; a sequence that
-/// begins afterwards sees what this thread has stored before. Some microseconds. `false`, and
-/// nothing is sure, when the kernel refuses it or may not be asked.
+/// Sends every thread of the process that is inside a sequence to its abort handler; a sequence
+/// that begins afterwards sees what this thread stored before. Takes some microseconds. `false`,
+/// with nothing guaranteed, when the kernel refuses or must not be asked.
 #[must_use]
 pub fn restart_all() -> bool {
     membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, 0, 0)

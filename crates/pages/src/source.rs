@@ -1,4 +1,4 @@
-//! The trait that every source of memory meets.
+//! The trait that every source of memory implements.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -6,9 +6,9 @@ use core::ptr::NonNull;
 /// Why a [`PageSource`] refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceError {
-    /// No memory, or no address space, is to be had now; later it may be.
+    /// No memory, or no address space, is available now; there may be later.
     Exhausted,
-    /// The source cannot do this at all; asking again is no use.
+    /// The source cannot do this at all; asking again is pointless.
     Unsupported,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for SourceError {
 
 impl core::error::Error for SourceError {}
 
-/// A part of a reservation.
+/// Part of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct PageRange {
@@ -36,7 +36,7 @@ pub struct PageRange {
 /// A source of page-aligned memory. Sizes and addresses are in bytes; every `bytes` is a positive
 /// multiple of [`page_bytes`](Self::page_bytes), and so is every `start`.
 ///
-/// A range passes through the states of the crate's drawing. A refused call changes nothing.
+/// A range passes through the states in the crate's diagram. A refused call changes nothing.
 ///
 /// # Safety
 /// An implementation hands out each address at most once between a `reserve` and the `release`
@@ -53,7 +53,7 @@ pub unsafe trait PageSource {
     /// [`SourceError::Exhausted`] when there is no such range.
     fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError>;
 
-    /// Makes a part of a reservation usable: it reads as zero. What of it was committed before
+    /// Makes part of a reservation usable: it reads as zero. Any of it that was already committed
     /// keeps its contents.
     ///
     /// # Errors
@@ -64,10 +64,10 @@ pub unsafe trait PageSource {
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError>;
 
     /// Gives the memory of a committed range back and forgets what was in it. The range stays
-    /// committed: it reads as zero, and takes memory again where it is touched.
+    /// committed: it reads as zero, and takes memory again when touched.
     ///
     /// # Errors
-    /// Any; the contents are then undefined and nothing may have been given back.
+    /// Any; the contents are then undefined, and possibly nothing was given back.
     ///
     /// # Safety
     /// The range is committed, and nothing in it is in use.
@@ -85,8 +85,8 @@ pub unsafe trait PageSource {
     }
 
     /// Says that a committed range is about to be written, so that a source which gives memory at
-    /// the first touch may give it at once, which costs less than a fault for each page. Advice
-    /// only: contents are kept, and a source may do nothing.
+    /// the first touch can give it now, which costs less than a fault for each page. Only advice:
+    /// contents are kept, and a source may do nothing.
     ///
     /// # Safety
     /// The range is committed.
@@ -94,13 +94,14 @@ pub unsafe trait PageSource {
         let _ = (start, bytes);
     }
 
-    /// Ends a reservation, or the part of it that is named: its addresses may be handed out anew.
+    /// Ends a reservation, or the named part of it: its addresses may be handed out again.
     ///
     /// # Safety
     /// The range lies within one reservation of this source, and nothing in it is in use.
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize);
 
-    /// [`reserve`](Self::reserve) and [`commit`](Self::commit) in one: `bytes` of zeroed memory.
+    /// [`reserve`](Self::reserve) and [`commit`](Self::commit) in one call: `bytes` of zeroed
+    /// memory.
     ///
     /// # Errors
     /// As those two.
@@ -112,12 +113,12 @@ pub unsafe trait PageSource {
     /// copying, if the source can; `from` then reads as zero, and what `to` held is forgotten.
     ///
     /// # Errors
-    /// [`SourceError::Unsupported`] (the default): `from` is as it was, and so is `to`, or it reads as
-    /// zero. [`SourceError::Exhausted`]: `from` is as it was, but `to` is lost: it must not be used,
-    /// committed or released again.
+    /// [`SourceError::Unsupported`] (the default): `from` is as it was; `to` is as it was or reads
+    /// as zero. [`SourceError::Exhausted`]: `from` is as it was, but `to` is lost: it must not be
+    /// used, committed or released again.
     ///
     /// # Safety
-    /// Both ranges are committed, do not overlap, and nobody else uses them during the call.
+    /// Both ranges are committed and do not overlap, and nobody else uses them during the call.
     unsafe fn move_pages(
         &self,
         from: NonNull<u8>,
@@ -129,12 +130,12 @@ pub unsafe trait PageSource {
     }
 
     /// Takes a committed range back to the state before [`commit`](Self::commit): its memory is
-    /// given back, and touching it is a fault until it is committed anew. So a stray access to
-    /// what is not in use is caught.
+    /// given back, and touching it faults until it is committed again. So a stray access to what is
+    /// not in use is caught.
     ///
     /// # Errors
     /// [`SourceError::Unsupported`] (the default), or [`SourceError::Exhausted`] when the system
-    /// cannot tell one more range apart. The range then stays committed, its contents undefined.
+    /// cannot keep track of one more range. The range then stays committed, its contents undefined.
     ///
     /// # Safety
     /// The range is committed, and nothing in it is in use.
@@ -143,8 +144,8 @@ pub unsafe trait PageSource {
         Err(SourceError::Unsupported)
     }
 
-    /// Asks that the range be backed by huge pages (`true`) or never (`false`). Advice only: a
-    /// source that knows no huge pages does nothing.
+    /// Asks that the range be backed by huge pages (`true`) or never be (`false`). Only advice: a
+    /// source without huge pages does nothing.
     ///
     /// # Safety
     /// The range lies within one reservation of this source.
@@ -152,40 +153,40 @@ pub unsafe trait PageSource {
         let _ = (start, bytes, huge);
     }
 
-    /// Whether the four bytes at `start`, a multiple of four, are all zero now. Asked of memory that is in
-    /// use, which its owner may be writing to, or has made inaccessible. `None` (the default) where
-    /// that cannot be told.
+    /// Whether the four bytes at `start`, a multiple of four, are all zero now. May be asked about
+    /// memory in use, which its owner may be writing to or may have made inaccessible. `None` (the
+    /// default) if that cannot be told.
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
         let _ = start;
         None
     }
 
-    /// Whether the page at `page` holds memory. `None` (the default) where that cannot be told.
+    /// Whether the page at `page` holds memory. `None` (the default) if that cannot be told.
     ///
-    /// It is committed memory of this source.
+    /// The page is committed memory of this source.
     fn is_resident(&self, page: NonNull<u8>) -> Option<bool> {
         let _ = page;
         None
     }
 
-    /// Commits the range, for good, with memory that was set aside for this: it is there whatever
-    /// else the system does, and nothing of it goes back before the process ends.
+    /// Commits the range, for good, with memory that was set aside for this purpose: it is there
+    /// whatever else the system does, and none of it goes back before the process ends.
     ///
     /// # Errors
-    /// [`SourceError::Unsupported`] (the default) where there is nothing of the kind,
-    /// [`SourceError::Exhausted`] where there is not so much of it. The range is then reserved as
-    /// before.
+    /// [`SourceError::Unsupported`] (the default) if there is no such memory,
+    /// [`SourceError::Exhausted`] if there is not enough of it. The range is then still reserved,
+    /// as before.
     ///
     /// # Safety
     /// The range lies within one reservation of this source, none of it was ever committed, and no
-    /// other thread uses a source meanwhile.
+    /// other thread uses a source during the call.
     unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
         let _ = (start, bytes);
         Err(SourceError::Unsupported)
     }
 }
 
-/// Memory of a source that reserves and commits it apart.
+/// Takes memory from a source in two steps, reserving and committing it.
 ///
 /// # Errors
 /// The source's; nothing stays reserved then.

@@ -1,4 +1,4 @@
-//! What a heap needs beside memory: a clock, the number of the CPU it runs on, a way to sleep.
+//! What a heap needs besides memory: a clock, the number of the CPU it runs on, a way to sleep.
 
 use hectare_base::sync::Park;
 
@@ -19,14 +19,15 @@ pub trait System: PageSource {
     /// coarse (a few milliseconds).
     fn now_ms(&self) -> u64;
 
-    /// How long this thread has run, in microseconds: to measure what takes some hundreds of them,
-    /// whoever else has the CPU meanwhile.
+    /// How long this thread has run, in microseconds: for measuring what takes some hundreds of
+    /// them, whoever else gets the CPU meanwhile.
     fn thread_us(&self) -> u64;
 
-    /// A number that an attacker cannot guess, other in each process where the system can.
+    /// A number that an attacker cannot guess, different in each process where the system can
+    /// provide that.
     fn secret(&self) -> usize;
 
-    /// Shows `line` to whoever runs the program, and ends it. Allocates nothing.
+    /// Shows `line` to whoever runs the program and ends the program. Allocates nothing.
     fn fatal(&self, line: &[u8]) -> !;
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Backing {
 
 #[derive(Debug, Default)]
 struct Blocks {
-    /// It has room for all blocks there are: freeing one takes no memory.
+    /// It has capacity for all blocks there are, so freeing one allocates nothing.
     free: Vec<u32>,
     end: u32,
 }
@@ -109,7 +109,7 @@ impl Backing {
     }
 
     fn lock(&self) -> MutexGuard<'_, Blocks> {
-        // Nothing that can panic is done while it is held.
+        // Nothing that can panic happens while the lock is held.
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! Buffers that a thread uses again.
+//! Buffers that a thread reuses.
 
 use std::cell::RefCell;
 
@@ -8,12 +8,12 @@ thread_local! {
     static IDLE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `act` with `bytes` bytes of any content. Calls may be nested.
+/// Calls `act` with `bytes` bytes of arbitrary content. Calls may be nested.
 pub(crate) fn with_buffer<R>(
     bytes: usize,
     act: impl FnOnce(&mut [u8]) -> R,
 ) -> Result<R, PoolError> {
-    // A thread that ends may have dropped its buffers before it comes here for the last time.
+    // An exiting thread may have dropped its buffers before it comes here for the last time.
     let idle = IDLE.try_with(|idle| idle.borrow_mut().pop());
     let mut buffer = idle.ok().flatten().unwrap_or_default();
     if buffer.len() < bytes {
@@ -24,7 +24,7 @@ pub(crate) fn with_buffer<R>(
     let result = act(&mut buffer[..bytes]);
     let _ended = IDLE.try_with(|idle| {
         let mut idle = idle.borrow_mut();
-        // Without room it is not kept.
+        // If there is no room for it, it is not kept.
         if idle.try_reserve(1).is_ok() {
             idle.push(buffer);
         }

@@ -15,11 +15,11 @@ pub trait Codec: Send + Sync {
     fn bound_bytes(&self, page_bytes: usize) -> usize;
 
     /// Compresses `page` to the start of `out`, which has [`bound_bytes`](Self::bound_bytes).
-    /// Returns how many bytes that is; `None` if it cannot be done, and the page is stored raw.
+    /// Returns how many bytes that is; `None` if that cannot be done; the page is then stored raw.
     fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize>;
 
-    /// Fills `page` with what [`compress`](Self::compress) made `data` of. False if `data` is no
-    /// such thing, and then `page` has any content.
+    /// Fills `page` with what [`compress`](Self::compress) turned into `data`. False if `data` is
+    /// no such result; the content of `page` is then arbitrary.
     fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool;
 }
 
@@ -29,8 +29,8 @@ impl fmt::Debug for dyn Codec {
     }
 }
 
-/// LZ4: quick both ways. The C library's: it is a tenth faster than a safe encoder, a quarter as a
-/// decoder, and what the kernel's zram uses.
+/// LZ4: fast both ways. It is the C library's implementation, which encodes a tenth and decodes a
+/// quarter faster than a safe one, and is what the kernel's zram uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lz4;
 
@@ -53,12 +53,12 @@ impl Codec for Lz4 {
     }
 }
 
-/// Zstandard with a level, and a dictionary if one is given: denser than LZ4, and slower.
+/// Zstandard at a given level, with a dictionary if one is given: denser than LZ4, and slower.
 pub struct Zstd {
     name: String,
     level: i32,
     dictionary: Vec<u8>,
-    /// Contexts that no thread uses now; each thread that comes when there is none makes one.
+    /// Contexts that no thread is using; a thread that finds none makes one.
     idle: Mutex<Vec<Context>>,
 }
 
@@ -68,14 +68,14 @@ struct Context {
 }
 
 impl Zstd {
-    /// Level `level`, 1 … 22 or negative for quicker ones (levels beyond are the nearest).
+    /// Level `level`: 1 … 22, or negative for faster ones (out-of-range levels are clamped).
     #[must_use]
     pub fn new(level: i32) -> Self {
         Self::with_dictionary(level, Vec::new())
     }
 
-    /// The same with a dictionary: content that pages are likely to have in common, or what
-    /// `zstd --train` made of samples. An empty one is none.
+    /// The same with a dictionary: content that pages are likely to have in common, or what `zstd
+    /// --train` made of samples. An empty one counts as none.
     #[must_use]
     pub fn with_dictionary(level: i32, dictionary: Vec<u8>) -> Self {
         let with = if dictionary.is_empty() { "" } else { "+dictionary" };
@@ -91,7 +91,7 @@ impl Zstd {
     #[cold]
     fn new_context(&self) -> std::io::Result<Context> {
         let mut compressor = Compressor::with_dictionary(self.level, &self.dictionary)?;
-        // A page's size, its sum and its dictionary are known: they need no place in the data.
+        // A page's size, checksum and dictionary are known, so they need no space in the data.
         compressor.include_contentsize(false)?;
         compressor.include_checksum(false)?;
         compressor.include_dictid(false)?;

@@ -1,4 +1,4 @@
-//! What a store is made with.
+//! The configuration of a store.
 
 use std::fmt;
 use std::fs::File;
@@ -8,51 +8,53 @@ use crate::StoreError;
 use crate::codec::{Codec, Lz4};
 use crate::tend::Policy;
 
-/// What a [`Store`](crate::Store) is made with.
+/// The configuration of a [`Store`](crate::Store).
 #[derive(Debug)]
 pub struct Config {
-    /// Keys go from 0 to this. A key costs 48 bytes whether it is used or not.
+    /// The number of keys, which start at 0. A key costs 48 bytes whether it is used or not.
     pub pages: usize,
-    /// The size of every page: a multiple of 8, 64 to 65536. What the codecs leave longer than the
-    /// pool's longest object, mostly a page of the system, is kept raw beside the pool.
+    /// The size of every page: a multiple of 8, 64 to 65536. A page that stays longer than the
+    /// pool's longest object, usually a page of the system, is kept raw beside the pool.
     pub page_bytes: usize,
-    /// What compresses: the first all that is put, the others what is recompressed. 1 to 8.
+    /// The codecs, 1 to 8: the first compresses every page that is put, the others recompress.
     pub codecs: Vec<Box<dyn Codec>>,
-    /// A page that does not become shorter than this is kept raw.
+    /// A page that does not compress to less than this is kept raw.
     pub raw_from_bytes: usize,
     /// Whether pages with the same content are stored once. It costs some 80 bytes for each
-    /// content.
+    /// distinct content.
     pub dedup: bool,
-    /// The most that the pool may take, in bytes, with raw pages beside it; 0: no limit. The slots and the
-    /// index of contents are not in it ([`Stats::table_bytes`](crate::Stats::table_bytes)), nor each thread's
-    /// buffers. It is looked at with every 16th put, from 16 MiB on, and passed by 0.4 % at most as measured with one thread (64 MiB +0.35 %,
-    /// 256 MiB +0.31 %, 1 and 8 MiB by less than a page). What it took for a page that was refused
-    /// it keeps for the next one. After a refusal there is room again when compaction is worth it: when
-    /// about a sixty-fourth has been removed.
+    /// The most that the pool, together with the raw pages beside it, may take, in bytes; 0: no
+    /// limit. Neither the slots and the index of contents
+    /// ([`Stats::table_bytes`](crate::Stats::table_bytes)) nor each thread's buffers count. From 16
+    /// MiB on the limit is checked with every 16th put, and as measured with one thread exceeded by
+    /// 0.4 % at most (64 MiB +0.35 %, 256 MiB +0.31 %, 1 and 8 MiB by less than a page). Memory
+    /// that the pool took for a refused page is kept for the next one. After a refusal there is
+    /// room again once compaction is worth it: when about a sixty-fourth has been removed.
     pub limit_bytes: usize,
-    /// A file, or device, that pages are written back to, open for reading and writing; not for
-    /// appending, by which each write would go to its end. It is the store's alone, which begins to
-    /// write at its start.
+    /// A file or device that pages are written back to, open for reading and writing, but not for
+    /// appending, which would send each write to its end. It belongs to the store alone, which
+    /// writes from its start on.
     pub backing: Option<File>,
     /// How many pages the file may hold.
     pub backing_pages: usize,
-    /// Who takes pages that the limit has no room for, where there is no file or it is full.
+    /// What takes pages that do not fit the limit when there is no file, or the file is full.
     pub evict: Option<Evict>,
     /// What [`Store::tend`](crate::Store::tend) does.
     pub policy: Policy,
 }
 
-/// Takes pages over when room must be made: a cache drops them, a pager writes them where it likes.
+/// Takes over pages when room must be made: a cache drops them, a pager writes them wherever it
+/// likes.
 ///
-/// It is given the key and the page, and says whether it took it: then the store has it no longer.
-/// It is called under the page's lock, by the thread whose put needs the room or that tends the
-/// store, for one page at a time, and must not use the store.
+/// It is given the key and the page, and says whether it took the page; if so, the store no longer
+/// has it. It is called for one page at a time, under the page's lock, by the thread whose put
+/// needs the room or the one that tends the store, and must not use the store.
 pub struct Evict(Box<Taker>);
 
 type Taker = dyn Fn(usize, &[u8]) -> bool + Send + Sync;
 
 impl Evict {
-    /// One that calls `take`.
+    /// An [`Evict`] that calls `take`.
     pub fn new(take: impl Fn(usize, &[u8]) -> bool + Send + Sync + 'static) -> Self {
         Self(Box::new(take))
     }
@@ -68,9 +70,9 @@ impl fmt::Debug for Evict {
     }
 }
 
-/// Whether the file can be read and written at any place; told by doing neither.
+/// Whether the file can be read and written at any offset; found out without doing either.
 fn is_open_for_both(file: &File) -> bool {
-    /// "Bad file descriptor", "Illegal seek"; what else goes wrong here may go well later.
+    /// "Bad file descriptor" and "Illegal seek"; any other error here may not recur later.
     const REFUSALS: [i32; 2] = [9, 29];
     [file.read_at(&mut [], 0), file.write_at(&[], 0)].iter().all(|result| match result {
         Ok(_) => true,
@@ -78,7 +80,7 @@ fn is_open_for_both(file: &File) -> bool {
     })
 }
 
-/// What saves less than a sixteenth is not worth the way back.
+/// Saving less than a sixteenth is not worth the decompression.
 const fn raw_from_bytes(page_bytes: usize) -> usize {
     page_bytes / 16 * 15
 }
@@ -101,7 +103,7 @@ impl Config {
         }
     }
 
-    /// The same for pages of `page_bytes`; from the same share of them on they are kept raw.
+    /// The same for pages of `page_bytes`, kept raw from the same fraction of that on.
     #[must_use]
     pub fn of_page_bytes(self, page_bytes: usize) -> Self {
         Self { page_bytes, raw_from_bytes: raw_from_bytes(page_bytes), ..self }
@@ -129,7 +131,7 @@ impl Config {
     }
 }
 
-/// What of a [`Config`] stays as it was given.
+/// The parts of a [`Config`] that stay as given.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) page_bytes: usize,

@@ -1,10 +1,10 @@
 //! Which contents are stored already: an index of shared objects by the hash of their pages.
 //!
 //! The index holds weak references: an object ends with the last slot that has it, and then its
-//! entry goes as well. Of two contents with one hash the index has the later.
+//! entry goes as well. Of two contents with the same hash the index has the later.
 //!
-//! Invariant: who holds an `Arc<Shared>` gives it to a slot or to [`Dedup::release`]. One that is
-//! merely dropped would be the last at times, and leave its object in the pool for ever.
+//! Invariant: whoever holds an `Arc<Shared>` gives it to a slot or to [`Dedup::release`]. One that
+//! was merely dropped could be the last, and would leave its object in the pool for ever.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -32,8 +32,8 @@ impl Dedup {
         self.part(hash).get(&hash)?.upgrade()
     }
 
-    /// Makes the object the one of its hash. Without memory for an entry nobody finds it, and its content
-    /// may be stored again.
+    /// Enters the object under its hash. If there is no memory for an entry nobody finds it, and
+    /// its content may be stored again.
     pub(crate) fn insert(&self, shared: &Arc<Shared>) {
         let mut part = self.part(shared.hash);
         if part.try_reserve(1).is_ok() {
@@ -41,7 +41,7 @@ impl Dedup {
         }
     }
 
-    /// Ends one slot's share. The object, if that was the last.
+    /// Ends one slot's share. Returns the object if that was the last.
     pub(crate) fn release(&self, shared: Arc<Shared>) -> Option<Packed> {
         let hash = shared.hash;
         let Shared { packed, .. } = Arc::into_inner(shared)?;
@@ -53,7 +53,7 @@ impl Dedup {
         Some(packed)
     }
 
-    /// Memory of the index, about.
+    /// The approximate memory of the index.
     pub(crate) fn bytes(&self) -> usize {
         let entry_bytes = size_of::<(u64, Weak<Shared>)>() + 1;
         let entries: usize = (0..PARTS).map(|part| self.part(part as u64).capacity()).sum();
@@ -61,12 +61,12 @@ impl Dedup {
     }
 
     fn part(&self, hash: u64) -> MutexGuard<'_, Part> {
-        // Nothing that can panic is done while it is held.
+        // Nothing that can panic happens while the lock is held.
         self.parts[hash as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Hashes are hashed already. The lower bits chose the part: others come first.
+/// The keys are hashes already. Their low bits chose the part, so other bits come first here.
 #[derive(Debug, Default)]
 struct AsItIs(u64);
 

@@ -15,7 +15,7 @@ pub enum StoreError {
         /// How many keys there are.
         pages: usize,
     },
-    /// A page or a buffer has another size than [`Config::page_bytes`](crate::Config::page_bytes).
+    /// The size of a page or buffer is not [`Config::page_bytes`](crate::Config::page_bytes).
     PageSize {
         /// The size given.
         bytes: usize,
@@ -24,27 +24,28 @@ pub enum StoreError {
     },
     /// The configuration cannot work.
     Config(&'static str),
-    /// The memory limit is reached, and nothing could be written back, evicted or compacted to stay
-    /// in it.
+    /// The memory limit is reached, and not enough could be written back, evicted or compacted to
+    /// stay within it.
     Limit {
         /// [`Config::limit_bytes`](crate::Config::limit_bytes).
         limit_bytes: usize,
     },
-    /// The pool has no room; out of memory also for a page beside it, or a buffer of the thread. The
-    /// error is not to be had for what takes some bytes of the program's heap: a store that is made, a
-    /// thread's first call, each content with [`Config::dedup`](crate::Config::dedup), and what codecs
-    /// allocate themselves ([`Zstd`](crate::Zstd): a context for each thread). These abort or panic.
+    /// The pool has no room; it also reports "out of memory" for a page beside the pool or a buffer
+    /// of the thread. Small allocations on the program's heap do not give this error: making a
+    /// store, a thread's first call, each content with [`Config::dedup`](crate::Config::dedup), and
+    /// what codecs allocate themselves ([`Zstd`](crate::Zstd): a context for each thread). When
+    /// these fail, they abort or panic.
     Pool(PoolError),
-    /// What was stored has changed since, in memory or in the file.
+    /// What was stored has changed since then, in memory or in the file.
     Damaged {
-        /// Whose content is lost.
+        /// The key whose content is lost.
         key: usize,
     },
     /// The file for written-back pages failed.
     Io(io::ErrorKind),
     /// The store was given no file to write pages back to.
     NoFile,
-    /// The file for written-back pages holds as many as it may.
+    /// The file for written-back pages holds as many pages as it may.
     FileFull,
     /// The store has no codec of that number.
     NoCodec {

@@ -11,9 +11,9 @@
 //!                 for what is idle          pressure: written back
 //! ```
 //!
-//! A [`Store`] has a slot for each key, and each slot a lock of its own: a page is read without a
-//! lock that the writer of another page can hold. [`Store::tend`] does by [`Policy`] what time and
-//! pressure ask for. Statistics come in the kernel's columns ([`Stats::mm_stat`]).
+//! A [`Store`] has a slot for each key, and each slot has its own lock, so reading a page takes no
+//! lock that the writer of another page can hold. [`Store::tend`] does what time and pressure call
+//! for, as [`Policy`] says. Statistics come in the kernel's columns ([`Stats::mm_stat`]).
 //!
 //! ```
 //! use hectare_pages::Os;
@@ -55,7 +55,7 @@ pub use stats::Stats;
 pub use store::Store;
 pub use tend::{Policy, Select, Tended};
 
-/// The README's example is a test, too.
+/// Runs the README's example as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,9 +1,9 @@
 //! A pool's objects as owned values: the only file of the crate with `unsafe`.
 //!
 //! Invariants
-//! 1. An [`Object`] is made by [`Objects::put`] alone, with its content, and ends in
-//!    [`Objects::free`] alone: it names a live object as long as it exists, and is not cloned.
-//! 2. Nobody writes an object after `put` has returned it.
+//! 1. An [`Object`] is made, with its content, only by [`Objects::put`], and ends only in
+//!    [`Objects::free`]: it names a live object as long as it exists, and is not cloned.
+//! 2. Nobody writes to an object after `put` has returned it.
 //! 3. A store has one `Objects`, and its objects never leave that store.
 
 use hectare_pool::{Handle, Pool, PoolError, PoolStats};
@@ -40,7 +40,7 @@ impl<P: Pool> Objects<P> {
         Ok(Object(handle))
     }
 
-    /// Calls `reader` with the object's bytes. It must not read an object itself, nor free one.
+    /// Calls `reader` with the object's bytes. `reader` must not itself read or free an object.
     pub(crate) fn read<R>(
         &self,
         object: &Object,

@@ -1,11 +1,11 @@
-//! What is known of a page.
+//! What is known about a page.
 
 use std::sync::Arc;
 
 use crate::backing::Block;
 use crate::objects::Object;
 
-/// Which codec an object was compressed by.
+/// The codec that an object was compressed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CodecId(pub(crate) u8);
 
@@ -22,11 +22,11 @@ pub(crate) struct Packed {
     pub(crate) codec: CodecId,
 }
 
-/// An object that several slots may have in common.
+/// An object that several slots may share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) packed: Packed,
-    /// Of the page's content: where the index has it.
+    /// The hash of the page's content, under which the index has it.
     pub(crate) hash: u64,
 }
 
@@ -56,7 +56,7 @@ impl Content {
         }
     }
 
-    /// Whether the page takes memory, and takes all of its size.
+    /// Whether the page takes memory, and its full size of it.
     pub(crate) fn is_raw(&self) -> bool {
         matches!(self, Self::Plain(_))
             || self.packed().is_some_and(|packed| packed.codec == CodecId::RAW)
@@ -76,6 +76,6 @@ pub(crate) struct Slot {
     pub(crate) checksum: u32,
     /// When the page was last put or got, in seconds of the store's clock.
     pub(crate) touched_s: u32,
-    /// The codec after the strongest that has been tried: weaker ones have nothing to gain.
+    /// The codec after the strongest one tried so far: nothing is to be gained from weaker ones.
     pub(crate) tried_codecs: u8,
 }

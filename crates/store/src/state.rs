@@ -1,4 +1,4 @@
-//! The state of each page, as the kernel's `block_state` has it.
+//! The state of each page, as in the kernel's `block_state`.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,20 +23,21 @@ pub enum PageKind {
     WrittenBack,
 }
 
-/// What [`Store::for_each_page`](crate::Store::for_each_page) tells of a page. Its `Display` is a
-/// line of the kernel's `block_state`: key, time, and a letter for each that holds: `s`ame-filled,
-/// `w`ritten back, `h`uge (raw), `i`dle, `r`ecompressed, i`n`compressible by every codec tried.
+/// What [`Store::for_each_page`](crate::Store::for_each_page) says about a page. Its `Display` is a
+/// line of the kernel's `block_state`: key, time, and a letter for each property that holds:
+/// `s`ame-filled, `w`ritten back, `h`uge (raw), `i`dle, `r`ecompressed, i`n`compressible by every
+/// codec tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageState {
     /// Which page.
     pub key: usize,
-    /// When it was last put or got, from the store's beginning.
+    /// When it was last put or got, since the store was made.
     pub touched: Duration,
     /// Where it is.
     pub kind: PageKind,
     /// Whether it has not been touched since [`Store::tend`](crate::Store::tend) was last called.
     pub is_idle: bool,
-    /// Whether a stronger codec was tried in vain.
+    /// Whether stronger codecs were tried in vain.
     pub is_incompressible: bool,
 }
 

@@ -25,13 +25,13 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// A slot has another content; under its lock, so that a page is never counted out before it
-    /// was counted in. Objects are counted where they begin and end.
+    /// Counts a slot's change of content. Called under the slot's lock, so that a page is never
+    /// counted out before it was counted in. Objects are counted where they begin and end.
     pub(crate) fn change(&self, old: &Content, new: &Content) {
         let count = |counter: &AtomicUsize, is: fn(&Content) -> bool| match (is(old), is(new)) {
             (false, true) => drop(counter.fetch_add(1, Relaxed)),
             (true, false) => drop(counter.fetch_sub(1, Relaxed)),
-            // Nobody else waits for the counter's cache line.
+            // Nothing changes: leave the counter's cache line alone.
             _ => {}
         };
         count(&self.pages, |content| !matches!(content, Content::Absent));
@@ -64,18 +64,18 @@ pub struct Stats {
     pub original_bytes: usize,
     /// The objects in the pool, by their lengths, and raw pages: `compr_data_size`.
     pub compressed_bytes: usize,
-    /// The pool's footprint with all that it counts, and raw pages that it could not hold:
+    /// The pool's footprint with everything it counts, plus the raw pages that it could not hold:
     /// `mem_used_total`.
     pub pool_bytes: usize,
     /// The slots, and the index of contents that pages have in common.
     pub table_bytes: usize,
     /// `mem_limit`; 0 is none.
     pub limit_bytes: usize,
-    /// The most that `pool_bytes` was when it was looked at, which is every 16th put or oftener.
+    /// The largest `pool_bytes` seen; it is looked at with every 16th put or more often.
     pub most_pool_bytes: usize,
     /// Pages that one word fills: `same_pages`.
     pub same_filled_pages: usize,
-    /// Pages that have another's object: so many objects fewer there are than pages in the pool.
+    /// Pages that use another's object: by this many the pages in the pool outnumber its objects.
     pub sharing_pages: usize,
     /// Pages kept as they are: `huge_pages`.
     pub raw_pages: usize,
@@ -125,8 +125,8 @@ impl Stats {
     }
 
     /// The line of the kernel's `io_stat`: failed_reads, failed_writes, invalid_io (requests that
-    /// were no page: the store returns an error instead, so 0), notify_free (the kernel's hint that
-    /// a swap slot is free: a program calls `remove`, so 0).
+    /// are not a whole page: the store returns an error instead, so 0), notify_free (the kernel's
+    /// hint that a swap slot is free: a program calls `remove` instead, so 0).
     #[must_use]
     pub fn io_stat(&self) -> String {
         columns(&[self.failed_reads, self.failed_writes, 0, 0])
@@ -143,7 +143,7 @@ fn columns(numbers: &[u64]) -> String {
     let mut line = String::new();
     for (at, number) in numbers.iter().enumerate() {
         let space = if at == 0 { "" } else { " " };
-        // A `String` takes whatever is written.
+        // Writing to a `String` cannot fail.
         let _ = write!(line, "{space}{number:8}");
     }
     line

@@ -1,4 +1,4 @@
-//! Pages by key: put, get, removed.
+//! Pages by key: put, get, remove.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,15 +17,15 @@ use crate::slot::{CodecId, Content, Packed, Shared, Slot};
 use crate::state::{PageKind, PageState};
 use crate::stats::{Counters, Stats};
 
-/// Puts between two looks at the pool's footprint where the limit is far.
+/// Puts between two looks at the pool's footprint while the limit is far off.
 const PUTS_A_LOOK: u32 = 16;
-/// Limits below this are looked at with every put: sixteen puts could pass an eighth of them.
+/// Limits below this are checked with every put: sixteen puts could exceed an eighth of them.
 const SMALL_LIMIT_BYTES: usize = 16 << 20;
 
 /// A compressed page store over a pool.
 ///
-/// Every method may be called from several threads at once. Pages are copied in and out; what two
-/// threads put under one key at the same time is one of the two.
+/// Every method may be called from several threads at once. Pages are copied in and out. Of two
+/// pages that two threads put under one key at the same time, one is stored.
 #[derive(Debug)]
 pub struct Store<P: Pool> {
     pub(crate) objects: Objects<P>,
@@ -35,18 +35,19 @@ pub struct Store<P: Pool> {
     pub(crate) dedup: Option<Dedup>,
     pub(crate) backing: Option<Backing>,
     pub(crate) begun: Instant,
-    /// The clock as it was last tended.
+    /// The clock when the store was last tended.
     pub(crate) now_s: AtomicU32,
     /// Puts until the footprint is looked at again.
     until_look: AtomicU32,
-    /// Held by who makes room: the bytes of the pool that the last compaction left unused.
+    /// The bytes of the pool that the last compaction left unused. The lock is held by whoever
+    /// makes room.
     pub(crate) relieving: Mutex<usize>,
 }
 
 const _: () = assert!(size_of::<Mutex<Slot>>() <= 48, "as Config::pages says");
 
 impl<P: Pool> Store<P> {
-    /// An empty store over `pool`, which is its own.
+    /// An empty store over `pool`, which belongs to it alone.
     ///
     /// # Errors
     /// [`StoreError::Config`].
@@ -89,9 +90,8 @@ impl<P: Pool> Store<P> {
     /// Stores a page under `key`, in place of what was there.
     ///
     /// # Errors
-    /// [`StoreError`]; what was stored under the key is still there then. Where the limit is
-    /// reached the pool is compacted and pages are written back or evicted first, the oldest before
-    /// others.
+    /// [`StoreError`]; what was stored under the key is still there then. When the limit is
+    /// reached, the pool is first compacted and pages are written back or evicted, oldest first.
     pub fn put(&self, key: usize, page: &[u8]) -> Result<(), StoreError> {
         let slot = self.slot(key)?;
         self.check_size(page)?;
@@ -112,11 +112,11 @@ impl<P: Pool> Store<P> {
         Ok(())
     }
 
-    /// Copies the page of `key` to `page`. False if there is none: then `page` is as it was.
+    /// Copies the page of `key` to `page`. False if there is none; `page` is then unchanged.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the content is not what was put, [`StoreError::Io`] if it is in
-    /// the file and cannot be read; `page` has any content then.
+    /// the file and cannot be read; the content of `page` is then arbitrary.
     pub fn get(&self, key: usize, page: &mut [u8]) -> Result<bool, StoreError> {
         let slot = self.slot(key)?;
         self.check_size(page)?;
@@ -140,7 +140,7 @@ impl<P: Pool> Store<P> {
         Ok(was_there)
     }
 
-    /// The account. O(1), or as long as the pool's own takes.
+    /// The account. O(1), plus the time for the pool's own.
     pub fn stats(&self) -> Stats {
         let counters = &self.counters;
         let pages = counters.pages.load(Relaxed);
@@ -157,7 +157,7 @@ impl<P: Pool> Store<P> {
             limit_bytes: self.config.limit_bytes,
             most_pool_bytes: counters.most_memory_bytes.load(Relaxed),
             same_filled_pages: counters.same_filled.load(Relaxed),
-            // An object that was just made may have no page yet.
+            // An object just made may have no page yet.
             sharing_pages: packed_pages.saturating_sub(counters.objects.load(Relaxed)),
             raw_pages: counters.raw.load(Relaxed),
             raw_pages_ever: counters.raw_ever.load(Relaxed),
@@ -172,7 +172,8 @@ impl<P: Pool> Store<P> {
         }
     }
 
-    /// Calls `each` with the state of every page that is stored, by key. It must not use the store.
+    /// Calls `each` with the state of every page that is stored, by key. `each` must not use the
+    /// store.
     pub fn for_each_page(&self, mut each: impl FnMut(PageState)) {
         let now_s = self.now_s.load(Relaxed);
         for (key, slot) in self.slots.iter().enumerate() {
@@ -208,7 +209,7 @@ impl<P: Pool> Store<P> {
         self.slots.get(key).ok_or(StoreError::Key { key, pages: self.slots.len() })
     }
 
-    /// Gives a slot what is new. Returns the content that it had.
+    /// Replaces a slot's state. Returns the content that it had.
     fn exchange(&self, slot: &Mutex<Slot>, new: Slot) -> Content {
         let mut slot = lock(slot);
         self.counters.change(&slot.content, &new.content);
@@ -220,7 +221,7 @@ impl<P: Pool> Store<P> {
         if bytes == page_bytes { Ok(()) } else { Err(StoreError::PageSize { bytes, page_bytes }) }
     }
 
-    /// A page that no word fills, somewhere in memory.
+    /// Stores a page that no single word fills, somewhere in memory.
     fn pack(&self, page: &[u8], hash: u64) -> Result<Content, StoreError> {
         if let Some(known) = self.known(hash, page) {
             return Ok(Content::Shared(known));
@@ -244,7 +245,8 @@ impl<P: Pool> Store<P> {
         let is_same = with_buffer(page.len(), |other| {
             Ok(self.unpack_object(&known.packed, other)? && other == page)
         });
-        // What there is no memory to compare with is stored anew, if there is memory for that.
+        // If there is no memory to compare with it, the page is stored anew, if there is memory for
+        // that.
         if let Ok(Ok::<_, PoolError>(true)) = is_same {
             return Some(known);
         }
@@ -259,7 +261,7 @@ impl<P: Pool> Store<P> {
         Content::Shared(shared)
     }
 
-    /// The page compressed into an object of less than `below_bytes`, if it becomes that short.
+    /// Compresses the page into an object of less than `below_bytes`, if it becomes that short.
     pub(crate) fn compress(
         &self,
         page: &[u8],
@@ -281,7 +283,7 @@ impl<P: Pool> Store<P> {
         })?
     }
 
-    /// The page of a slot that has one.
+    /// Unpacks the page of a slot that has one.
     pub(crate) fn unpack(
         &self,
         key: usize,
@@ -324,7 +326,7 @@ impl<P: Pool> Store<P> {
         })
     }
 
-    /// Ends a content that no slot has any more.
+    /// Ends a content that is no longer in any slot.
     pub(crate) fn end(&self, content: Content) {
         let packed = match (content, &self.dedup, &self.backing) {
             (Content::Own(packed), ..) => packed,
@@ -347,8 +349,8 @@ impl<P: Pool> Store<P> {
         bytes
     }
 
-    /// Makes room if the limit is passed. The footprint is looked at with every 16th put, and with
-    /// every one where the limit is small or within an eighth.
+    /// Makes room if the limit is exceeded. The footprint is looked at with every 16th put, or with
+    /// every one while the limit is small or less than an eighth away.
     fn keep_limit(&self) -> Result<(), StoreError> {
         let was = self.until_look.fetch_sub(1, Relaxed);
         if (1..=PUTS_A_LOOK).contains(&was) {
@@ -367,7 +369,7 @@ impl<P: Pool> Store<P> {
 }
 
 impl<P: Pool> Drop for Store<P> {
-    /// Ends what is stored: a pool that is somebody else's, or knows its pages by its objects alone,
+    /// Ends what is stored: a borrowed pool, or one that knows its pages only by their objects,
     /// would keep it. O(pages).
     fn drop(&mut self) {
         for slot in core::mem::take(&mut self.slots) {
@@ -391,6 +393,6 @@ fn filling_word(page: &[u8]) -> Option<u64> {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A slot is replaced whole: a panic of a codec leaves it as it was.
+    // A slot is replaced as a whole, so a panicking codec leaves it as it was.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! What is done with pages while nobody asks for them: stronger codecs for what is idle, the file
-//! for what is idle or incompressible, and room when the limit is near.
+//! What is done with pages while nobody asks for them: stronger codecs for idle ones, the file for
+//! idle or incompressible ones, and making room when the limit is near.
 
 use std::ops::AddAssign;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,19 +14,20 @@ use crate::store::{Store, lock};
 
 /// Pages written back between two looks at the footprint.
 const PAGES_A_LOOK: usize = 64;
-/// A way through all objects is worth this part of the pool that lies unused, beyond what the way
-/// before left so.
+/// Compaction goes through all objects; it is worth it if more than one part in this many of the
+/// pool has become unused since the last one.
 const PART_WORTH_COMPACTING: usize = 64;
 
 /// What [`Store::tend`] does by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// A page that was not touched for so long is recompressed by the last codec, if there are
-    /// several; `None`: only when asked to.
+    /// A page not touched for this long is recompressed by the last codec, if there are several;
+    /// `None`: only when asked to.
     pub recompress_after: Option<Duration>,
-    /// A page that was not touched for so long is written back, if there is a file.
+    /// A page not touched for this long is written back, if there is a file.
     pub write_back_after: Option<Duration>,
-    /// From this part of the limit on room is made; 100 and more: only when the limit is reached.
+    /// Room is made from this percentage of the limit on; 100 and more: only when the limit is
+    /// reached.
     pub pressure_percent: usize,
 }
 
@@ -46,7 +47,7 @@ impl Default for Policy {
 pub enum Select {
     /// All that are in memory.
     All,
-    /// Those that were not touched for so long.
+    /// Those not touched for this long.
     Idle(Duration),
     /// Those that are kept raw.
     Raw,
@@ -72,13 +73,13 @@ impl<P: Pool> Store<P> {
     /// Does what the [`Policy`] asks for: call it every second or so, from one thread. O(pages).
     ///
     /// # Errors
-    /// [`StoreError`] of what failed first. The rest was done all the same: a damaged page, or a file
-    /// that is full, keeps no other page in memory.
+    /// The first [`StoreError`]. The rest was done all the same: a damaged page or a full file does
+    /// not keep other pages in memory.
     pub fn tend(&self) -> Result<Tended, StoreError> {
         self.tend_at(self.begun.elapsed())
     }
 
-    /// [`tend`](Self::tend) by a clock of the caller's, which begins with the store and never goes
+    /// [`tend`](Self::tend) by the caller's clock, which starts with the store and never goes
     /// backwards.
     ///
     /// # Errors
@@ -114,8 +115,8 @@ impl<P: Pool> Store<P> {
     /// [`Config::codecs`](crate::Config::codecs)), where that makes them shorter.
     ///
     /// # Errors
-    /// [`StoreError::NoCodec`], or that of the first page that failed: where it is damaged the others
-    /// are done all the same.
+    /// [`StoreError::NoCodec`], or that of the first page that failed: if that page is damaged, the
+    /// others are done all the same.
     pub fn recompress(&self, codec: usize, select: Select) -> Result<Tended, StoreError> {
         if codec >= self.config.codecs.len() {
             return Err(StoreError::NoCodec { codec });
@@ -125,11 +126,11 @@ impl<P: Pool> Store<P> {
         Ok(Tended { recompressed_pages: pages, ..Tended::default() })
     }
 
-    /// Writes pages to the file, and their memory is free.
+    /// Writes pages to the file and frees their memory.
     ///
     /// # Errors
-    /// [`StoreError::NoFile`], [`StoreError::FileFull`], or that of the first page that failed: where
-    /// it is damaged the others are written all the same.
+    /// [`StoreError::NoFile`], [`StoreError::FileFull`], or that of the first page that failed: if
+    /// that page is damaged, the others are written all the same.
     pub fn write_back(&self, select: Select) -> Result<Tended, StoreError> {
         let pages = self.for_each(select, |key, slot| self.write_back_slot(key, slot))?;
         Ok(Tended { written_back_pages: pages, ..Tended::default() })
@@ -142,9 +143,9 @@ impl<P: Pool> Store<P> {
         bytes
     }
 
-    /// Brings memory to at most `most_bytes`: by compaction, then by writing back or evicting, raw
-    /// pages first and then the older before the newer. False if that was not enough. One thread at a time: the
-    /// others wait, and look whether it still has to be done.
+    /// Brings memory down to at most `most_bytes`: by compaction, then by writing back or evicting,
+    /// raw pages first and then older before newer. False if that was not enough. One thread at a
+    /// time does this; the others wait, then check whether it is still needed.
     pub(crate) fn relieve(&self, most_bytes: usize) -> bool {
         let mut left_bytes = lock(&self.relieving);
         let fits = || self.memory_bytes() <= most_bytes;
@@ -167,10 +168,11 @@ impl<P: Pool> Store<P> {
         let idle = ages.map(|age_s| Select::Idle(Duration::from_secs(age_s.into())));
         for select in std::iter::once(Select::Raw).chain(idle) {
             let mut pages = 0;
-            // What goes wrong is told by `fits`: a caller wants room and nothing else.
+            // Errors do not matter here: the caller only wants room, and `fits` says whether there
+            // is.
             let _ = self.for_each_while(select, |key, slot| {
                 let is_gone = match self.expel_slot(key, slot) {
-                    // Nobody can have it any more, and those behind it can go.
+                    // Nobody can read it any more, and those after it can still go.
                     Err(StoreError::Damaged { .. }) => false,
                     done => done?,
                 };
@@ -231,13 +233,13 @@ impl<P: Pool> Store<P> {
             let block = backing.write(page)?;
             self.counters.written_back.fetch_add(1, Relaxed);
             self.replace(slot, Content::Backed(block));
-            // What was tried was tried on what is gone.
+            // The codecs were tried on content that is gone.
             slot.tried_codecs = 0;
             Ok(true)
         })?
     }
 
-    /// Takes the page out of memory: to the file, or to who evicts.
+    /// Takes the page out of memory: to the file, or to the evictor.
     fn expel_slot(&self, key: usize, slot: &mut Slot) -> Result<bool, StoreError> {
         let refusal = match self.write_back_slot(key, slot) {
             Err(refusal @ (StoreError::NoFile | StoreError::FileFull)) => refusal,
@@ -255,7 +257,7 @@ impl<P: Pool> Store<P> {
         })?
     }
 
-    /// Another content of the slot: the same page elsewhere, or none.
+    /// Replaces the slot's content: by the same page elsewhere, or by none.
     fn replace(&self, slot: &mut Slot, new: Content) {
         self.counters.change(&slot.content, &new);
         let old = core::mem::replace(&mut slot.content, new);
@@ -269,7 +271,7 @@ impl<P: Pool> Store<P> {
     ) -> Result<usize, StoreError> {
         let mut damaged = None;
         let done = self.for_each_while(select, |key, slot| match act(key, slot) {
-            // Nobody can have it any more, and those behind it can be done.
+            // Nobody can read it any more, and those after it can still be done.
             Err(error @ StoreError::Damaged { .. }) => {
                 damaged = damaged.or(Some(error));
                 Ok((false, true))
@@ -279,8 +281,8 @@ impl<P: Pool> Store<P> {
         damaged.map_or(Ok(done), Err)
     }
 
-    /// Calls `act` with each selected page that takes memory, under its slot's lock. It tells whether
-    /// it did something, and whether to go on. Returns with how many it did something.
+    /// Calls `act` with each selected page that takes memory, under its slot's lock. `act` returns
+    /// whether it did something and whether to go on. Returns how many pages it did something with.
     fn for_each_while(
         &self,
         select: Select,
