@@ -43,8 +43,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[global_allocator]
 static HARNESS: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-/// What somebody who sees the command for the first time wants to do.
-/// Lines of 80 columns at most; the parser breaks what has no line breaks.
+/// What a first-time user wants to do. Lines of at most 80 columns; the parser wraps text that has
+/// no line breaks.
 const FIRST_STEPS: &str = "\
 Begin with:
   hectare choose -- CMD          which allocator should CMD use? Records it and
@@ -84,7 +84,7 @@ enum Verb {
     Choose(cmd::choose::Args),
     /// Record the allocations of a program into a trace
     Record(cmd::record::Args),
-    /// Tell what a trace holds
+    /// Show what a trace holds
     Info(cmd::info::Args),
     /// Replay a trace on the allocators
     Replay(cmd::replay::Args),
@@ -102,14 +102,15 @@ enum Verb {
     Zram(cmd::zram::Args),
     /// Make an HTML report from stored JSON records
     Report(cmd::report::Args),
-    /// Tell what of this machine can be controlled for measuring and what not
+    /// Show which settings of this machine that affect measurements can be controlled, and which
+    /// cannot
     Doctor(cmd::doctor::Args),
-    /// Write what a shell needs to complete verbs and options
+    /// Write the script that a shell needs to complete verbs and options
     Completions(cmd::completions::Args),
     /// Restores the machine's settings when the command that started it ends
     #[command(hide = true)]
     Keeper,
-    /// Holds so many bytes of touched memory until the end of its standard input
+    /// Holds that many bytes of touched memory until the end of its standard input
     #[command(hide = true)]
     Hold { bytes: usize },
     /// One measured thing in a fresh process (started by the other verbs)
@@ -117,8 +118,8 @@ enum Verb {
     Child(cmd::child::Args),
 }
 
-/// Ends the command where its first word is no verb. The parser would speak of an unexpected argument,
-/// since without a verb the command takes those of `compare`.
+/// Ends the command if its first word is no verb. The parser would complain of an unexpected
+/// argument instead, since without a verb the command takes the arguments of `compare`.
 fn refuse_unknown_verb() {
     let Some(word) = std::env::args_os().nth(1) else { return };
     let mut command = Cli::command();
@@ -138,7 +139,8 @@ fn refuse_unknown_verb() {
     command.error(ErrorKind::InvalidSubcommand, message).exit();
 }
 
-/// The error with the way out where a program was given without `--`, which many commands need not have.
+/// Adds the remedy to the error if a program was given without `--`, which many other commands do
+/// not need.
 fn with_way_out(mut error: clap::Error) -> clap::Error {
     let takes_program =
         (error.get(ContextKind::Usage)).is_some_and(|usage| usage.to_string().contains("<CMD>"));

@@ -1,4 +1,4 @@
-//! What a measured process reads of itself: the window of measurement.
+//! What a measured process records about itself: the window of measurement.
 //!
 //! [`Window::open`] comes after everything the harness needs is allocated and touched. It resets
 //! the kernel's high-water mark of resident memory and notes what is resident already, so that the
@@ -21,7 +21,7 @@ pub(crate) struct Window {
 /// Resources used inside a window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WindowRecord {
-    /// `CLOCK_MONOTONIC` at opening, ns: places the parent's samples in the window.
+    /// `CLOCK_MONOTONIC` at opening, ns: used to place the parent's samples in the window.
     pub(crate) start_ns: u64,
     /// `CLOCK_MONOTONIC` at closing, ns.
     pub(crate) end_ns: u64,
@@ -49,30 +49,31 @@ pub(crate) struct WindowRecord {
     pub(crate) voluntary_switches: u64,
     /// Involuntary context switches.
     pub(crate) involuntary_switches: u64,
-    /// Its stretches, where it is of several with something else between them; else it is one.
+    /// Its stretches, if it consists of several with something else between them; empty if it is a
+    /// single one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) stretches: Vec<Stretch>,
 }
 
-/// A part of a window.
+/// Part of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stretch {
     /// `CLOCK_MONOTONIC` at its beginning, ns.
     pub(crate) start_ns: u64,
     /// `CLOCK_MONOTONIC` at its end, ns.
     pub(crate) end_ns: u64,
-    /// What of the resident memory is not the workload's then, bytes.
+    /// How much of the resident memory is not the workload's at that time, bytes.
     pub(crate) baseline_bytes: u64,
 }
 
 static START_BYTES: OnceLock<u64> = OnceLock::new();
 
-/// Notes what is resident as the process begins. To be called before the harness takes memory.
+/// Notes what is resident as the process begins. Must be called before the harness takes memory.
 ///
 /// # Errors
 /// When `/proc/self/status` cannot be read.
 pub(crate) fn note_start() -> anyhow::Result<()> {
-    // A first object lets the subject take what it takes in advance.
+    // A first object makes the subject take what it takes in advance.
     // SAFETY: any size may be asked for.
     let object = std::hint::black_box(unsafe { libc::malloc(64) });
     // SAFETY: null, or the object just taken.
@@ -88,7 +89,7 @@ impl Window {
     /// # Errors
     /// When `/proc/self/status` cannot be read.
     pub(crate) fn open() -> anyhow::Result<Self> {
-        // "5" resets VmHWM; a kernel without it refuses, which the record tells.
+        // "5" resets VmHWM; a kernel that cannot do that refuses, and the record says so.
         let peak_was_reset = fs::write("/proc/self/clear_refs", "5").is_ok();
         let baseline_bytes = status_bytes("VmRSS:")?;
         Ok(Self { baseline_bytes, peak_was_reset, before: Usage::now(), start_ns: monotonic_ns() })
@@ -130,7 +131,7 @@ pub(crate) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What of this process is resident now, bytes.
+/// How much of this process is resident now, bytes.
 ///
 /// # Errors
 /// When `/proc/self/status` cannot be read.

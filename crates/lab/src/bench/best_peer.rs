@@ -1,14 +1,15 @@
-//! Every subject against the best peer of each row.
+//! Compares every subject with the best peer of each row.
 //!
 //! The table that `hectare bench all` ends with: for each workload the peer with the least time and
 //! the peer with the least memory, and every subject's ratio to them; then the geometric means over
-//! the rows. Ours (`hectare` and what begins with it) are measured against the best of the others;
-//! a peer is measured against the best of the peers, itself among them, so its ratio is at least 1.
+//! the rows. Ours (`hectare` and names that begin with it) are compared with the best of the
+//! others. A peer is compared with the best of the peers, itself included, so its ratio is at least
+//! 1.
 //!
-//! The ratio is the median over rounds of the paired ratio to the peer whose median is least. Rounds
-//! of different records do not pair: between those it is the ratio of the medians, without an interval.
-//! Beside it stands what the reference showed against itself in that row: a difference that is no larger
-//! is none.
+//! The ratio is the median over rounds of the paired ratio to the peer with the least median.
+//! Rounds of different records cannot be paired: between those it is the ratio of the medians,
+//! without an interval. Beside it is what the reference showed against itself in that row: a
+//! difference no larger than that is none.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,14 +18,14 @@ use std::path::PathBuf;
 use crate::report::{Report, Row};
 use crate::stats::{self, Ratio};
 
-/// The figure of a row that tells which record it was read from.
+/// The figure of a row that says which record it was read from.
 const FROM: &str = "from";
 
 /// The parameter of the report that holds the summary: subject → name of the mean → value.
 const MEANS: &str = "geometric_means_to_best_peer";
 
-/// What is compared: the figure of a row, its per-round values where kept, and the name of the
-/// ratio that is added.
+/// What is compared: the figure of a row, its per-round values if kept, and the name of the ratio
+/// to be added.
 struct Judged {
     title: &'static str,
     figure: &'static str,
@@ -56,7 +57,8 @@ fn is_ours(subject: &str) -> bool {
     subject.starts_with("hectare")
 }
 
-/// Whether a row is a measured subject on one workload: no control, no summary, not broken in some round.
+/// Whether a row is a measured subject on one workload: neither a control nor a summary, and not
+/// broken in any round.
 fn is_measured(row: &Row) -> bool {
     row.figures.contains_key("time_ns")
         && !row.is_broken()
@@ -73,11 +75,11 @@ fn has_role(row: &Row, role: &str) -> bool {
     row.figures.get("role").and_then(|value| value.as_str()) == Some(role)
 }
 
-/// One report with the rows of several, in the order given; a later row replaces an earlier one of
-/// the same subject and workload.
+/// Merges several reports into one, in the order given; a later row replaces an earlier one of the
+/// same subject and workload.
 ///
 /// # Errors
-/// When a file is no record of `bench all`, or of another machine than the first.
+/// When a file is not a record of `bench all`, or comes from a different machine than the first.
 pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
     let mut report = Report::new("bench all");
     for (nth, file) in files.iter().enumerate() {
@@ -104,7 +106,7 @@ pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
             single(row) && ["subject", "reference", "again"].iter().any(|role| has_role(row, role))
         };
         for mut row in part.rows.into_iter().filter(wanted) {
-            // A record that was put together tells already where its rows come from.
+            // A merged record already says where its rows come from.
             let before = row.figures.get(FROM).and_then(|value| value.as_str());
             let from = match before {
                 Some(before) => format!("{name}: {before}"),
@@ -178,13 +180,13 @@ pub(crate) fn judge(report: &mut Report) {
     report.parameter(MEANS, serde_json::Value::Object(summary));
 }
 
-/// A geometric mean (or with `worst_` before its name the worst row) of a subject.
+/// A geometric mean of a subject (or, with `worst_` before its name, the worst row).
 fn mean(report: &Report, subject: &str, name: &str) -> Option<f64> {
     report.parameters.get(MEANS)?.get(subject)?.get(name)?.as_f64()
 }
 
-/// Median over rounds of the paired ratio with the ends of its interval; where the rounds are not
-/// kept, differ or are of two records, the ratio of the medians alone.
+/// Median over rounds of the paired ratio with the ends of its interval; if the rounds are not
+/// kept, differ or come from two records, only the ratio of the medians.
 fn paired(row: &Row, best: &Row, judged: &Judged) -> Option<(f64, Option<[f64; 2]>)> {
     let runs = |row: &Row| -> Option<Vec<f64>> {
         row.figures.get(judged.runs)?.as_array()?.iter().map(serde_json::Value::as_f64).collect()
@@ -230,8 +232,8 @@ fn subjects(report: &Report) -> Vec<String> {
     names
 }
 
-/// Both tables as Markdown: ratios to the best peer, the best in words, the means last, and below
-/// them the worst row of each of ours by name.
+/// Both tables as Markdown: ratios to the best peer, the best named, the means last, and below them
+/// the worst row of each of ours by name.
 pub(crate) fn tables(report: &Report) -> String {
     let mut text = String::new();
     let (subjects, workloads) = (subjects(report), workloads(report));
@@ -289,7 +291,7 @@ fn noise(report: &Report, workload: &str, judged: &Judged) -> String {
     floor.map_or_else(|| "–".to_owned(), |floor| format!("±{:.1} %", floor * 100.0))
 }
 
-/// The best peer's figure in a unit that reads well.
+/// The best peer's figure in a readable unit.
 fn absolute(row: &Row, judged: &Judged) -> String {
     let value = row.number(judged.figure).unwrap_or(0.0);
     let figure = row.figures.get("memory_figure").and_then(|name| name.as_str());
@@ -378,7 +380,7 @@ mod tests {
         assert!(close(a.unwrap().number("time_to_best_peer_ratio_low"), 0.5));
     }
 
-    /// Records of a folder that goes with the test.
+    /// Merges records from a folder that is removed with the test.
     fn merged_records(name: &str, records: &[Report]) -> anyhow::Result<Report> {
         let folder =
             std::env::temp_dir().join(format!("hectare-peer-{}-{name}", std::process::id()));
@@ -399,7 +401,7 @@ mod tests {
         let (mut first, mut second) = (example(), example());
         first.rows.retain(|row| row.subject != "hectare" && row.workload == "a");
         second.rows.retain(|row| row.subject == "hectare" && row.workload == "a");
-        // By the medians 0.5; pairs of rounds, which have nothing to do with each other, show 0.6.
+        // By the medians 0.5; pairing the rounds, which are unrelated, would give 0.6.
         second.rows[0].figures["time_ns_runs"] = vec![60.0, 55.0, 72.0].into();
         second.rows[0].figures["time_ns"] = 55.0.into();
         let mut report = merged_records("two", &[first.clone(), second.clone()]).unwrap();

@@ -1,14 +1,14 @@
 //! Instructions and simulated cache misses per operation, counted by callgrind.
 //!
-//! Counts do not depend on what else the machine does, so they tell small differences of fast paths
-//! that time cannot. Each subject runs twice, the second time with twice the operations; what the
-//! second run counted more belongs to the additional operations alone, and starting the process and
-//! the heap drops out.
+//! Counts do not depend on what else the machine does, so they show small differences between fast
+//! paths that times cannot. Each subject runs twice, the second time with twice the operations; the
+//! difference of the counts belongs to the additional operations alone, so that starting the
+//! process and the heap drops out.
 //!
 //! 1. *In the library*: what was executed in the subject's own code (for `system` in the C library).
-//! 2. *In all*: with the harness, which writes and checks the stamps and makes the list of
+//! 2. *In all*: including the harness, which writes and checks the stamps and makes the list of
 //!    operations; the same for every subject.
-//! 3. Cache misses are those of valgrind's model of this machine's first and last level, in all.
+//! 3. Cache misses are those in valgrind's model of this machine's first and last level, in all.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +21,8 @@ use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 use crate::subject::Subject;
 
-/// Under callgrind a program takes some fifty times as long: of the operations so many less.
+/// Under callgrind a program takes some fifty times as long, so this many times fewer operations
+/// are done.
 const FEWER: u64 = 50;
 
 /// Whether valgrind can be started.
@@ -36,10 +37,10 @@ pub(crate) fn is_here() -> bool {
 
 /// Counts one workload on every subject; `ops` are those of a timed run.
 ///
-/// A subject that breaks under valgrind is noted and left out.
+/// A subject that breaks under valgrind is left out, with a note.
 ///
 /// # Errors
-/// When twice the operations are not more operations.
+/// When doubling the operations overflows.
 pub(crate) fn count(
     name: &str,
     parameters: &Parameters,
@@ -91,7 +92,7 @@ pub(super) struct Counts {
     pub(super) last_level_misses: u64,
 }
 
-/// This command under callgrind with `options`, which writes to `file`; the arguments are to be added.
+/// This command under callgrind with `options`, writing to `file`; the caller adds the arguments.
 pub(super) fn valgrind(file: &Path, options: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new("valgrind");
     command
@@ -132,11 +133,11 @@ fn run(
     Ok((parse(&text, &object)?, outcome))
 }
 
-/// Sums of a callgrind profile with uncompressed names and positions; `object` is the library whose
-/// share is told (by its file name).
+/// Sums of a callgrind profile with uncompressed names and positions; `object` is the library,
+/// named by its file name, whose share is reported.
 ///
-/// A cost line is `LINE COUNT…` in the order of the `events:` header; the one after `calls=` is what
-/// the callee cost and is counted there.
+/// A cost line is `LINE COUNT…` in the order of the `events:` header; the one after `calls=` is the
+/// cost of the callee, which is counted there.
 pub(super) fn parse(text: &str, object: &Path) -> anyhow::Result<Counts> {
     let file = object.file_name().context("a library has a name")?.to_string_lossy();
     let mut events: Vec<&str> = Vec::new();

@@ -1,4 +1,4 @@
-//! Churn: a fixed number of slots, each operation frees one and fills it anew.
+//! Churn: a fixed number of slots; each operation frees one and fills it again.
 
 use super::script::replace_in_each_thread;
 use super::{Domain, Domains, Outcome, Parameters, Workload, script};

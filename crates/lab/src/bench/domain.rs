@@ -1,7 +1,7 @@
-//! What each parameter of a workload may be, looked at before any process is started.
+//! What each parameter of a workload may be, checked before any process is started.
 //!
-//! A workload writes its operations down beforehand, so absurd parameters would not end in a slow
-//! run but in a process that is killed for its memory, with no word about which of them it was.
+//! A workload writes down its operations beforehand, so absurd parameters would lead not to a slow
+//! run but to a process killed for its memory use, with no hint as to which parameter was to blame.
 
 use std::fmt;
 
@@ -26,10 +26,10 @@ pub(crate) type Domains = &'static [(&'static str, Domain)];
 /// Seeds of every workload.
 pub(crate) const SEED: Domain = Domain::Whole(0, u64::MAX);
 
-/// Threads of every workload that says nothing else.
+/// Threads, unless the workload says otherwise.
 const THREADS: Domain = Domain::Whole(1, 10_000);
 
-/// Operations of each thread of every workload that says nothing else.
+/// Operations of each thread, unless the workload says otherwise.
 const OPS: Domain = Domain::Whole(1, 1_000_000_000_000);
 
 impl Domain {
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// Even of all parameters at the ends of their domains the memory can be told.
+    /// Even with all parameters at the ends of their domains the memory can be computed.
     #[test]
     fn what_would_not_fit_into_memory_is_refused() {
         for workload in workloads() {

@@ -45,7 +45,7 @@ impl Workload for Drain {
     }
 
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
-        // Objects of 264 bytes in the mean, and for each a size, a place and a slot.
+        // Objects of 264 bytes on average, and for each a size, a place and a slot.
         let objects = parameters.get::<f64>("mib")? * f64::from(1 << 20) / 264.0;
         Ok(script::written_bytes(objects, objects))
     }
@@ -61,7 +61,7 @@ impl Workload for Drain {
             live_bytes += u64::from(size_bytes);
             sizes.push(size_bytes);
         }
-        // Objects are put where the shuffled order says, so that freeing in slot order is random.
+        // Objects go where the shuffled order says, so that freeing in slot order is random.
         let mut order: Vec<u32> = (0..sizes.len() as u32).collect();
         random.shuffle(&mut order);
         let mut slots: Vec<Object> = empty_slots(sizes.len());

@@ -67,7 +67,7 @@ impl Workload for FalseSharing {
     }
 }
 
-/// Reads and writes the first byte; its value comes out as it was.
+/// Reads and writes the first byte; its value ends up unchanged.
 fn write_often(object: &Object, writes: u32) {
     if !object.is_some() {
         return;

@@ -1,9 +1,9 @@
 //! Flame graphs: where the time of a workload goes, sampled by perf and drawn by inferno.
 //!
-//! perf counts processor time where the machine shows no hardware counters (`cpu-clock`), which is
-//! all a flame graph needs. Stacks are unwound from copies of the stack, since code without frame
-//! pointers cannot be unwound otherwise. Samples are taken by the clock of the window of measurement,
-//! so that what the workload prepared before it, and checked after it, is left out.
+//! If the machine exposes no hardware counters, perf samples by processor time (`cpu-clock`), which
+//! is all a flame graph needs. Stacks are unwound from copies of the stack, since code without
+//! frame pointers cannot be unwound otherwise. Samples carry the clock of the window of
+//! measurement, so that what the workload prepared before it and checked after it is left out.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::output::place::{self, Kind};
 use crate::scratch::Scratch;
 use crate::subject::Subject;
 
-/// Samples a second: fast enough for half a second of work, and no divisor of a timer's rate.
+/// Samples a second: enough for half a second of work, and not in step with a timer's rate.
 const SAMPLES_PER_S: u32 = 1999;
 
 /// Whether perf can be started.
@@ -30,13 +30,14 @@ pub(crate) fn is_here() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A graph wants this much of timed work, ns.
+/// How much timed work a graph needs, ns.
 const ENOUGH_NS: u64 = 1_000_000_000;
 
 /// A short workload is run again, but not more often than this.
 const MOST_RUNS: u32 = 20;
 
-/// Where the graph of a subject goes, in `folder`. A slash in the subject's name opens no folder.
+/// Where the graph of a subject goes, in `folder`. A slash in the subject's name does not create a
+/// folder.
 ///
 /// # Errors
 /// When it cannot be written there.
@@ -82,8 +83,8 @@ pub(crate) fn draw(
     .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Runs the workload once, appends the stacks sampled in its timed section, and gives the length of
-/// that, ns.
+/// Runs the workload once, appends the stacks sampled in its timed section, and returns that
+/// section's length, ns.
 fn sample(
     name: &str,
     parameters: &Parameters,

@@ -2,7 +2,7 @@
 //!
 //! An allocation writes its stamp into the first and the last bytes of the object, as a program
 //! that uses its memory would; freeing reads them back. So a heap that hands out the same bytes
-//! twice is found out, and no subject is faster by never touching what it hands out.
+//! twice is found out, and no subject is faster because what it hands out is never touched.
 
 use std::hint::black_box;
 
@@ -27,7 +27,7 @@ impl Tally {
 }
 
 /// One object of the measured heap, or none (a free slot, or an allocation that failed). Its stamp
-/// stands at the two ends of what is used of it, which is all of it unless the workload says less.
+/// is at both ends of its used part, which is all of it unless the workload says less.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     address: *mut u8,
@@ -74,8 +74,8 @@ impl Object {
         !self.address.is_null()
     }
 
-    /// How much of it is used, bytes: the size asked for, unless the workload said less. Not 0 for
-    /// an allocation that failed.
+    /// How much of it is used, bytes: the size asked for, unless the workload said less. It is not
+    /// 0 for an allocation that failed.
     pub(super) fn used_bytes(&self) -> u32 {
         self.used_bytes
     }
@@ -85,7 +85,7 @@ impl Object {
         self.resize_part(size_bytes, size_bytes, tally);
     }
 
-    /// The same, and uses the first `used_bytes` (at least 1, at most all) from now on.
+    /// The same, using the first `used_bytes` (at least 1, at most all) from now on.
     pub(super) fn resize_part(&mut self, size_bytes: u32, used_bytes: u32, tally: &mut Tally) {
         debug_assert!((1..=size_bytes).contains(&used_bytes));
         self.check(tally);
@@ -95,7 +95,7 @@ impl Object {
             tally.failed += 1;
             return;
         }
-        // What had got no memory has no content either.
+        // An object without memory has no content either.
         let both_bytes = if self.is_some() { used_bytes.min(self.used_bytes) } else { 0 };
         self.address = black_box(moved).cast();
         self.used_bytes = used_bytes;
@@ -155,7 +155,7 @@ impl Object {
         self.address
     }
 
-    /// The stamp as it stands in the first eight bytes.
+    /// The stamp as written in the first eight bytes.
     #[inline]
     fn word(&self) -> u64 {
         u64::from(self.stamp) << 32 | u64::from(!self.stamp)
@@ -175,7 +175,8 @@ impl Object {
         }
     }
 
-    /// The last byte of an object above eight bytes is its own; below, it is all there is.
+    /// An object of more than eight bytes has a last byte of its own; a smaller one has nothing
+    /// else.
     #[inline]
     fn last_byte(&self) -> u8 {
         self.stamp as u8
@@ -201,7 +202,7 @@ impl Object {
     }
 }
 
-/// A stamp from a place in a script and a size: what the checksum is made of.
+/// A stamp made from a place in a script and a size; the checksum is made of these.
 #[inline]
 pub(super) fn stamp(place: u64, size_bytes: u32) -> u32 {
     let mixed = (place ^ u64::from(size_bytes) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -234,7 +235,7 @@ mod tests {
         }
         let mut tally = Tally::default();
         let mut object = Object::allocate_part(100, 25, 77, &mut tally);
-        // What lies behind is not used.
+        // What lies beyond is not used.
         damage(&object, 25);
         for (size_bytes, used_bytes) in [(3000, 3000), (50, 8), (400, 100)] {
             object.resize_part(size_bytes, used_bytes, &mut tally);

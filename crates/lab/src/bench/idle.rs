@@ -1,4 +1,4 @@
-//! What many idle threads keep.
+//! How much memory many idle threads keep.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -35,7 +35,7 @@ impl Workload for Larson {
 
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
         let slots: f64 = parameters.get("slots")?;
-        // A line is put together once more to see how much of it lives at once.
+        // A line of lives is assembled once more to see how much of it is live at once.
         let steps = slots + parameters.get::<f64>("lives")? * parameters.ops as f64;
         Ok(parameters.threads as f64 * 2.0 * script::written_bytes(steps, slots))
     }

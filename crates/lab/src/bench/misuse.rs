@@ -1,4 +1,4 @@
-//! Ten kinds of misuse: which does the heap see?
+//! Ten kinds of misuse: which of them does the heap detect?
 //!
 //! Each kind runs in a forked child. **Seen** is a child that ended by `abort` (or a trap), or that
 //! printed a line on its standard error. A child that ended by another signal only **crashed**:
@@ -98,7 +98,7 @@ fn try_in_child(kind: fn()) -> anyhow::Result<Verdict> {
     }
     drop(write);
     let mut said = String::new();
-    // What is not UTF-8 is still something said.
+    // Output that is not UTF-8 is output all the same.
     let printed = std::fs::File::from(read).read_to_string(&mut said).is_err() || !said.is_empty();
     let mut status = 0;
     // SAFETY: our own child; `status` is valid for writing.
@@ -120,10 +120,10 @@ fn in_child(kind: fn(), standard_error: i32) -> ! {
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `no_core` is valid for reading.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core) };
-    // SAFETY: ends a child whose heap went into an endless loop; it counts as crashed.
+    // SAFETY: ends a child whose heap is in an endless loop; it counts as crashed.
     unsafe { libc::alarm(5) };
-    // Some work before, so that the heap is not in its first state, and after, so that a heap that
-    // notices late has its chance.
+    // Some work before, so that the heap is not in its initial state, and after, so that a heap
+    // that notices late gets its chance.
     work();
     kind();
     work();
@@ -155,8 +155,8 @@ fn double_free_at_once() {
 fn double_free_late() {
     let address = allocate(48);
     free(address);
-    // Others are freed between, so that the object is no longer the newest of its list; none is
-    // allocated, so that it cannot have got a new owner.
+    // Others are freed in between, so that the object is no longer the newest of its list; none is
+    // allocated, so that it cannot have a new owner.
     let others: Vec<_> = (0..40).map(|_| allocate(400)).collect();
     others.into_iter().for_each(free);
     let more: Vec<_> = (0..12).map(|_| allocate(200)).collect();
@@ -167,7 +167,7 @@ fn double_free_late() {
 fn double_free_other_thread() {
     let address = allocate(48).expose_provenance();
     let again = move || free(std::ptr::with_exposed_provenance_mut(address));
-    // The thread is there before the first free, or what its start takes could be this object.
+    // The thread is started before the first free; otherwise its start could be given this object.
     let freed = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -4,7 +4,7 @@
 //!            Entry::Workload ── measured through `malloc`: a fresh `hectare child` process
 //!  ENTRIES ─┤                   per subject and round, the subject preloaded
 //!            Entry::Study    ── brings its own subjects (TLSF, pools, …): runs in this process
-//!                               and gives a finished report
+//!                               and returns a finished report
 //! ```
 //!
 //! 1. A workload generates its operations from the seed *before* it opens its
@@ -26,12 +26,12 @@ use crate::measure::WindowRecord;
 use crate::report::Report;
 pub(crate) use domain::{Domain, Domains};
 
-/// What a workload can be varied by. Recorded with each row, so that the row can be made again.
+/// The parameters of a workload. Recorded with each row, so that the row can be reproduced.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Parameters {
     /// Threads that allocate.
     pub(crate) threads: usize,
-    /// Operations of each thread (what one operation is, the workload's `about` tells).
+    /// Operations of each thread (the workload's `about` says what an operation is).
     pub(crate) ops: u64,
     /// Seed of every random choice.
     pub(crate) seed: u64,
@@ -46,7 +46,7 @@ impl Parameters {
         Self { threads, ops, seed: 1, more: BTreeMap::new() }
     }
 
-    /// The same with one parameter more.
+    /// The same with one more parameter.
     pub(crate) fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.more.insert(name.to_owned(), value.to_string());
         self
@@ -81,7 +81,7 @@ impl Parameters {
     }
 }
 
-/// What one run of a workload gave.
+/// The result of one run of a workload.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// Operations done.
@@ -101,15 +101,15 @@ pub(crate) struct Outcome {
     /// Latency of single operations, where they were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) latencies: Vec<LatencyRecord>,
-    /// Single operations, where asked for: the slowest and an even sample of the others, each as
-    /// time in the recording (ms), latency (ns), size (bytes).
+    /// Single operations, if asked for: the slowest and an even sample of the others, each as time
+    /// in the recording (ms), latency (ns), size (bytes).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) points: Vec<[f64; 3]>,
-    /// Where live objects lie, where asked for: stretches of resident memory as the number of the
-    /// first page, and the share in use.
+    /// Where live objects lie, if asked for: stretches of resident memory, each as the number of
+    /// its first page and the share in use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) map: Vec<[f64; 2]>,
-    /// Further figures, the unit the last word of the name.
+    /// Further figures; the unit is the last word of the name.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub(crate) more: IndexMap<String, f64>,
 }
@@ -150,8 +150,8 @@ pub(crate) enum Memory {
     Ratio {
         /// Its name.
         name: &'static str,
-        /// The figure that tells the live bytes which it is of: so many more resident all along make
-        /// it larger by one.
+        /// The figure with the live bytes that the ratio is relative to: that many more bytes
+        /// resident throughout raise the ratio by one.
         live: &'static str,
     },
 }
@@ -188,26 +188,26 @@ pub(crate) trait Workload: Sync {
     fn rows(&self) -> Vec<Parameters> {
         vec![self.defaults()]
     }
-    /// What its own parameters can be, and `threads` and `ops` where not all will do.
+    /// What its own parameters can be, and `threads` and `ops` if not all values will do.
     fn domains(&self) -> Domains {
         &[]
     }
-    /// How much memory it takes for what it writes down before the window opens, bytes, roughly.
+    /// Roughly how much memory it takes for what it writes down before the window opens, bytes.
     ///
     /// # Errors
-    /// When a parameter is no number.
+    /// When a parameter is not a number.
     fn written_bytes(&self, _parameters: &Parameters) -> anyhow::Result<f64> {
         Ok(0.0)
     }
-    /// By which figure its use of memory is judged.
+    /// The figure by which its use of memory is judged.
     fn memory(&self) -> Memory {
         Memory::Peak
     }
-    /// The parts it has with these parameters, in words, by the figure of [`Outcome::more`] that
-    /// tells the time of each: a report on one case alone has a note of each.
+    /// The parts it has with these parameters, in words, keyed by the figure of [`Outcome::more`]
+    /// that holds the time of each: a report on a single case has a note for each.
     ///
     /// # Errors
-    /// When a parameter is no number.
+    /// When a parameter is not a number.
     fn parts(&self, _parameters: &Parameters) -> anyhow::Result<IndexMap<String, String>> {
         Ok(IndexMap::new())
     }
@@ -226,7 +226,7 @@ pub(crate) trait Study: Sync {
     fn about(&self) -> &'static str;
     /// Where it comes from: paper, repository, study.
     fn source(&self) -> &'static str;
-    /// Parses `args` (what stood after the name) and measures.
+    /// Parses `args` (what followed the name) and measures.
     ///
     /// # Errors
     /// When the arguments make no sense or a result is wrong.
@@ -305,7 +305,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Study(&pools::Pools),
 ];
 
-/// Resident memory of this process now, bytes; for workloads that look at it in between.
+/// Resident memory of this process now, bytes; for workloads that look at it along the way.
 fn resident_bytes() -> anyhow::Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
     let pages = statm.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
@@ -324,7 +324,7 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
     })
 }
 
-/// What a study was given; wrong arguments and `--help` end the command as they do for a verb.
+/// The parsed arguments of a study; wrong ones and `--help` end the command as they do for a verb.
 fn study_args<T: clap::Parser>(args: &[String]) -> T {
     T::try_parse_from(args).unwrap_or_else(|error| error.exit())
 }
@@ -341,7 +341,7 @@ fn parse_range(text: &str) -> anyhow::Result<(usize, usize)> {
 mod tests {
     use super::*;
 
-    /// Small parameters: what is tested is the workload, not the heap.
+    /// Small parameters, since the workload is tested, not the heap.
     fn small(workload: &dyn Workload) -> Parameters {
         let mut small = workload.defaults();
         small.threads = small.threads.min(4);
@@ -384,7 +384,7 @@ mod tests {
             assert_eq!(one.ops, again.ops, "{name}");
             assert_eq!(one.failed_allocations, 0, "{name}");
             assert!(one.ops > 0 && one.ns > 0 && one.window.is_some(), "{name}: {one:?}");
-            // These have no random choice: they only grow, or use one size.
+            // These make no random choices: they only grow, or use one size.
             if !["grow", "false-sharing"].contains(&name) {
                 assert_ne!(one.checksum, other.checksum, "{name} ignores its seed");
             }

@@ -1,4 +1,4 @@
-//! Stress with sizes as real programs have them: many small, few large.
+//! Stress with the sizes of real programs: many small, few large.
 
 use super::script::replace_in_each_thread;
 use super::{Domain, Domains, Outcome, Parameters, Workload, script};

@@ -1,4 +1,4 @@
-//! A server through its day: load grows and shrinks, and its sizes change.
+//! A server through its day: the load grows and shrinks, and sizes change.
 
 use std::time::Instant;
 
@@ -8,13 +8,13 @@ use super::{
 };
 use crate::measure::Window;
 
-/// Resident memory is read once in so many operations.
+/// Resident memory is read once every this many operations.
 const SAMPLE_EVERY: usize = 4096;
 
 /// Objects of a session.
 const SESSION: usize = 50;
 
-/// What the objects of a phase are like: smallest and largest size, bytes.
+/// The objects of each phase: smallest and largest size, bytes.
 const MIXES: [(u32, u32); 4] = [(16, 128), (200, 1200), (48, 300), (1000, 6000)];
 
 /// The workload.
@@ -125,7 +125,7 @@ struct Server {
     empty: Vec<u32>,
     /// Slots of each open session.
     sessions: Vec<Vec<u32>>,
-    /// Slots of what closed sessions left: of this phase, and of the one before.
+    /// Slots of what closed sessions left: in this phase, and in the one before.
     left: [Vec<u32>; 2],
     live: u64,
 }
@@ -169,7 +169,7 @@ impl Server {
         session.into_iter().for_each(|slot| self.free(slot));
     }
 
-    /// At the end of a phase, what sessions of the phase before left goes.
+    /// At the end of a phase, frees what sessions of the phase before left.
     fn forget(&mut self) {
         for slot in std::mem::take(&mut self.left[1]) {
             self.free(slot);

@@ -1,12 +1,12 @@
 //! `hectare bench pools`: time of a free and an alloc against the object's size.
 //!
 //! Ten thousand slots are filled; then each step frees the object in a slot drawn at random and
-//! allocates a new one there, of a size drawn from the window. The steps are drawn beforehand.
-//! Each new object's first bytes are written, for every subject alike, so that nobody hands out
-//! memory that was never there; nobody clears it but the system, whose pages every subject gets.
+//! allocates a new one there, of a size drawn from the window. The steps are drawn beforehand. Each
+//! new object's first bytes are written, for every subject alike, so that no subject hands out
+//! memory that is never touched. Only the system clears memory, and every subject gets its pages.
 //!
-//! Two threads that share a pool are set against one thread; what the machine itself gives two
-//! threads is told beside it, by two threads with a pool each in the same rounds.
+//! Two threads that share a pool are compared with one thread. Two threads with a pool each, in the
+//! same rounds, show what the machine itself gives two threads.
 
 mod counted;
 
@@ -30,7 +30,7 @@ const LARGEST_BYTES: usize = 4096;
 /// The wide ranges of the kernel study.
 const WIDE: [(usize, usize); 3] = [(0, 2048), (0, 4096), (2048, 4096)];
 
-/// What can stand after `hectare bench pools --`.
+/// What can follow `hectare bench pools --`.
 #[derive(Parser)]
 #[command(name = "hectare bench pools --", no_binary_name = true)]
 struct Args {
@@ -55,7 +55,7 @@ struct Args {
     /// Up to how many threads: 1 or 2
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=2))]
     threads: u64,
-    /// Count instructions and cache misses by valgrind's callgrind instead of taking time
+    /// Count instructions and cache misses with valgrind's callgrind instead of measuring time
     #[arg(long)]
     callgrind: bool,
     /// Seed of slots and sizes
@@ -148,7 +148,7 @@ fn take_steps(pool: &dyn Pool, steps: &[(u32, u16)], slots: &mut [Option<Handle>
     failed
 }
 
-/// Whose objects the threads of a run handle.
+/// Which threads a run has, and which pools they use.
 #[derive(Clone, Copy, PartialEq)]
 enum Team {
     /// One thread.
@@ -159,7 +159,7 @@ enum Team {
     Apart,
 }
 
-/// The time of threads that each do a plan of their own, on pools in turn: that of the slowest.
+/// The time of the slowest of the threads, each of which does its own plan, on the pools in turn.
 fn run(pools: &[Box<dyn Pool + Send>], plans: &[Plan]) -> anyhow::Result<Timed> {
     let barrier = std::sync::Barrier::new(plans.len());
     let times: Vec<_> = std::thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn run(pools: &[Box<dyn Pool + Send>], plans: &[Plan]) -> anyhow::Result<Timed> 
     Ok(all)
 }
 
-/// The median run, of runs that take turns with the other subjects.
+/// The median of runs that took turns with the other subjects.
 fn median(runs: &mut [Timed]) -> Timed {
     runs.sort_by_key(|run| run.ns);
     runs[runs.len() / 2]
@@ -219,7 +219,7 @@ impl Study for Pools {
         let mut curves: Vec<Vec<[f64; 2]>> = vec![Vec::new(); args.pools.len()];
         for range in args.ranges() {
             let is_window = range.1 - range.0 == WINDOW_BYTES;
-            // Two threads only where it says something: over all sizes.
+            // Two threads only where they say something: over all sizes.
             let is_shared = args.threads > 1 && range == (0, LARGEST_BYTES);
             let teams: &[Team] =
                 if is_shared { &[Team::Alone, Team::Shared, Team::Apart] } else { &[Team::Alone] };

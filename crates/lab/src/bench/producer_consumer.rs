@@ -57,7 +57,7 @@ impl Workload for ProducerConsumer {
             .seeds()
             .enumerate()
             .map(|(thread, mut random)| {
-                // Producers and consumers alternate, as they would be started.
+                // Producers and consumers alternate, in the order in which they would be started.
                 (thread % 2 == 0).then(|| (0..parameters.ops).map(|_| random.u8(0..11)).collect())
             })
             .collect();
@@ -154,7 +154,7 @@ impl Queue {
         self.can_take.notify_one();
     }
 
-    /// The oldest batch; none when every producer has left and the queue is empty.
+    /// The oldest batch; `None` when every producer has left and the queue is empty.
     fn take(&self) -> Option<Vec<Object>> {
         let nothing_yet =
             |state: &mut State| state.full.is_empty() && self.producers.load(Ordering::Relaxed) > 0;

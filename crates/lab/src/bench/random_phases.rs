@@ -1,4 +1,4 @@
-//! Programs of phases, drawn by seed: to look for weak places that no other workload shows.
+//! Programs of phases, drawn from a seed, to look for weak spots that no other workload shows.
 //!
 //! ```text
 //!  seed ─► program: kinds, sizes, what is written ─► a script for each thread, from its own seed
@@ -57,7 +57,7 @@ impl Workload for RandomPhases {
         &[("mib", Domain::Whole(1, 1 << 20)), ("phases", Domain::Whole(1, 1000))]
     }
 
-    /// The bound: most programs have far fewer operations, since they have larger objects.
+    /// An upper bound: most programs have far fewer operations, since their objects are larger.
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
         let threads = parameters.threads as f64;
         let smallest = parameters.get::<f64>("mib")? * f64::from(1 << 20) / 16.0 / threads;
@@ -144,8 +144,8 @@ fn execute(phase: &Phase, place: usize, steps: &[Step], slots: &mut [Object], ta
     }
 }
 
-/// Writes what a program writes into an object of whose used bytes the first `from_bytes` are
-/// written already, as the ends are.
+/// Writes what a program writes into an object. The first `from_bytes` of its used bytes are
+/// written already, as are the ends.
 #[inline]
 fn write(object: &Object, written: Written, from_bytes: u32) {
     match written {
@@ -155,15 +155,15 @@ fn write(object: &Object, written: Written, from_bytes: u32) {
     }
 }
 
-/// What was seen of the process.
+/// What was observed of the process.
 struct Measured {
     window: WindowRecord,
     /// Resident above the baseline at the end of each phase, bytes.
     resident_bytes: Vec<u64>,
 }
 
-/// Runs the program. The calling thread is the first worker: a single one has a process without
-/// other threads.
+/// Runs the program. The calling thread is the first worker, so that a single worker has a
+/// single-threaded process.
 fn measure(program: &[Phase], workers: &mut [Worker]) -> anyhow::Result<Measured> {
     let together = Barrier::new(workers.len());
     let (first, others) = workers.split_first_mut().expect("there is at least one thread");
@@ -180,7 +180,7 @@ fn measure(program: &[Phase], workers: &mut [Worker]) -> anyhow::Result<Measured
             });
         }
         together.wait();
-        // Every barrier is passed before an error is returned: the threads wait for this one.
+        // Pass every barrier before returning an error, since the threads wait for this one.
         let window = Window::open();
         let baseline_bytes = resident_bytes();
         let mut resident = Vec::with_capacity(program.len());

@@ -26,7 +26,7 @@ pub(super) fn replacements(
         .collect()
 }
 
-/// A whole workload: each thread replaces random ones of `slots` objects of its own, `ops` times.
+/// A whole workload: each thread replaces random objects among its own `slots`, `ops` times.
 ///
 /// # Errors
 /// When a thread's heap loses what was written into it.
@@ -66,7 +66,7 @@ pub(super) fn execute(steps: &[Step], slots: &mut [Object], tally: &mut Tally) {
     }
 }
 
-/// As [`execute`], from the `place`th step of a script on; returns how many bytes more are live.
+/// As [`execute`], from the `place`th step of a script on; returns how many more bytes are live.
 #[inline]
 pub(super) fn execute_counted(
     steps: &[Step],
@@ -97,7 +97,7 @@ pub(super) fn drain(slots: &mut [Object], tally: &mut Tally) {
     }
 }
 
-/// The largest sum of sizes that executing `steps` on empty slots holds, bytes.
+/// The largest sum of sizes that is live while `steps` are executed on empty slots, bytes.
 pub(super) fn live_peak_bytes(steps: &[Step], slots: usize) -> u64 {
     let mut held = vec![0_u32; slots];
     let (mut live, mut peak) = (0_u64, 0_u64);
@@ -109,15 +109,16 @@ pub(super) fn live_peak_bytes(steps: &[Step], slots: usize) -> u64 {
     peak
 }
 
-/// What a script of so many steps takes with its slots, and while it is made, bytes.
+/// What a script of `steps` steps takes, with its slots and while it is made, bytes.
 pub(super) fn written_bytes(steps: f64, slots: f64) -> f64 {
     steps * size_of::<Step>() as f64 + slots * (size_of::<Object>() + size_of::<u32>()) as f64
 }
 
-/// `count` empty slots, every page of them touched: else they would count as the subject's.
+/// `count` empty slots, every page of them touched, since otherwise they would count as the
+/// subject's.
 pub(super) fn empty_slots(count: usize) -> Vec<Object> {
-    // An empty slot is all zeros: the compiler must not know that, or it asks for zeroed memory
-    // and writes none of it.
+    // An empty slot is all zeros. The compiler must not know that, or it would ask for zeroed
+    // memory and write none of it.
     vec![std::hint::black_box(Object::NONE); count]
 }
 

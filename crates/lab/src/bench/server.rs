@@ -1,4 +1,5 @@
-//! A server through its days, in real time: load swings, sizes change, memory is looked at all along.
+//! A server through its days, in real time: the load swings, sizes change, and memory is observed
+//! throughout.
 
 use std::collections::VecDeque;
 use std::sync::Barrier;
@@ -11,11 +12,11 @@ use super::{
 };
 use crate::measure::Window;
 
-/// A day is divided into so many ticks: in each, a thread does its share, and sleeps for the rest.
+/// Ticks in a day. In each, a thread does its share of work and sleeps for the rest.
 const TICKS: usize = 600;
 
-/// A part of the day: its load at the beginning and at the end, in per cent of the peak, and the
-/// sizes of the values that are put into the cache meanwhile, bytes.
+/// The parts of the day: the load at the beginning and at the end of each, in per cent of the peak,
+/// and the sizes of the values put into the cache meanwhile, bytes.
 const HOURS: [(u64, u64, (u32, u32)); 6] = [
     (25, 100, (64, 512)),
     (100, 100, (64, 512)),
@@ -25,8 +26,8 @@ const HOURS: [(u64, u64, (u32, u32)); 6] = [
     (60, 25, (200, 2000)),
 ];
 
-/// How many objects a session has, of what sizes, and what share of live memory sessions are, per
-/// cent; the rest is the cache.
+/// How many objects a session has, of what sizes, and what share of live memory belongs to
+/// sessions, in per cent; the rest is the cache.
 const SESSION_OBJECTS: (usize, usize) = (10, 30);
 const SESSION_BYTES: (u32, u32) = (24, 1000);
 const SESSIONS_SHARE: u64 = 30;
@@ -107,15 +108,14 @@ struct Clock {
 }
 
 impl Clock {
-    /// Sleeps until `tick` ticks and the share `part` of one are over since `start`.
+    /// Sleeps until `tick` ticks and the fraction `part` of one have passed since `start`.
     fn sleep_until(self, start: Instant, tick: u32, part: f64) {
         let due = self.tick * tick + self.tick.mul_f64(part);
         std::thread::sleep(due.saturating_sub(start.elapsed()));
     }
 }
 
-/// Runs the workers, and looks at memory in the middle of each tick, once there is as much as
-/// `first_bytes` live.
+/// Runs the workers, and looks at memory in the middle of each tick, once `first_bytes` are live.
 fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Result<Outcome> {
     let live = AtomicI64::new(0);
     let [ready, go, done, leave] = [(); 4].map(|()| Barrier::new(workers.len() + 1));
@@ -125,7 +125,7 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
             scope.spawn(move || worker.work(clock, live, barriers));
         }
         ready.wait();
-        // Every barrier is passed before an error is returned: the threads wait for this one.
+        // Pass every barrier before returning an error, since the threads wait for this one.
         let window = Window::open();
         let baseline_bytes = resident_bytes();
         go.wait();
@@ -157,7 +157,7 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
     Ok(outcome)
 }
 
-/// What was seen of memory.
+/// What was observed of memory.
 #[derive(Default)]
 struct Samples {
     count: f64,
@@ -232,8 +232,8 @@ impl Worker {
     }
 }
 
-/// The operations of a day. The next day they are done again, upon what the day before has left:
-/// a step empties its slot first.
+/// The operations of a day. The next day they are done again, on what the day before has left: a
+/// step empties its slot first.
 struct Script {
     steps: Vec<Step>,
     /// Where the steps of each tick begin.
@@ -285,8 +285,8 @@ struct Author {
 }
 
 impl Author {
-    /// What happens next: a request, a new session, or a new entry of the cache; and what must go
-    /// for it.
+    /// Writes what happens next: a request, a new session or a new cache entry, and what must go to
+    /// make room for it.
     fn write_event(&mut self, target_bytes: u64, values: (u32, u32)) {
         let sessions_target = target_bytes * SESSIONS_SHARE / 100;
         match self.random.u32(0..16) {

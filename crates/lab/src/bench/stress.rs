@@ -1,8 +1,8 @@
-//! `hectare bench stress`: the random test that xvMalloc was shown with.
+//! `hectare bench stress`: the random test that xvMalloc was presented with.
 //!
 //! A million flips of a coin: heads allocates an object, tails frees one at random. Ideal, whose
-//! footprint is the live bytes, runs beside every pool; a pool's footprint counts everything that
-//! it takes. Objects carry a tag that is verified when they are freed.
+//! footprint is the live bytes, runs beside every pool; a pool's footprint includes everything it
+//! takes. Objects carry a tag that is verified when they are freed.
 
 use anyhow::{Context, ensure};
 use clap::Parser;
@@ -16,7 +16,7 @@ use crate::within::within;
 /// The study behind `hectare bench stress`.
 pub(crate) struct Stress;
 
-/// What can stand after `hectare bench stress --`.
+/// What can follow `hectare bench stress --`.
 #[derive(Parser)]
 #[command(name = "hectare bench stress --", no_binary_name = true)]
 struct Args {
@@ -32,7 +32,7 @@ struct Args {
     /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds; each has rows of its own, and behind them stands their mean
+    /// How many seeds; each has rows of its own, followed by their mean
     #[arg(long, default_value_t = 3, value_parser = within(1_u64, 10_000))]
     runs: u64,
 }
@@ -41,7 +41,7 @@ struct Args {
 #[derive(Clone, Copy)]
 struct Sizes {
     name: &'static str,
-    /// In percent: how often a size is drawn from `preferred` instead of from 32 … 2047.
+    /// How often, in per cent, a size is drawn from `preferred` instead of from 32 … 2047.
     preferred_of_100: usize,
     preferred: (usize, usize),
 }
@@ -93,7 +93,7 @@ impl Sizes {
 struct Run {
     ideal_peak_bytes: usize,
     peak_bytes: usize,
-    /// The peak of pages alone, without cells and descriptors: so the study counted.
+    /// The peak of pages alone, without cells and descriptors, as the study counted.
     page_peak_bytes: usize,
     /// Mean over time of footprint, and of live bytes.
     mean_bytes: f64,
@@ -104,8 +104,8 @@ struct Run {
     ideal: Vec<[f64; 2]>,
 }
 
-/// Runs the flips. Footprints are looked at after every flip that may raise them, untimed runs
-/// being as good as timed ones for that; time is taken in a second run without looking.
+/// Runs the flips. Footprints are read after every flip that may raise them, in an untimed run; the
+/// time is taken in a second run that does not read them.
 fn run(spec: &str, flips: &[Flip]) -> anyhow::Result<Run> {
     let mut result = watch(pools::make(spec)?.as_ref(), flips)?;
     result.ns = time(pools::make(spec)?.as_ref(), flips)?;
@@ -283,7 +283,7 @@ fn row(spec: &str, workload: &str, ops: u64, run: &Run) -> Row {
 }
 
 /// A row for each pool: the means of its rows for single seeds. The overheads, which differ more
-/// between seeds than between designs, have their least and greatest beside them.
+/// between seeds than between designs, come with their least and greatest values.
 fn means(pools: &[String], workload: &str, seeds: &[Row]) -> Vec<Row> {
     let of_pool = |pool: &String| {
         let rows: Vec<&Row> = seeds.iter().filter(|row| row.subject == *pool).collect();

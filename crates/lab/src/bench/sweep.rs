@@ -67,7 +67,7 @@ impl Workload for Sweep {
         let mut each = Vec::new();
         let window = Window::open()?;
         let start = Instant::now();
-        // By reference: what the scripts take must not go while resident memory is watched.
+        // By reference: the scripts' memory must not be freed while resident memory is watched.
         for (size_bytes, steps, slots) in &mut phases {
             let phase = Instant::now();
             execute(steps, slots, &mut tally);

@@ -14,18 +14,18 @@ use super::Outcome;
 use super::heap::Tally;
 use crate::measure::{Window, WindowRecord};
 
-/// What a team gave.
+/// The result of a team.
 pub(super) struct Timed<R> {
     /// From the common start to the end of the last thread, ns.
     pub(super) ns: u64,
-    /// Memory, faults and switches meanwhile.
+    /// Memory, faults and switches during that time.
     pub(super) window: WindowRecord,
     /// What each thread returned, in the order of the inputs.
     pub(super) results: Vec<R>,
 }
 
-/// Runs `work` on one thread per input. A single input runs on the calling thread, so that the
-/// process stays single-threaded.
+/// Runs `work` on one thread per input. With a single input the work runs on the calling thread, so
+/// that the process stays single-threaded.
 ///
 /// # Errors
 /// When the window cannot be measured.
@@ -57,7 +57,7 @@ pub(super) fn run<T: Send, R: Send>(
             })
             .collect();
         ready.wait();
-        // Every barrier is passed before an error is returned: the threads wait for this one.
+        // Pass every barrier before returning an error, since the threads wait for this one.
         let window = Window::open();
         let start = Instant::now();
         go.wait();

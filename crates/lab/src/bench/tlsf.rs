@@ -1,4 +1,4 @@
-//! `hectare bench tlsf`: the size sweep of heaps over memory that they are given.
+//! `hectare bench tlsf`: the size sweep for heaps over memory that they are given.
 //!
 //! Each subject does the same operations over the same arena, in this process, one after the
 //! other in an order drawn anew for each round; the time of a window is the least of its rounds,
@@ -21,7 +21,7 @@ use subjects::{Arena, Library, Subject, Who, Work};
 /// The study behind `hectare bench tlsf`.
 pub(crate) struct Tlsf;
 
-/// What can be given after `hectare bench tlsf --`.
+/// What can follow `hectare bench tlsf --`.
 #[derive(clap::Parser)]
 #[command(name = "hectare bench tlsf --", no_binary_name = true)]
 struct Args {
@@ -46,8 +46,8 @@ struct Args {
     /// The arena in MiB
     #[arg(long, value_name = "MIB", default_value_t = 400, value_parser = within(1_usize, 1 << 20))]
     arena_mib: usize,
-    /// Only the subject of this name, or if there is none those whose name contains it; may be given
-    /// several times
+    /// Only the subject of this name or, if there is none, those whose name contains it; may be
+    /// given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Measure only this range of sizes, as `16..80`
@@ -65,7 +65,7 @@ struct Args {
 }
 
 impl Args {
-    /// Who is measured.
+    /// The subjects to be measured.
     fn subjects(&self) -> anyhow::Result<Vec<Who>> {
         let mut whos: Vec<Who> = Who::BUILT_IN.to_vec();
         for path in &self.libraries {
@@ -152,7 +152,7 @@ struct Replacements<'a> {
     slots: usize,
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     op_ns: f64,
@@ -309,7 +309,7 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// How many allocations fail where the arena is hardly larger than what is live.
+    /// How many allocations fail when the arena is hardly larger than what is live.
     fn tight(&mut self, whos: &[Who], report: &mut Report) -> anyhow::Result<()> {
         let ops = self.ops(1, 2048);
         let (before, timed) = ops.split_at(ops.len() - self.args.ops);

@@ -62,7 +62,7 @@ impl Workload for Trees {
     }
 }
 
-/// Node sizes as a program with a few node types has them.
+/// Node sizes, as in a program with a few node types.
 fn bytes(size: u8) -> u32 {
     24 + u32::from(size) * 8
 }

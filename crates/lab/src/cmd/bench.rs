@@ -20,7 +20,7 @@ use crate::report::{Report, Row};
 use crate::within::within;
 use seeds::Seeds;
 
-/// What `hectare bench` can be given.
+/// The arguments of `hectare bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The workload or study; `all` is every workload
@@ -30,48 +30,48 @@ pub(crate) struct Args {
     list: bool,
     #[command(flatten)]
     contest: ContestArgs,
-    /// Numbers of threads, divided by commas: one case each
+    /// Numbers of threads, separated by commas: one case each
     #[arg(long, value_name = "N,…", value_delimiter = ',',
         value_parser = within(NonZeroUsize::MIN, NonZeroUsize::MAX))]
     threads: Vec<NonZeroUsize>,
-    /// Seeds of what the workload draws, like 1-20 or 3,7: one case each
+    /// Seeds for what the workload draws, like 1-20 or 3,7: one case each
     #[arg(long, value_name = "SEEDS", value_parser = seeds::parse)]
     seeds: Option<Seeds>,
     /// Operations of each thread
     #[arg(long, value_name = "N", value_parser = within(NonZeroU64::MIN, NonZeroU64::MAX))]
     ops: Option<NonZeroU64>,
-    /// Of `all`: only the rows of these workloads and bundled traces, divided by commas
+    /// With `all`: only the rows of these workloads and bundled traces, separated by commas
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
-    /// Of `all`: the bundled traces are rows of the same run
+    /// With `all`: the bundled traces are rows of the same run
     #[arg(long)]
     with_traces: bool,
-    /// Of `all`: nothing is measured, the rows come from these records of `bench all --json`
+    /// With `all`: nothing is measured, the rows come from these records of `bench all --json`
     #[arg(long, value_name = "F.json,…", value_delimiter = ',')]
     from: Vec<PathBuf>,
-    /// Count instructions and simulated cache misses by valgrind instead of measuring time
+    /// Count instructions and simulated cache misses with valgrind instead of measuring time
     #[arg(long)]
     callgrind: bool,
-    /// Draw a flame graph for each allocator into this folder, by perf, instead of measuring time
+    /// Draw a flame graph for each allocator into this folder, with perf, instead of measuring time
     #[arg(long, value_name = "FOLDER", conflicts_with = "callgrind")]
     flame: Option<PathBuf>,
     /// Another parameter of the workload, as NAME=VALUE
     #[arg(short, long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// What a study takes (see `hectare bench NAME -- --help`)
+    /// Arguments of a study (see `hectare bench NAME -- --help`)
     #[arg(last = true)]
     study: Vec<String>,
 }
 
 impl Args {
-    /// Whether something is given that only a single workload takes.
+    /// Whether an option is given that only a single workload takes.
     fn changes_the_workload(&self) -> bool {
         let looks_otherwise = self.callgrind || self.flame.is_some();
         let cases = !self.threads.is_empty() || self.seeds.is_some();
         looks_otherwise || cases || self.ops.is_some() || !self.set.is_empty()
     }
 
-    /// What is to be run; `None` for `all`.
+    /// What to run; `None` for `all`.
     fn entry(&self) -> anyhow::Result<Option<Entry>> {
         let name = self.name.as_deref().context("which one? `hectare bench --list` tells")?;
         if name == "all" {
@@ -99,7 +99,7 @@ impl Args {
         Ok(Some(entry))
     }
 
-    /// The parameters of every case of a workload, as far as it can have them.
+    /// The parameters of every case of a workload, checked against what it can take.
     fn cases_of(&self, workload: &dyn Workload) -> anyhow::Result<Vec<Parameters>> {
         let name = workload.name();
         let mut parameters = workload.defaults();
@@ -180,7 +180,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Why `--callgrind` and `--flame` refuse what makes cases or rounds.
+/// Why `--callgrind` and `--flame` refuse options that ask for several cases or rounds.
 const ONE_RUN: &str = "--callgrind and --flame look at one run: they take one number of \
     --threads, one of --seeds, and no --reference, --rounds, --seconds or --assert";
 
@@ -208,7 +208,8 @@ fn contest(
     args.contest.hold_and(&format!("bench {name}"), cases, Looks::default(), tell).map(drop)
 }
 
-/// A note for each part of a workload: what it is, and the time that every subject took for it.
+/// Adds a note for each part of a workload: what it is, and the time that every subject took for
+/// it.
 fn tell_parts(report: &mut Report, parts: &IndexMap<String, String>) {
     for (figure, words) in parts {
         let is_measured = |row: &&Row| {
@@ -289,7 +290,7 @@ fn all(args: &Args) -> anyhow::Result<()> {
     done.map(drop)
 }
 
-/// The case of a workload; `telling` are the parameters that its name must tell.
+/// The case of a workload; `telling` are the parameters that its name must show.
 fn case(name: &str, parameters: Parameters, telling: &[String]) -> Case {
     let plural = if parameters.threads == 1 { "" } else { "s" };
     let mut title = format!("{name}, {} thread{plural}", parameters.threads);
@@ -300,7 +301,7 @@ fn case(name: &str, parameters: Parameters, telling: &[String]) -> Case {
     Case { name: title, work, ideal: None, known: Vec::new() }
 }
 
-/// The rows of `hectare bench all`: those of every workload, told apart by what differs.
+/// The rows of `hectare bench all`: those of every workload, distinguished by what differs.
 fn every_row() -> Vec<Case> {
     let mut cases = Vec::new();
     for entry in bench::ENTRIES {
@@ -350,7 +351,7 @@ fn list() {
         println!("{}", entry.name());
         print!("{}", table::paragraph("    ", about));
         print!("{}", table::paragraph("    ", &format!("source: {source}")));
-        // In one line, to be copied.
+        // In one line, for copying.
         println!("    {call}");
     }
 }

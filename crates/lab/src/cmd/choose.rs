@@ -1,5 +1,5 @@
 //! `hectare choose`: records a program, replays it on every allocator found, and says in words
-//! which is faster and which leaner, by how much, and how sure that is.
+//! which is faster and which leaner, by how much, and how certain that is.
 //!
 //! ```text
 //!  CMD ──record──▶ images ──which did the work?──▶ trace ──replay on all──▶ verdict in words
@@ -26,18 +26,18 @@ use crate::runner;
 use crate::scratch::Scratch;
 use crate::subject::program::beside_malloc;
 
-/// What `hectare choose` can be given.
+/// The arguments of `hectare choose`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     contest: ContestArgs,
-    /// Advise on the process whose command line holds this text [default: the one that did most]
+    /// Advise on the process whose command line contains this text [default: the one that did most]
     #[arg(long, value_name = "TEXT")]
     of: Option<String>,
     /// Keep the trace in this file
     #[arg(long, value_name = "F.hxt", value_parser = place::writable(Kind::Trace))]
     keep: Option<PathBuf>,
-    /// Then measure the program itself under the same allocators, and tell where it agrees
+    /// Then measure the program itself under the same allocators, and say where it agrees
     #[arg(long)]
     check: bool,
     /// The program with its arguments
@@ -81,7 +81,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         report.notes.splice(0..0, lines);
         replayed = Some(report.clone());
     });
-    // An allocator that broke in the replay is no reason not to check the others.
+    // An allocator that broke in the replay is no reason to skip checking the others.
     let code = held.as_ref().err().and_then(|error| error.downcast_ref::<Exit>()).map(|e| e.code);
     if args.check
         && (held.is_ok() || code == Some(BROKEN))
@@ -92,8 +92,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     held.map(drop)
 }
 
-/// The name by which the process of a recorded command line was started: `given`, which may have blanks in
-/// it, or else the first word.
+/// The name by which the process with a recorded command line was started: `given`, which may
+/// contain blanks, or else the first word.
 fn started_as<'a>(line: &'a str, given: &'a OsStr) -> &'a OsStr {
     let rest = line.strip_prefix(&*given.to_string_lossy());
     if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')) {
@@ -103,7 +103,7 @@ fn started_as<'a>(line: &'a str, given: &'a OsStr) -> &'a OsStr {
     }
 }
 
-/// Which process the advice is on, whether it was named, and which it is not.
+/// Says which process the advice is on, whether it was named, and which processes it is not on.
 fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
     let kept = recorded.kept.first().context("nothing was recorded")?;
     let others = recorded.dropped.len();
@@ -122,7 +122,7 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
     if kept.header.lost_events > 0 {
         lines.push(record::CUT_SHORT.to_owned());
     }
-    // What that process was before comes first: this is how a wrapper looks.
+    // What that process was before comes first: that is what a wrapper looks like.
     let mut dropped: Vec<_> = recorded.dropped.iter().collect();
     dropped.sort_by_key(|image| (image.pid != kept.header.pid, std::cmp::Reverse(image.rows)));
     for image in dropped.into_iter().take(3) {

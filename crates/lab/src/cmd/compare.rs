@@ -1,4 +1,4 @@
-//! `hectare compare`: every allocator on the bundled traces, or on a program. The main job: it is
+//! `hectare compare`: every allocator on the bundled traces, or on a program. This is the main job:
 //! what `hectare` does without a verb.
 
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use crate::report::Series;
 use crate::subject::program::beside_malloc;
 use crate::subject::{self, program};
 
-/// What `hectare compare` can be given.
+/// The arguments of `hectare compare`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -90,8 +90,8 @@ pub(crate) fn program_case(command: &[OsString]) -> anyhow::Result<Case> {
     Ok(Case { name, work: Work::Program(command.to_vec()), ideal: None, known: Vec::new() })
 }
 
-/// The cases of several traces, each with a name of its own: that of its file, and its whole path
-/// where another has the same.
+/// The cases of several traces, each with a name of its own: that of its file, or its whole path if
+/// another file has the same name.
 ///
 /// # Errors
 /// When one cannot be read, or is given twice.
@@ -134,7 +134,7 @@ pub(crate) fn trace_case(
     })
 }
 
-/// What a trace tells of itself, as plots.
+/// What a trace says about itself, as plots.
 fn known(summary: &Summary, workload: &str) -> Vec<Series> {
     let series = |plot: &str, subject: &str, x_name: &str, y_name: &str, points| Series {
         plot: plot.to_owned(),
@@ -165,7 +165,7 @@ fn known(summary: &Summary, workload: &str) -> Vec<Series> {
 /// The traces of the repository, by name.
 ///
 /// # Errors
-/// When the repository's folder is not here.
+/// When the repository's folder is not found.
 pub(crate) fn bundled_traces() -> anyhow::Result<Vec<PathBuf>> {
     let folder = subject::repository_folder("traces")
         .context("the folder `traces` is not here; run in the repository, or give --trace FILE")?;

@@ -1,5 +1,5 @@
-//! What `compare`, `bench` and `replay` have in common: which allocators, how many rounds, what is
-//! claimed, where the report goes.
+//! What `compare`, `bench` and `replay` have in common: which allocators, how many rounds, which
+//! claims, where the report goes.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ use crate::runner::{self, Processors, WarmMemory};
 use crate::subject::{self, Subject, program};
 use crate::within::within;
 
-/// The reference where none is given.
+/// The reference if none is given.
 const REFERENCE: &str = "system";
 
-/// Time for the rounds where none is given, s.
+/// Time for the rounds if none is given, s.
 const SECONDS: u64 = 110;
 
-/// Ten years: longer than anybody measures, and no sum of it overflows.
+/// Ten years: longer than anybody measures, and no sum of such times overflows.
 const LONGEST_S: u64 = 10 * 366 * 24 * 3600;
 
 /// Arguments of every verb that holds a contest.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ContestArgs {
-    /// Allocators, divided by commas: names, or NAME=/path/lib.so [default: all that are found]
+    /// Allocators, separated by commas: names, or NAME=/path/lib.so [default: all that are found]
     #[arg(short, long, value_name = "A,B,…")]
     pub(crate) allocators: Option<String>,
     /// The allocator that the others are compared with
@@ -45,29 +45,29 @@ pub(crate) struct ContestArgs {
         value_parser = within(0_u64, LONGEST_S))]
     pub(crate) seconds: u64,
     /// Claim to be decided, like 'rss(hectare) < 0.9*rss(system)'; exit code 3 when it fails, 4
-    /// when the noise is larger than the margin or there are fewer than 5 rounds. Can be given
-    /// several times
+    /// when the noise exceeds the margin or there are fewer than 5 rounds. Can be given several
+    /// times
     #[arg(long = "assert", value_name = "EXPR", value_parser = claim)]
     pub(crate) claims: Vec<Claim>,
-    /// Measure a program although it fails (ends with another exit code than 0)
+    /// Measure a program even if it fails (ends with an exit code other than 0)
     #[arg(long)]
     pub(crate) ignore_failure: bool,
-    /// Longest time that one measured process may take, s [default: 300, or 20 times what the
+    /// The longest that one measured process may take, s [default: 300, or 20 times what the
     /// reference took if that is longer]
     #[arg(long, value_name = "S", value_parser = within(1_u64, u64::MAX))]
     pub(crate) timeout: Option<u64>,
-    /// Set what of the machine moves measurements and may be set, and restore it afterwards
-    /// (`hectare doctor` tells what that is here)
+    /// Set the settings of the machine that affect measurements, as far as permitted, and restore
+    /// them afterwards (`hectare doctor` shows them)
     #[arg(long)]
     pub(crate) control: bool,
-    /// Processors for the measured processes, like 1 or 2-5,7; the harness keeps to the others
+    /// Processors for the measured processes, like 1 or 2-5,7; the harness uses the others
     #[arg(long, value_name = "CPUS", value_parser = runner::parse_processors)]
     pub(crate) pin: Option<Processors>,
     /// Give every measured process the same addresses
     #[arg(long)]
     pub(crate) no_aslr: bool,
-    /// Touch as much memory as a run needs, and free it, before the run: what the host of a virtual
-    /// machine has taken back costs many times as much to touch. No figure contains it
+    /// Before each run, touch as much memory as the run needs, and free it: memory that the host of
+    /// a virtual machine has taken back costs many times as much to touch. No figure includes this
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = WarmMemory::Auto)]
     pub(crate) warm_memory: WarmMemory,
     /// Seed of the shuffles
@@ -76,15 +76,15 @@ pub(crate) struct ContestArgs {
     /// Where to write what was measured.
     #[command(flatten)]
     pub(crate) outputs: Outputs,
-    /// The allocator that the program links, which is what it runs on under `system`.
+    /// The allocator that the program links, which it runs on under `system`.
     #[arg(skip)]
     pub(crate) linked: Option<Linked>,
-    /// What is to be known of an allocator that the program calls by other names than `malloc`.
+    /// What to know about an allocator that the program calls by names other than `malloc`.
     #[arg(skip)]
     pub(crate) beside_malloc: Option<String>,
 }
 
-/// An allocator beside the C library's that a program links.
+/// An allocator besides the C library's that a program links.
 #[derive(Clone, Debug)]
 pub(crate) struct Linked {
     program: String,
@@ -92,7 +92,7 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    /// That of the program which is started by `name`, if it links one.
+    /// That of the program started by `name`, if it links one.
     pub(crate) fn of(name: &OsStr) -> Option<Self> {
         let path = program::resolve(name).ok()?;
         if program::obstacle(&path).ok()?.is_some() {
@@ -118,7 +118,7 @@ impl Linked {
 }
 
 impl ContestArgs {
-    /// Whether something is given that only a contest can do.
+    /// Whether an option is given that only a contest can honour.
     pub(crate) fn is_contest(&self) -> bool {
         self.reference != REFERENCE
             || self.rounds.is_some()
@@ -137,7 +137,7 @@ impl ContestArgs {
     /// The allocators asked for: all that are found by default.
     ///
     /// # Errors
-    /// When one is unknown, or cannot be preloaded from where it lies.
+    /// When one is unknown, or cannot be preloaded from where it is.
     pub(crate) fn chosen(&self) -> anyhow::Result<Vec<Subject>> {
         match &self.allocators {
             Some(list) => Subject::parse_list(list).or_misused(),
@@ -168,7 +168,7 @@ impl ContestArgs {
         self.subjects().map(drop)
     }
 
-    /// Holds the contest over `cases`, prints the table, writes the files, decides the claims.
+    /// Holds the contest over `cases`, prints the table, writes the files and decides the claims.
     ///
     /// # Errors
     /// When nothing could be measured, and with [`Exit`] when claims fail or Ctrl-C came.
@@ -176,7 +176,7 @@ impl ContestArgs {
         self.hold_and(verb, cases, looks, |_| ()).map(drop)
     }
 
-    /// As [`ContestArgs::hold`], with a last word on the report before it is printed; gives it.
+    /// As [`ContestArgs::hold`], with a last change to the report before it is printed; returns it.
     ///
     /// # Errors
     /// As [`ContestArgs::hold`].
@@ -192,7 +192,7 @@ impl ContestArgs {
         if let Some(linked) = &self.linked
             && cases.iter().all(|case| matches!(case.work, Work::Trace { .. }))
         {
-            // The program brings its library itself, its replay does not.
+            // The program brings its library itself; its replay does not.
             for subject in subjects.iter_mut().chain([&mut reference]) {
                 if *subject == Subject::system() {
                     subject.library = Some(linked.library.clone());
@@ -292,7 +292,7 @@ impl ContestArgs {
         }
         finish(&mut report);
         if results.interrupted && results.rounds == 0 {
-            // No round is complete: an earlier record at the same place says more.
+            // No round is complete: an earlier record in the same place says more.
             report.rows.retain(|row| row.figures.keys().any(|name| name != "role"));
             self.outputs.tell(&crate::output::table::text(&report));
             let message = "interrupted before the first round was complete: no file is written";
@@ -320,7 +320,7 @@ fn claim(text: &str) -> Result<Claim, String> {
     text.parse().map_err(|error: anyhow::Error| format!("{error:#}"))
 }
 
-/// What failed under some allocator, in words: a table whose cells are missing is no success.
+/// What failed under some allocator, in words: a table with missing cells is no success.
 fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
     let broken = results.broken.first()?;
     let case = &contest.cases[broken.case].name;

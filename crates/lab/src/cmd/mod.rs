@@ -1,4 +1,4 @@
-//! One file per verb: `Args` (what can be given) and `run` (what is done with it).
+//! One file per verb: `Args` (its arguments) and `run` (what is done with them).
 
 pub(crate) mod bench;
 pub(crate) mod buddy;
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 /// |---|---|
 /// | 0 | done; every `--assert` holds |
 /// | 1 | could not be done (the message says why) |
-/// | 2 | wrong arguments: the parser's errors, and what only shows when they are put together |
+/// | 2 | wrong arguments: the parser's errors, and those that only show in combination |
 /// | 3 | measured, but an `--assert` does not hold |
 /// | 4 | measured, but an `--assert` cannot be decided at this noise |
 /// | 5 | measured, but a program, trace or workload failed under some allocator |
@@ -38,7 +38,7 @@ pub(crate) struct Exit {
     pub(crate) message: String,
 }
 
-/// The exit code of what was measured, but not under every allocator.
+/// The exit code when something was measured, but not under every allocator.
 pub(crate) const BROKEN: u8 = 5;
 
 impl fmt::Display for Exit {
@@ -56,7 +56,7 @@ impl Exit {
     }
 }
 
-/// Makes an error one of wrong arguments.
+/// Turns an error into one of wrong arguments.
 pub(crate) trait OrMisused {
     /// The same, with the exit code for that.
     fn or_misused(self) -> Self;

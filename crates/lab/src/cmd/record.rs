@@ -1,4 +1,4 @@
-//! `hectare record`: runs a program under the recorder and seals what it left.
+//! `hectare record`: runs a program under the recorder and seals what that left.
 //!
 //! ```text
 //!  hectare record -o F.hxt -- CMD
@@ -7,8 +7,8 @@
 //!     └── seal the one that did the work ──▶ F.hxt     the others with --all ──▶ F.<pid>.<n>.hxt
 //! ```
 //!
-//! The command ends as the program did, also when it was ended by a signal. SIGINT and SIGTERM are
-//! the program's: it gets them, and what it recorded until its end is kept.
+//! The command ends as the program did, even if that was by a signal. SIGINT and SIGTERM go to the
+//! program, and what it recorded until its end is kept.
 
 mod claim;
 mod cost;
@@ -33,22 +33,22 @@ use claim::Claim;
 use images::Image;
 use signals::Signals;
 
-/// What `hectare record` can be given.
+/// The arguments of `hectare record`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The trace to write.
     #[arg(short, long, value_name = "F.hxt", required_unless_present = "cost_loop",
         value_parser = place::writable(Kind::Trace))]
     output: Option<PathBuf>,
-    /// Keep the traces of all processes that the program starts, not only of the one that did the
-    /// work.
+    /// Keep the traces of all processes that the program starts, not only that of the one that did
+    /// the work.
     #[arg(long)]
     all: bool,
     /// Resolution of the times kept, ns; coarser times make smaller files.
     #[arg(long, value_name = "NS", default_value_t = 100,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     tick_ns: u64,
-    /// Run the loop by which the recorder's cost is measured, and print its ns per event.
+    /// Run the loop that measures the recorder's cost, and print its ns per event.
     #[arg(long, hide = true)]
     cost_loop: bool,
     /// The program and its arguments.
@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sealing more than this is said: it takes seconds.
+/// Sealing more than this takes seconds, so it is announced.
 const LONG_ROWS: u64 = 50_000_000;
 
 /// How to record.
@@ -86,18 +86,18 @@ pub(crate) struct Options {
     pub(crate) all: bool,
     /// Resolution of the times kept, ns.
     pub(crate) tick_ns: u64,
-    /// The process whose command line holds this comes first, not the one that did the work.
+    /// The process whose command line contains this comes first, not the one that did the work.
     pub(crate) of: Option<String>,
 }
 
 /// One sealed trace.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// What became of the place where it is: `wrote` or `replaced`.
+    /// What was done at its place: `wrote` or `replaced`.
     pub(crate) done: &'static str,
     /// Where it is.
     pub(crate) path: PathBuf,
-    /// What it says of itself.
+    /// What it says about itself.
     pub(crate) header: FileHeader,
     /// What sealing found.
     pub(crate) sealed: Sealed,
@@ -105,14 +105,14 @@ pub(crate) struct Kept {
     pub(crate) still_runs: bool,
 }
 
-/// What a recording gave.
+/// The result of a recording.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     /// The one that did the work first; the others only if asked for.
     pub(crate) kept: Vec<Kept>,
     /// Those whose traces were not kept.
     pub(crate) dropped: Vec<Image>,
-    /// Those of them that still ran: their processes' numbers and command lines.
+    /// Those of them that were still running: their process numbers and command lines.
     pub(crate) left: Vec<(u32, String)>,
     /// How the program ended.
     pub(crate) status: ExitStatus,
@@ -120,17 +120,17 @@ pub(crate) struct Recorded {
     pub(crate) interrupted: bool,
     /// How long it ran.
     pub(crate) elapsed: Duration,
-    /// Measured cost of recording, ns an event.
+    /// Measured cost of recording, ns per event.
     pub(crate) event_cost_ns: Option<f64>,
 }
 
-/// What is said of a recording that lost events.
+/// What is said about a recording that lost events.
 pub(crate) const CUT_SHORT: &str = "the recording is cut short: the disk was full, files could not be \
                                     so large (`ulimit -f`), or the program could no longer open \
                                     the file (after chroot, as another user)";
 
 impl Recorded {
-    /// Says on the error output what was recorded, and where it is if it `stays` there.
+    /// Says on the error output what was recorded, and where, if it `stays` there.
     pub(crate) fn tell(&self, stays: bool) {
         for kept in &self.kept {
             let place = match stays {
@@ -178,7 +178,7 @@ impl Recorded {
     }
 }
 
-/// The words of a command line as they are shown.
+/// The words of a command line, as shown to the user.
 fn words(command: &[OsString]) -> String {
     command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
@@ -233,7 +233,7 @@ pub(crate) fn record(
         .with_context(|| format!("cannot start `{program}`"))?;
     let (status, interrupted) = signals.wait(child)?;
     let elapsed = start.elapsed();
-    // What seals can be ended.
+    // Sealing may be interrupted.
     drop(signals);
 
     let mut found = images::found(&raw)?;
@@ -302,7 +302,7 @@ pub(crate) fn record(
 
 fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a mut Command {
     let mut preload = recorder.as_os_str().to_owned();
-    // An allocator that is preloaded already is what the program would use: it comes next.
+    // An allocator that is already preloaded is what the program would use, so it comes next.
     if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
         preload.push(":");
         preload.push(before);
@@ -321,7 +321,7 @@ impl ClockRate {
         Self { ticks: clock::ticks(), at: Instant::now() }
     }
 
-    /// Ticks a second; 0 (the recorder's own estimate) where the clock is not the processor's.
+    /// Ticks a second; 0 (use the recorder's own estimate) if the clock is not the processor's.
     fn ticks_per_second(&self) -> u64 {
         if !clock::IS_COUNTER {
             return 0;

@@ -1,9 +1,9 @@
 //! Instructions and simulated cache misses of a free and an alloc, counted by callgrind.
 //!
-//! This command runs itself under valgrind for one pool and one range of sizes, and collects in
-//! [`take_steps`](super::take_steps) alone: the slots are full when it begins. Of the harness, the
-//! loop over the steps is in it, and the write of an object's first bytes; what the calls of the
-//! pool themselves cost is told beside it.
+//! This command runs itself under valgrind for one pool and one range of sizes, and counts only
+//! inside [`take_steps`](super::take_steps), when the slots are already full. That includes, of the
+//! harness, the loop over the steps and the write of an object's first bytes; what the pool's calls
+//! themselves cost is reported beside it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -76,8 +76,8 @@ fn run(args: &Args, spec: &str, range: (usize, usize), steps: usize) -> anyhow::
     std::fs::read_to_string(&file).context("reading callgrind's output")
 }
 
-/// Instructions of a pool's method, with all that it calls: the line after `calls=` is what a call
-/// cost. Its name is `<A as Pool>::method`, or `<impl Pool for A>::method` after a module.
+/// Instructions of a pool's method, with everything it calls: the line after `calls=` is the cost
+/// of a call. Its name is `<A as Pool>::method`, or `<impl Pool for A>::method` after a module.
 fn spent_in(text: &str, method: &str) -> u64 {
     let end = format!(">::{method}");
     let (mut is_it, mut is_cost) = (false, false);

@@ -5,19 +5,19 @@ use std::ops::Range;
 use super::program::{FULL_PERCENT, Kind, Pattern, Phase};
 use crate::bench::script::Step;
 
-/// A phase may take as long as writing so many times what may be live.
+/// A phase may take as long as writing, this many times over, what may be live.
 const WORK_TIMES: u64 = 5;
 
 /// Objects of a burst.
 const BURST: (usize, usize) = (50, 250);
 
-/// A vector begins with this part of the size that it grows to.
+/// A vector begins with one part in this many of the size it grows to.
 const VECTOR_BEGINS: u32 = 16;
 
-/// One vector in so many is kept.
+/// One vector in this many is kept.
 const VECTORS_KEPT: usize = 4;
 
-/// The operations of one thread. A step upon an object gives it a new size where its phase
+/// The operations of one thread. A step on an occupied slot resizes its object if the phase
 /// [resizes](Kind::resizes).
 pub(super) struct Script {
     pub(super) steps: Vec<Step>,
@@ -26,7 +26,7 @@ pub(super) struct Script {
     pub(super) slots: usize,
 }
 
-/// What a phase is of a script.
+/// The part of a script that belongs to one phase.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// Its steps.
@@ -38,8 +38,8 @@ pub(super) struct Part {
 }
 
 impl Script {
-    /// Of a thread that may hold `top_bytes`, and one object more, and does at most `ops` operations
-    /// that allocate in a phase.
+    /// Writes the script of a thread that may hold `top_bytes`, plus one object, and does at most
+    /// `ops` allocating operations in a phase.
     pub(super) fn write(
         program: &[Phase],
         random: fastrand::Rng,
@@ -94,7 +94,8 @@ impl Author {
     }
 
     fn grow(&mut self, phase: &Phase, target_bytes: u64) {
-        // Memory that grows is bounded by its target: of small objects too there shall be many.
+        // Growth is bounded by its target, not by work, so that there are many objects even if they
+        // are small.
         self.work_left_bytes = u64::MAX;
         while let Some(size_bytes) = self.next_size(phase) {
             if self.live_bytes > 0 && self.live_bytes + u64::from(size_bytes) > target_bytes {
@@ -114,7 +115,7 @@ impl Author {
         self.full = oldest_first;
     }
 
-    /// Replaces or resizes random objects. Where the new ones are larger, random others go.
+    /// Replaces or resizes random objects. If the new ones are larger, random others are freed.
     fn change(&mut self, phase: &Phase) {
         while !self.full.is_empty() {
             let Some(size_bytes) = self.next_size(phase) else { break };
@@ -166,13 +167,14 @@ impl Author {
         }
     }
 
-    /// The size of the next object of the phase, unless that has done its work.
+    /// The size of the phase's next object, unless the phase has done its work.
     fn next_size(&mut self, phase: &Phase) -> Option<u32> {
         let size_bytes = phase.sizes.size_bytes(&mut self.random);
         self.can_pay(phase, size_bytes).then_some(size_bytes)
     }
 
-    /// Takes the work for such an object from what the phase may do; whether there was any left.
+    /// Deducts the work for such an object from what the phase may do; returns whether there was
+    /// any left.
     fn can_pay(&mut self, phase: &Phase, size_bytes: u32) -> bool {
         if self.ops_left == 0 || self.work_left_bytes == 0 {
             return false;
@@ -207,7 +209,7 @@ impl Author {
         self.steps.push(Step { slot, size_bytes });
     }
 
-    /// What stays live is not more than that.
+    /// The most that may stay live.
     fn full_bytes(&self) -> u64 {
         self.top_bytes * FULL_PERCENT / 100
     }
@@ -257,7 +259,7 @@ mod tests {
                 let stays = TOP_BYTES * FULL_PERCENT / 100;
                 assert!(part.live_bytes <= stays, "seed {seed}, {phase}: {part:?}");
             }
-            // What has been allocated is freed once.
+            // Whatever was allocated is freed once.
             assert!(script.steps.len() <= 2 * 8 * 20_000, "seed {seed}");
         }
     }

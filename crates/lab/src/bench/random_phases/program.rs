@@ -1,9 +1,9 @@
-//! What a seed draws: a program of phases.
+//! What is drawn from a seed: a program of phases.
 
 use std::fmt;
 
 /// Sizes of objects come from one of these ranges, bytes: from small ones to those that many
-/// allocators map for themselves.
+/// allocators map individually.
 const RANGES: [(u32, u32); 7] = [
     (16, 256),
     (64, 2000),
@@ -17,15 +17,15 @@ const RANGES: [(u32, u32); 7] = [
 /// The largest object of any program, bytes.
 pub(super) const LARGEST_BYTES: u32 = 3_000_000;
 
-/// What stays live is at most this much of what may be, per cent: the rest is for what comes and
-/// goes within a phase.
+/// What stays live is at most this share, in per cent, of what may be live: the rest is for what
+/// comes and goes within a phase.
 pub(super) const FULL_PERCENT: u64 = 90;
 
 /// A part of the program in which every thread does one kind of thing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Phase {
     pub(super) kind: Kind,
-    /// Of the objects it allocates.
+    /// Sizes of the objects it allocates.
     pub(super) sizes: Sizes,
     pub(super) written: Written,
 }
@@ -33,11 +33,11 @@ pub(super) struct Phase {
 /// What is done in a phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
-    /// Allocates until so much of what may be live is, per cent.
+    /// Allocates until this share, in per cent, of what may be live is live.
     Grow { percent: u64 },
-    /// Frees so many of all objects, per cent.
+    /// Frees this share of all objects, in per cent.
     Free { percent: usize, pattern: Pattern },
-    /// Gives random objects back, each for another of a new size.
+    /// Replaces random objects, each by one of a new size.
     Replace,
     /// Gives random objects a new size.
     Realloc,
@@ -50,7 +50,7 @@ pub(super) enum Kind {
 /// Which objects are freed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pattern {
-    /// As evenly spread over the ages as can be: of a half every second.
+    /// As evenly spread over the ages as possible: for a half, every second one.
     Spread,
     Random,
     Oldest,
@@ -75,7 +75,7 @@ pub(super) enum Distribution {
     LogUniform,
 }
 
-/// What of an object is written.
+/// What part of an object is written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Written {
     All,
@@ -99,7 +99,7 @@ pub(super) fn draw(seed: u64, phases: usize) -> Vec<Phase> {
             Kind::Free { percent, .. } => {
                 live_percent = live_percent * (100 - percent as u64) / 100
             }
-            // Larger objects in the place of others fill what there is.
+            // Larger objects in place of others fill the available memory.
             Kind::Replace | Kind::Realloc if sizes.middle_bytes() > middle_bytes => {
                 live_percent = FULL_PERCENT;
             }
@@ -114,7 +114,7 @@ pub(super) fn draw(seed: u64, phases: usize) -> Vec<Phase> {
 }
 
 impl Kind {
-    /// The next, where about so much of what may be live is, per cent.
+    /// Draws the next, when about this share, in per cent, of what may be live is live.
     fn draw(random: &mut fastrand::Rng, live_percent: u64) -> Self {
         let least_percent = (live_percent + 10).max(40);
         let can_grow = least_percent <= FULL_PERCENT;
@@ -148,15 +148,15 @@ impl Kind {
         }
     }
 
-    /// Whether a step upon an object gives it a new size, or another object its place.
+    /// Whether a step on an occupied slot resizes its object instead of replacing it.
     pub(super) fn resizes(self) -> bool {
         matches!(self, Self::Realloc | Self::Vectors)
     }
 }
 
 impl Pattern {
-    /// Which of `count` objects, numbered from the oldest, are freed, in the order in which they
-    /// are: `percent` of them, rounded down.
+    /// Which of `count` objects, numbered from the oldest, are freed, and in which order: `percent`
+    /// of them, rounded down.
     pub(super) fn choose(
         self,
         count: usize,
@@ -211,7 +211,7 @@ impl Written {
         one_of(random, &[Self::All, Self::All, Self::All, Self::Pages, Self::First, Self::Quarter])
     }
 
-    /// How much of an object is used, from its begin to the last byte written.
+    /// How much of an object is used, from its beginning to the last byte written.
     pub(super) fn used_bytes(self, size_bytes: u32) -> u32 {
         match self {
             Self::All | Self::Pages => size_bytes,
@@ -220,7 +220,7 @@ impl Written {
         }
     }
 
-    /// About how many bytes could be written in the time that an object takes: it bounds a phase.
+    /// About how many bytes could be written in the time that an object takes; this bounds a phase.
     pub(super) fn cost_bytes(self, size_bytes: u32) -> u64 {
         let written_bytes = match self {
             Self::All => size_bytes,

@@ -1,9 +1,9 @@
 //! Instructions, loads, stores, branches and simulated cache misses of a free and a malloc, counted by
 //! callgrind.
 //!
-//! This command runs itself under valgrind for one subject and one range of sizes, and collects in
-//! [`execute_timed`](super::execute_timed) alone: the slots are full when it begins, and of the harness
-//! only the loop over the operations is in it.
+//! This command runs itself under valgrind for one subject and one range of sizes, and counts only
+//! inside [`execute_timed`](super::execute_timed): the slots are full when it begins, and of the
+//! harness it includes only the loop over the operations.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -62,7 +62,7 @@ pub(super) fn count(args: &Args, whos: &[Who]) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Runs one subject under callgrind; what was counted, by event.
+/// Runs one subject under callgrind; returns what was counted, by event.
 fn run(
     args: &Args,
     who: &Who,

@@ -25,11 +25,11 @@ pub(crate) trait Subject {
     /// Frees.
     ///
     /// # Safety
-    /// `ptr` came from `alloc(bytes)` of this subject and is used no more.
+    /// `ptr` came from `alloc(bytes)` of this subject and is no longer used.
     unsafe fn free(&mut self, ptr: *mut u8, bytes: usize);
 }
 
-/// Work that is done on one subject; generic, since a subject's calls are to be inlined.
+/// Work to be done on one subject; generic, so that the subject's calls are inlined.
 pub(crate) trait Work {
     /// What it gives.
     type Result;
@@ -37,7 +37,7 @@ pub(crate) trait Work {
     fn on<S: Subject>(&mut self, subject: &mut S) -> Self::Result;
 }
 
-/// Who can be measured.
+/// The heaps that can be measured.
 #[derive(Clone)]
 pub(crate) enum Who {
     /// Ours, 32-bit indices.
@@ -93,13 +93,13 @@ impl Who {
         matches!(self, Self::Hectare | Self::HectareWide | Self::HectareGrowing)
     }
 
-    /// Whether it uses the memory it is given, and no other.
+    /// Whether it uses only the memory it is given.
     pub(crate) fn uses_arena(&self) -> bool {
         !matches!(self, Self::HectareGrowing)
     }
 
-    /// Whether it hands out its arena from the low end on, so that the highest address handed out
-    /// tells how much of the arena it needs.
+    /// Whether it hands out its arena from the low end up, so that the highest address handed out
+    /// shows how much of the arena it needs.
     pub(crate) fn fills_from_below(&self) -> bool {
         !matches!(self, Self::BuddyAlloc)
     }
@@ -170,7 +170,7 @@ fn ours<R: Rows>(heap: Tlsf<R>, arena: &Arena) -> anyhow::Result<Ours<Tlsf<R>>> 
 impl<H: Heap> Subject for Ours<H> {
     #[inline]
     fn alloc(&mut self, bytes: usize) -> *mut u8 {
-        // The granule: this is `malloc`.
+        // The alignment is the granule, so this is `malloc`.
         self.0.memalign(ALIGN, bytes).map_or(null_mut(), NonNull::as_ptr)
     }
 

@@ -1,16 +1,16 @@
-//! `hectare choose --check`: whether the program itself says what its replay said.
+//! `hectare choose --check`: whether the program itself agrees with its replay.
 
 use crate::cmd::Exit;
 use crate::cmd::contesting::ContestArgs;
 use crate::contest::{Case, Looks};
 use crate::report::{Report, Row};
 
-/// What the replay of an allocator says, beside what the program itself says.
+/// How often the replay and the program itself agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Agreement {
-    /// Both show a difference, and of the same direction.
+    /// Both show a difference, in the same direction.
     same: u32,
-    /// Both show one, of opposite directions.
+    /// Both show one, in opposite directions.
     opposite: u32,
     /// The program shows one, the replay none.
     missed: u32,
@@ -22,7 +22,7 @@ struct Agreement {
 /// As [`ContestArgs::hold`], and when the program contradicts the replay.
 pub(super) fn run(contest: &ContestArgs, program: Case, replayed: &Report) -> anyhow::Result<()> {
     let mut contest = contest.clone();
-    // The files asked for hold the advice; what checks it is told in words.
+    // The files asked for hold the advice; the check is reported in words.
     contest.outputs = Default::default();
     contest.claims.clear();
     let mut found = Agreement::default();

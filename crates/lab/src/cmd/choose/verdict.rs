@@ -105,8 +105,8 @@ fn choice(subjects: &[&Row], reference: &str) -> String {
     }
 }
 
-/// The best by a metric, and all that cannot be told from it; empty when none is shown to be better
-/// than the reference.
+/// The best by a metric, and all that cannot be distinguished from it; empty when none is shown to
+/// be better than the reference.
 fn best<'a>(subjects: &[&'a Row], metric: &Metric) -> Vec<&'a Row> {
     let ratio = |row: &Row| row.number(&format!("{}_ratio", metric.name)).unwrap_or(f64::INFINITY);
     let mut better: Vec<&Row> =
@@ -138,7 +138,7 @@ fn cost(row: &Row, other: &Metric) -> String {
     }
 }
 
-/// What is shown of an allocator by one metric, with an interval that is `sure` so far.
+/// What one metric shows about an allocator, with an interval of confidence `sure`.
 fn part(row: &Row, metric: &Metric, sure: f64) -> String {
     let (near, far) = (percent(row, metric, "_low"), percent(row, metric, "_high"));
     let sure = sure * 100.0;
@@ -152,7 +152,7 @@ fn part(row: &Row, metric: &Metric, sure: f64) -> String {
     }
 }
 
-/// How far a ratio is from one, per cent.
+/// How far a ratio is from one, in per cent.
 fn percent(row: &Row, metric: &Metric, end: &str) -> f64 {
     let ratio = row.number(&format!("{}_ratio{end}", metric.name)).unwrap_or(1.0);
     (ratio - 1.0).abs() * 100.0
@@ -253,7 +253,8 @@ mod tests {
             assert!(told[0].starts_with("stay with system"), "{}", told[0]);
             assert_eq!(told[1], format!("no advice on fast: {part}"));
         }
-        // What fails under the reference as well is the trace's: it asks for what is not there.
+        // What also fails under the reference is due to the trace, which asks for memory that is
+        // not there.
         let reference = reference.with("failed_allocations", 3);
         let told = lines_of(vec![reference, fast.with("failed_allocations", 3)]);
         assert!(told[0].starts_with("choose fast:"), "{}", told[0]);

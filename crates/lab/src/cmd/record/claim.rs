@@ -1,7 +1,8 @@
 //! One recording at a time into a file: a second would remove what the first has recorded so far.
 //!
-//! 1. Who records holds a lock on an empty file, `F.hxt.raw` for `F.hxt`, and removes it at its end.
-//! 2. What a killed owner left is unlocked, and is taken over by the next.
+//! 1. Whoever records holds a lock on an empty file, `F.hxt.raw` for `F.hxt`, and removes the file
+//!    at the end.
+//! 2. What a killed owner leaves is unlocked, and the next one takes it over.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -20,10 +21,10 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// By the lock file at `path`, for what is recorded into `output`.
+    /// Claims `output` by the lock file at `path`.
     ///
     /// # Errors
-    /// When another command records into it, or what stands at `path` is no lock file.
+    /// When another command is recording into it, or what is at `path` is no lock file.
     pub(super) fn on(path: &Path, output: &Path) -> anyhow::Result<Self> {
         loop {
             let file = OpenOptions::new().append(true).create(true).open(path);
@@ -39,7 +40,7 @@ impl Claim {
                 "another command records into {}: wait for its end, or give another output",
                 output.display()
             );
-            // Its last owner may have removed the file between our opening and our locking it.
+            // Its last owner may have removed the file between our opening and locking it.
             if fs::metadata(path).is_ok_and(|now| now.ino() == held.ino()) {
                 return Ok(Self { path: path.to_owned(), _locked: file });
             }
@@ -49,7 +50,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // What cannot be removed now is taken over by the next.
+        // If it cannot be removed now, the next one takes it over.
         let _ = fs::remove_file(&self.path);
     }
 }

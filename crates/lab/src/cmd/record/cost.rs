@@ -10,9 +10,9 @@ use hectare_trace::Trace;
 use super::{images, preloaded};
 use crate::scratch::Scratch;
 
-/// What recording costs each event on this machine, ns: the difference of the same loop with and
-/// without the recorder, each in processes of its own, the best of three. Nothing where the disk had no
-/// room for its recordings: what is not recorded costs little.
+/// What recording costs per event on this machine, ns: the difference between the same loop with
+/// and without the recorder, each run in processes of their own, the best of three. `None` if the
+/// disk had no room for the loop's recordings, since what is not recorded costs little.
 pub(super) fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<Option<f64>> {
     let scratch = Scratch::inside(folder)?;
     let raw = scratch.path().join("cost");
@@ -42,15 +42,15 @@ pub(super) fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<Op
     Ok(Some((best[1] - best[0]).max(0.0)))
 }
 
-/// Whether the recording at `raw` has all that was to be recorded.
+/// Whether the recording at `raw` is complete.
 fn is_whole(raw: &Path) -> anyhow::Result<bool> {
     let files = images::files(raw)?;
     let whole = |path| Trace::open(path).is_ok_and(|trace| trace.header().lost_events == 0);
     Ok(!files.is_empty() && files.iter().all(|(path, ..)| whole(path)))
 }
 
-/// The loop: a thousand slots, sizes up to 512 bytes, each step a free and a malloc. Gives ns an
-/// event, the best of several rounds.
+/// The loop: a thousand slots, sizes up to 512 bytes, each step a free and a malloc. Returns the ns
+/// per event of the best of several rounds.
 pub(super) fn cost_loop_ns() -> f64 {
     const STEPS: usize = 20_000;
     let mut random = fastrand::Rng::with_seed(1);

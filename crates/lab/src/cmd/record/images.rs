@@ -6,10 +6,10 @@
 //!  process 72     └─fork─▶ (subshell) ──exec──▶ sed                     72.0, 72.1
 //! ```
 //!
-//! 1. What a process was before it executed another program was a launcher: only the last image of
-//!    each process can be the one to advise on.
-//! 2. Of those, the one with the most events. A shell counts a tenth of its own: what it starts is
-//!    what it is for, unless that is next to nothing.
+//! 1. An image that went on to execute another program was a launcher: only the last image of each
+//!    process can be the one to advise on.
+//! 2. Of those, the one with the most events. A shell's events count a tenth: a shell is there for
+//!    what it starts, unless that is next to nothing.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -22,13 +22,13 @@ use hectare_trace::Trace;
 /// Names of shells.
 const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"];
 
-/// By how much more a shell must have done to be what was meant.
+/// How many times as much a shell must have done to be the one that was meant.
 const SHELL_SHARE: u64 = 10;
 
 /// One program that a process was, for some time.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
-    /// What its recorder left.
+    /// The file its recorder left.
     pub(crate) path: PathBuf,
     /// The process.
     pub(crate) pid: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// What tells its file from the others'.
+    /// What distinguishes its file from the others.
     pub(crate) fn suffix(&self) -> String {
         format!("{}.{}", self.pid, self.nth)
     }
@@ -62,7 +62,7 @@ impl Image {
     }
 }
 
-/// Every image whose recorder wrote files named `raw`.PID.N, the one that did the work first, the
+/// Every image whose recorder wrote a file named `raw`.PID.N, the one that did the work first, the
 /// launchers last.
 ///
 /// # Errors
@@ -70,7 +70,7 @@ impl Image {
 pub(crate) fn found(raw: &Path) -> anyhow::Result<Vec<Image>> {
     let mut images = Vec::new();
     for (path, pid, nth) in files(raw)? {
-        // A process that died while it made its file leaves one without header.
+        // A process that died while making its file leaves one without a header.
         if let Ok(trace) = Trace::open(&path) {
             let rows = trace.count_rows()?;
             let command = trace.header().command.clone();
@@ -92,8 +92,9 @@ fn rank(images: &mut [Image]) {
     });
 }
 
-/// The files of a recording, each with its process and which program of that it was. What stands behind
-/// their common name is two numbers: another file that begins with it is somebody's own.
+/// The files of a recording, each with its process and the number of the program within it. Their
+/// common name is followed by exactly these two numbers; any other file that begins with it belongs
+/// to somebody else.
 pub(crate) fn files(raw: &Path) -> anyhow::Result<Vec<(PathBuf, u32, u32)>> {
     let folder = raw.parent().context("the output has no folder")?;
     let name = raw.file_name().context("the output has no name")?;

@@ -1,11 +1,11 @@
-//! Signals that would end this command while the program runs: they are the program's.
+//! Signals that would end this command while the program runs belong to the program.
 //!
-//! 1. What the command was started without (SIGHUP under `nohup`) stays so, for the program as well,
-//!    which inherits it.
-//! 2. What the kernel sends for a terminal (Ctrl-C, hanging up) goes to the foreground's whole group:
-//!    the program has it already. What another process sends is passed on.
-//! 3. Once the program has ended, signals do what they did before: to seal a long recording takes
-//!    seconds, and Ctrl-C ends that.
+//! 1. A signal that the command was started ignoring (SIGHUP under `nohup`) stays ignored, also for
+//!    the program, which inherits that.
+//! 2. What the kernel sends on behalf of a terminal (Ctrl-C, hanging up) goes to the whole
+//!    foreground group, so the program has it already. What another process sends is passed on.
+//! 3. Once the program has ended, signals do what they did before: sealing a long recording takes
+//!    seconds, and Ctrl-C must be able to end that.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -25,7 +25,7 @@ static CAME: AtomicI32 = AtomicI32::new(0);
 
 /// Watched until dropped.
 pub(super) struct Signals {
-    /// What each did before.
+    /// The action of each before.
     before: Vec<(libc::c_int, libc::sigaction)>,
 }
 
@@ -55,7 +55,8 @@ impl Signals {
         CAME.load(Ordering::Relaxed) != 0
     }
 
-    /// Waits for the program and passes signals on to it. Gives how it ended, and whether one came.
+    /// Waits for the program and passes signals on to it. Returns how it ended, and whether a
+    /// signal came.
     pub(super) fn wait(&self, mut child: Child) -> anyhow::Result<(ExitStatus, bool)> {
         const LOOK_EVERY: Duration = Duration::from_millis(5);
         let mut any = false;
@@ -85,7 +86,7 @@ impl Drop for Signals {
 }
 
 extern "C" fn note(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel gives a valid one, for the action asks for it.
+    // SAFETY: the kernel passes a valid one, since the action asks for it.
     let by_kernel = unsafe { (*info).si_code } > 0;
     CAME.store(if by_kernel { -signal } else { signal }, Ordering::Relaxed);
 }
@@ -98,12 +99,12 @@ mod tests {
     fn signals_do_again_what_they_did() {
         let action = || {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: with no new action the call only tells.
+            // SAFETY: with no new action the call only queries.
             unsafe { libc::sigaction(libc::SIGQUIT, std::ptr::null(), action.as_mut_ptr()) };
             // SAFETY: as in `watch`.
             unsafe { action.assume_init() }.sa_sigaction
         };
-        // As whoever started the tests left it: shells have what they start in the background ignore it.
+        // As whoever started the tests left it: shells make background jobs ignore it.
         let at_first = action();
         for before in [libc::SIG_DFL, libc::SIG_IGN] {
             // SAFETY: no handler is installed.

@@ -4,7 +4,7 @@ use std::ptr::{NonNull, null_mut};
 
 use anyhow::{Context, ensure};
 
-/// Memory for one heap at a time: mapped once, faulted in once, cleared of nothing in between.
+/// Memory for one heap at a time: mapped once, faulted in once, and not cleared in between.
 pub(crate) struct Arena {
     pub(super) start: NonNull<u8>,
     pub(super) bytes: usize,
@@ -14,7 +14,7 @@ impl Arena {
     /// Maps `bytes`; with `touched`, all pages are there from the beginning.
     ///
     /// # Errors
-    /// When the system has not so much memory.
+    /// When the system does not have that much memory.
     pub(crate) fn new(bytes: usize, touched: bool) -> anyhow::Result<Self> {
         let populate = if touched { libc::MAP_POPULATE } else { libc::MAP_NORESERVE };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | populate;

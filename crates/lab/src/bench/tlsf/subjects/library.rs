@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 
 use super::Subject;
 
-/// What the loader says of its last failure.
+/// What the loader says about its last failure.
 fn loader_error() -> String {
     // SAFETY: asks for a message of this thread's, or null.
     let message = unsafe { libc::dlerror() };
@@ -37,7 +37,7 @@ impl Library {
         &self.name
     }
 
-    /// Makes a heap over memory that outlives it and is its own.
+    /// Makes a heap over memory that outlives it and belongs to it alone.
     ///
     /// # Errors
     /// When it refuses the memory.
@@ -53,9 +53,9 @@ impl Library {
     /// # Errors
     /// When the file cannot be loaded or lacks a name.
     pub(crate) fn load(path: &Path) -> anyhow::Result<Self> {
-        // Without a slash in it the loader would look for the name elsewhere.
+        // If the path had no slash, the loader would search for the name elsewhere.
         let path = &path.canonicalize().with_context(|| format!("--library {}", path.display()))?;
-        // The loader would wait for whoever writes into a pipe.
+        // With a pipe the loader would wait for a writer.
         ensure!(path.is_file(), "--library {}: this is no regular file", path.display());
         let file = CString::new(path.as_os_str().as_encoded_bytes())?;
         // SAFETY: runs the library's initialisers: the user asked for it.
@@ -134,7 +134,7 @@ mod tests {
         void tlsf_free(void *tlsf, void *block) { (void)tlsf; (void)block; }
     ";
 
-    /// Compiles C to a shared library in the folder for this crate's tests.
+    /// Compiles C into a shared library in the folder for this crate's tests.
     fn compile(name: &str, source: &str) -> std::path::PathBuf {
         let folder = std::env::temp_dir().join(format!("hectare-library-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for a test");
@@ -148,7 +148,7 @@ mod tests {
         library
     }
 
-    /// Counts what a heap gives until it is spent.
+    /// Counts how many blocks a heap gives until it is exhausted.
     struct Fill;
 
     impl Work for Fill {
