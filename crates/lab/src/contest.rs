@@ -8,11 +8,11 @@
 //!
 //! Two contestants are controls. *Again* is the reference under a second name: what it shows
 //! against the reference is noise. *Planted* is the reference with a known slowness: a contest that
-//! does not see it could not have seen a real difference of that size either.
+//! does not detect it could not have detected a real difference of that size either.
 //!
-//! 1. Ratios pair runs of one round of one case, which lie moments apart.
-//! 2. A contestant that breaks in a case is not run in that case again, and said by name.
-//! 3. Ctrl-C ends the contest after what was measured; nothing measured is lost.
+//! 1. Ratios pair runs of one round of one case, which are moments apart.
+//! 2. A contestant that breaks in a case is not run in that case again, and is reported by name.
+//! 3. Ctrl-C ends the contest early; nothing already measured is lost.
 
 pub(crate) mod analysis;
 pub(crate) mod assertion;
@@ -30,23 +30,23 @@ use case::Look;
 pub(crate) use case::{Case, Work};
 pub(crate) use results::{Broken, Latency, Results, Run};
 
-/// How often resident memory is looked at: 500 looks a second cost a core about 1 %.
+/// How often resident memory is sampled: 500 samples a second take about 1 % of a core.
 pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 
 /// The planted slowness as a share of the reference's time.
 pub(crate) const PLANTED_SHARE: f64 = 0.10;
 
-/// More rounds than this gain little beside their time.
+/// More rounds than this gain little for the time they take.
 const MOST_ROUNDS: usize = 20;
 
-/// A process that takes longer than this, and than [`PATIENCE_FACTOR`] times what the reference took,
-/// hangs.
+/// A process that takes longer than this, and longer than [`PATIENCE_FACTOR`] times what the
+/// reference took, is taken to hang.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// An allocator may be this many times slower than the reference.
 const PATIENCE_FACTOR: u32 = 20;
 
-/// What is looked at beside time and memory, in a run of its own for each case and subject.
+/// What is looked at besides time and memory, in a separate run for each case and subject.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looks {
     /// Single operations are timed.
@@ -62,7 +62,7 @@ impl Looks {
     }
 }
 
-/// What a contestant is there for.
+/// The role of a contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The subject that the others are compared with.
@@ -87,7 +87,7 @@ pub(crate) struct Contestant {
 }
 
 impl Contestant {
-    /// Whether it is there to show how far the figures can be believed.
+    /// Whether it is there only to show how far the figures can be trusted.
     fn is_control(&self) -> bool {
         matches!(self.role, Role::Again | Role::Planted)
     }
@@ -98,35 +98,35 @@ impl Contestant {
 pub(crate) enum Rounds {
     /// As many as asked for.
     Exactly(usize),
-    /// As many as fit, but at least so many.
+    /// As many as fit, but at least this many.
     Within(Duration, usize),
 }
 
 /// Everything that decides what is run.
 #[derive(Clone, Debug)]
 pub(crate) struct Contest {
-    /// What every contestant does.
+    /// What every contestant runs.
     pub(crate) cases: Vec<Case>,
-    /// Who does it; exactly one is the reference.
+    /// Who runs it; exactly one is the reference.
     pub(crate) contestants: Vec<Contestant>,
-    /// How often.
+    /// How many rounds.
     pub(crate) rounds: Rounds,
     /// Seed of the shuffles.
     pub(crate) seed: u64,
     /// What else is looked at.
     pub(crate) looks: Looks,
-    /// Whether a program that fails is measured all the same.
+    /// Whether a failing program is measured all the same.
     pub(crate) ignore_failure: bool,
-    /// How long one process may take; judged by the reference's time by default.
+    /// How long one process may take; by default derived from the reference's time.
     pub(crate) timeout: Option<Duration>,
     /// When memory is warmed before a run.
     pub(crate) warm_memory: WarmMemory,
 }
 
-/// What a warm-up told of a case.
+/// What the warm-up found out about a case.
 #[derive(Clone, Copy, Debug, Default)]
 struct Warmed {
-    /// Slowness to plant, ns: for each operation, or for a program in all.
+    /// Slowness to plant, ns: per operation, or in total for a program.
     planted_ns: u64,
     /// How long one process of this case may take.
     patience: Duration,
@@ -269,7 +269,7 @@ impl Contest {
         (subjects.count() * cases.sum::<usize>()) as u64
     }
 
-    /// One run per case and subject to look at something else than time and memory.
+    /// One run per case and subject to look at something other than time and memory.
     fn look(
         &self,
         look: Look,
@@ -310,7 +310,7 @@ impl Contest {
         Ok(())
     }
 
-    /// Runs a case on a contestant. Gives nothing when it broke, which is noted, or when the user
+    /// Runs a case on a contestant. Returns nothing when it broke, which is noted, or when the user
     /// interrupted it.
     fn attempt(
         &self,
@@ -364,7 +364,7 @@ impl Contest {
         format!("{} under {reference}: {}{advice}", case.name, broken.why)
     }
 
-    /// How a program failed, where that is to be told.
+    /// How a program failed, unless failures are ignored.
     fn failed(&self, measured: &Measured) -> Option<String> {
         if self.ignore_failure || measured.outcome.is_some() {
             return None;

@@ -1,4 +1,4 @@
-//! The machine's settings that move measurements: set while something is measured, and restored.
+//! The machine settings that affect measurements: set while something is measured, then restored.
 //!
 //! ```text
 //!  probe ──▶ state file ──▶ set ──▶ measure ──▶ restore ──▶ state file removed
@@ -6,13 +6,14 @@
 //!               └───────────── the next command, when nobody holds it ┴▶ restore
 //! ```
 //!
-//! 1. What all settings were stands in the state file, on the disk, before the first is changed, and is
+//! 1. The state file, with what all settings were, is on disk before the first is changed, and is
 //!    not written again.
 //! 2. The state file is locked by the command that made it. One that nobody holds belongs to a
-//!    command that was killed: whoever finds it restores.
-//! 3. The keeper has a session of its own and is waiting on a pipe whose other end only the command
-//!    holds: it restores when the command ends, however it ends, also by SIGKILL.
-//! 4. Restoring twice is harmless. A setting that somebody else changed meanwhile is left and told.
+//!    command that was killed; whoever finds it restores the settings.
+//! 3. The keeper has a session of its own and waits on a pipe whose other end only the command
+//!    holds: it restores when the command ends, however it ends, even by SIGKILL.
+//! 4. Restoring twice is harmless. A setting that somebody else changed meanwhile is left alone and
+//!    reported.
 
 mod balloon;
 mod distance;
@@ -32,7 +33,7 @@ pub(crate) use balloon::{reports_answered, takes_memory_back};
 pub(crate) use distance::round_trip_ns;
 pub(crate) use knobs::{Knob, knobs};
 
-/// How long after the pipe of a killed command its lock may still be there.
+/// How long the lock of a killed command may outlive its pipe.
 const LOCK_GOES_WITHIN: Duration = Duration::from_secs(5);
 
 /// One setting to be changed.
@@ -57,8 +58,8 @@ struct State {
     changed: Vec<Changed>,
 }
 
-/// The folder whose files tell of the machine: one in the place of `/`, so that tests need no rights and
-/// disturb no machine.
+/// The folder whose files describe the machine. Tests put one in place of `/`, so that they need no
+/// privileges and disturb no machine.
 pub(crate) fn system_root() -> PathBuf {
     std::env::var_os("HECTARE_SYSTEM_ROOT").map_or_else(|| "/".into(), PathBuf::from)
 }
@@ -105,7 +106,7 @@ impl Control {
                 path.display()
             );
         }
-        // Before the first change, so that there is no moment without it.
+        // Started before the first change, so that there is never a moment without it.
         let keeper = if keep { None } else { Some(keeper()?) };
         let mut notes = Vec::new();
         let mut state = State { keep, changed: Vec::new() };
@@ -121,7 +122,8 @@ impl Control {
                 }),
             }
         }
-        // Once, and whole, before the first change: a kill at any moment finds it so.
+        // Written once, and completely, before the first change, so that a kill at any moment
+        // leaves it that way.
         write_state(&file, &state)?;
         state.changed.retain(|Changed { name, path, before, wanted }| {
             let done = fs::write(path, wanted);
@@ -134,7 +136,7 @@ impl Control {
         if state.changed.is_empty() {
             fs::remove_file(&path)?;
         }
-        // What is to stay is held by nobody.
+        // Settings that are to stay are held by nobody.
         let held = !state.changed.is_empty() && !keep;
         Ok(Self { notes, state: held.then_some((path, file)), keeper })
     }
@@ -155,7 +157,7 @@ impl Drop for Control {
     }
 }
 
-/// Restores what a killed command left set; with `all` also what was set to stay. Gives what was
+/// Restores what a killed command left set; with `all`, also what was set to stay. Returns what was
 /// done, for people.
 ///
 /// # Errors
@@ -164,10 +166,10 @@ pub(crate) fn restore(all: bool) -> anyhow::Result<Vec<String>> {
     Ok(restore_unless_held(all)?.unwrap_or_default())
 }
 
-/// As [`restore`]; nothing when a command holds the state file.
+/// As [`restore`]; returns `None` when a command holds the state file.
 fn restore_unless_held(all: bool) -> anyhow::Result<Option<Vec<String>>> {
     let path = match state_path() {
-        // Where no state can be noted nothing was set.
+        // If no state can be recorded, nothing was set.
         Err(_) if !all => return Ok(Some(Vec::new())),
         path => path?,
     };
@@ -193,7 +195,7 @@ pub(crate) fn keep_watch() -> anyhow::Result<()> {
     }
     let mut nothing = Vec::new();
     std::io::stdin().read_to_end(&mut nothing).context("waiting for the command's end")?;
-    // The kernel may close a killed command's pipe before it gives up the command's lock.
+    // The kernel may close a killed command's pipe before it releases the command's lock.
     let since = Instant::now();
     while restore_unless_held(false)?.is_none() && since.elapsed() < LOCK_GOES_WITHIN {
         std::thread::sleep(Duration::from_millis(5));

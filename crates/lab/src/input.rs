@@ -1,4 +1,4 @@
-//! What is read from its beginning: records, files of events, content to be stored.
+//! Input that is read from its beginning: records, files of events, content to be stored.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-/// Opens it. That it is a pipe is said, since that takes as long as whoever writes into it.
+/// Opens it. If it is a pipe the user is told, since reading takes as long as its writer does.
 ///
 /// # Errors
 /// When it cannot be opened; the path is in the message.
@@ -18,10 +18,11 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
     File::open(path).with_context(|| path.display().to_string())
 }
 
-/// All that stands in a file, or comes through a pipe.
+/// All that is in a file, or comes through a pipe.
 ///
 /// # Errors
-/// When it cannot be read, or is neither: a device need not have an end. The path is in the message.
+/// When it cannot be read, or is neither a file nor a pipe: a device need not have an end. The path
+/// is in the message.
 pub(crate) fn whole(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = || path.display().to_string();
     let kind = fs::metadata(path).with_context(name)?.file_type();

@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment;
 
-/// The machine and those of its settings that move measurements.
+/// The machine, and those of its settings that affect measurements.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// Processor model.
     pub(crate) cpu: String,
     /// Logical processors online.
     pub(crate) cpus: usize,
-    /// Memory in all, bytes.
+    /// Total memory, bytes.
     pub(crate) memory_bytes: u64,
     /// Kernel release.
     pub(crate) kernel: String,
     /// C library.
     pub(crate) libc: String,
-    /// Whether a hypervisor is below.
+    /// Whether it runs under a hypervisor.
     pub(crate) virtualised: bool,
     /// Frequency governor, `none` when the machine shows none.
     pub(crate) governor: String,
@@ -30,7 +30,7 @@ pub(crate) struct Machine {
     pub(crate) aslr: String,
     /// Page size, bytes.
     pub(crate) page_bytes: u64,
-    /// Whether the host takes back what is free.
+    /// Whether the host takes back free memory.
     #[serde(default)]
     pub(crate) takes_memory_back: bool,
 }
@@ -62,9 +62,9 @@ impl Machine {
 }
 
 impl Machine {
-    /// In what another machine, or this one at another time, differs so that figures of the two cannot
-    /// be compared: the names of the fields. Memory in all is not the same after every start, and
-    /// older records do not tell what the host takes back.
+    /// The names of the fields in which another machine, or this one at another time, differs so
+    /// that figures of the two cannot be compared. Total memory is not the same after every boot,
+    /// and older records do not say what the host takes back.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let fields = |machine: &Self| match serde_json::to_value(machine) {
             Ok(serde_json::Value::Object(fields)) => fields,
@@ -79,8 +79,8 @@ impl Machine {
     }
 }
 
-/// Memory that this process may still take, bytes, by the files below `root`: what the machine has
-/// left, or the control groups of this process if that is less. 0 where it is not told.
+/// Memory that this process may still take, bytes, according to the files below `root`: what the
+/// machine has left, or this process's control groups if that is less. 0 if unknown.
 pub(crate) fn available_bytes(root: &Path) -> u64 {
     let read = |path: &Path| fs::read_to_string(root.join(path)).ok();
     let meminfo = read(Path::new("proc/meminfo")).unwrap_or_default();

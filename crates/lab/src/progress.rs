@@ -1,4 +1,4 @@
-//! How far long work is: a bar on a terminal, else a line now and then.
+//! Progress of long work: a bar on a terminal, otherwise a line now and then.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::say::in_one_line;
 /// Time between two lines where no bar can be drawn.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Told on the error output.
+/// Progress, shown on the error output.
 pub(crate) struct Progress {
     bar: ProgressBar,
     /// When the next line is due; `None` on a terminal.
@@ -21,7 +21,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Nothing done of an unknown length.
+    /// Nothing done yet, of an unknown length.
     pub(crate) fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };

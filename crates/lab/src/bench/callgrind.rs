@@ -40,7 +40,7 @@ pub(crate) fn is_here() -> bool {
 /// A subject that breaks under valgrind is left out, with a note.
 ///
 /// # Errors
-/// When doubling the operations overflows.
+/// When a workload asked for twice the operations does not do more of them.
 pub(crate) fn count(
     name: &str,
     parameters: &Parameters,

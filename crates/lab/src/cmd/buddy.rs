@@ -1,4 +1,4 @@
-//! `hectare buddy`: the demo of the page-frame allocators, and what can be measured of them.
+//! `hectare buddy`: the demo of the page-frame allocators, and measurements of them.
 //!
 //! | File | What |
 //! |---|---|
@@ -26,7 +26,7 @@ use crate::output::place::{self, Kind};
 use crate::output::{self, export};
 use crate::report::Report;
 
-/// What `hectare buddy` can be given.
+/// The arguments of `hectare buddy`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -38,15 +38,16 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Time over block count, for every demo: shows each one's complexity
+    /// Time over block count, for every demo: shows the complexity of each
     Growth(growth::Args),
     /// Random reallocation at several loads: how much free memory stays in whole huge frames
     Fragment(fragment::Args),
-    /// What a heap asks for, slabs and runs of any length, of each that can serve as its backend
+    /// What a heap asks for, slabs and runs of any length, on each allocator that can serve as its
+    /// backend
     Runs(runs::Args),
 }
 
-/// Which allocators, and where the record goes: the same for each measurement.
+/// Which allocators, and where the record goes; common to all measurements.
 #[derive(clap::Args)]
 struct Common {
     /// An allocator; may be given several times [default: all]
@@ -80,7 +81,7 @@ impl Common {
         Ok(subjects::ALL.iter().filter(|subject| asked(subject.name)).collect())
     }
 
-    /// Writes the record where it was asked for.
+    /// Writes the record to the places asked for.
     fn finish(&self, report: &Report, pictures: &[picture::Occupancy]) -> anyhow::Result<()> {
         if let Some(path) = &self.json {
             output::put(path, export::json(report)?.as_bytes())?;
@@ -93,7 +94,7 @@ impl Common {
         Ok(())
     }
 
-    /// Whether the table goes to standard output: not if the record does.
+    /// Whether the table goes to standard output, which it does unless the record does.
     fn prints_table(&self) -> bool {
         self.json.as_ref().is_none_or(|path| !place::is_standard_output(path))
     }
@@ -108,7 +109,7 @@ fn order(given: u8) -> anyhow::Result<Order> {
         .or_misused()
 }
 
-/// Frames of `blocks` blocks of an order, if that is a sensible number.
+/// The number of frames in `blocks` blocks of an order, if it is sensible.
 fn frames(blocks: usize, order: Order) -> anyhow::Result<usize> {
     const LARGEST: usize = 1 << 28;
     ensure!(blocks > 0, Exit::misused("0 blocks were asked for: there must be at least one"));

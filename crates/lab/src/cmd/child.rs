@@ -1,7 +1,7 @@
 //! `hectare child`: one measured thing in a fresh process, the subject preloaded by the parent.
 //!
-//! A workload or a replay writes exactly one line of JSON to the descriptor given and nothing else
-//! anywhere. `launch` starts a user's program and waits for it, in `launch.rs`.
+//! A workload or a replay writes exactly one line of JSON to the given descriptor, and nothing
+//! anywhere else. `launch` starts a user's program and waits for it, in `launch.rs`.
 
 mod launch;
 
@@ -20,7 +20,7 @@ use crate::bench::{self, Entry, Outcome, Parameters};
 use crate::measure::Usage;
 use crate::replay::{self, Mode, Touch};
 
-/// What `hectare child` is given by the runner.
+/// The arguments that the runner gives to `hectare child`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Descriptor for the record.
@@ -59,7 +59,7 @@ enum Task {
         /// Time every operation.
         #[arg(long)]
         latency: bool,
-        /// How many single operations to tell.
+        /// How many single operations to report.
         #[arg(long, default_value_t = 0)]
         points: usize,
     },
@@ -87,33 +87,33 @@ enum Task {
 pub(crate) enum ChildRecord {
     /// It ran.
     Done {
-        /// What it gave.
+        /// Its result.
         outcome: Box<Outcome>,
         /// The file that this process's `malloc` comes from.
         malloc_from: PathBuf,
     },
-    /// A process has been made that becomes the program (`launch` alone).
+    /// A process has been made that will become the program (only from `launch`).
     Started {
         /// Its number.
         pid: i32,
     },
-    /// The program has ended (`launch` alone).
+    /// The program has ended (only from `launch`).
     Ended {
-        /// Before it was executed, `CLOCK_MONOTONIC`, ns.
+        /// Just before it was executed, `CLOCK_MONOTONIC`, ns.
         started_ns: u64,
-        /// When it was waited for, ns.
+        /// When waiting for it returned, ns.
         ended_ns: u64,
-        /// As `wait` gives it.
+        /// As returned by `wait`.
         status: i32,
         /// The kernel's account of it and of the children that it waited for.
         usage: Usage,
     },
-    /// It did not; why.
+    /// It did not run; why.
     Failed(String),
 }
 
 impl ChildRecord {
-    /// What a workload gave, from the line it wrote.
+    /// The result of a workload, from the line it wrote.
     ///
     /// # Errors
     /// When it failed, or wrote no record.
@@ -130,7 +130,7 @@ impl ChildRecord {
 
 /// Runs the task and writes its record.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    // A measured process ends with its harness, even when that was killed.
+    // A measured process ends with its harness, even if that is killed.
     // SAFETY: takes a signal number and changes nothing but this process's own setting.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     crate::measure::note_start()?;
@@ -166,8 +166,8 @@ fn bench(name: &str, parameters: &str, planted_ns: u64) -> anyhow::Result<Outcom
         anyhow::bail!("`{name}` brings its own subjects and does not run in a child");
     };
     let mut outcome = workload.run(&parameters)?;
-    // The planted control is time really spent, as a slower allocator would spend it. It is spent once,
-    // after all threads, so it is not divided among them.
+    // The planted slowness is time really spent, as a slower allocator would spend it. It is spent
+    // once, after all threads are done, so it is not divided among them.
     let planted = Instant::now();
     spin(Duration::from_nanos(outcome.ops * planted_ns));
     if planted_ns > 0 {

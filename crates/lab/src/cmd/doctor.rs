@@ -1,6 +1,7 @@
-//! `hectare doctor`: what of this machine moves measurements, what can be controlled, and what not.
+//! `hectare doctor`: which settings of this machine affect measurements, which can be controlled,
+//! and which cannot.
 //!
-//! `--set` sets it until `--restore`; with a command after `--` for the time of that command. The
+//! `--set` sets them until `--restore`, or, with a command after `--`, while that command runs. The
 //! measuring verbs do the same with `--control`.
 
 use std::ffi::OsString;
@@ -14,16 +15,17 @@ use crate::environment::{self, Control, Knob};
 use crate::machine::Machine;
 use crate::{runner, subject};
 
-/// What `hectare doctor` can be given.
+/// The arguments of `hectare doctor`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Set what moves measurements and may be set, for the command or until --restore
+    /// Set the settings that affect measurements, as far as permitted, for the command or until
+    /// --restore
     #[arg(long, conflicts_with = "restore")]
     set: bool,
-    /// Take back what was set
+    /// Restore what was set
     #[arg(long)]
     restore: bool,
-    /// A command to be run in the meantime
+    /// A command to run in the meantime
     #[arg(last = true, value_name = "CMD", requires = "set")]
     command: Vec<OsString>,
 }
@@ -66,7 +68,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets the machine, for the time of `command` if there is one.
+/// Sets the machine, for the duration of `command` if there is one.
 fn set(command: &[OsString]) -> anyhow::Result<()> {
     let flag = runner::interrupted();
     let control = Control::take(command.is_empty())?;
@@ -81,7 +83,7 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
         .args(arguments)
         .spawn()
         .with_context(|| format!("cannot start `{}`", program.to_string_lossy()))?;
-    // Ctrl-C reaches the command from the terminal; a signal to us alone ends it too.
+    // Ctrl-C reaches the command from the terminal; a signal to us alone also ends it.
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -99,7 +101,7 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How far the first two processors are from each other that this process may run on, if they are two.
+/// How far apart the first two processors that this process may run on are, if there are two.
 fn round_trip_ns() -> Option<anyhow::Result<RangeInclusive<u64>>> {
     let cpus = runner::affinity().ok()?;
     Some(environment::round_trip_ns(*cpus.first()?, *cpus.get(1)?))
@@ -183,8 +185,8 @@ fn findings(
     findings
 }
 
-/// What the way of a cache line from a processor to the next and back means. One that is twice as long at one moment as
-/// at another is told.
+/// What the round trip of a cache line from one processor to the next means. It is reported if it
+/// takes twice as long at one moment as at another.
 fn distance(round_trip_ns: Option<anyhow::Result<RangeInclusive<u64>>>) -> Finding {
     let (found, changes) = match round_trip_ns {
         None => ("a single processor".to_owned(), false),

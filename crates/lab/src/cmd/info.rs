@@ -14,7 +14,7 @@ use crate::output::{Files, Outputs};
 use crate::report::{Report, Row};
 use crate::say::in_one_line;
 
-/// What `hectare info` can be given.
+/// The arguments of `hectare info`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The trace
@@ -34,7 +34,7 @@ const BAR: usize = 40;
 /// Threads shown.
 const THREADS: usize = 12;
 
-/// Runs the verb. A damaged trace is told in full, and then as an error.
+/// Runs the verb. A damaged trace is first described in full, then reported as an error.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let name = args.trace.display().to_string();
     let trace = Trace::open(&args.trace).with_context(|| name.clone())?;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     trace.check().with_context(|| name)
 }
 
-/// Writes the good part of a trace, of which there must be some; gives what to say of it.
+/// Writes the good part of a trace, which must not be empty; returns what to say about it.
 fn salvage(source: &Path, target: &Path, good: &Summary) -> anyhow::Result<String> {
     ensure!(
         good.rows() > 0,
@@ -199,7 +199,7 @@ fn threads(text: &mut String, summary: &Summary) {
     }
 }
 
-/// Bytes as a person reads them.
+/// Bytes in a form for people.
 fn bytes(count: u64) -> String {
     let mut value = count as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {

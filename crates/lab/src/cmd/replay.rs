@@ -8,7 +8,7 @@ use crate::contest::{Looks, Work};
 use crate::replay::{Mode, Touch};
 use crate::within::within;
 
-/// What `hectare replay` can be given.
+/// The arguments of `hectare replay`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The traces
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// What is written into each block
     #[arg(long, value_enum, default_value = "page")]
     touch: Touch,
-    /// Single operations told in the record, for a plot of latency over time: the slowest and an
+    /// Single operations kept in the record, for a plot of latency over time: the slowest and an
     /// even sample of the others
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = within(0_usize, 1_000_000))]
     points: usize,

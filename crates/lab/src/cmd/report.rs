@@ -6,7 +6,7 @@ use crate::output::place::{self, Kind};
 use crate::output::{self, html};
 use crate::report::Report;
 
-/// What `hectare report` can be given.
+/// The arguments of `hectare report`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to write the page

@@ -15,13 +15,13 @@ use crate::subject::Subject;
 use crate::subject::program::beside_malloc;
 use crate::within::within;
 
-/// What `hectare run` can be given.
+/// The arguments of `hectare run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The allocator: a name, or NAME=/path/lib.so
     #[arg(short, long, value_name = "A", default_value = "hectare")]
     allocator: String,
-    /// How long the program may take, s [default: as long as it likes]
+    /// How long the program may take, s [default: no limit]
     #[arg(long, value_name = "S", value_parser = within(1_u64, u64::MAX))]
     timeout: Option<u64>,
     #[command(flatten)]

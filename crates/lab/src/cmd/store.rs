@@ -1,11 +1,11 @@
 //! `hectare store`: real pages in the compressed page store, and in the kernel's zram.
 //!
-//! The pages of a file or of running processes are put one after the other, then got in an order drawn
-//! at random, then every other one put again and the rest got; by one thread, and by several with a
-//! part of the pages each. The best of several rounds counts, in which all subjects take turns. Each
-//! page is compared with what was put, outside the time that is told. Where the machine has
-//! `/dev/zram0` and this is root, the same pages are written to and read from the device, one at a time
-//! and without the page cache.
+//! The pages of a file or of running processes are put one after the other, then got in random
+//! order, then every other one is put again and the rest got; by one thread, and by several with a
+//! part of the pages each. All subjects take turns in several rounds, and the best counts. Each
+//! page is compared with what was put, outside the reported time. If the machine has `/dev/zram0`
+//! and this runs as root, the same pages are written to and read from the device, one at a time and
+//! without the page cache.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use crate::report::{Report, Row};
 use crate::runner;
 use crate::within::within;
 
-/// What `hectare store` can be given.
+/// The arguments of `hectare store`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Pools to store in
     #[arg(long, num_args = 1.., default_values_t = ["dense".to_owned()])]
     pools: Vec<String>,
-    /// What compresses: lz4, zstd, zstd:LEVEL
+    /// Codecs: lz4, zstd, zstd:LEVEL
     #[arg(long, num_args = 1.., default_values_t = ["lz4", "zstd"].map(str::to_owned))]
     codecs: Vec<String>,
     /// How many threads put and get
@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     args.outputs.deliver(&report)
 }
 
-/// The kernel's name of a codec, if what it does by that name is the same.
+/// The kernel's name for a codec, if what the kernel does under that name is the same.
 fn kernel_algorithm(codec: &str) -> Option<&'static str> {
     match codec {
         "lz4" => Some("lz4"),
@@ -114,7 +114,7 @@ fn make_codec(spec: &str) -> anyhow::Result<Box<dyn Codec>> {
         None if spec == "lz4" => Box::new(Lz4),
         None if spec == "zstd" => Box::new(Zstd::new(3)),
         Some(("zstd", level)) => {
-            // Beyond them the nearest would be measured under another's name.
+            // Outside the range the nearest level would be measured under another's name.
             let level =
                 within(-7, 22)(level).map_err(|why| anyhow!("the level of `{spec}`: {why}"))?;
             Box::new(Zstd::new(level))
@@ -149,7 +149,7 @@ struct Times {
     mixed: u64,
 }
 
-/// What pages are put in and got from, by any thread.
+/// Where pages are put and got, by any thread.
 trait Pages: Sync {
     fn put(&self, key: usize, page: &[u8], room: &mut [u8]) -> anyhow::Result<()>;
     fn get(&self, key: usize, room: &mut [u8]) -> anyhow::Result<()>;
@@ -188,7 +188,7 @@ impl<P: Pool> Pages for Store<P> {
     }
 }
 
-/// Gives each of `threads` threads a part of the keys, and takes the time until all are done.
+/// Gives each of `threads` threads a part of the keys, and measures the time until all are done.
 fn time(
     threads: usize,
     keys: &[usize],
@@ -322,7 +322,8 @@ mod tests {
             let outcome = subject.measure(&pages, &order, true).expect("a run");
             let stats = outcome.stats.expect("of a store");
             assert_eq!(stats.same_filled_pages, 1);
-            // Two threads that put the same page at the same moment do not find each other's.
+            // Two threads that put the same page at the same moment do not find each other's
+            // object.
             let least_sharing = usize::from(threads == 1);
             assert!((least_sharing..=1).contains(&stats.sharing_pages), "{stats:?}");
         }

@@ -1,8 +1,8 @@
 //! `hectare swap`: recorded swap traffic, replayed on the pools for compressed data.
 //!
-//! A file holds one event a line: a page's number and the length that the page had when it was
-//! compressed; a write frees what the page had stored and stores it anew. Length 0 stores nothing:
-//! the page is gone, or filled with one word.
+//! A file holds one event per line: a page's number and its compressed length. An event frees what
+//! was stored for the page and stores it again. Length 0 stores nothing: the page is gone, or
+//! filled with one word.
 //!
 //! ```text
 //!   hectare-swap 1
@@ -29,7 +29,7 @@ use crate::report::{Report, Row, Series};
 const MAGIC: &str = "hectare-swap 1";
 const SAMPLES: usize = 400;
 
-/// What `hectare swap` can be given.
+/// The arguments of `hectare swap`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -65,7 +65,7 @@ struct Event {
 
 /// What a file holds.
 struct Recorded {
-    /// Its comments: of what, how, and by which compressor it was made.
+    /// Its comments: from what, how, and by which compressor it was made.
     made: String,
     events: Vec<Event>,
 }
@@ -176,7 +176,7 @@ impl Calls {
 struct Outcome {
     alloc: Calls,
     free: Calls,
-    /// Of the half that is freed at the end.
+    /// Frees of the half that is freed at the end.
     half_free: Calls,
     failed: u64,
     end_bytes: usize,

@@ -1,9 +1,9 @@
-//! `hectare tlsf`: what can be measured of the two-level segregated fit heap beside its speed.
+//! `hectare tlsf`: what can be measured about the two-level segregated fit heap besides its speed.
 //!
 //! | File | What |
 //! |---|---|
 //! | `step` | counts the instructions of single calls exactly, by stepping a child |
-//! | `worst` | the states that make each call take its longest way |
+//! | `worst` | the states that make each call take its longest path |
 //! | `wcet` | the bound of each call, over sizes of heap and numbers of pools, and latencies |
 //! | `regions` | overhead and regions taken and given back, for several region sizes |
 //! | `space` | peak footprint over Ideal on random and biased work, beside peers |
@@ -14,7 +14,7 @@ mod step;
 mod wcet;
 mod worst;
 
-/// What `hectare tlsf` can be given.
+/// The arguments of `hectare tlsf`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

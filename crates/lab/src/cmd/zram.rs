@@ -1,9 +1,9 @@
 //! `hectare zram`: our zs beside the running kernel's zsmalloc, on the same compressed pages.
 //!
 //! Pages of real processes are written to `/dev/zram0` one at a time; the device's own account
-//! tells how long each became, so that ours store objects of exactly the same lengths in the same
-//! order. Then half of the pages, drawn at random, are discarded, and both compact. The device is
-//! reset before and after. What is missing on this machine is said by name.
+//! gives each compressed length, so that our pools store objects of exactly the same lengths in the
+//! same order. Then half of the pages, drawn at random, are discarded, and both compact. The device
+//! is reset before and after. What this machine lacks is named.
 
 use anyhow::{Context, ensure};
 use hectare_pool::{Handle, Pool};
@@ -18,7 +18,7 @@ use crate::report::{Report, Row};
 use crate::runner;
 use crate::within::within;
 
-/// What `hectare zram` can be given.
+/// The arguments of `hectare zram`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -84,7 +84,7 @@ fn dropped(lengths: &[usize]) -> Vec<usize> {
     stored
 }
 
-/// The three moments.
+/// The figures at the three moments.
 #[derive(Default)]
 struct Counted {
     full: Account,
@@ -104,7 +104,8 @@ impl Counted {
     }
 }
 
-/// Does with a pool what was done with the device. Counted twice: pages alone, and everything.
+/// Does with a pool what was done with the device. Memory is counted twice: pages alone, and
+/// everything.
 fn fill(
     pool: &dyn Pool,
     lengths: &[usize],
@@ -119,7 +120,7 @@ fn fill(
             handles.push(None);
             continue;
         }
-        // xv holds no whole page; a user stores such a page as one of its own.
+        // xv cannot hold a whole page; a user would store such a page outside the pool.
         let stored = length.min(pool.max_size_bytes());
         let handle =
             pool.alloc(stored).with_context(|| format!("{}: {length} bytes", pool.name()))?;

@@ -11,7 +11,7 @@ use crate::stats::{self, Ratio, Verdict};
 /// The name of the rows over all cases.
 pub(crate) const ALL_CASES: &str = "all";
 
-/// How other work than the reference's shows.
+/// How work other than the reference's shows.
 const OTHER_WORK: &str = "checksum or exit code differs";
 
 /// A figure that contestants are compared by.
@@ -72,20 +72,20 @@ impl Metric {
         }
     }
 
-    /// The figure of a run, where it can stand in a ratio: nothing is a multiple of zero.
+    /// The figure of a run, if it can be part of a ratio: nothing is a multiple of zero.
     fn in_ratio(self, run: &Run) -> Option<f64> {
         self.of(run).filter(|&value| value > 0.0)
     }
 }
 
-/// Runs with the contest that they belong to.
+/// The runs, with the contest that they belong to.
 pub(crate) struct Analysis<'a> {
     contest: &'a Contest,
     results: &'a Results,
 }
 
 impl<'a> Analysis<'a> {
-    /// Of the results of `contest`.
+    /// The analysis of the results of `contest`.
     pub(crate) fn new(contest: &'a Contest, results: &'a Results) -> Self {
         Self { contest, results }
     }
@@ -96,21 +96,21 @@ impl<'a> Analysis<'a> {
         self.results.runs.iter().filter(mine)
     }
 
-    /// Why a contestant broke in a case, if it did: what it did before is no figure of what it can do.
+    /// Why a contestant broke in a case, if it did: then its earlier runs do not count either.
     fn broken(&self, case: usize, contestant: usize) -> Option<&'a str> {
         let mine = |broken: &&Broken| broken.case == case && broken.contestant == contestant;
         self.results.broken.iter().find(mine).map(|broken| broken.why.as_str())
     }
 
-    /// In how many cases a contestant broke; of one case, or of all.
+    /// In how many cases a contestant broke, out of one or all.
     pub(crate) fn breaks(&self, case: Option<usize>, contestant: usize) -> usize {
         let cases = case.map_or(0..self.contest.cases.len(), |case| case..case + 1);
         cases.filter(|&case| self.broken(case, contestant).is_some()).count()
     }
 
-    /// Per-round ratios of two contestants, none if one of them broke. Over all cases when `case` is
-    /// `None`: the geometric mean of a round's cases, which are those that the reference did. Who
-    /// broke in one of them has none: the rest would flatter it.
+    /// Per-round ratios of two contestants, none if one of them broke. When `case` is `None` they
+    /// are over all cases: the geometric mean over those cases of a round that the reference did. A
+    /// contestant that broke in one of them has no ratio: the rest would flatter it.
     pub(crate) fn ratios(
         &self,
         metric: Metric,
@@ -174,7 +174,7 @@ impl<'a> Analysis<'a> {
         Ratio::of(&self.ratios(metric, case, of, 0))
     }
 
-    /// The noise floor as it is printed: no verdict may rest on less. Without the control everything may
+    /// The noise floor, as printed: no verdict may rest on less. Without the control everything may
     /// be noise.
     fn noise(&self, metric: Metric, case: Option<usize>) -> f64 {
         self.of_role(Role::Again)
@@ -388,8 +388,8 @@ fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// The plot of the Doom 3 allocator study: a point for each operation, right its time in the
-/// recording, upwards its latency, one line of the legend for each band of sizes.
+/// The plot of the Doom 3 allocator study: a point for each operation, with its time in the
+/// recording on the x axis and its latency on the y axis; one legend entry for each band of sizes.
 fn latency_over_time(subject: &str, workload: &str, points: &[[f64; 3]]) -> Vec<Series> {
     const BANDS: [(&str, f64); 5] = [
         ("up to 64 B", 64.0),

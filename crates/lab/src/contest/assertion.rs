@@ -1,4 +1,5 @@
-//! `--assert`: a claim that a script can rely on, decided by the interval and not by luck.
+//! `--assert`: a claim that a script can rely on, since it is decided by the interval and not by
+//! luck.
 //!
 //! ```text
 //!  claim  := side ("<" | "<=" | ">" | ">=") side
@@ -7,13 +8,13 @@
 //!  unit   := ns us ms s of times · B KiB MiB GiB of memory; without one ns, B and faults
 //! ```
 //!
-//! `rss` and `memory` are the figure by which the table judges memory: the peak with what any process
-//! has resident, unless the workload names another; `peak` is the peak above the harness's own.
-//! Without a case the claim is about all of them (geometric mean of each round).
+//! `rss` and `memory` are the figure by which the table judges memory: the peak plus what any
+//! process has resident, unless the workload names another figure; `peak` is the peak above the
+//! harness's own. Without a case the claim is about all of them (geometric mean of each round).
 //!
-//! A claim holds when the whole interval of its paired quotient lies on its side, fails when it lies
-//! on the other, and is undecided when it spans the limit, with fewer than [`LEAST_ROUNDS`], or when a
-//! side broke in one of its cases.
+//! A claim holds when the whole interval of its paired quotient lies on its side and fails when it
+//! lies on the other. It is undecided when the interval spans the limit, with fewer than
+//! [`LEAST_ROUNDS`], or when a side broke in one of its cases.
 
 use std::str::FromStr;
 
@@ -23,8 +24,8 @@ use super::Contest;
 use super::analysis::{Analysis, Metric};
 use crate::stats::Ratio;
 
-/// Fewer rounds decide no claim: by chance alone the ratios of three lie on one side of the limit one
-/// time in four, those of five one time in sixteen.
+/// Fewer rounds decide no claim: by chance alone the ratios of three all lie on the same side of
+/// the limit one time in four, those of five one time in sixteen.
 pub(crate) const LEAST_ROUNDS: usize = 5;
 
 /// A parsed claim.
@@ -36,12 +37,12 @@ pub(crate) struct Claim {
     right: Side,
 }
 
-/// What a contest says to a claim.
+/// What a contest says about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Shown.
     Holds,
-    /// The contrary is shown.
+    /// The opposite is shown.
     Fails,
     /// The noise is larger than the margin.
     Undecided,
@@ -88,7 +89,8 @@ enum Side {
         subject: String,
         case: Option<String>,
     },
-    /// A number, and what its unit measures, if it has one: else it is in ns, bytes or faults.
+    /// A number, and what its unit measures if it has one; without a unit it is in ns, bytes or
+    /// faults.
     Number(f64, Option<Dimension>),
 }
 
@@ -163,8 +165,8 @@ impl Claim {
     }
 
     /// Decides the claim; the quotient left/right with its interval comes with it. Nothing when
-    /// nothing was measured for it: the memory of a program that ends before it can be looked at, or
-    /// what broke in one of the cases.
+    /// nothing was measured for it: the memory of a program that ends before it can be sampled, or
+    /// a side that broke in one of the cases.
     ///
     /// # Errors
     /// When a name is unknown.
@@ -212,7 +214,7 @@ impl Claim {
 }
 
 impl Operator {
-    /// What an interval of left/right says: both its ends must be on one side.
+    /// What an interval of left/right says: both ends must be on the same side.
     fn decide(self, low: f64, high: f64) -> Decision {
         let holds = |quotient: f64| match (self.less, self.or_equal) {
             (true, false) => quotient < 1.0,

@@ -1,5 +1,5 @@
-//! What every contestant does: a trace, a workload or a user's program, as a process to be started
-//! and as figures read from it.
+//! What every contestant runs: a trace, a workload or a user's program, as a process to start and
+//! as the figures read from it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(crate) enum Work {
         mode: Mode,
         /// Touching of memory.
         touch: Touch,
-        /// Single operations to tell of each latency run.
+        /// Single operations to report from each latency run.
         points: usize,
     },
     /// A workload of `hectare bench`.
@@ -36,7 +36,7 @@ pub(crate) enum Work {
     Program(Vec<OsString>),
 }
 
-/// One thing that every contestant does.
+/// One thing that every contestant runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// The name in tables.
@@ -114,7 +114,7 @@ impl Case {
         }
     }
 
-    /// What a run needs at least, as far as that is known before any, bytes.
+    /// The least that a run needs, as far as known before any run, bytes.
     pub(super) fn known_bytes(&self) -> u64 {
         let written = match &self.work {
             Work::Bench { name, parameters } => match bench::find(name) {
@@ -126,7 +126,7 @@ impl Case {
         written as u64 + self.ideal.map_or(0, |ideal| ideal.pages_bytes)
     }
 
-    /// By which figure the case judges memory.
+    /// The figure by which the case judges memory.
     pub(crate) fn memory(&self) -> Memory {
         match &self.work {
             Work::Bench { name, .. } => match bench::find(name) {
@@ -137,11 +137,11 @@ impl Case {
         }
     }
 
-    /// Of what time of a run the planted slowness is a share, ns. A workload and a program lose it once:
-    /// of the run's time. A replay loses it in its operations, on the threads that do them: of the time
-    /// that all threads worked, which is more than the run's where they work side by side. They do so
-    /// on as many processors at most as there are: the processor time bounds it, which for its part
-    /// contains what they waited for each other.
+    /// The time of a run that the planted slowness is a share of, ns. A workload or a program loses
+    /// it once, so that is the run's time. A replay loses it in its operations, on the threads that
+    /// do them, so that is the time that all threads worked, which exceeds the run's when they work
+    /// in parallel. They can do so on at most as many processors as there are, so it is bounded by
+    /// the processor time, which in turn includes the time they waited for each other.
     pub(super) fn work_ns(&self, run: &Run) -> f64 {
         match self.work {
             Work::Trace { .. } => {
@@ -213,7 +213,7 @@ impl Case {
     }
 }
 
-/// The name of a value as the command line spells it.
+/// The name of a value as spelled on the command line.
 fn value_name(value: impl clap::ValueEnum) -> OsString {
     value.to_possible_value().expect("no value is skipped").get_name().into()
 }
@@ -222,8 +222,8 @@ fn span(samples: &[Sample]) -> (u64, u64) {
     (samples.first().map_or(0, |first| first.at_ns), samples.last().map_or(0, |last| last.at_ns))
 }
 
-/// The samples of a window, and its end. Those of several stretches as of one, above the baseline of the
-/// first: what lies between them is not the workload's, neither the time nor the memory.
+/// The samples of a window, and its end. Several stretches are joined into one, above the baseline
+/// of the first: neither the time nor the memory between them is the workload's.
 fn within(window: &WindowRecord, samples: &[Sample]) -> (Vec<Sample>, u64) {
     if window.stretches.is_empty() {
         return (samples.to_vec(), window.end_ns);
@@ -251,7 +251,7 @@ fn curve(samples: &[Sample], start_ns: u64, end_ns: u64, baseline_bytes: u64) ->
     within
         .chunks(step)
         .map(|chunk| {
-            // The largest of a chunk: a thinned curve must not lose its peaks.
+            // The largest of each chunk, so that a thinned curve does not lose its peaks.
             let top = chunk.iter().max_by_key(|sample| sample.bytes).expect("chunks are not empty");
             let share = (top.at_ns - start_ns) as f64 / length;
             [share, top.bytes.saturating_sub(baseline_bytes) as f64]
@@ -272,7 +272,7 @@ mod tests {
                 .to_vec();
         let mut window = WindowRecord { end_ns: 120, baseline_bytes: 100, ..Default::default() };
         assert_eq!(within(&window, &samples), (samples.clone(), 120), "one stretch");
-        // While it decodes the second stretch, the harness comes to have a hundred bytes more.
+        // While decoding the second stretch, the harness takes a hundred more bytes.
         window.stretches = [(0, 25, 100), (100, 120, 200)]
             .map(|(start_ns, end_ns, baseline_bytes)| Stretch { start_ns, end_ns, baseline_bytes })
             .to_vec();

@@ -1,12 +1,12 @@
-//! What a contest gave: the figures of every run, and who broke.
+//! The results of a contest: the figures of every run, and who broke.
 
 use super::{Case, Contestant};
 use crate::bench::{LatencyRecord, Memory};
 use crate::runner::Warmth;
 
-/// What any program has resident before it allocates (code, stack, C library), bytes: part of every
-/// ratio by which memory is judged, as it is of every program, so that a heap of no size at all does
-/// not make all others infinitely large. `hectare run -- true` shows about this.
+/// What any program has resident before it allocates (code, stack, C library), bytes. It is part of
+/// every program, and so of every ratio by which memory is judged; without it a heap of size zero
+/// would make all others infinitely large. `hectare run -- true` shows about this.
 const PROCESS_BYTES: f64 = 2_097_152.0;
 
 /// The figures of one run.
@@ -27,13 +27,14 @@ pub(crate) struct Run {
     /// Resident before the work began: the harness, and what the subject brought with it, bytes;
     /// 0 for programs.
     pub(crate) baseline_bytes: f64,
-    /// Resident as the process began, bytes.
+    /// Resident when the process began, bytes.
     pub(crate) start_bytes: f64,
     /// Peak resident memory (above the harness's own, except for programs), bytes.
     pub(crate) peak_bytes: f64,
     /// The figure by which the case judges memory: the peak, unless its workload names another.
     pub(crate) memory: f64,
-    /// What of that is no measured memory but a process without a heap ([`PROCESS_BYTES`]), bytes.
+    /// How much of that is not measured memory but stands for a process without a heap
+    /// ([`PROCESS_BYTES`]), bytes.
     pub(crate) added_bytes: f64,
     /// Time-weighted mean of resident memory, likewise, bytes; `None` when too short to sample.
     pub(crate) mean_bytes: Option<f64>,
@@ -68,7 +69,7 @@ pub(crate) struct Broken {
     pub(crate) contestant: usize,
     /// Why.
     pub(crate) why: String,
-    /// Whether its exit code tells so: `--ignore-failure` measures it then.
+    /// Whether its exit code says so; `--ignore-failure` then measures it.
     pub(crate) by_exit: bool,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct Latency {
     pub(crate) points: Vec<[f64; 3]>,
 }
 
-/// What a contest gave.
+/// The results of a contest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
     /// Every run.
@@ -96,7 +97,7 @@ pub(crate) struct Results {
     pub(crate) latencies: Vec<Latency>,
     /// Maps, when asked for: case, contestant, stretches of memory ([`crate::bench::Outcome::map`]).
     pub(crate) maps: Vec<(usize, usize, Vec<[f64; 2]>)>,
-    /// How much longer a run should take by the slowness planted in each case, ns.
+    /// How much longer a run of each case should take with the planted slowness, ns.
     pub(crate) planted_ns: Vec<f64>,
     /// Complete rounds.
     pub(crate) rounds: usize,
@@ -107,9 +108,9 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Counts what a subject holds as its process begins (its library, a first chunk taken in
-    /// advance) as its memory, beyond what the leanest start of a case had. What the harness takes
-    /// between then and the work is no part of it: it differs from run to run.
+    /// Counts what a subject holds when its process begins (its library, a first chunk taken in
+    /// advance) as its memory, as far as it exceeds the leanest start in the case. What the harness
+    /// takes between then and the work is excluded, since it differs from run to run.
     pub(super) fn level_baselines(&mut self, cases: &[Case]) {
         for (index, case) in cases.iter().enumerate() {
             let least = self
@@ -126,7 +127,7 @@ impl Results {
                 for point in &mut run.curve {
                     point[1] += brought;
                 }
-                // Of live memory it is a share, as what the workload saw is.
+                // It becomes a share of live memory, like what the workload saw.
                 let divisor = match memory {
                     Memory::Ratio { live, .. } => run.more.get(live).copied(),
                     Memory::Peak | Memory::Figure(_) => None,
@@ -135,7 +136,7 @@ impl Results {
                 if let Some(figure) = memory.name().and_then(|name| run.more.get_mut(name)) {
                     *figure = run.memory;
                 }
-                // Programs and ratios contain the process already.
+                // Programs and ratios already include the process.
                 if run.baseline_bytes > 0.0 && divisor.is_none() {
                     run.memory += PROCESS_BYTES;
                     run.added_bytes = PROCESS_BYTES;
@@ -173,7 +174,7 @@ mod tests {
         Case { name: name.to_owned(), work, ideal: None, known: Vec::new() }
     }
 
-    /// Of a subject that had so much resident as its process began.
+    /// A run of a subject with that much resident when its process began.
     fn run(start_bytes: f64, memory: f64, more: &[(&str, f64)]) -> Run {
         let more: IndexMap<String, f64> =
             more.iter().map(|&(name, value)| (name.to_owned(), value)).collect();

@@ -1,8 +1,8 @@
-//! Whether the host of a virtual machine takes back what the machine has free, and when.
+//! Whether the host of a virtual machine takes back the machine's free memory, and when.
 //!
-//! Linux tells the host by the virtio balloon which memory is free ("free page reporting"). Some two
-//! seconds after something became free a pass over all free blocks begins; the host unmaps them and
-//! has to find memory anew when they are touched.
+//! Linux tells the host through the virtio balloon which memory is free ("free page reporting").
+//! Some two seconds after something became free, a pass over all free blocks begins; the host
+//! unmaps them and has to find new memory when they are touched.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,14 @@ const BALLOON: &str = "0x0005";
 /// The character of `features` that stands for `VIRTIO_BALLOON_F_REPORTING`: bit 5.
 const REPORTING_FEATURE: usize = 5;
 
-/// Whether free memory is taken back, on the machine whose files are below `root`.
+/// Whether free memory is taken back on the machine whose files are below `root`.
 pub(crate) fn takes_memory_back(root: &Path) -> bool {
     let devices = fs::read_dir(root.join("sys/bus/virtio/devices")).into_iter().flatten().flatten();
     devices.into_iter().any(|device| reports_free_memory(&device.path()))
 }
 
-/// Whether a virtio device is a balloon that both sides have agreed to report free memory by. The
-/// driver must be there: features stay agreed on when it is gone.
+/// Whether a virtio device is a balloon for which both sides have agreed on free page reporting.
+/// The driver must be there: the agreed features remain when it is gone.
 fn reports_free_memory(device: &Path) -> bool {
     let read = |name: &str| fs::read_to_string(device.join(name)).unwrap_or_default();
     read("device").trim() == BALLOON
@@ -28,8 +28,8 @@ fn reports_free_memory(device: &Path) -> bool {
         && device.join("driver").exists()
 }
 
-/// How often the host has answered such a report since boot: it moves while a pass goes on. `None`
-/// where the balloon's interrupts are not told apart.
+/// How often the host has answered such a report since boot; the number rises during a pass. `None`
+/// if the balloon's interrupts are not counted separately.
 pub(crate) fn reports_answered(root: &Path) -> Option<u64> {
     let interrupts = fs::read_to_string(root.join("proc/interrupts")).ok()?;
     let line = interrupts.lines().find(|line| line.trim_end().ends_with("-reporting_vq"))?;

@@ -1,8 +1,8 @@
-//! How far two processors are from each other: how long a cache line takes to the other one and back.
+//! How far apart two processors are: how long a cache line takes to the other one and back.
 //!
-//! The processors of a virtual machine are threads of its host, which runs them on two hyperthreads at one moment
-//! and on two chips at the next. Programs whose threads share lines then take several times as long, and
-//! nothing else tells why.
+//! The processors of a virtual machine are threads of its host, which may run them on two
+//! hyperthreads at one moment and on two chips at the next. Programs whose threads share lines then
+//! take several times as long, and nothing else shows why.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,23 +12,23 @@ use anyhow::ensure;
 
 use crate::runner::pin_to;
 
-/// How often a line goes there and back in a sample, and how many samples there are, so long apart.
+/// Round trips of a line in a sample; the number of samples, and the time between them.
 const TRIPS: u64 = 2000;
 const SAMPLES: usize = 10;
 const APART: Duration = Duration::from_millis(100);
 
-/// A sample that takes longer than this ends: one of the two was not let run.
+/// A sample that takes longer than this is abandoned: one of the two did not get to run.
 const MOST: Duration = Duration::from_secs(1);
 
-/// A cache line, with the one that is fetched beside it.
+/// A cache line, together with the adjacent one that is fetched with it.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Nanoseconds there and back between the processors `ours` and `theirs`: the least and the most of [`SAMPLES`] means, taken
-/// within a second.
+/// Nanoseconds for a round trip between the processors `ours` and `theirs`: the least and the
+/// greatest of [`SAMPLES`] means, taken within a second.
 ///
 /// # Errors
-/// When a thread may not be kept on its processor, or the two did not run at the same time.
+/// When a thread may not be pinned to its processor, or the two did not run at the same time.
 pub(crate) fn round_trip_ns(ours: usize, theirs: usize) -> anyhow::Result<RangeInclusive<u64>> {
     let mut samples = Vec::with_capacity(SAMPLES);
     for sample in 0..SAMPLES {
@@ -44,7 +44,8 @@ pub(crate) fn round_trip_ns(ours: usize, theirs: usize) -> anyhow::Result<RangeI
 /// The mean of [`TRIPS`] round trips.
 fn mean_ns(ours: usize, theirs: usize) -> anyhow::Result<u64> {
     let line = Line(AtomicU64::new(0));
-    // Each side raises the number when the other has: odd is the way there, even the way back.
+    // Each side increments the number after the other has: odd on the way there, even on the way
+    // back.
     let pass = |cpu: usize, first: u64| -> anyhow::Result<Duration> {
         pin_to(&[cpu])?;
         let begun = Instant::now();
@@ -81,7 +82,8 @@ mod tests {
     fn a_line_goes_there_and_back() {
         let cpus = affinity().unwrap();
         let [first, second, ..] = cpus[..] else { return };
-        // Beside other work the two may not run at once: that ends, and is said.
+        // With other work around, the two may not run at the same time: that must end, with a
+        // message.
         match round_trip_ns(first, second) {
             Ok(ns) => assert!(*ns.start() > 0 && ns.start() <= ns.end(), "{ns:?}"),
             Err(error) => assert!(error.to_string().contains("did not run at once"), "{error}"),

@@ -1,4 +1,4 @@
-//! What of the machine can be set from outside and makes measurements wander.
+//! Settings of the machine that can be changed from outside and make measurements drift.
 //!
 //! Transparent huge pages are not among them: they belong to what is measured. Addresses and
 //! processors are set for each measured process and need no restoring (see [`crate::runner`]).
@@ -13,7 +13,7 @@ pub(crate) struct Knob {
     pub(crate) name: String,
     /// The file that holds it.
     pub(crate) path: PathBuf,
-    /// What is best for measuring.
+    /// The best value for measuring.
     pub(crate) wanted: &'static str,
 }
 
@@ -22,13 +22,13 @@ impl Knob {
         Self { name: name.to_owned(), path, wanted }
     }
 
-    /// How it stands; nothing when the machine does not show it.
+    /// Its current value; `None` when the machine does not show it.
     pub(crate) fn now(&self) -> Option<String> {
         Some(chosen(&fs::read_to_string(&self.path).ok()?))
     }
 }
 
-/// The value in force: of `always [madvise] never` the one in brackets.
+/// The value in force: in `always [madvise] never` the one in brackets.
 pub(super) fn chosen(text: &str) -> String {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or(text, |(value, _)| value).trim().to_owned()

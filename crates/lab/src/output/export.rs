@@ -31,7 +31,7 @@ pub(crate) fn csv(report: &Report) -> String {
             match row.figures.get(*column) {
                 None | Some(Value::Null | Value::Array(_) | Value::Object(_)) => {}
                 Some(Value::String(word)) => text.push_str(&quoted(word)),
-                // A whole number is one in every form.
+                // A whole number is written as one in every form.
                 Some(value) => {
                     let number = value.to_string();
                     text.push_str(number.strip_suffix(".0").unwrap_or(&number));
@@ -43,7 +43,7 @@ pub(crate) fn csv(report: &Report) -> String {
     text
 }
 
-/// A field as RFC 4180 wants it.
+/// A field, quoted according to RFC 4180.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))

@@ -1,7 +1,7 @@
 //! The HTML report: one file that works offline, drawn as inline SVG, light and dark.
 //!
 //! Charts are chosen by what the rows and series of a report hold; a report without the data for a
-//! chart has no such chart. Each chart carries the command that makes it again.
+//! chart does not have it. Each chart carries the command that reproduces it.
 
 mod charts;
 mod plot;
@@ -16,14 +16,14 @@ use crate::say::shown;
 
 const TEMPLATE: &str = include_str!("html/report.html.j2");
 
-/// A page is no larger than this, bytes, while it can be helped: plots with thousands of points are
-/// thinned until it is not.
+/// A page is kept below this size, bytes, if possible: plots with thousands of points are thinned
+/// until it fits.
 const MOST_BYTES: usize = 1_900_000;
 
 /// Width of a chart, pixels.
 const WIDE: f64 = 720.0;
 
-/// Its width where the window has no more.
+/// Its width in a narrow window.
 const NARROW: f64 = 360.0;
 
 /// A plot with fewer points is never thinned.
@@ -40,7 +40,7 @@ pub(crate) fn page(reports: &[Report]) -> anyhow::Result<String> {
         let mut thinned = false;
         for series in reports.iter_mut().flat_map(|report| &mut report.series) {
             if series.points.len() > LEAST_POINTS {
-                // Of two neighbours the higher one: peaks are what a plot is looked at for.
+                // Of two neighbours keep the higher one: peaks are what one looks for in a plot.
                 let higher = |pair: &[[f64; 2]]| {
                     if pair[0][1] >= pair[pair.len() - 1][1] {
                         pair[0]

@@ -15,13 +15,13 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use crate::report::Report;
 use place::Kind;
 
-/// Where a measuring verb writes what it measured, beside the table: no two files at one place.
+/// Where a measuring verb writes its results besides the table: no two files to the same place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outputs {
     pub(crate) files: Files,
 }
 
-/// The files. One named `-` is the standard output, and the table goes to the error output then.
+/// The files. One named `-` is the standard output; the table then goes to the error output.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Files {
     /// Write the record as JSON (schema 1; `-` is standard output, as for the others)
@@ -49,7 +49,7 @@ impl Files {
         all.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)))
     }
 
-    /// The first two that would be written to one place.
+    /// The first two that would be written to the same place.
     fn clash(&self) -> Option<String> {
         let named: Vec<_> =
             self.named().filter(|(_, path)| *path != Path::new("/dev/null")).collect();
@@ -93,7 +93,7 @@ impl FromArgMatches for Outputs {
 
 impl Outputs {
     /// Writes every file asked for and prints the table of `report`, in this order: a reader that
-    /// closes the pipe after a few lines must not cost the files, nor a full disk the table.
+    /// closes the pipe after a few lines must not cost us the files, nor a full disk the table.
     ///
     /// # Errors
     /// When a file cannot be written; its name is in the message.

@@ -1,7 +1,7 @@
-//! Where results go, looked at before any work is done.
+//! Where results go, checked before any work is done.
 //!
-//! A path that cannot be written is an error of the command line, not of the end of a long run; and
-//! a file that somebody else made is not overwritten because of a mistyped name.
+//! A path that cannot be written is reported as an error of the command line, not at the end of a
+//! long run; and a file that somebody else made is not overwritten because of a mistyped name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -32,13 +32,13 @@ pub(crate) enum Kind {
     Swap,
 }
 
-/// How Markdown and plots begin, by which they are known again.
+/// How our Markdown and plots begin, by which they are recognised.
 pub(crate) const MADE_BY: &str = "<!-- made by hectare -->\n";
 
 /// The same in the notes of a flame graph.
 pub(crate) const FLAME_NOTE: &str = "made by hectare";
 
-/// Bytes of an existing file that are looked at.
+/// How many bytes of an existing file are examined.
 const HEAD_BYTES: u64 = 1024;
 
 impl Kind {
@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// A parser for the command line: the path, if a file of that kind can be written there.
+/// A parser for the command line: accepts the path if a file of that kind can be written there.
 pub(crate) fn writable(kind: Kind) -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(move |path| check(&path, kind).map(|()| path))
 }
@@ -82,7 +82,7 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// One path for all names of a place.
+/// The same path for all names of a place.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     let known = |path: &Path| path.canonicalize().ok();
     let beside = || {
@@ -92,7 +92,7 @@ pub(crate) fn resolved(path: &Path) -> PathBuf {
     known(path).or_else(beside).unwrap_or_else(|| path.to_owned())
 }
 
-/// What will have been done when a file stands at `path`.
+/// What will have been done once a file is at `path`: replaced it or written it.
 pub(crate) fn done(path: &Path) -> &'static str {
     if path.is_file() { "replaced" } else { "wrote" }
 }
@@ -105,7 +105,7 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     let existed = path.exists();
     let special = fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
     if special || is_standard_output(path) {
-        // A pipe, a terminal, /dev/null: nothing is lost there.
+        // A pipe, a terminal or /dev/null: nothing is lost there.
         return match kind {
             Kind::Trace => {
                 Err("is no regular file, which a trace needs: give the name of one".to_owned())
@@ -116,7 +116,8 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| format!("cannot be written: {error}"))?;
     if !existed {
-        // It was made to see that it can be made; where a link leads to what was not there, that was.
+        // It was made only to see whether it can be; if the path is a dangling link, its target was
+        // made.
         let made = path.canonicalize().and_then(fs::remove_file);
         return made.map_err(|error| error.to_string());
     }
@@ -129,8 +130,8 @@ pub(crate) fn check(path: &Path, kind: Kind) -> Result<(), String> {
     Err(format!("exists and is no {}: remove it, or give another name", kind.name()))
 }
 
-/// Makes a file at `path` by `make`, which is given a place beside it: what stood there goes only when
-/// the new one is whole, so that neither a full disk nor a kill costs it.
+/// Makes a file at `path` with `make`, which writes to a place beside it: the old file is replaced
+/// only when the new one is complete, so that neither a full disk nor a kill destroys it.
 ///
 /// # Errors
 /// Those of `make`, and when the file cannot be moved to its place.
@@ -142,12 +143,12 @@ pub(crate) fn replace<T>(
     let target = match &before {
         Some(before) if before.is_file() => path.canonicalize()?,
         None if path.symlink_metadata().is_err() => std::path::absolute(path)?,
-        // A pipe, a terminal, a link to what is not there yet: nothing is lost there.
+        // A pipe, a terminal or a dangling link: nothing is lost there.
         _ => return make(path),
     };
     let folder = target.parent().context("a file is in a folder")?;
     let scratch = match Scratch::inside(folder) {
-        // A file can be open to us in a folder that is not.
+        // We may be able to write a file in a folder that we cannot write to.
         Err(error) if is_denied(&error) => return make(path),
         made => made?,
     };
@@ -155,7 +156,7 @@ pub(crate) fn replace<T>(
     let made = make(&new)?;
     if let Some(before) = before {
         fs::set_permissions(&new, before.permissions())?;
-        // Only root may give a file away; then it stays its owner's.
+        // Keeps the owner, if we may: only root can give a file away.
         let _ = chown(&new, Some(before.uid()), Some(before.gid()));
     }
     fs::rename(&new, &target)?;

@@ -1,6 +1,6 @@
-//! Two allocators of the kernel study that are no pools for compressed data, in their places: one
-//! that gives each object whole pages of its own (vmalloc's), one with slabs of powers of two
-//! (kmalloc's).
+//! Stand-ins for two allocators of the kernel study that are not pools for compressed data: one
+//! gives each object whole pages of its own (for vmalloc), one has slabs of powers of two (for
+//! kmalloc).
 
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use hectare_pages::{Os, PageSource};
 use hectare_pool::{Handle, Pool, PoolError, PoolStats};
 
-/// Handles of both are addresses; the sizes of [`PageGranular`] stand in the upper 16 bits.
+/// Handles of both are addresses; [`PageGranular`] keeps the size in the upper 16 bits.
 const ADDRESS_BITS: u32 = 48;
 
 fn handle(place: NonNull<u8>, tag: usize) -> Result<Handle, PoolError> {
@@ -41,7 +41,7 @@ unsafe fn read(place: NonNull<u8>, bytes: usize, reader: &mut dyn FnMut(&[u8])) 
     reader(unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) });
 }
 
-/// Maps each object for itself.
+/// Maps each object separately.
 pub(crate) struct PageGranular {
     page_bytes: usize,
     stats: Mutex<PoolStats>,

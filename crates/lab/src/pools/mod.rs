@@ -14,7 +14,7 @@ pub(crate) use grown::{PageGranular, PowersOfTwo};
 pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, \
      dense:pieces=N,shards=N,area-mib=N,compact=PERCENT, page-granular, powers-of-two";
 
-/// A pool of that description, empty.
+/// An empty pool of that description.
 ///
 /// # Errors
 /// When the name or a parameter is unknown; the message lists what there is.

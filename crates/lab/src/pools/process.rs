@@ -1,4 +1,4 @@
-//! The pages of a running process, as the swap would see them: private, writable, resident.
+//! The pages of a running process, as swap would see them: private, writable, resident.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,7 +21,7 @@ pub(crate) struct Sources {
     /// Processes whose private pages to store
     #[arg(long, num_args = 1..)]
     pid: Vec<u32>,
-    /// Store the private pages of every process of this machine, whosever it is
+    /// Store the private pages of every process on this machine, whoever owns it
     #[arg(long, conflicts_with = "pid")]
     all: bool,
     /// Files whose pages to store after those
@@ -33,7 +33,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Whether some were named.
+    /// Checks that some were named.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!(
             self.all || !self.pid.is_empty() || !self.file.is_empty(),
@@ -61,13 +61,13 @@ impl Sources {
                 add(page);
                 Ok(())
             });
-            // Of all processes, some have no memory and some end meanwhile.
+            // Among all processes, some have no memory and some end meanwhile.
             if !self.all {
                 result?;
             }
         }
         for path in &self.file {
-            // No more than is stored: a device may have no end.
+            // Read no more than will be stored: a device may have no end.
             let mut bytes = Vec::new();
             input::open(path)?
                 .take((self.limit_mib << 20) as u64)
@@ -88,7 +88,7 @@ fn all_pids() -> anyhow::Result<Vec<u32>> {
 }
 
 /// Calls `each` with the number (address / page size) and the content of each such page, in the
-/// order of addresses. Pages that vanish while they are read are passed by.
+/// order of addresses. Pages that vanish while they are read are skipped.
 ///
 /// # Errors
 /// When the process does not exist or may not be read.
@@ -127,7 +127,7 @@ fn private_writable(line: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
-/// Whether every word of the page is the same: such pages are not stored by anybody.
+/// Whether all words of the page are the same: nobody stores such pages.
 pub(crate) fn is_same_filled(page: &[u8]) -> bool {
     page[8..] == page[..page.len() - 8]
 }

@@ -15,15 +15,15 @@ const SYSFS: &str = "/sys/block/zram0";
 /// Linux's `BLKDISCARD`.
 const BLKDISCARD: libc::c_ulong = 0x1277;
 
-/// Bytes stored, and bytes that takes.
+/// Bytes stored, and the memory they take.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Account {
     pub(crate) compressed_bytes: usize,
     pub(crate) used_bytes: usize,
 }
 
-/// The device, set up by this process; reset when dropped, and so after a signal as well, which ends
-/// whatever is done with it.
+/// The device, set up by this process. It is reset when dropped, hence also after a signal, which
+/// ends whatever is being done with it.
 pub(crate) struct Device {
     file: File,
 }
@@ -48,7 +48,7 @@ impl Device {
     /// Whether the kernel has this compressor.
     pub(crate) fn has(algorithm: &str) -> bool {
         let known = std::fs::read_to_string(Path::new(SYSFS).join("comp_algorithm"));
-        // The one that is chosen stands in brackets.
+        // The selected one is in brackets.
         let mut names = known.iter().flat_map(|names| names.split_whitespace());
         names.any(|name| name.trim_matches(['[', ']']) == algorithm)
     }
@@ -134,7 +134,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A device that is open cannot be reset: another file takes this one's place.
+        // An open device cannot be reset, so another file takes this one's place.
         if let Ok(null) = File::open("/dev/null") {
             self.file = null;
         }

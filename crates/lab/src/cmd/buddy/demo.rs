@@ -1,4 +1,4 @@
-//! The demo: so many blocks of an order, one by one.
+//! The demo: takes a number of blocks of one order, one by one.
 
 use std::collections::HashSet;
 use std::sync::Barrier;
@@ -12,7 +12,7 @@ use super::{Common, frames, order};
 use crate::report::{Report, Row};
 use crate::within::within;
 
-/// What the demo can be given.
+/// The arguments of the demo.
 #[derive(clap::Args)]
 // Flattened into the verb's arguments, whose group has the same name.
 #[group(skip)]
@@ -34,23 +34,23 @@ pub(super) struct Args {
     /// Free them in random order instead
     #[arg(long)]
     shuffle: bool,
-    /// Take and free so many blocks by one call (for those that can; others take them in turn)
+    /// Take and free this many blocks in one call (allocators that cannot take them one by one)
     #[arg(long, value_name = "BLOCKS", default_value_t = 1)]
     batch: usize,
-    /// Threads that share the blocks (a lock around those that are for one owner); several numbers,
+    /// Threads that share the blocks (with a lock around single-owner allocators); several numbers,
     /// as in `1,2`, are measured in turn beside a control that shares nothing
     #[arg(long, value_name = "THREADS", value_delimiter = ',', default_values_t = [1],
         value_parser = within(1_usize, 1000))]
     threads: Vec<usize>,
-    /// Measurements of each allocator; the median is told
+    /// Measurements of each allocator; the median is reported
     #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
     rounds: usize,
 }
 
-/// Blocks of the demo if none are given: the workshop's.
+/// Blocks of the demo if no number is given: the workshop's.
 const DEFAULT_BLOCKS: usize = 100_000;
 
-/// What one run found.
+/// The result of one run.
 struct Timed {
     alloc_ns: f64,
     free_ns: f64,
@@ -64,9 +64,9 @@ struct Demo<'a> {
     order: Order,
     batch: usize,
     frees: bool,
-    /// Whether all is taken and given back once before it is timed. A thread that was just made
-    /// finds the metadata in another processor's cache, the only one finds it in its own: to
-    /// compare numbers of threads, each must have had it.
+    /// Whether everything is taken and given back once before the timing. A new thread finds the
+    /// metadata in another processor's cache, a single thread in its own; to compare numbers of
+    /// threads, each thread must have had it.
     warms: bool,
     /// The order of freeing, if not that of taking.
     shuffled: Option<&'a [usize]>,
@@ -107,7 +107,7 @@ impl Job for Demo<'_> {
     type Output = Timed;
 
     fn run<S: Subject>(self, mut subject: S) -> Timed {
-        // Written once before, so that no page fault of the harness is timed.
+        // Written once beforehand, so that no page fault of the harness is timed.
         let mut blocks = vec![FrameId(usize::MAX); self.blocks];
         if self.warms {
             self.take(&mut subject, &mut blocks);
@@ -125,7 +125,7 @@ impl Job for Demo<'_> {
             let start = Instant::now();
             self.give_back(&mut subject, &order);
             free_ns = start.elapsed().as_nanos() as f64;
-            // Merged? Then the largest block that fits can be had again.
+            // If everything merged, the largest block that fits can be taken again.
             let frames = self.blocks * self.order.frames();
             let largest = Order::new(frames.ilog2().min(18) as u8).expect("18 at most");
             assert!(subject.alloc(largest).is_some(), "all is free, but was not merged");
@@ -181,7 +181,7 @@ impl Job for Demo<'_> {
     }
 }
 
-/// Whether the blocks are aligned, apart, and as many as asked for.
+/// Checks that the blocks are aligned, disjoint, and as many as asked for.
 fn verify(blocks: &[FrameId], order: Order) -> anyhow::Result<()> {
     let distinct: HashSet<usize> = blocks.iter().map(|block| block.0).collect();
     ensure!(distinct.len() == blocks.len(), "a block was handed out twice");
@@ -197,7 +197,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 /// How many blocks an allocator gets, and why fewer than asked for.
 fn blocks_for(subject: &Listed, args: &Args) -> (usize, Option<String>) {
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
-    // Whoever names a slow one and a number means it.
+    // Whoever names a slow allocator and a number means it.
     let is_meant = args.blocks.is_some() && args.common.demos.iter().any(|n| n == subject.name);
     if is_meant || asked <= subject.default_blocks {
         return (asked, None);
@@ -218,7 +218,7 @@ struct Measured {
     free_ns: Vec<f64>,
 }
 
-/// Everything that is to be measured: with several numbers of threads also the control.
+/// Everything to be measured: with several numbers of threads, also the control.
 fn lines(args: &Args, order: Order) -> anyhow::Result<Vec<Measured>> {
     let mut subjects = args.common.subjects()?;
     if args.threads.len() > 1 {
@@ -268,7 +268,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut lines = lines(args, order)?;
     for round in 0..args.rounds {
-        // A slow neighbour in time hits a different allocator each round.
+        // Shuffled, so that a temporary disturbance hits a different allocator each round.
         let mut turns: Vec<usize> = (0..lines.len()).collect();
         random.shuffle(&mut turns);
         for turn in turns {
@@ -294,7 +294,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             lines[turn].free_ns.push(result.free_ns);
         }
     }
-    // The first number of threads, which the others are compared with.
+    // The row of the first number of threads, which the others are compared with.
     let mut first: Option<Row> = None;
     for line in lines {
         if line.threads == args.threads[0] {
@@ -327,7 +327,7 @@ fn row(line: Measured, order: Order, frees: bool, first: Option<&Row>) -> Row {
     let rounds = alloc_ns.len();
     let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    // One block's time on the thread that waits for it: the threads run side by side.
+    // A block's time is that of the thread that waits for it: the threads run in parallel.
     let share = (blocks / threads) as f64;
     let times_first =
         |name: &str, value: f64| first.and_then(|row| Some(value / row.number(name)?));

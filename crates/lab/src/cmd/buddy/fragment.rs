@@ -2,8 +2,8 @@
 //! round by round, a tenth of what is held is freed at random and taken anew. How much of the free
 //! memory lies in whole huge frames? (After Wrenger and others, "LLFree", ATC 2023, section 5.4.)
 //!
-//! The harness keeps its own map of the frames and counts in that, for all alike. The calls of the
-//! rounds are timed: single frames under load, freed in random order.
+//! The harness keeps its own map of the frames and counts in that, the same way for all. The calls
+//! of the rounds are timed: single frames under load, freed in random order.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::subjects::{Job, Subject};
 use crate::report::{Report, Row, Series};
 use crate::within::within;
 
-/// What `hectare buddy fragment` can be given.
+/// The arguments of `hectare buddy fragment`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(super) struct Args {
     seed: u64,
 }
 
-/// One life at one load.
+/// One run of the experiment at one load.
 struct Life {
     frames: usize,
     load_percent: usize,
@@ -43,13 +43,13 @@ struct Life {
     seed: u64,
 }
 
-/// What a life left behind.
+/// The result of a run.
 struct Outcome {
     /// The share of the free frames that lie in whole huge frames, after each round.
     huge_ratio: Vec<f64>,
     /// Allocated frames in each 2 MiB at the end, for the picture.
     occupancy: Vec<u16>,
-    /// Time of a call in the rounds, mean.
+    /// Mean time of a call in the rounds.
     alloc_ns: f64,
     free_ns: f64,
 }
@@ -59,7 +59,7 @@ impl Job for Life {
 
     fn run<S: Subject>(self, mut subject: S) -> Outcome {
         let mut random = fastrand::Rng::with_seed(self.seed);
-        // Until there is no more: a peer may have been given a few frames above those asked for.
+        // Until no more are left: a peer may manage a few more frames than were asked for.
         let mut held: Vec<usize> = Vec::with_capacity(self.frames);
         while let Some(frame) = subject.alloc(Order::ZERO) {
             held.push(frame);

@@ -6,7 +6,7 @@ use super::subjects::{Growth, Job, Subject};
 use super::{Common, order};
 use crate::report::{Report, Row, Series};
 
-/// What `hectare buddy growth` can be given.
+/// The arguments of `hectare buddy growth`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub(super) struct Args {
     patience_ms: u64,
 }
 
-/// Takes so many blocks; the time in ns.
+/// Takes that many blocks; returns the time in ns.
 struct Take {
     blocks: usize,
     order: Order,

@@ -6,7 +6,7 @@ use crate::output::place::MADE_BY;
 use crate::report::{Report, Row, Series};
 use crate::say::in_one_line;
 
-/// Colours that can be told apart in light and dark, by everyone (after Okabe and Ito).
+/// Colours that everyone can tell apart, in light and in dark (after Okabe and Ito).
 const COLOURS: [&str; 13] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b",
     "#b8a800", "#8a5cc0", "#17becf", "#c44e52", "#4c9f38",
@@ -81,7 +81,7 @@ pub(super) fn svg(report: &Report) -> String {
     let lines: Vec<&Series> = report.series.iter().filter(of_plot).collect();
     let mut svg = MADE_BY.to_owned();
     chart(&mut svg, &lines);
-    // A page that it is put into as an image does not lend it its colours.
+    // Embedded as an image it does not inherit the page's colours.
     let style = "<style>svg{--grid:#ccc}text{fill:#222}@media(prefers-color-scheme:dark){\
                  svg{--grid:#555}text{fill:#ddd}}</style></svg>";
     svg.replacen("</svg>", style, 1) + "\n"
@@ -91,7 +91,7 @@ fn escape(text: &str) -> String {
     in_one_line(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
-/// Figures that are drawn as bars where rows have them.
+/// Figures that are drawn as bars if rows have them.
 const BARS: [(&str, &str); 4] = [
     ("alloc_ns", "ns to take a block"),
     ("free_ns", "ns to give a block back"),
@@ -100,7 +100,7 @@ const BARS: [(&str, &str); 4] = [
 ];
 
 /// One bar for each row with the figure `name`, from 1 (or the power of ten below) on a logarithmic
-/// scale. Rows that are the points of a curve are not drawn again.
+/// scale. Rows already drawn as points of a curve are left out.
 fn bars(html: &mut String, report: &Report, name: &str, title: &str) {
     const WIDTH: f64 = 900.0;
     const LEFT: f64 = 260.0;
@@ -171,7 +171,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// The columns of the table: what was done, then what came of it, then extremes and words.
+/// The columns of the table: what was done, then the results, then extremes and texts.
 fn columns(report: &Report) -> Vec<&str> {
     const FIRST: [&str; 16] = [
         "threads",
@@ -256,7 +256,7 @@ impl Axis {
         (value - self.low) / (self.high - self.low)
     }
 
-    /// Values worth a line, with their names.
+    /// Values worth a grid line, with their labels.
     fn ticks(&self) -> Vec<(f64, String)> {
         if self.is_log {
             let name = |power: i32| {
@@ -278,7 +278,7 @@ impl Axis {
     }
 }
 
-/// A chart of lines with the names beside their ends.
+/// A line chart with the names beside the ends of the lines.
 fn chart(html: &mut String, lines: &[&Series]) {
     const WIDTH: f64 = 900.0;
     const HEIGHT: f64 = 420.0;
@@ -334,8 +334,8 @@ fn chart(html: &mut String, lines: &[&Series]) {
         .filter_map(|(at, line)| Some((py(line.points.last()?[1]), at)))
         .collect();
     names.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Names stand at the height of the line's end, pushed down where they would collide, and up
-    // again where that led out of the picture.
+    // Names are placed at the height of the line's end, pushed down if they would collide, and up
+    // again if that took them out of the picture.
     let mut above = f64::NEG_INFINITY;
     for name in &mut names {
         name.0 = name.0.max(above + LINE_HEIGHT);

@@ -1,12 +1,12 @@
 //! What a heap asks of its frame allocator: slabs, which are aligned blocks of 16 frames, and runs
-//! of any length, in eight steps to each doubling. Which of the candidates serves that fastest,
-//! and in the least memory?
+//! of any length, in eight steps to each doubling. Which candidate serves that fastest, and in the
+//! least memory?
 //!
 //! | Candidate | A run of n frames |
 //! |---|---|
 //! | `bitset`, `atomic` | the lowest range that fits (`alloc_range`) |
 //! | `bitset-best-run` | the shortest of the first 64 free runs that are long enough |
-//! | the other ones of ours | a block of the next power of two, of which the rest is given back |
+//! | our other allocators | a block of the next power of two, whose excess is given back |
 //! | peers | a block of the next power of two |
 //!
 //! Requests come from a seeded generator or from a recorded trace through a small model of slabs:
@@ -29,7 +29,7 @@ use crate::within::within;
 use keeper::{BestRun, Blocks, Keeper, Ranges};
 use requests::{Op, Requests};
 
-/// What `hectare buddy runs` can be given.
+/// The arguments of `hectare buddy runs`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(super) struct Args {
     /// Frames that the generator keeps in use
     #[arg(long, value_name = "FRAMES", conflicts_with = "trace", default_value_t = 1 << 16)]
     live: usize,
-    /// Measurements of each candidate; the median is told
+    /// Measurements of each candidate; the median is reported
     #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
     rounds: usize,
     /// Seed of the generator
@@ -51,18 +51,18 @@ pub(super) struct Args {
     seed: u64,
 }
 
-/// What a candidate did.
+/// The result of a candidate.
 struct Outcome {
     ns_per_op: f64,
-    /// Frames below the end of the highest run there was.
+    /// Frames below the end of the highest run there ever was.
     span_frames: usize,
-    /// Frames that were in a run at some time.
+    /// Frames that were ever in a run.
     touched_frames: usize,
-    /// Requests that were refused.
+    /// Refused requests.
     refused: usize,
 }
 
-/// Carries the requests out. The time is that of the calls and of noting where the runs are.
+/// Carries the requests out. The time covers the calls and noting where the runs are.
 fn replay(mut keeper: impl Keeper, requests: &Requests) -> Outcome {
     let mut start_of = vec![None; requests.frames_of.len()];
     let mut runs: Vec<(usize, usize)> = Vec::with_capacity(requests.ops.len());
@@ -114,7 +114,7 @@ impl Job for Replay<'_> {
     }
 }
 
-/// A candidate: one of the list, or the bitset with the other search.
+/// A candidate: an allocator of the list, or the bitset with the other search.
 #[derive(Clone, Copy)]
 struct Candidate {
     listed: &'static Listed,
@@ -158,7 +158,7 @@ fn candidates(common: &Common) -> anyhow::Result<Vec<Candidate>> {
     let listed = common.subjects()?;
     let plain = listed
         .iter()
-        // Lists take minutes, and exact frees are not what is asked here.
+        // Lists take minutes, and exact frees are not the question here.
         .filter(|listed| listed.growth != Growth::Quadratic && !listed.is_checked())
         .map(|&listed| Candidate { listed, is_best_run: false });
     let bitset = listed.iter().find(|listed| listed.name == "bitset");

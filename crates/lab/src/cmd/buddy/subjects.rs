@@ -53,7 +53,7 @@ pub(super) trait Job {
     fn run_shared<S: Subject + Send>(self, subjects: Vec<S>) -> Self::Output;
 }
 
-/// How the time of n blocks grows, as known from the design.
+/// How the time for n blocks grows, as known from the design.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growth {
     /// n².
@@ -87,7 +87,7 @@ enum Kind {
     Atomic,
     CheckedBitset,
     CheckedAtomic,
-    /// As many `Atomic` as threads.
+    /// One `Atomic` per thread.
     Control,
     SystemFrames,
     SystemHeap,
@@ -143,7 +143,7 @@ pub(super) const ALL: [Listed; 12] = [
         "buddy_system_allocator 0.13, FrameAllocator: B-tree sets",
     ),
     Listed {
-        // Looks for the buddy by walking the free list.
+        // It finds the buddy by walking the free list.
         fragment_frames: 16_384,
         ..peer(
             "buddy_system_allocator-heap",
@@ -154,8 +154,8 @@ pub(super) const ALL: [Listed; 12] = [
     peer("buddy-alloc", Kind::BuddyAlloc, "buddy-alloc 0.6: lists inside the free memory"),
 ];
 
-/// Measured beside the others with several numbers of threads: what the machine itself takes for
-/// two threads that have nothing to do with each other.
+/// Measured beside the others when there are several numbers of threads: shows what the machine
+/// itself costs two threads that have nothing to do with each other.
 pub(super) const CONTROL: Listed =
     ours("control", Kind::Control, "an `atomic` for each thread: nothing is shared");
 
@@ -168,7 +168,7 @@ impl Listed {
         matches!(self.kind, Kind::SystemHeap | Kind::BuddyAlloc)
     }
 
-    /// Whether its blocks are not those of one allocator.
+    /// Whether its blocks come from more than one allocator.
     pub(super) const fn is_control(&self) -> bool {
         matches!(self.kind, Kind::Control)
     }
@@ -178,7 +178,7 @@ impl Listed {
         matches!(self.kind, Kind::CheckedBitset | Kind::CheckedAtomic)
     }
 
-    /// Why it cannot manage so many frames, if it cannot.
+    /// Why it cannot manage that many frames, if it cannot.
     pub(super) fn refuses(&self, frames: usize) -> Option<String> {
         let bytes = frames * FRAME_BYTES;
         (self.needs_memory() && bytes > LARGEST_REAL_BYTES).then(|| {
@@ -216,8 +216,8 @@ impl Listed {
                 give(Checked::new(bitset, &extents), threads, job)
             }
             Kind::Atomic | Kind::CheckedAtomic => {
-                // Two trees more for each thread: when the last are shared out, threads take single
-                // frames from each other's, which is another matter than taking frames.
+                // Two more trees for each thread: once the last tree is reserved, threads take
+                // single frames from each other's trees, which is not what is to be measured.
                 let frames = if threads == 1 { frames } else { frames + 2 * TREE_FRAMES * threads };
                 let words = Words::new(Atomic::metadata_words(frames));
                 let shared = Atomic::new(frames, words.lines());
@@ -257,7 +257,7 @@ impl Listed {
                 hand_out(SystemHeap { heap, base: memory.base() }, threads, job)
             }
             Kind::BuddyAlloc => {
-                // Its own lists and bit fields come out of the same memory.
+                // Its own lists and bit fields are in the same memory.
                 let memory = Memory::new(frames + frames / 256 + 64);
                 let bytes = memory.frames * FRAME_BYTES;
                 let base = memory.bytes.as_ptr().cast_const();
@@ -284,8 +284,8 @@ fn give<A: FrameAllocator, J: Job>(mut allocator: A, threads: usize, job: J) -> 
     hand_out(Ours(allocator), threads, job)
 }
 
-/// Frees all frames of an allocator through the first of its handles, and does the job with a
-/// handle for each thread.
+/// Frees all frames of an allocator through its first handle, and does the job with a handle for
+/// each thread.
 fn hand_each<A: FrameAllocator + Send, J: Job>(
     handles: impl Iterator<Item = A>,
     job: J,
@@ -300,7 +300,7 @@ fn hand_each<A: FrameAllocator + Send, J: Job>(
     }
 }
 
-/// Zeroed words from the start of a cache line on.
+/// Zeroed words, starting at a cache line.
 pub(super) struct Words(Vec<AtomicU64>);
 
 impl Words {
@@ -348,8 +348,8 @@ impl<A: FrameAllocator> Subject for Ours<A> {
 /// A subject that one thread at a time uses, whichever that is.
 struct Owned<S>(S);
 
-// SAFETY: every subject here and in `peers` owns what it points to, or points to `Memory`; nothing of it
-// is bound to a thread.
+// SAFETY: every subject here and in `peers` owns what it points to, or points to `Memory`; none of
+// it is bound to a thread.
 unsafe impl<S> Send for Owned<S> {}
 
 /// One thread's handle to a subject behind a lock.

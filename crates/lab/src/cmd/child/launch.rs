@@ -1,4 +1,4 @@
-//! Starts a user's program for the runner, so that the program alone is counted.
+//! Starts a user's program for the runner, so that only the program is counted.
 //!
 //! ```text
 //!  runner ──spawn──► launcher ──fork──► … ──exec──► program
@@ -7,13 +7,13 @@
 //!    └─ samples the program by its pid
 //! ```
 //!
-//! 1. A process that `fork` made begins with an account of its own, all zero; by `exec` in the
-//!    launcher's place, or by `vfork`, the program would inherit the launcher's processor time, its
-//!    page faults and its mark of resident memory. What the child touches before `exec` is still in
-//!    it: so all is prepared before, and the child tells what happened by one shared page.
-//! 2. The launcher has one thread. Between `fork` and `exec` the child makes system calls alone.
-//! 3. The launcher ends with the runner, and its whole group, with all that the program started, with
-//!    it.
+//! 1. A process made by `fork` begins with its own account, all zero. With `exec` in the launcher's
+//!    place, or with `vfork`, the program would inherit the launcher's processor time, page faults
+//!    and high-water mark of resident memory. What the child touches before `exec` still counts, so
+//!    everything is prepared before the fork, and the child reports through one shared page.
+//! 2. The launcher has one thread. Between `fork` and `exec` the child only makes system calls.
+//! 3. The launcher ends with the runner, and with it its whole group, including everything the
+//!    program started.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -29,11 +29,11 @@ use super::{ChildRecord, send};
 use crate::measure::monotonic_ns;
 use crate::runner;
 
-/// What the child tells.
+/// What the child reports.
 struct Told {
     /// The moment before `exec`, `CLOCK_MONOTONIC`, ns.
     started_ns: AtomicU64,
-    /// Why `exec` failed; 0: it did not.
+    /// Why `exec` failed; 0 if it did not.
     errno: AtomicI32,
 }
 
@@ -99,14 +99,14 @@ fn launch(
     }
 }
 
-/// Invariant 3, where the runner was killed: else it ends the group itself.
+/// Invariant 3 for a runner that was killed; otherwise the runner ends the group itself.
 fn end_group_with_the_runner() {
     extern "C" fn end_group(_signal: libc::c_int) {
         // SAFETY: signals the process's own group, which the runner made for it.
         unsafe { libc::kill(0, libc::SIGKILL) };
     }
     let handler = end_group as extern "C" fn(libc::c_int);
-    // SAFETY: the handler makes one system call; `exec` takes it from the program.
+    // SAFETY: the handler makes one system call; `exec` resets it for the program.
     unsafe { libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t) };
     // SAFETY: takes a signal number and changes nothing but this process's own setting.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };

@@ -1,7 +1,7 @@
 //! `hectare swap record`: what swapping a running process would store.
 //!
-//! The process's private pages are read at intervals; a page whose content has changed since it
-//! was last seen is an event, with the length that LZ4 makes of it; a page that is gone, or filled
+//! The process's private pages are read at intervals; a page whose content has changed since it was
+//! last seen is an event, with its length after LZ4 compression; a page that is gone, or filled
 //! with one word, is an event of length 0.
 
 use std::collections::HashMap;
@@ -22,10 +22,10 @@ use crate::pools::process;
 use crate::runner;
 use crate::within::within;
 
-/// What compresses; lengths depend on its version.
+/// The compressor; lengths depend on its version.
 const COMPRESSOR: &str = "LZ4 by lz4_flex 0.11.6";
 
-/// What `hectare swap record` can be given.
+/// The arguments of `hectare swap record`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The process to watch
@@ -42,7 +42,7 @@ pub(super) struct Args {
     every_ms: u64,
 }
 
-/// Runs the verb. A process that ends early leaves the events until then, and so does an interrupt.
+/// Runs the verb. If the process ends early, or on an interrupt, the events up to then are kept.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupted = runner::interrupted();
     let mut seen = HashMap::new();

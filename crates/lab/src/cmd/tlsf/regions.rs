@@ -1,7 +1,7 @@
 //! `hectare tlsf regions`: which region size suits a heap that grows by regions?
 //!
-//! The study that the compcache project made of its TLSF: objects are compressed pages of a swap
-//! device; writing a page replaces its object. All of every region counts, with the free space
+//! The compcache project's study of its TLSF: objects are compressed pages of a swap device;
+//! writing a page replaces its object. Every region counts in full, including the free space
 //! inside.
 
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::output::Outputs;
 use crate::report::{Report, Row, Series};
 use crate::within::within;
 
-/// What `hectare tlsf regions` can be given.
+/// The arguments of `hectare tlsf regions`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     keep_free_bytes: usize,
 }
 
-/// A size that a region can have: smaller ones, and those between, would be rounded up to pages.
+/// Parses a size that a region can have: anything but whole pages would be rounded up.
 fn region_kib(text: &str) -> Result<usize, String> {
     let kib = within(4, 1 << 20)(text)?;
     if kib % 4 == 0 { Ok(kib) } else { Err("regions are whole pages of 4 KiB".to_owned()) }
@@ -71,8 +71,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.outputs.deliver(&report)
 }
 
-/// Pages written as a machine under memory pressure does: some hot, most cold; lengths as LZ
-/// compression of mixed pages gives them.
+/// Pages written as by a machine under memory pressure: some hot, most cold; lengths as from LZ
+/// compression of mixed pages.
 fn writes(args: &Args) -> Vec<Write> {
     let mut random = fastrand::Rng::with_seed(args.seed);
     let mut writes: Vec<Write> = (0..args.writes)

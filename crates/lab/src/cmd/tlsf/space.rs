@@ -1,5 +1,5 @@
-//! `hectare tlsf space`: how much more memory than the live bytes a heap needs at its peak, on random
-//! work and on recorded traces; and how long it takes for it.
+//! `hectare tlsf space`: how much more memory than the live bytes a heap needs at its peak, on
+//! random work and on recorded traces, and how long it takes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::within::within;
 
-/// What `hectare tlsf space` can be given.
+/// The arguments of `hectare tlsf space`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Traces to replay instead of the bundled ones; may be given several times
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
-    /// Rounds of each trace, the fastest of which is told; 0 replays none
+    /// Rounds of each trace, the fastest of which is reported; 0 replays none
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = within(0_usize, 1000))]
     trace_rounds: usize,
     /// A C TLSF with mattconte's names, as a shared library; may be given several times
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     libraries: Vec<PathBuf>,
 }
 
-/// The arena. Only what is touched is there.
+/// The arena, of which only what is touched takes memory.
 const ARENA_BYTES: usize = 3 << 30;
 
 /// Sizes of the stress.
@@ -58,7 +58,7 @@ enum Sizes {
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Alloc(u32),
-    /// Frees the live block of that number, whose place the last one takes.
+    /// Frees the live block of that number; the last one takes its place.
     Free(u32),
 }
 
@@ -71,8 +71,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let whos = comparable(&args.libraries)?;
     let mut arena = Arena::new(ARENA_BYTES, false)?;
     for sizes in [Sizes::Uniform, Sizes::Biased, Sizes::LogUniform] {
-        // The same share of the arena is touched again and again, so a subject's footprint is
-        // told by the highest byte that it handed out, as its pool could have been no smaller.
+        // The same part of the arena is touched again and again, so a subject's footprint is the
+        // highest byte it handed out: its pool could have been no smaller.
         let works: Vec<Vec<Op>> = (0..args.seeds).map(|seed| ops(args, sizes, seed)).collect();
         for who in &whos {
             let (mut sum, mut worst, mut failed) = (0.0, 0.0_f64, 0);
@@ -111,9 +111,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.outputs.deliver(&report)
 }
 
-/// Whose footprint is measured.
+/// The heaps whose footprint is measured.
 fn comparable(libraries: &[PathBuf]) -> anyhow::Result<Vec<Who>> {
-    // linked_list_allocator's free takes time in proportion to the holes, minutes for this work.
+    // linked_list_allocator's free takes time proportional to the holes, minutes for this work.
     let comparable = |who: &Who| who.uses_arena() && !matches!(who, Who::LinkedList);
     let built_in = Who::BUILT_IN.into_iter().filter(comparable).map(Ok);
     built_in
@@ -121,7 +121,7 @@ fn comparable(libraries: &[PathBuf]) -> anyhow::Result<Vec<Who>> {
         .collect()
 }
 
-/// Does the work, and tells how much of the arena it needed.
+/// Does the work, and finds out how much of the arena it needed.
 fn measure(who: &Who, arena: &mut Arena, work: &mut Stress) -> anyhow::Result<Outcome> {
     if who.fills_from_below() {
         return who.with(arena, work);
@@ -161,7 +161,7 @@ fn replay(
         random.shuffle(&mut order);
         for &who in &order {
             if best[who].is_some() && !whos[who].fills_from_below() {
-                // Its arena was searched already, in a dozen runs.
+                // The search for its arena has already taken a dozen runs.
                 continue;
             }
             let outcome = measure(&whos[who], arena, &mut work)?;
@@ -196,7 +196,7 @@ fn trace_ops(path: &std::path::Path) -> anyhow::Result<Vec<Op>> {
             ops.push(Op::Alloc(u32::try_from(bytes).context("a block of 4 GiB or more")?));
         }
         let ended = match event {
-            // A call that was refused left the old object as it was.
+            // A refused call leaves the old object as it was.
             Event::Realloc { old, .. } if step.record.made.is_some() => old,
             Event::Free { object } | Event::SizedFree { object } => object,
             _ => None,
@@ -249,7 +249,7 @@ struct Stress<'a> {
 #[derive(Clone, Copy)]
 struct Outcome {
     overhead: f64,
-    /// Mean time of an operation with what the harness does beside it.
+    /// Mean time of an operation, including the harness's part.
     op_ns: f64,
     failed_allocations: u64,
 }

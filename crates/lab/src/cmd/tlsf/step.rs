@@ -1,5 +1,5 @@
-//! Counts instructions exactly: a child marks the calls with breakpoints, the parent executes it
-//! instruction by instruction in between. Needs no counter of the processor and no simulator.
+//! Counts instructions exactly: a child marks the calls with breakpoints, and the parent
+//! single-steps it in between. Needs neither hardware counters nor a simulator.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ static LABEL: AtomicUsize = AtomicUsize::new(0);
 /// The instruction of a mark.
 const BREAKPOINT: u8 = 0xcc;
 
-/// No call of a constant-time allocator comes near: more is a loop.
+/// No call of a constant-time allocator comes near this: more means a loop.
 const MAX_STEPS: u64 = 1_000_000;
 
 /// Marks the calls to be counted; exists in the child only.
@@ -76,8 +76,8 @@ pub(super) fn count(work: impl FnOnce(&Marker)) -> anyhow::Result<BTreeMap<usize
 /// The child as its tracer sees it.
 struct Tracee {
     pid: libc::pid_t,
-    /// Addresses at which an instruction was seen that is no mark: asking once is enough, since
-    /// code does not change, and asking costs a system call.
+    /// Addresses whose instruction is known not to be a mark. Asking once is enough, since code
+    /// does not change, and asking costs a system call.
     unmarked: FxHashSet<usize>,
 }
 
@@ -153,7 +153,7 @@ impl Tracee {
     fn read(&self, what: libc::c_uint, place: usize) -> anyhow::Result<usize> {
         let place = std::ptr::without_provenance_mut::<c_void>(place);
         let nothing = std::ptr::null_mut::<c_void>();
-        // SAFETY: reads the stopped child's memory or registers; a wrong place gives an error.
+        // SAFETY: reads the stopped child's memory or registers; a wrong address gives an error.
         let word = unsafe { libc::ptrace(what, self.pid, place, nothing) };
         usize::try_from(word as u64).context("a word of the child")
     }

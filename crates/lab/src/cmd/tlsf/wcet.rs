@@ -1,4 +1,4 @@
-//! `hectare tlsf wcet`: how many instructions each call takes at most.
+//! `hectare tlsf wcet`: the most instructions that each call takes.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -16,12 +16,12 @@ use crate::report::{Report, Row};
 use crate::runner::{affinity, pin_to};
 use crate::within::within;
 
-/// What no malloc and no free may exceed, in instructions.
+/// The most that any malloc or free may take, in instructions.
 const BOUND_INSTRUCTIONS: u64 = 200;
-/// What no memalign may exceed, in instructions; nor a realloc, its copy included.
+/// The most that any memalign, or any realloc including its copy, may take, in instructions.
 const BOUND_ALIGNED_INSTRUCTIONS: u64 = 300;
 
-/// What `hectare tlsf wcet` can be given.
+/// The arguments of `hectare tlsf wcet`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     latencies: usize,
 }
 
-/// A heap to be measured: its width, its memory in all, and in how many pools.
+/// A heap to be measured: its index width, its total memory, and the number of pools.
 struct Setting {
     name: &'static str,
     pool_bytes: usize,
@@ -129,8 +129,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps this process and its children on the last of its processors: the tracer and the child that
-/// it steps take turns, and would wait for each other's processor at each of a million steps.
+/// Keeps this process and its children on the last of its processors. The tracer and the child it
+/// steps take turns, and on two processors would wait for each other's at each of a million steps.
 fn pin() -> anyhow::Result<usize> {
     let cpu = *affinity()?.last().context("this process may run on no processor")?;
     pin_to(&[cpu])?;

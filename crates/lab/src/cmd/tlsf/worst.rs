@@ -1,8 +1,8 @@
-//! The states that make each call take its longest way, and random ones beside them.
+//! The states that make each call take its longest path, and random ones besides.
 //!
-//! The longest ways are known from the code: lists that become empty together with their row,
-//! both neighbours free, a search that leaves its row, the probing of a list whose blocks are all
-//! too small but the last looked at. Random work looks for what was overlooked.
+//! The longest paths are known from the code: lists that become empty together with their row, both
+//! neighbours free, a search that leaves its row, probing a list in which only the last block
+//! looked at is large enough. Random work looks for what was overlooked.
 
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use hectare_tlsf::{Growing, GrowthPolicy, Rows, Tlsf};
 
 use super::step::Marker;
 
-/// The calls that are told apart, in the order of the labels.
+/// The calls that are distinguished, in the order of the labels.
 pub(super) const CALLS: [&str; 10] = [
     "malloc",
     "malloc, refused",
@@ -48,8 +48,8 @@ struct Subject<'a, R: Rows> {
 
 impl<R: Rows> Subject<'_, R> {
     fn malloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-        // Whether it will be refused is known from the same call on the same state: the label
-        // must be told before. A refused call changes nothing but the reason kept.
+        // The label must be set before the call, so the same call on the same state shows whether
+        // it will be refused. A refused call changes nothing but the recorded reason.
         let label = if self.would_refuse(bytes) { MALLOC_REFUSED } else { MALLOC };
         let bytes = black_box(bytes);
         self.marker.count(label, || black_box(self.heap.malloc(bytes)))
@@ -114,8 +114,8 @@ pub(super) fn drive<R: Rows>(heap: &mut Tlsf<R>, largest_bytes: usize, marker: &
     random(&mut subject, largest_bytes);
 }
 
-/// Free and realloc of a block between two others, each of which is used or free and, when free,
-/// alone in its list and its row, or first, or in the middle.
+/// Free and realloc of a block between two others, each of which is either used or free; and a free
+/// one is alone in its list and row, or first, or in the middle.
 fn neighbours<R: Rows>(subject: &mut Subject<'_, R>, size: usize, neighbour: usize) {
     for company in 0..3 {
         for free_before in [false, true] {
@@ -140,7 +140,8 @@ fn neighbours<R: Rows>(subject: &mut Subject<'_, R>, size: usize, neighbour: usi
                 for (freed, _) in &others {
                     subject.free(*freed);
                 }
-                // What is moved is copied, and only little shall be: the copy is not the subject.
+                // A block that moves is copied. Keep the copy short, since it is not what is
+                // measured.
                 let block = if size <= MOST_COPIED_BYTES {
                     let may_move =
                         if free_before || free_after { REALLOC_IN_PLACE } else { REALLOC_MOVING };
@@ -187,7 +188,7 @@ fn row_of_blocks<R: Rows>(
     )
 }
 
-/// A block and one behind it that keeps it from merging.
+/// A block, and one after it that keeps it from merging.
 fn pair<R: Rows>(subject: &mut Subject<'_, R>, bytes: usize) -> Option<(NonNull<u8>, NonNull<u8>)> {
     let block = subject.malloc(bytes)?;
     match subject.malloc(1) {
@@ -199,8 +200,8 @@ fn pair<R: Rows>(subject: &mut Subject<'_, R>, bytes: usize) -> Option<(NonNull<
     }
 }
 
-/// Requests that only the own list of their size can serve, at each place that is looked at, and
-/// one that it cannot.
+/// Requests that only their size's own list can serve, at each position that is examined, and one
+/// that it cannot serve.
 fn probing<R: Rows>(subject: &mut Subject<'_, R>, largest_bytes: usize) {
     let base = (largest_bytes / 8).max(2048);
     let larger = base + base / 48;
@@ -263,7 +264,7 @@ fn random<R: Rows>(subject: &mut Subject<'_, R>, largest_bytes: usize) {
                 subject.free(block);
             }
             7 if !live.is_empty() => {
-                // Small, so that little is copied: the copy is not what is counted.
+                // Small, so that little is copied, since the copy is not what is measured.
                 if let Some(block) = subject.malloc(random.usize(1..40)) {
                     let grown = random.usize(40..400);
                     live.push(subject.realloc(block, grown, REALLOC_MOVING).unwrap_or(block));
@@ -277,8 +278,8 @@ fn random<R: Rows>(subject: &mut Subject<'_, R>, largest_bytes: usize) {
     }
 }
 
-/// The calls that take a region from the system or give one back. What the kernel does inside a
-/// system call is not counted; what the page source does is.
+/// The calls that take a region from the system or give one back. The kernel's part of a system
+/// call is not counted; the page source's is.
 pub(super) fn drive_growth(marker: &Marker) {
     let policy = GrowthPolicy { region_bytes: 64 << 10, keep_free_bytes: 0 };
     let mut heap: Growing<_> = Growing::new(hectare_pages::Os, policy);

@@ -1,5 +1,5 @@
-//! What a reader must know beside the rows, in words: what the controls showed, who broke, who did other
-//! work, how much the machine was disturbed.
+//! What a reader must know besides the rows, in words: what the controls showed, who broke, who did
+//! different work, how much the machine was disturbed.
 
 use super::{Analysis, Metric, OTHER_WORK};
 use crate::contest::{LEAST_ROUNDS, Role};
@@ -69,8 +69,8 @@ impl Analysis<'_> {
         notes
     }
 
-    /// Where nothing is decided since the reference was not measured against itself. Where there are
-    /// too few rounds for anybody another note says so.
+    /// A note if nothing is decided because the reference was not measured against itself. Too few
+    /// rounds for anybody are another note's matter.
     fn undecided_note(&self, whole: Option<usize>) -> Option<String> {
         if self.results.rounds < LEAST_ROUNDS {
             return None;
@@ -98,8 +98,9 @@ impl Analysis<'_> {
         let planted = self.of_role(Role::Planted)?;
         let ratio = self.ratio(Metric::Time, whole, planted)?;
         let seen = ratio.verdict(self.noise(Metric::Time, whole)) == Verdict::More;
-        // Nothing was planted where the reference broke. The size was fixed by one run of the warm-up,
-        // which may have been disturbed; what it is a share of are the times measured since.
+        // Nothing was planted where the reference broke. The size was fixed by one run of the
+        // warm-up, which may have been disturbed; so its share is computed from the times measured
+        // since.
         let factors: Vec<f64> = (0..self.contest.cases.len())
             .filter(|&case| self.runs(case, planted).next().is_some())
             .filter_map(|case| {

@@ -28,7 +28,7 @@ fn is_narrow(width: f64) -> bool {
     width < 500.0
 }
 
-/// What the names of allocators take, pixels.
+/// The width of the allocators' names, pixels.
 fn names_width(width: f64) -> f64 {
     if is_narrow(width) { 130.0 } else { 150.0 }
 }
@@ -37,7 +37,7 @@ fn names_width(width: f64) -> f64 {
 pub(crate) fn of(report: &Report, width: f64) -> Vec<Chart> {
     let mut charts = Vec::new();
     charts.extend(ratios::pareto(report, width));
-    // What holds for all cases stands beside it.
+    // Rows over all cases have charts of their own.
     let (all, each): (Vec<&str>, Vec<&str>) =
         workloads(report).into_iter().partition(|workload| *workload == ALL_CASES);
     for workload in all.into_iter().chain(each) {
@@ -52,7 +52,8 @@ pub(crate) fn of(report: &Report, width: f64) -> Vec<Chart> {
     charts
 }
 
-/// The subjects in the order of their colours: as they first appear, controls left out.
+/// The subjects in the order of their colours: the order in which they first appear, without
+/// controls.
 pub(crate) fn subjects(report: &Report) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for row in report.rows.iter().filter(|row| !is_control(row)) {
@@ -173,7 +174,7 @@ fn tick_time(ns: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A factor on an axis: a mark between two hundredths is not written as one of them.
+/// A factor on an axis: a mark between two hundredths is not rounded to one of them.
 fn factor(value: f64) -> String {
     let digits = if (value * 100.0 - (value * 100.0).round()).abs() < 1e-6 { 2 } else { 3 };
     format!("{value:.digits$}")
@@ -192,7 +193,7 @@ fn percent(value: f64) -> String {
     format!("{} %", short(value * 100.0))
 }
 
-/// With two digits behind the point at most, and none that says nothing.
+/// With at most two digits after the point, and no trailing zeros.
 fn short(value: f64) -> String {
     ((value * 100.0).round() / 100.0).to_string()
 }

@@ -6,7 +6,8 @@ use std::fmt::Write;
 
 use super::scale::Scale;
 
-/// Colours that the style knows; more subjects than this share them, told apart by dashes.
+/// Colours that the style defines; beyond that many, subjects share them and are distinguished by
+/// dashes.
 const COLOURS: usize = 10;
 
 /// The class of the `index`-th subject.
@@ -119,7 +120,7 @@ impl<'a> Plot<'a> {
         );
     }
 
-    /// A stepped line, as a front is.
+    /// A stepped line, for a Pareto front.
     pub(crate) fn steps(&mut self, class: &str, title: &str, points: &[[f64; 2]]) {
         let mut stepped = Vec::new();
         for pair in points.windows(2) {
@@ -156,7 +157,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// A vertical and a horizontal line through one.
+    /// A vertical and a horizontal line through the value one.
     pub(crate) fn unit_cross(&mut self) {
         let (x, y) = (self.at_x(1.0), self.at_y(1.0));
         let _ = write!(
@@ -168,7 +169,7 @@ impl<'a> Plot<'a> {
         );
     }
 
-    /// Many dots without titles, as one path, one for each pixel that has any: a dot is a line of no
+    /// Many dots without titles, as one path, at most one for each pixel: a dot is a line of zero
     /// length with round ends.
     pub(crate) fn scatter(&mut self, class: &str, points: &[[f64; 2]]) {
         let pixel = |&[x, y]: &[f64; 2]| (self.at_x(x).round() as i32, self.at_y(y).round() as i32);
@@ -201,7 +202,7 @@ impl<'a> Plot<'a> {
     }
 
     /// Labels beside points, each at the nearest place where it covers neither a point nor another
-    /// label; a thin line leads to its point when that is not beside it.
+    /// label; a thin line leads to the point if it is not right beside the label.
     pub(crate) fn labels(&mut self, labels: &[(String, [f64; 2])]) {
         const HEIGHT: f64 = 13.0;
         let dots: Vec<(f64, f64)> =
@@ -262,7 +263,7 @@ impl<'a> Plot<'a> {
     }
 }
 
-/// A stretch of the drawing, pixels.
+/// A rectangle of the drawing, pixels.
 #[derive(Clone, Copy, Debug)]
 struct Box2 {
     left: f64,

@@ -1,6 +1,6 @@
 //! Scales: where a value lies on an axis, and which values are marked.
 
-/// Larger values, of either sign, have no place: what is computed with them would have no end.
+/// Values beyond this, of either sign, are not placed: computations with them would overflow.
 const LARGEST: f64 = 1e100;
 
 /// Maps values to pixels.
@@ -14,8 +14,8 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Around `values`, from zero when `zero`; logarithmic when `log` and all are positive. What is no
-    /// number, or beyond all figures, is drawn at the edge.
+    /// Around `values`, from zero when `zero`; logarithmic when `log` and all are positive. NaN and
+    /// values out of range are drawn at the edge.
     pub(crate) fn around(values: impl IntoIterator<Item = f64>, log: bool, zero: bool) -> Self {
         let finite: Vec<f64> = values.into_iter().filter(|value| value.abs() <= LARGEST).collect();
         let low = finite.iter().copied().fold(f64::INFINITY, f64::min);
@@ -28,7 +28,7 @@ impl Scale {
             return Self { low: low / margin, high: high * margin, log: true, binary: false };
         }
         let low = if zero { low.min(0.0) } else { low };
-        // Of nothing but zeros: marks between them would all be written as zero.
+        // If all values are zero, marks between them would all be written as zero.
         let high = if low == 0.0 && high == 0.0 { 1.0 } else { high };
         let margin = ((high - low) * 0.06).max(high.abs() * 0.01).max(f64::MIN_POSITIVE);
         Self {
@@ -91,7 +91,7 @@ mod tests {
         assert!(linear.share(4.0) < 1.0 && linear.share(4.0) > 0.9);
         let log = Scale::around([1.0, 1e6], true, false);
         assert!((log.share(1e3) - 0.5).abs() < 1e-9);
-        // Zero cannot stand on a logarithmic axis: the scale falls back to a linear one.
+        // Zero has no place on a logarithmic axis, so the scale falls back to a linear one.
         assert!(!Scale::around([0.0, 5.0], true, false).log);
         let one = Scale::around([3.0], false, false);
         assert!(one.share(3.0) > 0.0 && one.share(3.0) < 1.0);

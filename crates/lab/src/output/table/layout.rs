@@ -10,10 +10,10 @@ use std::fmt::Write;
 
 use super::{Column, Table};
 
-/// What parts two columns, and what the lines are indented by.
+/// The space between two columns, and the indentation of the lines.
 const GAP: usize = 2;
 
-/// Draws a table with lines of at most `most` characters, where that can be.
+/// Draws a table with lines of at most `most` characters, if possible.
 pub(super) fn draw(table: &Table, most: usize) -> String {
     let mut widths: Vec<usize> = (0..table.head.len()).map(|at| cell_width(table, at)).collect();
     let one_line =
@@ -37,7 +37,7 @@ pub(super) fn draw(table: &Table, most: usize) -> String {
     out
 }
 
-/// The characters of a line with columns of these widths.
+/// The length of a line with columns of these widths, in characters.
 fn total(widths: &[usize]) -> usize {
     widths.iter().map(|width| width + GAP).sum()
 }
@@ -52,7 +52,7 @@ fn cell_width(table: &Table, at: usize) -> usize {
     lines.map(|line| length(&line[at])).max().unwrap_or(0)
 }
 
-/// Whether a line has a text in place of its figures, which may run over all columns.
+/// Whether a line has a text instead of figures, which may extend over all columns.
 fn is_remark(line: &[String]) -> bool {
     line.len() > 2 && !is_figure(&line[1]) && line[2..].iter().all(String::is_empty)
 }

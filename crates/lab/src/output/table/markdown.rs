@@ -1,5 +1,5 @@
-//! Reports as Markdown. Names are shown as they are, whatever they hold: what Markdown would take for
-//! itself is escaped.
+//! Reports as Markdown. Names are shown as they are, whatever they contain: what Markdown would
+//! interpret is escaped.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use crate::output::place::MADE_BY;
 use crate::report::Report;
 use crate::say::in_one_line;
 
-/// What begins something in the midst of a line, or parts the cells of a table.
+/// Characters that begin a construct in the middle of a line, or separate the cells of a table.
 const MARKS: [char; 9] = ['\\', '`', '*', '_', '~', '|', '<', '&', '#'];
 
-/// The report as Markdown, with the command that makes it again.
+/// The report as Markdown, with the command that reproduces it.
 pub(crate) fn markdown(report: &Report) -> String {
     let mut out = MADE_BY.to_owned();
     for table in tables(report) {
@@ -68,7 +68,7 @@ fn prose(note: &str) -> String {
     parts.iter().enumerate().map(of_part).collect()
 }
 
-/// A text as code, between more backquotes than stand side by side in it.
+/// A text as code, between more backquotes than occur in a row in it.
 fn code(text: &str) -> String {
     let most = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(most + 1);

@@ -1,6 +1,6 @@
 //! What columns are called, and the units in which their figures are shown.
 
-/// Columns whose names, without their units, say too little to a person.
+/// Headings for columns whose names, without their units, would say too little.
 const HEADINGS: [(&str, &str); 18] = [
     ("page_overhead_percent", "of pages alone"),
     ("mean_overhead_percent", "overhead, mean over time"),
@@ -44,7 +44,7 @@ fn percentile(name: &str) -> Option<String> {
     Some(if rest.is_empty() { format!("{whole} %") } else { format!("{whole}.{rest} %") })
 }
 
-/// A figure in the unit that the last word of its name tells.
+/// A figure in the unit given by the last word of its name.
 pub(crate) fn figure(name: &str, value: f64) -> String {
     match name.rsplit('_').next() {
         Some("ns") => time(value),
@@ -59,12 +59,12 @@ pub(crate) fn figure(name: &str, value: f64) -> String {
     }
 }
 
-/// A share of a whole, by its sign more or less than it.
+/// A signed share: how much more or less than the whole.
 pub(super) fn share(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }
 
-/// Nanoseconds in the unit a person would choose.
+/// Nanoseconds, in the unit a person would choose.
 pub(crate) fn time(ns: f64) -> String {
     match ns.abs() {
         ..1e3 => format!("{ns:.1} ns"),
@@ -74,7 +74,7 @@ pub(crate) fn time(ns: f64) -> String {
     }
 }
 
-/// Bytes in the binary unit a person would choose.
+/// Bytes, in the binary unit a person would choose.
 pub(crate) fn bytes(bytes: f64) -> String {
     const KIB: f64 = 1024.0;
     match bytes.abs() {

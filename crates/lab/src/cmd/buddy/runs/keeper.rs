@@ -60,7 +60,7 @@ impl Keeper for BestRun<'_> {
 /// Blocks of the next power of two.
 pub(super) struct Blocks<S> {
     pub(super) subject: S,
-    /// Whether what is more than asked for can be given back.
+    /// Whether the excess over what was asked for can be given back.
     pub(super) trims: bool,
 }
 

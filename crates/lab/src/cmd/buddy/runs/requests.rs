@@ -12,7 +12,7 @@ use super::Args;
 /// Frames of a slab, and the largest object in one, bytes: those of hectare's heap.
 const SLAB_FRAMES: usize = 16;
 const LARGEST_SMALL_BYTES: usize = 32 << 10;
-/// Runs up to so many frames come in steps.
+/// Runs of up to this many frames come in steps.
 const LARGEST_STEPPED_FRAMES: usize = 256;
 
 /// One request.
@@ -22,7 +22,7 @@ pub(super) enum Op {
     Give { slot: u32 },
 }
 
-/// A list of requests, which every candidate is given.
+/// A list of requests, the same for every candidate.
 #[derive(Default)]
 pub(super) struct Requests {
     pub(super) name: String,
@@ -52,7 +52,7 @@ impl Requests {
         self.ops.push(Op::Give { slot });
     }
 
-    /// Half slabs, half runs of 9 to 1024 frames, short ones more often; random ones end.
+    /// Half slabs, half runs of 9 to 1024 frames, short ones more often; random ones are freed.
     pub(super) fn generated(args: &Args) -> Self {
         let mut random = fastrand::Rng::with_seed(args.seed);
         let mut made = Self { name: "generated".to_owned(), ..Self::default() };
@@ -95,7 +95,7 @@ impl Requests {
     }
 }
 
-/// The length of a run for `frames` frames: eight steps to each doubling, as the heap does it.
+/// The length of a run for `frames` frames: eight steps to each doubling, as in the heap.
 fn stepped(frames: usize) -> usize {
     if frames > LARGEST_STEPPED_FRAMES {
         return frames;

@@ -1,4 +1,4 @@
-//! Allocators of others, and the touched memory in which some keep their lists.
+//! Other people's allocators, and the touched memory in which some keep their lists.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -30,7 +30,7 @@ pub(super) struct Memory {
 
 impl Memory {
     fn layout(frames: usize) -> Layout {
-        // Aligned to the largest block, so that frame numbers of all subjects mean the same.
+        // Aligned to the largest block, so that frame numbers mean the same for all subjects.
         Layout::from_size_align(frames * FRAME_BYTES, 1 << 30).expect("a size below 5 GiB")
     }
 

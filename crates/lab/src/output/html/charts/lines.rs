@@ -99,7 +99,7 @@ pub(super) fn latencies(report: &Report, workload: &str, width: f64) -> Vec<Char
                         workload: workload.to_owned(),
                         x_name: "share of the calls".to_owned(),
                         y_name: format!("latency of {operation}"),
-                        // A clock cannot show less than its own step: zero is drawn as one.
+                        // A clock cannot show less than its resolution, so zero is drawn as one.
                         points: points.map(|(index, ns)| [index as f64, ns.max(1.0)]).collect(),
                     })
                 })
@@ -129,7 +129,8 @@ fn mark(place: f64) -> String {
     if whole { MARKS.get(place.round() as usize).copied().unwrap_or("") } else { "" }.to_owned()
 }
 
-/// Lines over a common axis; of each axis whether it is logarithmic, and how its values are written.
+/// Lines over a common axis; for each axis, whether it is logarithmic and how its values are
+/// written.
 pub(super) fn line_plot(
     report: &Report,
     lines: &[&Series],

@@ -17,8 +17,8 @@ pub(super) fn scatter(lines: &[&Series], width: f64) -> String {
         scale: Scale::around(all(0), false, true),
         format: format_of(&first.x_name),
     };
-    // A clock cannot show less than its own step: zero is drawn as one. What is above the highest is
-    // left to the legend, which takes three lines where there is little room.
+    // A clock cannot show less than its resolution, so zero is drawn as one. The space above the
+    // highest point is for the legend, which takes three lines where there is little room.
     let highest = all(1).fold(1.0, f64::max);
     let legend_share = if is_narrow(width) { 40.0 } else { 4.0 };
     let y = Axis {
@@ -41,12 +41,12 @@ pub(super) fn scatter(lines: &[&Series], width: f64) -> String {
     plot.finish(&first.plot)
 }
 
-/// A map of memory: cells for each subject, by address; the fuller, the darker.
+/// A map of memory: a row of cells for each subject, by address; the fuller, the darker.
 pub(super) fn occupancy(lines: &[&Series], width: f64) -> String {
     const PER_LINE: usize = 64;
-    /// Shades that are told apart: one path each, since a report holds thousands of cells.
+    /// The number of shades: one path for each, since a report holds thousands of cells.
     const SHADES: usize = 8;
-    // The names stand before the cells, or above them where there is no room.
+    // The names are before the cells, or above them if there is no room.
     let beside = !is_narrow(width);
     let names = if beside { names_width(width) + 28.0 } else { 0.0 };
     let side = (width - names) / PER_LINE as f64;
@@ -61,7 +61,7 @@ pub(super) fn occupancy(lines: &[&Series], width: f64) -> String {
         for (row, cells) in line.points.chunks(PER_LINE).enumerate() {
             let top = y + side * row as f64;
             let mut column = 0;
-            // Neighbours of one shade are one stroke.
+            // Neighbours of the same shade are one stroke.
             for run in cells.chunk_by(|a, b| shade_of(a) == shade_of(b)) {
                 let left = names + side * column as f64;
                 let (long, high) = (side * run.len() as f64 - 0.6, side - 0.6);

@@ -73,7 +73,7 @@ pub(super) fn intervals(report: &Report, workload: &str, width: f64) -> Option<C
         ratio(a).total_cmp(&ratio(b))
     });
     const LINE: f64 = 22.0;
-    // The panels stand side by side, or below each other where there is no room.
+    // The panels are side by side, or below each other if there is no room.
     let beside = !is_narrow(width);
     let names = names_width(width);
     let panel = if beside { (width - names) / 2.0 } else { width - names };
