@@ -1,10 +1,10 @@
-//! The record that every measuring verb gives: schema 1.
+//! The record that every measuring verb produces: schema 1.
 //!
-//! `{"schema":1,"verb":…,"command":…,"parameters":{…},"machine":{…},"rows":[…],"notes":[…]}`.
-//! A row names its subject and its workload; every other figure is a number whose name ends in its
-//! unit (`alloc_ns`, `peak_bytes`, `time_ratio`). Series for plots stand in `series`.
+//! `{"schema":1,"verb":…,"command":…,"parameters":{…},"machine":{…},"rows":[…],"notes":[…]}`. A row
+//! names its subject and its workload; every other figure is a number whose name ends in its unit
+//! (`alloc_ns`, `peak_bytes`, `time_ratio`). Series for plots are in `series`.
 //!
-//! Figures stand in every form of a report in the order in which the verb gave them.
+//! In every form of a report, figures are in the order in which the verb gave them.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(crate) struct Report {
     pub(crate) schema: u32,
     /// The verb that made it (`compare`, `bench tlsf`, …).
     pub(crate) verb: String,
-    /// The command line that makes it again.
+    /// The command line that reproduces it.
     pub(crate) command: String,
     /// What the rows have in common.
     pub(crate) parameters: IndexMap<String, Value>,
@@ -49,7 +49,7 @@ pub(crate) struct Row {
     pub(crate) subject: String,
     /// The trace, program or workload.
     pub(crate) workload: String,
-    /// Figures (numbers, short texts), the unit the last word of the name.
+    /// Figures (numbers, short texts); the unit is the last word of the name.
     #[serde(flatten)]
     pub(crate) figures: IndexMap<String, Value>,
 }
@@ -63,9 +63,9 @@ pub(crate) struct Series {
     pub(crate) subject: String,
     /// The trace, program or workload.
     pub(crate) workload: String,
-    /// What is to the right, unit last (`time_ms`).
+    /// What the x axis shows, unit last (`time_ms`).
     pub(crate) x_name: String,
-    /// What is upwards, unit last (`resident_bytes`).
+    /// What the y axis shows, unit last (`resident_bytes`).
     pub(crate) y_name: String,
     /// The points.
     pub(crate) points: Vec<[f64; 2]>,
@@ -116,13 +116,13 @@ impl Row {
         Self { subject: subject.into(), workload: workload.into(), figures: IndexMap::new() }
     }
 
-    /// The same with one figure more.
+    /// The same with one more figure.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.figures.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Whether its subject broke: what it did before is not to be compared.
+    /// Whether its subject broke; then nothing it did before may be compared.
     pub(crate) fn is_broken(&self) -> bool {
         self.figures.contains_key("broken")
     }
@@ -133,8 +133,9 @@ impl Row {
     }
 }
 
-/// The names of all figures of `rows` that are a number or a text, in the order in which the rows give
-/// them. What only later rows have stands before what follows it there, or last.
+/// The names of all figures of `rows` that are a number or a text, in the order in which the rows
+/// give them. A name that only later rows have is placed before the one that follows it there, or
+/// last.
 pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<&'a str> {
     let mut columns: Vec<&str> = Vec::new();
     for row in rows {

@@ -11,10 +11,10 @@
 //! 1. One measured process at a time; the runner itself sleeps in `poll` between samples.
 //! 2. The write end of the pipe is inheritable only while the child is being started, by the one
 //!    thread that starts children.
-//! 3. A process that the user interrupts, that hangs or that crashes gives a [`Failure`], never a
+//! 3. A process that is interrupted by the user, hangs or crashes gives a [`Failure`], never a
 //!    figure.
-//! 4. A measured process leads a group of its own. What is ended early is ended as a group, with what
-//!    the program started.
+//! 4. A measured process leads a group of its own. One that is ended early is ended as a group,
+//!    along with what the program started.
 
 mod held;
 mod sample;
@@ -49,7 +49,7 @@ use watch::Watch;
 /// What is run.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
-    /// `hectare child` with these arguments: gives an [`Outcome`].
+    /// `hectare child` with these arguments; gives an [`Outcome`].
     Child(Vec<OsString>),
     /// A user's program.
     Program {
@@ -57,16 +57,16 @@ pub(crate) enum Job {
         command: Vec<OsString>,
         /// Known slowness before it starts, ns (the planted control).
         planted_ns: u64,
-        /// Whether it has the command's streams: its output is shown, and it reads what the command was given. (Not
-        /// from a terminal: that stops a process of another group that asks.)
+        /// Whether it has the command's streams: its output is shown, and it reads the command's
+        /// input. (Not from a terminal, which would stop a process of another group that reads.)
         has_streams: bool,
     },
 }
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// From start to end, ns; of a program, from the moment before it was executed.
+    /// From start to end, ns; for a program, from just before it was executed.
     pub(crate) wall_ns: u64,
     /// The kernel's account of the process and the children it waited for.
     pub(crate) usage: Usage,
@@ -77,17 +77,18 @@ pub(crate) struct Measured {
     pub(crate) samples: Vec<Sample>,
     /// Time stolen by the hypervisor meanwhile, over all processors, ns.
     pub(crate) steal_ns: u64,
-    /// How long the child lived, ns: for this long time could be stolen.
+    /// How long the child lived, ns: the period in which time could be stolen.
     pub(crate) lived_ns: u64,
     /// What the child reported, for [`Job::Child`].
     pub(crate) outcome: Option<Outcome>,
-    /// How it ended; for a program its own end. A failing program is still a measured one.
+    /// How it ended; for a program, how the program itself ended. A failing program has still been
+    /// measured.
     pub(crate) status: ExitStatus,
     /// Whether the subject's library was seen mapped; `None` when the run was too short to look.
     pub(crate) library_seen: Option<bool>,
 }
 
-/// Why a run gave no figure.
+/// Why a run has no figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The user pressed Ctrl-C.
@@ -105,15 +106,15 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// The flag that SIGINT, SIGTERM and SIGHUP set: what was measured is kept when a terminal goes, too.
-/// Installed on first use.
+/// The flag that SIGINT, SIGTERM and SIGHUP set, so that what was measured is kept even when the
+/// terminal goes away. Installed on first use.
 pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
         let hang_up = Some(libc::SIGHUP).filter(|&signal| !is_ignored(signal));
         for signal in [libc::SIGINT, libc::SIGTERM].into_iter().chain(hang_up) {
-            // The second Ctrl-C ends the command at once, as users expect.
+            // A second Ctrl-C ends the command at once, as users expect.
             let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
             let _ = signal_hook::flag::register(signal, flag.clone());
         }
@@ -121,8 +122,8 @@ pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
     })
 }
 
-/// For what a verb does step by step in this process: ends it when the user wants that, by an error, so
-/// that what it has set up is taken down.
+/// For work that a verb does step by step in this process: ends it when the user asks, by an error,
+/// so that what it has set up is taken down.
 ///
 /// # Errors
 /// With [`Exit`], after SIGINT, SIGTERM or SIGHUP.
@@ -133,16 +134,16 @@ pub(crate) fn go_on() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the process was started without a signal, as by `nohup`.
+/// Whether the process was started with a signal ignored, as by `nohup`.
 pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
-    // SAFETY: an action may be all zeros; with no new one the call only tells.
+    // SAFETY: an action may be all zeros; with no new one the call only queries.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let told = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0;
     told && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Runs `job` on `subject`, sampling every `every`; longer than `patience` it may not take.
+/// Runs `job` on `subject`, sampling at intervals of `every`; it may take at most `patience`.
 ///
 /// # Errors
 /// The outer error is the harness's own (nothing can be started at all); the inner one belongs to
@@ -219,7 +220,7 @@ pub(crate) fn execute(
     Ok(read.map(|()| measured).map_err(|error| Failure::Broken(format!("{error:#}"))))
 }
 
-/// Says once that what is preloaded into this command is not measured.
+/// Says, once, that what is preloaded into this command is not measured.
 fn tell_what_is_left_out() {
     static TOLD: std::sync::Once = std::sync::Once::new();
     let preloaded = std::env::var_os("LD_PRELOAD").filter(|libraries| !libraries.is_empty());
@@ -234,7 +235,7 @@ fn tell_what_is_left_out() {
     }
 }
 
-/// What the launcher tells of a program.
+/// What the launcher reports about a program.
 struct Launched {
     wall_ns: u64,
     status: ExitStatus,
@@ -257,13 +258,13 @@ fn launched(lines: &[u8], status: ExitStatus) -> anyhow::Result<Launched> {
     bail!("its launcher ended without a record ({status})")
 }
 
-/// The exit code as a shell gives it: 128 and the signal, for a process that one ended.
+/// The exit code as in a shell: 128 plus the signal for a process ended by one.
 pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// How a program failed, in words; nothing for one that did not. By the status and not by
-/// [`exit_code`]: a program may end with a code above 128 of its own.
+/// How a program failed, in words; `None` if it did not. Judged by the status and not by
+/// [`exit_code`], since a program may itself exit with a code above 128.
 pub(crate) fn failure(status: ExitStatus) -> Option<String> {
     match status.signal() {
         Some(signal) => Some(format!("was killed by {}", signal_name(signal))),
@@ -275,7 +276,7 @@ pub(crate) fn failure(status: ExitStatus) -> Option<String> {
 /// The process that does `job` with `subject` preloaded.
 ///
 /// A user's program is started by `hectare child launch`, which plants the control's slowness and
-/// tells the moments of the start and the end: what the launcher takes is nobody's.
+/// reports when the program started and ended: what the launcher itself takes is charged to nobody.
 fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
     command.arg("child").arg("--fd").arg(fd.to_string());
@@ -301,7 +302,8 @@ fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
             }
         }
     }
-    // A group of its own: Ctrl-C reaches the harness, which ends the child and keeps what it has.
+    // A group of its own, so that Ctrl-C reaches the harness, which ends the child and keeps its
+    // results.
     command.process_group(0);
     Ok(command)
 }
@@ -334,7 +336,7 @@ fn outcome(line: &[u8], status: ExitStatus, subject: &Subject) -> anyhow::Result
     }
 }
 
-/// Waits for a child; gives what `wait` and the kernel's account say of it.
+/// Waits for a child; returns what `wait` and the kernel's account say about it.
 ///
 /// # Errors
 /// When it is no child of this process.

@@ -1,11 +1,11 @@
-//! What the command says: in place of the standard library's macros of the same names, which panic
-//! when the output cannot be written.
+//! What the command prints: these macros replace the standard library's of the same names, which
+//! panic when the output cannot be written.
 //!
-//! 1. What is printed to the standard output is the result: when it is lost (the disk is full) the
-//!    command ends with a message and exit code 1. A reader that went away ends it by SIGPIPE.
-//! 2. What is printed to the error output is beside the result: losing it changes nothing.
-//! 3. A name that came from outside (of a file, in a trace) does not command the terminal: control
-//!    characters but line breaks and tabs are shown as in a program, `\u{1b}`.
+//! 1. What goes to the standard output is the result: if it is lost (the disk is full) the command
+//!    ends with a message and exit code 1. If the reader went away, SIGPIPE ends the command.
+//! 2. What goes to the error output is not part of the result: losing it changes nothing.
+//! 3. A name from outside (of a file, in a trace) cannot control the terminal: control characters
+//!    other than line breaks and tabs are shown as escapes, `\u{1b}`.
 
 use std::borrow::Cow;
 use std::fmt::Arguments;
@@ -37,8 +37,8 @@ pub(crate) fn result(text: Arguments<'_>) {
     ended_by(io::stdout().write_all(shown(&text.to_string()).as_bytes()));
 }
 
-/// Writes out what the standard output still holds; to be called at the end of the command, since
-/// the standard library tells nobody when that fails.
+/// Flushes the standard output. Must be called at the end of the command, since the standard
+/// library tells nobody when that fails.
 pub(crate) fn finish() {
     ended_by(io::stdout().flush());
 }
@@ -52,20 +52,20 @@ fn ended_by(written: io::Result<()>) {
 
 /// Prints to the error output.
 pub(crate) fn beside(text: Arguments<'_>) {
-    // Nor does a reader that went away (2) end the command.
-    // SAFETY: sets what a signal does; a result that is written meanwhile fails by an error (1).
+    // Here a reader that went away does not end the command, either (2).
+    // SAFETY: sets the action of a signal; a result written meanwhile fails with an error (1).
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let _ = io::stderr().write_all(shown(&text.to_string()).as_bytes());
     // SAFETY: as above, back to what `main` has set.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// A text without control characters, line breaks among them: for a name that stands in a line.
+/// A text without control characters, including line breaks: for a name within a line.
 pub(crate) fn in_one_line(text: &str) -> Cow<'_, str> {
     without(text, char::is_control)
 }
 
-/// A text of several lines by rule 3.
+/// A text of several lines, by rule 3.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     without(text, |c| c.is_control() && c != '\n' && c != '\t')
 }

@@ -1,8 +1,8 @@
 //! Folders for what is needed only while the command runs.
 //!
-//! 1. A folder lives as long as its [`Scratch`]; dropping it removes all that is in it.
+//! 1. A folder lives as long as its [`Scratch`]; dropping that removes it with all that is in it.
 //! 2. Its owner holds a lock on the folder. What a killed owner left is unlocked, whatever process
-//!    has its number now, and is removed by the next command that makes a folder at that place.
+//!    has its number now, and the next command that makes a folder in the same place removes it.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -22,7 +22,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// A folder where the system keeps temporary files.
+    /// A folder in the system's directory for temporary files.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -45,7 +45,7 @@ impl Scratch {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
                 made => made.with_context(|| format!("making {}", path.display()))?,
             }
-            // Another command may take the new folder for a stale one until it is locked.
+            // Until it is locked, another command may take the new folder for a stale one.
             let Ok(locked) = File::open(&path) else { continue };
             if lock(&locked) && path.is_dir() {
                 return Ok(Self { path, _locked: locked });
@@ -61,7 +61,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next command.
+        // If it cannot be removed now, the next command removes it.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

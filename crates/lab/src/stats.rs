@@ -1,11 +1,11 @@
 //! Paired ratios, bootstrap intervals, and when two subjects are the same.
 //!
-//! Two subjects are compared round by round: both ran once in each round, moments apart, so what
-//! slows the whole machine for a while cancels in their ratio. The statistic is the median of the
-//! per-round ratios; its interval is the expanded percentile bootstrap's (Efron 1979; Hesterberg,
-//! "What Teachers Should Know About the Bootstrap", 2015), see [`interval`].
+//! Two subjects are compared round by round: both run once in each round, moments apart, so what
+//! slows the whole machine for a while cancels out in their ratio. The statistic is the median of
+//! the per-round ratios; its interval is the expanded percentile bootstrap's (Efron 1979;
+//! Hesterberg, "What Teachers Should Know About the Bootstrap", 2015), see [`interval`].
 
-/// Resamples of one bootstrap: the interval's ends move by less than 1 % of its width beyond this.
+/// Resamples of one bootstrap: with more, the interval's ends move by less than 1 % of its width.
 const RESAMPLES: usize = 4000;
 
 /// Confidence of an interval of [`BOOTSTRAP_ROUNDS`] rounds or more.
@@ -17,8 +17,8 @@ pub(crate) const LEAST_ROUNDS: usize = 3;
 /// Fewer rounds than this have the smallest and the largest ratio as their interval.
 pub(crate) const BOOTSTRAP_ROUNDS: usize = 6;
 
-/// Confidence of the interval of so many rounds. The smallest and the largest of n values of any
-/// distribution enclose its median with probability 1 − 2^(1−n): 75 % for three, 94 % for five.
+/// Confidence of the interval for that many rounds. The smallest and the largest of n values from
+/// any distribution enclose its median with probability 1 − 2^(1−n): 75 % for three, 94 % for five.
 pub(crate) fn confidence(rounds: usize) -> f64 {
     if rounds < BOOTSTRAP_ROUNDS { 1.0 - 2_f64.powi(1 - rounds.max(1) as i32) } else { CONFIDENCE }
 }
@@ -32,7 +32,7 @@ pub(crate) struct Ratio {
     pub(crate) low: f64,
     /// Upper end.
     pub(crate) high: f64,
-    /// How far the median of as many rounds of the same spread strays, 95 of 100 times.
+    /// How far the median of as many rounds with the same spread strays, 95 times in 100.
     pub(crate) spread: f64,
     /// Rounds behind it.
     pub(crate) rounds: usize,
@@ -44,18 +44,18 @@ pub(crate) const SAME_SHARE: f64 = 0.02;
 /// What a ratio shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Below one, shown.
+    /// Shown to be below one.
     Less,
-    /// Equal within [`SAME_SHARE`], shown.
+    /// Shown to be equal within [`SAME_SHARE`].
     Same,
-    /// Above one, shown.
+    /// Shown to be above one.
     More,
     /// Nothing shown: too few rounds or too much noise.
     Undecided,
 }
 
 impl Ratio {
-    /// Of the per-round ratios; `None` when there are none.
+    /// The ratio from the per-round ratios; `None` when there are none.
     pub(crate) fn of(ratios: &[f64]) -> Option<Self> {
         let value = median(ratios)?;
         let (low, high) = interval(ratios);
@@ -81,9 +81,9 @@ impl Ratio {
         }
     }
 
-    /// Of a subject against itself: the difference that its rounds could show by chance. By the
-    /// median and its spread, not by the ends: one round that something disturbed says nothing
-    /// about the others. Fewer than [`LEAST_ROUNDS`] bound nothing: a single one has no spread at all.
+    /// For a subject against itself: the difference that its rounds could show by chance. Based on
+    /// the median and its spread, not on the ends, since one disturbed round says nothing about the
+    /// others. Fewer than [`LEAST_ROUNDS`] bound nothing: a single one has no spread at all.
     pub(crate) fn noise_floor(&self) -> f64 {
         if self.rounds < LEAST_ROUNDS {
             return f64::INFINITY;
@@ -92,7 +92,7 @@ impl Ratio {
     }
 }
 
-/// Median; `None` of nothing.
+/// Median; `None` if there are no values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -104,7 +104,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Geometric mean; `None` of nothing or of a value that is not positive.
+/// Geometric mean; `None` if there are no values or one is not positive.
 pub(crate) fn geometric_mean(values: &[f64]) -> Option<f64> {
     if values.is_empty() || values.iter().any(|&value| value <= 0.0) {
         return None;
@@ -112,12 +112,12 @@ pub(crate) fn geometric_mean(values: &[f64]) -> Option<f64> {
     Some((values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp())
 }
 
-/// The interval of the median of `ratios`, as sure as [`confidence`] says.
+/// The interval of the median of `ratios`, with the [`confidence`] for their number.
 ///
-/// With fewer than six values the smallest and the largest: a bootstrap of so few values would claim
-/// more than they can tell. With six or more the percentile bootstrap with its tails
-/// drawn outward as Hesterberg advises: plain percentiles of few values are too narrow, by the
-/// factor √((n−1)/n) and by taking a normal quantile where Student's belongs.
+/// With fewer than six values it is the smallest and the largest: a bootstrap of so few values
+/// would claim more than they can show. With six or more it is the percentile bootstrap with its
+/// tails moved outward as Hesterberg advises: plain percentiles of few values are too narrow, by
+/// the factor √((n−1)/n) and because they take a normal quantile where Student's belongs.
 fn interval(ratios: &[f64]) -> (f64, f64) {
     let mut sorted = ratios.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -127,7 +127,7 @@ fn interval(ratios: &[f64]) -> (f64, f64) {
     if sorted.len() < BOOTSTRAP_ROUNDS {
         return (least, greatest);
     }
-    // The seed is fixed: a report made again from its record shows the same interval.
+    // The seed is fixed, so that a report reproduced from its record shows the same interval.
     let mut random = fastrand::Rng::with_seed(0x68_6563_7461_7265);
     let mut resample = vec![0.0; sorted.len()];
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -142,9 +142,9 @@ fn interval(ratios: &[f64]) -> (f64, f64) {
     (at(tail), at(1.0 - tail))
 }
 
-/// The 95 % half-width of the median of values with the median absolute deviation of `ratios`: 1.4826
-/// of it are a standard deviation, and the median of a normal sample strays 1.2533 times as far as
-/// its mean.
+/// The 95 % half-width of the median of values with the median absolute deviation of `ratios`:
+/// 1.4826 times that is a standard deviation, and the median of a normal sample strays 1.2533 times
+/// as far as its mean.
 fn spread(ratios: &[f64], middle: f64) -> f64 {
     let deviations: Vec<f64> = ratios.iter().map(|ratio| (ratio - middle).abs()).collect();
     let deviation = 1.4826 * median(&deviations).unwrap_or(0.0);
@@ -152,7 +152,7 @@ fn spread(ratios: &[f64], middle: f64) -> f64 {
     student(count) * 1.2533 * deviation / (count as f64).sqrt()
 }
 
-/// Student's quantile of 97.5 % for `n` values, by its Cornish–Fisher series.
+/// Student's 97.5 % quantile for `n` values, by its Cornish–Fisher series.
 fn student(n: usize) -> f64 {
     const Z: f64 = 1.959_963_984_540_054;
     let freedom = (n - 1) as f64;
@@ -160,8 +160,8 @@ fn student(n: usize) -> f64 {
         + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * freedom * freedom)
 }
 
-/// The share of resamples to cut at each end for `n` values: Φ(−√(n/(n−1)) · t) with Student's
-/// quantile t of 97.5 % at n − 1 degrees of freedom.
+/// The share of resamples to cut at each end for `n` values: Φ(−√(n/(n−1)) · t) with Student's 97.5
+/// % quantile t at n − 1 degrees of freedom.
 fn expanded_tail(n: usize) -> f64 {
     let x = (n as f64 / (n - 1) as f64).sqrt() * student(n);
     // Φ(−x) by Abramowitz & Stegun 26.2.17, good to 7.5e-8.
@@ -227,8 +227,8 @@ mod tests {
         }
     }
 
-    /// As a contest is held: reference, subject and reference again each once a round, one run in
-    /// seven disturbed. Gives how often of 500 contests each verdict was found.
+    /// Simulates contests: reference, subject and reference again, each once a round, one run in
+    /// seven disturbed. Returns how often in 500 contests each verdict was found.
     fn verdicts(rounds: usize, effect: f64, random: &mut fastrand::Rng) -> [usize; 4] {
         let mut found = [0; 4];
         for _ in 0..500 {
@@ -289,14 +289,14 @@ mod tests {
         assert_eq!(wide.verdict(0.0), Verdict::Undecided);
         let around_one = Ratio { low: 0.985, high: 1.015, ..ratio };
         assert_eq!(around_one.verdict(0.0), Verdict::Same);
-        // Shown to be below one, but by so little that nobody need care.
+        // Shown to be below one, but by so little that it does not matter.
         let little = Ratio { value: 0.99, low: 0.985, high: 0.995, ..ratio };
         assert_eq!(little.verdict(0.0), Verdict::Same);
-        // Away from one by no more than the reference is from itself, but not shown to be at one.
+        // No further from one than the reference is from itself, but not shown to be at one.
         let biased = Ratio { value: 1.05, low: 1.04, high: 1.06, ..ratio };
         assert_eq!(biased.verdict(0.06), Verdict::Undecided);
         assert!((ratio.noise_floor() - 0.06).abs() < 1e-12);
-        // No floor is none at all, not one of zero.
+        // No floor means that none is known, not that it is zero.
         assert_eq!(Ratio::of(&[1.0]).unwrap().noise_floor(), f64::INFINITY);
         assert_eq!(Ratio::of(&[1.0, 1.0]).unwrap().noise_floor(), f64::INFINITY);
         for shown in [ratio, around_one] {

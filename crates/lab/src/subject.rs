@@ -17,8 +17,8 @@ use anyhow::{Context, bail};
 
 /// Libraries that distributions ship, under the names users know them by.
 ///
-/// A name that `peers/` has too is offered from there, and the system's gets `-system` behind it:
-/// the two are different versions and both worth seeing.
+/// A name that `peers/` also has is offered from there, and the system's gets the suffix `-system`:
+/// the two are different versions, and both are worth seeing.
 const SYSTEM_LIBRARIES: &[(&str, &str)] = &[
     ("jemalloc", "libjemalloc.so.2"),
     ("tcmalloc-gperftools", "libtcmalloc_minimal.so.4"),
@@ -41,7 +41,7 @@ const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/local/lib64",
 ];
 
-/// The name of what runs without a library of ours.
+/// The name of what runs without any library preloaded.
 const SYSTEM: &str = "system";
 
 /// One allocator under measurement.
@@ -59,14 +59,14 @@ impl Subject {
         Self { name: SYSTEM.to_owned(), library: None }
     }
 
-    /// Our own, when its library stands beside this executable.
+    /// Our own, when its library is beside this executable.
     pub(crate) fn hectare() -> Option<Self> {
         let library = beside_executable("libhectare.so")?;
         Some(Self { name: "hectare".to_owned(), library: Some(library) })
     }
 
-    /// Environment that its processes need: the `KEY=VALUE` lines of the `.env` file beside its
-    /// library.
+    /// Environment variables that its processes need: the `KEY=VALUE` lines of the `.env` file
+    /// beside its library.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let file = self.library.as_ref().map(|library| library.with_extension("env"));
         let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Subject {
     /// The subject that `text` names.
     ///
     /// # Errors
-    /// When the name is unknown or its library is not there; the message lists what was found.
+    /// When the name is unknown or its library is missing; the message lists what was found.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         if let Some((name, path)) = text.split_once('=') {
             anyhow::ensure!(!name.is_empty(), "`{text}` has no name before the `=`");
@@ -110,10 +110,10 @@ impl Subject {
         )
     }
 
-    /// Several, divided by commas.
+    /// Several, separated by commas.
     ///
     /// # Errors
-    /// As [`Subject::parse`], and when a name stands twice.
+    /// As [`Subject::parse`], and when a name occurs twice.
     pub(crate) fn parse_list(text: &str) -> anyhow::Result<Vec<Self>> {
         let mut subjects: Vec<Self> = Vec::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -137,7 +137,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Whether its library can be preloaded from where it lies.
+    /// Checks that its library can be preloaded from where it is.
     ///
     /// # Errors
     /// When it cannot: its processes would run on the C library's allocator.
@@ -147,7 +147,7 @@ impl Subject {
     }
 }
 
-/// Whether the dynamic loader takes `library` for one path.
+/// Checks that the dynamic loader takes `library` for a single path.
 ///
 /// # Errors
 /// When it does not.
@@ -209,8 +209,8 @@ pub(crate) fn recorder_library() -> anyhow::Result<PathBuf> {
     Ok(library)
 }
 
-/// The repository's folder `name` (`traces`, …): where one stands, above the executable, or where
-/// this command was built.
+/// The repository's folder `name` (`traces`, …): in the current folder, above the executable, or
+/// where this command was built.
 pub(crate) fn repository_folder(name: &str) -> Option<PathBuf> {
     let mut places = Vec::new();
     if let Ok(here) = std::env::current_dir() {

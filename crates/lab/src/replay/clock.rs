@@ -1,9 +1,9 @@
-//! The clock of single operations: the processor's counter.
+//! The clock for single operations: the processor's counter.
 
 /// Whether [`ticks`] is the processor's own counter.
 pub(crate) const IS_COUNTER: bool = cfg!(target_arch = "x86_64");
 
-/// The counter now. On x86-64 earlier instructions have been executed when it is read.
+/// The counter now. On x86-64 it is read only after earlier instructions have been executed.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
@@ -19,12 +19,12 @@ pub(crate) fn ticks() -> u64 {
     crate::measure::monotonic_ns()
 }
 
-/// The counter's rate and its own cost, measured once at the beginning of a run.
+/// The counter's rate and the cost of reading it, measured once at the beginning of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     /// Nanoseconds a tick.
     pub(crate) ns_per_tick: f64,
-    /// What an empty measurement shows, ns (median).
+    /// Time shown by an empty measurement, ns (median).
     pub(crate) cost_ns: f64,
 }
 
@@ -34,7 +34,7 @@ impl Rate {
         let start_ns = crate::measure::monotonic_ns();
         let start = ticks();
         let mut empty: Vec<u64> = Vec::with_capacity(20_000);
-        // Another process may have the processor for all of that time: one look at least.
+        // Another process may have the processor for all of that time, so measure at least once.
         while empty.is_empty() || crate::measure::monotonic_ns() - start_ns < 20_000_000 {
             let before = ticks();
             let after = ticks();

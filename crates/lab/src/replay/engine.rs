@@ -7,18 +7,18 @@
 //!           operation: call, touch, check
 //! ```
 //!
-//! 1. Nothing here allocates, reads the trace or makes a system call but the planned calls, the
-//!    touching of memory, and yielding while a thread must wait.
-//! 2. Before a batch, a thread waits until every other lane has done all operations that lie more
-//!    than [`WINDOW`](super::plan::WINDOW) before the batch's last. The lane with the earliest
-//!    operation never waits, for a batch spans at most a quarter of the window.
+//! 1. Nothing here allocates, reads the trace or makes a system call, except for the planned calls,
+//!    the touching of memory, and yielding while a thread must wait.
+//! 2. Before a batch, a thread waits until every other lane has done all operations more than
+//!    [`WINDOW`](super::plan::WINDOW) before the batch's last. The lane with the earliest operation
+//!    never waits, since a batch spans at most a quarter of the window.
 //! 3. An operation on another thread's object waits until that object is in its slot. It was made
 //!    by an earlier operation, so such waits end.
-//! 4. When a lane's thread cannot be started the run is abandoned: nobody waits any longer, and it
-//!    gives an error, no figure.
+//! 4. When a lane's thread cannot be started the run is abandoned: nobody waits any longer, and the
+//!    run gives an error instead of a figure.
 //!
 //! Orderings: an object's pointer is stored `Release` and loaded `Acquire`, so the block's content
-//! goes with it; so is the progress of a lane, which lets others use emptied slots again.
+//! goes with it; so is the progress of a lane, which lets others reuse emptied slots.
 
 mod operation;
 mod order;
@@ -33,13 +33,13 @@ use super::Options;
 use super::clock::{Rate, ticks};
 use super::plan::{Lane, NO_SLOT, Segment, Slot};
 
-/// What stands in a slot whose allocation failed: not null, never given to the allocator.
+/// The content of a slot whose allocation failed: not null, and never given to the allocator.
 const FAILED: *mut c_void = std::ptr::without_provenance_mut(1);
 
-/// Room for the harness's few frames and the subject's, bytes.
+/// Room for the few stack frames of the harness and the subject, bytes.
 const LANE_STACK_BYTES: usize = 1 << 18;
 
-/// Where a lane is, alone on its cache lines.
+/// How far a lane is, on cache lines of its own.
 #[repr(align(128))]
 struct Progress(AtomicU64);
 
@@ -76,7 +76,7 @@ pub(crate) struct Counts {
     pub(crate) ops: u64,
     /// Allocations that returned null but did not when recorded.
     pub(crate) failed: u64,
-    /// Blocks that did not hold what was written into them, or calloc'ed and not zero.
+    /// Blocks that did not hold what was written into them, or were calloc'ed and not zero.
     pub(crate) corrupt: u64,
     /// Time spent waiting for other threads, ticks.
     pub(crate) waiting_ticks: u64,
@@ -101,16 +101,16 @@ pub(crate) struct Run<'a> {
     options: Options,
     rate: Rate,
     progress: Vec<Progress>,
-    /// Lanes before this one are done.
+    /// All lanes before this one are done.
     done: AtomicUsize,
     /// Invariant 4.
     abandoned: AtomicBool,
-    /// Of each lane, the latency of every operation in ticks; empty unless asked for.
+    /// For each lane, the latency of every operation in ticks; empty unless asked for.
     latencies: Vec<Vec<AtomicU32>>,
 }
 
 impl<'a> Run<'a> {
-    /// Prepares; the latency arrays are allocated and touched here.
+    /// Prepares a run; the latency arrays are allocated and touched here.
     pub(crate) fn new(
         segment: &'a Segment,
         table: &'a Table,

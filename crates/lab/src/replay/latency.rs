@@ -1,4 +1,4 @@
-//! Latencies of single operations, put together after each segment.
+//! Latencies of single operations, collected after each segment.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use super::clock::Rate;
 use super::plan::{Call, Segment};
 use crate::bench::LatencyRecord;
 
-/// Latency by call. Percentiles are exact to 1.6 %, the worst exactly.
+/// Latency by call. Percentiles are exact to 1.6 %, the worst is exact.
 pub(crate) struct Latencies {
     rate: Rate,
     calls: Vec<(Call, Distribution)>,
@@ -65,14 +65,14 @@ struct Distribution {
 }
 
 impl Latencies {
-    /// With at most `points` single operations.
+    /// Keeps at most `points` single operations.
     pub(crate) fn new(rate: Rate, points: usize) -> Self {
         let calls = Call::ALL.map(|call| (call, Distribution::default())).into();
         let points = Points { most: points / 2, stride: 1, ..Points::default() };
         Self { rate, calls, points }
     }
 
-    /// Counts a segment's; `ticks` is empty when operations were not timed.
+    /// Counts the latencies of a segment; `ticks` is empty when operations were not timed.
     pub(crate) fn add(&mut self, segment: &Segment, ticks: &[Vec<AtomicU32>]) {
         for (lane, ticks) in segment.lanes.iter().zip(ticks) {
             for (nth, (op, ticks)) in lane.ops.iter().zip(ticks).enumerate() {

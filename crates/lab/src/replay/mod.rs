@@ -10,8 +10,8 @@
 //! through the dynamic linker, so the preloaded library decides; what the harness itself needs
 //! comes from its own allocator (see `main.rs`) and is resident before a window opens.
 //!
-//! A trace of any length is replayed in the memory of one segment. A longer one than a segment has
-//! its threads begun anew in each, which the record tells (`segments`).
+//! A trace of any length is replayed in the memory of one segment. If it has several segments, its
+//! threads are started anew in each, and the record says so (`segments`).
 
 pub(crate) mod clock;
 mod engine;
@@ -56,7 +56,7 @@ pub(crate) enum Touch {
     Full,
 }
 
-/// Everything a replay can be varied by.
+/// The parameters of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Order and pace.
@@ -67,11 +67,11 @@ pub(crate) struct Options {
     pub(crate) planted_ns: u64,
     /// Whether every operation is timed (percentiles); costs two clock reads each.
     pub(crate) latency: bool,
-    /// How many single operations are told ([`Outcome::points`]); only with `latency`.
+    /// How many single operations are reported ([`Outcome::points`]); only with `latency`.
     pub(crate) points: usize,
 }
 
-/// The three lines of Ideal over a trace: peaks, bytes.
+/// The three versions of Ideal for a trace: peaks, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ideal {
     /// Peak of the live bytes as asked for.
@@ -83,7 +83,7 @@ pub(crate) struct Ideal {
 }
 
 impl Ideal {
-    /// Of a whole trace.
+    /// For a whole trace.
     pub(crate) fn of(summary: &Summary) -> Self {
         Self {
             live_bytes: summary.peak_bytes,
@@ -140,7 +140,8 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
         planner.segment(most_ops).with_context(|| path.display().to_string())?
     {
         if segments == 0 && segment.ops < most_ops {
-            // The whole trace has been read: refuse a damaged one before anything is measured.
+            // The whole trace has been read, so a damaged one is refused before anything is
+            // measured.
             trace.check().with_context(|| path.display().to_string())?;
         }
         table.grow(segment.slots);
@@ -186,13 +187,13 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
 }
 
 /// The windows of all segments as one. What is resident when a later one opens includes what the
-/// subject held before, and what decoding added to the harness: the latter moves the baseline.
+/// subject held before and what decoding added to the harness; the latter raises the baseline.
 #[derive(Default)]
 struct Memory {
     record: Option<WindowRecord>,
     /// Resident when the last window closed, bytes.
     closed_bytes: u64,
-    /// What of the resident memory is the harness's, bytes.
+    /// How much of the resident memory is the harness's, bytes.
     baseline_bytes: u64,
 }
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The trace is replayed on one thread up to the operation after the peak at which half of the peak
-//! is live, or to its end. The same operation for every subject. Memory that never held an object at
-//! one of the looks (the allocator's own) is not in the map.
+//! is live, or to its end; this is the same operation for every subject. Memory that held no object
+//! at any of the looks (the allocator's own) is not in the map.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,16 +26,16 @@ use super::{Mode, Options, Touch, open};
 use crate::bench::Outcome;
 use crate::machine::page_bytes;
 
-/// Looks at where objects lie, evenly over the operations.
+/// How often the objects' places are looked at, evenly over the operations.
 const LOOKS: u64 = 64;
 
-/// Cells of a map at most.
+/// The most cells of a map.
 const MOST_CELLS: usize = 512;
 
 /// Bit 63 of an entry of `/proc/self/pagemap`: the page is in memory.
 const PRESENT: u64 = 1 << 63;
 
-/// Replays the trace up to the moment and gives the map.
+/// Replays the trace up to that moment and returns the map.
 ///
 /// # Errors
 /// When the trace cannot be read or a page's state cannot be asked for.

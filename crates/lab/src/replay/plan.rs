@@ -1,4 +1,4 @@
-//! Decoding: a stretch of the trace becomes arrays of operations, before any clock runs.
+//! Decoding: a stretch of the trace becomes arrays of operations before any clock runs.
 //!
 //! ```text
 //!  trace, merged:  g = 0 1 2 3 4 5 …          one number for every operation
@@ -6,12 +6,12 @@
 //!  thread 2:           [2 3 5 6][8 …]         that span at most a quarter of the window
 //! ```
 //!
-//! 1. Objects become slots of one table. A slot is used again only for an operation at least
-//!    [`WINDOW`] after the one that emptied it, so with invariant 2 of [`engine`](super::engine)
-//!    no thread can meet the wrong object in it.
+//! 1. Objects become slots of one table. A slot is reused only for an operation at least [`WINDOW`]
+//!    after the one that emptied it, so by invariant 2 of [`engine`](super::engine) no thread can
+//!    find the wrong object in it.
 //! 2. The plan depends on the trace and the mode alone: every subject executes the same one, and
 //!    its hash goes into the record.
-//! 3. No operation of one thread uses an object that another thread ends.
+//! 3. No operation of one thread merely uses an object that another thread ends.
 //! 4. Memory: the operations of one segment, and what is live.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use rustc_hash::FxHashMap;
 /// so that a producer cannot fill the memory while its consumer sleeps.
 pub(crate) const WINDOW: u64 = 4096;
 
-/// Operations after which a thread tells the others how far it is.
+/// Operations after which a thread publishes how far it is.
 const BATCH_OPS: usize = 64;
 
 /// Operations decoded at a time: 24 bytes each.
@@ -68,9 +68,9 @@ pub(crate) const NO_SLOT: Slot = Slot::MAX;
 /// One call, ready to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
-    /// Bytes asked for; for a free those of the object.
+    /// Bytes asked for; for a free, those of the object.
     pub(crate) size_bytes: u64,
-    /// Low 56 bits: size of the object before, bytes; high 8: the call, and its alignment.
+    /// Low 56 bits: the object's previous size, bytes; high 8: the call and its alignment.
     packed: u64,
     /// Where the object made goes.
     pub(crate) made: Slot,
@@ -137,7 +137,7 @@ pub(crate) struct Lane {
 /// A stretch of the trace, decoded.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    /// The threads with operations in it, by their first one.
+    /// The threads with operations in it, in the order of their first.
     pub(crate) lanes: Vec<Lane>,
     /// Recorded time of its first operation, ns from the trace's beginning, if asked for.
     pub(crate) beginning_ns: u64,
@@ -156,7 +156,7 @@ pub(crate) struct Totals {
     pub(crate) skipped_ops: u64,
     /// Most live bytes at a time.
     pub(crate) live_peak_bytes: u64,
-    /// Sum over all operations of the live bytes then.
+    /// Sum over all operations of the bytes then live.
     live_sum_bytes: f64,
     /// Hash over all operations.
     pub(crate) hash: u64,
@@ -191,7 +191,7 @@ pub(crate) struct Planner<'a> {
     live_bytes: u64,
     /// Where in the segment an object is used without ending: lane and operation.
     uses: FxHashMap<Slot, Vec<(usize, usize)>>,
-    /// Emptied slots and when.
+    /// Emptied slots, and when they were emptied.
     emptied: VecDeque<(u64, Slot)>,
     slots: Slot,
     totals: Totals,
@@ -217,7 +217,7 @@ impl<'a> Planner<'a> {
         self.live_bytes
     }
 
-    /// The objects live then: slot, size in bytes.
+    /// The objects then live: slot, size in bytes.
     pub(crate) fn live(&self) -> impl Iterator<Item = (Slot, u64)> + '_ {
         self.live.values().copied()
     }
@@ -235,7 +235,7 @@ impl<'a> Planner<'a> {
         let mut segment = Segment::default();
         let mut lane_of: FxHashMap<ThreadId, usize> = FxHashMap::default();
         let mut beginning = None;
-        // What earlier segments used has been used: they end before this one begins.
+        // Uses in earlier segments are over: those end before this one begins.
         self.uses.clear();
         while segment.ops < most_ops {
             let Some(Step { thread, record }) = self.ordered.next_step()? else { break };
@@ -264,8 +264,8 @@ impl<'a> Planner<'a> {
     }
 
     /// A thread may ask about a block that another frees later. Nothing in the replay orders the
-    /// two, and to wait for it could make threads wait for each other; so the question is put
-    /// about no block instead, and counted as left out.
+    /// two, and waiting could make threads wait for each other. So the question is asked about no
+    /// block instead, and counted as left out.
     fn order_uses(&mut self, segment: &mut Segment, lane: usize, op: &Op) {
         if self.wanted.serial || op.given == NO_SLOT {
             return;
@@ -295,8 +295,7 @@ impl<'a> Planner<'a> {
         totals.mix(u64::from(thread.0));
     }
 
-    /// The operation of a record; nothing for records that call nothing or name an object that is
-    /// not known.
+    /// The operation of a record; `None` for records that call nothing or name an unknown object.
     fn op(&mut self, record: &Record) -> Option<Op> {
         let given = match record.event.object() {
             None => None,
@@ -304,7 +303,7 @@ impl<'a> Planner<'a> {
                 Some(&known) => Some((object, known)),
                 None => {
                     self.totals.skipped_ops += 1;
-                    // A reallocation still makes an object that others will name.
+                    // A reallocation still makes an object that other records will name.
                     record.made?;
                     None
                 }

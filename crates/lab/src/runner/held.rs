@@ -1,7 +1,7 @@
 //! Touched memory in a process of its own, free again when the process ends.
 //!
-//! The command itself does not take it: the kernel's account of a child begins with the peak of
-//! whoever started it, and would show what was warmed.
+//! The command does not take it itself: the kernel's account of a child begins with the peak of its
+//! parent, and would include what was warmed.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ use super::surroundings;
 /// A process that holds memory; dropping it frees that.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// How much, bytes: nothing where the process got nothing, since no run depends on it.
+    /// How much, bytes; 0 if the process got none, since no run depends on it.
     pub(super) bytes: u64,
     process: Child,
 }
@@ -45,11 +45,11 @@ impl Drop for Held {
     }
 }
 
-/// Touches so much memory, says so, and keeps it until the end of standard input: what the hidden verb
-/// `hold` does.
+/// Touches that much memory, says so, and keeps it until the end of standard input: what the hidden
+/// verb `hold` does.
 ///
 /// # Errors
-/// When the memory cannot be had.
+/// When the memory is not available.
 pub(crate) fn hold(bytes: usize) -> anyhow::Result<()> {
     let memory = touched(bytes).context("getting memory to be warmed")?;
     let mut out = std::io::stdout();
@@ -61,17 +61,17 @@ pub(crate) fn hold(bytes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// So many bytes of memory, by huge pages where there are any, of which each page has been written to.
+/// That many bytes of memory, in huge pages if there are any, every page written to.
 fn touched(bytes: usize) -> Result<NonNull<u8>, SourceError> {
     let page = Os.page_bytes();
     let start = Os.get(bytes, page)?;
-    // Where it is refused the writes bring small pages.
+    // If that is refused, the writes bring in small pages.
     // SAFETY: the whole of the memory just got.
     unsafe { Os.advise_huge(start, bytes, true) };
     for offset in (0..bytes).step_by(page) {
         // SAFETY: inside that memory.
         let byte = unsafe { start.add(offset) };
-        // A huge page comes with the first write; the others into it cost next to nothing.
+        // A huge page comes with the first write; further writes into it cost next to nothing.
         // SAFETY: as above, and nobody else knows of it.
         unsafe { byte.write_volatile(1) };
     }

@@ -1,4 +1,4 @@
-//! Looking at a running process from outside.
+//! Observing a running process from outside.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -13,13 +13,13 @@ pub(crate) struct Sample {
     pub(crate) bytes: u64,
 }
 
-/// Fewer looks than this tell no mean: one or two may fall upon the beginning alone.
+/// Fewer samples than this give no mean: one or two may all come from the beginning.
 const LEAST_SAMPLES: usize = 4;
 
-/// Time-weighted mean of resident memory between `start_ns` and `end_ns`, bytes; `None` when hardly
-/// a sample lies within.
+/// Time-weighted mean of resident memory between `start_ns` and `end_ns`, bytes; `None` when too
+/// few samples lie within.
 ///
-/// Each sample holds until the next: what a process had between two looks is not known better.
+/// Each sample holds until the next: nothing better is known about the time between two of them.
 pub(crate) fn mean_bytes(samples: &[Sample], start_ns: u64, end_ns: u64) -> Option<f64> {
     let within: Vec<Sample> = samples
         .iter()
@@ -48,7 +48,7 @@ pub(super) fn resident_bytes(pid: i32) -> Option<u64> {
         .parse::<u64>()
         .ok()?
         * crate::machine::page_bytes();
-    // What has ended and was not waited for yet has nothing.
+    // A process that has ended but has not been waited for has nothing.
     if own == 0 {
         return None;
     }
@@ -67,16 +67,16 @@ pub(super) fn is_this_executable(pid: i32) -> bool {
     own.is_some() && own == fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// Whether `library` is mapped in `pid`; `None` when that cannot be seen (any more, or yet).
+/// Whether `library` is mapped in `pid`; `None` when that cannot be seen any more, or not yet.
 pub(super) fn is_mapped(pid: i32, library: &Path) -> Option<bool> {
     let maps = || fs::read(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty());
     let seen = has_mapped(&maps()?, library.as_os_str().as_bytes())?;
-    // The list comes in parts: of a process that ends meanwhile, only the first.
+    // The list comes in parts; if the process ends meanwhile, only the first part comes.
     (seen || maps().is_some()).then_some(seen)
 }
 
-/// The same, by the `maps` of a process. What is not there yet is not missing: while a program is executed it
-/// has nothing mapped, and the loader maps what is preloaded before the C library.
+/// The same, from the `maps` of a process. A library not there yet is not missing: during `exec` a
+/// program has nothing mapped, and the loader maps what is preloaded before the C library.
 fn has_mapped(maps: &[u8], library: &[u8]) -> Option<bool> {
     const C_LIBRARIES: [&[u8]; 3] = [b"libc.so", b"libc-", b"ld-musl"];
     let lines = || maps.split(|&byte| byte == b'\n');
@@ -124,7 +124,7 @@ mod tests {
             Sample { at_ns: 45, bytes: 200 },
             Sample { at_ns: 60, bytes: 999 },
         ];
-        // 100 for 30 ns, 200 for 10 ns.
+        // 100 for 30 ns, then 200 for 10 ns.
         assert_eq!(mean_bytes(&samples, 10, 50), Some(125.0));
         assert_eq!(mean_bytes(&samples, 11, 50), None, "three looks are too few");
         assert_eq!(mean_bytes(&samples, 11, 15), None);

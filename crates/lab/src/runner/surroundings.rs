@@ -1,7 +1,7 @@
 //! What measured processes inherit from the harness: processors and the layout of addresses.
 //!
-//! Both are set on the thread that starts children, moments before, and taken back moments after;
-//! the kernel hands them on through `fork` and `exec`. So there is nothing to restore.
+//! Both are set on the thread that starts children, just before, and reset just after; children
+//! inherit them through `fork` and `exec`. So there is nothing to restore later.
 
 use std::process::{Child, Command};
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ pub(crate) struct Processors(pub(crate) Vec<usize>);
 pub(crate) struct Surroundings {
     /// Processors of the measured processes; all by default.
     pub(crate) pin: Option<Processors>,
-    /// Whether addresses are the same in each of them.
+    /// Whether addresses are the same in all of them.
     pub(crate) no_aslr: bool,
 }
 
@@ -29,10 +29,10 @@ pub(crate) fn listed(processors: &[usize]) -> String {
     words.join(", ")
 }
 
-/// Sets them for all processes measured from here on; the harness moves to the other processors.
+/// Sets them for all processes measured from now on; the harness moves to the other processors.
 ///
 /// # Errors
-/// When there is no such processor for this process.
+/// When this process may not use such a processor.
 pub(crate) fn set_surroundings(surroundings: Surroundings) -> anyhow::Result<()> {
     if let Some(pin) = &surroundings.pin {
         let all = affinity()?;
@@ -47,7 +47,7 @@ pub(crate) fn set_surroundings(surroundings: Surroundings) -> anyhow::Result<()>
             pin_to(&others)?;
         }
     }
-    // The verbs that measure twice in one command do so with the same.
+    // Verbs that measure twice in one command use the same ones.
     let _ = SURROUNDINGS.set(surroundings);
     Ok(())
 }
@@ -71,7 +71,7 @@ pub(super) fn spawn(command: &mut Command) -> anyhow::Result<Child> {
     child
 }
 
-/// Has programs started from here get the same addresses each time; gives what was before.
+/// Makes programs started from here get the same addresses each time; returns the previous setting.
 fn fixed_addresses() -> anyhow::Result<libc::c_ulong> {
     // SAFETY: this argument asks and changes nothing.
     let before = unsafe { libc::personality(0xFFFF_FFFF) };
@@ -86,7 +86,7 @@ fn fixed_addresses() -> anyhow::Result<libc::c_ulong> {
 /// The processors that this thread may run on.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel does not say.
 pub(crate) fn affinity() -> anyhow::Result<Vec<usize>> {
     // SAFETY: an array of integers, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

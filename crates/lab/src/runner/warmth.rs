@@ -1,9 +1,9 @@
-//! Memory that the host would have to find anew is touched before a measured process needs it.
+//! Touches memory that the host would otherwise have to find when a measured process needs it.
 //!
-//! Where the host of a virtual machine takes free memory back ([`environment::takes_memory_back`]),
+//! If the host of a virtual machine takes free memory back ([`environment::takes_memory_back`]),
 //! the first touch of it costs many times what it costs otherwise, and whoever is measured after a
-//! pause pays. So before each run a process of its own ([`Held`]) touches as much as the run is going to
-//! need, and ends:
+//! pause pays. So before each run a separate process ([`Held`]) touches as much as the run is going
+//! to need, and ends:
 //!
 //! ```text
 //!  touch ──► wait for the end of the host's pass ──► free ──► measured process
@@ -11,9 +11,10 @@
 //! ```
 //!
 //! 1. What is freed last is allocated first, so the process gets what was touched.
-//! 2. Between the end of a pass and the beginning of the next lies [`PEACE`] at least. What is held
+//! 2. At least [`PEACE`] lies between the end of a pass and the beginning of the next. What is held
 //!    during a pass is not free, and so is not taken.
-//! 3. All this is over before the process is started: no clock and no counter of it runs yet.
+//! 3. All this is over before the measured process is started: none of its clocks and counters runs
+//!    yet.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -24,39 +25,40 @@ use super::interrupted;
 use crate::environment;
 use crate::machine;
 
-/// Warmed at least, bytes: it takes 13 ms while it is warm, and most workloads need less.
+/// The least that is warmed, bytes: this takes 13 ms when already warm, and most workloads need
+/// less.
 const LEAST_BYTES: u64 = 256 << 20;
 
-/// Warmed beside what runs needed, and a quarter of that: what the harness's processor keeps of the
-/// freed memory for itself. Of 256 MiB that one freed, another found 220 MiB.
+/// Warmed in addition to what runs needed and a quarter of that: the harness's processor keeps some
+/// of the freed memory for itself. Of 256 MiB freed on one processor, another found 220 MiB.
 const KEPT_BY_PROCESSORS_BYTES: u64 = 64 << 20;
 
-/// Of the memory available the share that is touched at most: more would push others out.
+/// At most one part in this many of the available memory is touched: more would push others out.
 const SHARE_OF_AVAILABLE: u64 = 4;
 
 /// How long after a pass Linux waits before it begins another (`PAGE_REPORTING_DELAY`).
 const PEACE: Duration = Duration::from_secs(2);
 
-/// A pass is over when the host has answered nothing for so long; within one its answers lie some
+/// A pass is over when the host has answered nothing for this long; within one its answers are some
 /// 30 ms apart.
 const PASS_IS_OVER: Duration = Duration::from_millis(100);
 
-/// When no pass has begun after so long, none was due: the next is [`PEACE`] after the next free.
+/// If no pass has begun after this long, none was due: the next is [`PEACE`] after the next free.
 const NO_PASS_DUE: Duration = Duration::from_millis(2300);
 
 /// When memory is warmed before each run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum WarmMemory {
-    /// Where the host takes back what is free
+    /// If the host takes back free memory
     #[default]
     Auto,
     /// On every machine
     Always,
-    /// Never: what is free costs what the host makes it cost
+    /// Never: touching free memory costs whatever the host makes it cost
     Never,
 }
 
-/// What runs of one case took at most so far.
+/// The most that runs of one case have taken so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Need {
     bytes: u64,
@@ -67,23 +69,23 @@ struct Need {
 #[derive(Clone, Copy, Debug)]
 struct Peace {
     until: Instant,
-    /// What the host had answered as it began: another number is the end of it.
+    /// The host's count of answers when it began: when that changes, it is over.
     answered: u64,
 }
 
-/// Warms memory, as much and at such moments as the runs so far have taught.
+/// Warms memory, as much and at such moments as the runs so far suggest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warmth {
-    /// Whether it does.
+    /// Whether it warms at all.
     on: bool,
     /// Whether the host takes free memory back.
     taken_back: bool,
-    /// The folder in the place of `/`.
+    /// The folder used in place of `/`.
     root: PathBuf,
-    /// By the number of the case.
+    /// Indexed by case.
     needs: Vec<Need>,
     peace: Option<Peace>,
-    /// Warmed before one run, at most, bytes.
+    /// The most that was warmed before one run, bytes.
     pub(crate) most_bytes: u64,
 }
 
@@ -120,14 +122,14 @@ impl Warmth {
         }
         let held = Held::start(bytes)?;
         self.most_bytes = self.most_bytes.max(held.bytes);
-        // A run that is longer than any peace at least begins with one.
+        // A run longer than any peace should at least begin with one.
         self.wait_for_peace(need.time.min(PEACE - 2 * PASS_IS_OVER));
         drop(held);
         Ok(())
     }
 
-    /// Waits until no pass is to be expected for so long, where the passes can be seen. Without sleep: a
-    /// processor that has rested runs at another speed for a while.
+    /// Waits until no pass is to be expected for that long, if passes can be observed. Does not
+    /// sleep: a processor that has rested runs at a different speed for a while.
     fn wait_for_peace(&mut self, lasting: Duration) {
         let Some(mut answered) = environment::reports_answered(&self.root) else { return };
         let begun = Instant::now();
@@ -152,7 +154,7 @@ impl Warmth {
         self.peace = Some(Peace { until: since + PEACE, answered });
     }
 
-    /// What was done, for people; nothing where nothing was and nothing was called for.
+    /// What was done, for people; `None` if nothing was done and nothing was called for.
     pub(crate) fn note(&self) -> Option<String> {
         let warmed = format!("{} MiB", self.most_bytes >> 20);
         match (self.taken_back, self.most_bytes) {
@@ -169,7 +171,7 @@ impl Warmth {
     }
 }
 
-/// How much is warmed for runs that need so much, bytes.
+/// How much is warmed for runs that need `needed_bytes`, bytes.
 fn amount(needed_bytes: u64, available_bytes: u64) -> u64 {
     let wanted = needed_bytes.saturating_add(needed_bytes / 4 + KEPT_BY_PROCESSORS_BYTES);
     wanted.max(LEAST_BYTES).min(available_bytes / SHARE_OF_AVAILABLE)
@@ -216,7 +218,7 @@ mod tests {
         assert!((2 * PASS_IS_OVER..NO_PASS_DUE).contains(&for_the_pass), "{for_the_pass:?}");
         let in_peace = waited();
         assert!(in_peace < PASS_IS_OVER, "{in_peace:?}");
-        // A pass that nobody saw begin: when the next one comes is not known.
+        // After a pass that nobody saw begin, it is not known when the next one comes.
         host.join().unwrap()(3);
         let for_nothing = waited();
         assert!(for_nothing > NO_PASS_DUE, "{for_nothing:?}");

@@ -1,4 +1,4 @@
-//! A process that runs: its pipe read, its memory sampled, its end seen.
+//! A running process: reads its pipe, samples its memory, sees its end.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,7 +23,7 @@ pub(super) struct Watch<'a> {
     pub(super) pipe: File,
     pub(super) line: Vec<u8>,
     pub(super) samples: Vec<Sample>,
-    /// There is no program yet: the launcher's memory is not the program's.
+    /// Whether there is no program yet: the launcher's memory is not the program's.
     pub(super) launching: bool,
     /// The allocator that must be mapped, and whether it was.
     pub(super) allocator: Option<&'a Path>,
@@ -85,7 +85,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Watches the program from the moment at which it has been executed.
+    /// Watches the program from the moment it has been executed.
     fn find_program(&mut self) {
         let mut records = serde_json::Deserializer::from_slice(&self.line).into_iter();
         if let Some(Ok(ChildRecord::Started { pid })) = records.next()
@@ -96,7 +96,7 @@ impl Watch<'_> {
     }
 
     pub(super) fn read_pipe_to_end(&mut self) {
-        // A grandchild may still hold the write end; what the child wrote is there already.
+        // A grandchild may still hold the write end, but what the child wrote is already there.
         // SAFETY: the descriptor is open; the call only changes its flags.
         unsafe { libc::fcntl(self.pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         let _ = self.pipe.read_to_end(&mut self.line);
@@ -117,7 +117,7 @@ pub(super) fn pipe() -> anyhow::Result<(File, OwnedFd)> {
 }
 
 pub(super) fn set_inheritable(descriptor: &OwnedFd) -> anyhow::Result<()> {
-    // SAFETY: the descriptor is open; clearing its flags is what the runner's invariant 2 speaks of.
+    // SAFETY: the descriptor is open; clearing its flags is what the runner's invariant 2 allows.
     if unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) } != 0 {
         return Err(std::io::Error::last_os_error()).context("passing the pipe on");
     }

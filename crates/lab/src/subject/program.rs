@@ -1,4 +1,5 @@
-//! Whether a library can be preloaded into a program, told before anything is measured in vain.
+//! Whether a library can be preloaded into a program, found out before anything is measured in
+//! vain.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,13 +19,13 @@ pub(crate) enum Obstacle {
     /// No dynamic loader: `LD_PRELOAD` is never read.
     Static,
     /// The program defines `malloc` itself, which comes before any preloaded library; the name of
-    /// the allocator, where its symbols tell.
+    /// the allocator, if its symbols show it.
     OwnAllocator(Option<&'static str>),
-    /// The loader drops `LD_PRELOAD` for programs that change the user.
+    /// The loader ignores `LD_PRELOAD` for programs that change the user.
     SetUserId,
 }
 
-/// Symbols by which a linked allocator is known.
+/// Symbols by which a linked allocator is recognised.
 const SIGNATURES: [(&str, &str); 6] = [
     ("mallctl", "jemalloc"),
     ("je_mallctl", "jemalloc"),
@@ -34,15 +35,15 @@ const SIGNATURES: [(&str, &str); 6] = [
     ("scalable_malloc", "TBB's allocator"),
 ];
 
-/// Symbols of allocators that a program calls by names of their own, as a Rust program does its global
-/// allocator.
+/// Symbols of allocators that a program calls by names of their own, as a Rust program calls its
+/// global allocator.
 const BESIDE: [(&str, &str); 4] = [
     ("_rjem_malloc", "jemalloc"),
     ("mi_malloc", "mimalloc"),
     ("sn_rust_alloc", "snmalloc"),
     ("rpmalloc", "rpmalloc"),
 ];
-/// A part of every name of ours in Rust.
+/// Part of the mangled name of every Rust function of ours.
 const OURS: &str = "7hectare7process";
 
 impl Obstacle {
@@ -74,7 +75,7 @@ impl Obstacle {
 /// When there is no such program.
 pub(crate) fn resolve(command: &OsStr) -> anyhow::Result<PathBuf> {
     let mut path = find_in_path(command).with_context(|| missing(command))?;
-    // A script's interpreter may be a script; four steps are more than the kernel follows.
+    // A script's interpreter may itself be a script; four steps are more than the kernel follows.
     for _ in 0..4 {
         let Some(interpreter) = interpreter_of_script(&path)? else { break };
         path = interpreter;
@@ -116,8 +117,8 @@ pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
     Ok(Some(Obstacle::OwnAllocator(known.map(|&(_, name)| name))))
 }
 
-/// What a reader must know of a program that has an allocator linked in beside `malloc`, under names
-/// that nothing preloaded answers to; as far as its symbols tell.
+/// What a reader must know about a program that has an allocator linked in besides `malloc`, under
+/// names that nothing preloaded can replace; as far as its symbols show.
 pub(crate) fn beside_malloc(command: &OsStr) -> Option<String> {
     let path = resolve(command).ok()?;
     let data = fs::read(&path).ok()?;
@@ -136,9 +137,9 @@ pub(crate) fn beside_malloc(command: &OsStr) -> Option<String> {
     ))
 }
 
-/// The library whose `malloc` the executable at `path` uses when nothing is preloaded, where it
-/// links one beside the C library's. The loader tells what it would load, in the order in which it
-/// looks for symbols.
+/// The library whose `malloc` the executable at `path` uses when nothing is preloaded, if it links
+/// one besides the C library's. The loader lists what it would load, in the order in which it looks
+/// for symbols.
 pub(crate) fn linked_allocator(path: &Path) -> Option<PathBuf> {
     let listed = Command::new(path)
         .env("LD_TRACE_LOADED_OBJECTS", "1")
@@ -158,7 +159,7 @@ pub(crate) fn linked_allocator(path: &Path) -> Option<PathBuf> {
     if is_c_library { None } else { first.canonicalize().ok() }
 }
 
-/// Whether the library at `path` can stand in for `malloc` on this machine.
+/// Checks that the library at `path` can stand in for `malloc` on this machine.
 ///
 /// # Errors
 /// When it cannot; the message says why.
@@ -293,7 +294,7 @@ mod tests {
         let renamed = build("renamed", &["-Dmalloc=mi_malloc"]).expect("a C compiler");
         assert_eq!(obstacle(&renamed).unwrap(), None);
         assert!(called(&renamed).is_some_and(|note| note.contains("has mimalloc linked in")));
-        // Without a C library, of which there may be no static one.
+        // Without a C library, since there may be no static one.
         let flags = ["-static", "-nostdlib", "-Wl,-e,main"];
         let unlinked = build("static", &flags).expect("a C compiler");
         assert_eq!(obstacle(&unlinked).unwrap(), Some(Obstacle::Static));

@@ -37,7 +37,7 @@ fn names_width(width: f64) -> f64 {
 pub(crate) fn of(report: &Report, width: f64) -> Vec<Chart> {
     let mut charts = Vec::new();
     charts.extend(ratios::pareto(report, width));
-    // Rows over all cases have charts of their own.
+    // The intervals over all cases come first, next to the plot above.
     let (all, each): (Vec<&str>, Vec<&str>) =
         workloads(report).into_iter().partition(|workload| *workload == ALL_CASES);
     for workload in all.into_iter().chain(each) {

@@ -10,7 +10,7 @@ use super::super::clock::ticks;
 use super::super::plan::{Call, NO_SLOT, Op, Slot};
 use super::{Counts, FAILED, Run};
 
-/// How much planted time is lost at once: much more than a reading of the clock takes.
+/// How much planted time is spent at once: much more than reading the clock takes.
 const PAID_AT_ONCE_NS: u64 = 5_000;
 
 impl Run<'_> {
@@ -92,7 +92,8 @@ impl Run<'_> {
         // SAFETY: null or a live block; if it is freed by this call its slot has been emptied.
         let block = unsafe { libc::realloc(old, op.size_bytes as usize) };
         if !ends {
-            // Failed when recorded. What moved nevertheless takes the place of the old object.
+            // It failed when recorded. If it moves the block now, the new one takes the place of
+            // the old object.
             if !block.is_null() && op.given != NO_SLOT {
                 self.table.slots[op.given as usize].store(block, Ordering::Release);
             } else if op.given == NO_SLOT {
@@ -106,7 +107,8 @@ impl Run<'_> {
             self.check(op.given, block, kept, counts);
         }
         if block.is_null() && !old.is_null() && op.size_bytes > 0 {
-            // The old block is still there, and nobody will free it: the recorded program would.
+            // The old block is still there, and no later operation will free it, as the recorded
+            // program would have.
             // SAFETY: a live block whose slot has been emptied.
             unsafe { libc::free(old) };
         }
@@ -118,7 +120,7 @@ impl Run<'_> {
     fn made(&self, op: &Op, block: *mut c_void, kept: u64, counts: &mut Counts) {
         let block = black_box(block);
         if op.made == NO_SLOT {
-            // It failed when it was recorded; what is given now belongs to nobody.
+            // It failed when recorded; what is returned now belongs to nobody.
             // SAFETY: null or a block just made.
             unsafe { libc::free(block) };
             return;
@@ -153,7 +155,7 @@ impl Run<'_> {
         mark(op, block);
     }
 
-    /// Counts a block whose mark is no longer there.
+    /// Counts a block whose mark is gone.
     #[inline(always)]
     fn check(&self, slot: Slot, block: *mut c_void, size_bytes: u64, counts: &mut Counts) {
         if self.options.touch != Touch::None && size_bytes > 0 && !block.is_null() {
@@ -163,8 +165,8 @@ impl Run<'_> {
         }
     }
 
-    /// The planted control: loses the planted time of this operation. Reading the clock takes
-    /// longer than a planted nanosecond or two, so the time is lost for many operations at once.
+    /// The planted control: spends the planted time of this operation. Reading the clock takes
+    /// longer than a planted nanosecond or two, so the time is spent for many operations at once.
     fn be_slow(&self, counts: &mut Counts) {
         counts.owed_ns += self.options.planted_ns;
         if counts.owed_ns < PAID_AT_ONCE_NS {

@@ -11,11 +11,11 @@ use super::super::clock::ticks;
 use super::super::plan::{Lane, Slot, WINDOW};
 use super::Run;
 
-/// Looks at a word this often before the thread yields.
+/// How often a word is looked at before the thread yields.
 const SPINS: u32 = 100;
 
 impl Run<'_> {
-    /// Paced: waits until operation `at` is due and gives that moment, ticks.
+    /// In paced mode, waits until operation `at` is due and returns that moment, ticks.
     pub(super) fn due(&self, lane: &Lane, at: usize, start: u64) -> Option<u64> {
         if self.options.mode != Mode::Paced {
             return None;
@@ -28,7 +28,7 @@ impl Run<'_> {
                 return Some(due);
             }
             let left_ns = ((due - now) as f64 * self.rate.ns_per_tick) as u64;
-            // A sleeping thread wakes some 50 µs late; the rest is spent looking.
+            // A sleeping thread wakes some 50 µs late; the rest is spent polling.
             if left_ns > 200_000 {
                 std::thread::sleep(std::time::Duration::from_nanos(left_ns - 150_000));
             } else if self.lanes.len() > 1 {
@@ -39,7 +39,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits by invariant 2 before an operation numbered `last`; gives the ticks it took.
+    /// Waits, by invariant 2, before an operation numbered `last`; returns the ticks it took.
     #[inline]
     pub(super) fn wait_for_window(&self, nth: usize, last: u64) -> u64 {
         let must = last.saturating_sub(WINDOW);
@@ -53,8 +53,8 @@ impl Run<'_> {
         ticks() - since
     }
 
-    /// Whether every other lane has done all operations below `must`. Lanes stand in the order of
-    /// their first operation, so those that begin later need not be looked at.
+    /// Whether every other lane has done all operations below `must`. Lanes are in the order of
+    /// their first operations, so those that begin later need not be looked at.
     #[inline]
     fn others_have_done(&self, nth: usize, must: u64) -> bool {
         let first = self.done.load(Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Run<'_> {
         true
     }
 
-    /// The object in a slot, when it is there, and the ticks that waiting for it took.
+    /// The object in a slot, once it is there, and the ticks that waiting for it took.
     #[inline(always)]
     pub(super) fn wait_for_object(&self, slot: Slot) -> (*mut c_void, u64) {
         let object = self.table.slots[slot as usize].load(Ordering::Acquire);
@@ -92,8 +92,8 @@ impl Run<'_> {
         (object, ticks() - since)
     }
 
-    /// Looks until `ready` gives something, and yields the processor after some time; gives `instead`
-    /// when the run has been abandoned.
+    /// Polls until `ready` returns something, yielding the processor after some time; returns
+    /// `instead` when the run has been abandoned.
     fn wait<T>(&self, instead: T, ready: impl Fn() -> Option<T>) -> T {
         let mut looks = 0;
         loop {
