@@ -1,4 +1,4 @@
-//! What every hectare allocator stands on: alignment arithmetic and synchronisation cells.
+//! The foundation of every hectare allocator: alignment arithmetic and synchronisation cells.
 //!
 //! This crate knows no operating system and allocates nothing.
 #![no_std]

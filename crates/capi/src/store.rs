@@ -29,7 +29,7 @@ pub struct PageStoreStat {
     pub raw_pages: usize,
 }
 
-/// The number of `errno.h`, negative.
+/// The negated number from `errno.h`.
 const fn status(error: StoreError) -> c_int {
     -match error {
         StoreError::Limit { .. } | StoreError::Pool(PoolError::Full) => libc::ENOSPC,
@@ -47,7 +47,8 @@ fn found(is_found: Result<bool, StoreError>) -> c_int {
     }
 }
 
-/// Makes a store; null if `page_bytes` is no size of pages, or there is no memory for so many keys.
+/// Makes a store; null if `page_bytes` is not a valid page size, or there is no memory for that
+/// many keys.
 #[unsafe(no_mangle)]
 pub extern "C" fn hectare_store_create(
     pages: usize,
@@ -64,7 +65,7 @@ pub extern "C" fn hectare_store_create(
 /// Ends a store.
 ///
 /// # Safety
-/// `store` is null, or came from [`hectare_store_create`] and is not used any more.
+/// `store` is null, or came from [`hectare_store_create`] and is no longer used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hectare_store_destroy(store: *mut PageStore) {
     if !store.is_null() {
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn hectare_store_put(
 /// Copies a page out.
 ///
 /// # Safety
-/// As of [`hectare_store_put`]; nobody else uses what is at `page`.
+/// As for [`hectare_store_put`]; nobody else uses what is at `page`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hectare_store_get(
     store: *const PageStore,
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn hectare_store_get(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let store = unsafe { &*store };
-    // SAFETY: as above. A store writes the page whole and reads nothing of it.
+    // SAFETY: as above. A store writes the whole page and reads none of it.
     let page = unsafe { core::slice::from_raw_parts_mut(page.cast(), store.page_bytes) };
     found(store.store.get(key, page))
 }

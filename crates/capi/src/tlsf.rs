@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use hectare_tlsf::{Misuse, WideTlsf};
 
-/// What one block of a walk is reported to.
+/// The callback that each block of a walk is reported to.
 pub type Walker = unsafe extern "C" fn(*mut c_void, usize, c_int, *mut c_void);
 
 /// `tlsf_realloc` keeps alignments up to this, as the block's address shows them.
@@ -45,10 +45,10 @@ pub unsafe extern "C" fn tlsf_create(mem: *mut c_void) -> *mut c_void {
     mem
 }
 
-/// Makes a heap at `mem` whose first pool is the rest of the `bytes`; null if that is too little.
+/// Makes a heap at `mem` whose first pool is the rest of `bytes`; null if that is too little.
 ///
 /// # Safety
-/// As of [`tlsf_create`].
+/// As for [`tlsf_create`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tlsf_create_with_pool(mem: *mut c_void, bytes: usize) -> *mut c_void {
     let Some(pool_bytes) = bytes.checked_sub(tlsf_size()) else { return null_mut() };
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn tlsf_remove_pool(tlsf: *mut c_void, pool: *mut c_void) 
     let _in_use = unsafe { heap.remove_pool(pool) };
 }
 
-/// Allocates; null without room and for no bytes.
+/// Allocates; null if there is no room, or for zero bytes.
 ///
 /// # Safety
 /// `tlsf` came from `tlsf_create`.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn tlsf_malloc(tlsf: *mut c_void, bytes: usize) -> *mut c_
     void(unsafe { heap(tlsf) }.malloc(bytes))
 }
 
-/// Allocates at a multiple of `align`, a power of two; null without room and for no bytes.
+/// Allocates at a multiple of `align`, a power of two; null if there is no room, or for zero bytes.
 ///
 /// # Safety
 /// `tlsf` came from `tlsf_create`.
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn tlsf_realloc(
     }
 }
 
-/// Frees; null is nothing.
+/// Frees; does nothing for null.
 ///
 /// # Safety
 /// `ptr` is null or a block of this heap that nobody uses.
@@ -226,13 +226,13 @@ pub extern "C" fn tlsf_block_size_max() -> usize {
     WideTlsf::new().max_block_bytes() - WideTlsf::HEADER_BYTES
 }
 
-/// What a pool costs beside its blocks, in bytes.
+/// The overhead of a pool besides its blocks, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlsf_pool_overhead() -> usize {
     WideTlsf::POOL_OVERHEAD_BYTES
 }
 
-/// What a block costs beside its payload, in bytes.
+/// The overhead of a block besides its payload, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlsf_alloc_overhead() -> usize {
     WideTlsf::HEADER_BYTES
@@ -240,7 +240,7 @@ pub extern "C" fn tlsf_alloc_overhead() -> usize {
 
 unsafe extern "C" fn print_block(ptr: *mut c_void, size: usize, used: c_int, _user: *mut c_void) {
     let state = if used != 0 { "used" } else { "free" };
-    // As C's printf: `println!` would panic where the output takes nothing.
+    // As C's printf; `println!` would panic when the output cannot be written.
     let _ = writeln!(io::stdout(), "\t{ptr:p} {state} size: {size:x}");
 }
 

@@ -11,10 +11,10 @@ use crate::shadow::{Object, Shadow};
 use crate::subject::Subject;
 use crate::swarm::{Limits, Swarm};
 
-/// After so many operations on average a stretch ends and the next draws its weights.
+/// A stretch ends after this many operations on average, and the next draws its weights.
 const STRETCH_OPERATIONS: usize = 5000;
 
-/// What a run did.
+/// What a run has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Operations carried out, refused ones included.
@@ -40,8 +40,8 @@ pub struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// A thread whose run `seed` determines, as far as no other thread does through `slots`.
-    /// Threads that share slots have different seeds.
+    /// A thread whose run is determined by `seed`, except for what other threads do through
+    /// `slots`. Threads that share slots have different seeds.
     #[must_use]
     pub fn new(seed: u64, limits: Limits, slots: &'a [Mutex<Option<Object>>]) -> Self {
         let mut random = Random::new(seed);
@@ -134,7 +134,8 @@ impl<'a> Driver<'a> {
         let payload = Payload::new(self.next_tag);
         let usable_bytes = subject.usable_bytes(start);
         let object = Object { start, bytes, usable_bytes, align, payload };
-        // Entered before it is written: an overlap is told as such, not as changed contents.
+        // Entered before it is written, so that an overlap is reported as such and not as changed
+        // contents.
         self.shadow.insert(object);
         if zeroed {
             // SAFETY: an object of `bytes` initialised bytes, just taken.

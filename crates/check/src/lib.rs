@@ -1,4 +1,4 @@
-//! What the tests of every general allocator here share. A dev-dependency only.
+//! What the tests of every general-purpose allocator here share. Only a dev-dependency.
 //!
 //! ```text
 //!   Seed ─▶ Random ─▶ Swarm ──draws──▶ Operation ──▶ Driver ──calls──▶ Subject (under test)
@@ -7,15 +7,15 @@
 //!                                                   Shadow ◀──compares── memory
 //! ```
 //! A [`Driver`] draws an [`Operation`] from the weights of a [`Swarm`], has the [`Subject`] carry
-//! it out and compares with its [`Shadow`]: each live object's place, size and contents. The
-//! model is naive on purpose: an interval map and one pattern of bytes an object.
+//! it out, and compares the result with its [`Shadow`]: each live object's place, size and
+//! contents. The model is naive on purpose: an interval map, and one byte pattern per object.
 //!
 //! What it finds: objects that overlap (on one thread at once; across threads by
 //! [`assert_disjoint`] and by the contents, which no two objects share), misaligned objects,
 //! `calloc` that is not zero, `realloc` that loses bytes, a refused call that changed something,
 //! contents that change without the program.
 //!
-//! Beside it, [`Suite`] lists tests by name that cannot run on this machine.
+//! In addition, [`Suite`] lists by name the tests that cannot run on this machine.
 //!
 //! A failing run names its seed and step; `HECTARE_SEED` runs it again.
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]

@@ -1,10 +1,10 @@
-//! What stands in an object: a pattern that its tag determines, so that no two are alike.
+//! The contents of an object: a pattern determined by its tag, so that no two are alike.
 //!
-//! Word `i` of the pattern depends on the tag and on `i` alone, never on the object's size: what
-//! a `realloc` keeps can be compared with the same pattern. The first [`DENSE_BYTES`] are written
-//! in whole; behind them stand words a constant step apart, the first of each page among them up
-//! to [`PAGEWISE_BYTES`]: a run of many operations has no time to fill large objects. One object
-//! in [`WHOLE_ONE_IN`] is written in whole up to [`WHOLE_BYTES`].
+//! Word `i` of the pattern depends on the tag and on `i` alone, never on the object's size: what a
+//! `realloc` keeps can be compared with the same pattern. The first [`DENSE_BYTES`] are written
+//! completely; after them come words a constant step apart, including, up to [`PAGEWISE_BYTES`],
+//! the first of each page: a run of many operations has no time to fill large objects. One object
+//! in [`WHOLE_ONE_IN`] is written completely, up to [`WHOLE_BYTES`].
 
 use std::ptr::NonNull;
 
@@ -47,14 +47,14 @@ impl Payload {
         bytes.min(if whole { WHOLE_BYTES } else { DENSE_BYTES })
     }
 
-    /// The next place of the sparse part at or behind `at`.
+    /// The next place of the sparse part at or after `at`.
     const fn sparse(at: usize) -> usize {
         let step = if at < PAGEWISE_BYTES { STEP_BYTES } else { WIDE_STEP_BYTES };
         at.next_multiple_of(step)
     }
 
-    /// Writes the part `from..bytes` into the object at `start`; a `from` within a word writes
-    /// that word anew.
+    /// Writes the part `from..bytes` into the object at `start`; if `from` is within a word, that
+    /// word is written again.
     ///
     /// # Safety
     /// The object is the caller's and has `bytes` bytes.
@@ -102,8 +102,8 @@ impl Payload {
         found
     }
 
-    /// Calls `f` with place, word and length (a whole word but at the object's end) of each part
-    /// of the pattern in `from..bytes`.
+    /// Calls `f` with the place, word and length (a whole word, except at the object's end) of each
+    /// part of the pattern in `from..bytes`.
     #[inline]
     fn visit(self, from: usize, bytes: usize, mut f: impl FnMut(usize, u64, usize)) {
         let dense_end = self.dense_end(bytes);
@@ -122,7 +122,7 @@ impl Payload {
     }
 }
 
-/// `length` bytes of an object, no more than a word, and zeros.
+/// `length` bytes of an object, at most a word, padded with zeros.
 ///
 /// # Safety
 /// The object has `at + length` bytes.

@@ -1,4 +1,4 @@
-//! Random numbers that a seed determines, and what the environment says of a run.
+//! Random numbers determined by a seed, and what the environment says about a run.
 
 use std::str::FromStr;
 
@@ -23,13 +23,14 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; 0 for `bound` 0. Slightly uneven, which no test minds.
+    /// A number in `0..bound`; 0 for `bound` 0. Slightly uneven, which matters to no test.
     #[inline]
     pub const fn below(&mut self, bound: usize) -> usize {
         ((self.bits() as u128 * bound as u128) >> 64) as usize
     }
 
-    /// A number in `low..=high` whose logarithm is even: as many small ones as large ones.
+    /// A number in `low..=high` whose logarithm is evenly distributed: as many small ones as large
+    /// ones.
     #[inline]
     pub const fn log_between(&mut self, low: usize, high: usize) -> usize {
         let shift = self.below((high / if low > 0 { low } else { 1 }).ilog2() as usize + 1);

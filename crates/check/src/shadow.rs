@@ -14,13 +14,13 @@ pub struct Object {
     pub bytes: usize,
     /// How many bytes the allocator says it has.
     pub usable_bytes: usize,
-    /// How it was to be aligned.
+    /// The alignment asked for.
     pub align: usize,
-    /// What stands in it.
+    /// Its contents.
     pub payload: Payload,
 }
 
-// SAFETY: the object's memory belongs to the holder of the value, on whatever thread.
+// SAFETY: the object's memory belongs to the holder of the value, on any thread.
 unsafe impl Send for Object {}
 
 impl Object {
@@ -60,7 +60,7 @@ impl Shadow {
         self.objects.len()
     }
 
-    /// Whether none is.
+    /// Whether none is live.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()

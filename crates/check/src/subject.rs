@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-/// One thread's way to an allocator. Null means that memory is out, and that nothing changed.
+/// One thread's access to an allocator. Null means that memory has run out and nothing has changed.
 pub trait Subject {
     /// An object of at least `bytes`, aligned for any type.
     fn malloc(&mut self, bytes: usize) -> *mut u8;
@@ -13,7 +13,7 @@ pub trait Subject {
     /// An object of at least `bytes` aligned to `align`, a power of two.
     fn aligned(&mut self, bytes: usize, align: usize) -> *mut u8;
 
-    /// Makes an object hold `bytes`.
+    /// Resizes an object to `bytes`.
     ///
     /// # Safety
     /// `object` is live, and dead afterwards unless the answer is null.
@@ -31,7 +31,7 @@ pub trait Subject {
     /// Gives back what is not needed.
     fn trim(&mut self) {}
 
-    /// How every object is aligned at least.
+    /// The alignment that every object has at least.
     fn min_align(&self) -> usize {
         16
     }

@@ -1,7 +1,8 @@
-//! Tests of which some need what not every machine has.
+//! Tests, some of which need things that not every machine has.
 //!
-//! The standard harness knows only tests that pass and tests that fail, so one that finds its
-//! machine wanting would have to pass without a check. For a test target with `harness = false`.
+//! The standard harness knows only tests that pass and tests that fail, so a test that lacks
+//! something on its machine would have to pass without checking anything. For a test target with
+//! `harness = false`.
 
 use std::env;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ impl Suite {
         Self::default()
     }
 
-    /// Adds a test, which fails by what it returns, or by a panic.
+    /// Adds a test, which fails by returning an error or by a panic.
     pub fn test(
         &mut self,
         name: impl Into<String>,
@@ -33,7 +34,7 @@ impl Suite {
         self.trials.push(Trial::test(name, move || body().map_err(Failed::from)));
     }
 
-    /// Adds a test that fails by a panic only.
+    /// Adds a test that fails only by a panic.
     pub fn check(&mut self, name: impl Into<String>, body: fn()) {
         self.test(name, move || {
             body();
@@ -45,7 +46,7 @@ impl Suite {
     pub fn skip(&mut self, name: impl Into<String>, reason: impl Into<String>) {
         let (name, reason) = (name.into(), reason.into());
         let full = format!("{name} (skipped: {reason})");
-        // Forced to run (`--ignored`), it fails: what cannot be tested has not been shown.
+        // If forced to run (`--ignored`), it fails: what cannot be tested has not been shown.
         let failure = Failed::from(format!("cannot run here: {reason}"));
         self.trials.push(Trial::test(full, move || Err(failure)).with_ignored_flag(true));
         self.skipped.push((name, reason));
@@ -80,7 +81,7 @@ impl Suite {
     }
 }
 
-/// Where a command of this name lies.
+/// Where a command of this name is.
 #[must_use]
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;

@@ -1,8 +1,8 @@
-//! What a random program is like for a while.
+//! The behaviour of a random program for a while.
 //!
-//! Each stretch of a run draws its own weights, among them zeros: a program that does everything
-//! a little reaches few of the states that one reaches which only grows, or only resizes, or has
-//! one size alone. (Groce et al., "Swarm testing", 2012.)
+//! Each stretch of a run draws its own weights, among them zeros: a program that does a little of
+//! everything reaches few of the states reached by one that only grows, or only resizes, or uses a
+//! single size. (Groce et al., "Swarm testing", 2012.)
 
 use crate::operation::Operation;
 use crate::random::Random;
@@ -32,11 +32,11 @@ const KINDS: usize = 5;
 #[derive(Debug, Clone, Copy)]
 pub struct Swarm {
     limits: Limits,
-    /// Malloc, calloc, aligned, realloc, exchange; what is left of 64 are frees.
+    /// Malloc, calloc, aligned, realloc, exchange; the rest of 64 is frees.
     weights: [usize; KINDS],
     low_bytes: usize,
     high_bytes: usize,
-    /// One request in so many is of any size at all.
+    /// One request in this many is of any size at all.
     any_size_one_in: usize,
     newest_first: bool,
     trim_one_in: usize,
@@ -97,7 +97,7 @@ impl Swarm {
         1 << shift
     }
 
-    /// The next operation of a thread with `live_objects` objects of `live_bytes` in sum.
+    /// The next operation of a thread with `live_objects` objects of `live_bytes` in total.
     pub fn operation(
         &self,
         random: &mut Random,

@@ -1,7 +1,7 @@
 //! The C names: the malloc family, `fork`, and the marker.
 //!
-//! Order of things (invariant 3 of the crate): allocate, then record; record, then free.
-//! C++'s `new` and `delete` reach these names through libstdc++.
+//! The order (invariant 3 of the crate): allocate, then record; record, then free. C++'s `new` and
+//! `delete` reach these names through libstdc++.
 
 use core::ptr::null_mut;
 
@@ -42,7 +42,8 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut u8 {
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(old: *mut u8, size: usize) -> *mut u8 {
-    // The entry goes before the call: once the block has moved, its address may be another's.
+    // The entry is removed before the call: once the block has moved, its address may belong to
+    // another object.
     let object = if old.is_null() { None } else { shadow::take(old) };
     if !old.is_null() && object.is_none() {
         // SAFETY: the caller's promise.
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn realloc(old: *mut u8, size: usize) -> *mut u8 {
         if let Some(object) = object {
             shadow::set(old, object, size);
         }
-        // glibc frees; an allocator that returns a block instead gets the same trace.
+        // glibc frees here; an allocator that returns a block instead gives the same trace.
         tape::freeing(old, false);
         // SAFETY: the caller's promise.
         let address = unsafe { next::realloc(old, 0) };
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn realloc(old: *mut u8, size: usize) -> *mut u8 {
     address
 }
 
-/// A block that was not seen allocated becomes one that was.
+/// Turns a block whose allocation was not seen into one that was.
 #[cold]
 unsafe fn realloc_unknown(old: *mut u8, size: usize) -> *mut u8 {
     if let Some(old_size) = next::early_size(old) {
@@ -158,8 +159,8 @@ pub unsafe extern "C" fn cfree(address: *mut u8) {
     unsafe { free(address) }
 }
 
-/// Counts the free of a pointer never seen; true when it is the recorder's own early memory,
-/// which the next allocator must not get.
+/// Counts the free of a pointer never seen; true when it is the recorder's own early memory, which
+/// must not be passed to the next allocator.
 #[cold]
 fn free_unknown(address: *mut u8) -> bool {
     let early = next::early_size(address).is_some();
@@ -268,7 +269,7 @@ pub unsafe extern "C" fn fork() -> i32 {
     child
 }
 
-/// Puts a number into the trace, for programs that want to find a place again.
+/// Puts a number into the trace, for programs that want to mark a place.
 #[unsafe(no_mangle)]
 pub extern "C" fn hectare_trace_marker(value: u64) {
     tape::other(&Event::Marker { value });

@@ -6,8 +6,8 @@ use hectare_trace::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkState, ROW_WINDOW_BYTE
 
 use crate::sys;
 
-/// Sizes of a thread's first chunks, bytes; all later ones have the last. Short threads are cheap
-/// so, and long ones rarely on the slow path.
+/// Sizes of a thread's first chunks, bytes; all later ones have the last size. This keeps short
+/// threads cheap, and long ones rarely on the slow path.
 const SIZES: [usize; 4] = [1 << 12, 1 << 14, 1 << 16, 1 << 18];
 
 /// Size of a thread's `nth` chunk, bytes.
@@ -27,7 +27,7 @@ impl Chunk {
     /// Takes over a new, zeroed mapping of `bytes` and writes the header of an open chunk.
     ///
     /// # Safety
-    /// The mapping is writable, nobody else uses it, and it is given up here.
+    /// The mapping is writable, nobody else uses it, and the caller gives it up.
     pub(crate) unsafe fn begin(start: NonNull<u8>, bytes: usize, first: RowState) -> Self {
         let mut chunk = Self { start, bytes, first };
         let room = (bytes - CHUNK_HEADER_BYTES) as u32;
@@ -46,7 +46,7 @@ impl Chunk {
         chunk
     }
 
-    /// Where the first row goes, and the first place at which a whole row may not fit any more.
+    /// Where the first row goes, and the first place at which a whole row may no longer fit.
     pub(crate) fn rows(&self) -> (*mut u8, *mut u8) {
         let start = self.start.as_ptr();
         // SAFETY: the smallest chunk is larger than its header.

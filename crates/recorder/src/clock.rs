@@ -1,4 +1,4 @@
-//! The clock of the rows: the processor's own counter, cut to ticks of some nanoseconds.
+//! The clock for the rows: the processor's own counter, divided down to ticks of some nanoseconds.
 
 #[cfg(target_arch = "x86_64")]
 const SHIFT: u32 = hectare_trace::RECORDER_CLOCK_SHIFT;
@@ -7,7 +7,7 @@ const SHIFT: u32 = 0;
 
 /// Ticks since some point in the past.
 ///
-/// On x86-64 the counter is read without a fence: the order across threads does not rest on it.
+/// On x86-64 the counter is read without a fence: the order across threads does not depend on it.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
     counter() >> SHIFT
@@ -24,7 +24,8 @@ fn counter() -> u64 {
 #[inline(always)]
 fn counter() -> u64 {
     let counter: u64;
-    // SAFETY: the virtual counter is readable in user mode on Linux; the instruction does no more.
+    // SAFETY: the virtual counter is readable in user mode on Linux; the instruction has no other
+    // effect.
     unsafe {
         core::arch::asm!("mrs {}, cntvct_el0", out(reg) counter, options(nomem, nostack));
     }

@@ -5,7 +5,7 @@
 //!                                              └─────▶ off (HECTARE_TRACE not set)
 //! ```
 //!
-//! The environment decides, on the first call at which it is known.
+//! The environment decides, at the first call when it is known.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -25,12 +25,12 @@ pub(crate) fn is_on() -> bool {
     MODE.load(Ordering::Acquire) == ON
 }
 
-/// Ends recording; whether it had not ended before.
+/// Ends recording; returns whether it had not ended before.
 pub(crate) fn stop() -> bool {
     MODE.swap(OFF, Ordering::AcqRel) != OFF
 }
 
-/// Whether events are recorded; decides it on the first call that can.
+/// Whether events are recorded; decided by the first call that can.
 pub(crate) fn recording() -> bool {
     match MODE.load(Ordering::Acquire) {
         ON => true,
@@ -40,7 +40,7 @@ pub(crate) fn recording() -> bool {
 }
 
 /// The dynamic linker allocates before the environment is known: such calls are passed on, and
-/// their frees counted as unknown.
+/// their frees are counted as unknown.
 fn decide() -> bool {
     // SAFETY: the C library's variable; written at start-up only.
     let environment = unsafe { libc_environ() };
@@ -68,7 +68,7 @@ fn decide() -> bool {
     on
 }
 
-/// Gives the C library's `environ`.
+/// The C library's `environ`.
 unsafe fn libc_environ() -> *const *mut libc::c_char {
     unsafe extern "C" {
         static environ: *const *mut libc::c_char;

@@ -1,4 +1,4 @@
-//! `libhectare_recorder.so`: preloaded into a program, it records what the program asks of its
+//! `libhectare_recorder.so`: preloaded into a program, it records the program's calls of its
 //! allocator.
 //!
 //! ```text
@@ -20,14 +20,14 @@
 //! 2. The hot path takes no lock and makes no system call: thread-local pointer, clock, one row,
 //!    one shadow entry.
 //! 3. The shadow entry of an address holds the object that lives there. It is set after the real
-//!    `malloc` has returned the address and taken before the real `free` gets it, so whoever is
-//!    handed the address next finds the entry empty; the allocator's own synchronisation orders
-//!    the two.
+//!    `malloc` has returned the address and cleared before the real `free` gets it, so whoever is
+//!    handed the address next finds the entry empty; the allocator's own synchronisation orders the
+//!    two.
 //! 4. Everything that a forked child must not inherit (open chunks, the lock, the header's
 //!    mapping) lies in the [`arena`](process), which the kernel wipes on fork. A wiped tape has no
 //!    room, so the child's first event takes the slow path and opens a file of its own.
-//! 5. A row becomes part of the trace by its tag byte; chunks begin as zeroes, and zero is no tag.
-//!    So a chunk that its program never closed is readable up to its last whole row.
+//! 5. A row becomes part of the trace by its tag byte; chunks start as zeroes, and zero is no tag.
+//!    So a chunk that the program never closed is readable up to its last whole row.
 //!
 //! Cost: see `docs/trace-format.md`; `hectare record` measures it on every recording.
 

@@ -1,7 +1,7 @@
 //! The allocator behind the recorder: whatever the program would have used.
 //!
-//! Found by `dlsym(RTLD_NEXT, …)` on the first call. `dlsym` itself may allocate, before there is
-//! anything to allocate from: such requests of the searching thread are met from a small static
+//! Found by `dlsym(RTLD_NEXT, …)` on the first call. `dlsym` itself may allocate before there is
+//! anything to allocate from. Such requests of the searching thread are served from a small static
 //! arena and never freed.
 
 use core::ffi::{CStr, c_void};
@@ -94,8 +94,8 @@ struct Early {
 static mut EARLY: Early = Early { _bytes: [0; EARLY_BYTES] };
 static EARLY_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Memory for the search itself; zeroed, null when it is used up. Keeps the size before each
-/// block, for [`early_size`].
+/// Memory for the search itself; zeroed, null when used up. The size is stored before each block,
+/// for [`early_size`].
 #[cold]
 fn early(size: usize, align: usize) -> *mut u8 {
     let align = align.max(16);
@@ -118,7 +118,7 @@ fn early(size: usize, align: usize) -> *mut u8 {
     block
 }
 
-/// Size of a block of the early arena; nothing for any other pointer.
+/// Size of a block of the early arena; `None` for any other pointer.
 #[cold]
 pub(crate) fn early_size(block: *mut u8) -> Option<usize> {
     let base = (&raw const EARLY).addr();

@@ -1,4 +1,4 @@
-//! What the recorder has once per process: the file, the tapes, and what becomes of them when a
+//! The recorder's state for the process: the file, the tapes, and what becomes of them when a
 //! thread ends or the process forks. Everything here is off the hot path.
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //! 1. `Process` is used only between [`Process::lock`] and the drop of its guard; zero is the
 //!    valid state of a process that has no file yet.
 //! 2. A tape is used by one thread only, from [`tape_for`] to [`thread_end`].
-//! 3. No descriptor is kept open: programs close descriptors they do not know, and hand out the
-//!    same numbers again. The file is opened by name for every new chunk.
+//! 3. No descriptor is kept open: programs close descriptors they do not know, and the numbers are
+//!    reused. The file is opened by name for every new chunk.
 
 use core::ffi::{CStr, c_void};
 use core::ops::{Deref, DerefMut};
@@ -29,18 +29,18 @@ use crate::sys::{self, File, Grain, KeepErrno};
 use crate::tape::{self, Tape};
 use crate::tls::{self, Local};
 
-/// Number of the next thread. Not wiped: a child's threads go on counting, so the objects that it
-/// inherited cannot be taken for its own.
+/// Number of the next thread. Not wiped: a child's threads continue the numbering, so that
+/// inherited objects cannot be taken for its own.
 static NEXT_THREAD: AtomicU32 = AtomicU32::new(1);
 
 /// The arena; null before recording is on. Not wiped: a child has it at the same address.
 static ARENA: AtomicPtr<Process> = AtomicPtr::new(null_mut());
 
-/// Key whose destructor tells that a thread ends.
+/// Key whose destructor reports the end of a thread.
 static END_KEY: AtomicU32 = AtomicU32::new(0);
 
-/// A copy of the value of `HECTARE_TRACE`: programs write their title over their environment. Not
-/// wiped: a child begins a file of its own by this name.
+/// A copy of the value of `HECTARE_TRACE`: programs overwrite their environment with their title.
+/// Not wiped: a child derives the name of its own file from it.
 static BASE_NAME: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 
 /// Address space for tapes: 400 000 threads at a time.
@@ -51,13 +51,13 @@ const DESTRUCTOR_ROUNDS: usize = 4;
 
 const NAME_BYTES: usize = 4096;
 
-/// Room for what is put behind the name: two numbers, each after a dot, and the end.
+/// Room for what is appended to the name: two numbers, each after a dot, and the terminator.
 const NUMBERS_BYTES: usize = 24;
 
 /// The process's part of the arena.
 #[repr(C)]
 struct Process {
-    /// First, since it is reached without a reference to the rest.
+    /// First, since it is accessed without a reference to the rest.
     locked: AtomicBool,
     /// The mapped header of the file; null while there is none.
     header: *mut [u8; HEADER_BYTES],
@@ -113,7 +113,8 @@ impl Drop for Guard {
     }
 }
 
-/// Takes what recording needs: a name for the files, address space, a key to watch threads by. Once.
+/// Sets up what recording needs, once: a name for the files, address space, a key for watching
+/// threads.
 pub(crate) fn prepare(base: &CStr) -> bool {
     let Some(name) = sys::reserve(NAME_BYTES, Grain::Page) else { return false };
     let base = base.to_bytes_with_nul();
@@ -135,8 +136,8 @@ pub(crate) fn prepare(base: &CStr) -> bool {
     true
 }
 
-/// The slow path of every event: a tape with room for this thread, or nothing when the event is
-/// not to be recorded.
+/// The slow path of every event: a tape with room for this thread, or `None` when the event is not
+/// to be recorded.
 pub(crate) fn tape_for(here: &Local) -> Option<&'static mut Tape> {
     if here.busy.get() || !decision::recording() {
         return None;
@@ -151,7 +152,7 @@ pub(crate) fn tape_for(here: &Local) -> Option<&'static mut Tape> {
 fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
     // SAFETY: null, or this thread's tape (invariant 2).
     let known = unsafe { here.tape.get().as_mut() };
-    // Without a thread: wiped, this is a forked child.
+    // No thread number: it was wiped, so this is a forked child.
     let known = known.filter(|tape| tape.thread().0 != 0);
     let begins = known.is_none() && !here.ended.get();
     let tape = match known {
@@ -161,7 +162,7 @@ fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
         }
         None => {
             if begins {
-                // May allocate, which is then ours and not recorded: `busy` is set.
+                // May allocate; `busy` is set, so that is taken for our own and not recorded.
                 watch_for_end(1);
             }
             new_tape(here)?
@@ -177,7 +178,7 @@ fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
     Some(tape)
 }
 
-/// A tape for a thread that begins, or that goes on after its end.
+/// A tape for a thread that begins, or that makes calls after its end.
 fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     let mut process = Process::lock()?;
     if process.header.is_null() && !open_file(&mut process) {
@@ -237,8 +238,8 @@ impl Process {
     }
 }
 
-/// Makes `BASE.<pid>.<n>` with the first free `n`: programs run after one another in one process
-/// (`exec`) each have a file.
+/// Makes `BASE.<pid>.<n>` with the first free `n`: programs that run one after the other in the
+/// same process (`exec`) each have a file.
 fn open_file(process: &mut Process) -> bool {
     let base = BASE_NAME.load(Ordering::Acquire);
     // SAFETY: null-terminated, and never unmapped: set by `prepare` before the arena.
@@ -294,7 +295,7 @@ fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> 
     true
 }
 
-/// Writes `.number` at `at` and gives the place after it.
+/// Writes `.number` at `at` and returns the place after it.
 fn put_number(out: &mut [u8], at: usize, number: u32) -> usize {
     let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
     out[at] = b'.';
@@ -306,7 +307,7 @@ fn put_number(out: &mut [u8], at: usize, number: u32) -> usize {
     at + 1 + digits
 }
 
-/// Takes room at the end of the file and maps it.
+/// Takes space at the end of the file and maps it.
 fn map_chunk(bytes: usize, state: RowState) -> Option<Chunk> {
     let process = Process::lock()?;
     let file = File::open(process.name())?;
@@ -316,14 +317,14 @@ fn map_chunk(bytes: usize, state: RowState) -> Option<Chunk> {
         return None;
     }
     let start = file.map(offset, bytes)?;
-    // SAFETY: a fresh range of the file (the lock is held), zero as files begin.
+    // SAFETY: a fresh range of the file (the lock is held), zero as in any new file.
     let chunk = unsafe { Chunk::begin(start, bytes, state) };
     end.store(offset + bytes as u64, Ordering::Relaxed);
     measure_clock(&process);
     Some(chunk)
 }
 
-/// Notes how fast the clock has been so far.
+/// Notes how fast the clock has run so far.
 fn measure_clock(process: &Process) {
     let elapsed_ns = clock::monotonic_ns() - process.epoch_ns;
     let elapsed_ticks = clock::ticks().saturating_sub(process.epoch_ticks);
@@ -335,7 +336,8 @@ fn measure_clock(process: &Process) {
     }
 }
 
-/// The file cannot be continued: what has been recorded stays, the program goes on unrecorded.
+/// Called when the file cannot be continued: what has been recorded stays, and the program goes on
+/// unrecorded.
 #[cold]
 fn give_up() {
     if !decision::stop() {
@@ -355,7 +357,7 @@ fn give_up() {
     }
 }
 
-/// Counts a free of a pointer that was not seen allocated.
+/// Counts a free of a pointer whose allocation was not seen.
 #[cold]
 pub(crate) fn unknown_free() {
     let here = tls::local();
@@ -369,7 +371,7 @@ pub(crate) fn unknown_free() {
     }
 }
 
-/// Has [`thread_end`] called when this thread ends.
+/// Arranges for [`thread_end`] to be called when this thread ends.
 fn watch_for_end(round: usize) {
     let key = END_KEY.load(Ordering::Acquire);
     // SAFETY: the key exists; the value is a number, not used as a pointer.

@@ -7,11 +7,12 @@
 //! ```
 //!
 //! Two dependent loads. Both tables are address space that costs memory only where objects begin,
-//! at most as much as the heap itself. A leaf that begins with a small object is filled all over, and
-//! looked up at random: in huge pages that costs 10 ns an event less (28 instead of 38, random sizes
-//! up to 3000 bytes in 4096 slots). One that begins with a large object would only waste them. Entries are relaxed: by invariant 3 of the crate the
-//! recorded allocator orders accesses to the same one. In a forked child the tables are copied
-//! with everything else, so objects that it inherited keep their numbers.
+//! at most as much as the heap itself. A leaf whose first object is small gets filled all over and
+//! looked up at random; huge pages save 10 ns an event there (28 instead of 38, random sizes up to
+//! 3000 bytes in 4096 slots). A leaf whose first object is large would only waste them. Entries are
+//! relaxed: by invariant 3 of the crate the recorded allocator orders accesses to the same entry.
+//! In a forked child the tables are copied with everything else, so objects that it inherited keep
+//! their numbers.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -26,8 +27,8 @@ const GRAIN_BITS: u32 = 3;
 const ROOT_SLOTS: usize = 1 << (ADDRESS_BITS - LEAF_BITS);
 const LEAF_ENTRIES: usize = 1 << (LEAF_BITS - GRAIN_BITS);
 
-/// Objects below this size, bytes, lie close together: more than 30 of them in a huge page's worth of
-/// the table.
+/// Objects below this size, bytes, are close together: more than 30 of them in a huge page's worth
+/// of the table.
 const SMALL_BYTES: usize = 1 << 16;
 
 type Root = [AtomicPtr<Leaf>; ROOT_SLOTS];
@@ -42,7 +43,7 @@ pub(crate) fn prepare() -> bool {
     true
 }
 
-/// Notes that `object` of `size` bytes lives at `address`.
+/// Records that `object` of `size` bytes lives at `address`.
 #[inline(always)]
 pub(crate) fn set(address: *mut u8, object: ObjectId, size: usize) {
     let leaf = match leaf(address) {
@@ -61,7 +62,7 @@ pub(crate) fn get(address: *mut u8) -> Option<ObjectId> {
     ObjectId::from_bits(leaf(address)?[entry(address)].load(Ordering::Relaxed))
 }
 
-/// The object at `address`, which lives there no longer.
+/// Takes out the object at `address`, which no longer lives there.
 #[inline(always)]
 pub(crate) fn take(address: *mut u8) -> Option<ObjectId> {
     let entry = &leaf(address)?[entry(address)];
@@ -75,8 +76,8 @@ fn entry(address: *mut u8) -> usize {
     address.addr() >> GRAIN_BITS & (LEAF_ENTRIES - 1)
 }
 
-/// The slot of the leaf for `address`; nothing before [`prepare`] and for addresses that need more
-/// than 47 bits, which a program gets only if it asks for them.
+/// The slot of the leaf for `address`; `None` before [`prepare`], and for addresses of more than 47
+/// bits, which a program gets only if it asks for them.
 #[inline(always)]
 fn slot(address: *mut u8) -> Option<&'static AtomicPtr<Leaf>> {
     let root = ROOT.load(Ordering::Acquire);

@@ -1,10 +1,10 @@
-//! System calls, without the standard library (which would allocate) and with `errno` kept.
+//! System calls, without the standard library (which would allocate) and with `errno` preserved.
 
 use core::ffi::CStr;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Keeps `errno` over what happens while it lives: recording must not be seen by the program.
+/// Preserves `errno` while it lives: the program must not notice the recording.
 pub(crate) struct KeepErrno(i32);
 
 impl KeepErrno {
@@ -25,16 +25,16 @@ impl Drop for KeepErrno {
     }
 }
 
-/// How much memory is taken at a time where reserved address space is written.
+/// How much memory is taken at a time when reserved address space is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grain {
-    /// A page: for what is written here and there.
+    /// A page: for space that is written sparsely.
     Page,
-    /// A huge page where the system has one: for what is written all over, at random.
+    /// A huge page, if the system has one: for space that is written all over, at random.
     HugePage,
 }
 
-/// Address space that costs memory only where it is written. Zero at first.
+/// Address space that costs memory only where it is written. Initially zero.
 pub(crate) fn reserve(bytes: usize, grain: Grain) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -52,7 +52,7 @@ pub(crate) fn reserve(bytes: usize, grain: Grain) -> Option<NonNull<u8>> {
     NonNull::new(mapped.cast())
 }
 
-/// Lets the kernel zero a mapping of [`reserve`] in every forked child.
+/// Makes the kernel zero a mapping of [`reserve`] in every forked child.
 pub(crate) fn wipe_on_fork(start: NonNull<u8>, bytes: usize) -> bool {
     // SAFETY: the caller's own anonymous mapping; the advice changes no content of this process.
     unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_WIPEONFORK) == 0 }
@@ -61,7 +61,7 @@ pub(crate) fn wipe_on_fork(start: NonNull<u8>, bytes: usize) -> bool {
 /// Ends a mapping.
 ///
 /// # Safety
-/// `start` and `bytes` are a whole mapping to which no pointer is used afterwards.
+/// `start` and `bytes` are a whole mapping, and no pointer into it is used afterwards.
 pub(crate) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller's promise.
     unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
@@ -71,18 +71,18 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
 pub(crate) struct File(i32);
 
 impl File {
-    /// Makes a new file for reading and writing; `None` with `errno` set when that fails, also
-    /// when it exists.
+    /// Makes a new file for reading and writing; `None`, with `errno` set, when that fails or the
+    /// file exists.
     pub(crate) fn create_new(name: &CStr) -> Option<Self> {
         Self::open_with(name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC)
     }
 
-    /// Opens a file that exists.
+    /// Opens an existing file for reading and writing.
     pub(crate) fn open(name: &CStr) -> Option<Self> {
         Self::open_with(name, libc::O_RDWR | libc::O_CLOEXEC)
     }
 
-    /// Opens a file that cannot be written.
+    /// Opens a file for reading only.
     pub(crate) fn open_to_read(name: &CStr) -> Option<Self> {
         Self::open_with(name, libc::O_RDONLY | libc::O_CLOEXEC)
     }
@@ -93,8 +93,9 @@ impl File {
         (fd >= 0).then(|| Self(fd))
     }
 
-    /// Gives the range to the file: a write to its mapping cannot fail for want of room then. Nothing
-    /// beyond the process's limit of file sizes is asked for: the kernel would end the program for it.
+    /// Allocates the range in the file, so that a write to its mapping cannot fail for lack of
+    /// space. Nothing is requested beyond the process's file size limit, for which the kernel would
+    /// end the program.
     pub(crate) fn allocate(&self, offset: u64, bytes: usize) -> bool {
         if !may_be_long(offset + bytes as u64) {
             return false;
@@ -108,7 +109,7 @@ impl File {
         let errno = unsafe { libc::__errno_location() };
         // SAFETY: as above.
         let unsupported = unsafe { errno.read() } == libc::EOPNOTSUPP;
-        // A file system without allocation: extending the file is all that can be done.
+        // On a file system without allocation, extending the file is all that can be done.
         // SAFETY: works on the descriptor alone; the file only grows, under the caller's lock.
         unsupported && unsafe { libc::ftruncate(self.0, (offset as i64) + bytes as i64) } == 0
     }
@@ -123,7 +124,8 @@ impl File {
         if mapped == libc::MAP_FAILED {
             return None;
         }
-        // One call for all page faults; a kernel before 5.14 refuses, and they come one by one.
+        // One call for all page faults; a kernel before 5.14 refuses, and then they come one by
+        // one.
         // SAFETY: the mapping was made above with this length; the advice changes no content.
         unsafe { libc::madvise(mapped, bytes, libc::MADV_POPULATE_WRITE) };
         NonNull::new(mapped.cast())
@@ -144,7 +146,7 @@ impl Drop for File {
     }
 }
 
-/// The file that was the error output as recording began: device and number. Zero: none.
+/// The file that was the error output when recording began: device and inode. Zero: none.
 static ERROR_OUTPUT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Notes what the error output is.
@@ -171,7 +173,8 @@ fn identity(status: &libc::stat) -> [u64; 2] {
     [status.st_dev, status.st_ino]
 }
 
-/// Whether a file may have so many bytes by the process's limit; beyond that the kernel ends the program.
+/// Whether the process's limit allows a file of that many bytes; beyond it the kernel ends the
+/// program.
 fn may_be_long(bytes: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
@@ -179,8 +182,8 @@ fn may_be_long(bytes: u64) -> bool {
     !known || bytes <= limit.rlim_cur
 }
 
-/// Writes a message to the error output, unless the program has opened another file by its number
-/// since (what a daemon closes may have become its database), or it is a file that may not grow.
+/// Writes a message to the error output, unless its descriptor is now another file (what a daemon
+/// closed may have become its database), or it is a file that may not grow.
 pub(crate) fn say(parts: &[&[u8]]) {
     let Some(output) = error_output() else { return };
     if identity(&output) != ERROR_OUTPUT.each_ref().map(|part| part.load(Ordering::Relaxed)) {

@@ -1,7 +1,7 @@
 //! A thread's tape: where its rows go.
 //!
-//! One event costs: the tape's pointer (thread-local), room left?, the clock, one row of three to
-//! eight bytes, and the entry of the shadow table.
+//! An event costs: the thread-local pointer to the tape, the check for room, the clock, one row of
+//! three to eight bytes, and the shadow entry.
 
 use hectare_trace::{AllocKind, Event, ObjectId, ROW_WINDOW_BYTES, RowState, RowWindow, ThreadId};
 
@@ -11,12 +11,12 @@ use crate::process;
 use crate::shadow;
 use crate::tls::{self, Local};
 
-/// Lies in the arena that is wiped on fork: all zero means that it has no room and no thread.
+/// Lies in the arena that is wiped on fork; all zero means no room and no thread.
 #[derive(Debug)]
 pub(crate) struct Tape {
     /// Where the next row goes.
     cursor: *mut u8,
-    /// From here on there may be no room for a row.
+    /// From here on a row may not fit.
     limit: *mut u8,
     /// Clock at the beginning of the file, ticks.
     epoch_ticks: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    /// A tape that goes on where `state` stands; without chunk as yet.
+    /// A tape that continues from `state`; it has no chunk yet.
     pub(crate) fn new(epoch_ticks: u64, state: RowState) -> Self {
         let nowhere = core::ptr::null_mut();
         Self {
@@ -63,7 +63,7 @@ impl Tape {
         self.state
     }
 
-    /// Goes on in a new chunk made of the mapping that `map` gives for a size.
+    /// Continues in a new chunk, made of the mapping that `map` returns for a size.
     pub(crate) fn begin_chunk(
         &mut self,
         map: impl FnOnce(usize, RowState) -> Option<Chunk>,
@@ -76,7 +76,7 @@ impl Tape {
         true
     }
 
-    /// Writes a row by `put`, which gets a window, the time, and says how long the row is.
+    /// Writes a row with `put`, which gets a window and the time, and returns the row's length.
     #[inline(always)]
     fn row<T>(&mut self, put: impl FnOnce(&mut RowState, &mut RowWindow, u64) -> (usize, T)) -> T {
         debug_assert!(self.has_room());
@@ -96,7 +96,7 @@ impl Tape {
     }
 }
 
-/// This thread's tape with room for a row; nothing when the event is not to be recorded.
+/// This thread's tape, with room for a row; `None` when the event is not to be recorded.
 #[inline(always)]
 fn current() -> Option<&'static mut Tape> {
     let local = tls::local();

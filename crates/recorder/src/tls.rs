@@ -11,7 +11,7 @@ use hectare_trace::RowState;
 
 use crate::tape::Tape;
 
-/// What a thread has of its own. All zero at first.
+/// A thread's own state. Initially all zero.
 #[repr(C)]
 pub(crate) struct Local {
     /// Where this thread's rows go; null before the first event and after the thread's end.
@@ -20,7 +20,7 @@ pub(crate) struct Local {
     pub(crate) busy: Cell<bool>,
     /// Set by the last destructor; `last` is valid then.
     pub(crate) ended: Cell<bool>,
-    /// Where the rows stood at the thread's end, for calls that come later still.
+    /// The state of the rows at the thread's end, for calls that come even later.
     pub(crate) last: Cell<RowState>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn local() -> &'static Local {
             options(pure, readonly, nostack),
         );
     }
-    // SAFETY: zeroed, which is valid, and there as long as the thread; only this thread uses it,
+    // SAFETY: zeroed, which is valid, and exists as long as the thread; only this thread uses it,
     // and the reference does not leave the call in which it was made.
     unsafe { &*local }
 }

@@ -1,4 +1,4 @@
-//! Chunks: a stretch of one thread's rows, decodable by itself.
+//! Chunks: stretches of one thread's rows, each decodable by itself.
 
 use crate::event::ThreadId;
 
@@ -10,16 +10,16 @@ const MAGIC: u32 = u32::from_le_bytes(*b"HCk1");
 /// How the rows of a chunk are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkState {
-    /// A recorder is, or was when it died, still writing: rows as they are up to a zero tag, no
-    /// checksum over them.
+    /// A recorder is still writing, or was when it died: uncompressed rows up to a zero tag, with
+    /// no checksum over them.
     Open,
-    /// Complete; rows as they are.
+    /// Complete; rows uncompressed.
     Plain,
     /// Complete; rows compressed in frames, each with a checksum.
     Framed,
 }
 
-/// What stands before the rows.
+/// The header before the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
     /// How the rows are stored.
@@ -40,12 +40,12 @@ pub struct ChunkHeader {
     pub first_serial: u64,
     /// Time before the first row, ticks.
     pub first_time_ticks: u64,
-    /// Time of the last row, ticks; while open that of the first.
+    /// Time of the last row, ticks; while open, that of the first.
     pub last_time_ticks: u64,
 }
 
 impl ChunkHeader {
-    /// The header as it stands in the file; its last field is a CRC-32 of the others.
+    /// The header as stored in the file; its last field is a CRC-32 of the others.
     pub fn to_bytes(&self) -> [u8; CHUNK_HEADER_BYTES] {
         let mut out = [0; CHUNK_HEADER_BYTES];
         out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -68,7 +68,7 @@ impl ChunkHeader {
         out
     }
 
-    /// Reads a header; nothing when these are not the bytes of an undamaged one.
+    /// Reads a header; `None` when these are not the bytes of an undamaged one.
     pub fn from_bytes(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<Self> {
         let u32_at = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_le_bytes(*b));
         let u64_at = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_le_bytes(*b));

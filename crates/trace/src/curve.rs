@@ -1,6 +1,6 @@
 //! Live bytes over the rows of a trace, thinned to what a plot can show.
 
-/// Live bytes in a stretch of rows: what they were when they were most.
+/// The most live bytes in a stretch of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LivePoint {
     /// Rows read when the stretch ended.
@@ -11,7 +11,7 @@ pub struct LivePoint {
     pub rounded_bytes: u64,
 }
 
-/// Points kept at most: each time there are so many, every two become one.
+/// The most points kept: whenever there are this many, they are merged in pairs.
 const MOST_POINTS: usize = 512;
 
 /// Collects points. Memory for [`MOST_POINTS`], whatever the length.
@@ -27,7 +27,7 @@ impl Curve {
         Self { points: Vec::new(), open: LivePoint::default(), stride: 1 }
     }
 
-    /// Told after each row.
+    /// Must be called after each row.
     #[inline]
     pub(crate) fn row(&mut self, live_bytes: u64, rounded_bytes: u64) {
         self.open.rows += 1;
@@ -47,7 +47,7 @@ impl Curve {
         }
     }
 
-    /// The points, the last stretch among them.
+    /// The points, including the last stretch.
     pub(crate) fn into_points(mut self) -> Vec<LivePoint> {
         if !self.open.rows.is_multiple_of(self.stride) {
             self.points.push(self.open);

@@ -3,28 +3,28 @@
 use std::fmt;
 use std::io;
 
-/// Why a trace cannot be read at all, or not further.
+/// Why a trace cannot be read, or not any further.
 #[derive(Debug)]
 pub enum Error {
     /// The operating system refused.
     Io(io::Error),
     /// The operating system refused to write a copy.
     Write(io::Error),
-    /// What stands at the path is no regular file.
+    /// What is at the path is not a regular file.
     NotAFile {
         /// What it is, with its article.
         found: &'static str,
     },
-    /// The file does not begin as a trace does.
+    /// The file does not begin like a trace.
     NotATrace,
     /// Another version of the format.
     Version {
         /// The version in the file.
         found: u32,
     },
-    /// It begins as a trace, but its header is damaged.
+    /// It begins like a trace, but its header is damaged.
     BadHeader,
-    /// Part of the file is damaged; everything that could be read has been given.
+    /// Part of the file is damaged; everything readable has been returned.
     Damaged(Damage),
 }
 
@@ -93,7 +93,7 @@ pub struct Damage {
     pub partial_chunks: u64,
     /// Bytes between chunks that are not a chunk, or are missing at the end.
     pub stray_bytes: u64,
-    /// Whether the index of a sealed file is missing or damaged (the chunks were found without).
+    /// Whether the index of a sealed file is missing or damaged (the chunks were found without it).
     pub index_lost: bool,
     /// Chunks that were good.
     pub good_chunks: u64,

@@ -16,13 +16,13 @@ pub struct ObjectId(u64);
 const SERIAL_BITS: u32 = 40;
 
 impl ObjectId {
-    /// The object numbered `serial` (from 0) of `thread`. Surplus bits are cut off.
+    /// The object numbered `serial` (from 0) of `thread`. Excess bits are cut off.
     #[inline(always)]
     pub const fn new(thread: ThreadId, serial: u64) -> Self {
         Self((thread.0 as u64) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
     }
 
-    /// The object behind [`bits`](Self::bits), nothing for 0 (no thread has number 0).
+    /// The object that [`bits`](Self::bits) stands for; `None` for 0 (no thread has number 0).
     #[inline(always)]
     pub const fn from_bits(bits: u64) -> Option<Self> {
         if bits == 0 { None } else { Some(Self(bits)) }
@@ -82,19 +82,19 @@ pub enum Event {
     /// `realloc`, `reallocarray`: the old object ends, a new one begins. `realloc(p, 0)` that
     /// frees is recorded as [`Event::Free`].
     Realloc {
-        /// The object given; nothing for a null pointer.
+        /// The object given; `None` for a null pointer.
         old: Option<ObjectId>,
         /// As asked for, bytes.
         size_bytes: u64,
     },
-    /// `free`; without object for a null pointer.
+    /// `free`; without an object for a null pointer.
     Free {
         /// The object freed.
         object: Option<ObjectId>,
     },
     /// `free_sized`, `free_aligned_sized`.
     SizedFree {
-        /// The object freed; nothing for a null pointer.
+        /// The object freed; `None` for a null pointer.
         object: Option<ObjectId>,
     },
     /// `malloc_usable_size`.
@@ -119,7 +119,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The object that the event needs to exist.
+    /// The object that must exist for this event.
     pub fn object(&self) -> Option<ObjectId> {
         match *self {
             Self::Realloc { old: object, .. }
@@ -147,14 +147,14 @@ impl Event {
 pub struct Record {
     /// When, in ticks since the start of the file ([`crate::FileHeader::ticks_per_second`]).
     pub time_ticks: u64,
-    /// What.
+    /// What happened.
     pub event: Event,
-    /// The object made; nothing when the event makes none or the allocator returned null.
+    /// The object made; `None` when the event makes none or the allocator returned null.
     pub made: Option<ObjectId>,
 }
 
 impl Record {
-    /// Whether memory was asked for and null returned.
+    /// Whether memory was asked for and null was returned.
     pub fn failed(&self) -> bool {
         self.made.is_none() && self.event.asked_bytes().is_some()
     }

@@ -1,4 +1,4 @@
-//! Frames: the rows of a compressed chunk in pieces that can each be checked.
+//! Frames: the rows of a compressed chunk, in pieces that can each be checked.
 //!
 //! ```text
 //!  chunk   │ header │ frame │ frame │ frame │
@@ -9,8 +9,8 @@
 //!    frame: a frame can be inflated once those before it have been.
 //! 2. A frame ends between two rows, and its checksum covers its own header. So a chunk that was cut
 //!    or damaged in the middle is good up to the frame before.
-//! 3. Frames of a chunk double in size up to [`MOST_PLAIN_BYTES`]: little is lost of a short
-//!    recording, and a long one compresses as if it were in one piece.
+//! 3. Frames of a chunk double in size up to [`MOST_PLAIN_BYTES`], so that little of a short
+//!    recording can be lost, and a long one compresses as if it were in one piece.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
@@ -20,13 +20,13 @@ const HEADER_BYTES: usize = 16;
 /// Rows of a chunk's first frame, bytes.
 const FIRST_PLAIN_BYTES: usize = 512;
 
-/// Rows of a frame at most, bytes (and one row more).
+/// The most rows of a frame, bytes (plus one row).
 const MOST_PLAIN_BYTES: usize = 1 << 14;
 
 /// The strongest level gains 2 to 5 per cent on the bundled traces and takes three times as long.
 const DEFLATE_LEVEL: u32 = 6;
 
-/// Room for what ends a stretch, bytes: an inflater that has none stops before it.
+/// Room for the end marker of a stretch, bytes: without it an inflater stops before the marker.
 const FLUSH_BYTES: usize = 16;
 
 /// Where a chunk's rows are cut into frames.
@@ -37,7 +37,7 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// Told after each row: `bytes` of `rows` rows stand in the chunk now.
+    /// Must be called after each row: the chunk now has `rows` rows of `bytes` bytes in all.
     #[inline]
     pub(crate) fn row(&mut self, bytes: usize, rows: u32) {
         let (begin, _) = self.last();
@@ -56,7 +56,7 @@ impl Cuts {
     }
 }
 
-/// Makes frames. Its tables are used again from chunk to chunk.
+/// Makes frames. Its tables are reused from chunk to chunk.
 #[derive(Debug)]
 pub(crate) struct Packer {
     stream: Compress,
@@ -68,7 +68,7 @@ impl Packer {
         Self { stream: Compress::new(Compression::new(DEFLATE_LEVEL), false) }
     }
 
-    /// The frames of a chunk with `rows` rows that stand in `plain`.
+    /// The frames of a chunk whose `rows` rows are in `plain`.
     pub(crate) fn pack(&mut self, plain: &[u8], rows: u32, mut cuts: Cuts) -> Vec<u8> {
         if cuts.last().0 < plain.len() {
             cuts.end(plain.len(), rows);
@@ -95,13 +95,14 @@ impl Packer {
     /// Appends the deflated `plain`, flushed.
     fn deflate(&mut self, mut plain: &[u8], out: &mut Vec<u8>) {
         loop {
-            // What does not compress grows by five bytes a block.
+            // Incompressible data grows by five bytes a block.
             out.reserve(plain.len() + plain.len() / 64 + 64);
             let before = self.stream.total_in();
-            // Fails only on a stream that is used out of order, which one function cannot do.
+            // Fails only for a stream that is used out of order, which this function alone cannot
+            // do.
             let _ = self.stream.compress_vec(plain, out, FlushCompress::Sync);
             plain = &plain[(self.stream.total_in() - before) as usize..];
-            // Room was left: nothing is held back.
+            // Room was left, so nothing is held back.
             if plain.is_empty() && out.len() < out.capacity() {
                 return;
             }
@@ -109,7 +110,7 @@ impl Packer {
     }
 }
 
-/// Reads frames. Its tables are used again from chunk to chunk.
+/// Reads frames. Its tables are reused from chunk to chunk.
 #[derive(Debug)]
 pub(crate) struct Unpacker {
     stream: Decompress,
@@ -120,8 +121,8 @@ impl Unpacker {
         Self { stream: Decompress::new(false) }
     }
 
-    /// Inflates the frames in `stored` into `plain`, as far as they are good; gives the rows in
-    /// them. `plain_bytes` is what a whole chunk holds.
+    /// Inflates the frames in `stored` into `plain`, as far as they are good; returns the number of
+    /// rows in them. `plain_bytes` is what a whole chunk holds.
     pub(crate) fn unpack(
         &mut self,
         mut stored: &[u8],
@@ -156,7 +157,7 @@ impl Unpacker {
     }
 }
 
-/// CRC-32 of a frame, its own field left out.
+/// CRC-32 of a frame, excluding its own field.
 fn crc(frame: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&frame[..12]);
@@ -197,7 +198,7 @@ mod tests {
             let end = if rows == 0 { 0 } else { ends[rows as usize - 1] };
             assert_eq!(out, plain[..end], "cut at {length}");
             assert!(rows >= seen);
-            // Less than a frame is lost: what follows it in the file is smaller than its rows.
+            // Less than a frame is lost: the rest of the file is smaller than the frame's rows.
             assert!(length < end + 2 * MOST_PLAIN_BYTES);
             seen = rows;
         }

@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"HECTRACE";
 const COMMAND_AT: usize = 256;
 const COMMAND_MAX: usize = HEADER_BYTES - COMMAND_AT;
 
-/// What stands at the beginning of a trace.
+/// The beginning of a trace.
 ///
 /// A recorder keeps the fields marked *live* up to date in its mapping, which is why the header
 /// has no checksum before the file is sealed.
@@ -40,12 +40,12 @@ pub struct FileHeader {
     /// *Live.* Frees of pointers that the recorder had not seen allocated (allocated before it
     /// could record, or by other means).
     pub unknown_frees: u64,
-    /// *Live.* Above 0 when recording stopped before the program did (no room on the file system):
-    /// nobody counted what came after.
+    /// *Live.* Above 0 when recording stopped before the program did (no room on the file system);
+    /// what came after was not counted.
     pub lost_events: u64,
     /// *Live, unsealed files only.* End of the space given to chunks, bytes.
     pub end_offset: u64,
-    /// Where the index stands; 0 without.
+    /// Where the index is; 0 without one.
     pub index_offset: u64,
     /// The command line recorded, arguments separated by spaces.
     pub command: String,
@@ -82,7 +82,7 @@ impl FileHeader {
         }
     }
 
-    /// Writes the header. The command line is cut to what fits.
+    /// Writes the header. The command line is truncated to what fits.
     pub fn write_to(&self, out: &mut [u8; HEADER_BYTES]) {
         self.write_fields(out);
         write_command(out, self.command.as_bytes());
@@ -156,14 +156,14 @@ impl Default for FileHeader {
     }
 }
 
-/// Writes the command line into a header, cut to what fits; allocates nothing.
+/// Writes the command line into a header, truncated to what fits; allocates nothing.
 pub fn write_command(out: &mut [u8; HEADER_BYTES], command: &[u8]) {
     let command = &command[..command.len().min(COMMAND_MAX)];
     out[96..100].copy_from_slice(&(command.len() as u32).to_le_bytes());
     out[COMMAND_AT..COMMAND_AT + command.len()].copy_from_slice(command);
 }
 
-/// CRC-32 of the header, its own field taken as zero.
+/// CRC-32 of the header, with its own field taken as zero.
 fn crc(bytes: &[u8; HEADER_BYTES]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&bytes[..100]);

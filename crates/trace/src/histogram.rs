@@ -30,8 +30,8 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         filled.map(|(bucket, &count)| (Self::lower(bucket), count))
     }
 
-    /// A value that at least `share` (0 to 1) of the values do not exceed, up to the width of a
-    /// bucket; 0 when empty.
+    /// A value that at least `share` (0 to 1) of the values do not exceed, to within a bucket's
+    /// width; 0 when empty.
     pub fn quantile(&self, share: f64) -> u64 {
         let rank = (share * self.total() as f64).ceil() as u64;
         let mut seen = 0;

@@ -20,11 +20,11 @@
 //! 1. An object is named by [`ObjectId`]: the thread that allocated it and how many objects that
 //!    thread had allocated before. Addresses are not in the file, so that their reuse cannot
 //!    confuse a reader.
-//! 2. Within a thread, rows stand in program order. Across threads an order is defined exactly
-//!    where an object changes hands: the row that names an object comes after the row that made
-//!    it. [`Ordered`] merges by time under this constraint.
-//! 3. Every chunk can be decoded by itself: its header carries the thread, the number of the
-//!    first object and the time before the first row. A damaged chunk loses its own rows only.
+//! 2. Within a thread, rows are in program order. Across threads an order is defined exactly where
+//!    an object changes hands: the row that names an object comes after the row that made it.
+//!    [`Ordered`] merges by time under this constraint.
+//! 3. Every chunk can be decoded by itself: its header carries the thread, the number of the first
+//!    object and the time before the first row. A damaged chunk loses only its own rows.
 //! 4. Reading needs memory for one chunk per thread that is alive at a time, and for the index.
 //!
 //! The byte layout is specified in `docs/trace-format.md`.

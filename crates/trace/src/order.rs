@@ -1,4 +1,4 @@
-//! One order of all threads' rows.
+//! One order for all threads' rows.
 //!
 //! ```text
 //!  thread 1   m──────────m────────
@@ -7,7 +7,7 @@
 //!
 //! Threads are merged by time; a row that names another thread's object is held back until that
 //! object has been made (invariant 2 of the crate). So the order is right wherever it matters,
-//! however the clocks of the processors disagree.
+//! however much the processors' clocks disagree.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -32,11 +32,11 @@ pub struct Step {
 #[derive(Debug)]
 pub struct Ordered<'a> {
     trace: &'a Trace,
-    /// Threads that can go on, by the time of their next row.
+    /// Threads that can continue, by the time of their next row.
     ready: BinaryHeap<Reverse<(u64, ThreadId)>>,
-    /// Boxed, since they change places with `current` whenever another thread's row is earlier.
+    /// Boxed, since they are swapped with `current` whenever another thread's row is earlier.
     open: FxHashMap<ThreadId, Box<Cursor<'a>>>,
-    /// Threads of which nothing has been read.
+    /// Threads from which nothing has been read.
     unopened: FxHashSet<ThreadId>,
     current: Option<(ThreadId, Box<Cursor<'a>>)>,
     /// Threads that wait for an object, by the object's thread.
@@ -49,7 +49,7 @@ struct Cursor<'a> {
     next: Record,
     /// Serial that the thread's next object will have.
     made: u64,
-    /// Whether the next row may go although its object has not been seen.
+    /// Whether the next row may go even though its object has not been seen.
     released: bool,
 }
 
@@ -61,7 +61,7 @@ struct Parked {
 }
 
 impl<'a> Ordered<'a> {
-    /// Begins at the beginning.
+    /// Starts at the beginning.
     pub fn new(trace: &'a Trace) -> Self {
         let first =
             |places: &[crate::ChunkPlace]| places.first().map(|place| place.first_time_ticks);
@@ -80,10 +80,10 @@ impl<'a> Ordered<'a> {
         }
     }
 
-    /// The next row, nothing at the end.
+    /// The next row; `None` at the end.
     ///
     /// # Errors
-    /// When the file cannot be read. Damage is skipped and told by [`Trace::check`].
+    /// When the file cannot be read. Damage is skipped, and reported by [`Trace::check`].
     #[inline]
     pub fn next_step(&mut self) -> Result<Option<Step>, Error> {
         loop {
@@ -120,7 +120,7 @@ impl<'a> Ordered<'a> {
         }
     }
 
-    /// Goes on with the thread, or with another if that one's next row is earlier.
+    /// Continues with the thread, or with another whose next row is earlier.
     #[inline]
     fn keep(&mut self, thread: ThreadId, cursor: Box<Cursor<'a>>) {
         let time = cursor.next.time_ticks;
@@ -170,7 +170,7 @@ impl<'a> Ordered<'a> {
         self.parked.entry(object.thread()).or_default().push(parked);
     }
 
-    /// Lets those go on that waited for objects of `thread` below `made`.
+    /// Lets threads continue that waited for objects of `thread` below `made`.
     fn wake(&mut self, thread: ThreadId, made: u64) {
         let Some(parked) = self.parked.get_mut(&thread) else { return };
         parked.retain(|wait| {
@@ -185,7 +185,7 @@ impl<'a> Ordered<'a> {
         }
     }
 
-    /// Every thread waits for another: rows were lost. The earliest goes on.
+    /// Every thread waits for another, so rows were lost: lets the earliest continue.
     #[cold]
     fn release_earliest(&mut self) -> bool {
         let earliest = self

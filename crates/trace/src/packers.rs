@@ -6,7 +6,7 @@
 //!           └─▶ worker 2 ─┘                    back before those given after it
 //! ```
 //!
-//! 1. At most [`CHUNKS_EACH`] chunks a worker are under way, whatever the length of the trace.
+//! 1. At most [`CHUNKS_EACH`] chunks per worker are under way, whatever the length of the trace.
 //! 2. A worker is started with its first chunk: a short trace costs one thread.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::frame::{Cuts, Packer};
 /// Chunks under way for each worker: one in its hands, and the next.
 const CHUNKS_EACH: usize = 2;
 
-/// More workers than this wait for the one thread that reads the rows.
+/// More workers than this would wait for the one thread that reads the rows.
 const MOST_WORKERS: usize = 8;
 
 /// Rows of one chunk.
@@ -36,7 +36,7 @@ struct Worker {
     packed: Receiver<Vec<u8>>,
 }
 
-/// The workers, and a label of each chunk under way.
+/// The workers, and a label for each chunk under way.
 #[derive(Debug)]
 pub(crate) struct Packers<T> {
     workers: Vec<Worker>,
@@ -52,7 +52,7 @@ impl<T> Packers<T> {
         Self { workers: Vec::new(), most, given: 0, labels: VecDeque::new() }
     }
 
-    /// Whether the oldest chunk is to be taken before another is given.
+    /// Whether the oldest chunk must be taken before another is given.
     pub(crate) fn is_full(&self) -> bool {
         self.labels.len() >= self.most * CHUNKS_EACH
     }
@@ -72,7 +72,7 @@ impl<T> Packers<T> {
         Ok(())
     }
 
-    /// Waits for the oldest chunk under way; nothing when there is none.
+    /// Waits for the oldest chunk under way; `None` when there is none.
     ///
     /// # Errors
     /// When its thread has died.
@@ -85,7 +85,7 @@ impl<T> Packers<T> {
 }
 
 impl Worker {
-    /// Starts a thread that ends when its chunks do.
+    /// Starts a thread that ends when there are no more chunks for it.
     fn start() -> io::Result<Self> {
         let (chunks, given) = sync_channel::<Rows>(CHUNKS_EACH);
         let (done, packed) = sync_channel(CHUNKS_EACH);
@@ -123,7 +123,7 @@ mod tests {
             taken += 1;
         };
         for label in 0..100 {
-            // Chunks of very different lengths end in another order than they begin.
+            // Chunks of very different lengths finish in a different order than they start.
             let length = random.usize(1..if label % 7 == 0 { 200_000 } else { 100 });
             let bytes: Vec<u8> = (0..length).map(|_| random.u8(0..50)).collect();
             given.push(bytes.clone());

@@ -1,9 +1,9 @@
-//! Reading: find the chunks, then stream each thread's rows.
+//! Reading: finds the chunks, then streams each thread's rows.
 //!
-//! Opening reads headers only: of the chunks in the index where it is whole and they agree with it,
-//! else by walking from chunk to chunk. Rows are checked when they are read. Memory: 40 bytes a
-//! chunk for the places, and the rows of one chunk for every [`ThreadRows`] in use. No length, count
-//! or offset in the file is believed further than what stands behind it.
+//! Opening reads only headers: those of the chunks in the index, if it is intact and they agree
+//! with it; otherwise it walks from chunk to chunk. Rows are checked when they are read. Memory: 40
+//! bytes a chunk for the places, and the rows of one chunk for every [`ThreadRows`] in use. No
+//! length, count or offset in the file is trusted beyond the data that is really there.
 
 mod index;
 mod rows;
@@ -68,25 +68,27 @@ pub struct Trace {
 impl Trace {
     /// Opens a trace, sealed or not.
     ///
-    /// Damage behind the header is no error here: what is readable is read, and
-    /// [`damage`](Self::damage) tells what was not.
+    /// Damage after the header is no error here: what is readable is read, and
+    /// [`damage`](Self::damage) says what was not.
     ///
     /// # Errors
-    /// When what stands there is no regular file, cannot be read, is no trace, has another version,
-    /// or a damaged header.
+    /// When what is there is not a regular file, cannot be read, is not a trace, or has another
+    /// version or a damaged header.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        // Looked at before it is opened: that would wait for whoever writes into a pipe.
+        // Checked before it is opened, since opening a pipe would wait for a writer.
         if let Some(found) = no_file(fs::metadata(path)?.file_type()) {
             return Err(Error::NotAFile { found });
         }
         let file = File::open(path)?;
         let mut bytes = [0; HEADER_BYTES];
         let got = read_some(&file, &mut bytes, 0)?;
-        // After the header, which says how far a recorder that is at work has come by then.
+        // Read after the header, which says how far a recorder that is still at work had come by
+        // then.
         let file_bytes = file.metadata()?.len();
         let header = FileHeader::from_bytes(&bytes);
         if got < HEADER_BYTES {
-            // A file cut inside the header: say "no trace" rather than "damaged" where it is none.
+            // A file truncated within the header: if it is no trace at all, say "no trace" rather
+            // than "damaged".
             return Err(match header {
                 Err(error @ (Error::NotATrace | Error::Version { .. })) => error,
                 _ => Error::BadHeader,
@@ -112,7 +114,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// What the file says of itself.
+    /// What the file says about itself.
     pub fn header(&self) -> &FileHeader {
         &self.header
     }
@@ -132,8 +134,8 @@ impl Trace {
         self.threads.values().flatten().map(|place| u64::from(place.rows)).sum()
     }
 
-    /// Rows of all threads, counted by reading what its recorder left open. O(rows of one chunk a
-    /// thread).
+    /// Rows of all threads, counted by reading the chunks that the recorder left open. O(rows of
+    /// one chunk per thread).
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -170,8 +172,8 @@ impl Trace {
         ThreadRows::new(self, thread, places)
     }
 
-    /// Header and plain rows of the chunk at `place`; nothing (and a note of the damage) when it
-    /// is not whole.
+    /// Header and plain rows of the chunk at `place`; `None` (and a note of the damage) when it is
+    /// not intact.
     fn load(&self, place: &ChunkPlace, rows: &mut Vec<u8>) -> Result<Option<ChunkHeader>, Error> {
         let Some(header) = self.chunk_header(place.offset)? else {
             self.note(place.offset, |damage| damage.bad_chunks += 1);
@@ -211,8 +213,8 @@ impl Trace {
         Ok(found)
     }
 
-    /// The header of a chunk of which only the beginning is good: as of one left open, to be read
-    /// up to the last whole row. Nothing if there is none.
+    /// The header for a chunk of which only the beginning is good, as if it had been left open: to
+    /// be read up to the last whole row. `None` if there is none.
     fn beginning(&self, place: &ChunkPlace, header: ChunkHeader, any: bool) -> Option<ChunkHeader> {
         if !any {
             self.note(place.offset, |damage| damage.bad_chunks += 1);
@@ -245,14 +247,14 @@ impl Trace {
     }
 }
 
-/// The chunk header in these bytes, if they are one that can be believed.
+/// The chunk header in these bytes, if it is credible.
 fn header_in(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<ChunkHeader> {
     ChunkHeader::from_bytes(bytes).filter(|header| {
         header.plain_bytes <= MAX_PLAIN_BYTES && header.stored_bytes <= MAX_PLAIN_BYTES
     })
 }
 
-/// What something is that is no regular file.
+/// What kind of thing it is, if not a regular file.
 fn no_file(kind: FileType) -> Option<&'static str> {
     match kind {
         _ if kind.is_file() => None,
@@ -263,7 +265,7 @@ fn no_file(kind: FileType) -> Option<&'static str> {
     }
 }
 
-/// Fills `out` from `offset` as far as the file reaches.
+/// Fills `out` from `offset`, as far as the file goes.
 fn read_some(file: &File, out: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut got = 0;
     while got < out.len() {

@@ -21,7 +21,7 @@ use crate::varint;
 /// The longest row: tag, delta, thread, serial, size, each a varint of up to nine bytes.
 pub const MAX_ROW_BYTES: usize = 1 + 4 * varint::MAX_BYTES;
 
-/// What a writer must have free: a row, and the surplus zeroes of its last varint.
+/// The space a writer needs: a row, and the extra zeroes of its last varint.
 pub const ROW_WINDOW_BYTES: usize = 48;
 
 const _: () = assert!(MAX_ROW_BYTES + 8 <= ROW_WINDOW_BYTES);
@@ -44,7 +44,7 @@ const THREAD_END: u8 = 9;
 const FORK: u8 = 10;
 const MARKER: u8 = 11;
 
-/// The kinds that make an object out of nothing but a size.
+/// The kinds that make an object from nothing but a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AllocKind {
@@ -57,7 +57,7 @@ pub enum AllocKind {
 /// Room for one row.
 pub type RowWindow = [u8; ROW_WINDOW_BYTES];
 
-/// What writer and reader of a thread's rows keep in step.
+/// The state that the writer and the reader of a thread's rows keep in step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowState {
     /// The thread.
@@ -179,7 +179,8 @@ impl RowState {
 
     #[inline(always)]
     fn put_time(&mut self, out: &mut RowWindow, now_ticks: u64) -> usize {
-        // Clocks of two processors may disagree by a little when a thread moves: time stands still.
+        // The clocks of two processors may disagree a little when a thread moves: then time stands
+        // still.
         let now = now_ticks.max(self.time_ticks);
         let delta = now - self.time_ticks;
         self.time_ticks = now;

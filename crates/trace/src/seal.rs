@@ -9,14 +9,15 @@ use crate::header::FileHeader;
 use crate::reader::Trace;
 use crate::writer::Writer;
 
-/// What to put into the sealed file beside the rows.
+/// What to put into the sealed file besides the rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SealOptions {
-    /// Ticks a second of the unsealed file, if known better than its header does; 0: as there.
+    /// Ticks a second of the unsealed file, if known better than from its header; 0: as in the
+    /// header.
     pub source_ticks_per_second: u64,
-    /// Resolution wanted, ns a tick; 0: as in the source. Coarser times compress better.
+    /// Resolution wanted, ns per tick; 0: as in the source. Coarser times compress better.
     pub tick_ns: u64,
-    /// Measured cost of recording, picoseconds an event; 0: as in the source.
+    /// Measured cost of recording, picoseconds per event; 0: as in the source.
     pub event_cost_ps: u64,
 }
 
@@ -35,7 +36,7 @@ pub struct Sealed {
 /// streamed one after another, so memory stays bounded by a chunk.
 ///
 /// # Errors
-/// When the source is no readable trace or the target cannot be written.
+/// When the source is not a readable trace or the target cannot be written.
 pub fn seal(source: &Path, target: &Path, options: SealOptions) -> Result<Sealed, Error> {
     let trace = Trace::open(source)?;
     let clock = Clock::new(trace.header(), options);
@@ -65,7 +66,7 @@ pub fn seal(source: &Path, target: &Path, options: SealOptions) -> Result<Sealed
     Ok(Sealed { rows, file_bytes: file.metadata()?.len(), damage: trace.damage() })
 }
 
-/// From the source's ticks to the target's.
+/// Converts the source's ticks to the target's.
 struct Clock {
     from: u64,
     to: u64,

@@ -20,7 +20,7 @@ pub struct ThreadSummary {
     pub made: u64,
     /// Objects ended by this thread.
     pub ended: u64,
-    /// Of those, made by another thread.
+    /// Of those, the ones made by another thread.
     pub ended_foreign: u64,
     /// Time of the first row, ticks.
     pub first_ticks: u64,
@@ -35,7 +35,7 @@ pub struct Summary {
     pub calls: BTreeMap<&'static str, u64>,
     /// Calls that asked for memory and got null.
     pub failed: u64,
-    /// Frees, reallocations and questions about objects that this file does not hold: inherited
+    /// Frees, reallocations and size queries of objects that this file does not hold: inherited
     /// from the parent process, or lost to damage.
     pub unknown_objects: u64,
     /// Sizes asked for, bytes.
@@ -50,13 +50,13 @@ pub struct Summary {
     pub asked_bytes: u64,
     /// Objects made.
     pub objects: u64,
-    /// Objects ended by another thread than made them.
+    /// Objects ended by a thread other than the one that made them.
     pub crossing: u64,
-    /// Most live bytes at a time: the Ideal footprint.
+    /// The most bytes live at once: the Ideal footprint.
     pub peak_bytes: u64,
     /// The same with every size rounded up to 16.
     pub peak_rounded_bytes: u64,
-    /// Most live objects at a time.
+    /// The most objects live at once.
     pub peak_objects: u64,
     /// Bytes live at the end.
     pub end_bytes: u64,
@@ -67,7 +67,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Reads the whole trace. What is damaged is left out; [`Trace::check`] tells afterwards.
+    /// Reads the whole trace. What is damaged is left out; [`Trace::check`] reports it afterwards.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -167,7 +167,7 @@ impl Reading {
     }
 }
 
-/// The smallest step in which a general-purpose allocator hands out memory.
+/// Rounded up to the smallest granularity of a general-purpose allocator.
 fn rounded(size: u64) -> u64 {
     size.max(1).checked_next_multiple_of(16).unwrap_or(u64::MAX)
 }

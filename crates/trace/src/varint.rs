@@ -1,4 +1,4 @@
-//! Integers in one to nine bytes, their length told by the first byte.
+//! Integers in one to nine bytes; the first byte tells the length.
 //!
 //! ```text
 //!  bytes  first byte     payload bits
@@ -9,9 +9,9 @@
 //!    9    00000000            64
 //! ```
 //!
-//! The length is known after one look (count the trailing zeros), so writing and reading need no
-//! loop: a value up to 56 bits is one shift and one eight-byte store, of which the surplus bytes
-//! are zero. LEB128 spends one branch a byte instead.
+//! The length follows from the first byte's trailing zeros, so writing and reading need no loop: a
+//! value of up to 56 bits is one shift and one eight-byte store, whose extra bytes are zero. LEB128
+//! spends a branch per byte instead.
 
 /// The longest encoding, bytes.
 pub const MAX_BYTES: usize = 9;
@@ -29,7 +29,7 @@ pub const fn len(value: u64) -> usize {
 
 /// Writes `value` at `out[at..]` and returns the place after it.
 ///
-/// Zeroes up to eight bytes after the encoding. `out` must reach [`MAX_BYTES`] beyond `at`.
+/// Zeroes up to eight bytes after the encoding. `out` must extend [`MAX_BYTES`] beyond `at`.
 ///
 /// # Panics
 /// When `out` is too short.
@@ -46,8 +46,8 @@ pub fn put(out: &mut [u8], at: usize, value: u64) -> usize {
     at + length
 }
 
-/// Reads the value at `bytes[at..]`: the value and the place after it, or nothing when the bytes
-/// end too early.
+/// Reads the value at `bytes[at..]`: the value and the place after it, or `None` when the bytes end
+/// too early.
 #[inline]
 pub fn get(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let rest = bytes.get(at..)?;
@@ -61,7 +61,7 @@ pub fn get(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     Some((value, at + length))
 }
 
-/// Near the end of the bytes, or nine bytes long.
+/// The case of a value near the end of the bytes, or nine bytes long.
 #[cold]
 fn get_at_end(rest: &[u8], length: usize) -> Option<u64> {
     let encoded = rest.get(..length)?;

@@ -1,5 +1,5 @@
-//! Writing a sealed trace: rows go into one buffer a thread, full buffers become compressed chunks,
-//! and the index comes last.
+//! Writing a sealed trace: rows go into one buffer per thread, full buffers become compressed
+//! chunks, and the index comes last.
 
 use std::collections::BTreeMap;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -19,8 +19,8 @@ pub(crate) const INDEX_ENTRY_BYTES: usize = 32;
 /// one for each of hundreds of threads.
 const CHUNK_PLAIN_BYTES: usize = 1 << 17;
 
-/// Writes a sealed trace. Dropped without [`finish`](Self::finish), the file is one without index:
-/// still readable, and told as damaged.
+/// Writes a sealed trace. If dropped without [`finish`](Self::finish), it leaves a file without an
+/// index: still readable, but reported as damaged.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
@@ -32,10 +32,10 @@ pub struct Writer<W> {
     places: Vec<ChunkPlace>,
 }
 
-/// The rows of one thread that are in no chunk yet.
+/// The rows of one thread that are not in a chunk yet.
 #[derive(Debug)]
 struct ThreadBuffer {
-    /// The first `filled` bytes are rows; there is room for one more behind them.
+    /// The first `filled` bytes are rows; there is room for one more after them.
     rows: Vec<u8>,
     filled: usize,
     count: u32,
@@ -49,7 +49,7 @@ impl ThreadBuffer {
         Self { rows: Vec::new(), filled: 0, count: 0, cuts: Cuts::default(), first: state, state }
     }
 
-    /// Appends an event and gives the object it makes.
+    /// Appends an event and returns the object it makes.
     #[inline]
     fn event(&mut self, time_ticks: u64, event: &Event, failed: bool) -> Option<ObjectId> {
         loop {
@@ -73,8 +73,8 @@ impl ThreadBuffer {
         self.filled >= CHUNK_PLAIN_BYTES
     }
 
-    /// The rows as a chunk, with its header but for what is known once it is compressed; nothing
-    /// when there is none.
+    /// The rows as a chunk, with its header except for what is known only after compression; `None`
+    /// when there are no rows.
     fn take(&mut self) -> Option<(ChunkHeader, Rows)> {
         if self.count == 0 {
             return None;
@@ -119,7 +119,7 @@ impl<W: Write + Seek> Writer<W> {
         })
     }
 
-    /// Appends an event of `thread` and gives the object it makes.
+    /// Appends an event of `thread` and returns the object it makes.
     ///
     /// # Errors
     /// When writing fails.
@@ -148,7 +148,8 @@ impl<W: Write + Seek> Writer<W> {
         let known = buffer.state.next_serial;
         let next_serial = match (record.made, record.event.object()) {
             (Some(made), _) => made.serial(),
-            // Its row was lost: a row names what came before it, so the next one comes after it.
+            // The row that made it was lost. A row names only earlier objects, so the next serial
+            // is after this one.
             (None, Some(own)) if own.thread() == thread => known.max(own.serial() + 1),
             _ => known,
         };
@@ -169,8 +170,8 @@ impl<W: Write + Seek> Writer<W> {
         self.threads.entry(thread).or_insert_with(|| ThreadBuffer::new(RowState::new(thread)))
     }
 
-    /// Makes a chunk of what `thread` has buffered; called for a thread that ends, it frees its
-    /// buffer.
+    /// Makes a chunk of what `thread` has buffered. Calling it when a thread ends frees the
+    /// thread's buffer.
     ///
     /// # Errors
     /// When writing fails.
@@ -182,7 +183,7 @@ impl<W: Write + Seek> Writer<W> {
         self.packers.give(header, rows)
     }
 
-    /// Writes the chunk that was given to be compressed first; false when there is none.
+    /// Writes the chunk that has been under compression longest; false when there is none.
     fn write_oldest(&mut self) -> io::Result<bool> {
         let Some((known, stored)) = self.packers.take()? else { return Ok(false) };
         let header = ChunkHeader {
@@ -204,7 +205,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(true)
     }
 
-    /// Writes what is left, the index and the final header, and gives back the output.
+    /// Writes what is left, the index and the final header, and returns the output.
     ///
     /// # Errors
     /// When writing fails.

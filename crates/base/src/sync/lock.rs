@@ -10,15 +10,15 @@
 //! Invariants
 //! 1. The thread that moved the word from `FREE` owns the value until it moves the word back.
 //! 2. A thread sleeps only on the word `CONTENDED`; whoever frees a `CONTENDED` word wakes one.
-//! 3. A woken thread takes the word as `CONTENDED`, since others may sleep still.
+//! 3. A woken thread takes the word as `CONTENDED`, since others may still be asleep.
 //!
-//! A thread sleeps only after it has given way many times. Where there are more threads than CPUs a
-//! sleeper is woken onto the CPU of the thread that wakes it, and waits there for its turn; until it has had
-//! the lock nobody wakes the next. So each time that an owner is put aside with the lock, all others would
-//! come to sleep, and go on one by one, a time slice each, while CPUs idle.
+//! A thread sleeps only after it has given way many times. With more threads than CPUs, a sleeper
+//! is woken on the CPU of the thread that wakes it, and waits there for its turn; until it has had
+//! the lock, nobody wakes the next. So whenever an owner was preempted while holding the lock, all
+//! others would fall asleep and then continue one by one, a time slice each, while CPUs idle.
 //!
-//! Orderings: taking is `Acquire`, freeing `Release`: the next owner sees what the last wrote.
-//! (After Drepper, "Futexes Are Tricky", 2011, mutex 2.)
+//! Orderings: taking is `Acquire`, freeing `Release`, so the next owner sees what the last one
+//! wrote. (After Drepper, "Futexes Are Tricky", 2011, mutex 2.)
 
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
@@ -31,8 +31,8 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// How often a thread looks at a held lock at once, and how often again, each time after others had its
-/// CPU, before it sleeps.
+/// How often a thread looks at a held lock while spinning, and how often after that, giving way
+/// before each look, before it sleeps.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 60 };
 const YIELDS: u32 = if cfg!(loom) { 0 } else { 100 };
 
@@ -42,11 +42,11 @@ pub trait Park {
     fn wait(word: &AtomicU32, expected: u32);
     /// Wakes at least one thread that waits on `word`, if any does.
     fn wake_one(word: &AtomicU32);
-    /// Lets other threads have this CPU, if any wants it.
+    /// Lets other threads have this CPU, if any want it.
     fn give_way();
 }
 
-/// Waits by looking again: for tests, and for targets without an operating system.
+/// Waits by polling: for tests, and for targets without an operating system.
 #[derive(Debug, Clone, Copy)]
 pub struct SpinPark;
 
@@ -108,8 +108,8 @@ impl<T, P: Park> Lock<T, P> {
         self.try_take().then(|| LockGuard { lock: self, value: PhantomData })
     }
 
-    /// Takes the lock and keeps it until [`unlock`](Self::unlock); for a fork, where the guard
-    /// cannot live across the call.
+    /// Takes the lock and keeps it until [`unlock`](Self::unlock); for a fork, across which a guard
+    /// cannot live.
     pub fn lock_for_fork(&self) {
         core::mem::forget(self.lock());
     }
@@ -117,8 +117,8 @@ impl<T, P: Park> Lock<T, P> {
     /// Frees the lock.
     ///
     /// # Safety
-    /// The caller holds it through [`lock_for_fork`](Self::lock_for_fork), taken by this thread
-    /// or by the thread that this one is the forked copy of.
+    /// The lock is held through [`lock_for_fork`](Self::lock_for_fork), called by this thread or by
+    /// the thread of which this one is the forked copy.
     pub unsafe fn unlock(&self) {
         self.release();
     }
@@ -141,7 +141,8 @@ fn try_take(state: &AtomicU32) -> bool {
     state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Waits until the lock of this word is free and takes it: one function, whatever the lock is around.
+/// Waits until the lock of this word is free and takes it: one function, whatever the lock
+/// protects.
 #[cold]
 fn take_slow<P: Park>(state: &AtomicU32) {
     for look in 0..SPINS + YIELDS {
@@ -166,7 +167,7 @@ fn wake<P: Park>(state: &AtomicU32) {
 
 /// Access to the value of a held [`Lock`]; dropping it frees the lock.
 ///
-/// Threads may share it only where they may share the value:
+/// Threads may share it only if they may share the value:
 ///
 /// ```compile_fail,E0277
 /// fn shared(_: impl Sync) {}
@@ -176,7 +177,8 @@ fn wake<P: Park>(state: &AtomicU32) {
 #[derive(Debug)]
 pub struct LockGuard<'a, T, P: Park = SpinPark> {
     lock: &'a Lock<T, P>,
-    /// What a guard gives out: without it `&Lock`, which only needs `T: Send`, would decide.
+    /// Stands for what a guard gives access to: without it `Sync` would follow from `&Lock`, which
+    /// only needs `T: Send`.
     value: PhantomData<&'a mut T>,
 }
 
@@ -248,11 +250,11 @@ mod loom_tests {
     use loom::sync::{Arc, Condvar, Mutex};
 
     loom::lazy_static! {
-        /// What the sleepers of a model wait at.
+        /// What the sleepers of a model wait on.
         static ref BED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
 
-    /// Sleeps until it is woken, as on a futex: a wake-up that is lost is a deadlock, which loom tells.
+    /// Sleeps until it is woken, as on a futex: a lost wake-up is a deadlock, which loom reports.
     struct Sleep;
 
     impl Park for Sleep {
@@ -271,7 +273,7 @@ mod loom_tests {
         fn give_way() {}
     }
 
-    /// Each of so many threads counts once, all in every order with at most three preemptions.
+    /// Each of that many threads counts once, in every order with at most three preemptions.
     fn count<P: Park + 'static>(threads: u32) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

@@ -1,7 +1,7 @@
 //! Synchronisation cells that need no operating system.
 //!
-//! [`atomic`], [`cell`] and [`hint`] are `core`'s, or loom's under `--cfg loom`: code that is to
-//! be model-checked takes them from here and from nowhere else.
+//! [`atomic`], [`cell`] and [`hint`] are `core`'s, or loom's under `--cfg loom`: code to be
+//! model-checked takes them from here and nowhere else.
 
 mod lock;
 mod padded;

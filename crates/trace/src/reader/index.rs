@@ -1,4 +1,4 @@
-//! The chunks of a sealed file: by its index where that is right.
+//! The chunks of a sealed file: from its index, if that is right.
 
 use super::{ChunkPlace, Trace, read_some};
 use crate::chunk::CHUNK_HEADER_BYTES;
@@ -16,8 +16,8 @@ const CRC_BYTES: usize = 4;
 const BLOCK_ENTRIES: usize = 2048;
 
 impl Trace {
-    /// The chunks that the index names, if it is whole and they agree with it; else those that are
-    /// there, and a note that the index is lost.
+    /// The chunks that the index names, if it is intact and they agree with it; otherwise those
+    /// that are there, with a note that the index is lost.
     pub(super) fn find_chunks(&self) -> Result<Vec<ChunkPlace>, Error> {
         let index = self.read_index()?;
         if let Some(places) = &index
@@ -30,17 +30,17 @@ impl Trace {
         if let Some(places) = index
             && found.iter().all(|place| is_among(place, &places))
         {
-            // Headers are damaged, not the index: that is told of each when its rows are read.
+            // Headers are damaged, not the index: each is reported when its rows are read.
             self.damage.set(Damage::default());
             return Ok(places);
         }
-        // A writer that was stopped has not said where it would stand.
+        // A writer that was stopped has not said where the index would be.
         let lost_at = if end < HEADER_BYTES as u64 { self.file_bytes } else { end };
         self.note(lost_at, |damage| damage.index_lost = true);
         Ok(found)
     }
 
-    /// Reads the index; nothing when it is not whole, or names a place where no chunk can be.
+    /// Reads the index; `None` when it is not intact, or names a place where no chunk can be.
     fn read_index(&self) -> Result<Option<Vec<ChunkPlace>>, Error> {
         let end = self.header.index_offset;
         let Some(length) = self.file_bytes.checked_sub(end) else { return Ok(None) };
@@ -57,7 +57,7 @@ impl Trace {
         }
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&head);
-        // The length can be a hole's: memory grows with the entries that make sense.
+        // The length can be that of a hole, so memory grows only with the entries that make sense.
         let mut places = Vec::new();
         let mut block = [0; BLOCK_ENTRIES * INDEX_ENTRY_BYTES];
         let mut offset = end + HEAD_BYTES as u64;
@@ -78,7 +78,7 @@ impl Trace {
                     first_time_ticks: u64_at(entry, 16),
                     last_time_ticks: u64_at(entry, 24),
                 };
-                // In the order of the file, a header apart at least.
+                // They must be in file order, at least a header apart.
                 if place.offset < least || place.offset >= end {
                     return Ok(None);
                 }
@@ -92,7 +92,7 @@ impl Trace {
         Ok((u32::from_le_bytes(crc) == hasher.finalize()).then_some(places))
     }
 
-    /// Whether the chunks at `places` are what the index says, and fill the file up to it.
+    /// Whether the chunks at `places` are what the index says, and fill the file up to the index.
     fn agrees(&self, places: &[ChunkPlace]) -> Result<bool, Error> {
         let mut next = HEADER_BYTES as u64;
         for place in places {

@@ -15,7 +15,7 @@ pub struct ThreadRows<'a> {
     at: usize,
     /// Whether the chunk in `rows` was left open by its recorder.
     open: bool,
-    /// Rows of the chunk not yet given, unless it is open.
+    /// Rows of the chunk not yet returned, unless it is open.
     left: u32,
     state: RowState,
 }
@@ -34,7 +34,7 @@ impl<'a> ThreadRows<'a> {
         }
     }
 
-    /// The next row; nothing at the end. Skips damaged chunks and notes them in the trace.
+    /// The next row; `None` at the end. Skips damaged chunks and notes them in the trace.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -59,7 +59,7 @@ impl<'a> ThreadRows<'a> {
     pub(super) fn next_row_slow(&mut self) -> Result<Option<Record>, Error> {
         loop {
             if self.open {
-                // Up to the zero tag, or to a row that was not finished.
+                // Up to the zero tag, or to an unfinished row.
                 if let Some((record, at)) = self.state.get(&self.rows, self.at) {
                     self.at = at;
                     self.trace.note_good(0, 1);

@@ -8,15 +8,15 @@ use crate::chunk::{CHUNK_HEADER_BYTES, ChunkState};
 use crate::error::Error;
 use crate::header::HEADER_BYTES;
 
-/// Searched at a time, bytes.
+/// How much is searched at a time, bytes.
 const BLOCK_BYTES: usize = 1 << 16;
 
 impl Trace {
-    /// The chunks between the header and `end`; skips what is no chunk. An end that cannot be is
-    /// taken for the file's.
+    /// The chunks between the header and `end`; skips what is no chunk. An impossible end is
+    /// replaced by the file's.
     pub(super) fn walk(&self, end: u64) -> Result<Vec<ChunkPlace>, Error> {
         let end = if end < HEADER_BYTES as u64 { self.file_bytes } else { end };
-        // That of a sealed file has a checksum: what is missing before it is told.
+        // The end in a sealed file is checksummed, so whatever is missing before it is reported.
         let reach = if self.header.sealed { end } else { end.min(self.file_bytes) };
         let mut places = Vec::new();
         let mut offset = HEADER_BYTES as u64;
@@ -24,7 +24,7 @@ impl Trace {
             if let Some(header) = self.chunk_header(offset)? {
                 places.push(ChunkPlace::of(offset, &header));
                 let next = offset + u64::from(header.span_bytes);
-                // The room of an open chunk need not have been written.
+                // The space of an open chunk need not have been written.
                 if next > self.file_bytes && header.state != ChunkState::Open {
                     let missing = next.min(end).saturating_sub(self.file_bytes);
                     self.note(self.file_bytes, |damage| damage.stray_bytes += missing);
@@ -32,7 +32,7 @@ impl Trace {
                 offset = next;
             } else {
                 let (next, zero) = self.next_header(offset, reach)?;
-                // A recorder that dies between taking room and writing a header leaves zeroes.
+                // A recorder that dies between taking space and writing a header leaves zeroes.
                 if self.header.sealed || !zero {
                     self.note(offset, |damage| damage.stray_bytes += next - offset);
                 }
@@ -63,7 +63,7 @@ impl Trace {
             if let Some(at) = bytes.windows(CHUNK_HEADER_BYTES).position(is_header) {
                 return Ok((base + at as u64, zero && is_zero(&bytes[..at])));
             }
-            // The next block begins where a header could that is only half in this one.
+            // The next block begins where a header could begin that is only partly in this one.
             let step = got.saturating_sub(CHUNK_HEADER_BYTES - 1);
             if got < want || step == 0 {
                 return Ok((end, false));
@@ -74,8 +74,8 @@ impl Trace {
         Ok((end, zero))
     }
 
-    /// Where the next bytes stand that are in no hole of the file, from `from` on; nothing if there
-    /// are none. Where holes are unknown every byte may be one of them.
+    /// Where, from `from` on, the next bytes outside the file's holes are; `None` if there are
+    /// none. If the file system does not report holes, every byte counts as such.
     fn next_data(&self, from: u64) -> Option<u64> {
         match seek(&self.file, SeekFrom::Data(from)) {
             Ok(at) => Some(at.max(from)),
@@ -85,7 +85,8 @@ impl Trace {
     }
 }
 
-/// Many bytes a step: it runs over all that a full disk or a careless copy made of a trace.
+/// Many bytes at a time: it runs over everything that a full disk or a careless copy made of a
+/// trace.
 fn is_zero(bytes: &[u8]) -> bool {
     let (blocks, rest) = bytes.as_chunks::<64>();
     blocks.iter().all(|block| block.iter().fold(0, |all, byte| all | byte) == 0)
