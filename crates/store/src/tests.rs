@@ -72,7 +72,7 @@ fn any_page(random: &mut Random) -> Vec<u8> {
         0 => vec![random.bits() as u8; PAGE],
         1 => random.bits().to_ne_bytes().repeat(PAGE / 8),
         2 => noise(random),
-        // One of few: most are stored already.
+        // One of a few: most of them are stored already.
         3 | 4 => text(&mut Random::new(random.below(6) as u64)),
         _ => text(random),
     }
@@ -121,7 +121,7 @@ impl Shadow {
         self.account(store);
     }
 
-    /// Every number of the account that the slots tell.
+    /// Checks every number of the account that follows from the slots.
     fn account(&self, store: &Store<impl Pool>) {
         let (mut same, mut raw, mut file, mut compressed, mut own_bytes) = (0, 0, 0, 0, 0);
         let mut states = 0;
@@ -252,7 +252,7 @@ fn refused_memory_leaves_every_page_as_it_was() {
     assert!(refused > 0);
 }
 
-/// A codec that wants more than there is.
+/// A codec that asks for more memory than there is.
 struct Greedy;
 
 impl Codec for Greedy {
@@ -302,7 +302,7 @@ fn a_thread_that_ends_can_use_it_to_the_last() {
     let store = Arc::new(Store::new(dense(), Config::new(2)).expect("a store"));
     let its = Arc::clone(&store);
     let thread = std::thread::spawn(move || {
-        // Before the buffers, so that they are dropped before it.
+        // Set before the buffers, so that they are dropped before it.
         LAST.set(Some(Last(Arc::clone(&its))));
         its.put(0, &text(&mut Random::new(20))).expect("memory");
     });

@@ -71,8 +71,8 @@ impl Arena {
 /// of every index width but the narrowest at its finest granule.
 const RESERVATION_BYTES: usize = 8 << 20;
 
-/// Memory in which pools are placed at random. It is aligned to its size, so that a seed alone
-/// determines a run, and not where the system put the memory.
+/// Memory in which pools are placed at random. It is aligned to its size, so that a run is
+/// determined by its seed alone, and not by where the system put the memory.
 struct Reservation {
     start: NonNull<u8>,
     layout: Layout,
@@ -148,7 +148,7 @@ impl Shadow {
 
     fn check(ptr: NonNull<u8>, bytes: usize, fill: u8) {
         let contents = unsafe { core::slice::from_raw_parts(ptr.as_ptr(), bytes) };
-        // Without a way out at the first difference, so that it is done many bytes at a time.
+        // Without an early exit at the first difference, so that many bytes are compared at a time.
         let difference = contents.iter().fold(0, |bits, &byte| bits | (byte ^ fill));
         assert_eq!(difference, 0, "contents of a block changed");
     }
@@ -203,8 +203,8 @@ where
     let granule = 1usize << S::GRANULE_LOG2;
     let max_log2 = pool_bytes.ilog2() as usize;
     let mut weights = Weights::swarm(&mut random);
-    // Checking takes time in proportion to the blocks: small pools are checked at every step, and
-    // long runs `MOST_CHECKS` times.
+    // Checking takes time proportional to the number of blocks: small pools are checked at every
+    // step, and long runs `MOST_CHECKS` times.
     let period = (pool_bytes as u64 / 16384).max(ops / MOST_CHECKS).max(1);
     for op in 0..ops {
         if op % 1024 == 0 {
@@ -324,8 +324,8 @@ soaks! {
     soak_tiny_granule_2: u16, 16, 2, 11, 4096;
 }
 
-/// A run that once wrote past a block's end: `realloc` to a size whose class the block does not
-/// reach, though the size itself it does.
+/// A run that once wrote past a block's end: `realloc` to a size that the block reaches, though not
+/// to the size's class.
 #[test]
 fn soak_that_found_the_overlong_copy() {
     soak::<Row<u32, 2, 8>, 20>(300, 4_000, 8192);

@@ -1,5 +1,5 @@
-//! A shadow of the format: random events go in, the same must come out, in an order that is right;
-//! then the file is hurt in every way and must yield exactly what is whole.
+//! A shadow of the format: random events go in, and the same must come out, in a valid order; then
+//! the file is damaged in every way and must yield exactly what is intact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -213,7 +213,7 @@ fn a_flipped_bit_costs_one_chunk_and_is_told() {
                 }
             }
         }
-        // The order must come to an end even with rows missing.
+        // Ordering must come to an end even with rows missing.
         let mut ordered = Ordered::new(&trace);
         let mut count = 0;
         while ordered.next_step().unwrap().is_some() {

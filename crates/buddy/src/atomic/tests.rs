@@ -132,7 +132,7 @@ mod plain {
         assert!(!holds_one() && !shared.top_bit(Top::Reserved, 0));
         let mut two = shared.local();
         let other = two.alloc(Order::ZERO).unwrap();
-        // Not block by block, as from a tree that another has.
+        // Not block by block, as from another handle's tree.
         assert!(holds_one() && shared.top_bit(Top::Reserved, 0));
         two.free(frame, Order::ZERO).unwrap();
         two.free(other, Order::ZERO).unwrap();
@@ -156,7 +156,7 @@ mod plain {
         shared.validate().unwrap();
     }
 
-    /// Many threads; each marks what it got in a map that all share.
+    /// Many threads; each marks what it got in a shared map.
     fn soak(threads: usize, frames: usize, operations: usize) {
         let words = metadata(frames);
         let shared = Atomic::new(frames, &words).unwrap();
@@ -243,8 +243,8 @@ mod loom_models {
     use super::*;
     use crate::RangeAllocator;
 
-    /// Runs two closures beside each other on fresh frames of which those of `free` are free, in
-    /// every order of their steps with at most five preemptions, then checks the summaries.
+    /// Runs two closures concurrently on fresh frames, of which those in `free` are free, in every
+    /// order of their steps with at most five preemptions; then checks the summaries.
     fn race(
         frames: usize,
         free: &'static [(usize, usize)],
@@ -255,7 +255,7 @@ mod loom_models {
         race_within(5, frames, free, one, two, check);
     }
 
-    /// As [`race`], with at most so many preemptions.
+    /// As [`race`], with at most that many preemptions.
     fn race_within(
         preemptions: usize,
         frames: usize,
@@ -338,14 +338,15 @@ mod loom_models {
             |local| taken(local, 0),
             |local| taken(local, 0),
             |shared, one, two| {
-                // One got it, or it was in the other's hand; never both.
+                // Either one got it, or the other held it; never both.
                 assert!(one == 7 || two == 7 || shared.free_frames() == 1);
                 assert!(one != two || one == usize::MAX);
             },
         );
     }
 
-    /// A frame is written and freed, into a word that has others; whoever `take`s it sees what was written.
+    /// A frame is written and freed into a word that has others; whoever `take`s it sees what was
+    /// written.
     fn hand_over(take: fn(&mut Local<'_>) -> bool) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(5);
@@ -380,7 +381,7 @@ mod loom_models {
 
     #[test]
     fn what_another_holds_elsewhere_refuses_no_free() {
-        // The held block goes from word 0 to the same bit of word 1 as the frame of word 0 has.
+        // The held block moves from word 0 to word 1, to the same bit that the frame has in word 0.
         race(
             128,
             &[(0, 1), (69, 1)],

@@ -142,7 +142,7 @@ fn there_are_at_most_two_to_the_36_frames() {
     assert_eq!(Bitset::new((1 << 36) + 1, &mut []).unwrap_err(), Error::OutOfRange);
 }
 
-/// As many as need every tier of the summaries.
+/// Enough frames to need every tier of the summaries.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn one_frame_is_found_among_two_thousand_million() {
@@ -235,7 +235,7 @@ fn batches_do_what_single_calls_do() {
     }
 }
 
-/// The whole batch was looked at again for each frame before the refused one: 40 s.
+/// Once the whole batch was examined again for each frame before the refused one: 40 s.
 #[test]
 fn a_refused_frame_amid_a_long_batch_is_found_in_one_pass() {
     let frames = 1 << 18;
@@ -253,10 +253,10 @@ fn a_refused_frame_amid_a_long_batch_is_found_in_one_pass() {
     bitset.validate().unwrap();
 }
 
-/// Each request looked at each hole.
+/// Once each request looked at each hole.
 #[test]
 fn a_range_passes_over_some_runs_that_are_too_short_not_over_all() {
-    // Holes of nine frames, one of eleven, each with a frame behind it that is taken, and the rest.
+    // Holes of nine frames and one of eleven, each followed by a frame that is taken, and the rest.
     let place_among = |holes: usize, rest: usize, requests: usize| {
         let longer = 10 * holes;
         let frames = longer + 12 + rest;

@@ -46,8 +46,8 @@ mod plain {
         }
     }
 
-    /// Drives `allocator` beside a book of its allocations: half of the frees are of another
-    /// order, another place or nothing at all.
+    /// Drives `allocator` beside a book of its allocations: half of the frees have a different
+    /// order or place, or name nothing at all.
     fn live<A: FrameAllocator>(allocator: A, seed: u64) {
         let frames = allocator.frames();
         let metadata = words(Extents::metadata_words(frames));
@@ -55,7 +55,7 @@ mod plain {
         let mut checked = Checked::new(allocator, &extents);
         let mut random = Random(seed);
         let mut book = Book { length_of: BTreeMap::new(), free: vec![false; frames] };
-        // A hole at either end and one in the middle, of a length that no order has.
+        // A hole at either end and one in the middle whose length is that of no order.
         let (middle, last) = (frames / 2, frames - 3);
         for (start, end) in [(2, middle - 1), (middle + 2, last)] {
             checked.add_region(FrameId(start), end - start).unwrap();
@@ -132,7 +132,7 @@ mod plain {
         let mut words = vec![0; Bitset::metadata_words(8)];
         let mut checked = Checked::new(Bitset::new(8, &mut words).unwrap(), &extents);
         checked.add_region(FrameId(0), 4).unwrap();
-        // A free frame, before what it would be in one hole with.
+        // A free frame, before the frames with which it would form one hole.
         assert_eq!(checked.add_region(FrameId(3), 1), Err(Error::NotAllocated));
         assert_eq!(checked.validate(), Ok(()));
         let pair = Order::new(1).unwrap();
@@ -199,7 +199,7 @@ fn loom_models_neighbours_are_freed_at_once() {
     });
 }
 
-/// A pair that goes to the next owner at once: what is its own in the map stays as it wrote it.
+/// A pair that goes to the next owner at once: the owner's bits in the map stay as it wrote them.
 #[cfg(loom)]
 #[test]
 fn loom_models_a_block_is_given_while_another_takes_it() {

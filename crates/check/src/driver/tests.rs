@@ -28,7 +28,7 @@ impl Faulty {
         Self { fault: Some(fault), ..Self::default() }
     }
 
-    /// Whether the fault shows in this call.
+    /// Whether the fault occurs in this call.
     fn faults(&mut self, fault: Fault) -> bool {
         self.calls += 1;
         self.fault == Some(fault) && self.calls % 100 == 99

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `faithful` | as the original: creating the threads, three draws of a Mersenne Twister per iteration, the operations, giving back what is left |
 //! | `alloc` | as `faithful`, but a full slot stays full: allocation only (its second table) |
-//! | `planned` | the same operations from a list made beforehand, without idle iterations: times the heap instead of the random generator |
+//! | `planned` | the same operations from a list made beforehand, without idle iterations: the heap, not the random generator |
 
 use std::time::Instant;
 

@@ -20,7 +20,7 @@ impl Drop for Temp {
 const PLAIN: Options =
     Options { mode: Mode::Speed, touch: Touch::Full, planted_ns: 0, latency: false, points: 0 };
 
-/// Random events of `threads` threads; a third of the objects change hands. Gives the file, the
+/// Random events of `threads` threads; a third of the objects change hands. Returns the file, the
 /// number of calls, and the peak of live bytes.
 fn trace(name: &str, threads: u32, events: u64) -> (Temp, u64, u64) {
     let path = std::env::temp_dir().join(format!("hectare-lab-{}-{name}.hxt", std::process::id()));
@@ -81,7 +81,7 @@ fn every_mode_and_touch_executes_every_operation() {
             assert_eq!(outcome.live_peak_bytes, peak_bytes);
             assert_eq!(outcome.failed_allocations, 0);
             assert!(outcome.ns > 0);
-            // Questions about blocks that another thread frees.
+            // Size queries about blocks that another thread frees.
             let skipped = outcome.more["skipped_ops_count"];
             assert!(skipped < calls as f64 / 20.0 && (mode != Mode::Serial || skipped == 0.0));
             assert_eq!(outcome.latencies.is_empty(), mode != Mode::Paced);
@@ -171,12 +171,12 @@ fn failed_calls_of_the_recording_are_made_and_left_out() {
     let huge = i64::MAX as u64;
     let kept = event(Event::Malloc { size_bytes: 50 }, false);
     assert_eq!(event(Event::Malloc { size_bytes: huge }, true), None);
-    // Succeeds here although it failed when recorded: belongs to nobody.
+    // Succeeds here although it failed when recorded, so it belongs to nobody.
     event(Event::Calloc { size_bytes: 10 }, true);
     event(Event::Realloc { old: kept, size_bytes: huge }, true);
     event(Event::Realloc { old: kept, size_bytes: 60 }, true);
     event(Event::Free { object: kept }, false);
-    // And one that fails here although it did not then; its free finds nothing.
+    // And one that fails here although it did not then: its free finds nothing.
     let lost = event(Event::Malloc { size_bytes: huge }, false);
     let lost = event(Event::Realloc { old: lost, size_bytes: 10 }, false);
     event(Event::Free { object: lost }, false);
@@ -259,7 +259,7 @@ fn operations_are_counted_as_they_are_done() {
     for latency in [false, true] {
         let mut planner = Planner::new(&opened, Wanted { serial: false, starts: latency });
         let mut segment = planner.segment(SEGMENT_OPS).unwrap().unwrap();
-        // A plan that forgets its last batch: what is in no batch is not done.
+        // A plan that forgets its last batch: operations in no batch are not done.
         let lane = &mut segment.lanes[0];
         let last = lane.batches.pop().unwrap();
         let forgotten = last.end - lane.batches.last().unwrap().end;

@@ -118,7 +118,7 @@ fn blocks_and_cells_share_the_area_to_its_last_page() {
             Limits { area_bytes: 1 << 18, shards: 1, compact_percent: 0, ..small_limits() };
         let pool: Dense<_> = Dense::with_limits(Os, limits);
         let mut shadow = Shadow::new(&pool, 1);
-        // The second time small objects find room for blocks, and none for cells.
+        // The second time, small objects find room for blocks but none for cells.
         for size in [size, 1] {
             let refusal = loop {
                 if let Err(error) = shadow.alloc(&pool, size) {
@@ -197,7 +197,7 @@ fn memory_that_compaction_has_closed_is_opened_when_it_is_needed() {
         validate(&pool);
         let taken = pool.stats().page_bytes;
         assert!(taken < shadow.live_bytes * 5 / 4, "round {round}: {taken} bytes taken");
-        // Down to where a pass is under way in some rounds, and over in others.
+        // Down to where in some rounds a pass is under way and in others it is over.
         shadow.thin_out(&pool, &mut random, 2600 + 90 * round);
     }
     shadow.verify_all(&pool);
@@ -224,7 +224,7 @@ fn pages_may_have_128_bytes() {
     serves_from_tiny_pages(&Dense::<_>::new(megabyte(&mut buffer, 128)));
 }
 
-/// The room that there is lies in a shard which another thread holds: that is waited for.
+/// The only room is in a shard that another thread holds, so it is waited for.
 #[test]
 fn room_in_a_shard_that_is_held_is_found() {
     let mut buffer = std::vec::Vec::new();

@@ -111,8 +111,8 @@ fn what_two_objects_of_a_page_leave_is_one_block() {
     }
 }
 
-/// A pool with one page for each of these free blocks, the last one the first of its list. Nothing else
-/// in those pages is free.
+/// A pool with one page for each of these free blocks, the last of them first in its list. Nothing
+/// else in those pages is free.
 fn with_holes(sizes: &[usize]) -> (Xv<Os>, Vec<Handle>) {
     let pool: Xv<_> = Xv::new(Os);
     let pages = sizes.iter().map(|size| [*size, 4096 - 2 * HEAD - size]);
@@ -128,7 +128,7 @@ fn with_holes(sizes: &[usize]) -> (Xv<Os>, Vec<Handle>) {
     (pool, kept)
 }
 
-/// Allocates these in the holes: no page must be taken, which says where each went.
+/// Allocates these in the holes. That no page is taken shows where each went.
 fn fill_holes(holes: &[usize], sizes: &[usize]) {
     let (pool, mut live) = with_holes(holes);
     live.extend(sizes.iter().map(|&size| pool.alloc(size).expect("memory")));
@@ -189,8 +189,8 @@ impl Parts {
     }
 }
 
-/// Of alloc_stress with preferred sizes, what the peak consists of. Prints it:
-/// `cargo test --release -p hectare-pool peak_by_parts -- --ignored --nocapture`.
+/// Prints what the peak of alloc_stress with preferred sizes consists of: `cargo test --release -p
+/// hectare-pool peak_by_parts -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn peak_by_parts() {

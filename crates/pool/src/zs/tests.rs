@@ -89,7 +89,7 @@ fn who_looks_at_the_classes_may_use_the_pool() {
     validate(&pool);
 }
 
-/// So the emptiest become empty, and go back.
+/// So the emptiest ones become empty and go back.
 #[test]
 fn objects_are_taken_from_the_fullest_zspage() {
     let pool = with_chain(Os, 8).expect("memory");
@@ -201,7 +201,7 @@ fn pages_may_have_64_bytes() {
     serves_from_tiny_pages(&pool);
 }
 
-/// zsmalloc's: a list for each tenth, one for all that is in use, one for nothing.
+/// zsmalloc's groups: one for each tenth, one for full zspages, one for empty ones.
 #[test]
 fn groups_are_the_kernels() {
     let groups = [(0, 0), (1, 1), (9, 1), (10, 2), (50, 6), (89, 9), (90, 10), (99, 10), (100, 11)];

@@ -1,4 +1,4 @@
-//! Contents: what is filled alike, equal, incompressible, or compressed again.
+//! Contents: filled with one word, equal, incompressible, or recompressed.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn equal_contents_are_stored_once() {
     }
     shadow.check_all(&store);
     shadow.drain(&store);
-    // The index forgets what is gone: the content begins anew.
+    // The index forgets what is gone, so the content is stored anew.
     shadow.put(&store, 3, page).expect("memory");
     assert_eq!(store.pool().stats().objects, 1);
 }
@@ -130,7 +130,7 @@ fn a_stronger_codec_makes_idle_pages_smaller() {
     let tended = store.tend_at(Duration::from_secs(61)).expect("memory");
     assert_eq!(tended, Tended { recompressed_pages: 100, written_back_pages: 0 });
     assert!(store.stats().compressed_bytes < before * 9 / 10);
-    // Noise is tried once.
+    // Noise is tried only once.
     store.tend_at(Duration::from_secs(500)).expect("memory");
     let mut in_vain = 0;
     store.for_each_page(|state| in_vain += usize::from(state.is_incompressible));

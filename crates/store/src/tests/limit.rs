@@ -11,10 +11,10 @@ fn the_limit_is_kept_and_what_was_there_stays() {
     let refused = (0..1000).find_map(|key| shadow.put(&store, key, text(&mut random)).err());
     assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
     assert!(shadow.pages.len() > 64, "{} pages in 256 KiB", shadow.pages.len());
-    // In place of another as well: the old page stays.
+    // Also when it replaces another: the old page stays.
     assert!(shadow.put(&store, 5, noise(&mut random)).is_err());
     shadow.check_all(&store);
-    // What the pool took for pages that were refused it keeps for the next.
+    // What the pool took for refused pages is kept for the next ones.
     assert!(store.stats().pool_bytes <= limit_bytes + 2 * PAGE);
     for key in 0..20 {
         shadow.remove(&store, key);
@@ -33,7 +33,7 @@ fn after_a_refusal_what_is_removed_makes_room() {
     let page = noise(&mut random);
     let stored = (0..pages).find(|&key| store.put(key, &noise(&mut random)).is_err());
     let stored = stored.expect("4 MiB do not hold 2000 pages");
-    // A part in 32, in places that do not adjoin.
+    // One in 32, in places that are not adjacent.
     (0..stored).step_by(32).for_each(|key| assert_eq!(store.remove(key), Ok(true)));
     store.put(0, &page).expect("there is room again");
     assert!(store.stats().pool_bytes <= limit_bytes);
@@ -64,7 +64,7 @@ fn without_a_file_the_limit_evicts_old_pages() {
     let limit_bytes = 256 << 10;
     let evicted = Arc::new(Mutex::new(HashMap::new()));
     let taken = Arc::clone(&evicted);
-    // Every seventh page is not to be had.
+    // Every seventh page is not taken.
     let evict = Evict::new(move |key, page| {
         let takes = key % 7 != 0;
         if takes {

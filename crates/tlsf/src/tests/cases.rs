@@ -1,4 +1,4 @@
-//! Single cases: what the random runs reach only by luck.
+//! Single cases that the random runs would reach only by luck.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn validate_compares_the_counters_with_the_blocks() {
     assert_eq!(heap.validate(), Ok(()));
     heap.headroom_bits -= 1 << crate::block::Header::FLAG_BITS;
     assert_eq!(heap.validate(), Err(Corruption::Count));
-    // More below the peak than the peak is high, while nothing is used.
+    // A headroom larger than the peak while nothing is used.
     heap.headroom_bits += 2 << crate::block::Header::FLAG_BITS;
     assert_eq!(heap.validate(), Err(Corruption::Count));
     heap.headroom_bits -= 1 << crate::block::Header::FLAG_BITS;
@@ -157,7 +157,8 @@ fn the_peak_stays_when_blocks_go() {
 
 #[test]
 fn a_request_that_only_its_own_list_can_serve_looks_at_four_blocks_of_it() {
-    // Pools of one block each; those of 129 to 132 granules are of one list, and the last comes first.
+    // Pools of one block each; those of 129 to 132 granules share a list, where the last comes
+    // first.
     let least = 16 * 129 - 4;
     for (in_front, served) in [(3, true), (4, false)] {
         let mut arena = Arena::new(16384);
@@ -177,8 +178,8 @@ fn a_request_that_only_its_own_list_can_serve_looks_at_four_blocks_of_it() {
     }
 }
 
-/// A heap over a pool of one free block for each number of granules, one behind the other. The first is
-/// the victim, the others are in the lists. Gives where each begins, too.
+/// A heap over a pool of one free block for each number of granules, one behind the other. The
+/// first is the victim, the others are in the lists. Also returns where each begins.
 fn heap_of<const POOLS: usize>(
     arena: &mut Arena,
     granules: [usize; POOLS],
@@ -293,7 +294,7 @@ fn validate_finds_every_overwritten_word_of_the_heap() {
     for word in words {
         let good = unsafe { word.read() };
         for bad in [!good, good ^ 1, good ^ 2, good ^ 4, good.wrapping_add(64), 0, u32::MAX] {
-            // Whether a pool is the source's is told by one bit alone.
+            // Whether a pool is the source's depends on a single bit.
             if bad != good && (word != pool_size || bad != good ^ 2) {
                 unsafe { word.write(bad) };
                 assert!(heap.validate().is_err(), "{good:#x} overwritten by {bad:#x}");
@@ -345,14 +346,14 @@ fn realloc_stays_where_the_size_fits_though_its_class_does_not() {
     unsafe { heap.add_pool(start, bytes) }.expect("fits");
     let block = heap.malloc(8 * 1016 - 4).expect("the whole pool");
     unsafe { block.write_bytes(7, 8 * 1016 - 4) };
-    // This pool, found by a look into the list below, serves 942 granules, but has not 1016.
+    // This pool, found by probing the list below, serves 942 granules, but does not have 1016.
     let (start, bytes) = pool(&mut arenas[1], 985);
     unsafe { heap.add_pool(start, bytes) }.expect("fits");
     assert_eq!(unsafe { heap.realloc(block, 8, 942 * 8 - 4) }, Ok(Some(block)));
     assert_eq!(unsafe { heap.realloc(block, 8, 1016 * 8 - 4) }, Ok(Some(block)));
     assert_eq!(heap.validate(), Ok(()));
     assert_eq!(unsafe { core::slice::from_raw_parts(block.as_ptr(), 8124) }, [7; 8124]);
-    // A move to a block that has the granules, but not those of the class.
+    // A move to a block that has enough granules for the size, but not for its class.
     let (start, bytes) = pool(&mut arenas[2], 900);
     unsafe { heap.add_pool(start, bytes) }.expect("fits");
     let [first, small] = [(); 2].map(|()| heap.malloc(7000).expect("room"));
@@ -475,7 +476,7 @@ fn the_sizes_of_the_last_list_are_resized_and_aligned_too() {
     assert_eq!((heap.stats().used_bytes, heap.validate()), (0, Ok(())));
 }
 
-/// Heaps whose tables have hardly a list: the one after the last is no list.
+/// Heaps whose tables have hardly any lists: nothing may follow the last one.
 #[test]
 fn the_smallest_tables_serve_to_their_last_list() {
     fn fill<S: Shape, const FIRST: usize>()

@@ -1,8 +1,9 @@
-//! Pools whose every word may be overwritten: what is promised of a heap that a program has damaged.
+//! Pools of which any word may be overwritten: what is promised about a heap that a program has
+//! damaged.
 //!
-//! Indices of 16 bits lead nowhere but into the MiB around the first pool, and sizes of 14 bits at most
-//! 256 KiB further. So the memory around the pool is the test's, too: whatever the words say,
-//! no call leaves it, and each ends; `validate` without a panic besides.
+//! Indices of 16 bits lead only into the MiB around the first pool, and sizes of 14 bits at most
+//! 256 KiB further. So the memory around the pool belongs to the test as well: whatever the words
+//! say, no call leaves it, and each one ends; `validate` also does not panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -86,7 +87,7 @@ impl<'a> Damaged<'a> {
 
 #[test]
 fn damaged_headers_mislead_no_call_out_of_reach_nor_into_a_loop() {
-    // A loop shows as a test that does not end; a way out of the memory as a fault.
+    // A loop shows as a test that does not end, an access outside the memory as a fault.
     let memory = Reservation::new(REACH_BYTES);
     let rounds = soak_ops(20_000) / 10;
     let (mut calls, mut ended_by_a_check) = (0, 0);
@@ -97,7 +98,7 @@ fn damaged_headers_mislead_no_call_out_of_reach_nor_into_a_loop() {
             heap.damage(&mut random);
         }
         for _ in 0..40 {
-            // A sum that overflows is a way to end, too; so is a list past the table.
+            // An overflowing sum is also a way to end, and so is a list past the table.
             let call = AssertUnwindSafe(|| heap.call(&mut random));
             ended_by_a_check += u64::from(catch_unwind(call).is_err());
             calls += 1;
@@ -107,8 +108,8 @@ fn damaged_headers_mislead_no_call_out_of_reach_nor_into_a_loop() {
     assert!(ended_by_a_check < calls / 20, "{ended_by_a_check} of {calls}");
 }
 
-/// A used block whose header is overwritten is refused, or freed as what the header says; either way
-/// `validate` had told before.
+/// A used block whose header is overwritten is refused, or freed as the header says; either way
+/// `validate` would have reported it before.
 #[test]
 fn validate_finds_every_damaged_header_before_it_misleads() {
     let memory = Reservation::new(REACH_BYTES);

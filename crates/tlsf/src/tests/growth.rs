@@ -61,7 +61,7 @@ fn dropping_or_trimming_gives_kept_regions_back() {
     assert_eq!(heap.counts().put_mem_calls, 0);
     heap.trim();
     assert_eq!(source.free_pages(), source.page_count());
-    // All of its region: what is left over is too little to be split off.
+    // All of its region: the rest is too small to be split off.
     let live = heap.malloc(11_868).expect("the source has room");
     heap.trim();
     assert_eq!((heap.heap().stats().free_bytes, heap.counts().region_bytes), (0, 12 << 10));
@@ -115,7 +115,7 @@ fn a_region_that_the_heap_cannot_take_goes_back() {
     let mut buffer = std::vec![0u8; 1 << 20];
     let source = Fixed::new(&mut buffer, 4096);
     let mut heap: Growing<_, [Row<u16, 4>; 13]> = Growing::new(&source, GrowthPolicy::DEFAULT);
-    // With what rounding to a class may add it needs more than the 256 KiB of the largest block.
+    // With what rounding to a class may add, it needs more than the 256 KiB of the largest block.
     assert_eq!(heap.malloc(220_000), None);
     assert_eq!(heap.heap().last_failure(), Some(Failure::Source));
     assert_eq!(source.free_pages(), source.page_count());
@@ -180,12 +180,12 @@ fn chunks_that_no_source_can_reserve_are_refused() {
     let source = Fixed::new(&mut buffer, 4096);
     let too_many = ChunkSet::<_, 2>::new(&source, 1 << (usize::BITS - 1));
     assert_eq!(too_many.err(), Some(hectare_pages::SourceError::Exhausted));
-    // Of pages that are half a chunk nothing would be reserved.
+    // With chunks of half a page nothing would be reserved.
     let half = std::panic::AssertUnwindSafe(|| ChunkSet::<_, 1>::new(&source, 2048).is_ok());
     assert!(std::panic::catch_unwind(half).is_err());
 }
 
-/// In processes of their own, as each ends its own.
+/// In separate processes, since each ends its own.
 #[test]
 fn misuse_of_a_global_allocator_ends_the_program_and_does_not_unwind() {
     const NAME: &str = "misuse_of_a_global_allocator_ends_the_program_and_does_not_unwind";
@@ -194,7 +194,7 @@ fn misuse_of_a_global_allocator_ends_the_program_and_does_not_unwind() {
     if let Ok(call) = std::env::var(CALL) {
         let mut arena = Arena::new(1 << 16);
         unsafe { HEAP.lock_mut().add_pool(arena.start(), 1 << 16) }.expect("fits");
-        // A panic's message allocates, as it does where the heap is the program's.
+        // A panic message allocates, as it does when the heap is the program's.
         std::panic::set_hook(std::boxed::Box::new(|panic| {
             assert!(HEAP.memalign(8, 100).is_some());
             std::eprintln!("{panic}");

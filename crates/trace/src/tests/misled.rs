@@ -1,4 +1,4 @@
-//! Files whose checksums are right and whose claims are not: lengths, counts, places.
+//! Files whose checksums are right but whose claims are not: lengths, counts, places.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -13,14 +13,14 @@ const SOON: Duration = Duration::from_secs(5);
 const SEALED_AT: usize = 16;
 const INDEX_OFFSET_AT: usize = 80;
 
-/// A sealed trace of several chunks a thread.
+/// A sealed trace of several chunks per thread.
 fn several_chunks(file: &Temp) -> (Rows, u64) {
     let (rows, order) = random_rows(50, 3, 90_000);
     write(&file.0, &order);
     (rows, order.len() as u64)
 }
 
-/// Makes the sealed file one that its recorder left, with that end of its chunks.
+/// Turns the sealed file into one as left by a recorder, with that end of its chunks.
 fn unseal(path: &Path, end_offset: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&[0; 4], SEALED_AT as u64).unwrap();
@@ -35,7 +35,7 @@ fn index_offset(content: &[u8]) -> usize {
     u64::from_le_bytes(*content[INDEX_OFFSET_AT..].first_chunk().unwrap()) as usize
 }
 
-/// Opens a file, of which all rows must be read, soon.
+/// Opens a file, all of whose rows must be read soon.
 fn opened_soon(path: &Path, rows: &Rows, what: &str) -> Trace {
     let since = Instant::now();
     let trace = Trace::open(path).unwrap();
@@ -44,7 +44,7 @@ fn opened_soon(path: &Path, rows: &Rows, what: &str) -> Trace {
     trace
 }
 
-/// Writes the file with its index changed, under a right checksum.
+/// Writes the file with its index changed, with a correct checksum.
 fn with_index(path: &Path, content: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
     let (chunks, index) = content.split_at(index_offset(content));
     let mut index = index[..index.len() - 4].to_vec();
@@ -115,7 +115,7 @@ fn chunks_behind_a_hole_are_found() {
         let length = (first.len() + rest.len()) as u64 + gap;
         unseal(&holed.0, length);
         opened_soon(&holed.0, &rows, &format!("a hole of {gap} bytes")).check().unwrap();
-        // The hole is no part of it once something else stands there.
+        // The hole is not part of it once there is something else there.
         out.write_all_at(b"x", first.len() as u64 + gap - 1).unwrap();
         let trace = Trace::open(&holed.0).unwrap();
         assert_eq!(read(&trace), rows);
@@ -192,7 +192,7 @@ fn misled(file: &Temp, copy: &Temp, rows: &Rows, count: u64, what: &str) {
     again.check().unwrap();
 }
 
-/// The index is right and says so of the others: only the rows of the one are gone.
+/// The index is right, and so are the other chunks: only the rows of the damaged one are lost.
 #[test]
 fn a_damaged_chunk_header_is_no_damage_of_the_index() {
     let file = Temp::new("header");
@@ -206,7 +206,7 @@ fn a_damaged_chunk_header_is_no_damage_of_the_index() {
     assert_eq!((damage.bad_chunks, damage.index_lost, damage.stray_bytes), (1, false, 0));
 }
 
-/// What follows a chunk that was lost names objects of that chunk.
+/// What follows a lost chunk names objects of that chunk.
 #[test]
 fn the_copy_of_a_trace_with_a_lost_chunk_holds_what_was_good() {
     let (file, copy) = (Temp::new("lost"), Temp::new("lost-copy"));

@@ -57,7 +57,8 @@ fn run(case: usize, contestant: usize, round: usize, time_ns: f64, peak_bytes: f
     }
 }
 
-/// Eight rounds on a machine that slows to half in the middle: the pairs must not care.
+/// Eight rounds on a machine that slows down to half its speed in the middle: the pairs must not be
+/// affected.
 fn results(cases: usize, again: f64, planted: f64) -> Results {
     let mut results = Results { rounds: 8, planted_ns: vec![10.0; cases], ..Results::default() };
     for case in 0..cases {
@@ -229,7 +230,7 @@ fn no_faults_at_all_are_a_figure_and_no_ratio() {
 fn the_noise_floor_told_is_of_the_memory_that_the_table_compares() {
     let contest = contest(1);
     let mut results = results(1, 1.0, 1.1);
-    // As of a workload with next to no memory of its own: the process's is part of the ratio.
+    // As for a workload with next to no memory of its own: the process's is part of the ratio.
     for run in &mut results.runs {
         run.peak_bytes *= if run.contestant == 2 { 3.0 } else { 1.0 };
         run.memory = run.peak_bytes + 2_097_152.0;

@@ -12,8 +12,8 @@ use crate::dense::{Dense, Limits};
 use crate::testing::{Shadow, Validate};
 use crate::{Handle, Pool, PoolError};
 
-/// A pool that compacts only when it is asked to, and half of whose objects are gone: now what
-/// it holds is twice what it needs.
+/// A pool that compacts only when asked to, and half of whose objects are gone, so that it holds
+/// twice what it needs.
 struct Thinned<S: PageSource> {
     pool: Dense<S>,
     shadow: Shadow,
@@ -37,7 +37,7 @@ impl<S: PageSource + Sync> Thinned<S> {
         shard.with_lock(&self.pool.source, act)
     }
 
-    /// Starts a pass and goes so many steps. False if it is over by then.
+    /// Starts a pass and does that many steps. False if it is over by then.
     fn go(&self, steps: usize) -> bool {
         self.with_shard(|mut shard| {
             assert!(shard.start_pass(AUTOMATIC_SLACK_SHIFT));
@@ -161,7 +161,7 @@ fn a_pass_moves_every_object_out_of_what_it_closed() {
     thinned.end();
 }
 
-/// Objects one after the other, each about a page: the number of pages of the shard.
+/// Objects one after the other, each about a page.
 fn row_of_pages(compact_percent: usize, objects: usize) -> (Dense<Os>, Vec<Handle>) {
     let limits = Limits { shards: 1, compact_percent, ..Limits::new() };
     let pool: Dense<_> = Dense::with_limits(Os, limits);
@@ -210,7 +210,7 @@ fn a_free_gives_back_and_looks_at_a_bounded_number_of_pages() {
             let given = pool.stats().pages_returned - before;
             assert!(given <= 2 * PAGES_A_STEP as u64, "{given} pages by free {number}");
         }
-        // Quadratic in 20,000 pages would be minutes.
+        // Time quadratic in 20,000 pages would be minutes.
         assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
         pool.compact();
         assert_eq!(pool.stats().page_bytes, 0);
