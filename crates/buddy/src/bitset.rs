@@ -409,7 +409,7 @@ impl FrameAllocator for Bitset<'_> {
                 given += run;
                 continue;
             }
-            // A single block; or a run of which one is refused, up to that one.
+            // A single block, or a run up to the block that is refused.
             for &block in rest.iter().take(run) {
                 self.free(block, order).map_err(|error| (given, error))?;
                 given += 1;

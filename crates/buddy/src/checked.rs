@@ -111,8 +111,8 @@ impl<'m> Extents<'m> {
 /// An allocator that takes back exactly what it handed out.
 ///
 /// It cannot tell a hole between regions from an allocation:
-/// [`add_region`](FrameAllocator::add_region) of frames that are in use gives them back, and `free` of
-/// exactly a hole behind a region adds it.
+/// [`add_region`](FrameAllocator::add_region) of frames that are in use gives them back, and `free`
+/// of exactly a hole after a region adds it.
 #[derive(Debug)]
 pub struct Checked<'e, A> {
     inner: A,

@@ -102,8 +102,7 @@ enum Verb {
     Zram(cmd::zram::Args),
     /// Make an HTML report from stored JSON records
     Report(cmd::report::Args),
-    /// Show which settings of this machine that affect measurements can be controlled, and which
-    /// cannot
+    /// Show which settings of this machine affect measurements, and which of them can be controlled
     Doctor(cmd::doctor::Args),
     /// Write the script that a shell needs to complete verbs and options
     Completions(cmd::completions::Args),

@@ -23,9 +23,9 @@ mod sealed {
     impl<T: Sealed, const FIRST: usize> Sealed for [T; FIRST] {}
 }
 
-/// What one first-level size class takes in a table: a bitmap and the heads of `SECOND` free lists
-/// of blocks whose sizes are multiples of `GRANULE` bytes. It is only storage: the table arranges
-/// the words of its rows in an order of its own, and needs fewer rows where a bitmap has few bits.
+/// What a first-level size class takes in a table: a bitmap and the heads of `SECOND` free lists of
+/// blocks whose sizes are multiples of `GRANULE` bytes. It is only storage: the table arranges the
+/// words of its rows in an order of its own, and needs fewer rows where a bitmap has few bits.
 ///
 /// `SECOND` is a power of two from 2 to the number of bits of `W`; `GRANULE`, the alignment of
 /// all blocks, is a power of two from the bytes of `W` to 4096.

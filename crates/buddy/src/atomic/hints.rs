@@ -39,7 +39,7 @@ impl<'m> Atomic<'m> {
         self.top(field, at).load(Ordering::Acquire) >> (at % WORD) & 1 != 0
     }
 
-    /// Sets or clears a bit of `top`; tells what it was.
+    /// Sets or clears a bit of `top`; returns what it was.
     pub(super) fn set_top(&self, field: Top, at: usize, value: bool) -> bool {
         let bit = 1 << (at % WORD);
         let word = self.top(field, at);

@@ -44,8 +44,8 @@ impl<'a> Local<'a> {
         Self { shared, reserved: None, last_opened: usize::MAX }
     }
 
-    /// Gives the held frames back, so that other threads see them and blocks merge; keeps the
-    /// tree. Tells whether there were any.
+    /// Gives the held frames back, so that other threads see them and blocks merge; keeps the tree.
+    /// Returns whether there were any.
     pub fn drain(&mut self) -> bool {
         let Some(own) = self.reserved else { return false };
         let mask = own.mask.load(Ordering::Relaxed);

@@ -16,7 +16,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// The chain of at most `max_chain` pages that leaves least of itself at its end.
+    /// The chain of at most `max_chain` pages that leaves the least unused at its end.
     ///
     /// With equal waste the shorter chain wins; a power of two never straddles a page, and takes
     /// one page.
