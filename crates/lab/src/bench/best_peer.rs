@@ -3,8 +3,8 @@
 //! The table that `hectare bench all` ends with: for each workload the peer with the least time and
 //! the peer with the least memory, and every subject's ratio to them; then the geometric means over
 //! the rows. Ours (`hectare` and names that begin with it) are compared with the best of the
-//! others. A peer is compared with the best of the peers, itself included, so its ratio is at least
-//! 1.
+//! others. A peer is compared with the best of the peers, itself included, so its ratio is never
+//! below 1.
 //!
 //! The ratio is the median over rounds of the paired ratio to the peer with the least median.
 //! Rounds of different records cannot be paired: between those it is the ratio of the medians,
