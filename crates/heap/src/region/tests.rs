@@ -838,7 +838,7 @@ fn a_place_behind_many_short_ones_is_found_at_a_limit() {
     let (mut region, view) = open();
     let source = Failing::new(Os);
     let wanted = |frames| Wanted::Run { frames, align: 1, fills: false };
-    let mut take = |region: &mut Region, frames| {
+    let take = |region: &mut Region, frames| {
         region.take(wanted(frames), false, &source, &view).map(|run| run.start)
     };
     let short: Vec<_> = (0..COUNT).map(|_| take(&mut region, SHORT).expect("memory")).collect();
