@@ -179,14 +179,6 @@ impl<S: System> Backend<S> {
         self.views[..count].iter().position(|view| view.offset_of(address).is_some())
     }
 
-    /// Whether `address` lies in a slab that is given up.
-    pub(crate) fn is_leaving(&self, address: NonNull<u8>) -> bool {
-        self.find(address.addr().get()).is_some_and(|(view, _)| {
-            // SAFETY: `find` says that the address lies in the region.
-            unsafe { view.class_of(address.addr().get()) == ClassId::LEAVING }
-        })
-    }
-
     /// From how many bytes on objects are huge.
     pub(crate) fn min_huge_bytes(&self) -> usize {
         self.min_huge_bytes.load(Ordering::Relaxed).max(MIN_HUGE_BYTES)

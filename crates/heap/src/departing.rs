@@ -2,7 +2,7 @@
 //!
 //! What is freed in such a slab goes back there, so that the slab becomes empty, and not to a list, from where the next
 //! request would take it. One at a time, each would take the lock of its class and wait for its slab's descriptor; so a
-//! thread's objects go some at a time. What is left when the thread ends goes where its lists go.
+//! thread's objects go some at a time. What is left goes when the thread ends, memory is out, or is asked back.
 
 use crate::class::ClassId;
 use crate::object::{Batch, FreeObject, Key, Link};
@@ -10,7 +10,7 @@ use crate::object::{Batch, FreeObject, Key, Link};
 /// Classes whose numbers differ by a multiple of this take turns.
 const GROUPS: usize = 8;
 
-/// This many of a class go at once, no more: each may be what keeps a slab from being empty.
+/// No more of a class wait than this, nor than a [batch](ClassId::batch) has: each may be what keeps a slab from being empty.
 const MOST: usize = 16;
 
 /// What a thread has on its way. Nothing, if all zeros.
@@ -34,7 +34,7 @@ impl Departing {
         key: Key,
     ) -> Option<(ClassId, Batch)> {
         let group = self.group(class);
-        let is_full = group.class != class || usize::from(group.count) == MOST;
+        let is_full = group.class != class || usize::from(group.count) == MOST.min(class.batch());
         let first = if is_full { group.take() } else { None };
         object.link(Link::from(group.head), key);
         *group = Group { head: Some(object), count: group.count.wrapping_add(1), class };
@@ -45,6 +45,11 @@ impl Departing {
     pub(crate) fn take(&mut self, class: ClassId) -> Option<Batch> {
         let group = self.group(class);
         if group.class == class { group.take().map(|(_, batch)| batch) } else { None }
+    }
+
+    /// Takes all of some class; `None` if there is none of any.
+    pub(crate) fn take_any(&mut self) -> Option<(ClassId, Batch)> {
+        self.0.iter_mut().find_map(Group::take)
     }
 
     /// How many there are of `class`.
@@ -108,6 +113,14 @@ mod tests {
         assert!(departing.take(class).is_none());
         assert_eq!(listed(departing.take(rival).expect("one")), [objects[MOST + 2]]);
         assert!(departing.take(rival).is_none());
-        assert_eq!(listed(departing.take(beside).expect("one")), [objects[MOST + 1]]);
+        assert_eq!(departing.take_any().map(|(class, _)| class), Some(beside));
+        assert!(departing.take_any().is_none());
+        let largest = ClassId::all().last().expect("a class");
+        assert!(largest.batch() < MOST);
+        for &object in &objects[..largest.batch()] {
+            assert!(departing.add(largest, object, key).is_none());
+        }
+        let batch = departing.add(largest, objects[MOST], key).expect("a full list");
+        assert_eq!(listed(batch.1).len(), largest.batch());
     }
 }

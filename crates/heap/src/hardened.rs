@@ -225,7 +225,7 @@ impl<S: System> Hardened<S> {
             heap.misuse("free", object, Misuse::WrongSize);
         }
         let given = match place {
-            Place::Small(class) => {
+            Place::Small { class, .. } => {
                 // SAFETY: `place_of` says that it is an object of a size class.
                 self.give(heap, class, unsafe { FreeObject::new(start) })
             }
@@ -316,7 +316,7 @@ impl<S: System> Hardened<S> {
         let with_page = bytes.saturating_add(self.sealed_bytes(heap));
         let least = with_page.next_multiple_of(heap.source().page_bytes());
         match (place, slot_class(bytes, align)) {
-            (Place::Small(class), Some(claimed)) => class == claimed,
+            (Place::Small { class, .. }, Some(claimed)) => class == claimed,
             (Place::Run { frames }, None) => {
                 heap.may_be_run_for(start, frames, with_page, align)
                     || self.may_be_older(least, frames * FRAME_BYTES)
@@ -385,7 +385,7 @@ impl<S: System> Hardened<S> {
         object: NonNull<u8>,
     ) -> Result<usize, Misuse> {
         let place = heap.place_of(object)?;
-        if let Place::Small(class) = place {
+        if let Place::Small { class, .. } = place {
             return Ok(class.object_bytes());
         }
         if self.large.lock().has(object.addr().get()) {

@@ -263,7 +263,7 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// `seat` is this thread's, of this heap.
-    pub unsafe fn release_runs(&self, seat: Seat) -> usize {
+    pub(crate) unsafe fn release_runs(&self, seat: Seat) -> usize {
         let Seat::Own(mut cache) = seat else { return 0 };
         // SAFETY: the caller's promise.
         let cache = unsafe { cache.as_mut() };

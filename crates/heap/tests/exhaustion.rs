@@ -101,6 +101,50 @@ fn fill_twice(bound_bytes: usize, bytes: usize) {
     check_released(&heap);
 }
 
+/// What a thread has freed in slabs that are given up, and has not sent there yet, serves it before memory is out, and goes
+/// when memory is asked to go back.
+#[test]
+fn what_departs_is_not_out_of_reach() {
+    const BYTES: usize = 1024;
+    let heap = new_heap(1 << 30);
+    let mut front = Front::new(&heap);
+    let take = |front: &mut Front<'_, _>| NonNull::new(front.malloc(BYTES));
+    let give = |front: &mut Front<'_, _>, objects: &mut dyn Iterator<Item = NonNull<u8>>| {
+        // SAFETY: objects of this heap, which nobody uses any more.
+        objects.for_each(|object| unsafe { front.free(object) });
+    };
+    let mut objects: Vec<_> = (0..8000).map(|_| take(&mut front).expect("memory")).collect();
+    // Of each slab a third goes; when that has been so for a while the slabs are given up.
+    let gone: Vec<_> = objects.iter().copied().step_by(3).collect();
+    objects = objects.chunks(3).flat_map(|row| row[1..].to_vec()).collect();
+    give(&mut front, &mut gone.into_iter());
+    for _ in 0..400 {
+        strict(&heap).pass_ms(4);
+        let others: Vec<_> = (0..500).map(|_| NonNull::new(front.malloc(64))).collect();
+        give(&mut front, &mut others.into_iter().flatten());
+    }
+    let of_class = |heap: &hectare::Heap<_>| {
+        let stats = heap.stats();
+        *stats.classes.iter().find(|class| class.object_bytes == BYTES).expect("a class")
+    };
+    // SAFETY: this thread's own cache.
+    let release = |front: &Front<'_, _>| unsafe { heap.release_own(front.seat()) };
+    release(&front);
+    let before = of_class(&heap).used_objects;
+    give(&mut front, &mut objects.drain(..7));
+    assert_eq!(of_class(&heap).used_objects, before, "none has gone yet");
+    assert_eq!(release(&front), 7 * BYTES);
+    assert_eq!(of_class(&heap).used_objects, before - 7);
+    give(&mut front, &mut objects.drain(..7));
+    strict(&heap).bound(0);
+    let again: Vec<_> = core::iter::from_fn(|| take(&mut front)).collect();
+    assert_eq!(of_class(&heap).objects, again.len() + objects.len(), "none is free");
+    give(&mut front, &mut again.into_iter().chain(objects));
+    strict(&heap).bound(usize::MAX);
+    drop(front);
+    check_released(&heap);
+}
+
 #[test]
 fn a_bounded_source_gives_the_same_memory_again() {
     for bytes in [16, 100, 1000, 5000, 32 << 10, 40_000, 1 << 20] {

@@ -456,7 +456,7 @@ fn a_run_makes_room_and_is_missed() {
         give(&mut front, pair);
     }
     // SAFETY: this thread's own seat.
-    unsafe { heap.release_runs(front.seat()) };
+    unsafe { heap.release_own(front.seat()) };
     let kept = [LONG, LONG, SHORT, LONG].map(|bytes| {
         let object = take(&mut front, bytes);
         give(&mut front, [object]);

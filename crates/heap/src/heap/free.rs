@@ -102,10 +102,9 @@ impl<S: System> Heap<S> {
             return;
         }
         match self.place_of(start) {
-            Ok(Place::Small(class)) => {
+            Ok(Place::Small { class, is_leaving }) => {
                 // SAFETY: `place_of` says that it is an object of a size class.
                 let object = unsafe { FreeObject::new(start) };
-                let is_leaving = self.backend.is_leaving(start);
                 if is_leaving {
                     // SAFETY: the caller's promise, passed on.
                     unsafe { self.send_to_slab(seat, class, object) };
@@ -157,6 +156,28 @@ impl<S: System> Heap<S> {
             *departing = self.backend.metadata(size_of::<Departing>()).map(NonNull::cast);
         }
         *departing
+    }
+
+    /// Gives back what the thread at `seat` keeps beside its lists: runs, and objects on their way to slabs that are
+    /// given up. Returns how many bytes went.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    #[inline(never)]
+    pub unsafe fn release_own(&self, seat: Seat) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        let mut gone_bytes = unsafe { self.release_runs(seat) };
+        if let Seat::Own(cache) = seat
+            // SAFETY: the caller's promise: this thread's alone.
+            && let Some(mut departing) = unsafe { cache.as_ref() }.departing
+        {
+            // SAFETY: as in `send_to_slab`.
+            let departing = unsafe { departing.as_mut() };
+            while let Some((class, batch)) = departing.take_any() {
+                gone_bytes += self.give_to_slabs(class, &[batch]);
+            }
+        }
+        gone_bytes
     }
 
     unsafe fn give(&self, seat: Seat, class: ClassId, object: FreeObject) {

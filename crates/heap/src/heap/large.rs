@@ -73,7 +73,7 @@ impl<S: System> Heap<S> {
         let wanted = Wanted::Run { frames, align, fills: !zeroed };
         let run = || self.backend.get_run(wanted, ClassId::RUN);
         // SAFETY: the caller's promise, passed on.
-        let release = || self.release_kept() + unsafe { self.release_runs(seat) };
+        let release = || self.release_kept() + unsafe { self.release_own(seat) };
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
         (run.start.as_ptr(), run.clean)
     }

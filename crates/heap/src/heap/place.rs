@@ -14,16 +14,24 @@ use crate::slab::SlabRef;
 /// Where an address that is to be freed, resized or measured leads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
-    Small(ClassId),
-    Run { frames: usize },
-    Huge { bytes: usize },
+    /// An object of a size class; `is_leaving` if its slab is given up.
+    Small {
+        class: ClassId,
+        is_leaving: bool,
+    },
+    Run {
+        frames: usize,
+    },
+    Huge {
+        bytes: usize,
+    },
 }
 
 impl<S: System> Heap<S> {
     /// What `start` is the start of.
     pub(crate) fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
         if let Some(class) = self.class_of_fast(start) {
-            return Ok(Place::Small(class));
+            return Ok(Place::Small { class, is_leaving: false });
         }
         let address = start.addr().get();
         if !address.is_multiple_of(MIN_ALIGN) {
@@ -40,7 +48,8 @@ impl<S: System> Heap<S> {
         };
         // SAFETY: `find` says that the address lies in the region.
         let listed = unsafe { view.class_of(address) };
-        let class = if listed == ClassId::LEAVING {
+        let is_leaving = listed == ClassId::LEAVING;
+        let class = if is_leaving {
             view.slab_at(offset).map_or(ClassId::NONE, SlabRef::class)
         } else {
             listed
@@ -57,7 +66,7 @@ impl<S: System> Heap<S> {
                 (_, false) => return Err(Misuse::Interior),
                 (_, true) => return Err(Misuse::NotAllocated),
             }
-            return Ok(Place::Small(class));
+            return Ok(Place::Small { class, is_leaving });
         }
         if let Some(frames) = self.backend.run_length(start) {
             return Ok(Place::Run { frames });
@@ -98,7 +107,7 @@ impl<S: System> Heap<S> {
     /// What is wrong with the pointer.
     pub fn usable_bytes(&self, object: NonNull<u8>) -> Result<usize, Misuse> {
         Ok(match self.place_of(object)? {
-            Place::Small(class) => class.object_bytes(),
+            Place::Small { class, .. } => class.object_bytes(),
             Place::Run { frames } => frames * FRAME_BYTES,
             Place::Huge { bytes } => bytes,
         })

@@ -25,7 +25,7 @@ impl<S: System> Heap<S> {
         };
         let mut taken_bytes = bytes;
         let old_bytes = match place {
-            Place::Small(class) => {
+            Place::Small { class, .. } => {
                 if class.keeps(bytes) {
                     return object.as_ptr();
                 }
