@@ -59,11 +59,10 @@ impl<S: System> Backend<S> {
 
     /// Faults in a block's memory, and makes it dirty memory.
     fn open(&self, mut block: Block) -> Held<'_, S> {
-        let passes_over = block.passes_over;
         let began_us = self.source.thread_us();
         block.touch(&self.source);
         let took_us = self.source.thread_us().saturating_sub(began_us);
-        if passes_over {
+        if block.passes_over && !block.came_apart {
             self.grown_frames.fetch_add(UNIT_FRAMES, Ordering::Relaxed);
         }
         let mut state = self.state.lock();

@@ -77,7 +77,7 @@ pub(crate) struct Block {
     /// There was room for its slabs in what has gone of other units.
     pub(crate) passes_over: bool,
     /// Its first page came alone: there are no huge pages, for this process or at the moment.
-    pub(super) came_apart: bool,
+    pub(crate) came_apart: bool,
 }
 
 impl Block {
@@ -138,7 +138,7 @@ impl Region {
         Some(Block { start: self.at(first), stays_huge, was_used, passes_over, came_apart: false })
     }
 
-    /// Makes a block dirty memory once it has been touched, which took `took_us`. One that came apart is clean memory again,
+    /// Makes a block dirty memory once it has been touched, which took `took_us`. One that came apart goes back,
     /// and counts as dear as can be.
     pub(crate) fn give_block(&mut self, block: Block, took_us: u64, source: &impl PageSource) {
         let first = self.frame_of(block.start);
@@ -147,9 +147,9 @@ impl Region {
             self.follow_price(source);
         }
         if block.came_apart {
-            // SAFETY: the block's first page, in use by nobody else. Refused, it holds memory that nobody counts.
-            let _ = unsafe { source.decommit(block.start, FRAME_BYTES) };
-            return self.give_clean(FrameId(first), UNIT_FRAMES);
+            // Whole: more than a page may have come, and while it asks for huge pages one may come yet, for a single slab.
+            self.give_back(FrameId(first), UNIT_FRAMES, source);
+            return;
         }
         self.give(block.start, UNIT_FRAMES);
         self.fresh = first..first + UNIT_FRAMES;

@@ -398,6 +398,14 @@ fn blocks_that_come_apart_are_dear_and_hold_nothing() {
         region.give_block(block, 100, &Os);
         assert_eq!(region.dirty_frames(), dirty, "what did not come is not there");
     }
+    // What came with the first page the system may refuse to take back: as much as it can be.
+    let source = Failing::new(Os);
+    source.refuse_all(true);
+    let dirty = region.dirty_frames();
+    let (_, mut block) = next_block(&mut region, &view);
+    block.came_apart = true;
+    region.give_block(block, 100, &source);
+    assert_eq!(region.dirty_frames(), dirty + UNIT_FRAMES);
 }
 
 #[test]
