@@ -2,6 +2,8 @@
 
 use core::fmt::{self, Write};
 
+use crate::output::{Descriptor, Sink};
+
 const MAX_BYTES: usize = 480;
 
 /// What does not fit is cut off.
@@ -29,8 +31,7 @@ impl Line {
         let end = self.len.min(MAX_BYTES - 1);
         self.bytes[end] = b'\n';
         // A standard error that is closed is nobody's to report to.
-        // SAFETY: the first `end + 1` bytes are readable.
-        unsafe { libc::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), end + 1) };
+        let _ = Descriptor(libc::STDERR_FILENO).put(&self.bytes[..=end]);
     }
 }
 

@@ -2,8 +2,36 @@
 
 use core::ffi::c_int;
 use core::fmt::{self, Write};
+use core::ptr;
 
 use crate::line::Line;
+
+/// As in `pthread.h`: a thread that is to be cancelled goes on.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, former: *mut c_int) -> c_int;
+}
+
+/// While it lives no call is a cancellation point: a thread that is being cancelled ends where the program says, not in
+/// here.
+struct Uncancelled(c_int);
+
+impl Uncancelled {
+    fn begin() -> Self {
+        let mut former = 0;
+        // SAFETY: writes to `former`.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut former) };
+        Self(former)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state that was before.
+        unsafe { pthread_setcancelstate(self.0, ptr::null_mut()) };
+    }
+}
 
 /// Where bytes go.
 pub(crate) trait Sink {
@@ -16,6 +44,7 @@ pub(crate) struct Descriptor(pub(crate) c_int);
 
 impl Sink for Descriptor {
     fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        let _uncancelled = Uncancelled::begin();
         let mut rest = bytes;
         while !rest.is_empty() {
             // SAFETY: the bytes are readable for their length.
@@ -110,6 +139,7 @@ pub(crate) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut Descriptor) -> Option<()>,
 ) -> Result<(), c_int> {
+    let _uncancelled = Uncancelled::begin();
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
     // SAFETY: the path ends in a null byte: `push` leaves the last one alone.
     let file = unsafe { libc::open(path.bytes.as_ptr().cast(), flags, 0o644) };

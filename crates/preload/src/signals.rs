@@ -18,13 +18,6 @@ const STATISTICS: u32 = 2;
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// As in `pthread.h`: a thread that is to be cancelled goes on.
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, former: *mut c_int) -> c_int;
-}
-
 /// What was to be done about faults before this library came.
 static PREVIOUS: Once<libc::sigaction> = Once::new();
 
@@ -80,10 +73,6 @@ pub(crate) fn act(wishes: u32) {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
     let saved = unsafe { *errno };
-    // What follows opens and writes files. A thread that is being cancelled ends where the program says, not here.
-    let mut cancels = 0;
-    // SAFETY: writes to `cancels`.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancels) };
     let config = life::config();
     if wishes & STATISTICS != 0 {
         report::print_stats();
@@ -94,8 +83,6 @@ pub(crate) fn act(wishes: u32) {
         // As above.
         let _ = profile::dump_next(config);
     }
-    // SAFETY: no preconditions but that the state is one.
-    unsafe { pthread_setcancelstate(cancels, ptr::null_mut()) };
     // SAFETY: as above.
     unsafe { *errno = saved };
 }

@@ -163,7 +163,6 @@ impl<S: System> Heap<S> {
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
-    #[inline(never)]
     pub unsafe fn release_own(&self, seat: Seat) -> usize {
         // SAFETY: the caller's promise, passed on.
         let mut gone_bytes = unsafe { self.release_runs(seat) };

@@ -74,6 +74,8 @@ pub(crate) fn add(suite: &mut Suite) {
                     no such directory\n";
         ensure(ended.stderr == line, || ended.describe("not told"))
     });
+    let name = "configuration::written_by_a_cancelled_thread";
+    suite.test_with(name, &["cc"], written_by_a_cancelled_thread);
     let name = "configuration::ignored_in_secure_programs";
     // SAFETY: no preconditions.
     match unsafe { libc::geteuid() } {
@@ -128,6 +130,26 @@ fn stats_json() -> Outcome {
     ensure(number("used_bytes")? == sum, || format!("the parts do not add up: {stats}"))?;
     let classes = stats["classes"].as_array().ok_or("no classes")?;
     ensure(!classes.is_empty(), || format!("{stats}"))?;
+    fs::remove_dir_all(directory).map_err(|error| error.to_string())
+}
+
+/// What is written as a process ends is no point at which a thread can be cancelled: glibc's statistics are none, either.
+fn written_by_a_cancelled_thread() -> Outcome {
+    let directory = scratch("stats_cancelled");
+    let path = directory.join("stats.json");
+    let prefix = directory.join("heap");
+    let configuration = format!(
+        "stats:true,stats_json:{},prof:true,prof_prefix:{}",
+        path.display(),
+        prefix.display()
+    );
+    let mut command = preloaded(program("plain.c")?);
+    let ended = run(command.env("HECTARE_CONF", configuration).arg("cancelled"))?;
+    ensure(ended.status.code() == Some(3), || ended.describe("not as the program ends it"))?;
+    ensure(ended.stderr.contains("bytes in large objects"), || ended.describe("no statistics"))?;
+    read_json(&path)?;
+    let files = fs::read_dir(&directory).map_err(|error| error.to_string())?.count();
+    ensure(files == 2, || format!("{files} files"))?;
     fs::remove_dir_all(directory).map_err(|error| error.to_string())
 }
 
