@@ -37,14 +37,6 @@ impl<S: System> Heap<S> {
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
         let wanted = Objects { class, count: count.min(class.batch()), cpu };
-        // If no new slab can be had, any slab with room will do.
-        self.take_wanted(wanted)
-            .or_else(|| cpu.and_then(|_| self.take_wanted(Objects { cpu: None, ..wanted })))
-    }
-
-    #[inline(never)]
-    fn take_wanted(&self, wanted: Objects) -> Option<Batch> {
-        let class = wanted.class;
         let mut gathered = Gathered::NONE;
         let bin = &self.bins[class.index()];
         bin.lock().take(wanted, &mut gathered, self);
@@ -56,10 +48,15 @@ impl<S: System> Heap<S> {
         if gathered.count() == 0 {
             // Getting one may take long, so not under the lock; threads that come here at once may each get one.
             let siblings = bin.lock().slabs();
-            let fresh = self.get_slab(class, siblings)?;
+            let fresh = self.get_slab(class, siblings);
             let mut bin = bin.lock();
-            let name = self.open_slab(class, fresh);
-            bin.take_new(name, wanted, &mut gathered, self);
+            if let Some(fresh) = fresh {
+                let name = self.open_slab(class, fresh);
+                bin.take_new(name, wanted, &mut gathered, self);
+            } else {
+                // Another CPU's will do.
+                bin.take(Objects { cpu: None, ..wanted }, &mut gathered, self);
+            }
         }
         self.bring_memory(&gathered);
         let bytes = gathered.count() * class.object_bytes();
