@@ -287,7 +287,9 @@ impl<S: System> Backend<S> {
         let mut over = self.dirty_frames(state).saturating_sub(keep);
         let mut left = (over / STEP_SHARE).max(MIN_STEP_BYTES / FRAME_BYTES).max(frames);
         let mut given_back = 0;
-        for region in state.regions.iter_mut().rev().flatten() {
+        // Only those in use: each place that a region could have lies on pages of its own.
+        let count = self.count.load(Ordering::Relaxed);
+        for region in state.regions.iter_mut().take(count).rev().flatten() {
             if over == 0 || left == 0 {
                 break;
             }

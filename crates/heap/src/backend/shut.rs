@@ -56,7 +56,7 @@ impl<S: System> Backend<S> {
     fn try_to_reopen(&self) {
         let mut state = self.state.lock();
         let mut has_shut = false;
-        for region in state.regions.iter_mut().flatten() {
+        for region in state.regions.iter_mut().map_while(Option::as_mut) {
             while region.reopen(&self.source).is_some() {}
             has_shut |= region.has_shut();
         }
