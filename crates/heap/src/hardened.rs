@@ -313,7 +313,11 @@ impl<S: System> Hardened<S> {
         bytes: usize,
         align: usize,
     ) -> bool {
-        let with_page = bytes.saturating_add(self.sealed_bytes(heap));
+        // No object is as long; and rounded up, it might not fit a number.
+        if bytes > isize::MAX as usize {
+            return false;
+        }
+        let with_page = bytes + self.sealed_bytes(heap);
         let least = with_page.next_multiple_of(heap.source().page_bytes());
         match (place, slot_class(bytes, align)) {
             (Place::Small { class, .. }, Some(claimed)) => class == claimed,
@@ -468,6 +472,22 @@ mod tests {
     use super::*;
 
     const REGION_BYTES: usize = 64 << 20;
+
+    #[test]
+    fn no_claim_is_too_long_to_be_refused() {
+        let heap = Box::new(Heap::new(Os, REGION_BYTES));
+        let front = Box::new(Hardened::new());
+        front.begin(&heap);
+        for bytes in [100, 40_000, 40 << 20] {
+            let start = NonNull::new(front.malloc(&heap, bytes, MIN_ALIGN).0).expect("memory");
+            let place = heap.place_of(start).expect("an object");
+            assert!(front.fits(&heap, start, place, bytes, MIN_ALIGN));
+            for less in [0, 1, FRAME_BYTES - 1, FRAME_BYTES, 3 * FRAME_BYTES] {
+                let claim = usize::MAX - less;
+                assert!(!front.fits(&heap, start, place, claim, MIN_ALIGN), "{bytes}: {claim}");
+            }
+        }
+    }
 
     #[test]
     fn what_cannot_be_opened_serves_later() {
