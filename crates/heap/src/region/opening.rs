@@ -51,27 +51,30 @@ impl Region {
         let metadata = source.reserve(metadata_bytes, page.max(HUGE_PAGE_BYTES))?;
         // SAFETY: each offset lies within the metadata's reservation.
         let part = |offset: usize| unsafe { metadata.add(offset) };
+        let words = |offset: usize| {
+            let first = part(bit_sets_at + offset).cast::<u64>();
+            // SAFETY: committed below, zeroed, aligned to a page, this bit set's alone, and given back only if the
+            // region does not come to be.
+            unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), bit_set / 8) }
+        };
+        let bit_sets = || {
+            let mut clean = Bitset::over_zeroed(frames, words(0))?;
+            clean.add_region(FrameId(0), frames)?;
+            Ok((clean, Bitset::over_zeroed(frames, words(bit_set))?))
+        };
         // SAFETY: the last part of the reservation.
-        let opened = unsafe { source.commit(part(bit_sets_at), 2 * bit_set) }
-            .and_then(|()| reserve_region(bytes, page, source));
-        let start = match opened {
-            Ok(start) => start,
+        let opened = unsafe { source.commit(part(bit_sets_at), 2 * bit_set) }.and_then(|()| {
+            let bit_sets = bit_sets().map_err(|_: hectare_buddy::Error| SourceError::Exhausted)?;
+            Ok((bit_sets, reserve_region(bytes, page, source)?))
+        });
+        let ((clean, dirty), start) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 // SAFETY: the reservation made above, which nobody uses.
                 unsafe { source.release(metadata, metadata_bytes) };
                 return Err(error);
             }
         };
-        let words = |offset: usize| {
-            let first = part(bit_sets_at + offset).cast::<u64>();
-            // SAFETY: committed above, zeroed, aligned to a page, this bit set's alone, and never
-            // given back.
-            unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), bit_set / 8) }
-        };
-        let empty = |words| Bitset::over_zeroed(frames, words).map_err(|_| SourceError::Exhausted);
-        let mut clean = empty(words(0))?;
-        let dirty = empty(words(bit_set))?;
-        clean.add_region(FrameId(0), frames).map_err(|_| SourceError::Exhausted)?;
         let first_frame = start.addr().get() / FRAME_BYTES;
         let map = part(0).as_ptr().cast::<AtomicU8>();
         view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);

@@ -1,7 +1,9 @@
 extern crate std;
 
+use std::cell::Cell;
 use std::vec::Vec;
 
+use hectare_base::align::align_up;
 use hectare_buddy::FrameAllocator;
 use hectare_pages::{Failing, Os, SourceError};
 
@@ -19,6 +21,46 @@ fn open() -> (Region, RegionView) {
     let view = RegionView::new();
     let region = Region::open(BYTES, &Os, &view).expect("address space");
     (region, view)
+}
+
+/// A source that has more address space than there is, for a test that never touches it.
+struct Endless {
+    end: Cell<usize>,
+    held_bytes: Cell<usize>,
+}
+
+// SAFETY: no address is handed out twice; there is no memory, but nothing is read or written.
+unsafe impl PageSource for Endless {
+    fn page_bytes(&self) -> usize {
+        FRAME_BYTES
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        let start = align_up(self.end.get(), align);
+        self.end.set(start + bytes);
+        self.held_bytes.set(self.held_bytes.get() + bytes);
+        NonNull::new(core::ptr::without_provenance_mut(start)).ok_or(SourceError::Exhausted)
+    }
+
+    unsafe fn commit(&self, _start: NonNull<u8>, _bytes: usize) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    unsafe fn decommit(&self, _start: NonNull<u8>, _bytes: usize) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    unsafe fn release(&self, _start: NonNull<u8>, bytes: usize) {
+        self.held_bytes.set(self.held_bytes.get() - bytes);
+    }
+}
+
+#[test]
+fn a_region_too_long_for_its_bit_sets_keeps_nothing() {
+    let source = Endless { end: Cell::new(1), held_bytes: Cell::new(0) };
+    let bytes = (1 << 48) + SLAB_BYTES;
+    assert!(Region::open(bytes, &source, &RegionView::new()).is_err());
+    assert_eq!(source.held_bytes.get(), 0);
 }
 
 /// Takes `count` slabs and opens each.
