@@ -64,8 +64,7 @@ pub(crate) fn count(
                 continue;
             }
         };
-        let ops = (many.ops - few.ops) as f64;
-        anyhow::ensure!(ops > 0.0, "`{name}` does not do more when it is asked for more");
+        let ops = more_ops(name, &few, &many)? as f64;
         let per_op = |count: fn(&Counts) -> u64| (count(&more) as f64 - count(&less) as f64) / ops;
         report.rows.push(
             Row::new(&subject.name, name)
@@ -81,6 +80,16 @@ pub(crate) fn count(
             .to_owned(),
     );
     Ok(report)
+}
+
+/// How many more operations `many` has done than `few`.
+///
+/// # Errors
+/// When it has not done more.
+fn more_ops(name: &str, few: &Outcome, many: &Outcome) -> anyhow::Result<u64> {
+    let more = many.ops.saturating_sub(few.ops);
+    anyhow::ensure!(more > 0, "`{name}` does not do more when it is asked for more");
+    Ok(more)
 }
 
 /// What one run counted.
@@ -189,5 +198,13 @@ mod tests {
             Counts { instructions: 112, library: 100, first_level_misses: 8, last_level_misses: 3 }
         );
         assert!(parse("no profile", Path::new("/x/a.so")).is_err());
+    }
+
+    #[test]
+    fn a_run_that_does_less_is_an_error() {
+        let of = |ops| Outcome { ops, ..Outcome::default() };
+        assert_eq!(more_ops("x", &of(3), &of(5)).unwrap(), 2);
+        assert!(more_ops("x", &of(5), &of(5)).is_err());
+        assert!(more_ops("x", &of(5), &of(3)).is_err());
     }
 }
