@@ -31,9 +31,14 @@ impl Random {
 
     /// A number in `low..=high` whose logarithm is evenly distributed: as many small ones as large
     /// ones.
+    ///
+    /// # Panics
+    /// If `low` is 0, or above `high`.
     #[inline]
     pub const fn log_between(&mut self, low: usize, high: usize) -> usize {
-        let shift = self.below((high / if low > 0 { low } else { 1 }).ilog2() as usize + 1);
+        assert!(low > 0, "0 has no logarithm");
+        assert!(low <= high, "no number lies between");
+        let shift = self.below((high / low).ilog2() as usize + 1);
         let from = low << shift;
         let to = if from > high / 2 { high } else { from * 2 };
         from + self.below(to - from + 1)
@@ -80,6 +85,12 @@ mod tests {
         assert!(seen.iter().all(|&times| times > 1000), "{seen:?}");
         assert_eq!(random.below(0), 0);
         assert_eq!(random.log_between(5, 5), 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "0 has no logarithm")]
+    fn no_logarithm_is_drawn_from_zero() {
+        Random::new(1).log_between(0, 1000);
     }
 
     #[test]
