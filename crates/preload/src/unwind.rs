@@ -36,14 +36,23 @@ static BY_FRAMES: AtomicBool = AtomicBool::new(false);
 /// Finds out where this library lies. To be called once, before the first capture.
 pub(crate) fn begin(by_frames: bool) {
     BY_FRAMES.store(by_frames, Relaxed);
+    find_own();
+}
+
+/// Finds out where this library lies; `false` if the dynamic linker does not say. It leaves alone how stacks are walked: a
+/// search that failed once is repeated.
+#[cold]
+fn find_own() -> bool {
     objects::begin();
-    if let Some(own) = Object::of(begin as *const () as usize) {
+    let own = Object::of(find_own as *const () as usize);
+    if let Some(own) = own {
         OWN_START.store(own.map_start, Relaxed);
         OWN_END.store(own.map_end, Release);
     }
+    own.is_some()
 }
 
-/// Whether an address lies in this library; `false` until [`begin`] has found out where that is.
+/// Whether an address lies in this library; `false` until [`find_own`] has found out where that is.
 pub(crate) fn is_own(address: usize) -> bool {
     (OWN_START.load(Relaxed)..OWN_END.load(Relaxed)).contains(&address)
 }
@@ -51,12 +60,9 @@ pub(crate) fn is_own(address: usize) -> bool {
 /// The innermost return address outside this library, if the tables tell. Unlike
 /// [`capture`] it needs no [`begin`].
 pub(crate) fn caller() -> Option<usize> {
-    if OWN_END.load(Acquire) == 0 {
-        begin(false);
-        // Without that, frames of our own would count as a caller's.
-        if OWN_END.load(Acquire) == 0 {
-            return None;
-        }
+    // Without its place, frames of our own would count as a caller's.
+    if OWN_END.load(Acquire) == 0 && !find_own() {
+        return None;
     }
     let mut frames = [0];
     (walk(&mut frames) > 0).then_some(frames[0])

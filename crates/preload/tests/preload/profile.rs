@@ -21,6 +21,7 @@ pub(crate) fn add(suite: &mut Suite) {
         let options = "prof_sample:16384,prof_unwind:frames";
         live_bytes_by_call_site(Profiled::run_program(&program, "frames", "sites", options)?)
     });
+    suite.test_with("profile::frame_pointers_stay_chosen", &["cc"], frame_pointers_stay_chosen);
     suite.test_with("profile::every_byte_at_rate_one", &["cc"], every_byte_at_rate_one);
     suite.test_with("profile::stacks_are_those_of_backtrace", &["cc"], stacks_of_backtrace);
     suite.test_with("profile::freed_objects_are_forgotten", &["cc"], freed_objects_are_forgotten);
@@ -221,6 +222,25 @@ fn every_byte_at_rate_one() -> Outcome {
             format!("{}: {bytes} attributed, {} live", site.name, site.live_bytes)
         })?;
     }
+    run.done()
+}
+
+/// Also where this library was not found at first, and was found when somebody else asked who called. Frame pointers, unlike
+/// tables, do not lead beyond the C library's caller of `main`.
+fn frame_pointers_stay_chosen() -> Outcome {
+    let program = compile("unfound.c", &["-fno-omit-frame-pointer", "-rdynamic"], "")?;
+    let run =
+        Profiled::run_program(&program, "stay-chosen", "", "prof_sample:1,prof_unwind:frames")?;
+    let profile = run.only_profile()?;
+    let address = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16);
+    let told = run.ended.stdout.split_whitespace().map(address).collect::<Result<Vec<_>, _>>();
+    let Ok(&[allocate, start]) = told.as_deref() else {
+        return Err(run.ended.describe("not two addresses"));
+    };
+    let is_in = |start: u64, address: &u64| (start..start + 64).contains(address);
+    let mut stacks = profile.stacks().map(|(addresses, _)| addresses);
+    let stack = stacks.find(|stack| is_in(allocate, &stack[0])).ok_or("no stack")?;
+    ensure(!stack.iter().any(|address| is_in(start, address)), || format!("{stack:x?}"))?;
     run.done()
 }
 
