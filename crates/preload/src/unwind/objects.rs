@@ -37,7 +37,7 @@ pub(super) fn begin() {
 /// An object that is loaded, and has a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Object {
-    /// From its first part to the end of its last.
+    /// From its first part to the end of its last; where there are gaps between them, one part.
     pub(super) map_start: usize,
     pub(super) map_end: usize,
     /// Where its `.eh_frame_hdr` lies.
@@ -68,7 +68,7 @@ impl Object {
     }
 
     /// The addresses of the mapped part of the object that has `address`. `None` also if the object does
-    /// not begin with its headers.
+    /// not begin with its headers, as far as is known: a later part of one with gaps does not.
     pub(super) fn part_with(&self, address: usize) -> Option<Range<usize>> {
         // SAFETY: an object is readable from its start; all but odd ones begin with their headers.
         let head: libc::Elf64_Ehdr = unsafe { read(self.map_start) };

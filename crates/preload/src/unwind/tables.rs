@@ -103,18 +103,17 @@ fn listed(pc: usize, header: usize, end: usize) -> Option<(usize, usize)> {
 /// The rules at `pc`, which lies in `object`.
 #[inline(never)]
 fn rules(pc: usize, object: &Object) -> Option<Rules> {
-    // Linkers put the descriptions, of which the table is a list, into the same part.
-    let part = object.part_with(object.header)?;
-    let bytes = |start: usize| -> Option<Bytes> {
-        let count = part.contains(&start).then(|| part.end - start)?;
-        let start = core::ptr::with_exposed_provenance(start);
-        // SAFETY: a mapped part of an object, which is there as long as its code is executed.
-        let bytes = unsafe { core::slice::from_raw_parts(start, count) };
-        Some(EndianSlice::new(bytes, NativeEndian))
-    };
+    let mut part = object.part_with(object.header)?;
     let (start, description) = listed(pc, object.header, part.end)?;
+    // Most linkers put the descriptions, of which the table is a list, into the same part.
+    if !part.contains(&start) {
+        part = object.part_with(start)?;
+    }
+    let first = core::ptr::with_exposed_provenance(start);
+    // SAFETY: a mapped part of an object, which is there as long as its code is executed.
+    let bytes = unsafe { core::slice::from_raw_parts(first, part.end - start) };
     let bases = BaseAddresses::default().set_eh_frame(start as u64);
-    let mut section = EhFrame::from(bytes(start)?);
+    let mut section = EhFrame::new(bytes, NativeEndian);
     section.set_address_size(size_of::<usize>() as u8);
     #[cfg(target_arch = "aarch64")]
     section.set_vendor(gimli::Vendor::AArch64);

@@ -23,7 +23,13 @@ pub(crate) fn add(suite: &mut Suite) {
     });
     suite.test_with("profile::frame_pointers_stay_chosen", &["cc"], frame_pointers_stay_chosen);
     suite.test_with("profile::every_byte_at_rate_one", &["cc"], every_byte_at_rate_one);
-    suite.test_with("profile::stacks_are_those_of_backtrace", &["cc"], stacks_of_backtrace);
+    suite.test_with("profile::stacks_are_those_of_backtrace", &["cc"], || {
+        stacks_of_backtrace("stacks", &program("unwind.c")?)
+    });
+    suite.test_with("profile::stacks_by_tables_apart_from_their_list", &["cc"], || {
+        let flags = [concat!("-Wl,-T,", env!("CARGO_MANIFEST_DIR"), "/tests/c/apart.ld")];
+        stacks_of_backtrace("tables-apart", &compile("unwind.c", &flags, "-apart")?)
+    });
     suite.test_with("profile::freed_objects_are_forgotten", &["cc"], freed_objects_are_forgotten);
     suite.test_with("profile::symbols_resolve", &["cc", "addr2line"], symbols_resolve);
     suite.test_with("profile::opens_in_go_pprof", &["cc", "go"], opens_in_go_pprof);
@@ -245,8 +251,8 @@ fn frame_pointers_stay_chosen() -> Outcome {
 }
 
 /// What glibc's own unwinder sees is what the profile says, call by call, up to the outermost frame.
-fn stacks_of_backtrace() -> Outcome {
-    let run = Profiled::run_program(&program("unwind.c")?, "stacks", "", "prof_sample:1")?;
+fn stacks_of_backtrace(name: &str, program: &Path) -> Outcome {
+    let run = Profiled::run_program(program, name, "", "prof_sample:1")?;
     let profile = run.only_profile()?;
     let stacks: Vec<_> = profile.stacks().map(|(addresses, _)| addresses).collect();
     let mut seen = 0;
