@@ -20,7 +20,7 @@ const LEAST_LEFT: usize = 1;
 /// A quiet bin has been half free at this many looks in a row.
 const QUIET_LOOKS: u8 = 2;
 
-/// The most frames populated at once: a page takes 1.2 µs by a fault, 0.95 by a call for four, 0.6 by
+/// The most frames populated at once: a page takes 1.4 µs by a fault, 0.95 by a call for four, 0.83 by
 /// one for sixteen.
 const POPULATED_FRAMES: usize = 16;
 

@@ -9,8 +9,8 @@
 //! A request that no dirty run is long enough for would take clean frames, which fault, while the dirty
 //! frames left over go back to the system: memory is zeroed anew although there is enough of it. To have
 //! the system move a unit's pages elsewhere costs some 5 µs; to fault it in, 360 as a huge page and 1,100
-//! page by page (Linux 6.18, a virtual machine; `cargo bench -p hectare-pages --features os --bench
-//! calls`).
+//! page by page (Linux 6.18, a virtual machine at a slow time: a fault of 4 KiB, usually 1.4 µs, took 2.1;
+//! `cargo bench -p hectare-pages --features os --bench calls`).
 //!
 //! Where huge pages are asked for, a unit comes as a whole by its first touch. So the part of the last unit
 //! that is not the run's counts as what it is, dirty memory, and the next run begins there if the unit behind
