@@ -74,7 +74,7 @@ pub(crate) struct Backend<S: System> {
     tends_at_ms: AtomicU64,
     /// From how many bytes on objects are huge; 0 stands for [`MIN_HUGE_BYTES`].
     min_huge_bytes: AtomicUsize,
-    /// Each thread that opens a block for slabs holds one of these, taken before the state's lock, which is free meanwhile.
+    /// Each thread that opens a block, for slabs or for a run, holds one of these, taken before the state's lock, which is free meanwhile.
     openers: [Lock<(), S::Park>; OPENERS],
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,

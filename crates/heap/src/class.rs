@@ -213,7 +213,7 @@ const OBJECTS: [usize; 26] = [
     15, 14, 13, 12, 11, 10, 9, 8, // up to 8 KiB
 ];
 
-/// The largest, in whole pages but for the first: objects of as many pages are the most frequent.
+/// The largest, in whole pages but for the first two: objects of as many pages are the most frequent.
 const LARGEST: [u16; 6] = [9216, 10240, 12288, 16384, 20480, 32768];
 
 /// Bytes of a cache line.

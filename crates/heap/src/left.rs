@@ -1,8 +1,8 @@
 //! The caches of threads that have ended, with what is in them, for the next threads that come.
 //!
 //! Where threads are short-lived, each would fill its lists from the pools, learn how long they should
-//! be, and give all of it back. So the caches that were left last stay as they are, one for each CPU in
-//! use; those beyond are emptied. When the pools are emptied, so are the caches that were left.
+//! be, and give all of it back. So the caches that are left stay as they are, one for each CPU in use; one
+//! that is left when there are as many is emptied. When the pools are emptied, so are those that stayed.
 //!
 //! Invariant: the list holds `count` caches that no thread uses.
 

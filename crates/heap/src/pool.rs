@@ -153,7 +153,7 @@ impl<P: Park> Pools<P> {
         self.in_use().count()
     }
 
-    /// The pools in use, and where each is.
+    /// The pools in use.
     fn in_use(&self) -> impl Iterator<Item = &CpuPool<P>> {
         (0..self.used.load(Relaxed)).filter_map(|cpu| self.pool(cpu))
     }

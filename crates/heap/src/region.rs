@@ -86,7 +86,8 @@ pub(crate) struct Region {
     filled_frames: usize,
     /// Clean frames that were taken page by page since any went back.
     regrown_frames: usize,
-    /// The same, for runs shorter than [`LONG_FRAMES`](huge_pages::LONG_FRAMES).
+    /// Frames that held nothing when they were taken for runs shorter than [`LONG_FRAMES`](huge_pages::LONG_FRAMES),
+    /// since any went back.
     run_frames: usize,
     filling: Filling,
     /// What came with the last units and nobody has had since, in frames from the start.

@@ -57,7 +57,7 @@ pub(crate) struct Slab {
     far_words: *mut FarWords,
     /// The number of free objects at which it belongs to an emptier group, is no longer full, or is empty.
     moves_at: u32,
-    /// How many fewer are free now. (The counters are as wide as a register: the compiler loads a
+    /// How many fewer are free now. (The counters have 32 bits, though 16 would do: the compiler loads a
     /// narrower one together with its neighbour, and a load wider than the last store must wait until
     /// that has completed.)
     left: u32,

@@ -17,9 +17,10 @@
 //! ```
 //!
 //! Locks: one a class. `free` pins the object's cell, which keeps compaction from moving it, and so
-//! knows the class before it takes its lock. The only lock of the whole pool is the one for the
-//! numbers of zspages, taken when a zspage is made or given back. Order: pin, then class;
-//! compaction, which holds the class, only *tries* to pin.
+//! knows the class before it takes its lock. Of the whole pool there are two, which few calls take: one
+//! for the numbers of zspages, when a zspage is made or given back, and one for the cells that were
+//! never used, when no used one is free. Order: pin, then class; compaction, which holds the class,
+//! only *tries* to pin.
 
 use core::ptr::NonNull;
 

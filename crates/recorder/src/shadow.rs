@@ -1,7 +1,7 @@
 //! Which object lives at an address.
 //!
 //! ```text
-//!  address   │ 47 … 26 │ 25 … 3 │ 2 … 0 │
+//!  address   │ 46 … 26 │ 25 … 3 │ 2 … 0 │
 //!                 │         └── entry in a leaf: the object's number, 0 for none
 //!                 └── slot in the root: the leaf for 64 MiB of addresses, made when first needed
 //! ```

@@ -9,11 +9,12 @@ use crate::error::{Failure, Misuse};
 use crate::table::{Row, Rows, Shape, Table, WordOf};
 use crate::word::Word;
 
-/// A remainder smaller than this many granules, or than 1/32 of what was asked for, stays with its
-/// block: such a scrap would only be joined again by the free of either neighbour.
+/// A remainder smaller than this many granules (or than the smallest block, if that has more) and 1/32 of
+/// what was asked for together stays with its block: such a scrap would only be joined again by the
+/// free of either neighbour.
 const MIN_REMAINDER_GRANULES: usize = 2;
 const MIN_REMAINDER_SHIFT: u32 = 5;
-/// So does one below 1/8 of a request of 2 KiB or more while the list it would go to still holds a
+/// So does one of up to 1/8 of a request of 2 KiB or more while the list it would go to still holds a
 /// block: it, too, would only lie there until a neighbour's free had to join them.
 const LARGE_BYTES: usize = 2 << 10;
 const LARGE_REMAINDER_SHIFT: u32 = 3;

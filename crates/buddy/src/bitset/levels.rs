@@ -275,8 +275,8 @@ impl<'m> Levels<'m> {
         Some(word * WORD + found.checked_ilog2()? as usize)
     }
 
-    /// The bits of the words of `tier` of the summary of `order` that name an empty child, or
-    /// fail to name one that is not: for validation.
+    /// Whether each bit of the higher tiers of the summary of `order` is set exactly if the word
+    /// below it is not 0: for validation. (The lowest tier may have stale entries.)
     pub(super) fn summary_agrees(&self, level: usize, order: usize) -> bool {
         let Level { ref tiers, depth, count, .. } = self.geometry.levels[level];
         let mut children = count;

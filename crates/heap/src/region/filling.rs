@@ -219,7 +219,8 @@ impl Filling {
         place.is_some_and(|place| self.awaited[place].take().is_some())
     }
 
-    /// Looks at a run that comes back, if it is waited for and no short one. Returns whether it did.
+    /// Looks at a run that comes back, if it is waited for and no short one, and notes what it saw: of a long one whose front
+    /// reads as zero, nothing. Returns whether it looked.
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.

@@ -57,7 +57,7 @@ impl Table {
     }
 
     /// Gives back the pages that lie within `unused` and of which a part lies in `changed`: the
-    /// others went before. The table reads as zero there.
+    /// others went before. The table reads as zero there, unless the system refuses.
     #[inline(never)]
     pub(super) fn forget(
         &self,

@@ -15,7 +15,8 @@ use crate::bench::callgrind;
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 
-/// Under callgrind a program takes some fifty times as long.
+/// Under callgrind a program takes some fifty times as long. So this many times fewer steps are done: a step's
+/// counts, unlike its time, hardly vary.
 const FEWER: usize = 10;
 
 /// Counts every pool over every range.
