@@ -76,7 +76,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let mut chosen = chosen(&recorded, args.of.is_some())?;
     let mut replayed = None;
     let held = args.contest.hold_and("choose", vec![case], looks, |report| {
-        let mut lines = verdict::lines(report);
+        let mut lines = verdict::lines(report, recorded.elapsed);
         lines.append(&mut chosen);
         report.notes.splice(0..0, lines);
         replayed = Some(report.clone());

@@ -55,6 +55,10 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         args.contest.beside_malloc = beside_malloc(&args.command[0]);
         return args.contest.hold("compare", vec![program_case(&args.command)?], Looks::default());
     }
+    ensure!(
+        std::env::args_os().next_back().is_none_or(|last| last != "--"),
+        Exit::misused("no program is given after `--`")
+    );
     let bundled = args.traces.is_empty();
     if bundled {
         args.traces = bundled_traces()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::{BROKEN, Exit, OrMisused};
-use crate::contest::analysis::Analysis;
+use crate::contest::analysis::{ALL_CASES, Analysis};
 use crate::contest::assertion::{self, Claim, Decision};
 use crate::contest::{Case, Contest, LEAST_ROUNDS, Looks, Results, Rounds, SAMPLE_EVERY, Work};
 use crate::environment::{self, Control};
@@ -261,6 +261,8 @@ impl ContestArgs {
             report.parameter("pin", pin.0.clone());
         }
         report.parameter("no_aslr", self.no_aslr);
+        report.notes.extend(settings_note(std::env::vars()));
+        report.notes.extend(below_ideal(&report));
         let mut verdicts = Vec::new();
         for claim in &self.claims {
             let Some((decision, ratio)) = claim.decide(&contest, &analysis)? else {
@@ -320,11 +322,98 @@ fn claim(text: &str) -> Result<Claim, String> {
     text.parse().map_err(|error: anyhow::Error| format!("{error:#}"))
 }
 
+/// With what the variables begin that set allocators.
+const SETTINGS: [&str; 7] = [
+    "HECTARE_CONF",
+    "GLIBC_TUNABLES",
+    "MALLOC_",
+    "MIMALLOC_",
+    "TCMALLOC_",
+    "SNMALLOC_",
+    "TBB_MALLOC_",
+];
+
+/// Says which settings of allocators this command has passed on to what was measured.
+fn settings_note(variables: impl Iterator<Item = (String, String)>) -> Option<String> {
+    let sets = |name: &str| SETTINGS.iter().any(|beginning| name.starts_with(beginning));
+    let mut set: Vec<_> = variables
+        .filter(|(name, value)| sets(name) && !value.is_empty())
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    set.sort();
+    (!set.is_empty()).then(|| {
+        format!(
+            "{} of the environment held for all that was measured (a file NAME.env beside NAME.so sets \
+             variables for that allocator alone)",
+            set.join(" ")
+        )
+    })
+}
+
+/// Peaks further below Ideal's than this are no rounding.
+const BELOW_IDEAL: f64 = -0.01;
+
+/// Says where less memory was held than Ideal has live.
+fn below_ideal(report: &Report) -> Option<String> {
+    let mut cases: Vec<&str> = Vec::new();
+    for row in &report.rows {
+        let is_below = row.number("overhead_ratio").is_some_and(|over| over < BELOW_IDEAL);
+        if is_below && row.workload != ALL_CASES && !cases.contains(&row.workload.as_str()) {
+            cases.push(&row.workload);
+        }
+    }
+    (!cases.is_empty()).then(|| {
+        format!(
+            "{}: peaks below what is live in Ideal. The quicker threads are done, the fewer overlap, and the \
+             less is live at once: so the allocators held unlike amounts, and their memory says little \
+             (a replay with `--mode serial` has the same live for all)",
+            cases.join("; ")
+        )
+    })
+}
+
 /// What failed under some allocator, in words: a table with missing cells is no success.
 fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
     let broken = results.broken.first()?;
     let case = &contest.cases[broken.case].name;
     let subject = &contest.contestants[broken.contestant].name;
-    let advice = if broken.by_exit { " (--ignore-failure measures it)" } else { "" };
+    let advice = match (&contest.cases[broken.case].work, broken.by_exit) {
+        (Work::Program(_), true) => {
+            " (`hectare run` shows what it writes, --ignore-failure measures it)"
+        }
+        (Work::Program(_), false) => " (`hectare run` shows what it writes)",
+        (_, true) => " (--ignore-failure measures it)",
+        (_, false) => "",
+    };
     Some(format!("{case} failed under {subject}: {}{advice}", broken.why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_allocators_are_told() {
+        let of = |variables: &[(&str, &str)]| {
+            settings_note(
+                variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())),
+            )
+        };
+        assert_eq!(of(&[("PATH", "/bin"), ("HECTARE_CONF", ""), ("MALLOCS", "1")]), None);
+        let told = of(&[("MALLOC_CONF", "thp:always"), ("HECTARE_CONF", "secure:true")]).unwrap();
+        assert!(
+            told.starts_with("HECTARE_CONF=secure:true MALLOC_CONF=thp:always of the"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn peaks_below_ideal_are_told_once_a_case() {
+        let row = |case: &str, over: f64| Row::new("x", case).with("overhead_ratio", over);
+        let mut report = Report::new("x");
+        report.rows = vec![row("fine", -0.004), row("all", -0.2)];
+        assert_eq!(below_ideal(&report), None);
+        report.rows.extend([row("node", -0.1), row("node", -0.2), row("larson", -0.3)]);
+        assert!(below_ideal(&report).unwrap().starts_with("node; larson: peaks below"));
+    }
 }

@@ -97,7 +97,11 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
     };
     line("trace", name.to_owned());
     line("command", header.command.clone());
-    let kind = if header.sealed { "sealed" } else { "as its recorder left it" };
+    let kind = match (header.sealed, trace.damage().any()) {
+        (true, false) => "sealed",
+        (true, true) => "sealed, and damaged since",
+        (false, _) => "as its recorder left it",
+    };
     line("file", format!("{} ({kind}), process {}", bytes(trace.file_bytes()), header.pid));
     let per_event = trace.file_bytes() as f64 / summary.rows() as f64;
     let each = match summary.rows() {

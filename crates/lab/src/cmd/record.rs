@@ -73,6 +73,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         let code = u8::try_from(runner::exit_code(recorded.status)).unwrap_or(1);
         bail!(Exit { code, message: format!("`{}` {why}", shortened(&words(&args.command))) });
     }
+    let is_whole = |kept: &Kept| kept.header.lost_events == 0 && !kept.sealed.damage.any();
+    ensure!(recorded.kept.iter().all(is_whole), "a trace is incomplete, as told above");
     Ok(())
 }
 

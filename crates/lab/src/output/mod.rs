@@ -8,7 +8,7 @@ pub(crate) mod table;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
@@ -117,15 +117,24 @@ impl Outputs {
         }
     }
 
-    /// Writes every file asked for.
+    /// Writes every file asked for, each although another cannot be written.
     ///
     /// # Errors
     /// When a file cannot be written; its name is in the message.
     pub(crate) fn write(&self, report: &Report) -> anyhow::Result<()> {
-        write_file(self.files.json.as_deref(), || export::json(report))?;
-        write_file(self.files.csv.as_deref(), || Ok(export::csv(report)))?;
-        write_file(self.files.markdown.as_deref(), || Ok(table::markdown(report)))?;
-        write_file(self.files.report.as_deref(), || html::page(std::slice::from_ref(report)))
+        let Files { json, csv, markdown, report: page } = &self.files;
+        let written = [
+            write_file(json.as_deref(), || export::json(report)),
+            write_file(csv.as_deref(), || Ok(export::csv(report))),
+            write_file(markdown.as_deref(), || Ok(table::markdown(report))),
+            write_file(page.as_deref(), || html::page(std::slice::from_ref(report))),
+        ];
+        let errors: Vec<_> = written.into_iter().filter_map(Result::err).collect();
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let errors: Vec<_> = errors.iter().map(|error| format!("{error:#}")).collect();
+        bail!("{}", errors.join("; "))
     }
 }
 
@@ -164,6 +173,16 @@ mod tests {
     struct Cli {
         #[command(flatten)]
         outputs: Outputs,
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_costs_no_other() {
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let (full, fine) = (PathBuf::from("/dev/full"), scratch.path().join("fine.csv"));
+        let files = Files { json: Some(full), csv: Some(fine.clone()), ..Files::default() };
+        let error = Outputs { files }.write(&Report::new("x")).unwrap_err().to_string();
+        assert!(error.contains("/dev/full"), "{error}");
+        assert!(fine.is_file());
     }
 
     #[test]

@@ -230,6 +230,27 @@ fn what_a_killed_command_left_goes_with_the_next() {
     assert_eq!(left(), 0);
 }
 
+/// A script that goes on with an incomplete trace would not know.
+#[test]
+fn an_incomplete_recording_is_kept_and_is_no_success() {
+    build_recorder();
+    let folder = Folder::new("incomplete");
+    let (trace, program) = (folder.at("t.hxt"), folder.at("many"));
+    let source = "#include <stdlib.h>\nint main(void) { int i;\n\
+        for (i = 0; i < 200000; i++) free(malloc(100)); return 0; }\n";
+    assert!(compile(source, &[], &program));
+    let record = |limit: &str| {
+        let script = format!("ulimit -f {limit}; exec {HECTARE} record -o {trace} -- {program}");
+        Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output().unwrap()
+    };
+    assert_eq!(record("unlimited").status.code(), Some(0));
+    let output = record("200");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cut short"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("a trace is incomplete"), "{}", stderr(&output));
+    assert!(hectare(&["info", &trace]).status.success(), "what was recorded is kept");
+}
+
 #[test]
 fn names_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;

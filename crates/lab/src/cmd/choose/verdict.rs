@@ -1,6 +1,9 @@
 //! The verdict in words. Its figures are those of the table, against the same reference.
 
+use std::time::Duration;
+
 use crate::contest::LEAST_ROUNDS;
+use crate::output::table::time;
 use crate::report::{Report, Row};
 use crate::stats::{Ratio, SAME_SHARE};
 
@@ -18,8 +21,11 @@ const METRICS: [Metric; 2] = [
     Metric { name: "memory", runs: "memory_runs", less: "leaner", more: "fatter", even: "as lean" },
 ];
 
-/// The verdict: the choice first, then every allocator.
-pub(super) fn lines(report: &Report) -> Vec<String> {
+/// Where the replay takes a smaller share of what the program ran than this, time is no reason to choose.
+const LEAST_SHARE: f64 = SAME_SHARE;
+
+/// The verdict: the choice first, then every allocator. `ran` is how long the program took while it was recorded.
+pub(super) fn lines(report: &Report, ran: Duration) -> Vec<String> {
     let of_role =
         |role: &'static str| report.rows.iter().filter(move |row| text(row, "role") == Some(role));
     let at_reference = of_role("reference").next();
@@ -32,10 +38,13 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     let reference = report.parameters.get("reference").and_then(|v| v.as_str()).unwrap_or("it");
     let sure = report.parameters.get("confidence").and_then(|v| v.as_f64()).unwrap_or(0.0);
     let rounds = report.parameters.get("rounds").and_then(|v| v.as_u64()).unwrap_or(u64::MAX);
+    let replay_ns = at_reference.and_then(|row| row.number("time_ns"));
+    let share = replay_ns.map(|ns| ns / ran.as_nanos() as f64);
+    let is_slight = share.is_some_and(|share| share < LEAST_SHARE);
     let mut lines = vec![if rounds < LEAST_ROUNDS as u64 {
         format!("no advice: it takes {LEAST_ROUNDS} complete rounds, and there are {rounds}")
     } else {
-        choice(&subjects, reference)
+        choice(&subjects, reference, is_slight)
     }];
     for row in subjects {
         lines.push(format!(
@@ -48,11 +57,19 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     for (row, why) in unsound {
         lines.push(format!("no advice on {}: {why}", row.subject));
     }
-    lines.push(
-        "a replay has the allocator's time alone: the whole program gains less, `--check` or \
+    let part = match (replay_ns, share) {
+        (Some(ns), Some(share)) => format!(
+            " ({} under {reference}, {:.2} % of the {} that the program ran)",
+            time(ns),
+            100.0 * share,
+            time(ran.as_nanos() as f64)
+        ),
+        _ => String::new(),
+    };
+    lines.push(format!(
+        "a replay has the allocator's time alone{part}: the whole program gains less, `--check` or \
          `hectare compare -- CMD` measures it"
-            .to_owned(),
-    );
+    ));
     lines
 }
 
@@ -70,9 +87,19 @@ fn unsound(row: &Row, reference: Option<&Row>) -> Option<String> {
     }
 }
 
-fn choice(subjects: &[&Row], reference: &str) -> String {
+/// What to choose; by memory alone if the allocator's time `is_slight`.
+fn choice(subjects: &[&Row], reference: &str, is_slight: bool) -> String {
     let [time, memory] = &METRICS;
     let (fast, lean) = (best(subjects, time), best(subjects, memory));
+    if is_slight {
+        return match &lean[..] {
+            [] => format!("stay with {reference}: the program hardly uses its allocator"),
+            lean => format!(
+                "choose {} for memory; in time it hardly matters, for the program hardly uses its allocator",
+                either(lean, Some(time))
+            ),
+        };
+    }
     match (&fast[..], &lean[..]) {
         ([], []) => format!("stay with {reference}: nothing better is shown"),
         (fast, []) => format!(
@@ -201,7 +228,7 @@ mod tests {
         report.parameter("reference", "system");
         report.parameter("confidence", 0.75);
         report.rows = rows;
-        lines(&report)
+        lines(&report, Duration::from_millis(10))
     }
 
     #[test]
@@ -222,6 +249,31 @@ mod tests {
         );
         assert!(told[1].contains("faster by 20.0 % (75 % sure of"), "{}", told[1]);
         assert!(lines_of(vec![fast, lean, both])[0].starts_with("choose both:"));
+    }
+
+    #[test]
+    fn time_is_no_reason_where_the_program_hardly_allocates() {
+        let (fast, lean) = (row("fast", 0.5, 1.2), row("lean", 1.1, 0.7));
+        for (ns, alone, both) in [
+            (
+                100_000.0,
+                "stay with system: the program hardly",
+                "choose lean (slower by 10.0 %) for memory; in time",
+            ),
+            (
+                1e6,
+                "choose fast (fatter by 20.0 %) for time",
+                "choose fast (fatter by 20.0 %) for time, lean",
+            ),
+        ] {
+            let reference = Row::new("system", "x").with("role", "reference").with("time_ns", ns);
+            let told = lines_of(vec![reference.clone(), fast.clone()]);
+            assert!(told[0].starts_with(alone), "{}", told[0]);
+            let share = format!("{:.2} % of the 10.0 ms", ns / 1e5);
+            assert!(told.last().unwrap().contains(&share), "{told:?}");
+            let told = lines_of(vec![reference, fast.clone(), lean.clone()]);
+            assert!(told[0].starts_with(both), "{}", told[0]);
+        }
     }
 
     #[test]
