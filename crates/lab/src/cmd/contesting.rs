@@ -374,18 +374,24 @@ fn below_ideal(report: &Report) -> Option<String> {
 
 /// What failed under some allocator, in words: a table with missing cells is no success.
 fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
-    let broken = results.broken.first()?;
-    let case = &contest.cases[broken.case].name;
-    let subject = &contest.contestants[broken.contestant].name;
-    let advice = match (&contest.cases[broken.case].work, broken.by_exit) {
-        (Work::Program(_), true) => {
-            " (`hectare run` shows what it writes, --ignore-failure measures it)"
-        }
-        (Work::Program(_), false) => " (`hectare run` shows what it writes)",
-        (_, true) => " (--ignore-failure measures it)",
-        (_, false) => "",
+    let first = results.broken.first()?;
+    let told: Vec<_> = results
+        .broken
+        .iter()
+        .map(|broken| {
+            let case = &contest.cases[broken.case].name;
+            let subject = &contest.contestants[broken.contestant].name;
+            format!("{case} failed under {subject}: {}", broken.why)
+        })
+        .collect();
+    let is_program = matches!(contest.cases[first.case].work, Work::Program(_));
+    let advice = match (is_program, first.by_exit) {
+        (true, true) => " (`hectare run` shows what it writes, --ignore-failure measures it)",
+        (true, false) => " (`hectare run` shows what it writes)",
+        (false, true) => " (--ignore-failure measures it)",
+        (false, false) => "",
     };
-    Some(format!("{case} failed under {subject}: {}{advice}", broken.why))
+    Some(told.join("; ") + advice)
 }
 
 #[cfg(test)]
