@@ -52,6 +52,10 @@ const LET_OUT: usize = 8;
 const QUARANTINE: usize = 128;
 const QUARANTINE_BYTES: usize = 256 * 1024;
 
+/// How many counts there are of the objects kept: eight for each object in quarantine, so that some seven in eight
+/// of those that are not kept need not be looked for.
+const COUNTS: usize = 8 * QUARANTINE;
+
 /// The same for large objects, whose memory is given back at once: the bytes are address space.
 const LARGE_QUARANTINE: usize = 32;
 const LARGE_QUARANTINE_BYTES: usize = 256 << 20;
@@ -65,7 +69,12 @@ struct Slots {
     /// How many objects were ever put into the quarantine.
     freed: usize,
     random: u64,
+    /// How many objects are fresh or in quarantine, by a hash of their addresses: to look for one takes long.
+    kept: [u8; COUNTS],
 }
+
+/// No count can overflow.
+const _: () = assert!(FRESH + QUARANTINE <= u8::MAX as usize);
 
 /// An object and what was done wrong with it. Reported once no lock is held: a handler of the signal that
 /// ends the program may allocate.
@@ -103,7 +112,22 @@ impl Slots {
         quarantine: [None; QUARANTINE],
         freed: 0,
         random: 0,
+        kept: [0; COUNTS],
     };
+
+    /// How many objects like `object` are kept.
+    fn kept(&mut self, object: FreeObject) -> &mut u8 {
+        // Fibonacci hashing (Knuth): the product's highest bits.
+        let slot = object.as_ptr().addr().get() as u64 / MIN_ALIGN as u64;
+        let hash = slot.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - COUNTS.ilog2());
+        &mut self.kept[hash as usize % COUNTS]
+    }
+
+    /// Whether an object is kept, whatever was written to it.
+    fn holds(&mut self, object: FreeObject) -> bool {
+        *self.kept(object) > 0
+            && (is_among(&self.quarantine, object) || is_among(&self.fresh, object))
+    }
 
     /// Takes one of the fresh objects, all equally likely (to within 2⁻⁵⁹).
     fn draw(&mut self) -> Option<FreeObject> {
@@ -115,7 +139,9 @@ impl Slots {
         let at = ((u128::from(drawn) * self.fresh_len as u128) >> 64) as usize;
         self.fresh.swap(at, last);
         self.fresh_len = last;
-        self.fresh[last].take()
+        let object = self.fresh[last].take()?;
+        *self.kept(object) -= 1;
+        Some(object)
     }
 
     /// Lets the objects at `places` out of the quarantine, into their slabs.
@@ -129,7 +155,9 @@ impl Slots {
         places: impl Iterator<Item = usize>,
     ) -> Result<(), Misused> {
         let mut list: Option<Batch> = None;
-        for object in places.filter_map(|place| self.quarantine[place].take()) {
+        for place in places {
+            let Some(object) = self.quarantine[place].take() else { continue };
+            *self.kept(object) -= 1;
             if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
                 return Err((object.as_ptr(), Misuse::FreeListCorrupted));
             }
@@ -139,6 +167,14 @@ impl Slots {
         heap.give_to_slabs(class, list.as_slice());
         Ok(())
     }
+}
+
+/// Whether an object is at one of `places`. (A slice, whose length the compiler does not know: it would unroll the loop
+/// otherwise.)
+#[cold]
+#[inline(never)]
+fn is_among(places: &[Option<FreeObject>], object: FreeObject) -> bool {
+    places.contains(&Some(object))
 }
 
 impl<S: System> Hardened<S> {
@@ -210,6 +246,7 @@ impl<S: System> Hardened<S> {
             // Its link, which would tell where others lie, goes.
             object.mark_alone(heap.key());
             *place = Some(object);
+            *slots.kept(object) += 1;
             slots.fresh_len += 1;
         }
     }
@@ -241,14 +278,6 @@ impl<S: System> Hardened<S> {
         }
     }
 
-    /// Whether an object is among those here, whatever was written to it. (A slice, whose length the compiler does not know:
-    /// it would unroll the loop otherwise.)
-    #[cold]
-    #[inline(never)]
-    fn holds(places: &[Option<FreeObject>], object: FreeObject) -> bool {
-        places.contains(&Some(object))
-    }
-
     /// Puts an object into the quarantine of its class; whether that was full.
     fn give(&self, heap: &Heap<S>, class: ClassId, object: FreeObject) -> Result<bool, Misused> {
         let mut slots = self.classes[class.index()].lock();
@@ -262,7 +291,7 @@ impl<S: System> Hardened<S> {
         // SAFETY: the object is taken from its slab; it was the caller's and now is this front's, or is so already.
         unsafe { object.as_ptr().write_bytes(0, class.object_bytes()) };
         object.mark_alone(heap.key());
-        if Self::holds(&slots.quarantine, object) || Self::holds(&slots.fresh, object) {
+        if slots.holds(object) {
             return Err((object.as_ptr(), Misuse::DoubleFree));
         }
         let length = (QUARANTINE_BYTES / class.object_bytes()).clamp(1, QUARANTINE);
@@ -277,6 +306,7 @@ impl<S: System> Hardened<S> {
             )?;
         }
         slots.quarantine[place] = Some(object);
+        *slots.kept(object) += 1;
         Ok(is_full)
     }
 
@@ -472,6 +502,40 @@ mod tests {
     use super::*;
 
     const REGION_BYTES: usize = 64 << 20;
+
+    #[test]
+    fn what_is_kept_is_counted() {
+        let heap = Box::new(Heap::new(Os, REGION_BYTES));
+        let front = Box::new(Hardened::new());
+        front.begin(&heap);
+        let mut random = 1_u64;
+        let mut live = Vec::new();
+        for step in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let draw = (random >> 33) as usize;
+            if live.len() < 300 || draw.is_multiple_of(2) {
+                live.push(front.malloc(&heap, 1 + draw % 300, MIN_ALIGN).0);
+            } else {
+                front.free(&heap, live.swap_remove(draw % live.len()), None);
+            }
+            if step % 1000 == 0 {
+                front.release(&heap);
+            }
+        }
+        let kept = |slots: &Slots| {
+            let all = slots.quarantine.iter().chain(&slots.fresh);
+            all.filter(|place| place.is_some()).count()
+        };
+        for class in &front.classes {
+            let mut slots = class.lock();
+            let counted: usize = slots.kept.iter().map(|&count| usize::from(count)).sum();
+            assert_eq!(counted, kept(&slots));
+            let all: Vec<_> =
+                slots.quarantine.iter().chain(&slots.fresh).flatten().copied().collect();
+            assert!(all.iter().all(|&object| slots.holds(object)));
+        }
+        assert!(front.classes.iter().any(|class| kept(&class.lock()) > QUARANTINE / 2));
+    }
 
     #[test]
     fn no_claim_is_too_long_to_be_refused() {
