@@ -61,7 +61,7 @@ impl Vain {
     /// Whether none is likely to go now that `keep` of `dirty` frames are to stay: hardly more are dirty, and not an eighth
     /// fewer are to stay, so that a heap that grows makes few attempts.
     fn is_as_vain(self, dirty: usize, keep: usize) -> bool {
-        let least_keep = self.keep - (self.keep / 8).max(DECOMMIT_STEP_FRAMES).min(self.keep);
+        let least_keep = self.keep.saturating_sub((self.keep / 8).max(DECOMMIT_STEP_FRAMES));
         dirty <= self.dirty + DECOMMIT_STEP_FRAMES && keep >= least_keep
     }
 }

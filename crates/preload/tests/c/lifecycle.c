@@ -2,6 +2,7 @@
 #include "check.h"
 #include <dlfcn.h>
 #include <limits.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -432,6 +433,34 @@ static void fork_of_one_thread_touches_little(void) {
     CHECK(alone + 25 < beside_another, "%.1f alone, %.1f with two threads", alone, beside_another);
 }
 
+/* Of the library's state, half a megabyte, a small program touches few pages: each place that a region of the heap could have,
+   of which there are 32, lies on pages of its own. */
+static void little_of_the_state_is_touched(void) {
+    free(opaque(malloc(100)));
+    malloc_trim(0);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int pagemap = open("/proc/self/pagemap", O_RDONLY);
+    CHECK(maps && pagemap >= 0);
+    char line[4096 + 256], rights[8];
+    unsigned long start, end, behind = 0, touched = 0, pages = 0;
+    while (fgets(line, sizeof line, maps)) {
+        CHECK(sscanf(line, "%lx-%lx %7s", &start, &end, rights) == 3);
+        int is_state = start == behind && !strchr(line, '/');
+        behind = strstr(line, "libhectare.so") && rights[1] == 'w' ? end : 0;
+        if (!is_state) continue;
+        for (unsigned long page = start / 4096; page < end / 4096; page++) {
+            uint64_t entry;
+            CHECK(pread(pagemap, &entry, sizeof entry, (off_t)(page * sizeof entry)) == sizeof entry);
+            touched += entry >> 63;
+            pages++;
+        }
+    }
+    fclose(maps);
+    close(pagemap);
+    CHECK(pages > 64, "%lu pages: where is it?", pages);
+    CHECK(touched > 0 && touched < 24, "%lu of %lu pages", touched, pages);
+}
+
 #if __GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 34)
 pid_t _Fork(void);
 #else
@@ -544,7 +573,7 @@ int main(int argc, char **argv) {
         CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
         CASE(many_threads_fork), CASE(fork_while_statistics_are_asked),
         CASE(fork_forgets_threads), CASE(fork_forgets_loans),
-        CASE(fork_of_one_thread_touches_little),
+        CASE(fork_of_one_thread_touches_little), CASE(little_of_the_state_is_touched),
         CASE(raw_fork), CASE(vfork_and_spawn), CASE(signals_during_malloc),
         CASE(objects_change_hands),
     };

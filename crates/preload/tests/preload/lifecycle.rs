@@ -38,6 +38,10 @@ pub(crate) fn add(suite: &mut Suite) {
             run(command.arg("fork_of_one_thread_touches_little"))?.well().map(drop)
         });
     }
+    suite.test_with("lifecycle::little_of_the_state_is_touched", &["cc"], || {
+        let mut command = preloaded(program("lifecycle.c")?);
+        run(command.arg("little_of_the_state_is_touched"))?.well().map(drop)
+    });
     suite.test_with("lifecycle::fork_forgets_loans", &["cc"], || {
         let mut command = preloaded(program("lifecycle.c")?);
         command.arg("fork_forgets_loans").env("HECTARE_CONF", "front:thread");
