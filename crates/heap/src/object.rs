@@ -349,13 +349,17 @@ pub(crate) struct Gathered {
 const BARE_RANGES: usize = 4;
 
 impl Gathered {
-    pub(crate) const NONE: Self = Self {
-        objects: [MaybeUninit::uninit(); BATCH_OBJECTS],
-        count: 0,
-        bare: [None; BARE_RANGES],
-        revived_frames: 0,
-        returned_frames: 0,
-    };
+    /// A function, since as a constant it would be cleared as a whole, 2 KiB.
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        Self {
+            objects: [const { MaybeUninit::uninit() }; BATCH_OBJECTS],
+            count: 0,
+            bare: [None; BARE_RANGES],
+            revived_frames: 0,
+            returned_frames: 0,
+        }
+    }
 
     pub(crate) fn count(&self) -> usize {
         self.count

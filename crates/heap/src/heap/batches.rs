@@ -37,7 +37,7 @@ impl<S: System> Heap<S> {
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
         let wanted = Objects { class, count: count.min(class.batch()), cpu };
-        let mut gathered = Gathered::NONE;
+        let mut gathered = Gathered::new();
         let bin = &self.bins[class.index()];
         bin.lock().take(wanted, &mut gathered, self);
         if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {

@@ -147,7 +147,7 @@ mod tests {
 
     /// Takes an object in the frames `touched`; what lies behind the frame 12 holds none.
     fn take(frames: &mut Frames, touched: (usize, usize), stretch: usize) -> Gathered {
-        let mut gathered = Gathered::NONE;
+        let mut gathered = Gathered::new();
         if frames.are_away(touched) {
             frames.come(touched, 12, stretch, NonNull::dangling(), &mut gathered);
         }
