@@ -45,20 +45,24 @@ struct CpuPool<P> {
 }
 
 impl<P: Park> CpuPool<P> {
-    /// Makes `memory` an empty pool, bin by bin: as a whole it is larger than the stack that a thread
-    /// may have.
+    /// Makes `memory` an empty pool.
     ///
     /// # Safety
-    /// Nobody else uses `memory`, which has a pool's size and alignment.
-    unsafe fn write_to(memory: NonNull<Self>) {
-        // SAFETY: within the memory.
-        let bins = unsafe { &raw mut (*memory.as_ptr()).bins }.cast::<Lock<Slots, P>>();
-        for class in 0..STATES {
-            // SAFETY: a bin of the pool's.
-            let bin = unsafe { bins.add(class) };
-            // SAFETY: as above.
-            unsafe { bin.write(Lock::new(Slots::EMPTY)) };
-        }
+    /// Nobody else uses `memory`, which has a pool's size and alignment and is zeroed.
+    #[cfg(not(loom))]
+    unsafe fn open(memory: NonNull<u8>) -> NonNull<Self> {
+        // Zeros are free locks over empty slots. Nothing is written, so that what a program does not need of its pools, most
+        // of their classes, never becomes resident.
+        memory.cast()
+    }
+
+    #[cfg(loom)]
+    unsafe fn open(memory: NonNull<u8>) -> NonNull<Self> {
+        let pool = memory.cast();
+        let bins = [(); STATES].map(|()| Lock::new(Slots::EMPTY));
+        // SAFETY: the caller's promise.
+        unsafe { pool.write(Self { bins }) };
+        pool
     }
 }
 
@@ -102,7 +106,7 @@ impl<P: Park> Pools<P> {
     }
 
     /// Puts a batch into the pool of `cpu`. It comes back, and must go to the bin, if the pool is
-    /// full or busy, or is yet to be made and `memory` (which gives that many bytes, aligned to 128,
+    /// full or busy, or is yet to be made and `memory` (which gives that many zeroed bytes, aligned to 128,
     /// for good) has none. (To send an older batch instead would cost more: the bin reads each object,
     /// and those freed last are still in the processor's cache. From a full pool the bin takes some
     /// more, so that it can read them side by side.)
@@ -138,10 +142,10 @@ impl<P: Park> Pools<P> {
     ) -> Option<&CpuPool<P>> {
         let _growth = self.growth.lock();
         if self.pool(cpu).is_none() {
-            let pool: NonNull<CpuPool<P>> = memory(size_of::<CpuPool<P>>())?.cast();
+            let memory = memory(size_of::<CpuPool<P>>())?;
             // SAFETY: fresh memory of its size and alignment.
-            unsafe { CpuPool::write_to(pool) };
-            // Release: whoever reads the address sees the pool written.
+            let pool = unsafe { CpuPool::open(memory) };
+            // Release: whoever reads the address sees an empty pool.
             self.cpus[cpu].store(pool.as_ptr(), Release);
             self.used.fetch_max(cpu + 1, Relaxed);
         }

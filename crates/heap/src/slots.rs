@@ -46,9 +46,10 @@ type Shelf = [Place; SHELF];
 #[derive(Debug)]
 pub(crate) struct Slots {
     len: u16,
-    /// How many batches it keeps now. This grows by half (doubles, for a stock) each time that it is asked in
-    /// vain for what it had refused before, so that where a thread's demand swings, the pool absorbs the swing.
-    limit: u16,
+    /// How many batches it keeps now, beyond [`FIRST_LIMIT`]. Its limit grows by half (doubles, for a stock) each time
+    /// that it is asked in vain for what it had refused before, so that where a thread's demand swings, the pool absorbs
+    /// the swing.
+    more: u16,
     /// How many more batches its CPU has taken, or asked for in vain, than put back.
     taken: u16,
     /// How many batches it does not lend.
@@ -73,9 +74,11 @@ pub(crate) struct Slots {
 unsafe impl Send for Slots {}
 
 impl Slots {
+    /// All zeros, which is how a heap has them.
+    #[cfg(any(test, loom))]
     pub(crate) const EMPTY: Self = Self {
         len: 0,
-        limit: FIRST_LIMIT,
+        more: 0,
         taken: 0,
         kept: 0,
         fewest: 0,
@@ -105,7 +108,7 @@ impl Slots {
                 return Some(batch);
             }
         }
-        let is_full = self.len >= within(self.limit, class);
+        let is_full = self.len >= within(self.limit(), class);
         if is_full || !self.has_place(memory) {
             self.refused = true;
             return Some(batch);
@@ -123,11 +126,12 @@ impl Slots {
     /// A batch for a thread of its own CPU.
     pub(crate) fn take(&mut self, class: ClassId) -> Option<Batch> {
         if self.len == 0 && core::mem::take(&mut self.refused) {
-            let is_small = usize::from(self.limit) < 2 * PLACES;
-            let more = if is_small { 1 + self.limit / 2 } else { self.limit };
-            self.limit = (self.limit + more).min((PLACES + STOCK) as u16);
+            let limit = self.limit();
+            let is_small = usize::from(limit) < 2 * PLACES;
+            let more = if is_small { 1 + limit / 2 } else { limit };
+            self.set_limit((limit + more).min((PLACES + STOCK) as u16));
         }
-        self.taken = (self.taken + 1).min(self.limit.max(PLACES as u16));
+        self.taken = (self.taken + 1).min(self.limit().max(PLACES as u16));
         self.kept = self.kept.max(self.taken);
         self.is_at_work = true;
         let batch = self.pop()?;
@@ -162,7 +166,7 @@ impl Slots {
 
     /// As [`pop`](Self::pop), to empty it: what it may keep begins anew.
     pub(crate) fn drain(&mut self) -> Option<Batch> {
-        self.limit = FIRST_LIMIT;
+        self.more = 0;
         self.is_far = false;
         self.pop()
     }
@@ -171,18 +175,18 @@ impl Slots {
     /// nothing.
     pub(crate) fn drain_idle(&mut self, class: ClassId) -> Option<Batch> {
         self.is_far = false;
-        if usize::from(self.limit) <= PLACES {
+        if usize::from(self.limit()) <= PLACES {
             return self.drain();
         }
         // A look that began with a stock in use takes only what is idle, though none may be left after it.
         let least = PLACES as u16 + 1;
         if self.fewest == 0 {
             self.fewest = self.len;
-            self.limit -= u16::from(self.limit == least);
+            self.more -= u16::from(self.limit() == least);
             return None;
         }
         self.fewest -= 1;
-        self.limit = (self.limit - share(class)).max(least);
+        self.set_limit((self.limit() - share(class)).max(least));
         self.pop()
     }
 
@@ -190,9 +194,18 @@ impl Slots {
     pub(crate) fn drain_stock(&mut self, class: ClassId) -> Option<Batch> {
         // What stays is what it keeps from now on.
         let stays = self.len.max(PLACES as u16);
-        self.limit = self.limit.min(stays);
+        self.set_limit(self.limit().min(stays));
         self.kept = self.kept.min(stays);
         (self.len > unstocked(class)).then(|| self.pop())?
+    }
+
+    fn limit(&self) -> u16 {
+        FIRST_LIMIT + self.more
+    }
+
+    /// `limit` is [`FIRST_LIMIT`] at least.
+    fn set_limit(&mut self, limit: u16) {
+        self.more = limit - FIRST_LIMIT;
     }
 
     /// How many objects it keeps.

@@ -5,7 +5,7 @@ extern crate std;
 use super::*;
 use crate::object::FreeObject;
 use hectare_base::sync::SpinPark;
-use std::alloc::{Layout, alloc};
+use std::alloc::{Layout, alloc_zeroed};
 use std::boxed::Box;
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -14,7 +14,7 @@ const BYTES: usize = 64;
 
 fn memory(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: of a size that is not 0. It is never given back, as a heap's own.
-    NonNull::new(unsafe { alloc(Layout::from_size_align(bytes, 128).ok()?) })
+    NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).ok()?) })
 }
 
 /// Pools of `cpus` CPUs; each one that is `full` has one batch, of one object more than its number.

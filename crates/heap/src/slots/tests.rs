@@ -4,7 +4,7 @@ extern crate std;
 
 use super::*;
 use crate::object::{FreeObject, Key};
-use std::alloc::{Layout, alloc};
+use std::alloc::{Layout, alloc_zeroed};
 use std::vec::Vec;
 
 const SMALL: usize = 64;
@@ -99,7 +99,14 @@ impl Pool {
 #[allow(clippy::unnecessary_wraps, reason = "as a heap's memory")]
 fn memory(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: of a size that is not 0. It is never given back, as a heap's own.
-    NonNull::new(unsafe { alloc(Layout::from_size_align(bytes, 128).expect("a layout")) })
+    NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).expect("a layout")) })
+}
+
+#[test]
+fn zeros_are_empty_slots() {
+    // SAFETY: what this test is about: each field may be zero.
+    let zeros: Slots = unsafe { core::mem::zeroed() };
+    assert_eq!(std::format!("{zeros:?}"), std::format!("{:?}", Slots::EMPTY));
 }
 
 #[test]
