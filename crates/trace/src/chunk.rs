@@ -94,6 +94,6 @@ impl ChunkHeader {
         };
         let fits = u64::from(header.stored_bytes) + CHUNK_HEADER_BYTES as u64
             <= u64::from(header.span_bytes);
-        (fits && header.thread.0 > 0).then_some(header)
+        (fits && header.thread.can_be()).then_some(header)
     }
 }

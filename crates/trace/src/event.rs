@@ -14,12 +14,25 @@ pub struct ThreadId(pub u32);
 pub struct ObjectId(u64);
 
 const SERIAL_BITS: u32 = 40;
+const THREAD_BITS: u32 = u64::BITS - SERIAL_BITS;
+
+impl ThreadId {
+    /// Whether an [`ObjectId`] can name an object of this thread.
+    pub(crate) const fn can_be(self) -> bool {
+        0 < self.0 && self.0 < 1 << THREAD_BITS
+    }
+}
 
 impl ObjectId {
     /// The object numbered `serial` (from 0) of `thread`. Excess bits are cut off.
     #[inline(always)]
     pub const fn new(thread: ThreadId, serial: u64) -> Self {
         Self((thread.0 as u64) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
+    }
+
+    /// As [`new`](Self::new); `None` for numbers with excess bits.
+    pub(crate) fn checked(thread: ThreadId, serial: u64) -> Option<Self> {
+        (thread.can_be() && serial < 1 << SERIAL_BITS).then(|| Self::new(thread, serial))
     }
 
     /// The object that [`bits`](Self::bits) stands for; `None` for 0 (no thread has number 0).

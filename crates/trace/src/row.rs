@@ -225,8 +225,8 @@ impl RowState {
 
     /// Reads the row at `bytes[at..]`: the record and the place after it.
     ///
-    /// `None` when there is no well-formed row: the bytes end, the tag is unknown, or an object is
-    /// named that the thread has not made.
+    /// `None` when there is no well-formed row: the bytes end, the tag is unknown, an object is
+    /// named that the thread has not made, or one whose numbers no object has.
     pub fn get(&mut self, bytes: &[u8], at: usize) -> Option<(Record, usize)> {
         let tag = *bytes.get(at)?;
         let (delta, at) = varint::get(bytes, at + 1)?;
@@ -263,8 +263,12 @@ impl RowState {
             _ => return None,
         };
         let makes = matches!(kind, MALLOC | CALLOC | MEMALIGN | REALLOC);
+        let made = match makes && !failed {
+            true => Some(ObjectId::checked(self.thread, self.next_serial)?),
+            false => None,
+        };
         self.time_ticks = self.time_ticks.checked_add(delta)?;
-        let made = if makes { self.make(failed) } else { None };
+        self.next_serial += u64::from(made.is_some());
         Some((Record { time_ticks: self.time_ticks, event, made }, at))
     }
 
@@ -274,13 +278,15 @@ impl RowState {
             OWN_OBJECT => {
                 let (distance, at) = varint::get(bytes, at)?;
                 let serial = self.next_serial.checked_sub(distance).filter(|_| distance > 0)?;
-                Some((Some(ObjectId::new(self.thread, serial)), at))
+                Some((Some(ObjectId::checked(self.thread, serial)?), at))
             }
             FOREIGN_OBJECT => {
                 let (thread, at) = varint::get(bytes, at)?;
                 let (serial, at) = varint::get(bytes, at)?;
-                let thread = u32::try_from(thread).ok().filter(|&t| t > 0 && t < 1 << 24)?;
-                Some((Some(ObjectId::new(ThreadId(thread), serial)), at))
+                let thread = ThreadId(u32::try_from(thread).ok()?);
+                // An object of this thread is named by its distance, so that it is one made before.
+                let object = ObjectId::checked(thread, serial).filter(|_| thread != self.thread)?;
+                Some((Some(object), at))
             }
             _ => None,
         }

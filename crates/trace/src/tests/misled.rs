@@ -227,3 +227,64 @@ fn the_copy_of_a_trace_with_a_lost_chunk_holds_what_was_good() {
         again.check().unwrap();
     }
 }
+
+/// A file as a recorder leaves it, of one complete chunk with these rows, numbers and checksums.
+fn of_one_chunk(path: &Path, thread: u32, first_serial: u64, rows: &[&[u8]]) {
+    let bytes = rows.concat();
+    let header = ChunkHeader {
+        state: ChunkState::Plain,
+        thread: ThreadId(thread),
+        rows: rows.len() as u32,
+        span_bytes: (CHUNK_HEADER_BYTES + bytes.len()) as u32,
+        stored_bytes: bytes.len() as u32,
+        plain_bytes: bytes.len() as u32,
+        crc: crc32fast::hash(&bytes),
+        first_serial,
+        first_time_ticks: 0,
+        last_time_ticks: 0,
+    };
+    let mut first = [0; HEADER_BYTES];
+    let end_offset = HEADER_BYTES as u64 + u64::from(header.span_bytes);
+    FileHeader { end_offset, ..FileHeader::new() }.write_to(&mut first);
+    fs::write(path, [&first[..], &header.to_bytes(), &bytes].concat()).unwrap();
+}
+
+/// A row of its parts.
+fn row(tag: u8, numbers: &[u64]) -> Vec<u8> {
+    let mut out = vec![0; 64];
+    out[0] = tag;
+    let end = numbers.iter().fold(1, |at, &number| varint::put(&mut out, at, number));
+    out.truncate(end);
+    out
+}
+
+const MALLOC: u8 = 1;
+const FREE_OWN: u8 = 5 | 1 << 4;
+const REALLOC_FOREIGN: u8 = 4 | 2 << 4;
+const FREE_FOREIGN: u8 = 5 | 2 << 4;
+
+/// Whatever was good before is read and goes into a copy that is whole.
+#[test]
+fn objects_that_cannot_be_are_damage() {
+    let (file, copy) = (Temp::new("serials"), Temp::new("serials-copy"));
+    let most = (1_u64 << 40) - 1;
+    let good = row(MALLOC, &[0, 8]);
+    let cases: [(&str, u32, u64, Vec<u8>); 6] = [
+        ("more objects than have numbers", 1, most, good.clone()),
+        ("a first number that is none", 1, u64::MAX, good.clone()),
+        ("an object of its own, not made, as another's", 1, 0, row(REALLOC_FOREIGN, &[0, 1, 9, 8])),
+        ("an object of its own, made, as another's", 1, 0, row(FREE_FOREIGN, &[0, 1, 0])),
+        ("another's object whose number is too long", 1, 0, row(FREE_FOREIGN, &[0, 2, most + 1])),
+        ("a thread whose number is too long", 1 << 24, 0, row(FREE_OWN, &[0, 1])),
+    ];
+    for (what, thread, first_serial, bad) in cases {
+        of_one_chunk(&file.0, thread, first_serial, &[&good, &bad]);
+        let trace = Trace::open(&file.0).unwrap();
+        let rows = read(&trace);
+        assert!(trace.damage().any(), "{what}");
+        seal(&file.0, &copy.0, SealOptions::default()).unwrap();
+        let again = Trace::open(&copy.0).unwrap();
+        assert_eq!(read(&again), rows, "{what}");
+        again.check().unwrap();
+    }
+}
