@@ -26,6 +26,9 @@ const MOST_PLAIN_BYTES: usize = 1 << 14;
 /// The strongest level gains 2 to 5 per cent on the bundled traces and takes three times as long.
 const DEFLATE_LEVEL: u32 = 6;
 
+/// No byte of a deflate stream stands for more (258 bytes in two bits).
+const MOST_EXPANSION: usize = 1032;
+
 /// Room for the end marker of a stretch, bytes: without it an inflater stops before the marker.
 const FLUSH_BYTES: usize = 16;
 
@@ -122,7 +125,8 @@ impl Unpacker {
     }
 
     /// Inflates the frames in `stored` into `plain`, as far as they are good; returns the number of
-    /// rows in them. `plain_bytes` is what a whole chunk holds.
+    /// rows in them. `plain_bytes` is what a whole chunk claims to hold: memory grows only with the
+    /// frames that are there.
     pub(crate) fn unpack(
         &mut self,
         mut stored: &[u8],
@@ -130,7 +134,6 @@ impl Unpacker {
         plain: &mut Vec<u8>,
     ) -> u32 {
         plain.clear();
-        plain.resize(plain_bytes + FLUSH_BYTES, 0);
         self.stream.reset(false);
         let (mut filled, mut rows) = (0, 0);
         while let Some((header, rest)) = stored.split_first_chunk::<HEADER_BYTES>() {
@@ -138,9 +141,13 @@ impl Unpacker {
                 |nth: usize| header[4 * nth..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
             let (bytes, size) = (field(0) as usize, field(1) as usize);
             let Some(stretch) = rest.get(..bytes) else { break };
-            if crc(&stored[..HEADER_BYTES + bytes]) != field(3) || size > plain_bytes - filled {
+            if crc(&stored[..HEADER_BYTES + bytes]) != field(3)
+                || size > plain_bytes - filled
+                || size / MOST_EXPANSION > bytes
+            {
                 break;
             }
+            plain.resize(filled + size + FLUSH_BYTES, 0);
             let (taken, given) = (self.stream.total_in(), self.stream.total_out());
             let done = self.stream.decompress(stretch, &mut plain[filled..], FlushDecompress::Sync);
             let taken = (self.stream.total_in() - taken) as usize;

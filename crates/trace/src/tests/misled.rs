@@ -288,3 +288,32 @@ fn objects_that_cannot_be_are_damage() {
         again.check().unwrap();
     }
 }
+
+/// The header of a compressed chunk may claim megabytes where there are a few rows.
+#[test]
+fn a_chunk_takes_memory_for_what_is_in_it() {
+    let file = Temp::new("claim");
+    let threads = 40;
+    let (rows, order) = random_rows(52, threads, 4000);
+    write(&file.0, &order);
+    let mut content = fs::read(&file.0).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    for place in trace.threads().values().flatten() {
+        let at = place.offset as usize;
+        let header = ChunkHeader::from_bytes(content[at..].first_chunk().unwrap()).unwrap();
+        let claims = ChunkHeader { plain_bytes: 1 << 24, ..header };
+        content[at..at + CHUNK_HEADER_BYTES].copy_from_slice(&claims.to_bytes());
+    }
+    fs::write(&file.0, &content).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    let before_bytes = resident_bytes();
+    let mut streams: Vec<_> = rows.keys().map(|&thread| trace.thread_rows(thread)).collect();
+    streams.iter_mut().for_each(|stream| assert!(stream.next_row().unwrap().is_some()));
+    let taken_bytes = resident_bytes().saturating_sub(before_bytes);
+    assert!(taken_bytes < u64::from(threads) << 22, "{taken_bytes}");
+}
+
+fn resident_bytes() -> u64 {
+    let sizes = fs::read_to_string("/proc/self/statm").unwrap();
+    4096 * sizes.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
+}
