@@ -29,6 +29,7 @@ impl Trace {
         let found = self.walk(end)?;
         if let Some(places) = index
             && found.iter().all(|place| is_among(place, &places))
+            && self.are_damaged(&places, &found)?
         {
             // Headers are damaged, not the index: each is reported when its rows are read.
             self.damage.set(Damage::default());
@@ -90,6 +91,17 @@ impl Trace {
         let mut crc = [0; CRC_BYTES];
         read_some(&self.file, &mut crc, entries_end)?;
         Ok((u32::from_le_bytes(crc) == hasher.finalize()).then_some(places))
+    }
+
+    /// Whether those of `places` that a walk has not `found` have no header. One with a header lies
+    /// inside another chunk: it could claim all bytes up to the end of the file, as could many more.
+    fn are_damaged(&self, places: &[ChunkPlace], found: &[ChunkPlace]) -> Result<bool, Error> {
+        for place in places {
+            if !is_among(place, found) && self.chunk_header(place.offset)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether the chunks at `places` are what the index says, and fill the file up to the index.

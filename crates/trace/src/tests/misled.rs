@@ -317,3 +317,50 @@ fn resident_bytes() -> u64 {
     let sizes = fs::read_to_string("/proc/self/statm").unwrap();
     4096 * sizes.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
 }
+
+/// Chunks inside another's rows could each claim all that follows, and be read many times over.
+#[test]
+fn an_index_that_names_chunks_inside_others_is_lost() {
+    let file = Temp::new("nested");
+    let good = row(MALLOC, &[0, 8]);
+    let inner_count = 100_u64;
+    let outer_bytes = CHUNK_HEADER_BYTES as u32 * (inner_count as u32 + 100);
+    let chunk = |thread: u32, span_bytes: u32| ChunkHeader {
+        state: ChunkState::Open,
+        thread: ThreadId(thread),
+        rows: 0,
+        span_bytes,
+        stored_bytes: span_bytes - CHUNK_HEADER_BYTES as u32,
+        plain_bytes: span_bytes - CHUNK_HEADER_BYTES as u32,
+        crc: 0,
+        first_serial: 0,
+        first_time_ticks: 0,
+        last_time_ticks: 0,
+    };
+    let mut chunks = chunk(1, outer_bytes).to_bytes().to_vec();
+    chunks.extend(&good);
+    let mut places = vec![(HEADER_BYTES as u64, 1)];
+    for nth in 0..inner_count as u32 {
+        let offset = HEADER_BYTES + chunks.len().next_multiple_of(CHUNK_HEADER_BYTES);
+        chunks.resize(offset - HEADER_BYTES, 0);
+        chunks.extend(chunk(2 + nth, outer_bytes - chunks.len() as u32).to_bytes());
+        places.push((offset as u64, 2 + nth));
+    }
+    chunks.resize(outer_bytes as usize, 0);
+    let index_offset = (HEADER_BYTES + chunks.len()) as u64;
+    let mut index = b"HIx1".to_vec();
+    index.extend((places.len() as u64).to_le_bytes());
+    for (offset, thread) in places {
+        index.extend(offset.to_le_bytes());
+        index.extend(u64::from(thread).to_le_bytes());
+        index.extend([0; 16]);
+    }
+    index.extend(crc32fast::hash(&index).to_le_bytes());
+    let mut first = [0; HEADER_BYTES];
+    FileHeader { sealed: true, index_offset, ..FileHeader::new() }.write_to(&mut first);
+    fs::write(&file.0, [&first[..], &chunks, &index].concat()).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    assert_eq!(trace.threads().len(), 1);
+    assert_eq!(read(&trace)[&ThreadId(1)].len(), 1);
+    assert!(trace.damage().index_lost);
+}
