@@ -85,7 +85,7 @@ impl Summary {
             reading.step(&step);
         }
         let mut summary = reading.summary;
-        summary.end_bytes = reading.live_bytes;
+        summary.end_bytes = told(reading.live_bytes);
         summary.end_objects = reading.live.len() as u64;
         summary.live = reading.curve.into_points();
         Ok(summary)
@@ -100,8 +100,9 @@ impl Summary {
 struct Reading {
     summary: Summary,
     live: FxHashMap<ObjectId, (u64, u64)>,
-    live_bytes: u64,
-    live_rounded_bytes: u64,
+    /// Wide enough for as many objects of any size as a file can have.
+    live_bytes: u128,
+    live_rounded_bytes: u128,
     curve: Curve,
     ns_per_tick: f64,
 }
@@ -133,20 +134,20 @@ impl Reading {
         if let (Some(made), Some(size)) = (record.made, record.event.asked_bytes()) {
             self.make(step, made, size);
         }
-        self.curve.row(self.live_bytes, self.live_rounded_bytes);
+        self.curve.row(told(self.live_bytes), told(self.live_rounded_bytes));
     }
 
     fn make(&mut self, step: &Step, object: ObjectId, size: u64) {
         self.live.insert(object, (size, step.record.time_ticks));
-        self.live_bytes += size;
-        self.live_rounded_bytes += rounded(size);
+        self.live_bytes += u128::from(size);
+        self.live_rounded_bytes += u128::from(rounded(size));
         let summary = &mut self.summary;
         summary.threads.entry(step.thread).or_default().made += 1;
         summary.objects += 1;
-        summary.asked_bytes += size;
+        summary.asked_bytes = summary.asked_bytes.saturating_add(size);
         summary.sizes.add(size);
-        summary.peak_bytes = summary.peak_bytes.max(self.live_bytes);
-        summary.peak_rounded_bytes = summary.peak_rounded_bytes.max(self.live_rounded_bytes);
+        summary.peak_bytes = summary.peak_bytes.max(told(self.live_bytes));
+        summary.peak_rounded_bytes = summary.peak_rounded_bytes.max(told(self.live_rounded_bytes));
         summary.peak_objects = summary.peak_objects.max(self.live.len() as u64);
     }
 
@@ -155,8 +156,8 @@ impl Reading {
             self.summary.unknown_objects += 1;
             return;
         };
-        self.live_bytes -= size;
-        self.live_rounded_bytes -= rounded(size);
+        self.live_bytes -= u128::from(size);
+        self.live_rounded_bytes -= u128::from(rounded(size));
         let ticks = step.record.time_ticks.saturating_sub(since);
         self.summary.lifetimes_ns.add((ticks as f64 * self.ns_per_tick) as u64);
         let foreign = object.thread() != step.thread;
@@ -165,6 +166,11 @@ impl Reading {
         thread.ended += 1;
         thread.ended_foreign += u64::from(foreign);
     }
+}
+
+/// A sum of sizes as it is told: sizes that no memory has may add up to more.
+fn told(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Rounded up to the smallest granularity of a general-purpose allocator.

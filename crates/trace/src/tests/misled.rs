@@ -364,3 +364,19 @@ fn an_index_that_names_chunks_inside_others_is_lost() {
     assert_eq!(read(&trace)[&ThreadId(1)].len(), 1);
     assert!(trace.damage().index_lost);
 }
+
+/// No program can have them, but a file can say so.
+#[test]
+fn a_summary_survives_sizes_that_no_memory_has() {
+    let file = Temp::new("sizes");
+    let [small, huge] = [8, u64::MAX].map(|size| row(MALLOC, &[0, size]));
+    let free = row(FREE_OWN, &[0, 1]);
+    of_one_chunk(&file.0, 1, 0, &[&small, &huge, &huge, &free, &small]);
+    let trace = Trace::open(&file.0).unwrap();
+    let summary = Summary::of(&trace).unwrap();
+    trace.check().unwrap();
+    assert_eq!((summary.peak_bytes, summary.peak_rounded_bytes), (u64::MAX, u64::MAX));
+    assert_eq!((summary.end_bytes, summary.asked_bytes), (u64::MAX, u64::MAX));
+    let points: Vec<_> = summary.live.iter().map(|point| point.live_bytes).collect();
+    assert_eq!(points, [8, u64::MAX, u64::MAX, u64::MAX, u64::MAX]);
+}
