@@ -13,6 +13,8 @@ pub struct ThreadRows<'a> {
     places: &'a [ChunkPlace],
     rows: Vec<u8>,
     at: usize,
+    /// Where the chunk in `rows` is in the file.
+    offset: u64,
     /// Whether the chunk in `rows` was left open by its recorder.
     open: bool,
     /// Rows of the chunk not yet returned, unless it is open.
@@ -28,6 +30,7 @@ impl<'a> ThreadRows<'a> {
             places,
             rows: Vec::new(),
             at: 0,
+            offset: 0,
             open: false,
             left: 0,
             state: RowState::new(thread),
@@ -68,8 +71,14 @@ impl<'a> ThreadRows<'a> {
                 self.open = false;
             } else if self.left > 0 {
                 // The checksum is right, yet a row makes no sense.
-                let offset = self.places.first().map_or(0, |place| place.offset);
-                self.trace.note(offset, |damage| damage.bad_chunks += 1);
+                let (any, unread) = (self.at > 0, u64::from(self.left));
+                self.trace.note(self.offset, |damage| {
+                    // It was counted as good when it was loaded.
+                    damage.good_chunks = damage.good_chunks.saturating_sub(1);
+                    damage.good_rows = damage.good_rows.saturating_sub(unread);
+                    damage.partial_chunks += u64::from(any);
+                    damage.bad_chunks += u64::from(!any);
+                });
                 self.left = 0;
             }
             let Some((place, rest)) = self.places.split_first() else {
@@ -78,6 +87,7 @@ impl<'a> ThreadRows<'a> {
             };
             self.places = rest;
             self.at = 0;
+            self.offset = place.offset;
             let Some(header) = self.trace.load(place, &mut self.rows)? else { continue };
             self.state.next_serial = header.first_serial;
             self.state.time_ticks = header.first_time_ticks;

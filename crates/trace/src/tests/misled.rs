@@ -380,3 +380,20 @@ fn a_summary_survives_sizes_that_no_memory_has() {
     let points: Vec<_> = summary.live.iter().map(|point| point.live_bytes).collect();
     assert_eq!(points, [8, u64::MAX, u64::MAX, u64::MAX, u64::MAX]);
 }
+
+/// Checksums are right, rows are not, and there are fewer than the header says.
+#[test]
+fn only_rows_that_were_read_are_told_as_good() {
+    let file = Temp::new("nonsense");
+    let (good, bad) = (row(MALLOC, &[0, 8]), row(15, &[0]));
+    for (rows, bad_chunks, partial_chunks, good_rows) in
+        [([&bad, &good, &good], 1, 0, 0), ([&good, &good, &bad], 0, 1, 2)]
+    {
+        of_one_chunk(&file.0, 1, 0, &rows.map(|row| row.as_slice()));
+        let trace = Trace::open(&file.0).unwrap();
+        read(&trace);
+        let offset = HEADER_BYTES as u64;
+        let damage = Damage { offset, bad_chunks, partial_chunks, good_rows, ..Damage::default() };
+        assert_eq!(trace.damage(), damage);
+    }
+}
