@@ -197,6 +197,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         first.set_header(
             Header::used(prev_granules + header.granules()).with_prev_free_of(first_header),
         );
+        // So that a free of the old pointer finds it free, unless the contents come to lie here.
+        block.set_header(header.with_free());
         Some(first)
     }
 

@@ -337,6 +337,22 @@ fn realloc_grows_forward_backward_and_both_ways() {
 }
 
 #[test]
+fn what_realloc_has_left_is_not_freed_again() {
+    let mut arena = Arena::new(8192);
+    let (mut heap, _) = heap_over(&mut arena, 8192);
+    let [before, block, _, far, _] =
+        [1000, 100, 100, 100, 100].map(|size| heap.malloc(size).expect("8 KiB have room"));
+    unsafe { heap.free(before) }.expect("allocated above");
+    assert_eq!(unsafe { heap.realloc(block, 16, 500) }, Ok(Some(before)), "backward");
+    let moved = unsafe { heap.realloc(far, 16, 5000) }.expect("sound").expect("room");
+    assert_ne!(moved, far);
+    for left in [block, far] {
+        assert_eq!(unsafe { heap.free(left) }, Err(Misuse::DoubleFree));
+    }
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn realloc_stays_where_the_size_fits_though_its_class_does_not() {
     // Classes are 256 granules wide there: 942 granules are rounded to 1024.
     let mut arenas = [(); 3].map(|()| Arena::new(8192));
