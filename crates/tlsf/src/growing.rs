@@ -189,6 +189,8 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
             return None;
         }
         let unit_bytes = self.unit_bytes();
+        // The least block may be larger than the size asks for.
+        let size = size.max(Block::<R::Row>::payload_bytes(Block::<R::Row>::MIN_GRANULES));
         // Rounding to a class adds up to half of the size (with the fewest lists a row).
         let class_bytes = size / (1 << R::Row::SECOND_LOG2) + (1 << R::Row::GRANULE_LOG2);
         let needed = size

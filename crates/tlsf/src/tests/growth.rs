@@ -136,16 +136,26 @@ fn a_size_that_no_heap_has_is_not_asked_of_the_source() {
 
 #[test]
 fn a_region_has_room_for_what_it_was_taken_for() {
-    let mut buffer = std::vec![0u8; 64 << 10];
-    // Regions are rounded up to no more than a granule.
-    let source = Fixed::new(&mut buffer, 16);
-    let policy = GrowthPolicy { region_bytes: 16, keep_free_bytes: 0 };
-    for align in [1, 32, 512] {
-        for bytes in 0..3000 {
-            let mut heap: Growing<_, [Row<u32, 2>; 20]> = Growing::new(&source, policy);
-            assert!(heap.memalign(align, bytes).is_some(), "{bytes} bytes at {align}");
+    fn check<T: Shape>()
+    where
+        [T; 20]: Rows<Row = T>,
+    {
+        let mut buffer = std::vec![0u8; 64 << 10];
+        // Regions are rounded up to little more than a granule.
+        let source = Fixed::new(&mut buffer, 16);
+        let policy = GrowthPolicy { region_bytes: 16, keep_free_bytes: 0 };
+        for align in [1, 8, 16, 32, 512] {
+            for bytes in 0..3000 {
+                let mut heap: Growing<_, [T; 20]> = Growing::new(&source, policy);
+                assert!(heap.memalign(align, bytes).is_some(), "{bytes} bytes at {align}");
+            }
         }
     }
+    check::<Row<u32, 2>>();
+    check::<Row<usize, 32>>();
+    // Those whose smallest blocks have more granules than the size needs.
+    check::<Row<u32, 32, 4>>();
+    check::<Row<usize, 2, 8>>();
 }
 
 #[test]
