@@ -52,8 +52,9 @@ impl<'m> Extents<'m> {
     /// [`Error::MetadataTooSmall`].
     pub fn new(frames: usize, metadata: &'m [AtomicU64]) -> Result<Self, Error> {
         let joined = metadata.get(..Self::metadata_words(frames)).ok_or(Error::MetadataTooSmall)?;
-        for word in joined {
-            word.store(!0, Relaxed);
+        for (at, word) in joined.iter().enumerate() {
+            // The frame past the last belongs to nothing.
+            word.store(span(0, (frames - at * WORD).min(WORD)), Relaxed);
         }
         Ok(Self { joined })
     }

@@ -142,6 +142,21 @@ mod plain {
     }
 
     #[test]
+    fn the_hole_after_the_last_region_is_added_like_any_other() {
+        for frames in [64, 100, 128] {
+            let metadata = words(2);
+            let extents = Extents::new(frames, &metadata).unwrap();
+            let mut words = vec![0; Bitset::metadata_words(frames)];
+            let mut checked = Checked::new(Bitset::new(frames, &mut words).unwrap(), &extents);
+            checked.add_region(FrameId(0), 40).unwrap();
+            let hole = FrameId(40);
+            assert_eq!(checked.free_range(hole, frames - 41), Err(Error::WrongSize));
+            assert_eq!(checked.free_range(hole, frames - 40), Ok(()), "{frames} frames");
+            assert_eq!(checked.free_frames(), frames);
+        }
+    }
+
+    #[test]
     fn two_singles_are_not_a_pair() {
         let metadata = words(1);
         let extents = Extents::new(4, &metadata).unwrap();
