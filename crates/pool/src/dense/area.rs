@@ -173,7 +173,11 @@ impl Table<GivenBack> {
         (self.end() - self.first()) * PAGES_A_WORD
     }
 
+    /// Whether the page was given back. One that the table has no bit for was not.
     pub(super) fn is_given_back(&self, page: usize) -> bool {
+        if page >= self.pages() {
+            return false;
+        }
         let GivenBack(word) = self.get(self.first() + page / PAGES_A_WORD);
         word.load(Relaxed) & (1 << (page % PAGES_A_WORD)) != 0
     }

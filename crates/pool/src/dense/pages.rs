@@ -33,9 +33,9 @@ impl<S: PageSource> Locked<'_, S> {
 
     fn commit(&mut self, bytes: usize) -> Result<(), PoolError> {
         let end_page = (self.state.committed_bytes + bytes) / self.page_bytes();
-        while self.given_back.pages() < end_page {
-            self.given_back.grow(self.source).map_err(|_| PoolError::OutOfMemory)?;
-        }
+        // Where the area is all that the source has, there is no page for the table: then those
+        // pages that it has no bit for are not given back.
+        while self.given_back.pages() < end_page && self.given_back.grow(self.source).is_ok() {}
         let from = self.area.at(self.state.committed_bytes);
         // SAFETY: the next pages of the area, which the caller keeps below the cells.
         unsafe { self.source.commit(from, bytes) }.map_err(|_| PoolError::OutOfMemory)?;
@@ -116,13 +116,14 @@ impl<S: PageSource> Locked<'_, S> {
         (self.give_back(first..end), (end < pages.end).then_some(end))
     }
 
-    /// Gives back those of the pages that have not been yet. Returns how many.
+    /// Gives back those of the pages that have a bit and have not been yet. Returns how many.
     fn give_back(&mut self, pages: Range<usize>) -> usize {
+        let end = pages.end.min(self.given_back.pages());
         let mut given = 0;
         let mut page = pages.start;
-        while page < pages.end {
+        while page < end {
             let first = page;
-            while page < pages.end && !self.given_back.is_given_back(page) {
+            while page < end && !self.given_back.is_given_back(page) {
                 page += 1;
             }
             if page > first && self.decommit(first..page).is_ok() {

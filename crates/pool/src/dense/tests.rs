@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hectare_check::Random;
-use hectare_pages::Os;
+use hectare_pages::{Fixed, Os};
 
 use super::shard::Locked;
 use super::*;
@@ -90,6 +90,29 @@ fn validate_cells<S: PageSource>(shard: &Locked<'_, S>) {
 
 fn small_limits() -> Limits {
     Limits { area_bytes: 1 << 23, max_pieces: 8, shards: 2, compact_percent: 25 }
+}
+
+/// A shard that reserves all of a buffer leaves no page for its table of pages.
+#[test]
+fn a_buffer_that_one_shard_reserves_is_used_to_its_end() {
+    const PAGES: usize = 2048;
+    // And a page for the buffer's own bitmap, and up to one for its alignment.
+    for spare_pages in [1, 2] {
+        let mut buffer = std::vec![0u8; (PAGES + spare_pages) * 4096];
+        let source = Fixed::new(&mut buffer, 4096);
+        let pool: Dense<_> = Dense::new(&source);
+        let mut shadow = Shadow::new(&pool, 1);
+        while shadow.alloc(&pool, 4000).is_ok() {}
+        validate(&pool);
+        let stored_bytes = pool.stats().stored_bytes;
+        assert!(stored_bytes > PAGES * 4096 / 100 * 95, "{stored_bytes}");
+        shadow.verify_all(&pool);
+        shadow.drain(&pool);
+        validate(&pool);
+        pool.compact();
+        validate(&pool);
+        assert_eq!(pool.stats().objects, 0);
+    }
 }
 
 #[test]
