@@ -10,7 +10,7 @@
 //! however much the processors' clocks disagree.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -39,8 +39,11 @@ pub struct Ordered<'a> {
     /// Threads from which nothing has been read.
     unopened: FxHashSet<ThreadId>,
     current: Option<(ThreadId, Box<Cursor<'a>>)>,
-    /// Threads that wait for an object, by the object's thread.
-    parked: FxHashMap<ThreadId, Vec<Parked>>,
+    /// Threads that wait for an object, by the object's thread: its serial, the time of the row
+    /// that names it, and who waits.
+    parked: FxHashMap<ThreadId, BTreeSet<(u64, u64, ThreadId)>>,
+    /// The same threads by the time of that row.
+    waiting: BTreeSet<Parked>,
 }
 
 #[derive(Debug)]
@@ -53,11 +56,12 @@ struct Cursor<'a> {
     released: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Parked {
-    serial: u64,
     time_ticks: u64,
     thread: ThreadId,
+    owner: ThreadId,
+    serial: u64,
 }
 
 impl<'a> Ordered<'a> {
@@ -77,6 +81,7 @@ impl<'a> Ordered<'a> {
             unopened: trace.threads().keys().copied().collect(),
             current: None,
             parked: FxHashMap::default(),
+            waiting: BTreeSet::new(),
         }
     }
 
@@ -166,37 +171,34 @@ impl<'a> Ordered<'a> {
     fn park(&mut self, thread: ThreadId, cursor: Box<Cursor<'a>>, object: ObjectId) {
         let time_ticks = cursor.next.time_ticks;
         self.open.insert(thread, cursor);
-        let parked = Parked { serial: object.serial(), time_ticks, thread };
-        self.parked.entry(object.thread()).or_default().push(parked);
+        let (owner, serial) = (object.thread(), object.serial());
+        self.parked.entry(owner).or_default().insert((serial, time_ticks, thread));
+        self.waiting.insert(Parked { time_ticks, thread, owner, serial });
     }
 
-    /// Lets threads continue that waited for objects of `thread` below `made`.
-    fn wake(&mut self, thread: ThreadId, made: u64) {
-        let Some(parked) = self.parked.get_mut(&thread) else { return };
-        parked.retain(|wait| {
-            if wait.serial >= made {
-                return true;
-            }
-            self.ready.push(Reverse((wait.time_ticks, wait.thread)));
-            false
-        });
+    /// Lets threads continue that waited for objects of `owner` below `made`.
+    fn wake(&mut self, owner: ThreadId, made: u64) {
+        let Some(parked) = self.parked.get_mut(&owner) else { return };
+        while let Some(&(serial, time_ticks, thread)) = parked.first()
+            && serial < made
+        {
+            parked.pop_first();
+            self.waiting.remove(&Parked { time_ticks, thread, owner, serial });
+            self.ready.push(Reverse((time_ticks, thread)));
+        }
         if parked.is_empty() {
-            self.parked.remove(&thread);
+            self.parked.remove(&owner);
         }
     }
 
     /// Every thread waits for another, so rows were lost: lets the earliest continue.
     #[cold]
     fn release_earliest(&mut self) -> bool {
-        let earliest = self
-            .parked
-            .iter()
-            .flat_map(|(&owner, waits)| waits.iter().map(move |w| (w.time_ticks, w.thread, owner)))
-            .min();
-        let Some((_, thread, owner)) = earliest else { return false };
-        if let Some(waits) = self.parked.get_mut(&owner) {
-            waits.retain(|wait| wait.thread != thread);
-            if waits.is_empty() {
+        let Some(earliest) = self.waiting.pop_first() else { return false };
+        let Parked { time_ticks, thread, owner, serial } = earliest;
+        if let Some(parked) = self.parked.get_mut(&owner) {
+            parked.remove(&(serial, time_ticks, thread));
+            if parked.is_empty() {
                 self.parked.remove(&owner);
             }
         }

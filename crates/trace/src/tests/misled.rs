@@ -230,6 +230,19 @@ fn the_copy_of_a_trace_with_a_lost_chunk_holds_what_was_good() {
 
 /// A file as a recorder leaves it, of one complete chunk with these rows, numbers and checksums.
 fn of_one_chunk(path: &Path, thread: u32, first_serial: u64, rows: &[&[u8]]) {
+    of_chunks(path, [plain_chunk(thread, first_serial, rows)]);
+}
+
+fn of_chunks(path: &Path, chunks: impl IntoIterator<Item = Vec<u8>>) {
+    let mut content = vec![0; HEADER_BYTES];
+    content.extend(chunks.into_iter().flatten());
+    let end_offset = content.len() as u64;
+    let first = content.first_chunk_mut().unwrap();
+    FileHeader { end_offset, ..FileHeader::new() }.write_to(first);
+    fs::write(path, content).unwrap();
+}
+
+fn plain_chunk(thread: u32, first_serial: u64, rows: &[&[u8]]) -> Vec<u8> {
     let bytes = rows.concat();
     let header = ChunkHeader {
         state: ChunkState::Plain,
@@ -243,10 +256,7 @@ fn of_one_chunk(path: &Path, thread: u32, first_serial: u64, rows: &[&[u8]]) {
         first_time_ticks: 0,
         last_time_ticks: 0,
     };
-    let mut first = [0; HEADER_BYTES];
-    let end_offset = HEADER_BYTES as u64 + u64::from(header.span_bytes);
-    FileHeader { end_offset, ..FileHeader::new() }.write_to(&mut first);
-    fs::write(path, [&first[..], &header.to_bytes(), &bytes].concat()).unwrap();
+    [&header.to_bytes()[..], &bytes].concat()
 }
 
 /// A row of its parts.
@@ -396,4 +406,37 @@ fn only_rows_that_were_read_are_told_as_good() {
         let damage = Damage { offset, bad_chunks, partial_chunks, good_rows, ..Damage::default() };
         assert_eq!(trace.damage(), damage);
     }
+}
+
+/// Threads that wait for objects which nobody makes, or makes only late.
+#[test]
+fn many_threads_that_wait_are_merged_soon() {
+    const THREADS: u32 = 30_000;
+    let file = Temp::new("waiting");
+    let free = |owner: u32, serial| row(FREE_FOREIGN, &[1, owner.into(), serial]);
+    let ring = (1..=THREADS).map(|thread| {
+        let row = free(thread % THREADS + 1, 9);
+        plain_chunk(thread, 0, &[row.as_slice(); 4])
+    });
+    of_chunks(&file.0, ring);
+    merged_soon(&file.0, u64::from(THREADS) * 4);
+    let made = 200_000;
+    let maker = plain_chunk(1, 0, &vec![row(MALLOC, &[1, 8]).as_slice(); made]);
+    let row = free(1, made as u64 - 1);
+    let waiting = (2..=THREADS).map(|thread| plain_chunk(thread, 0, &[&row]));
+    of_chunks(&file.0, std::iter::once(maker).chain(waiting));
+    merged_soon(&file.0, made as u64 + u64::from(THREADS) - 1);
+}
+
+fn merged_soon(path: &Path, rows: u64) {
+    let since = Instant::now();
+    let trace = Trace::open(path).unwrap();
+    let mut ordered = Ordered::new(&trace);
+    let mut steps = 0;
+    while ordered.next_step().unwrap().is_some() {
+        steps += 1;
+    }
+    assert_eq!(steps, rows);
+    trace.check().unwrap();
+    assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
 }
