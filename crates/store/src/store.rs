@@ -91,7 +91,8 @@ impl<P: Pool> Store<P> {
     ///
     /// # Errors
     /// [`StoreError`]; what was stored under the key is still there then. When the limit is
-    /// reached, the pool is first compacted and pages are written back or evicted, oldest first.
+    /// reached, the pool is first compacted and pages are written back or evicted, oldest first;
+    /// what was stored under the key can be among those that [`Evict`](crate::Evict) takes.
     pub fn put(&self, key: usize, page: &[u8]) -> Result<(), StoreError> {
         let slot = self.slot(key)?;
         self.check_size(page)?;
