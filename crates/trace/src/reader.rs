@@ -142,10 +142,11 @@ impl Trace {
     pub fn count_rows(&self) -> Result<u64, Error> {
         let mut count = self.rows();
         for (&thread, places) in &self.threads {
-            let open = places.iter().position(|place| place.rows == 0).unwrap_or(places.len());
-            let mut rows = ThreadRows::new(self, thread, &places[open..]);
-            while rows.next_row()?.is_some() {
-                count += 1;
+            for open in places.chunks(1).filter(|place| place[0].rows == 0) {
+                let mut rows = ThreadRows::new(self, thread, open);
+                while rows.next_row()?.is_some() {
+                    count += 1;
+                }
             }
         }
         self.damage.set(Damage::default());

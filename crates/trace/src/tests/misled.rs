@@ -440,3 +440,18 @@ fn merged_soon(path: &Path, rows: u64) {
     trace.check().unwrap();
     assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
 }
+
+/// A recorder leaves open only the last chunk of a thread; a file need not.
+#[test]
+fn rows_behind_an_open_chunk_are_counted_once() {
+    let file = Temp::new("behind");
+    let good = row(MALLOC, &[0, 8]);
+    let closed = plain_chunk(1, 0, &[&good, &good, &good]);
+    let header = ChunkHeader::from_bytes(closed.first_chunk().unwrap()).unwrap();
+    let open = ChunkHeader { state: ChunkState::Open, rows: 0, crc: 0, ..header };
+    let open = [&open.to_bytes()[..], &closed[CHUNK_HEADER_BYTES..]].concat();
+    of_chunks(&file.0, [closed.clone(), open, closed]);
+    let trace = Trace::open(&file.0).unwrap();
+    assert_eq!(trace.count_rows().unwrap(), 9);
+    assert_eq!(read(&trace)[&ThreadId(1)].len(), 9);
+}
