@@ -30,7 +30,8 @@ pub struct GrowthPolicy {
 
 impl GrowthPolicy {
     /// Regions of 64 KiB, one of which may stay free.
-    pub const DEFAULT: Self = Self { region_bytes: 64 << 10, keep_free_bytes: 64 << 10 };
+    // A free region is shorter by the head of its pool, of a granule (4 KiB at most) or more.
+    pub const DEFAULT: Self = Self { region_bytes: 64 << 10, keep_free_bytes: 60 << 10 };
 }
 
 /// What has passed between a [`Growing`] heap and its source.

@@ -156,7 +156,8 @@ pub struct Sharded<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, 
 impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     Sharded<'a, S, SHARDS, CHUNKS, P>
 {
-    /// Heaps that hold nothing yet. Each keeps up to `keep_free_bytes` when they are free.
+    /// Heaps that hold nothing yet. Each gives a free chunk back only if at least `keep_free_bytes`
+    /// stay free in it.
     pub fn new(set: &'a ChunkSet<S, CHUNKS>, keep_free_bytes: usize) -> Self {
         const { assert!(SHARDS >= 1 && SHARDS <= 255) };
         let policy = GrowthPolicy { region_bytes: set.chunk_bytes, keep_free_bytes };

@@ -52,6 +52,20 @@ fn a_growing_heap_gives_everything_back() {
 }
 
 #[test]
+fn by_default_one_free_region_stays() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Fixed::new(&mut buffer, 4096);
+    let mut heap: Growing<_> = Growing::new(&source, GrowthPolicy::DEFAULT);
+    let blocks = [(); 3].map(|()| heap.malloc(60_000).expect("the source has room"));
+    assert_eq!(heap.counts().get_mem_calls, 3);
+    for (block, put_mem_calls) in blocks.into_iter().zip([0, 1, 2]) {
+        assert_eq!(unsafe { heap.free(block) }, Ok(()));
+        assert_eq!(heap.counts().put_mem_calls, put_mem_calls);
+    }
+    assert_eq!(heap.counts().region_bytes, 64 << 10);
+}
+
+#[test]
 fn dropping_or_trimming_gives_kept_regions_back() {
     let mut buffer = std::vec![0u8; 1 << 20];
     let source = Fixed::new(&mut buffer, 4096);
