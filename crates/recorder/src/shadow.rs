@@ -1,7 +1,7 @@
 //! Which object lives at an address.
 //!
 //! ```text
-//!  address   │ 46 … 26 │ 25 … 3 │ 2 … 0 │
+//!  address   │ 47 … 26 │ 25 … 3 │ 2 … 0 │
 //!                 │         └── entry in a leaf: the object's number, 0 for none
 //!                 └── slot in the root: the leaf for 64 MiB of addresses, made when first needed
 //! ```
@@ -21,7 +21,8 @@ use hectare_trace::ObjectId;
 
 use crate::sys::{self, Grain};
 
-const ADDRESS_BITS: u32 = 47;
+/// A program on x86-64 has 47 bits, one on aarch64 48, with its heap in their upper half.
+const ADDRESS_BITS: u32 = 48;
 const LEAF_BITS: u32 = 26;
 const GRAIN_BITS: u32 = 3;
 const ROOT_SLOTS: usize = 1 << (ADDRESS_BITS - LEAF_BITS);
@@ -76,7 +77,7 @@ fn entry(address: *mut u8) -> usize {
     address.addr() >> GRAIN_BITS & (LEAF_ENTRIES - 1)
 }
 
-/// The slot of the leaf for `address`; `None` before [`prepare`], and for addresses of more than 47
+/// The slot of the leaf for `address`; `None` before [`prepare`], and for addresses of more than 48
 /// bits, which a program gets only if it asks for them.
 #[inline(always)]
 fn slot(address: *mut u8) -> Option<&'static AtomicPtr<Leaf>> {
