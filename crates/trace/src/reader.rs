@@ -21,6 +21,7 @@ use crate::error::{Damage, Error};
 use crate::event::ThreadId;
 use crate::frame::Unpacker;
 use crate::header::{FileHeader, HEADER_BYTES};
+use crate::row::MAX_ROW_BYTES;
 pub use rows::ThreadRows;
 
 /// No chunk is larger than this when inflated; a header that claims more is damaged.
@@ -189,12 +190,14 @@ impl Trace {
             // A recorder that died may leave a chunk whose last pages were never written.
             ChunkState::Open => {
                 std::mem::swap(rows, &mut stored);
+                cut_zeroes(rows);
                 Some(header)
             }
             ChunkState::Plain => {
                 std::mem::swap(rows, &mut stored);
                 let cut = got < header.stored_bytes as usize;
                 if !cut && crc32fast::hash(rows) == header.crc {
+                    cut_zeroes(rows);
                     Some(header)
                 } else {
                     self.beginning(place, header, cut && !rows.is_empty())
@@ -253,6 +256,16 @@ fn header_in(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<ChunkHeader> {
     ChunkHeader::from_bytes(bytes).filter(|header| {
         header.plain_bytes <= MAX_PLAIN_BYTES && header.stored_bytes <= MAX_PLAIN_BYTES
     })
+}
+
+/// Drops zeroes in which no row can begin: the file may have a hole of megabytes in their place.
+fn cut_zeroes(rows: &mut Vec<u8>) {
+    let filled = rows.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    // The last row may end with zeroes.
+    rows.truncate(filled + MAX_ROW_BYTES);
+    if rows.capacity() / 4 > rows.len() {
+        rows.shrink_to_fit();
+    }
 }
 
 /// What kind of thing it is, if not a regular file.

@@ -455,3 +455,50 @@ fn rows_behind_an_open_chunk_are_counted_once() {
     assert_eq!(trace.count_rows().unwrap(), 9);
     assert_eq!(read(&trace)[&ThreadId(1)].len(), 9);
 }
+
+/// A chunk left open may be a hole but for its first rows; and so may one whose checksum is right.
+#[test]
+fn the_holes_of_chunks_take_no_memory() {
+    const CHUNK_BYTES: usize = 1 << 23;
+    let threads = 40;
+    let file = Temp::new("holes");
+    let good = row(MALLOC, &[0, 8]);
+    let mut rows = good.clone();
+    rows.resize(CHUNK_BYTES - CHUNK_HEADER_BYTES, 0);
+    let crc = crc32fast::hash(&rows);
+    let _ = fs::remove_file(&file.0);
+    let out = File::create(&file.0).unwrap();
+    let closed = plain_chunk(1, 0, &[&good]);
+    let header = ChunkHeader::from_bytes(closed.first_chunk().unwrap()).unwrap();
+    for thread in 1..=threads {
+        let (state, rows, crc) = match thread % 2 {
+            0 => (ChunkState::Open, 0, 0),
+            _ => (ChunkState::Plain, 1, crc),
+        };
+        let chunk = ChunkHeader {
+            state,
+            thread: ThreadId(thread),
+            rows,
+            crc,
+            span_bytes: CHUNK_BYTES as u32,
+            stored_bytes: (CHUNK_BYTES - CHUNK_HEADER_BYTES) as u32,
+            ..header
+        };
+        let offset = (HEADER_BYTES + (thread as usize - 1) * CHUNK_BYTES) as u64;
+        out.write_all_at(&[&chunk.to_bytes()[..], &good].concat(), offset).unwrap();
+    }
+    let end_offset = (HEADER_BYTES + threads as usize * CHUNK_BYTES) as u64;
+    out.set_len(end_offset).unwrap();
+    let mut first = [0; HEADER_BYTES];
+    FileHeader { end_offset, ..FileHeader::new() }.write_to(&mut first);
+    out.write_all_at(&first, 0).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    drop(rows);
+    let before_bytes = resident_bytes();
+    let mut streams: Vec<_> = (1..=threads).map(|t| trace.thread_rows(ThreadId(t))).collect();
+    streams.iter_mut().for_each(|stream| assert!(stream.next_row().unwrap().is_some()));
+    let taken_bytes = resident_bytes().saturating_sub(before_bytes);
+    streams.iter_mut().for_each(|stream| assert!(stream.next_row().unwrap().is_none()));
+    trace.check().unwrap();
+    assert!(taken_bytes < u64::from(threads) << 22, "{taken_bytes}");
+}
