@@ -13,7 +13,8 @@
 //!
 //! A [`Store`] has a slot for each key, and each slot has its own lock, so reading a page takes no
 //! lock that the writer of another page can hold, unless [`Config::dedup`] finds the two equal.
-//! [`Store::tend`] does what time and pressure call for, as [`Policy`] says. Statistics come in the kernel's columns ([`Stats::mm_stat`]).
+//! [`Store::tend`] does what time and pressure call for, as [`Policy`] says. Statistics come in the
+//! kernel's columns ([`Stats::mm_stat`]).
 //!
 //! ```
 //! use hectare_pages::Os;
