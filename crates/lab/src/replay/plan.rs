@@ -331,13 +331,14 @@ impl<'a> Planner<'a> {
         if let Some(made) = record.made {
             op.made = self.take_slot();
             self.live.insert(made, (op.made, op.size_bytes));
-            self.live_bytes += op.size_bytes;
+            // A damaged trace can claim any size.
+            self.live_bytes = self.live_bytes.wrapping_add(op.size_bytes);
         }
         if let Some((object, (slot, bytes))) = given
             && ends
         {
             self.live.remove(&object);
-            self.live_bytes -= bytes;
+            self.live_bytes = self.live_bytes.wrapping_sub(bytes);
             self.emptied.push_back((self.totals.ops, slot));
         }
         Some(op)
