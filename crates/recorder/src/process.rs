@@ -191,7 +191,10 @@ fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     } else {
         RowState::new(ThreadId(NEXT_THREAD.fetch_add(1, Ordering::Relaxed)))
     };
-    let place = process.take_tape()?;
+    let Some(place) = process.take_tape() else {
+        process.count_lost();
+        return None;
+    };
     // SAFETY: the place is in the arena, aligned, and nobody else's.
     unsafe { place.write(Tape::new(process.epoch_ticks, state)) };
     here.tape.set(place.as_ptr());
@@ -226,6 +229,13 @@ impl Process {
 
     fn name(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
+    }
+
+    /// Notes in the file that an event is missing.
+    fn count_lost(&self) {
+        if let Some(lost) = self.live(live::LOST_EVENTS_AT) {
+            lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// A field of the mapped header that is updated while recording.
@@ -344,9 +354,7 @@ fn give_up() {
         return;
     }
     if let Some(process) = Process::lock() {
-        if let Some(lost) = process.live(live::LOST_EVENTS_AT) {
-            lost.fetch_add(1, Ordering::Relaxed);
-        }
+        process.count_lost();
         let name = process.name().to_bytes();
         sys::say(&[
             b"hectare recorder: ",
