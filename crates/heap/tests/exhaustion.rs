@@ -145,6 +145,36 @@ fn what_departs_is_not_out_of_reach() {
     check_released(&heap);
 }
 
+/// What a thread has freed, and has on its lists or in the pools, one object in each slab, serves requests of all other
+/// sizes before memory is out.
+#[test]
+fn what_lies_on_lists_is_not_out_of_reach() {
+    for bytes in [80, 3000, 30_000, 40_000, 300_000, 4 << 20] {
+        let heap = new_heap(1 << 30);
+        strict(&heap).bound(16 << 20);
+        let mut front = Front::new(&heap);
+        let mut last = Vec::new();
+        for (small, count) in [(16, 500_000), (64, usize::MAX)] {
+            let take = || NonNull::new(front.malloc(small));
+            let objects: Vec<_> = core::iter::from_fn(take).take(count).collect();
+            assert!(objects.len() > 100_000, "{} of {small} bytes", objects.len());
+            let mut slab = 0;
+            for object in objects {
+                // The first of each slab goes last.
+                if core::mem::replace(&mut slab, object.addr().get() >> 16) == slab {
+                    // SAFETY: an object just taken, and not used again.
+                    unsafe { front.free(object) };
+                } else {
+                    last.push(object);
+                }
+            }
+        }
+        // SAFETY: as above.
+        last.into_iter().for_each(|object| unsafe { front.free(object) });
+        assert!(!front.malloc(bytes).is_null(), "{bytes} bytes, though all is free");
+    }
+}
+
 #[test]
 fn a_bounded_source_gives_the_same_memory_again() {
     for bytes in [16, 100, 1000, 5000, 32 << 10, 40_000, 1 << 20] {

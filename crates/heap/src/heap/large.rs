@@ -72,8 +72,12 @@ impl<S: System> Heap<S> {
         }
         let wanted = Wanted::Run { frames, align, fills: !zeroed };
         let run = || self.backend.get_run(wanted, ClassId::RUN);
-        // SAFETY: the caller's promise, passed on.
-        let release = || self.release_kept() + unsafe { self.release_own(seat) };
+        let release = || {
+            // Out of memory: slabs that become empty by it are runs.
+            // SAFETY: the caller's promise, passed on.
+            let own_bytes = unsafe { self.release_all_own(seat) };
+            own_bytes + self.release_pools() + self.release_kept()
+        };
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
         (run.start.as_ptr(), run.clean)
     }

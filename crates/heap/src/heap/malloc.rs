@@ -120,7 +120,7 @@ impl<S: System> Heap<S> {
             unsafe { self.relieve(seat) };
             let batch = self.get_batch(class, ask, is_shut).or_else(|| {
                 // SAFETY: the caller's promise, passed on.
-                let gone = unsafe { self.release_own(seat) };
+                let gone = unsafe { self.release_all_own(seat) };
                 (gone > 0).then(|| self.get_batch(class, ask, is_shut))?
             });
             // SAFETY: as above; looking for memory leaves this list as empty as it was.

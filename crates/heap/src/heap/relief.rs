@@ -155,28 +155,43 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives all that a cache holds to the slabs.
+    /// Gives all that a cache holds to the slabs. Returns how many bytes went.
     ///
     /// # Safety
     /// The caller alone uses the cache.
     #[inline(never)]
-    unsafe fn empty_cache(&self, cache: NonNull<Cache>) {
-        for class in ClassId::all() {
-            // SAFETY: the caller's promise.
-            unsafe { self.empty_list(cache, class) };
-        }
+    unsafe fn empty_cache(&self, cache: NonNull<Cache>) -> usize {
+        // SAFETY: the caller's promise.
+        ClassId::all().map(|class| unsafe { self.empty_list(cache, class) }).sum()
     }
 
-    /// Gives what a cache holds of `class` to the slabs.
+    /// Gives what a cache holds of `class` to the slabs. Returns how many bytes went.
     ///
     /// # Safety
     /// As for [`empty_cache`](Self::empty_cache).
-    pub(super) unsafe fn empty_list(&self, cache: NonNull<Cache>, class: ClassId) {
+    pub(super) unsafe fn empty_list(&self, cache: NonNull<Cache>, class: ClassId) -> usize {
         // SAFETY: the caller's promise.
         let cache = unsafe { &mut *cache.as_ptr() };
+        let mut gone_bytes = 0;
         while let Some(batch) = cache.drain(class) {
-            self.give_to_slabs(class, &[batch]);
+            gone_bytes += self.give_to_slabs(class, &[batch]);
         }
+        gone_bytes
+    }
+
+    /// As [`release_own`](Self::release_own), and what lies on the thread's lists, when memory is out: each object there
+    /// may be what keeps a slab from being empty.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn release_all_own(&self, seat: Seat) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        let gone_bytes = unsafe { self.release_own(seat) };
+        let Seat::Own(cache) = seat else { return gone_bytes };
+        // SAFETY: the caller's promise: this thread's alone.
+        gone_bytes + unsafe { self.empty_cache(cache) }
     }
 
     /// Moves what lies in the pools' stocks to the slabs for as long as the heap would have to grow to serve `frames`
@@ -202,10 +217,8 @@ impl<S: System> Heap<S> {
         }
     }
 
-    fn empty_all_pools(&self, drain: fn(&mut Slots, ClassId) -> Option<Batch>) {
-        for class in ClassId::all() {
-            self.empty_pools(class, drain, usize::MAX);
-        }
+    fn empty_all_pools(&self, drain: fn(&mut Slots, ClassId) -> Option<Batch>) -> usize {
+        ClassId::all().map(|class| self.empty_pools(class, drain, usize::MAX)).sum()
     }
 
     /// Gives what `drain` takes from the pools' slots of `class` to the slabs, until `most_bytes` have gone. Returns how
@@ -262,10 +275,9 @@ impl<S: System> Heap<S> {
         gone
     }
 
-    /// Empties the CPUs' lists, the pools and the caches left behind into the slabs.
-    pub fn release_pools(&self) {
-        self.release_lists();
-        self.empty_all_pools(|slots, _| slots.drain());
+    /// Empties the CPUs' lists, the pools and the caches left behind into the slabs. Returns how many bytes went.
+    pub fn release_pools(&self) -> usize {
+        self.release_lists() + self.empty_all_pools(|slots, _| slots.drain())
     }
 
     /// As [`release_pools`](Self::release_pools), except for what swings.
@@ -274,17 +286,19 @@ impl<S: System> Heap<S> {
         self.empty_all_pools(Slots::drain_idle);
     }
 
-    /// Empties the CPUs' lists and the caches left behind into the slabs.
-    fn release_lists(&self) {
+    /// Empties the CPUs' lists and the caches left behind into the slabs. Returns how many bytes went.
+    fn release_lists(&self) -> usize {
+        let mut gone_bytes = 0;
         loop {
             let Some(cache) = self.left.lock().pop() else { break };
             // SAFETY: it was left, and is this thread's now.
-            unsafe { self.empty_cache(cache) };
+            gone_bytes += unsafe { self.empty_cache(cache) };
             self.backend.put_cache(cache);
         }
         self.cpus.drain(|class, batch| {
-            self.give_to_slabs(class, &[batch]);
+            gone_bytes += self.give_to_slabs(class, &[batch]);
         });
+        gone_bytes
     }
 
     /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
