@@ -414,8 +414,9 @@ impl System for Os {
     }
 
     fn fatal(&self, line: &[u8]) -> ! {
+        // By its number, since `write` is a point of cancellation: a thread that is being cancelled would end there.
         // SAFETY: the line is readable as long as it is said to be.
-        unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, line.as_ptr(), line.len()) };
         // SAFETY: no preconditions.
         unsafe { libc::abort() }
     }

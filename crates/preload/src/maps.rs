@@ -3,6 +3,8 @@
 
 use core::ops::ControlFlow;
 
+use crate::output::Uncancelled;
+
 /// An executable mapping of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mapping<'a> {
@@ -20,6 +22,7 @@ const LINE_BYTES: usize = 4096 + 256;
 /// Calls `visit` for each executable mapping that has a name, in the order of their addresses,
 /// until it breaks. `None` when the file cannot be read.
 pub(crate) fn each_mapping(visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>) -> Option<()> {
+    let _uncancelled = Uncancelled::begin();
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a C string.
     let file = unsafe { libc::open(c"/proc/self/maps".as_ptr(), flags) };

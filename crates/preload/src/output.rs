@@ -15,10 +15,10 @@ unsafe extern "C" {
 
 /// While it lives no call is a cancellation point: a thread that is being cancelled ends where the program says, not in
 /// here.
-struct Uncancelled(c_int);
+pub(crate) struct Uncancelled(c_int);
 
 impl Uncancelled {
-    fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         let mut former = 0;
         // SAFETY: writes to `former`.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut former) };

@@ -62,6 +62,21 @@ static void use_after_free_by_thread(void) {
     pthread_join(thread, NULL);
 }
 
+/* A thread that is being cancelled must not end at the report instead of the process. */
+static void *release_while_cancelled(void *object) {
+    pthread_cancel(pthread_self());
+    release(object);
+    return NULL;
+}
+
+static void overflow_while_cancelled(void) {
+    char *object = allocate(100);
+    ((char *)opaque(object))[100] = 1;
+    pthread_t thread;
+    pthread_create(&thread, NULL, release_while_cancelled, object);
+    pthread_join(thread, NULL);
+}
+
 static void double_free(void) {
     char *object = allocate(100);
     release(object);
@@ -166,7 +181,7 @@ static void sound(void) { run_soundly(40000, 10); }
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(overflow_read), CASE(overflow_write), CASE(underflow), CASE(overflow_by_one),
-        CASE(underflow_by_one), CASE(use_after_free), CASE(use_after_free_by_thread),
+        CASE(underflow_by_one), CASE(overflow_while_cancelled), CASE(use_after_free), CASE(use_after_free_by_thread),
         CASE(double_free), CASE(interior), CASE(realloc_freed), CASE(usable_size_freed),
         CASE(other_fault), CASE(sent_fault), CASE(own_handler), CASE(aligned_grows),
         CASE(zeros_where_locked), CASE(counted), CASE(sound),

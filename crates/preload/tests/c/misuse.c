@@ -45,6 +45,22 @@ static void double_free_other_thread(void) {
     free(opaque(p));
 }
 
+/* A thread that is being cancelled must not end at the report instead of the process. */
+static void *free_while_cancelled(void *p) {
+    pthread_cancel(pthread_self());
+    free(p);
+    return NULL;
+}
+
+static void double_free_while_cancelled(void) {
+    void *p = malloc(100);
+    tell(p);
+    free(p);
+    pthread_t thread;
+    pthread_create(&thread, NULL, free_while_cancelled, opaque(p));
+    pthread_join(thread, NULL);
+}
+
 /* What tells a double free at once is overwritten in between: the object's slab tells it. */
 static void double_free_of_written(void) {
     static void *others[50000];
@@ -170,7 +186,7 @@ static void corrupted_free_list(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        CASE(double_free_at_once), CASE(double_free_late), CASE(double_free_other_thread),
+        CASE(double_free_at_once), CASE(double_free_late), CASE(double_free_other_thread), CASE(double_free_while_cancelled),
         CASE(double_free_of_written), CASE(double_free_large), CASE(double_free_huge), CASE(interior_small), CASE(interior_of_freed),
         CASE(interior_large), CASE(interior_huge), CASE(foreign_stack), CASE(foreign_static),
         CASE(foreign_mapping), CASE(misaligned), CASE(never_allocated),

@@ -8,6 +8,7 @@ pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ("double_free_at_once", "free", "double free"),
     ("double_free_late", "free", "double free"),
     ("double_free_other_thread", "free", "double free"),
+    ("double_free_while_cancelled", "free", "double free"),
     ("double_free_of_written", "free", "double free"),
     ("double_free_large", "free", "double free"),
     ("double_free_huge", "free", "double free"),
