@@ -34,12 +34,17 @@ pub(crate) fn inside_word() -> NonNull<Cache> {
 
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     set_cache_word(inside_word());
+    let departed = StandIn::Departed.word();
     if let (Some(process), Some(cache)) = (fork::process(), NonNull::new(cache.cast())) {
         // SAFETY: the key's value is the cache this thread had, and no longer uses.
         unsafe { process.heap.drop_cache(cache) };
         process.seats.leave();
+        if process.special().is_some() {
+            // What a signal has noted meanwhile is this thread's to see to: no other may come.
+            return process.leave(departed);
+        }
     }
-    set_cache_word(StandIn::Departed.word());
+    set_cache_word(departed);
 }
 
 /// The cache that a thread's word names, if it is one that can be used.

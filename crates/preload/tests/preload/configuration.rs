@@ -76,6 +76,11 @@ pub(crate) fn add(suite: &mut Suite) {
     });
     let name = "configuration::written_by_a_cancelled_thread";
     suite.test_with(name, &["cc"], written_by_a_cancelled_thread);
+    suite.test_with("configuration::stats_signal_as_a_thread_ends", &["cc"], || {
+        // Its own `sched_getcpu` is the one that the library calls.
+        let mut command = preloaded(compile("leaving.c", &["-rdynamic"], "")?);
+        run(command.env("HECTARE_CONF", "stats_signal:10"))?.well().map(drop)
+    });
     let name = "configuration::ignored_in_secure_programs";
     // SAFETY: no preconditions.
     match unsafe { libc::geteuid() } {
