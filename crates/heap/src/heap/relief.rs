@@ -179,14 +179,14 @@ impl<S: System> Heap<S> {
         gone_bytes
     }
 
-    /// As [`release_own`](Self::release_own), and what lies on the thread's lists, when memory is out: each object there
-    /// may be what keeps a slab from being empty.
+    /// As [`release_own`](Self::release_own), and what lies on the thread's lists, when memory is out or asked back: each
+    /// object there may be what keeps a slab from being empty.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
     #[cold]
     #[inline(never)]
-    pub(super) unsafe fn release_all_own(&self, seat: Seat) -> usize {
+    pub(crate) unsafe fn release_all_own(&self, seat: Seat) -> usize {
         // SAFETY: the caller's promise, passed on.
         let gone_bytes = unsafe { self.release_own(seat) };
         let Seat::Own(cache) = seat else { return gone_bytes };

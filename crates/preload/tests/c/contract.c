@@ -572,6 +572,7 @@ static void malloc_trim_gives_back(void) {
     /* Reading the size has used, and freed, some of the lists that a trim empties. */
     malloc_trim(0);
     CHECK(malloc_trim(0) == 0, "nothing is left to give back");
+    CHECK(mallinfo2().smblks == 0, "%zu objects still lie on lists", mallinfo2().smblks);
 }
 
 /* Blocks that nobody writes to, taken anew: a huge page for each would hold it all. */
