@@ -175,6 +175,29 @@ fn what_lies_on_lists_is_not_out_of_reach() {
     }
 }
 
+/// What is to become shorter stays where it is if there is no memory to move it to.
+#[test]
+fn no_object_is_too_long_where_memory_is_out() {
+    for bytes in [1000, 30_000, 200_000, 40 << 20] {
+        let heap = new_heap(1 << 30);
+        let mut front = Front::new(&heap);
+        let object = NonNull::new(front.malloc(bytes)).expect("memory");
+        // SAFETY: an object of as many bytes.
+        unsafe { object.write_bytes(7, bytes) };
+        strict(&heap).bound(0);
+        for shorter in [bytes / 3, 100, 1] {
+            while !front.malloc(shorter).is_null() {}
+            // SAFETY: the object, whose place is not used again unless it is the answer.
+            let resized = unsafe { front.realloc(object, shorter) };
+            assert_eq!(resized, object.as_ptr(), "{bytes} bytes, then {shorter}");
+            // SAFETY: as above.
+            assert_eq!(unsafe { object.add(shorter - 1).read() }, 7);
+        }
+        // SAFETY: as above.
+        assert!(unsafe { front.realloc(object, 80 << 20) }.is_null());
+    }
+}
+
 #[test]
 fn a_bounded_source_gives_the_same_memory_again() {
     for bytes in [16, 100, 1000, 5000, 32 << 10, 40_000, 1 << 20] {

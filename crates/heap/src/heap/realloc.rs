@@ -13,7 +13,7 @@ use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
     /// Makes the object at `object` hold `bytes`, moving it if need be; null, and nothing has
-    /// changed, when out of memory.
+    /// changed, when out of memory, unless it holds as many already.
     ///
     /// # Safety
     /// `seat` as in [`malloc_slow`](Self::malloc_slow); `object` is not used again unless the
@@ -55,6 +55,10 @@ impl<S: System> Heap<S> {
             // It must not fail for want of room to grow.
             // SAFETY: as above.
             moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
+        }
+        if moved.is_null() && bytes <= old_bytes {
+            // It is long enough as it is: programs do not expect that what becomes shorter fails.
+            return object.as_ptr();
         }
         // SAFETY: the caller's promise, passed on.
         let free = |object| unsafe { self.free_slow(seat, object) };

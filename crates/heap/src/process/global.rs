@@ -59,6 +59,9 @@ unsafe impl GlobalAlloc for Malloc {
             return unsafe { PROCESS.realloc(object, bytes) };
         }
         let moved = PROCESS.malloc_aligned(bytes, layout.align());
+        if moved.is_null() && bytes <= layout.size() {
+            return object.as_ptr();
+        }
         // SAFETY: the caller's promise, passed on.
         let free = |object| unsafe { PROCESS.free(object) };
         // SAFETY: both have as many bytes; one was just taken.
