@@ -553,6 +553,38 @@ mod tests {
         }
     }
 
+    /// Of no bytes and widely aligned, an object has but its sealed page, and another may begin right behind that.
+    #[test]
+    fn a_single_page_that_cannot_be_opened_harms_no_other() {
+        let heap = Box::new(Heap::new(Failing::new(Os), REGION_BYTES));
+        let front = Box::new(Hardened::new());
+        front.begin(&heap);
+        let pairs: Vec<_> = (0..10)
+            .map(|_| {
+                [(0, 16 << 10), (9000, MIN_ALIGN)].map(|(n, align)| front.malloc(&heap, n, align).0)
+            })
+            .collect();
+        assert!(pairs.iter().any(|&[single, other]| other == single.wrapping_add(FRAME_BYTES)));
+        let others = || pairs.iter().filter_map(|&[_, other]| NonNull::new(other));
+        let bytes = || others().map(|other| heap.usable_bytes(other)).collect::<Vec<_>>();
+        let before = bytes();
+        heap.source().refuse_all(true);
+        pairs.iter().for_each(|&[single, _]| front.free(&heap, single, None));
+        front.release(&heap);
+        assert!(heap.backend.has_shut());
+        heap.validate();
+        assert_eq!(bytes(), before);
+        heap.source().refuse_all(false);
+        heap.backend.reopen();
+        assert!(!heap.backend.has_shut());
+        heap.validate();
+        assert_eq!(bytes(), before);
+        others().for_each(|other| front.free(&heap, other.as_ptr(), None));
+        front.release(&heap);
+        heap.validate();
+        assert_eq!(heap.stats().run_bytes, 0);
+    }
+
     #[test]
     fn what_cannot_be_opened_serves_later() {
         let heap = Box::new(Heap::new(Failing::new(Os), REGION_BYTES));

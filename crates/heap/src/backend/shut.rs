@@ -21,7 +21,7 @@ impl<S: System> Backend<S> {
         self.has_shut.store(true, Relaxed);
     }
 
-    /// Takes back the run at `start`, of two frames or more, of which a page cannot be opened.
+    /// Takes back the run at `start`, of which a page cannot be opened.
     #[cold]
     #[inline(never)]
     pub(crate) fn shut_run(&self, start: NonNull<u8>) {

@@ -7,8 +7,9 @@
 //! ```text
 //!   run table:   │ length │ next │ … │     first ─▶ of the frames shut last
 //! ```
-//! Such runs are two frames or longer. Their lengths and links lie in the run table, where no one else looks
-//! while the page map says that no run begins there.
+//! Their lengths and links lie in the run table, where no one else looks while the page map says that no run begins
+//! there. A single frame has but one entry, since that of the next may be another run's: its link, with
+//! [`SINGLE`] set.
 
 use core::ptr::NonNull;
 
@@ -16,6 +17,9 @@ use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
 use super::{FRAME_BYTES, Region};
+
+/// More than any length or link.
+const SINGLE: usize = 1 << 31;
 
 /// What is shut. Zeroed, nothing.
 #[derive(Debug)]
@@ -30,7 +34,7 @@ impl Shut {
 }
 
 impl Region {
-    /// Takes back frames, two or more, that are the caller's, and of which some cannot be opened.
+    /// Takes back frames that are the caller's, and of which some cannot be opened.
     #[cold]
     #[inline(never)]
     pub(crate) fn shut(&mut self, start: NonNull<u8>, frames: usize, source: &impl PageSource) {
@@ -38,8 +42,12 @@ impl Region {
         // What cannot be sealed either merely counts as before.
         // SAFETY: below the frontier, and in use by nobody.
         let _ = unsafe { source.seal(start, frames * FRAME_BYTES) };
-        self.set_run_length(start, frames);
-        self.set_run_length(second(start), self.shut.first);
+        if frames > 1 {
+            self.set_run_length(start, frames);
+            self.set_run_length(second(start), self.shut.first);
+        } else {
+            self.set_run_length(start, SINGLE | self.shut.first);
+        }
         self.shut.first = self.frame_of(start) + 1;
         self.shut.frames += frames;
     }
@@ -51,13 +59,23 @@ impl Region {
     pub(crate) fn reopen(&mut self, source: &impl PageSource) -> Option<usize> {
         let first = FrameId(self.shut.first.checked_sub(1)?);
         let start = self.at(first);
-        let frames = self.run_length(start);
+        let (frames, next) = self.shut_at(start);
         // SAFETY: below the frontier, and in use by nobody.
         unsafe { source.commit(start, frames * FRAME_BYTES) }.ok()?;
-        self.shut.first = self.run_length(second(start));
+        self.shut.first = next;
         self.shut.frames -= frames;
         self.give_back(first, frames, source);
         Some(frames)
+    }
+
+    /// How many frames are shut from `start` on, and the first frame of those shut before, plus one.
+    fn shut_at(&self, start: NonNull<u8>) -> (usize, usize) {
+        let length = self.run_length(start);
+        if length & SINGLE == 0 {
+            (length, self.run_length(second(start)))
+        } else {
+            (1, length & !SINGLE)
+        }
     }
 
     /// Whether there are such frames.
@@ -70,9 +88,9 @@ impl Region {
     pub(super) fn validate_shut(&self) -> usize {
         let (mut next, mut frames) = (self.shut.first, 0);
         while next > 0 && frames <= self.shut.frames {
-            let start = self.at(FrameId(next - 1));
-            frames += self.run_length(start);
-            next = self.run_length(second(start));
+            let (length, before) = self.shut_at(self.at(FrameId(next - 1)));
+            frames += length;
+            next = before;
         }
         assert_eq!(frames, self.shut.frames, "frames that are shut");
         frames
