@@ -88,6 +88,9 @@ impl Watched {
         if !is_the_heaps || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
             let old_bytes = process.special_usable_bytes(special, object, "realloc");
             let moved = self.get(due, bytes, Kind::Plain);
+            if moved.is_null() && bytes <= old_bytes {
+                return object.as_ptr();
+            }
             // SAFETY: the caller's promise, passed on.
             let free = |_| unsafe { self.free(object) };
             // SAFETY: both have as many bytes; one was just taken.

@@ -101,6 +101,25 @@ static void larger_objects_after_smaller(void) {
     }
 }
 
+/* What is to become shorter stays where it is if there is no memory to move it to, also one that is guarded or
+   sampled. */
+static void shorter_where_memory_is_out(void) {
+    limit_address_space((size_t)200 << 20);
+    if (!again("limited")) return;
+    enum { COUNT = 200 };
+    static char *all[COUNT];
+    for (int i = 0; i < COUNT; i++) memset(all[i] = malloc(3000), 7, 3000);
+    void *list = NULL;
+    for (size_t bytes = (size_t)1 << 20; bytes >= 16; bytes /= 2) take_all(bytes, &list);
+    for (int i = 0; i < COUNT; i++) {
+        char *shorter = realloc(opaque(all[i]), 100);
+        CHECK(shorter, "object %d", i);
+        for (int at = 0; at < 100; at++) CHECK(shorter[at] == 7, "byte %d of object %d", at, i);
+        /* What it has left goes to somebody else. */
+        take_all(16, &list);
+    }
+}
+
 /* A limit on memory that may be written to, wherever it comes from: as a system without overcommit
    has for all processes together. What is only reserved does not count; what is committed does. */
 static void commit_limit(void) {
@@ -426,6 +445,7 @@ static void locked_memory_goes_back(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
+        CASE(shorter_where_memory_is_out),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),

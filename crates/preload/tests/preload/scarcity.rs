@@ -19,8 +19,19 @@ const CASES: &[&str] = &[
     "locked_memory_goes_back",
 ];
 
+/// Every object is known to the profile, of which no file is written.
+const SAMPLED: &str = "prof:true,prof_sample:1,prof_prefix:/dev/null/none";
+
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "scarcity", "scarcity.c", CASES);
+    for front in ["front:thread", "front:cpu", "guard:1", SAMPLED] {
+        let name = format!("scarcity::shorter_where_memory_is_out[{front}]");
+        suite.test_with(name, &["cc"], move || {
+            let mut command = preloaded(program("scarcity.c")?);
+            command.arg("shorter_where_memory_is_out").env("HECTARE_CONF", front);
+            run(&mut command)?.well().map(drop)
+        });
+    }
     suite_control_group(suite);
     suite_overcommit(suite);
     suite_hugetlb(suite);
