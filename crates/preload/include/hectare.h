@@ -11,12 +11,13 @@ extern "C" {
 #endif
 
 /* Writes the heap profile to the file `path`, or to the next file of prof_prefix if `path` is
-   NULL. 0, or an errno value: ENOTSUP when HECTARE_CONF does not say prof:true, else what the system
-   refused the file with. */
+   NULL. 0, or an errno value: ENOTSUP when HECTARE_CONF does not say prof:true, EBUSY while this file is
+   being written already, else what the system refused the file with. */
 int hectare_prof_dump(const char *path);
 
 /* Writes the statistics as JSON (docs/malloc-configuration.md) to the file `path`. 0, or the
-   errno value that the system refused it with; EINVAL if `path` is NULL. */
+   errno value that the system refused it with; EINVAL if `path` is NULL, EBUSY while this file is being
+   written already. */
 int hectare_stats_dump(const char *path);
 
 /* Which front serves the program ("auto", "thread", "cpu", "watched", "hardened") and every option

@@ -134,22 +134,44 @@ pub(crate) fn process_number() -> u64 {
 /// Writes a new file by `write`.
 ///
 /// # Errors
-/// With the system's error number, if anything failed.
+/// With the system's error number, if anything failed; with that of `EBUSY` while another thread writes this file, or
+/// this one, which a signal has interrupted in it: so nothing waits.
 pub(crate) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut Descriptor) -> Option<()>,
 ) -> Result<(), c_int> {
     let _uncancelled = Uncancelled::begin();
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC;
     // SAFETY: the path ends in a null byte: `push` leaves the last one alone.
     let file = unsafe { libc::open(path.bytes.as_ptr().cast(), flags, 0o644) };
     if file < 0 {
         return Err(errno());
     }
-    let written = write(&mut Descriptor(file)).ok_or_else(errno);
+    let written = claim(file).and_then(|()| {
+        let written = write(&mut Descriptor(file)).ok_or_else(errno);
+        // Not left to `close`: a child forked meanwhile has the file open, too.
+        lock_file(file, libc::LOCK_UN);
+        written
+    });
     // SAFETY: opened above, and used no more.
     let closed = unsafe { libc::close(file) };
     written.and_then(|()| if closed == 0 { Ok(()) } else { Err(errno()) })
+}
+
+/// Locks and empties a file that was opened for writing. What can be neither, as a pipe, is written to all the same.
+fn claim(file: c_int) -> Result<(), c_int> {
+    if !lock_file(file, libc::LOCK_EX | libc::LOCK_NB) && errno() == libc::EWOULDBLOCK {
+        return Err(libc::EBUSY);
+    }
+    // Both by their numbers: two names more that are bound when the library is loaded would take a page of every process.
+    // SAFETY: an open file.
+    let emptied = unsafe { libc::syscall(libc::SYS_ftruncate, file, 0_i64) } == 0;
+    if emptied || errno() == libc::EINVAL { Ok(()) } else { Err(errno()) }
+}
+
+fn lock_file(file: c_int, operation: c_int) -> bool {
+    // SAFETY: an open file.
+    unsafe { libc::syscall(libc::SYS_flock, file, operation) == 0 }
 }
 
 /// Reports on standard error that `what` could not be written to `path`, and why.
@@ -168,6 +190,7 @@ fn describe(error: c_int) -> &'static str {
         libc::EACCES | libc::EPERM => "permission denied",
         libc::EROFS => "the file system is read-only",
         libc::ENOSPC => "no space is left there",
+        libc::EBUSY => "it is being written",
         _ => "the system refuses",
     }
 }

@@ -73,7 +73,10 @@ impl<S: System> Heap<S> {
         let wanted = Wanted::Run { frames, align, fills: !zeroed };
         let run = || self.backend.get_run(wanted, ClassId::RUN);
         let release = || {
-            // Out of memory: slabs that become empty by it are runs.
+            // Out of memory: slabs that become empty by it are runs. But no more comes of them than was ever there.
+            if frames * FRAME_BYTES > self.backend.stats().committed_bytes {
+                return 0;
+            }
             // SAFETY: the caller's promise, passed on.
             let own_bytes = unsafe { self.release_all_own(seat) };
             own_bytes + self.release_pools() + self.release_kept()

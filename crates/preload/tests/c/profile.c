@@ -2,9 +2,11 @@
    a section of its own, whose bounds the linker tells. */
 #include "check.h"
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 
@@ -175,10 +177,30 @@ static void mode(void) {
     CHECK(dump(NULL) == (getenv("TEST_NO_PROFILE") ? ENOTSUP : 0));
 }
 
+/* Two dumps into one file would make it neither. */
+static void one_at_a_time(void) {
+    int (*stats)(const char *) = dlsym(RTLD_DEFAULT, "hectare_stats_dump");
+    const char *path = getenv("TEST_PATH");
+    static char more[100000];
+    int file = open(path, O_RDWR | O_CREAT, 0644);
+    CHECK(stats && file >= 0 && write(file, more, sizeof more) == sizeof more);
+    CHECK(flock(file, LOCK_EX) == 0);
+    CHECK(stats(path) == EBUSY && dump(path) == EBUSY);
+    CHECK(lseek(file, 0, SEEK_END) == sizeof more, "it was emptied");
+    CHECK(flock(file, LOCK_UN) == 0);
+    CHECK(stats(path) == 0 && lseek(file, 0, SEEK_END) < (off_t)sizeof more, "it was not emptied");
+    CHECK(dump(path) == 0 && stats("/dev/null") == 0);
+    int ends[2];
+    char pipe_path[30];
+    CHECK(pipe(ends) == 0);
+    snprintf(pipe_path, sizeof pipe_path, "/proc/self/fd/%d", ends[1]);
+    CHECK(stats(pipe_path) == 0 && read(ends[0], more, 1) == 1 && *more == '{');
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(sites), CASE(by_call), CASE(all_freed), CASE(signals_anywhere),
-        CASE(signal_while_idle), CASE(forks), CASE(mode),
+        CASE(signal_while_idle), CASE(forks), CASE(mode), CASE(one_at_a_time),
     };
     dump = dlsym(RTLD_DEFAULT, "hectare_prof_dump");
     CHECK(dump);
