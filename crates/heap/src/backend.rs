@@ -179,6 +179,12 @@ impl<S: System> Backend<S> {
         self.views[..count].iter().position(|view| view.offset_of(address).is_some())
     }
 
+    /// How far its regions are committed, in bytes.
+    pub(crate) fn committed_bytes(&self) -> usize {
+        let count = self.count.load(Ordering::Acquire);
+        self.views.iter().take(count).fold(0, |sum, view| sum + view.committed_bytes())
+    }
+
     /// From how many bytes on objects are huge.
     pub(crate) fn min_huge_bytes(&self) -> usize {
         self.min_huge_bytes.load(Ordering::Relaxed).max(MIN_HUGE_BYTES)

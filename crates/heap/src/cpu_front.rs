@@ -102,9 +102,9 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise, passed on.
         let spare = unsafe { self.cpus.exchange(Place::Spare, class, None) };
         let ask = || self.lengthen(class);
-        let Some(batch) = spare.or_else(|| self.get_batch(class, ask(), false)) else {
-            return core::ptr::null_mut();
-        };
+        // SAFETY: as above.
+        let batch = spare.or_else(|| unsafe { self.get_batch(Seat::Cpu, class, ask(), false) });
+        let Some(batch) = batch else { return core::ptr::null_mut() };
         if let Some(head) = batch.head.next() {
             let rest = Batch { head, count: batch.count - 1 };
             // SAFETY: as above. What another thread has put there meanwhile comes out.

@@ -97,7 +97,7 @@ impl Process {
         let seat = Seat::from(named_cache(cache_word()));
         self.inside(|| {
             // SAFETY: the thread's own cache.
-            unsafe { self.heap.release_all_own(seat) };
+            unsafe { self.heap.release_all(seat, 0) };
             self.heap.backend.reopen();
             self.heap.trim(keep_bytes)
         })

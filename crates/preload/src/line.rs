@@ -18,6 +18,7 @@ impl Line {
     }
 
     /// Appends `text`; what would end the line early becomes a blank.
+    #[cold] // One copy for the many places that call it.
     pub(crate) fn push(&mut self, text: &[u8]) -> &mut Self {
         for (to, &from) in self.bytes[self.len..].iter_mut().zip(text) {
             *to = if from == b'\n' { b' ' } else { from };

@@ -84,6 +84,7 @@ impl Path {
     }
 
     /// Appends `text`; `None`, and nothing has changed, if it is too long for a path.
+    #[cold] // As `Line::push`.
     pub(crate) fn push(&mut self, text: &[u8]) -> Option<&mut Self> {
         let end = self.len + text.len();
         // The last byte stays the null.
@@ -141,21 +142,36 @@ pub(crate) fn write_file(
     write: impl FnOnce(&mut Descriptor) -> Option<()>,
 ) -> Result<(), c_int> {
     let _uncancelled = Uncancelled::begin();
+    let mut file = Descriptor(open_alone(path)?);
+    let written = write(&mut file).ok_or_else(errno);
+    let closed = close_alone(file.0);
+    written.and(closed)
+}
+
+/// Opens an empty file that nobody else writes by [`write_file`].
+#[inline(never)]
+fn open_alone(path: &Path) -> Result<c_int, c_int> {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC;
     // SAFETY: the path ends in a null byte: `push` leaves the last one alone.
     let file = unsafe { libc::open(path.bytes.as_ptr().cast(), flags, 0o644) };
     if file < 0 {
         return Err(errno());
     }
-    let written = claim(file).and_then(|()| {
-        let written = write(&mut Descriptor(file)).ok_or_else(errno);
-        // Not left to `close`: a child forked meanwhile has the file open, too.
-        lock_file(file, libc::LOCK_UN);
-        written
-    });
-    // SAFETY: opened above, and used no more.
+    if let Err(error) = claim(file) {
+        // SAFETY: opened above, and used no more.
+        unsafe { libc::close(file) };
+        return Err(error);
+    }
+    Ok(file)
+}
+
+#[inline(never)]
+fn close_alone(file: c_int) -> Result<(), c_int> {
+    // Not left to `close`: a child forked meanwhile has the file open, too.
+    lock_file(file, libc::LOCK_UN);
+    // SAFETY: `open_alone` opened it, and it is used no more.
     let closed = unsafe { libc::close(file) };
-    written.and_then(|()| if closed == 0 { Ok(()) } else { Err(errno()) })
+    if closed == 0 { Ok(()) } else { Err(errno()) }
 }
 
 /// Locks and empties a file that was opened for writing. What can be neither, as a pipe, is written to all the same.

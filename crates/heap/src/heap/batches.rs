@@ -10,11 +10,21 @@ use crate::class::ClassId;
 use crate::misuse::Misuse;
 use crate::object::{Batch, Batches, FreeObject, Gathered};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
+use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
     /// `count` objects of `class`, or fewer: from the pools, else from the bin. Straight from the bin if they are a thread's
     /// `first`: there they lie in rows, in the pools in the order in which they were freed.
-    pub(crate) fn get_batch(&self, class: ClassId, count: usize, first: bool) -> Option<Batch> {
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    pub(crate) unsafe fn get_batch(
+        &self,
+        seat: Seat,
+        class: ClassId,
+        count: usize,
+        first: bool,
+    ) -> Option<Batch> {
         if self.draining.load(Relaxed) {
             self.draining.store(false, Relaxed);
         }
@@ -25,9 +35,8 @@ impl<S: System> Heap<S> {
             return Some(batch);
         }
         self.take_from_bin(class, count).or_else(|| {
-            // Out of memory: returning what lies unused in the pools may empty some slabs.
-            self.release_pools();
-            self.release_kept();
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.release_all(seat, SLAB_FRAMES) };
             self.take_from_bin(class, count)
         })
     }

@@ -46,7 +46,7 @@ impl<S: System> Heap<S> {
                 return (start.as_ptr(), zeroed);
             }
             // Where address space is scarce, the regions hold it: they can serve as much as they once held.
-            if bytes > self.backend.stats().committed_bytes || align >= MIN_HUGE_BYTES {
+            if bytes > self.backend.committed_bytes() || align >= MIN_HUGE_BYTES {
                 return null;
             }
         }
@@ -72,15 +72,8 @@ impl<S: System> Heap<S> {
         }
         let wanted = Wanted::Run { frames, align, fills: !zeroed };
         let run = || self.backend.get_run(wanted, ClassId::RUN);
-        let release = || {
-            // Out of memory: slabs that become empty by it are runs. But no more comes of them than was ever there.
-            if frames * FRAME_BYTES > self.backend.stats().committed_bytes {
-                return 0;
-            }
-            // SAFETY: the caller's promise, passed on.
-            let own_bytes = unsafe { self.release_all_own(seat) };
-            own_bytes + self.release_pools() + self.release_kept()
-        };
+        // SAFETY: the caller's promise, passed on.
+        let release = || unsafe { self.release_all(seat, frames) };
         let Some(run) = run().or_else(|| (release() > 0).then(run)?) else { return null };
         (run.start.as_ptr(), run.clean)
     }

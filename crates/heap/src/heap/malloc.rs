@@ -118,11 +118,8 @@ impl<S: System> Heap<S> {
             let ask = bin.ask(class.batch());
             // SAFETY: the caller's promise, passed on.
             unsafe { self.relieve(seat) };
-            let batch = self.get_batch(class, ask, is_shut).or_else(|| {
-                // SAFETY: the caller's promise, passed on.
-                let gone = unsafe { self.release_all_own(seat) };
-                (gone > 0).then(|| self.get_batch(class, ask, is_shut))?
-            });
+            // SAFETY: as above.
+            let batch = unsafe { self.get_batch(seat, class, ask, is_shut) };
             // SAFETY: as above; looking for memory leaves this list as empty as it was.
             let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
             match batch {
@@ -143,7 +140,8 @@ impl<S: System> Heap<S> {
     #[cold]
     pub(crate) fn take_uncached(&self, class: ClassId) -> *mut u8 {
         self.ensure_key();
-        let Some(batch) = self.get_batch(class, 1, true) else {
+        // SAFETY: `Seat::None` is any thread's.
+        let Some(batch) = (unsafe { self.get_batch(Seat::None, class, 1, true) }) else {
             return ptr::null_mut();
         };
         batch.head.unmark();

@@ -161,8 +161,12 @@ impl<S: System> Heap<S> {
     /// The caller alone uses the cache.
     #[inline(never)]
     unsafe fn empty_cache(&self, cache: NonNull<Cache>) -> usize {
-        // SAFETY: the caller's promise.
-        ClassId::all().map(|class| unsafe { self.empty_list(cache, class) }).sum()
+        let mut gone_bytes = 0;
+        for class in ClassId::all() {
+            // SAFETY: the caller's promise.
+            gone_bytes += unsafe { self.empty_list(cache, class) };
+        }
+        gone_bytes
     }
 
     /// Gives what a cache holds of `class` to the slabs. Returns how many bytes went.
@@ -179,19 +183,25 @@ impl<S: System> Heap<S> {
         gone_bytes
     }
 
-    /// As [`release_own`](Self::release_own), and what lies on the thread's lists, when memory is out or asked back: each
-    /// object there may be what keeps a slab from being empty.
+    /// Gives what lies ready for later requests, the thread's at `seat` and all that is common, to the slabs and the
+    /// backend, when memory for a run of `frames` is out or is asked back: each object on a list may be what keeps a slab
+    /// from being empty. Only kept huge blocks go if no such run was ever there. Returns how many bytes went.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
     #[cold]
-    #[inline(never)]
-    pub(crate) unsafe fn release_all_own(&self, seat: Seat) -> usize {
+    pub(crate) unsafe fn release_all(&self, seat: Seat, frames: usize) -> usize {
+        let mut gone_bytes = self.release_kept();
+        if frames * FRAME_BYTES > self.backend.committed_bytes() {
+            return gone_bytes;
+        }
         // SAFETY: the caller's promise, passed on.
-        let gone_bytes = unsafe { self.release_own(seat) };
-        let Seat::Own(cache) = seat else { return gone_bytes };
-        // SAFETY: the caller's promise: this thread's alone.
-        gone_bytes + unsafe { self.empty_cache(cache) }
+        gone_bytes += unsafe { self.release_own(seat) };
+        if let Seat::Own(cache) = seat {
+            // SAFETY: the caller's promise: this thread's alone.
+            gone_bytes += unsafe { self.empty_cache(cache) };
+        }
+        gone_bytes + self.release_pools()
     }
 
     /// Moves what lies in the pools' stocks to the slabs for as long as the heap would have to grow to serve `frames`
@@ -218,7 +228,11 @@ impl<S: System> Heap<S> {
     }
 
     fn empty_all_pools(&self, drain: fn(&mut Slots, ClassId) -> Option<Batch>) -> usize {
-        ClassId::all().map(|class| self.empty_pools(class, drain, usize::MAX)).sum()
+        let mut gone_bytes = 0;
+        for class in ClassId::all() {
+            gone_bytes += self.empty_pools(class, drain, usize::MAX);
+        }
+        gone_bytes
     }
 
     /// Gives what `drain` takes from the pools' slots of `class` to the slabs, until `most_bytes` have gone. Returns how

@@ -141,6 +141,11 @@ impl RegionView {
         unsafe { &*self.entry(address) }.store(class.byte(), Relaxed);
     }
 
+    /// How far the region is committed.
+    pub(crate) fn committed_bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
     /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
     pub(crate) fn slab_at(&self, offset: usize) -> Option<SlabRef> {
         self.slab_table().slab_of(self.start.load(Relaxed).wrapping_add(offset))
