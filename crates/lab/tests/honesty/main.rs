@@ -1,8 +1,10 @@
 //! What the command says when something fails: exit codes, messages, and nothing lost or left.
 
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::FromRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -65,6 +67,28 @@ fn compile(source: &str, flags: &[&str], target: &str) -> bool {
         .expect("a C compiler is needed");
     compiler.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
     compiler.wait().unwrap().success()
+}
+
+/// Makes `command` lead a session with a terminal, which is not its standard input; returns the
+/// other end.
+fn on_a_terminal(command: &mut Command) -> File {
+    let (mut master, mut slave) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: both are valid for writing; the rest is left out.
+    let opened =
+        unsafe { libc::openpty(&mut master, &mut slave, none, std::ptr::null(), std::ptr::null()) };
+    assert_eq!(opened, 0);
+    let lead = move || {
+        // SAFETY: only changes what the new process belongs to.
+        let alone = unsafe { libc::setsid() } != -1;
+        // SAFETY: as above.
+        let led = alone && unsafe { libc::ioctl(slave, libc::TIOCSCTTY, 0) } != -1;
+        if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: system calls alone.
+    unsafe { command.pre_exec(lead) };
+    // SAFETY: just opened, and owned by nobody else.
+    unsafe { File::from_raw_fd(master) }
 }
 
 const TWO_ROUNDS: [&str; 5] = ["compare", "--allocators", "system", "--rounds", "2"];

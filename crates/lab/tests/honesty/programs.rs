@@ -28,6 +28,19 @@ fn a_program_that_is_run_once_reads_what_the_command_was_given() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "given\n", "{}", stderr(&output));
 }
 
+#[test]
+fn a_program_that_asks_the_terminal_is_not_stopped_for_ever() {
+    let asking = "if read word < /dev/tty; then exit 3; fi; exit 0";
+    for verb in [&["run", "-a", "system"][..], &["compare", "-a", "system", "--rounds", "1"]] {
+        let mut command = Command::new(HECTARE);
+        command.args(verb).args(["--timeout", "10", "--", "sh", "-c", asking]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let _terminal = on_a_terminal(&mut command);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{verb:?}: {}", stderr(&output));
+    }
+}
+
 /// An allocator that never takes anything back.
 const BUMP: &str = "#include <stddef.h>\nstatic char m[1 << 24]; static size_t at;\n\
     void *malloc(size_t n) { void *p = m + at; at += (n + 31) & ~(size_t)15; return p; }\n\

@@ -60,37 +60,20 @@ const COUNTING: &str = "#include <signal.h>\n#include <stdlib.h>\n#include <stdi
 
 #[test]
 fn a_signal_reaches_the_program_once() {
-    use std::os::unix::process::CommandExt;
     build_recorder();
     let folder = Folder::new("once");
     let (program, trace, word) = (folder.at("program"), folder.at("t.hxt"), folder.at("word"));
     assert!(compile(COUNTING, &[], &program));
-    let (mut master, mut slave) = (0, 0);
-    let none = std::ptr::null_mut();
-    // SAFETY: both are valid for writing; the rest is left out.
-    let opened =
-        unsafe { libc::openpty(&mut master, &mut slave, none, std::ptr::null(), std::ptr::null()) };
-    assert_eq!(opened, 0);
     for by_terminal in [true, false] {
         let _ = std::fs::remove_file(&word);
         let mut command = Command::new(HECTARE);
         command.args(["record", "-o", &trace, "--", &program, &word]);
-        // The terminal is the session's, and not the standard input.
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        let lead = move || {
-            // SAFETY: only changes what the new process belongs to.
-            let alone = unsafe { libc::setsid() } != -1;
-            // SAFETY: as above.
-            let led = alone && unsafe { libc::ioctl(slave, libc::TIOCSCTTY, 0) } != -1;
-            if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        };
-        // SAFETY: system calls alone.
-        unsafe { command.pre_exec(lead) };
+        let mut terminal = on_a_terminal(&mut command);
         let mut child = command.spawn().unwrap();
         wait_for(&word);
         if by_terminal {
-            // SAFETY: one byte, which is Ctrl-C.
-            assert_eq!(unsafe { libc::write(master, b"\x03".as_ptr().cast(), 1) }, 1);
+            terminal.write_all(b"\x03").unwrap();
         } else {
             kill(&child, "-INT");
         }

@@ -14,6 +14,8 @@
 //! 2. The launcher has one thread. Between `fork` and `exec` the child only makes system calls.
 //! 3. The launcher ends with the runner, and with it its whole group, including everything the
 //!    program started.
+//! 4. The program has no controlling terminal. In a group of its own it would be stopped when it
+//!    asks there (a pager for a key, `ssh` for a password), and nobody would ever continue it.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -59,6 +61,7 @@ fn launch(
     // SAFETY: the descriptor is open; the program must not inherit it.
     unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
     end_group_with_the_runner();
+    leave_the_terminal();
     let words = command.iter().map(|word| CString::new(word.as_bytes()));
     let words = words.collect::<Result<Vec<_>, _>>().context("a null in an argument")?;
     let program = words.first().context("no program is given")?;
@@ -110,6 +113,14 @@ fn end_group_with_the_runner() {
     unsafe { libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t) };
     // SAFETY: takes a signal number and changes nothing but this process's own setting.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+}
+
+/// Invariant 4: `/dev/tty` cannot be opened any more. Descriptors that are open stay.
+fn leave_the_terminal() {
+    if let Ok(terminal) = File::open("/dev/tty") {
+        // SAFETY: changes nothing but which terminal is this process's.
+        unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
+    }
 }
 
 /// A page that a forked child shares; it lasts as long as this process.
