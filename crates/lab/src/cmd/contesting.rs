@@ -266,14 +266,13 @@ impl ContestArgs {
         let mut verdicts = Vec::new();
         for claim in &self.claims {
             let Some((decision, ratio)) = claim.decide(&contest, &analysis)? else {
-                let why = match claim.broken(&contest, &analysis)? {
-                    Some(name) => format!("{name} broke"),
-                    None => format!(
+                let why = claim.obstacle(&contest, &analysis)?.unwrap_or_else(|| {
+                    format!(
                         "nothing was measured for it (what ends within {} ms is not looked at while it \
                          runs)",
                         SAMPLE_EVERY.as_millis()
-                    ),
-                };
+                    )
+                });
                 report.notes.push(format!("`{claim}` is UNDECIDED: {why}"));
                 verdicts.push(Decision::Undecided);
                 continue;

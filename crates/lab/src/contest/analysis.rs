@@ -305,13 +305,32 @@ impl<'a> Analysis<'a> {
             .any(|run| run.checksum != reference.checksum || run.exit_code != reference.exit_code)
     }
 
+    /// Why the figures of a contestant, in one case or all, say nothing beside the reference's
+    /// although it did not break: what was not allocated took no time and no memory.
+    pub(crate) fn incomparable(&self, case: Option<usize>, contestant: usize) -> Option<String> {
+        let mut cases = case.map_or(0..self.contest.cases.len(), |case| case..case + 1);
+        cases.find_map(|case| {
+            let failed = self.failed_allocations(case, contestant);
+            let of_reference = self.failed_allocations(case, 0);
+            if self.did_other_work(case, contestant) {
+                Some("did other work than the reference".to_owned())
+            } else if failed > of_reference {
+                Some(format!("failed in {failed} allocations, the reference in {of_reference}"))
+            } else {
+                None
+            }
+        })
+    }
+
     /// Adds `<metric>_ratio`, its interval and its verdict.
     fn add_ratios(&self, row: &mut Row, case: Option<usize>, contestant: usize) {
+        let is_comparable = self.incomparable(case, contestant).is_none();
         for metric in Metric::ALL {
             let Some(ratio) = self.ratio(metric, case, contestant) else { continue };
             let name = metric.name();
             let verdict = match ratio.verdict(self.noise(metric, case)) {
                 _ if contestant == 0 => "reference",
+                _ if !is_comparable => "undecided",
                 Verdict::Less => "less",
                 Verdict::Same => "same",
                 Verdict::More => "more",

@@ -14,7 +14,7 @@
 //!
 //! A claim holds when the whole interval of its paired quotient lies on its side and fails when it
 //! lies on the other. It is undecided when the interval spans the limit, with fewer than
-//! [`LEAST_ROUNDS`], or when a side broke in one of its cases.
+//! [`LEAST_ROUNDS`], or when a side broke in one of its cases or did other work than the reference.
 
 use std::str::FromStr;
 
@@ -145,20 +145,24 @@ impl Claim {
         Ok(())
     }
 
-    /// The allocator of the claim that broke in a case which the claim is about.
+    /// What keeps the claim undecided whatever the figures say: an allocator of it broke, or did
+    /// not do the reference's work, in a case which the claim is about.
     ///
     /// # Errors
     /// When a name is unknown.
-    pub(crate) fn broken<'a>(
+    pub(crate) fn obstacle(
         &self,
-        contest: &'a Contest,
+        contest: &Contest,
         analysis: &Analysis<'_>,
-    ) -> anyhow::Result<Option<&'a str>> {
+    ) -> anyhow::Result<Option<String>> {
         for side in [&self.left, &self.right] {
-            if let Some((who, case)) = side.indices(contest)?
-                && analysis.breaks(case, who) > 0
-            {
-                return Ok(Some(&contest.contestants[who].name));
+            let Some((who, case)) = side.indices(contest)? else { continue };
+            let name = &contest.contestants[who].name;
+            if analysis.breaks(case, who) > 0 {
+                return Ok(Some(format!("{name} broke")));
+            }
+            if let Some(why) = analysis.incomparable(case, who) {
+                return Ok(Some(format!("{name} {why}")));
             }
         }
         Ok(None)
@@ -166,7 +170,7 @@ impl Claim {
 
     /// Decides the claim; the quotient left/right with its interval comes with it. Nothing when
     /// nothing was measured for it: the memory of a program that ends before it can be sampled, or
-    /// a side that broke in one of the cases.
+    /// what an [obstacle](Self::obstacle) hides.
     ///
     /// # Errors
     /// When a name is unknown.
@@ -175,7 +179,7 @@ impl Claim {
         contest: &Contest,
         analysis: &Analysis<'_>,
     ) -> anyhow::Result<Option<(Decision, Ratio)>> {
-        if self.broken(contest, analysis)?.is_some() {
+        if self.obstacle(contest, analysis)?.is_some() {
             return Ok(None);
         }
         let Some(ratio) = Ratio::of(&self.quotients(contest, analysis)?) else { return Ok(None) };

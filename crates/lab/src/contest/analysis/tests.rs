@@ -158,6 +158,33 @@ fn broken_contestants_and_other_work_are_named() {
     assert_eq!(other.figures["other_work"], "checksum or exit code differs");
 }
 
+#[test]
+fn who_allocated_less_is_neither_faster_nor_leaner() {
+    use crate::contest::assertion::{Claim, Decision};
+    let contest = contest(2);
+    for spare in [|run: &mut Run| run.failed_allocations = 5, |run: &mut Run| run.checksum = 8] {
+        let mut results = results(2, 1.0, 1.1);
+        let mut of_fast =
+            results.runs.iter_mut().filter(|run| run.contestant == 1 && run.case == 1);
+        spare(of_fast.next().unwrap());
+        let analysis = Analysis::new(&contest, &results);
+        let report = report(&contest, &results);
+        let verdict = |workload: &str| {
+            let mut rows = report.rows.iter();
+            let row = rows.find(|r| r.subject == "fast" && r.workload == workload).unwrap();
+            row.figures["time_verdict"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(["case0", "case1", "all"].map(verdict), ["less", "undecided", "undecided"]);
+        let decided = |text: &str| {
+            let claim: Claim = text.parse().unwrap();
+            claim.decide(&contest, &analysis).unwrap().map(|(decision, _)| decision)
+        };
+        assert_eq!(decided("time(fast, case0) < time(system, case0)"), Some(Decision::Holds));
+        assert_eq!(decided("time(fast, case1) < time(system, case1)"), None);
+        assert_eq!(decided("time(fast) < time(system)"), None);
+    }
+}
+
 /// The second subject breaks in the second of two cases, after three rounds in which it was fast.
 fn flaky() -> (Contest, Results) {
     let (contest, mut results) = (contest(2), results(2, 1.0, 1.1));
@@ -208,7 +235,8 @@ fn a_claim_about_who_broke_is_undecided() {
         ("time(fast, case0) < time(system, case0)", false),
     ] {
         let claim: Claim = text.parse().unwrap();
-        assert_eq!(claim.broken(&contest, &analysis).unwrap(), broke.then_some("fast"), "{text}");
+        let why = claim.obstacle(&contest, &analysis).unwrap();
+        assert_eq!(why.as_deref(), broke.then_some("fast broke"), "{text}");
         assert_eq!(claim.decide(&contest, &analysis).unwrap().is_none(), broke, "{text}");
     }
 }
