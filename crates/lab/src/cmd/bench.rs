@@ -275,9 +275,9 @@ fn all(args: &Args) -> anyhow::Result<()> {
     for name in &args.only {
         if !cases.iter().any(|case| group(case) == *name) {
             let traces = if args.with_traces { "" } else { " (--with-traces adds the traces)" };
-            bail!(
+            bail!(Exit::misused(format!(
                 "`{name}` has no rows in the table{traces}; `hectare bench --list` tells the names"
-            );
+            )));
         }
     }
     cases.retain(|case| args.only.is_empty() || args.only.contains(&group(case)));

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use super::Exit;
 use super::compare::program_case;
 use super::contesting::Linked;
+use super::{Exit, OrMisused};
 use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::runner::{self, Failure, Job};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 
 /// Runs the verb; the program's own exit code is passed on.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let subject = Subject::parse(&args.allocator)?;
+    let subject = Subject::parse(&args.allocator).or_misused()?;
     let case = program_case(&args.command)?;
     let program = args.command[0].clone();
     let job = Job::Program { command: args.command, planted_ns: 0, has_streams: true };

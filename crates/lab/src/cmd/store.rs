@@ -10,10 +10,11 @@
 use std::sync::Barrier;
 use std::time::Instant;
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::{bail, ensure};
 use hectare_pool::Pool;
 use hectare_store::{Codec, Config, Lz4, Stats, Store, Zstd};
 
+use super::Exit;
 use crate::machine::page_bytes;
 use crate::output::Outputs;
 use crate::pools;
@@ -50,6 +51,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     args.sources.check()?;
+    pools::check(&args.pools)?;
     let pages = args.sources.collect()?;
     ensure!(!pages.is_empty(), "there is no whole page, {} bytes, to store", page_bytes());
     let mut missing: Vec<_> = Device::missing().into_iter().collect();
@@ -115,11 +117,13 @@ fn make_codec(spec: &str) -> anyhow::Result<Box<dyn Codec>> {
         None if spec == "zstd" => Box::new(Zstd::new(3)),
         Some(("zstd", level)) => {
             // Outside the range the nearest level would be measured under another's name.
-            let level =
-                within(-7, 22)(level).map_err(|why| anyhow!("the level of `{spec}`: {why}"))?;
+            let level = within(-7, 22)(level)
+                .map_err(|why| Exit::misused(format!("the level of `{spec}`: {why}")))?;
             Box::new(Zstd::new(level))
         }
-        _ => bail!("there is no codec `{spec}`; there are: lz4, zstd, zstd:LEVEL"),
+        _ => bail!(Exit::misused(format!(
+            "there is no codec `{spec}`; there are: lz4, zstd, zstd:LEVEL"
+        ))),
     })
 }
 

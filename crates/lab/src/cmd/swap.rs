@@ -80,6 +80,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         "which file of events? `hectare swap FILE` replays one, `hectare swap record --pid N` \
          makes one",
     ))?;
+    pools::check(&replay.pools)?;
     let Recorded { made, events } = read(&file)?;
     let mut report = Report::new("swap");
     report.parameter("file", file.display().to_string());

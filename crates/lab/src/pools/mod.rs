@@ -8,6 +8,8 @@ use anyhow::{Context, bail};
 use hectare_pages::{FutexPark, Os};
 use hectare_pool::{Dense, Limits, Pool, Xv, Zs, ZsConfig};
 
+use crate::cmd::OrMisused;
+
 pub(crate) use grown::{PageGranular, PowersOfTwo};
 
 /// What `--pools` understands, for help texts.
@@ -45,6 +47,14 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
     };
     parameters.done()?;
     Ok(pool)
+}
+
+/// Checks the names of pools, for verbs with work to do before the last of them is made.
+///
+/// # Errors
+/// As [`make`], as a wrong argument.
+pub(crate) fn check(specs: &[String]) -> anyhow::Result<()> {
+    specs.iter().try_for_each(|spec| make(spec).map(drop).or_misused())
 }
 
 /// `key=value,…` after the name of a pool.

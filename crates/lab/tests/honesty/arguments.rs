@@ -22,6 +22,12 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["store", "--file", "f", "--limit-mib", "0"], 2, "whole number from 1"),
         (&["buddy", "runs", "--trace", "f", "--ops", "5"], 2, "cannot be used with"),
         (&["compare", "--pin", "999", "--", "true"], 2, "there is no processor 999"),
+        (&["run", "-a", "nosuch", "--", "true"], 2, "no allocator is called `nosuch`"),
+        (&["buddy", "--batch", "0"], 2, "at least one"),
+        (&["buddy", "fragment", "--load", "100"], 2, "from 1 to 99"),
+        (&["store", "--file", "/etc/passwd", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
+        (&["swap", "no-such.swap", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
+        (&["bench", "all", "--only", "nosuch"], 2, "`nosuch` has no rows"),
         (&["compare", "--"], 2, "no program is given after `--`"),
         (&["replay", "no-such.hxt"], 1, "no-such.hxt: cannot read the trace: No such file"),
     ] {

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use hectare_buddy::{FrameId, Order};
 
 use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
-use super::{Common, frames, order};
+use super::{Common, Exit, frames, order};
 use crate::report::{Report, Row};
 use crate::within::within;
 
@@ -237,12 +237,17 @@ fn lines(args: &Args, order: Order) -> anyhow::Result<Vec<Measured>> {
 }
 
 fn check(args: &Args) -> anyhow::Result<()> {
-    ensure!(args.batch > 0, "a batch of 0 blocks was asked for: it must have at least one");
+    ensure!(
+        args.batch > 0,
+        Exit::misused("a batch of 0 blocks was asked for: it must have at least one")
+    );
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
     let threads = args.threads.iter().copied().max().unwrap_or(1);
     ensure!(
         asked >= threads,
-        "{asked} blocks cannot be shared by {threads} threads: give at least one a thread"
+        Exit::misused(format!(
+            "{asked} blocks cannot be shared by {threads} threads: give at least one a thread"
+        ))
     );
     Ok(())
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use hectare_buddy::{HUGE_ORDER, Order};
 
-use super::Common;
 use super::picture::Occupancy;
 use super::subjects::{Job, Subject};
+use super::{Common, Exit};
 use crate::report::{Report, Row, Series};
 use crate::within::within;
 
@@ -114,11 +114,16 @@ impl Job for Life {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(
         args.frames >= 2048 && args.frames.is_multiple_of(HUGE_ORDER.frames()),
-        "{} frames were asked for: the experiment needs a multiple of 512, at least 2048",
-        args.frames
+        Exit::misused(format!(
+            "{} frames were asked for: the experiment needs a multiple of 512, at least 2048",
+            args.frames
+        ))
     );
     for &load in &args.load {
-        ensure!((1..100).contains(&load), "a load of {load} %: give one from 1 to 99");
+        ensure!(
+            (1..100).contains(&load),
+            Exit::misused(format!("a load of {load} %: give one from 1 to 99"))
+        );
     }
     let mut report = Report::new("buddy fragment");
     report.parameter("frames", args.frames);

@@ -21,9 +21,9 @@ use hectare_buddy::{Atomic, Bitset, FrameAllocator, FrameId};
 mod keeper;
 mod requests;
 
-use super::Common;
 use super::demo::median;
 use super::subjects::{Growth, Job, Listed, Subject, Words};
+use super::{Common, Exit};
 use crate::report::{Report, Row};
 use crate::within::within;
 use keeper::{BestRun, Blocks, Keeper, Ranges};
@@ -169,8 +169,10 @@ fn candidates(common: &Common) -> anyhow::Result<Vec<Candidate>> {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(
         (2048..=1 << 19).contains(&args.live),
-        "{} frames in use were asked for: give 2048 to 524288 (2 GiB)",
-        args.live
+        Exit::misused(format!(
+            "{} frames in use were asked for: give 2048 to 524288 (2 GiB)",
+            args.live
+        ))
     );
     let all = if args.trace.is_empty() {
         vec![Requests::generated(args)]
