@@ -112,7 +112,14 @@ pub(crate) fn trace_cases(
             !others.any(|other| other.file_stem() == stem) && stem != Some(ALL_CASES.as_ref());
         let name = if alone { stem.unwrap_or_default() } else { path.as_os_str() };
         let case = trace_case(path, &name.to_string_lossy(), mode, touch)?;
-        ensure!(cases.iter().all(|c| c.name != case.name), "{} is given twice", path.display());
+        let is_same = |other: &Case| match (&other.work, &case.work) {
+            (Work::Trace { path: one, .. }, Work::Trace { path: two, .. }) => one == two,
+            _ => false,
+        };
+        ensure!(
+            !cases.iter().any(is_same),
+            Exit::misused(format!("{} is given twice", path.display()))
+        );
         cases.push(case);
     }
     Ok(cases)

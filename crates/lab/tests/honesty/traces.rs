@@ -125,9 +125,11 @@ fn traces_of_one_name_are_told_apart() {
         let rows = record["rows"].as_array().unwrap();
         assert_eq!(rows.iter().filter(|row| row["workload"] == path.as_str()).count(), 3);
     }
-    let twice = replay(&[&one, &one]);
-    assert_eq!(twice.status.code(), Some(1));
-    assert!(stderr(&twice).contains("given twice"), "{}", stderr(&twice));
+    for again in [one.clone(), folder.at("other/../t.hxt")] {
+        let twice = replay(&[&one, &again]);
+        assert_eq!(twice.status.code(), Some(2), "{again}");
+        assert!(stderr(&twice).contains("given twice"), "{}", stderr(&twice));
+    }
 }
 
 /// A pipe into which nobody writes: to open it is to wait for ever.
