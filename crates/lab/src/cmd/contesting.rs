@@ -157,6 +157,15 @@ impl ContestArgs {
             Some(reference) => reference.clone(),
             None => Subject::parse(&self.reference).context("the reference").or_misused()?,
         };
+        let controls = Contest::contestants(&[], &reference).split_off(1);
+        if let Some(control) =
+            controls.iter().find(|control| subjects.iter().any(|s| s.name == control.name))
+        {
+            bail!(Exit::misused(format!(
+                "the control that measures the noise is called `{}`: give the library another name",
+                control.name
+            )));
+        }
         Ok((subjects, reference))
     }
 

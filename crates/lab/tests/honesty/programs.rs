@@ -72,6 +72,19 @@ fn a_program_that_fails_under_one_allocator_is_told_with_its_name() {
 }
 
 #[test]
+fn no_allocator_has_the_name_of_a_control() {
+    let folder = Folder::new("control");
+    let library = folder.at("bump.so");
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
+    for name in ["system again", "system +10 %"] {
+        let given = format!("{name}={library},system");
+        let output = hectare(&["compare", "-a", &given, "--rounds", "1", "--", "true"]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&format!("`{name}`")), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_workload_that_breaks_under_one_allocator_is_told_by_the_exit_code() {
     let folder = Folder::new("workload");
     let library = folder.at("libbump.so");
