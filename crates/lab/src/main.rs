@@ -58,9 +58,10 @@ Begin with:
   hectare doctor                 what can be measured well on this machine, and
                                  what is found
 
-Exit codes: 0 done · 1 could not be done · 2 wrong arguments · 3 an --assert fails · 4 one cannot \
-be decided at this noise · 5 the program failed under some allocator · 130 interrupted (what was \
-measured is kept). `run` and `record` end as the program did.";
+Exit codes: 0 done · 1 could not be done · 2 wrong arguments · 3 an --assert fails, or --check \
+contradicts the advice · 4 an --assert cannot be decided at this noise · 5 the program failed under \
+some allocator · 130 interrupted (what was measured is kept). `run` and `record` end as the program \
+did.";
 
 /// Measures memory allocators with real programs, real traces and known workloads.
 ///

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 /// | 0 | done; every `--assert` holds |
 /// | 1 | could not be done (the message says why) |
 /// | 2 | wrong arguments: the parser's errors, and those that only show in combination |
-/// | 3 | measured, but an `--assert` does not hold |
+/// | 3 | measured, but an `--assert` does not hold, or the program contradicts its replay (`--check`) |
 /// | 4 | measured, but an `--assert` cannot be decided at this noise |
 /// | 5 | measured, but a program, trace or workload failed under some allocator |
 /// | 130 | interrupted; what was measured has been printed and, after a complete round, written |
