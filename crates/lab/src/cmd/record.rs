@@ -291,7 +291,11 @@ pub(crate) fn record(
         let done = place::done(&path);
         let sealed = place::replace(&path, |new| Ok(seal(&image.path, new, sealing)?));
         let sealed = sealed.with_context(|| {
-            format!("sealing {} into {} (the first is kept)", image.path.display(), path.display())
+            let (raw, path) = (image.path.display(), path.display());
+            format!(
+                "sealing {raw} into {path} (the first is kept: `hectare info {raw} --salvage {path}` \
+                 makes the trace of it once nothing is in the way)"
+            )
         })?;
         let header = Trace::open(&path)?.header().clone();
         kept.push(Kept { done, path, header, sealed, still_runs: image.still_runs() });

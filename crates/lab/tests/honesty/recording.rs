@@ -235,6 +235,22 @@ fn an_incomplete_recording_is_kept_and_is_no_success() {
 }
 
 #[test]
+fn what_cannot_be_sealed_is_kept_and_told_how_to_make_a_trace_of() {
+    build_recorder();
+    let folder = Folder::new("unsealed");
+    let trace = folder.at("t.hxt");
+    let script = format!("ls / > /dev/null; mkdir {trace} && exec ls /");
+    let output = hectare(&["record", "-o", &trace, "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let told = stderr(&output);
+    let advice = told.split('`').find(|words| words.starts_with("hectare info")).expect(&told);
+    std::fs::remove_dir(&trace).unwrap();
+    let words: Vec<&str> = advice.split(' ').skip(1).collect();
+    assert_eq!(hectare(&words).status.code(), Some(0), "{advice}");
+    assert!(hectare(&["info", &trace]).status.success());
+}
+
+#[test]
 fn names_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;
     let word = std::ffi::OsStr::from_bytes(b"\xff\xfe");
