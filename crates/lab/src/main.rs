@@ -37,7 +37,7 @@ mod subject;
 mod within;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Invariant 1: harness memory is mapped here, measured memory comes from `malloc`.
 #[global_allocator]
@@ -139,6 +139,24 @@ fn refuse_unknown_verb() {
     command.error(ErrorKind::InvalidSubcommand, message).exit();
 }
 
+/// Takes `-5` for the value that it is meant to be, so that it is told what can be given there; the
+/// parser would take it for an option, and advise to put it after `--`.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| {
+            let takes_value = arg.get_action().takes_values();
+            arg.allow_negative_numbers(takes_value)
+        })
+        .mut_subcommands(with_negative_values)
+}
+
+/// The command line, or the parser's error.
+fn parsed() -> Result<Cli, clap::Error> {
+    let mut command = with_negative_values(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 /// Adds the remedy to the error if a program was given without `--`, which many other commands do
 /// not need.
 fn with_way_out(mut error: clap::Error) -> clap::Error {
@@ -164,7 +182,7 @@ fn main() -> std::process::ExitCode {
     // SAFETY: no other thread runs yet; the default action is what the process began with.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     refuse_unknown_verb();
-    let cli = Cli::try_parse().unwrap_or_else(|error| with_way_out(error).exit());
+    let cli = parsed().unwrap_or_else(|error| with_way_out(error).exit());
     let done = match cli.verb {
         None => cmd::compare::run(cli.compare),
         Some(Verb::Run(args)) => cmd::run::run(args),

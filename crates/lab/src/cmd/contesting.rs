@@ -37,12 +37,10 @@ pub(crate) struct ContestArgs {
     #[arg(long, value_name = "NAME", default_value = REFERENCE)]
     pub(crate) reference: String,
     /// Complete rounds [default: as many as fit into --seconds, at least 3, and 5 with --assert]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true,
-        value_parser = within(1_u16, 1000))]
+    #[arg(short, long, value_name = "N", value_parser = within(1_u16, 1000))]
     pub(crate) rounds: Option<u16>,
     /// Time to spend on rounds, s
-    #[arg(long, value_name = "S", default_value_t = SECONDS, allow_negative_numbers = true,
-        value_parser = within(0_u64, LONGEST_S))]
+    #[arg(long, value_name = "S", default_value_t = SECONDS, value_parser = within(0_u64, LONGEST_S))]
     pub(crate) seconds: u64,
     /// Claim to be decided, like 'rss(hectare) < 0.9*rss(system)'; exit code 3 when it fails, 4
     /// when the noise exceeds the margin or there are fewer than 5 rounds. Can be given several
