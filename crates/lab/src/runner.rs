@@ -180,7 +180,9 @@ pub(crate) fn execute(
         allocator_seen: None,
     };
     let stop = watch.until_end(every, start_ns, patience, flag);
-    if stop.is_some() {
+    // What a program of a contest leaves running would take time and memory from the next.
+    let stays = matches!(job, Job::Program { has_streams: true, .. });
+    if stop.is_some() || !stays {
         // SAFETY: the leader has not been waited for, so the group is still its own.
         unsafe { libc::kill(-leader, libc::SIGKILL) };
     }

@@ -156,10 +156,11 @@ fn programs_that_cannot_be_preloaded_are_told_before_anything_is_run() {
 }
 
 #[test]
-fn what_a_program_started_ends_with_it_when_it_is_ended_early() {
+fn what_a_program_started_ends_with_it_where_it_could_disturb() {
     let folder = Folder::new("group");
     let pid_file = folder.at("pid");
-    let script = format!("sleep 60 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}; wait");
+    let started = format!("sleep 60 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}");
+    let script = format!("{started}; wait");
     let gone = || {
         let pid = std::fs::read_to_string(&pid_file).unwrap();
         let process = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
@@ -173,6 +174,9 @@ fn what_a_program_started_ends_with_it_when_it_is_ended_early() {
     };
     let output = hectare(&["run", "-a", "system", "--timeout", "1", "--", "sh", "-c", &script]);
     assert!(stderr(&output).contains("did not end within 1 s"), "{}", stderr(&output));
+    gone();
+    let output = hectare(&["compare", "-a", "system", "--rounds", "1", "--", "sh", "-c", &started]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     gone();
     for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
         let mut child = Command::new(HECTARE)
