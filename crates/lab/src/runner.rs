@@ -27,7 +27,7 @@ use std::io::IsTerminal;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -116,11 +116,19 @@ pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
         for signal in [libc::SIGINT, libc::SIGTERM].into_iter().chain(hang_up) {
             // A second Ctrl-C ends the command at once, as users expect.
             let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
+            let _ = signal_hook::flag::register_usize(
+                signal,
+                ASKED_BY.get_or_init(Arc::default).clone(),
+                signal as usize,
+            );
             let _ = signal_hook::flag::register(signal, flag.clone());
         }
         flag
     })
 }
+
+/// The signal by which [`interrupted`] came to be set.
+static ASKED_BY: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
 /// For work that a verb does step by step in this process: ends it when the user asks, by an error,
 /// so that what it has set up is taken down.
@@ -141,6 +149,15 @@ pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: as above.
     let told = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0;
     told && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Gives the signal that the user has sent to the program `program`; one from the terminal's keys to all of the group of
+/// `leader`, as the terminal would.
+fn pass_on(leader: i32, program: i32) {
+    let signal = ASKED_BY.get().map_or(0, |asked| asked.load(Ordering::Relaxed));
+    let whom = if signal == libc::SIGINT as usize { -leader } else { program };
+    // SAFETY: the leader has not been waited for, so the group is still its own, and the program is in it.
+    unsafe { libc::kill(whom, signal as libc::c_int) };
 }
 
 /// Runs `job` on `subject`, sampling at intervals of `every`; it may take at most `patience`.
@@ -179,10 +196,16 @@ pub(crate) fn execute(
         allocator: allocator.as_deref(),
         allocator_seen: None,
     };
-    let stop = watch.until_end(every, start_ns, patience, flag);
-    // What a program of a contest leaves running would take time and memory from the next.
-    let stays = matches!(job, Job::Program { has_streams: true, .. });
-    if stop.is_some() || !stays {
+    let mut stop = watch.until_end(every, start_ns, patience, flag);
+    // A program with the user's streams ends as it would without the harness, and what it leaves running stays. What one of
+    // a contest leaves would take time and memory from the next.
+    let has_streams = matches!(job, Job::Program { has_streams: true, .. });
+    let is_asked = has_streams && matches!(stop, Some(Failure::Interrupted)) && !watch.launching;
+    if is_asked {
+        pass_on(leader, watch.pid);
+        stop = watch.until_end(every, start_ns, patience, &AtomicBool::new(false));
+    }
+    if stop.is_some() || is_asked || !has_streams {
         // SAFETY: the leader has not been waited for, so the group is still its own.
         unsafe { libc::kill(-leader, libc::SIGKILL) };
     }
@@ -193,7 +216,7 @@ pub(crate) fn execute(
     if let Some(failure) = stop {
         return Ok(Err(failure));
     }
-    if flag.load(Ordering::Relaxed) {
+    if flag.load(Ordering::Relaxed) && !is_asked {
         return Ok(Err(Failure::Interrupted));
     }
     let samples_bytes = watch.samples.iter().map(|sample| sample.bytes).max().unwrap_or(0);

@@ -220,6 +220,9 @@ pub(crate) fn record(
     raw.push(".raw");
     let raw = PathBuf::from(raw);
     let _claim = Claim::on(&raw, &output)?;
+    for (path, ..) in images::files(&raw)? {
+        eprintln!("note: {}, which a killed recording had left, is removed", path.display());
+    }
     images::remove(&raw)?;
     let signals = Signals::watch()?;
     let event_cost_ns = cost::event_cost_ns(&recorder, folder);

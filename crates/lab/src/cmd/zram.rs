@@ -5,7 +5,7 @@
 //! same order. Then half of the pages, drawn at random, are discarded, and both compact. The device
 //! is reset before and after. What this machine lacks is named.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use hectare_pool::{Handle, Pool};
 
 use super::swap::overhead_percent;
@@ -37,8 +37,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     args.sources.check()?;
     if let Some(missing) = Device::missing() {
-        println!("skipped: {missing}");
-        return Ok(());
+        bail!("{missing}");
     }
     let mut pages = args.sources.collect()?;
     pages.retain(|page| !process::is_same_filled(page));

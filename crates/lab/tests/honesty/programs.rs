@@ -112,7 +112,7 @@ fn who_broke_in_the_replay_keeps_nobody_from_being_checked() {
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(told.contains("no advice on bump: it broke: killed by"), "{told}");
-    assert!(told.contains("where the program shows a difference"), "{told}");
+    assert!(told.contains("differences that the program shows"), "{told}");
 }
 
 #[test]
@@ -189,6 +189,30 @@ fn what_a_program_started_ends_with_it_where_it_could_disturb() {
         kill(&child, signal);
         assert_eq!(child.wait().unwrap().code(), code);
         gone();
+    }
+}
+
+#[test]
+fn an_interrupted_program_ends_as_it_would_by_itself_and_is_measured() {
+    let folder = Folder::new("interrupted-program");
+    for (signal, trap) in [("-INT", "INT"), ("-TERM", "TERM")] {
+        let (word, ended) = (folder.at("word"), folder.at("ended"));
+        let script = format!(
+            "trap 'touch {ended}; exit 7' {trap}; touch {word}; while :; do sleep 0.05; done"
+        );
+        let child = Command::new(HECTARE)
+            .args(["run", "-a", "system", "--", "sh", "-c", &script])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(&word);
+        kill(&child, signal);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+        assert!(stderr(&output).contains("MiB"), "{}", stderr(&output));
+        assert!(std::fs::remove_file(&ended).is_ok(), "{signal}: it could not clean up");
+        std::fs::remove_file(&word).unwrap();
     }
 }
 

@@ -184,6 +184,18 @@ fn what_a_wrapper_executes_is_recorded_and_told() {
 }
 
 #[test]
+fn what_a_killed_recording_left_does_not_go_without_a_word() {
+    build_recorder();
+    let folder = Folder::new("left-by-killed");
+    let (trace, left) = (folder.at("t.hxt"), folder.at("t.hxt.raw.1.0"));
+    std::fs::write(&left, "rows").unwrap();
+    let output = hectare(&["record", "-o", &trace, "--", "ls", "/"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("{left}, which a killed recording had left")));
+    assert!(!Path::new(&left).exists());
+}
+
+#[test]
 fn what_a_killed_command_left_goes_with_the_next() {
     build_recorder();
     let folder = Folder::new("killed");

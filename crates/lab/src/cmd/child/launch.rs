@@ -89,6 +89,9 @@ fn launch(
         unsafe { libc::_exit(127) };
     }
     anyhow::ensure!(pid > 0, "starting a process: {}", std::io::Error::last_os_error());
+    // The runner passes it on to the group: it is for the program.
+    // SAFETY: changes nothing but this process's own setting.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     send(pipe, &ChildRecord::Started { pid })?;
     let (status, usage) = runner::wait(pid)?;
     let ended_ns = monotonic_ns();

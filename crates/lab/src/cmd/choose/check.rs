@@ -69,8 +69,8 @@ fn compare(replayed: &Report, program: &Report) -> (Vec<String>, Agreement) {
         }
     }
     lines.push(format!(
-        "where the program shows a difference, the replay has the same direction {} times, the \
-         opposite {} times, and shows nothing {} times",
+        "differences that the program shows: in the same direction in the replay {}, in the opposite \
+         {}, nothing shown there {}",
         agreement.same, agreement.opposite, agreement.missed
     ));
     (lines, agreement)

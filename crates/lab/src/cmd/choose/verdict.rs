@@ -46,6 +46,14 @@ pub(super) fn lines(report: &Report, ran: Duration) -> Vec<String> {
     } else {
         choice(&subjects, reference, is_slight)
     }];
+    let is_seen = |row: &Row| verdict(row, &METRICS[0]) == Some("more");
+    if of_role("planted").next().is_some_and(|planted| !is_seen(planted)) {
+        lines.push(
+            "by time nothing is sure: the slowness that was planted to test this was not seen; raise \
+             --rounds"
+                .to_owned(),
+        );
+    }
     for row in subjects {
         lines.push(format!(
             "{} against {reference}: {}; {}",
@@ -273,6 +281,15 @@ mod tests {
             assert!(told.last().unwrap().contains(&share), "{told:?}");
             let told = lines_of(vec![reference, fast.clone(), lean.clone()]);
             assert!(told[0].starts_with(both), "{}", told[0]);
+        }
+    }
+
+    #[test]
+    fn what_is_not_seen_of_the_planted_slowness_is_told() {
+        for (ratio, is_told) in [(1.1, false), (1.0, true)] {
+            let planted = row("system +10 %", ratio, 1.0).with("role", "planted");
+            let told = lines_of(vec![row("fast", 0.8, 1.0), planted]);
+            assert_eq!(told[1].starts_with("by time nothing is sure"), is_told, "{told:?}");
         }
     }
 
