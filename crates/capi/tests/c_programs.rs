@@ -105,6 +105,17 @@ fn a_c_program_uses_every_name_of_hectare_store_h() {
 }
 
 #[test]
+fn c_programs_use_every_name_of_hectare_buddy_h_and_hectare_pool_h() {
+    for name in ["libhectare_capi.a", "libhectare_capi.so"] {
+        let library = library(name);
+        for program in ["buddy", "pool"] {
+            let output = run(&compile(program, program, &library), &library, None);
+            assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+#[test]
 fn a_page_that_there_is_no_memory_for_is_refused() {
     let library = library("libhectare_capi.a");
     let output = run(&compile("no-memory", "store", &library), &library, Some("no-memory"));
@@ -118,6 +129,10 @@ fn the_headers_and_the_c_tests_name_all_that_the_library_has() {
     let store = include_str!("../include/hectare_store.h");
     assert_named(include_str!("../src/tlsf.rs"), 20, tlsf, include_str!("tlsf.c"));
     assert_named(include_str!("../src/store.rs"), 7, store, include_str!("store.c"));
+    let (buddy, pool) =
+        (include_str!("../include/hectare_buddy.h"), include_str!("../include/hectare_pool.h"));
+    assert_named(include_str!("../src/buddy.rs"), 8, buddy, include_str!("buddy.c"));
+    assert_named(include_str!("../src/pool.rs"), 9, pool, include_str!("pool.c"));
 }
 
 /// The functions of `source`, `count` of them, are in the header and in the C test.

@@ -1,0 +1,62 @@
+/*
+ * A buddy allocator of page frames for one owner, over memory that the caller gives: it never touches
+ * the frames, only their numbers, 0 to frames - 1. One bit a frame and 12 % of that; taking and giving
+ * back a block is O(1). See docs/buddy.md.
+ *
+ * A block of order n is 2^n frames, 0 to 18, that begin at a multiple of as many. Of all blocks that
+ * are large enough the lowest is taken, so that high frames stay free. Frames, not blocks, are counted:
+ * a part of a block may go back, and what lies side by side may go back as one.
+ *
+ * A call returns 0 or a negative number of errno.h; nothing has changed then. Calls of several threads
+ * need a lock of the caller's.
+ */
+#ifndef HECTARE_BUDDY_H
+#define HECTARE_BUDDY_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hectare_buddy hectare_buddy;
+
+/* How many bytes an allocator of that many frames needs. 0: more than 2^36 frames. */
+size_t hectare_buddy_bytes(size_t frames);
+
+/*
+ * Makes an allocator in memory, of bytes bytes, aligned to 8. No frame is free: hectare_buddy_free_range
+ * makes them so. NULL if memory is NULL, not aligned or too short. It ends when the memory is used
+ * otherwise.
+ */
+hectare_buddy *hectare_buddy_create(void *memory, size_t bytes, size_t frames);
+
+/* Takes a block; its first frame goes to *frame. -ENOMEM: there is none; -EINVAL: no such order. */
+int hectare_buddy_alloc(hectare_buddy *buddy, unsigned order, size_t *frame);
+
+/* Gives a block back. -ERANGE: there are no such frames; -EINVAL: no such order, the block does not
+   begin at a multiple of its length, or a part of it is free already. */
+int hectare_buddy_free(hectare_buddy *buddy, size_t frame, unsigned order);
+
+/*
+ * Takes frames frames in a row that begin at a multiple of align, a power of two, and end at or below
+ * limit (SIZE_MAX: no limit); the first goes to *first. The lowest place that fits, unless 64 runs below
+ * are too short: then whichever is found. -ENOMEM; -EINVAL.
+ */
+int hectare_buddy_alloc_range(hectare_buddy *buddy, size_t frames, size_t align, size_t limit,
+                              size_t *first);
+
+/* Takes exactly these frames. -ENOMEM: one is not free; -ERANGE; -EINVAL: no frames. */
+int hectare_buddy_reserve(hectare_buddy *buddy, size_t first, size_t frames);
+
+/* Gives these frames back, whichever calls took them. -ERANGE; -EINVAL: one is free, or no frames. */
+int hectare_buddy_free_range(hectare_buddy *buddy, size_t first, size_t frames);
+
+/* How many frames are free. */
+size_t hectare_buddy_free_frames(const hectare_buddy *buddy);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

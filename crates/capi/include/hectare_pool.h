@@ -1,0 +1,66 @@
+/*
+ * A pool that packs objects of any length up to a page, as compressed pages are: 8 bytes beside each,
+ * no size classes. An object is named by a handle, is written and read as a whole, and moves when the
+ * pool is compacted. See docs/pools.md.
+ *
+ * Every call may be made from several threads at once, but for hectare_pool_destroy, and hectare_pool_remove of an
+ * object that another thread uses.
+ */
+#ifndef HECTARE_POOL_H
+#define HECTARE_POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hectare_pool hectare_pool;
+
+/* What a pool holds. */
+struct hectare_pool_stat {
+    size_t objects;
+    size_t stored_bytes;    /* their lengths */
+    size_t footprint_bytes; /* memory taken for them, with all that it costs */
+};
+
+/* A pool without objects: some hundred bytes of malloc's until there are any. */
+hectare_pool *hectare_pool_create(void);
+
+/* Gives all memory back. NULL is nothing. */
+void hectare_pool_destroy(hectare_pool *pool);
+
+/* How long an object may be: a page of the system. */
+size_t hectare_pool_max_bytes(const hectare_pool *pool);
+
+/*
+ * Stores the bytes bytes at data; *handle names them from then on, and is never 0. -EINVAL: bytes is 0
+ * or above hectare_pool_max_bytes; -ENOMEM: no memory; -ENOSPC: all that the pool can name. Nothing has
+ * changed then.
+ */
+int hectare_pool_put(hectare_pool *pool, const void *data, size_t bytes, uint64_t *handle);
+
+/* How long an object is. 0 for the handle 0. */
+size_t hectare_pool_size(const hectare_pool *pool, uint64_t handle);
+
+/*
+ * Copies an object to data, of bytes bytes. -EMSGSIZE: it is longer; -ENOENT: the handle is 0; -ENOMEM: there
+ * is no page of malloc's for the thread's first call.
+ */
+int hectare_pool_get(const hectare_pool *pool, uint64_t handle, void *data, size_t bytes);
+
+/* Forgets an object; its handle must not be used again. The handle 0 is nothing. */
+void hectare_pool_remove(hectare_pool *pool, uint64_t handle);
+
+/* Moves objects together, and gives whole pages back. Returns their bytes. */
+size_t hectare_pool_compact(hectare_pool *pool);
+
+/* Tells what the pool holds. */
+void hectare_pool_stat(const hectare_pool *pool, struct hectare_pool_stat *stat);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

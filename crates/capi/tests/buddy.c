@@ -1,0 +1,84 @@
+/* Uses every name of hectare_buddy.h. Exits with 0 if all of it does what the header says. */
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "hectare_buddy.h"
+
+enum { FRAMES = 10000, ORDERS = 7 };
+
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "buddy.c:%d: %s\n", __LINE__, #what); \
+            return 1; \
+        } \
+    } while (0)
+
+static unsigned long long state = 1;
+
+static size_t random_below(size_t bound) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (size_t)(state >> 33) % bound;
+}
+
+int main(void) {
+    CHECK(hectare_buddy_bytes(((size_t)1 << 36) + 1) == 0);
+    size_t bytes = hectare_buddy_bytes(FRAMES);
+    CHECK(bytes > FRAMES / 8 && bytes < FRAMES);
+    char *memory = malloc(bytes + 8);
+    CHECK(memory != NULL);
+    CHECK(hectare_buddy_create(NULL, bytes, FRAMES) == NULL);
+    CHECK(hectare_buddy_create(memory, bytes - 1, FRAMES) == NULL);
+    CHECK(hectare_buddy_create(memory + 4, bytes, FRAMES) == NULL);
+    hectare_buddy *buddy = hectare_buddy_create(memory, bytes, FRAMES);
+    CHECK(buddy != NULL);
+
+    size_t frame = 77;
+    CHECK(hectare_buddy_alloc(buddy, 0, &frame) == -ENOMEM && frame == 77);
+    CHECK(hectare_buddy_free_range(buddy, 0, FRAMES) == 0);
+    CHECK(hectare_buddy_free_range(buddy, 0, 1) == -EINVAL);
+    CHECK(hectare_buddy_free_range(buddy, FRAMES - 1, 2) == -ERANGE);
+    CHECK(hectare_buddy_reserve(buddy, 3, 1) == 0 && hectare_buddy_reserve(buddy, 3, 1) == -ENOMEM);
+    CHECK(hectare_buddy_alloc(buddy, 2, &frame) == 0 && frame == 4);
+    CHECK(hectare_buddy_alloc_range(buddy, 5, 1, SIZE_MAX, &frame) == 0 && frame == 8);
+    CHECK(hectare_buddy_alloc_range(buddy, 5, 3, SIZE_MAX, &frame) == -EINVAL);
+    CHECK(hectare_buddy_alloc_range(buddy, 5, 1, 12, &frame) == -ENOMEM && frame == 8);
+    CHECK(hectare_buddy_free_frames(buddy) == FRAMES - 10);
+    CHECK(hectare_buddy_free(buddy, 5, 2) == -EINVAL);
+    CHECK(hectare_buddy_free(buddy, 4, 2) == 0 && hectare_buddy_free(buddy, 4, 2) == -EINVAL);
+    CHECK(hectare_buddy_free(buddy, FRAMES + 240, 4) == -ERANGE);
+    CHECK(hectare_buddy_alloc(buddy, 19, &frame) == -EINVAL);
+    CHECK(hectare_buddy_free(buddy, 0, 300) == -EINVAL);
+    CHECK(hectare_buddy_free_range(buddy, 8, 5) == 0 && hectare_buddy_free_range(buddy, 3, 1) == 0);
+    CHECK(hectare_buddy_free_frames(buddy) == FRAMES);
+
+    /* Beside a shadow: no frame has two owners, and none is lost. */
+    enum { SLOTS = 400 };
+    static unsigned char owned[FRAMES];
+    static struct { size_t frame; unsigned order; int used; } slots[SLOTS];
+    size_t live = 0;
+    for (int step = 0; step < 200000; step++) {
+        size_t slot = random_below(SLOTS);
+        unsigned order = slots[slot].order;
+        if (slots[slot].used) {
+            CHECK(hectare_buddy_free(buddy, slots[slot].frame, order) == 0);
+            for (size_t at = 0; at < (size_t)1 << order; at++) owned[slots[slot].frame + at] = 0;
+            live -= (size_t)1 << order;
+            slots[slot].used = 0;
+        } else {
+            order = (unsigned)random_below(ORDERS);
+            int told = hectare_buddy_alloc(buddy, order, &frame);
+            CHECK(told == 0 || told == -ENOMEM);
+            if (told != 0) continue;
+            CHECK(frame % ((size_t)1 << order) == 0);
+            for (size_t at = 0; at < (size_t)1 << order; at++) CHECK(!owned[frame + at]++);
+            live += (size_t)1 << order;
+            slots[slot].frame = frame, slots[slot].order = order, slots[slot].used = 1;
+        }
+        CHECK(hectare_buddy_free_frames(buddy) == FRAMES - live);
+    }
+    free(memory);
+    return 0;
+}
