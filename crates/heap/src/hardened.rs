@@ -373,7 +373,8 @@ impl<S: System> Hardened<S> {
         if large.has(address) {
             return Err((start, Misuse::DoubleFree));
         }
-        let Ok(bytes) = heap.usable_bytes(start) else { return Ok(()) };
+        // Another thread may have freed it meanwhile, too.
+        let bytes = heap.usable_bytes(start).map_err(|cause| (start, cause))?;
         if self.seals_large.load(Relaxed) {
             self.large_objects.fetch_sub(1, Relaxed);
         }
