@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// Why an allocation was refused; the heap remembers the last reason.
+/// Why an allocation was refused; the heap remembers the last reason. Where an alignment is asked for, what is asked for
+/// includes the bytes that aligning a block may take, fewer than the alignment and a least block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// No heap with these parameters has a block of that size and alignment.
