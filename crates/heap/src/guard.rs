@@ -12,7 +12,7 @@
 //! so a freed object stays sealed as long as possible. (After Electric Fence, Perens 1987; sampled
 //! as GWP-ASan does it.)
 //!
-//! Invariant: a slot's page is committed exactly while its object is live.
+//! Invariant: a slot's page is committed while its object is live, and sealed otherwise, as far as the system lets it.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! The heap: allocator → pool → bin → backend.
+//! The heap: cache → pool → bin → backend.
 //!
 //! Its callers are fronts, which keep a [`Cache`] for each thread. A front calls the fast path
 //! first, and the slow path of the same name only when that declines. The fast paths are inlined

@@ -1,6 +1,6 @@
 //! Huge blocks: each a reservation of its own, beside the regions. That is what a large object is from 1 GiB on
-//! (from 32 MiB where the region is short), zeros from 32 MiB on, of which a program may leave most untouched,
-//! and buffers from 8 MiB on that grow and find no room behind them.
+//! (where the region is short, from a 64th of it, and 32 MiB at least), zeros from 32 MiB on, of which a program may
+//! leave most untouched, and buffers from 8 MiB on that grow and find no room behind them.
 //!
 //! ```text
 //!   table, sorted by address:   … │ start, committed, reserved │ …

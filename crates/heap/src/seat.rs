@@ -1,8 +1,8 @@
 //! A thread's seat: which front serves it.
 //!
 //! ```text
-//!   ABSENT ──first slow path─┬─ a cache is left ─▶ its own cache ──the key's destructor──▶ DEPARTED
-//!                            └─ none is ─────────▶ SHARING: the lists of whatever CPU it is on
+//!   NotYet ──first slow path─┬─ a cache is left ─▶ its own cache ──the key's destructor──▶ Departed
+//!                            └─ none is ─────────▶ Sharing: the lists of whatever CPU it is on
 //! ```
 //! A cache of a thread's own is the quickest, but holds what the thread may never ask for again. So
 //! each CPU has a fixed number of caches; a thread beyond them shares its CPU's lists, which it

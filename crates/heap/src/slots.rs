@@ -46,7 +46,7 @@ type Shelf = [Place; SHELF];
 #[derive(Debug)]
 pub(crate) struct Slots {
     len: u16,
-    /// How many batches it keeps now, beyond [`FIRST_LIMIT`]. Its limit grows by half (doubles, for a stock) each time
+    /// How many batches it keeps now, beyond [`FIRST_LIMIT`]. Its limit grows by half (doubles from 2 × [`PLACES`] on) each time
     /// that it is asked in vain for what it had refused before, so that where a thread's demand swings, the pool absorbs
     /// the swing.
     more: u16,

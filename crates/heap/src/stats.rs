@@ -8,7 +8,7 @@ use crate::class::{ClassId, STATES};
 pub struct Stats {
     /// Small objects in use, and those in other threads' caches.
     pub small_bytes: usize,
-    /// Small objects in the CPUs' pools, and in the calling thread's cache.
+    /// Small objects in the CPUs' pools and lists, in the calling thread's cache, and in those left by ended threads.
     pub pooled_bytes: usize,
     /// Slabs as a whole.
     pub slab_bytes: usize,
@@ -24,7 +24,7 @@ pub struct Stats {
     pub dirty_bytes: usize,
     /// Memory of the regions that could be touched.
     pub committed_bytes: usize,
-    /// Threads' caches; the regions' own tables come on top, at about 1 % of what is used.
+    /// Threads' caches, CPUs' pools and lists; the regions' own tables come on top, at about 1 % of what is used.
     pub metadata_bytes: usize,
     /// Regions reserved.
     pub regions: usize,
@@ -47,7 +47,7 @@ pub struct ClassStats {
     pub objects: usize,
     /// Objects in use or in another thread's cache.
     pub used_objects: usize,
-    /// Objects in the pools, or in the calling thread's cache.
+    /// Objects in the pools or on lists of CPUs, in the calling thread's cache, or in one left by an ended thread.
     pub pooled_objects: usize,
 }
 
