@@ -80,6 +80,8 @@ impl Watched {
             && !guarded
             && sample.class().is_small()
             && sample.class().keeps(bytes)
+            // Not if it begins at more than any class's alignment: then it is a run, which may be shorter.
+            && bytes <= process.special_usable_bytes(special, object, "realloc")
         {
             return object.as_ptr();
         }

@@ -162,6 +162,13 @@ static void aligned(void) {
         CHECK(p);
         free(p);
         free(q);
+        /* It grows in its place only as far as that is its own. */
+        for (size_t bytes = 8200; bytes < 40000; bytes += 3000) {
+            char *grown = realloc(memalign(align, bytes), bytes + bytes / 5);
+            CHECK(grown);
+            CHECK(malloc_usable_size(grown) >= bytes + bytes / 5, "%zu aligned to %zu", bytes, align);
+            free(grown);
+        }
     }
     void *p = memalign(48, 10);
     CHECK(p && (uintptr_t)p % 64 == 0, "glibc rounds an odd alignment up");
