@@ -103,6 +103,8 @@ pub(crate) struct Hardened<S: System> {
     seals_large: AtomicBool,
     /// How many large objects are in use.
     large_objects: AtomicUsize,
+    /// Whether an object was ever to become shorter where there was no memory to move it to. Nothing tells it from the others.
+    keeps_longer: AtomicBool,
 }
 
 impl Slots {
@@ -185,6 +187,7 @@ impl<S: System> Hardened<S> {
             large: Lock::new(Large { quarantine: [NOTHING; LARGE_QUARANTINE], next: 0, bytes: 0 }),
             seals_large: AtomicBool::new(false),
             large_objects: AtomicUsize::new(0),
+            keeps_longer: AtomicBool::new(false),
         }
     }
 
@@ -347,6 +350,9 @@ impl<S: System> Hardened<S> {
         if bytes > isize::MAX as usize {
             return false;
         }
+        if self.keeps_longer.load(Relaxed) {
+            return heap.usable_bytes(start).is_ok_and(|usable| bytes <= usable);
+        }
         let with_page = bytes + self.sealed_bytes(heap);
         let least = with_page.next_multiple_of(heap.source().page_bytes());
         match (place, slot_class(bytes, align)) {
@@ -364,6 +370,12 @@ impl<S: System> Hardened<S> {
     /// kept its length when `least` was asked for: at most an eighth of it is then too much.
     fn may_be_older(&self, least: usize, bytes: usize) -> bool {
         !self.seals_large.load(Relaxed) && (least..=least + least / 7).contains(&bytes)
+    }
+
+    /// Notes that an object stays longer than its owner has asked for: from now on it may say any size up to that.
+    #[cold]
+    pub(crate) fn keep_longer(&self) {
+        self.keeps_longer.store(true, Relaxed);
     }
 
     /// Seals a large object, and lets the oldest out of the quarantine.

@@ -28,7 +28,7 @@ impl Process {
         self.hardened.free(&self.heap, object, claim);
     }
 
-    /// Always moves to a new object, so that what the old one held is gone with it.
+    /// Always moves to a new object, so that what the old one held is gone with it, unless memory for a shorter one is out.
     pub(super) unsafe fn hardened_realloc(
         &'static self,
         object: NonNull<u8>,
@@ -40,6 +40,10 @@ impl Process {
             Err(cause) => cause.abort(&Os, "realloc", object.as_ptr()),
         };
         let (moved, _) = self.hardened.malloc(&self.heap, bytes, MIN_ALIGN);
+        if moved.is_null() && bytes <= old_bytes {
+            self.hardened.keep_longer();
+            return object.as_ptr();
+        }
         let free = |object| self.hardened.free(&self.heap, object, None);
         // SAFETY: both have as many bytes; one was just taken.
         unsafe { move_to(moved, object, old_bytes.min(bytes), free) }

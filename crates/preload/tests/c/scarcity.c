@@ -115,9 +115,14 @@ static void shorter_where_memory_is_out(void) {
         char *shorter = realloc(opaque(all[i]), 100);
         CHECK(shorter, "object %d", i);
         for (int at = 0; at < 100; at++) CHECK(shorter[at] == 7, "byte %d of object %d", at, i);
+        all[i] = shorter;
         /* What it has left goes to somebody else. */
         take_all(16, &list);
     }
+    /* Whoever frees it by its size says what it was asked to become. */
+    void (*sized)(void *, size_t) = dlsym(RTLD_DEFAULT, "free_sized");
+    CHECK(sized);
+    for (int i = 0; i < COUNT; i++) sized(all[i], 100);
 }
 
 /* A limit on memory that may be written to, wherever it comes from: as a system without overcommit

@@ -24,7 +24,7 @@ const SAMPLED: &str = "prof:true,prof_sample:1,prof_prefix:/dev/null/none";
 
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "scarcity", "scarcity.c", CASES);
-    for front in ["front:thread", "front:cpu", "guard:1", SAMPLED] {
+    for front in ["front:thread", "front:cpu", "guard:1", SAMPLED, "secure:true"] {
         let name = format!("scarcity::shorter_where_memory_is_out[{front}]");
         suite.test_with(name, &["cc"], move || {
             let mut command = preloaded(program("scarcity.c")?);
