@@ -146,6 +146,17 @@ impl Slots {
         Some(object)
     }
 
+    /// Gives the fresh objects back to their slabs.
+    #[cold]
+    fn give_back_fresh<S: System>(&mut self, heap: &Heap<S>, class: ClassId) {
+        let mut list: Option<Batch> = None;
+        while let Some(object) = self.draw() {
+            object.link(list.map(|list| list.head), heap.key());
+            list = Some(Batch { head: object, count: 1 + list.map_or(0, |list| list.count) });
+        }
+        heap.give_to_slabs(class, list.as_slice());
+    }
+
     /// Lets the objects at `places` out of the quarantine, into their slabs.
     ///
     /// # Errors
@@ -408,11 +419,14 @@ impl<S: System> Hardened<S> {
         Ok(())
     }
 
-    /// Gives back everything that is in quarantine.
+    /// Gives back everything that is fresh or in quarantine: each object may be what keeps a slab from being empty.
     #[cold]
     pub(crate) fn release(&self, heap: &Heap<S>) {
         for class in ClassId::all() {
-            let gone = self.classes[class.index()].lock().let_out(heap, class, 0..QUARANTINE);
+            let mut slots = self.classes[class.index()].lock();
+            slots.give_back_fresh(heap, class);
+            let gone = slots.let_out(heap, class, 0..QUARANTINE);
+            drop(slots);
             if let Err((object, cause)) = gone {
                 heap.misuse("free", object.as_ptr(), cause);
             }
@@ -615,7 +629,7 @@ mod tests {
             front.release(&heap);
             heap.validate();
             let stats = heap.stats();
-            assert_eq!((stats.run_bytes, stats.huge_bytes), (0, 0));
+            assert_eq!((stats.small_bytes, stats.run_bytes, stats.huge_bytes), (0, 0, 0));
             heap.source().refuse_all(false);
             stats.committed_bytes
         };
