@@ -223,7 +223,7 @@ impl<S: System> Hardened<S> {
             return (object, zeroed);
         }
         // Out of memory: what is in quarantine is the last there is.
-        self.release(heap);
+        self.release(heap, bytes);
         self.try_malloc(heap, bytes, align)
     }
 
@@ -419,9 +419,23 @@ impl<S: System> Hardened<S> {
         Ok(())
     }
 
-    /// Gives back everything that is fresh or in quarantine: each object may be what keeps a slab from being empty.
+    /// Gives back what is fresh or in quarantine when memory for `bytes` is out: each object may be what keeps a slab from
+    /// being empty. Only large ones go if no slabs were ever as long: what can never be served lets no freed object out
+    /// early.
     #[cold]
-    pub(crate) fn release(&self, heap: &Heap<S>) {
+    pub(crate) fn release(&self, heap: &Heap<S>, bytes: usize) {
+        if bytes <= heap.backend.committed_bytes() {
+            self.release_small(heap);
+        }
+        let mut large = self.large.lock();
+        while large.bytes > 0 {
+            large.let_oldest_out(heap);
+        }
+        drop(large);
+        heap.backend.reopen();
+    }
+
+    fn release_small(&self, heap: &Heap<S>) {
         for class in ClassId::all() {
             let mut slots = self.classes[class.index()].lock();
             slots.give_back_fresh(heap, class);
@@ -431,12 +445,6 @@ impl<S: System> Hardened<S> {
                 heap.misuse("free", object.as_ptr(), cause);
             }
         }
-        let mut large = self.large.lock();
-        while large.bytes > 0 {
-            large.let_oldest_out(heap);
-        }
-        drop(large);
-        heap.backend.reopen();
     }
 
     /// How many bytes the object at `object` has.
@@ -546,7 +554,7 @@ mod tests {
                 front.free(&heap, live.swap_remove(draw % live.len()), None);
             }
             if step % 1000 == 0 {
-                front.release(&heap);
+                front.release(&heap, 0);
             }
         }
         let kept = |slots: &Slots| {
@@ -562,6 +570,20 @@ mod tests {
             assert!(all.iter().all(|&object| slots.holds(object)));
         }
         assert!(front.classes.iter().any(|class| kept(&class.lock()) > QUARANTINE / 2));
+    }
+
+    #[test]
+    fn what_can_never_be_served_lets_nothing_out() {
+        let heap = Box::new(Heap::new(Os, REGION_BYTES));
+        let front = Box::new(Hardened::new());
+        front.begin(&heap);
+        let object = NonNull::new(front.malloc(&heap, 100, MIN_ALIGN).0).expect("memory");
+        front.free(&heap, object.as_ptr(), None);
+        assert!(front.malloc(&heap, 1 << 60, MIN_ALIGN).0.is_null());
+        let class = slot_class(100, MIN_ALIGN).expect("a class");
+        // SAFETY: the start of an object of a size class.
+        let object = unsafe { FreeObject::new(object) };
+        assert!(front.classes[class.index()].lock().quarantine.contains(&Some(object)));
     }
 
     #[test]
@@ -597,7 +619,7 @@ mod tests {
         let before = bytes();
         heap.source().refuse_all(true);
         pairs.iter().for_each(|&[single, _]| front.free(&heap, single, None));
-        front.release(&heap);
+        front.release(&heap, 0);
         assert!(heap.backend.has_shut());
         heap.validate();
         assert_eq!(bytes(), before);
@@ -607,7 +629,7 @@ mod tests {
         heap.validate();
         assert_eq!(bytes(), before);
         others().for_each(|other| front.free(&heap, other.as_ptr(), None));
-        front.release(&heap);
+        front.release(&heap, 0);
         heap.validate();
         assert_eq!(heap.stats().run_bytes, 0);
     }
@@ -626,7 +648,7 @@ mod tests {
             assert!(objects.iter().all(|object| !object.is_null()));
             heap.source().refuse_all(refuse);
             objects.into_iter().for_each(|object| front.free(&heap, object, None));
-            front.release(&heap);
+            front.release(&heap, 0);
             heap.validate();
             let stats = heap.stats();
             assert_eq!((stats.small_bytes, stats.run_bytes, stats.huge_bytes), (0, 0, 0));
