@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::fmt::{self, Write};
+use core::mem::MaybeUninit;
 use core::ptr;
 
 use crate::line::Line;
@@ -174,12 +175,14 @@ fn close_alone(file: c_int) -> Result<(), c_int> {
     if closed == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// Locks and empties a file that was opened for writing. What can be neither, as a pipe, is written to all the same.
+/// Locks and empties a file that was opened for writing. What can be neither, as a pipe, is written to all the same, also
+/// while others do.
 fn claim(file: c_int) -> Result<(), c_int> {
-    if !lock_file(file, libc::LOCK_EX | libc::LOCK_NB) && errno() == libc::EWOULDBLOCK {
+    let is_locked = lock_file(file, libc::LOCK_EX | libc::LOCK_NB) || errno() != libc::EWOULDBLOCK;
+    if !is_locked && is_regular(file) {
         return Err(libc::EBUSY);
     }
-    // Both by their numbers: two names more that are bound when the library is loaded would take a page of every process.
+    // All by their numbers: names more that are bound when the library is loaded would take a page of every process.
     // SAFETY: an open file.
     let emptied = unsafe { libc::syscall(libc::SYS_ftruncate, file, 0_i64) } == 0;
     if emptied || errno() == libc::EINVAL { Ok(()) } else { Err(errno()) }
@@ -188,6 +191,16 @@ fn claim(file: c_int) -> Result<(), c_int> {
 fn lock_file(file: c_int, operation: c_int) -> bool {
     // SAFETY: an open file.
     unsafe { libc::syscall(libc::SYS_flock, file, operation) == 0 }
+}
+
+#[cold]
+fn is_regular(file: c_int) -> bool {
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: an open file, and room for what the system says of it.
+    let told = unsafe { libc::syscall(libc::SYS_fstat, file, status.as_mut_ptr()) } == 0;
+    // SAFETY: zeros, or what the system wrote.
+    let mode = unsafe { status.assume_init() }.st_mode;
+    told && mode & libc::S_IFMT == libc::S_IFREG
 }
 
 /// Reports on standard error that `what` could not be written to `path`, and why.

@@ -74,6 +74,8 @@ pub(crate) fn add(suite: &mut Suite) {
                     no such directory\n";
         ensure(ended.stderr == line, || ended.describe("not told"))
     });
+    let name = "configuration::stats_json_to_what_others_write_to";
+    suite.test_with(name, &["cc"], to_what_others_write_to);
     let name = "configuration::written_by_a_cancelled_thread";
     suite.test_with(name, &["cc"], written_by_a_cancelled_thread);
     suite.test_with("configuration::stats_signal_as_a_thread_ends", &["cc"], || {
@@ -136,6 +138,15 @@ fn stats_json() -> Outcome {
     let classes = stats["classes"].as_array().ok_or("no classes")?;
     ensure(!classes.is_empty(), || format!("{stats}"))?;
     fs::remove_dir_all(directory).map_err(|error| error.to_string())
+}
+
+/// Many may write to a pipe, a terminal or `/dev/null` at once.
+fn to_what_others_write_to() -> Outcome {
+    let null = fs::File::options().write(true).open("/dev/null");
+    let null = null.map_err(|error| error.to_string())?;
+    null.lock().map_err(|error| error.to_string())?;
+    let ended = configured("stats_json:/dev/null", &[])?;
+    ensure(ended.stderr.is_empty(), || ended.describe("not quiet"))
 }
 
 /// What is written as a process ends is no point at which a thread can be cancelled: glibc's statistics are none, either.
