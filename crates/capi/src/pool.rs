@@ -23,7 +23,7 @@ pub struct ObjectPoolStat {
 }
 
 /// The negated number from `errno.h`.
-const fn status(error: PoolError) -> c_int {
+pub(crate) const fn status(error: PoolError) -> c_int {
     -match error {
         PoolError::Size => libc::EINVAL,
         PoolError::OutOfMemory => libc::ENOMEM,

@@ -4,8 +4,10 @@
 use core::ffi::{c_int, c_void};
 
 use hectare_pages::{FutexPark, Os};
-use hectare_pool::{Dense, PoolError};
+use hectare_pool::Dense;
 use hectare_store::{Config, Store, StoreError};
+
+use crate::pool;
 
 /// `hectare_store`.
 #[derive(Debug)]
@@ -31,11 +33,11 @@ pub struct PageStoreStat {
 
 /// The negated number from `errno.h`.
 const fn status(error: StoreError) -> c_int {
-    -match error {
-        StoreError::Limit { .. } | StoreError::Pool(PoolError::Full) => libc::ENOSPC,
-        StoreError::Pool(PoolError::OutOfMemory) => libc::ENOMEM,
-        StoreError::Damaged { .. } => libc::EBADMSG,
-        _ => libc::EINVAL,
+    match error {
+        StoreError::Pool(error) => pool::status(error),
+        StoreError::Limit { .. } => -libc::ENOSPC,
+        StoreError::Damaged { .. } => -libc::EBADMSG,
+        _ => -libc::EINVAL,
     }
 }
 
@@ -152,6 +154,8 @@ pub unsafe extern "C" fn hectare_store_stat(store: *const PageStore, stat: *mut 
 
 #[cfg(test)]
 mod tests {
+    use hectare_pool::PoolError;
+
     use super::*;
 
     #[test]

@@ -4,17 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "check.h"
 #include "hectare_buddy.h"
 
 enum { FRAMES = 10000, ORDERS = 7 };
-
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            fprintf(stderr, "buddy.c:%d: %s\n", __LINE__, #what); \
-            return 1; \
-        } \
-    } while (0)
 
 static unsigned long long state = 1;
 

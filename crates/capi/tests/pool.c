@@ -4,17 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "check.h"
 #include "hectare_pool.h"
 
 enum { OBJECTS = 3000, MOST = 4096 };
-
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            fprintf(stderr, "pool.c:%d: %s\n", __LINE__, #what); \
-            return 1; \
-        } \
-    } while (0)
 
 static unsigned char given[MOST], got[MOST];
 

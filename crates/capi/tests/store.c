@@ -6,19 +6,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "hectare_store.h"
 
 enum { PAGES = 300, PAGE = 4096 };
 
 static unsigned char page[PAGE], other[PAGE];
-
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            fprintf(stderr, "store.c:%d: %s\n", __LINE__, #what); \
-            return 1; \
-        } \
-    } while (0)
 
 /* Lines of text that differ from key to key. */
 static void fill(unsigned char *out, size_t key) {

@@ -1,18 +1,11 @@
 /* Uses every name of tlsf.h. Exits with the number of the line whose check fails. */
+#include "check.h"
 #include "tlsf.h"
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition)                                              \
-    do {                                                              \
-        if (!(condition)) {                                           \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);   \
-            exit(1);                                                  \
-        }                                                             \
-    } while (0)
 
 static _Alignas(64) char memory[128 * 1024];
 static _Alignas(64) char more[32 * 1024];
