@@ -178,6 +178,50 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
             .find_map(|shard| self.shards[shard].lock().memalign(align, size))
     }
 
+    /// As [`Tlsf::realloc`](crate::Tlsf::realloc), from any thread. The block stays with the shard that
+    /// has it; only if that has no room and the set has no chunk left is it copied to another.
+    ///
+    /// # Errors
+    /// [`Misuse`], where the chunk or the header shows it.
+    ///
+    /// # Safety
+    /// As for [`Tlsf::realloc`](crate::Tlsf::realloc).
+    pub unsafe fn realloc(
+        &self,
+        ptr: NonNull<u8>,
+        align: usize,
+        size: usize,
+    ) -> Result<Option<NonNull<u8>>, Misuse> {
+        let shard = self.shard_of(ptr)?;
+        let mut heap = self.shards[shard].lock();
+        // SAFETY: the caller's promise, passed on; by invariant 2 this shard's heap has the block.
+        if let Some(new) = unsafe { heap.realloc(ptr, align, size) }? {
+            return Ok(Some(new));
+        }
+        // SAFETY: as above; the refused call left the block as it was.
+        let old_bytes = unsafe { heap.heap().usable_size(ptr) }?;
+        drop(heap);
+        let Some(new) = self.memalign(shard, align, size) else { return Ok(None) };
+        // SAFETY: two blocks, each of at least so many bytes; nobody else uses either.
+        unsafe { new.copy_from_nonoverlapping(ptr, old_bytes.min(size)) };
+        // SAFETY: the caller's promise: the block is the caller's to give up.
+        unsafe { self.free(ptr) }?;
+        Ok(Some(new))
+    }
+
+    /// As [`Tlsf::usable_size`](crate::Tlsf::usable_size), from any thread.
+    ///
+    /// # Errors
+    /// [`Misuse`], where the chunk or the header shows it.
+    ///
+    /// # Safety
+    /// As for [`Tlsf::usable_size`](crate::Tlsf::usable_size).
+    pub unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
+        let shard = self.shard_of(ptr)?;
+        // SAFETY: the caller's promise, passed on; by invariant 2 this shard's heap has the block.
+        unsafe { self.shards[shard].lock().heap().usable_size(ptr) }
+    }
+
     /// As [`Tlsf::free`](crate::Tlsf::free), from any thread.
     ///
     /// # Errors
@@ -187,9 +231,15 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     /// As for [`Tlsf::free`](crate::Tlsf::free).
     #[inline]
     pub unsafe fn free(&self, ptr: NonNull<u8>) -> Result<(), Misuse> {
-        let shard = self.set.owner(ptr.addr().get()).ok_or(Misuse::Foreign)?;
+        let shard = self.shard_of(ptr)?;
         // SAFETY: the caller's promise, passed on; by invariant 2 this shard's heap has the block.
         unsafe { self.shards[shard].lock().free(ptr) }
+    }
+
+    /// The number of the shard that has the block at `ptr`.
+    #[inline]
+    fn shard_of(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
+        self.set.owner(ptr.addr().get()).ok_or(Misuse::Foreign)
     }
 
     /// Calls `visit` with the heap of every shard, one after the other, each under its lock.

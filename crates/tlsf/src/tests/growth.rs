@@ -290,6 +290,11 @@ fn shards_share_one_set_and_free_each_others_blocks() {
                     let bytes = random.size(11) + 1;
                     let Some(ptr) = heaps.memalign(cpu, 16, bytes) else { continue };
                     unsafe { ptr.write_bytes(cpu as u8, bytes) };
+                    let size = random.size(12) + 1;
+                    let resized = unsafe { heaps.realloc(ptr, 16, size) }.expect("a used block");
+                    let (ptr, kept) = resized.map_or((ptr, bytes), |new| (new, bytes.min(size)));
+                    Shadow::check(ptr, kept, cpu as u8);
+                    assert!(unsafe { heaps.usable_size(ptr) }.expect("a used block") >= kept);
                     if random.below(3) == 0 {
                         send.send(ptr.addr().get()).expect("the receiver lives");
                     } else {
@@ -308,7 +313,10 @@ fn shards_share_one_set_and_free_each_others_blocks() {
     heaps.for_each(|heap| assert_eq!(heap.stats().used_bytes, 0));
     assert_eq!(set.free_chunks(), 64, "every chunk went back to the set");
     let mut foreign = 0u128;
-    assert_eq!(unsafe { heaps.free(NonNull::from(&mut foreign).cast()) }, Err(Misuse::Foreign));
+    let foreign = NonNull::from(&mut foreign).cast();
+    assert_eq!(unsafe { heaps.free(foreign) }, Err(Misuse::Foreign));
+    assert_eq!(unsafe { heaps.realloc(foreign, 16, 1) }, Err(Misuse::Foreign));
+    assert_eq!(unsafe { heaps.usable_size(foreign) }, Err(Misuse::Foreign));
 }
 
 #[test]
@@ -336,6 +344,30 @@ fn a_shard_borrows_from_another_when_the_set_is_spent() {
     for block in blocks {
         assert_eq!(unsafe { heaps.free(block) }, Ok(()));
     }
+}
+
+#[test]
+fn a_block_that_grows_moves_to_another_shard_when_its_own_has_no_room() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Fixed::new(&mut buffer, 4096);
+    let set = ChunkSet::<_, 2>::new(&source, 64 << 10).expect("128 KiB fit");
+    let heaps: Sharded<'_, _, 2, 2> = Sharded::new(&set, 0);
+    let [mine, neighbour] =
+        [30_000, 30_000].map(|bytes| heaps.memalign(0, 16, bytes).expect("room"));
+    let other = heaps.memalign(1, 16, 20_000).expect("a chunk of its own");
+    unsafe { mine.write_bytes(5, 30_000) };
+    assert_eq!(unsafe { heaps.realloc(mine, 16, 50_000) }, Ok(None), "neither has so much");
+    Shadow::check(mine, 30_000, 5);
+    let moved = unsafe { heaps.realloc(mine, 16, 40_000) };
+    let moved = moved.expect("a used block").expect("the other shard has room");
+    assert!(moved > other, "behind the other shard's block");
+    Shadow::check(moved, 30_000, 5);
+    let again = heaps.memalign(0, 16, 30_000);
+    assert_eq!(again, Some(mine), "the block that it left is free");
+    for block in [mine, neighbour, other, moved] {
+        assert_eq!(unsafe { heaps.free(block) }, Ok(()));
+    }
+    assert_eq!(set.free_chunks(), 2);
 }
 
 #[test]
