@@ -209,10 +209,11 @@ impl<S: PageSource, P: Park> Xv<S, P> {
         unsafe { Block::at_payload(payload, self.page_bytes) }
     }
 
-    /// Takes a page and lists it as one free block. Called without the lock, since asking the
-    /// system for memory is slow.
+    /// Takes a page, and `size_bytes` from it: even if another thread has made room meanwhile, since
+    /// nobody else would give back a page that was never used. Called without the lock, since
+    /// asking the system for memory is slow.
     #[cold]
-    fn grow(&self) -> Result<(), PoolError> {
+    fn grow(&self, size_bytes: usize) -> Result<Block, PoolError> {
         let page = self.source.get(self.page_bytes, self.page_bytes);
         let base = page.map_err(|_| PoolError::OutOfMemory)?;
         base.as_ptr().expose_provenance();
@@ -224,8 +225,7 @@ impl<S: PageSource, P: Park> Xv<S, P> {
         let mut inner = self.inner.lock();
         inner.pages += 1;
         inner.pages_taken += 1;
-        inner.lists.insert(block);
-        Ok(())
+        Ok(inner.cut(block, size_bytes))
     }
 
     #[cold]
@@ -239,9 +239,15 @@ impl Inner {
     /// Cuts `size_bytes` off the free block that fits best, if any fits.
     #[inline]
     fn take(&mut self, size_bytes: usize) -> Option<Block> {
-        let room = object_room(size_bytes);
-        let free = self.lists.find(room, self.page_bytes)?;
+        let free = self.lists.find(object_room(size_bytes), self.page_bytes)?;
         self.lists.remove(free);
+        Some(self.cut(free, size_bytes))
+    }
+
+    /// Makes an object of a free block that is in no list and has room for it.
+    #[inline]
+    fn cut(&mut self, free: Block, size_bytes: usize) -> Block {
+        let room = object_room(size_bytes);
         let object = if free.size() == room {
             if let Some(after) = free.next() {
                 after.mark_prev_free(false);
@@ -255,7 +261,7 @@ impl Inner {
         object.set_size(size_bytes);
         self.objects += 1;
         self.stored_bytes += size_bytes;
-        Some(object)
+        object
     }
 
     /// Cuts `room` plus a head off one end of a free block that is in no list, and lists the rest.
@@ -341,16 +347,13 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
         if size_bytes == 0 || size_bytes > self.max_size_bytes() {
             return Err(PoolError::Size);
         }
-        loop {
-            // Another thread may take the new page's room first; then try once more.
-            if let Some(block) = self.inner.lock().take(size_bytes) {
-                let address = block.payload().addr();
-                return Ok(Handle::new(
-                    NonZeroU64::try_from(address).map_err(|_| PoolError::Full)?,
-                ));
-            }
-            self.grow()?;
-        }
+        let taken = self.inner.lock().take(size_bytes);
+        let block = match taken {
+            Some(block) => block,
+            None => self.grow(size_bytes)?,
+        };
+        let address = block.payload().addr();
+        Ok(Handle::new(NonZeroU64::try_from(address).map_err(|_| PoolError::Full)?))
     }
 
     unsafe fn free(&self, handle: Handle) {

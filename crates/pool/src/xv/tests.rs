@@ -1,10 +1,12 @@
 //! The pool against its shadow, and its invariants after every step.
 
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Barrier;
 use std::vec::Vec;
 
 use hectare_check::Random;
-use hectare_pages::{Counted, Os};
+use hectare_pages::{Counted, Os, SourceError};
 
 use super::*;
 use crate::testing::{Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests};
@@ -253,4 +255,57 @@ fn blocks_around<S: PageSource + Sync>(pool: &Xv<S>, objects: &[Handle]) -> Vec<
 fn pages_may_have_64_bytes() {
     let mut buffer = std::vec::Vec::new();
     serves_from_tiny_pages(&Xv::<_, SpinPark>::new(megabyte(&mut buffer, 64)));
+}
+
+/// A source whose first two callers wait for each other before they get anything.
+struct TwoAtOnce {
+    inner: Counted<Os>,
+    both: Barrier,
+    calls: AtomicUsize,
+}
+
+// SAFETY: every call is passed on unchanged to a source that meets the contract.
+unsafe impl PageSource for TwoAtOnce {
+    fn page_bytes(&self) -> usize {
+        self.inner.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        if self.calls.fetch_add(1, Relaxed) < 2 {
+            self.both.wait();
+        }
+        self.inner.reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.commit(start, bytes) }
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.decommit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.release(start, bytes) };
+    }
+}
+
+/// Nobody else would give a page back that was never used.
+#[test]
+fn two_threads_that_take_a_page_at_once_use_both() {
+    let source = TwoAtOnce { inner: Counted::new(Os), both: Barrier::new(2), calls: 0.into() };
+    let pool: Xv<_> = Xv::new(&source);
+    let handles = std::thread::scope(|scope| {
+        let allocate = || pool.alloc(100).expect("memory");
+        [(); 2].map(|()| scope.spawn(allocate)).map(|thread| thread.join().expect("a handle"))
+    });
+    validate(&pool);
+    for handle in handles {
+        // SAFETY: allocated above, freed once.
+        unsafe { pool.free(handle) };
+    }
+    assert_eq!((pool.stats().page_bytes, source.inner.counts().reserved_bytes), (0, 0));
 }
