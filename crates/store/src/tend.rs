@@ -207,7 +207,10 @@ impl<P: Pool> Store<P> {
             self.unpack(key, slot, page)?;
             let new = match &slot.content {
                 Content::Shared(shared) => match self.known(shared.hash, page) {
-                    Some(known) if known.packed.codec == codec => Some(Content::Shared(known)),
+                    // Also one that a stronger codec made.
+                    Some(known) if (codec..CodecId::RAW).contains(&known.packed.codec) => {
+                        Some(Content::Shared(known))
+                    }
                     known => {
                         known.into_iter().for_each(|known| self.end(Content::Shared(known)));
                         let packed = self.compress(page, codec, below_bytes)?;

@@ -152,6 +152,22 @@ fn shared_contents_stay_shared_when_they_are_recompressed() {
 }
 
 #[test]
+fn what_a_stronger_codec_has_stored_already_is_shared() {
+    let store = Store::new(dense(), config(2)).expect("a store");
+    let mut shadow = Shadow::new();
+    let page = text(&mut Random::new(9));
+    shadow.put(&store, 0, page.clone()).expect("memory");
+    store.tend_at(Duration::from_secs(10)).expect("a file");
+    shadow.put(&store, 1, page).expect("memory");
+    store.recompress(2, Select::Idle(Duration::from_secs(10))).expect("memory");
+    assert_eq!(store.pool().stats().objects, 2);
+    store.recompress(1, Select::All).expect("memory");
+    assert_eq!(store.pool().stats().objects, 1);
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
 fn a_dictionary_makes_pages_smaller() {
     let mut random = Random::new(10);
     let dictionary: Vec<u8> = (0..4).flat_map(|_| text(&mut random)).collect();
