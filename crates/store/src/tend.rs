@@ -47,7 +47,7 @@ impl Default for Policy {
 pub enum Select {
     /// All that are in memory.
     All,
-    /// Those not touched for this long.
+    /// Those not touched for this long, rounded up to seconds of the store's clock.
     Idle(Duration),
     /// Those that are kept raw.
     Raw,
@@ -292,13 +292,15 @@ impl<P: Pool> Store<P> {
         mut act: impl FnMut(usize, &mut Slot) -> Result<(bool, bool), StoreError>,
     ) -> Result<usize, StoreError> {
         let now_s = self.now_s.load(Relaxed);
+        let whole_s =
+            |after: Duration| after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
         let mut done = 0;
         for (key, slot) in self.slots.iter().enumerate() {
             let mut slot = lock(slot);
             let is_meant = match select {
                 Select::All => true,
                 Select::Idle(after) => {
-                    u64::from(now_s.saturating_sub(slot.touched_s)) >= after.as_secs()
+                    u64::from(now_s.saturating_sub(slot.touched_s)) >= whole_s(after)
                 }
                 Select::Raw => slot.content.is_raw(),
             };

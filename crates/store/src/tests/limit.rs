@@ -274,3 +274,15 @@ fn any_percentage_is_pressure_at_the_limit_at_most() {
         assert_eq!(store.stats().pages == 20, leaves_them, "{percent} %");
     }
 }
+
+#[test]
+fn a_page_is_idle_when_all_of_the_time_has_passed() {
+    let store = Store::new(dense(), config(1)).expect("a store");
+    store.put(0, &text(&mut Random::new(23))).expect("memory");
+    store.tend_at(Duration::from_secs(1)).expect("a file");
+    for (millis, pages) in [(1001, 0), (1999, 0), (1000, 1)] {
+        let idle = Select::Idle(Duration::from_millis(millis));
+        let done = store.write_back(idle).expect("a file");
+        assert_eq!(done.written_back_pages, pages, "{millis} ms");
+    }
+}
