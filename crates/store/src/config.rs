@@ -37,7 +37,8 @@ pub struct Config {
     pub backing: Option<File>,
     /// How many pages the file may hold.
     pub backing_pages: usize,
-    /// What takes pages that do not fit the limit when there is no file, or the file is full.
+    /// What takes pages that do not fit the limit when there is no file, or the file does not take
+    /// them: it is full, or its device fails.
     pub evict: Option<Evict>,
     /// What [`Store::tend`](crate::Store::tend) does.
     pub policy: Policy,

@@ -362,7 +362,7 @@ impl<P: Pool> Store<P> {
         let is_far = bytes < limit_bytes / 8 * 7 && limit_bytes >= SMALL_LIMIT_BYTES;
         let puts = if limit_bytes == 0 || is_far { PUTS_A_LOOK - 1 } else { 0 };
         self.until_look.store(puts, Relaxed);
-        if limit_bytes > 0 && bytes > limit_bytes && !self.relieve(limit_bytes) {
+        if limit_bytes > 0 && bytes > limit_bytes && !self.relieve(limit_bytes).fits {
             return Err(StoreError::Limit { limit_bytes });
         }
         Ok(())

@@ -69,6 +69,23 @@ impl AddAssign for Tended {
     }
 }
 
+/// What came of making room.
+pub(crate) struct Relief {
+    /// Whether memory is as low as it was to be.
+    pub(crate) fits: bool,
+    written_back_pages: usize,
+    /// The first page that failed.
+    failed: Option<StoreError>,
+}
+
+/// Where a page went that was to leave memory.
+enum Expelled {
+    WrittenBack,
+    Evicted,
+    /// Nowhere: the evictor did not take it.
+    Kept,
+}
+
 impl<P: Pool> Store<P> {
     /// Does what the [`Policy`] asks for: call it every second or so, from one thread. O(pages).
     ///
@@ -106,7 +123,9 @@ impl<P: Pool> Store<P> {
             if last_codec > 0 {
                 note(self.recompress(last_codec, Select::All));
             }
-            self.relieve(pressure_bytes);
+            let Relief { written_back_pages, failed, .. } = self.relieve(pressure_bytes);
+            note(Ok(Tended { written_back_pages, ..Tended::default() }));
+            note(failed.map_or(Ok(Tended::default()), Err));
         }
         failed.map_or(Ok(tended), Err)
     }
@@ -144,10 +163,51 @@ impl<P: Pool> Store<P> {
     }
 
     /// Brings memory down to at most `most_bytes`: by compaction, then by writing back or evicting,
-    /// raw pages first and then older before newer. False if that was not enough. One thread at a
-    /// time does this; the others wait, then check whether it is still needed.
-    pub(crate) fn relieve(&self, most_bytes: usize) -> bool {
+    /// raw pages first and then older before newer. One thread at a time does this; the others
+    /// wait, then check whether it is still needed.
+    pub(crate) fn relieve(&self, most_bytes: usize) -> Relief {
         let mut left_bytes = lock(&self.relieving);
+        let mut relief = Relief { fits: false, written_back_pages: 0, failed: None };
+        relief.fits = self.compact_to(most_bytes, &mut left_bytes);
+        if relief.fits || (self.backing.is_none() && self.config.evict.is_none()) {
+            return relief;
+        }
+        let fits = || self.memory_bytes() <= most_bytes;
+        let now_s = self.now_s.load(Relaxed);
+        let ages = std::iter::successors(Some(now_s), |&age_s| (age_s > 0).then_some(age_s / 2));
+        let idle = ages.map(|age_s| Select::Idle(Duration::from_secs(age_s.into())));
+        for select in std::iter::once(Select::Raw).chain(idle) {
+            let mut pages = 0;
+            let done = self.for_each_while(select, |key, slot| {
+                let expelled = match self.expel_slot(key, slot) {
+                    // Nobody can read it any more, and those after it can still go.
+                    Err(error @ StoreError::Damaged { .. }) => {
+                        relief.failed = relief.failed.or(Some(error));
+                        Expelled::Kept
+                    }
+                    done => done?,
+                };
+                let is_gone = !matches!(expelled, Expelled::Kept);
+                pages += usize::from(is_gone);
+                relief.written_back_pages += usize::from(matches!(expelled, Expelled::WrittenBack));
+                Ok((is_gone, pages % PAGES_A_LOOK != 0 || !fits()))
+            });
+            relief.failed = relief.failed.or(done.err());
+            relief.fits = fits();
+            if !relief.fits {
+                self.compact();
+                relief.fits = fits();
+            }
+            if relief.fits {
+                break;
+            }
+        }
+        relief
+    }
+
+    /// Compacts the pool if memory exceeds `most_bytes` and it is worth it. Returns whether memory
+    /// is that low then.
+    fn compact_to(&self, most_bytes: usize, left_bytes: &mut usize) -> bool {
         let fits = || self.memory_bytes() <= most_bytes;
         if fits() {
             return true;
@@ -160,34 +220,7 @@ impl<P: Pool> Store<P> {
             self.compact();
             *left_bytes = unused_bytes(self.pool().stats());
         }
-        if fits() || (self.backing.is_none() && self.config.evict.is_none()) {
-            return fits();
-        }
-        let now_s = self.now_s.load(Relaxed);
-        let ages = std::iter::successors(Some(now_s), |&age_s| (age_s > 0).then_some(age_s / 2));
-        let idle = ages.map(|age_s| Select::Idle(Duration::from_secs(age_s.into())));
-        for select in std::iter::once(Select::Raw).chain(idle) {
-            let mut pages = 0;
-            // Errors do not matter here: the caller only wants room, and `fits` says whether there
-            // is.
-            let _ = self.for_each_while(select, |key, slot| {
-                let is_gone = match self.expel_slot(key, slot) {
-                    // Nobody can read it any more, and those after it can still go.
-                    Err(StoreError::Damaged { .. }) => false,
-                    done => done?,
-                };
-                pages += usize::from(is_gone);
-                Ok((is_gone, pages % PAGES_A_LOOK != 0 || !fits()))
-            });
-            if fits() {
-                return true;
-            }
-            self.compact();
-            if fits() {
-                return true;
-            }
-        }
-        false
+        fits()
     }
 
     fn recompress_slot(
@@ -242,21 +275,24 @@ impl<P: Pool> Store<P> {
         })?
     }
 
-    /// Takes the page out of memory: to the file, or to the evictor.
-    fn expel_slot(&self, key: usize, slot: &mut Slot) -> Result<bool, StoreError> {
+    /// Takes the page out of memory: to the file, or to the evictor if the file does not take it.
+    fn expel_slot(&self, key: usize, slot: &mut Slot) -> Result<Expelled, StoreError> {
         let refusal = match self.write_back_slot(key, slot) {
-            Err(refusal @ (StoreError::NoFile | StoreError::FileFull)) => refusal,
-            done => return done,
+            Ok(_) => return Ok(Expelled::WrittenBack),
+            Err(refusal @ (StoreError::NoFile | StoreError::FileFull | StoreError::Io(_))) => {
+                refusal
+            }
+            Err(error) => return Err(error),
         };
         let evict = self.config.evict.as_ref().ok_or(refusal)?;
         with_buffer(self.config.page_bytes, |page| {
             self.unpack(key, slot, page)?;
-            let is_taken = evict.takes(key, page);
-            if is_taken {
-                self.counters.evicted.fetch_add(1, Relaxed);
-                self.replace(slot, Content::Absent);
+            if !evict.takes(key, page) {
+                return Ok(Expelled::Kept);
             }
-            Ok(is_taken)
+            self.counters.evicted.fetch_add(1, Relaxed);
+            self.replace(slot, Content::Absent);
+            Ok(Expelled::Evicted)
         })?
     }
 

@@ -120,9 +120,7 @@ fn a_full_file_is_told_and_loses_nothing() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_told_and_loses_nothing() {
-    let mut options = OpenOptions::new();
-    let full = options.read(true).write(true).open("/dev/full").expect("Linux has it");
-    let config = Config { backing: Some(full), ..Config::new(2) };
+    let config = Config { backing: Some(full_device()), ..Config::new(2) };
     let store = Store::new(dense(), config).expect("a store");
     let mut shadow = Shadow::new();
     shadow.put(&store, 1, text(&mut Random::new(6))).expect("memory");
@@ -134,6 +132,36 @@ fn a_file_that_cannot_be_written_is_told_and_loses_nothing() {
     }
     shadow.check_all(&store);
     shadow.drain(&store);
+}
+
+fn full_device() -> File {
+    OpenOptions::new().read(true).write(true).open("/dev/full").expect("Linux has it")
+}
+
+#[test]
+fn what_a_failing_device_does_not_take_is_evicted() {
+    let limit_bytes = 256 << 10;
+    let evict = Some(Evict::new(|_, _| true));
+    let backing = Some(full_device());
+    let config = Config { limit_bytes, evict, backing, ..Config::new(500) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(20);
+    (0..500).for_each(|key| store.put(key, &text(&mut random)).expect("room is made"));
+    let stats = store.stats();
+    assert!(stats.evicted_pages > 0 && stats.failed_writes > 0 && stats.pool_bytes <= limit_bytes);
+}
+
+#[test]
+fn tend_tells_of_a_device_that_fails_under_pressure() {
+    let limit_bytes = 1 << 20;
+    let policy = Policy { write_back_after: None, pressure_percent: 25, ..Policy::default() };
+    let config = Config { limit_bytes, policy, backing: Some(full_device()), ..Config::new(200) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(21));
+    (0..200).for_each(|key| shadow.put(&store, key, text(&mut random)).expect("memory"));
+    let failed = StoreError::Io(std::io::ErrorKind::StorageFull);
+    assert_eq!(store.tend_at(Duration::from_secs(1)), Err(failed));
+    shadow.check_all(&store);
 }
 
 #[test]
@@ -190,8 +218,11 @@ fn from_some_part_of_the_limit_on_room_is_made_while_nobody_asks() {
     let mut random = Random::new(16);
     (0..200).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
     assert!(store.stats().pool_bytes > limit_bytes / 4);
-    store.tend_at(Duration::from_secs(1)).expect("a file");
-    assert!(store.stats().pool_bytes <= limit_bytes / 4);
+    let tended = store.tend_at(Duration::from_secs(1)).expect("a file");
+    let stats = store.stats();
+    assert!(stats.pool_bytes <= limit_bytes / 4);
+    assert_eq!(tended.written_back_pages as u64, stats.written_back_pages);
+    assert!(tended.written_back_pages > 0);
 }
 
 #[test]
@@ -259,6 +290,18 @@ fn idle_pages_go_to_the_file_by_policy() {
 }
 
 #[test]
+fn a_page_is_idle_when_all_of_the_time_has_passed() {
+    let store = Store::new(dense(), config(1)).expect("a store");
+    store.put(0, &text(&mut Random::new(23))).expect("memory");
+    store.tend_at(Duration::from_secs(1)).expect("a file");
+    for (millis, pages) in [(1001, 0), (1999, 0), (1000, 1)] {
+        let idle = Select::Idle(Duration::from_millis(millis));
+        let done = store.write_back(idle).expect("a file");
+        assert_eq!(done.written_back_pages, pages, "{millis} ms");
+    }
+}
+
+#[test]
 fn any_percentage_is_pressure_at_the_limit_at_most() {
     let limit_bytes = 1 << 20;
     for (percent, leaves_them) in [(usize::MAX, true), (101, true), (100, true), (0, false)] {
@@ -272,17 +315,5 @@ fn any_percentage_is_pressure_at_the_limit_at_most() {
         }
         store.tend_at(Duration::from_secs(1)).expect("a sound store");
         assert_eq!(store.stats().pages == 20, leaves_them, "{percent} %");
-    }
-}
-
-#[test]
-fn a_page_is_idle_when_all_of_the_time_has_passed() {
-    let store = Store::new(dense(), config(1)).expect("a store");
-    store.put(0, &text(&mut Random::new(23))).expect("memory");
-    store.tend_at(Duration::from_secs(1)).expect("a file");
-    for (millis, pages) in [(1001, 0), (1999, 0), (1000, 1)] {
-        let idle = Select::Idle(Duration::from_millis(millis));
-        let done = store.write_back(idle).expect("a file");
-        assert_eq!(done.written_back_pages, pages, "{millis} ms");
     }
 }
