@@ -102,11 +102,9 @@ impl<P: Pool> Store<P> {
         } else {
             let hash = xxh3_64(page);
             new.checksum = hash as u32;
-            new.content = self.pack(page, hash)?;
-            if let Err(error) = self.keep_limit() {
-                self.end(new.content);
-                return Err(error);
-            }
+            let unplaced = Unplaced { store: self, content: self.pack(page, hash)? };
+            self.keep_limit()?;
+            new.content = unplaced.place();
         }
         let old = self.exchange(slot, new);
         self.end(old);
@@ -376,6 +374,26 @@ impl<P: Pool> Drop for Store<P> {
         for slot in core::mem::take(&mut self.slots) {
             self.end(slot.into_inner().unwrap_or_else(PoisonError::into_inner).content);
         }
+    }
+}
+
+/// A content that is in no slot yet. It ends if it comes into none, also when a codec or an
+/// [`Evict`](crate::Evict) panics while room is made for it.
+struct Unplaced<'a, P: Pool> {
+    store: &'a Store<P>,
+    content: Content,
+}
+
+impl<P: Pool> Unplaced<'_, P> {
+    /// The content, for a slot.
+    fn place(mut self) -> Content {
+        core::mem::take(&mut self.content)
+    }
+}
+
+impl<P: Pool> Drop for Unplaced<'_, P> {
+    fn drop(&mut self) {
+        self.store.end(core::mem::take(&mut self.content));
     }
 }
 

@@ -165,6 +165,23 @@ fn tend_tells_of_a_device_that_fails_under_pressure() {
 }
 
 #[test]
+fn a_put_that_panics_while_room_is_made_leaves_nothing_behind() {
+    let limit_bytes = 64 << 10;
+    let evict = Some(Evict::new(|_, _| std::panic::resume_unwind(Box::new(()))));
+    let config = Config { limit_bytes, evict, dedup: true, ..Config::new(100) };
+    let store = Store::new(dense(), config).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(22));
+    let panics = (0..100).filter(|&key| {
+        let page = text(&mut random);
+        let put = std::panic::AssertUnwindSafe(|| shadow.put(&store, key, page));
+        std::panic::catch_unwind(put).is_err()
+    });
+    assert!(panics.count() > 0);
+    shadow.check_all(&store);
+    shadow.drain(&store);
+}
+
+#[test]
 fn a_file_that_is_not_open_for_both_is_refused_at_once() {
     let program = std::env::current_exe().expect("a program");
     let read_only = File::open(program).expect("a file");
