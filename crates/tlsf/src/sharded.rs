@@ -94,6 +94,16 @@ struct Member<'a, S: PageSource, const CHUNKS: usize> {
     mark: u8,
 }
 
+impl<S: PageSource, const CHUNKS: usize> Member<'_, S, CHUNKS> {
+    /// Gives chunks back to the set as they are.
+    fn disown(&self, start: NonNull<u8>, bytes: usize) {
+        let _changing = self.set.changing.lock();
+        for owner in self.set.chunks_from(start, bytes) {
+            owner.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 // SAFETY: by invariant 1 a chunk is handed out to one shard at a time; it lies in a reservation
 // of the source, is committed before it is used, and zero again after `decommit`.
 unsafe impl<S: PageSource, const CHUNKS: usize> PageSource for Member<'_, S, CHUNKS> {
@@ -136,10 +146,18 @@ unsafe impl<S: PageSource, const CHUNKS: usize> PageSource for Member<'_, S, CHU
         // SAFETY: the caller's promise, passed on. If the source keeps the memory, only that is
         // lost: heaps do not rely on zeroed regions.
         let _kept = unsafe { self.set.source.decommit(start, bytes) };
-        let _changing = self.set.changing.lock();
-        for owner in self.set.chunks_from(start, bytes) {
-            owner.store(0, Ordering::Relaxed);
+        self.disown(start, bytes);
+    }
+
+    fn get(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        let start = self.reserve(bytes, align)?;
+        // SAFETY: the chunks just reserved.
+        let committed = unsafe { self.commit(start, bytes) };
+        if committed.is_err() {
+            // `release` would decommit what is not committed.
+            self.disown(start, bytes);
         }
+        committed.map(|()| start)
     }
 }
 

@@ -371,6 +371,20 @@ fn a_block_that_grows_moves_to_another_shard_when_its_own_has_no_room() {
 }
 
 #[test]
+fn chunks_that_cannot_be_committed_are_not_decommitted() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Failing::new(Counted::new(Fixed::new(&mut buffer, 4096)));
+    let set = ChunkSet::<_, 4>::new(&source, 64 << 10).expect("256 KiB fit");
+    let heaps: Sharded<'_, _, 1, 4> = Sharded::new(&set, 0);
+    source.refuse(source.calls()..source.calls() + 1);
+    assert_eq!(heaps.memalign(0, 16, 100), None);
+    assert_eq!((set.free_chunks(), source.inner().counts().decommit_calls), (4, 0));
+    let block = heaps.memalign(0, 16, 100).expect("memory is back");
+    assert_eq!(unsafe { heaps.free(block) }, Ok(()));
+    assert_eq!((set.free_chunks(), source.inner().counts().decommit_calls), (4, 1));
+}
+
+#[test]
 fn a_region_of_several_chunks_is_one_piece_and_goes_back_to_the_source() {
     let mut buffer = std::vec![0u8; 1 << 20];
     let source = Counted::new(Fixed::new(&mut buffer, 4096));
