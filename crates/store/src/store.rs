@@ -103,7 +103,7 @@ impl<P: Pool> Store<P> {
             let hash = xxh3_64(page);
             new.checksum = hash as u32;
             let unplaced = Unplaced { store: self, content: self.pack(page, hash)? };
-            self.keep_limit()?;
+            self.keep_limit(&unplaced.content)?;
             new.content = unplaced.place();
         }
         let old = self.exchange(slot, new);
@@ -348,19 +348,22 @@ impl<P: Pool> Store<P> {
         bytes
     }
 
-    /// Makes room if the limit is exceeded. The footprint is looked at with every 16th put, or with
+    /// Makes room if the limit is exceeded with `new`, which is in no slot yet. The footprint is looked at with every 16th put, or with
     /// every one while the limit is small or less than an eighth away.
-    fn keep_limit(&self) -> Result<(), StoreError> {
+    fn keep_limit(&self, new: &Content) -> Result<(), StoreError> {
         let was = self.until_look.fetch_sub(1, Relaxed);
         if (1..=PUTS_A_LOOK).contains(&was) {
             return Ok(());
         }
         let limit_bytes = self.config.limit_bytes;
-        let bytes = self.memory_bytes();
+        // What the pool holds is in its footprint already.
+        let beside_bytes = if let Content::Plain(page) = new { page.len() } else { 0 };
+        let bytes = self.memory_bytes() + beside_bytes;
         let is_far = bytes < limit_bytes / 8 * 7 && limit_bytes >= SMALL_LIMIT_BYTES;
         let puts = if limit_bytes == 0 || is_far { PUTS_A_LOOK - 1 } else { 0 };
         self.until_look.store(puts, Relaxed);
-        if limit_bytes > 0 && bytes > limit_bytes && !self.relieve(limit_bytes).fits {
+        let most_bytes = limit_bytes.saturating_sub(beside_bytes);
+        if limit_bytes > 0 && bytes > limit_bytes && !self.relieve(most_bytes).fits {
             return Err(StoreError::Limit { limit_bytes });
         }
         Ok(())

@@ -39,6 +39,24 @@ fn after_a_refusal_what_is_removed_makes_room() {
     assert!(store.stats().pool_bytes <= limit_bytes);
 }
 
+/// Longer than what the pool can hold, so beside it.
+#[test]
+fn a_page_beside_the_pool_is_within_the_limit_as_well() {
+    const LONG: usize = 1 << 16;
+    for with_file in [false, true] {
+        let limit_bytes = LONG * 5 / 2;
+        let backing = with_file.then(scratch_file);
+        let config = Config { limit_bytes, backing, ..Config::new(5).of_page_bytes(LONG) };
+        let store = Store::new(dense(), config).expect("a store");
+        let mut random = Random::new(24);
+        for key in 0..5 {
+            let page: Vec<u8> = (0..LONG / PAGE).flat_map(|_| noise(&mut random)).collect();
+            assert_eq!(store.put(key, &page).is_ok(), with_file || key < 2, "page {key}");
+            assert!(store.stats().pool_bytes <= limit_bytes, "page {key}");
+        }
+    }
+}
+
 #[test]
 fn with_a_file_the_limit_writes_old_pages_back() {
     let limit_bytes = 256 << 10;
