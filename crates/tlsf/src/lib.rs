@@ -42,7 +42,8 @@ pub use word::Word;
 /// A heap whose pools may lie anywhere; 8 bytes of overhead a block.
 pub type WideTlsf = Tlsf<[Row<usize, 32>; 32]>;
 
-/// A heap for pools of up to 256 KiB each, within 1 MiB; 2 bytes of overhead a block.
+/// A heap for pools of up to 256 KiB each, within 512 KiB of the first one's middle; 2 bytes of overhead
+/// a block.
 pub type TinyTlsf = Tlsf<[Row<u16, 4>; 13]>;
 
 /// Runs the README's example as a test.

@@ -8,12 +8,12 @@ mod sealed {
 }
 
 /// An unsigned integer that holds a block's size and flags, or the place of a block counted in
-/// granules from the heap's base.
+/// granules from the heap's base. How far pools may lie apart counts from the middle of the first.
 ///
-/// | word | overhead a block | smallest block | largest block, pools lie within (granule of 16) |
+/// | word | overhead a block | smallest block | largest block, pools within that of the first (granule of 16) |
 /// |---|---|---|---|
-/// | `u16` | 2 bytes | 16 bytes | 256 KiB, 1 MiB |
-/// | `u32` | 4 bytes | 16 bytes | 16 GiB, 64 GiB |
+/// | `u16` | 2 bytes | 16 bytes | 256 KiB, 512 KiB |
+/// | `u32` | 4 bytes | 16 bytes | 16 GiB, 32 GiB |
 /// | `usize` | 8 bytes | 32 bytes | the address space |
 pub trait Word: Copy + Eq + Default + core::fmt::Debug + sealed::Sealed + 'static {
     /// Size in bytes.
