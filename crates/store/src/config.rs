@@ -20,8 +20,8 @@ pub struct Config {
     pub codecs: Vec<Box<dyn Codec>>,
     /// A page that does not compress to less than this is kept raw.
     pub raw_from_bytes: usize,
-    /// Whether pages with the same content are stored once. It costs some 80 bytes for each
-    /// distinct content.
+    /// Whether pages with the same content are stored once, unless they are kept beside the pool. It
+    /// costs some 80 bytes for each distinct content.
     pub dedup: bool,
     /// The most that the pool, together with the raw pages beside it, may take, in bytes; 0: no
     /// limit. Neither the slots and the index of contents

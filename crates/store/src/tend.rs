@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use hectare_pool::{Pool, PoolStats};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::StoreError;
 use crate::buffer::with_buffer;
@@ -238,19 +239,18 @@ impl<P: Pool> Store<P> {
         let below_bytes = old.map_or(self.config.raw_from_bytes, |packed| packed.bytes as usize);
         with_buffer(self.config.page_bytes, |page| {
             self.unpack(key, slot, page)?;
-            let new = match &slot.content {
-                Content::Shared(shared) => match self.known(shared.hash, page) {
-                    // Also one that a stronger codec made.
-                    Some(known) if (codec..CodecId::RAW).contains(&known.packed.codec) => {
-                        Some(Content::Shared(known))
-                    }
-                    known => {
-                        known.into_iter().for_each(|known| self.end(Content::Shared(known)));
-                        let packed = self.compress(page, codec, below_bytes)?;
-                        packed.map(|packed| self.own_or_share(packed, shared.hash))
-                    }
-                },
-                _ => self.compress(page, codec, below_bytes)?.map(Content::Own),
+            // A page beside the pool has no hash yet.
+            let hash = xxh3_64(page);
+            let new = match self.known(hash, page) {
+                // Also one that a stronger codec made.
+                Some(known) if (codec..CodecId::RAW).contains(&known.packed.codec) => {
+                    Some(Content::Shared(known))
+                }
+                known => {
+                    known.into_iter().for_each(|known| self.end(Content::Shared(known)));
+                    let packed = self.compress(page, codec, below_bytes)?;
+                    packed.map(|packed| self.own_or_share(packed, hash))
+                }
             };
             slot.tried_codecs = number + 1;
             let is_shorter = new.is_some();

@@ -167,6 +167,22 @@ fn what_a_stronger_codec_has_stored_already_is_shared() {
     shadow.drain(&store);
 }
 
+/// Beside the pool they are not compared.
+#[test]
+fn equal_pages_that_come_into_the_pool_are_stored_once() {
+    const LONG: usize = 2 * PAGE;
+    let config = config(3).of_page_bytes(LONG);
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(10);
+    let page: Vec<u8> = [text(&mut random), text(&mut random)].concat();
+    (0..3).for_each(|key| store.put(key, &page).expect("memory"));
+    assert_eq!((store.stats().raw_pages, store.pool().stats().objects), (3, 0));
+    store.recompress(2, Select::All).expect("memory");
+    assert_eq!((store.stats().raw_pages, store.pool().stats().objects), (0, 1));
+    let mut read = vec![0; LONG];
+    (0..3).for_each(|key| assert!(store.get(key, &mut read) == Ok(true) && read == page));
+}
+
 #[test]
 fn a_dictionary_makes_pages_smaller() {
     let mut random = Random::new(10);
