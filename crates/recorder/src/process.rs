@@ -9,7 +9,8 @@
 //!
 //! 1. `Process` is used only between [`Process::lock`] and the drop of its guard; zero is the
 //!    valid state of a process that has no file yet.
-//! 2. A tape is used by one thread only, from [`tape_for`] to [`thread_end`].
+//! 2. A tape is used by one thread only, from [`tape_for`] to [`thread_end`]. A thread may make calls
+//!    even after that; the tape for these is completed by another, once the thread is gone.
 //! 3. No descriptor is kept open: programs close descriptors they do not know, and the numbers are
 //!    reused. The file is opened by name for every new chunk.
 
@@ -67,6 +68,8 @@ struct Process {
     tapes: usize,
     /// Tapes given back, linked through their first word.
     free: *mut FreeTape,
+    /// Tapes of threads that made calls after their end.
+    late: *mut LateTape,
     /// Name of the file, null-terminated.
     name: [u8; NAME_BYTES],
 }
@@ -74,6 +77,33 @@ struct Process {
 struct FreeTape {
     next: *mut FreeTape,
 }
+
+/// The tape of a thread that makes calls after its end.
+#[repr(C)]
+struct LateTape {
+    /// First, so that it lies where any other would.
+    tape: Tape,
+    /// Used under the lock only, while the thread uses its tape.
+    link: LateLink,
+}
+
+#[derive(Clone, Copy)]
+struct LateLink {
+    /// The thread's number in the system.
+    tid: i32,
+    next: *mut LateTape,
+}
+
+impl LateTape {
+    fn link(late: NonNull<Self>) -> NonNull<LateLink> {
+        // SAFETY: lies inside the place in the arena, which has room for the whole.
+        unsafe { late.cast::<u8>().add(core::mem::offset_of!(Self, link)) }.cast()
+    }
+}
+
+/// What a tape takes in the arena, bytes.
+const TAPE_BYTES: usize = 128;
+const _: () = assert!(size_of::<LateTape>() <= TAPE_BYTES);
 
 /// The process under its lock.
 struct Guard(NonNull<Process>);
@@ -197,6 +227,10 @@ fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     };
     // SAFETY: the place is in the arena, aligned, and nobody else's.
     unsafe { place.write(Tape::new(process.epoch_ticks, state)) };
+    if here.ended.get() {
+        process.complete_late_tapes();
+        process.note_late_tape(place);
+    }
     here.tape.set(place.as_ptr());
     // SAFETY: written just now.
     Some(unsafe { &mut *place.as_ptr() })
@@ -209,9 +243,8 @@ impl Process {
             self.free = unsafe { free.as_ref() }.next;
             return Some(free.cast());
         }
-        let first = size_of::<Self>().next_multiple_of(128);
-        let offset = first + self.tapes * size_of::<Tape>().next_multiple_of(128);
-        if offset + size_of::<Tape>() > ARENA_BYTES {
+        let offset = size_of::<Self>().next_multiple_of(TAPE_BYTES) + self.tapes * TAPE_BYTES;
+        if offset + TAPE_BYTES > ARENA_BYTES {
             return None;
         }
         self.tapes += 1;
@@ -225,6 +258,36 @@ impl Process {
         // SAFETY: a tape is larger, and its thread has given it up.
         unsafe { free.write(FreeTape { next: self.free }) };
         self.free = free.as_ptr();
+    }
+
+    fn note_late_tape(&mut self, tape: NonNull<Tape>) {
+        let late = tape.cast::<LateTape>();
+        // SAFETY: has no precondition.
+        let tid = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+        // SAFETY: the place is this thread's, and nobody else knows it yet.
+        unsafe { LateTape::link(late).write(LateLink { tid, next: self.late }) };
+        self.late = late.as_ptr();
+    }
+
+    /// Completes the tapes of threads that are gone, and gives them back. Otherwise each would keep
+    /// a mapping, of which a process may have some 65 000.
+    fn complete_late_tapes(&mut self) {
+        let mut rest = core::mem::replace(&mut self.late, null_mut());
+        while let Some(late) = NonNull::new(rest) {
+            let place = LateTape::link(late);
+            // SAFETY: written by `note_late_tape` under the lock, which is held.
+            let link = unsafe { place.read() };
+            rest = link.next;
+            if is_gone(link.tid) {
+                // SAFETY: its thread, which alone used it (invariant 2), makes no calls any more.
+                unsafe { late.cast::<Tape>().as_mut() }.finish_chunk();
+                self.give_tape(late.cast());
+            } else {
+                // SAFETY: as for the reading.
+                unsafe { place.write(LateLink { next: self.late, ..link }) };
+                self.late = late.as_ptr();
+            }
+        }
     }
 
     fn name(&self) -> &CStr {
@@ -246,6 +309,18 @@ impl Process {
         // SAFETY: mapped until the process ends; accessed as an atomic only.
         Some(unsafe { field.as_ref() })
     }
+}
+
+/// Whether no thread of this process has that number.
+fn is_gone(tid: i32) -> bool {
+    // SAFETY: has no precondition.
+    let pid = unsafe { libc::getpid() };
+    // SAFETY: signal 0 is sent to nobody; the call only asks.
+    let is_there = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0;
+    // SAFETY: gives a valid pointer to this thread's errno.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    !is_there && unsafe { errno.read() } == libc::ESRCH
 }
 
 /// Makes `BASE.<pid>.<n>` with the first free `n`: programs that run one after the other in the

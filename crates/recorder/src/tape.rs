@@ -130,7 +130,8 @@ pub(crate) fn allocated(kind: AllocKind, address: *mut u8, size: usize) {
 #[inline(always)]
 pub(crate) fn aligned(address: *mut u8, size: usize, align: usize) {
     let Some(tape) = current() else { return };
-    let align_log2 = align.checked_ilog2().unwrap_or(0) as u8;
+    // What is no power of two is rounded up by the C library, and the block is aligned to that.
+    let align_log2 = align.checked_next_power_of_two().map_or(63, usize::ilog2) as u8;
     let made = tape.row(|state, window, now| {
         state.put_memalign(window, now, size as u64, align_log2, address.is_null())
     });

@@ -42,7 +42,7 @@ static void family(void) {
     void *c = kept(realloc(NULL, 105));
     void *d = kept(reallocarray(NULL, 2, 53));
     void *e = kept(aligned_alloc(64, 128));
-    void *f = kept(memalign(256, 109));
+    void *f = kept(memalign(200, 109)); /* rounded up to 256 */
     void *g; CHECK(posix_memalign(&g, 4096, 110) == 0); kept(g);
     void *h = kept(valloc(111));
     void *i = kept(pvalloc(112));
@@ -172,6 +172,25 @@ static void close_descriptors(const char *file) {
     for (int i = 0; i < 8; i++) CHECK(close(fds[i]) == 0);
 }
 
+/* The C library frees the text that `strerror` made for a thread after all destructors of keys. */
+static int count_maps(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int lines = 0;
+    for (int c; (c = getc(maps)) != EOF;) lines += c == '\n';
+    fclose(maps);
+    return lines;
+}
+static void *free_late(void *unused) { kept(strerror(77777)); return unused; }
+static void late_threads(void) {
+    int before = count_maps();
+    for (int i = 0; i < 300; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, free_late, NULL) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    CHECK(count_maps() < before + 50);
+}
+
 /* Far more is recorded than files of this process may hold. */
 static void limited(void) {
     struct rlimit limit = {65536, 65536};
@@ -187,6 +206,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "fork")) fork_in_threads(0);
     else if (!strcmp(argv[1], "raw-fork")) fork_in_threads(1);
     else if (!strcmp(argv[1], "short-threads")) short_threads();
+    else if (!strcmp(argv[1], "late-threads")) late_threads();
     else if (!strcmp(argv[1], "close")) close_descriptors(argv[0]);
     else if (!strcmp(argv[1], "title")) title();
     else if (!strcmp(argv[1], "limited")) limited();

@@ -279,6 +279,25 @@ fn threads_end_after_their_destructors() {
 }
 
 #[test]
+fn calls_after_a_threads_end_keep_no_mapping() {
+    let (status, images) = record("late-threads");
+    assert!(status.success(), "{status}");
+    let image = only(images);
+    let mut ended = BTreeSet::new();
+    let mut late = BTreeSet::new();
+    for step in &image.steps {
+        match step.record.event {
+            Event::ThreadEnd => drop(ended.insert(step.thread)),
+            Event::Free { object: Some(_) } if ended.contains(&step.thread) => {
+                late.insert(step.thread);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((ended.len(), late.len()), (300, 300));
+}
+
+#[test]
 fn descriptors_that_the_program_closes_do_not_matter() {
     let (status, images) = record("close");
     assert!(status.success(), "{status}");
