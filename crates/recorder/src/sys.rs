@@ -1,4 +1,8 @@
 //! System calls, without the standard library (which would allocate) and with `errno` preserved.
+//!
+//! 1. None is a cancellation point, as `malloc` is none: a thread that `pthread_cancel` has marked
+//!    would end in the midst of the recorder, with its lock held. So what the C library makes one
+//!    (`open`, `close`, `read`, `write`, `fallocate`) goes through `syscall`.
 
 use core::ffi::CStr;
 use core::ptr::{NonNull, null_mut};
@@ -89,8 +93,9 @@ impl File {
 
     fn open_with(name: &CStr, flags: i32) -> Option<Self> {
         // SAFETY: `name` is a null-terminated string.
-        let fd = unsafe { libc::open(name.as_ptr(), flags, 0o644) };
-        (fd >= 0).then(|| Self(fd))
+        let fd =
+            unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags, 0o644) };
+        (fd >= 0).then(|| Self(fd as i32))
     }
 
     /// Allocates the range in the file, so that a write to its mapping cannot fail for lack of
@@ -101,7 +106,8 @@ impl File {
             return false;
         }
         // SAFETY: works on the descriptor alone.
-        let done = unsafe { libc::fallocate(self.0, 0, offset as i64, bytes as i64) };
+        let done =
+            unsafe { libc::syscall(libc::SYS_fallocate, self.0, 0, offset as i64, bytes as i64) };
         if done == 0 {
             return true;
         }
@@ -134,7 +140,7 @@ impl File {
     /// Reads from the current position; 0 at the end or on an error.
     pub(crate) fn read(&self, out: &mut [u8]) -> usize {
         // SAFETY: `out` is valid for writing its length.
-        let got = unsafe { libc::read(self.0, out.as_mut_ptr().cast(), out.len()) };
+        let got = unsafe { libc::syscall(libc::SYS_read, self.0, out.as_mut_ptr(), out.len()) };
         usize::try_from(got).unwrap_or(0)
     }
 }
@@ -142,7 +148,7 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: the descriptor is owned.
-        unsafe { libc::close(self.0) };
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
     }
 }
 
@@ -196,6 +202,6 @@ pub(crate) fn say(parts: &[&[u8]]) {
     }
     for part in parts {
         // SAFETY: `part` is valid for reading its length.
-        unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
+        unsafe { libc::syscall(libc::SYS_write, 2, part.as_ptr(), part.len()) };
     }
 }

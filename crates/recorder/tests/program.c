@@ -191,6 +191,27 @@ static void late_threads(void) {
     CHECK(count_maps() < before + 50);
 }
 
+/* Neither is malloc a place at which a thread may be cancelled. */
+static volatile int marked;
+static void *cancelled(void *count) {
+    free(kept(malloc(1)));
+    while (!marked) sched_yield();
+    for (int i = 0; i < 100000; i++) { free(kept(malloc(4001))); ++*(int *)count; }
+    pthread_testcancel();
+    return NULL;
+}
+static void cancel(void) {
+    int count = 0;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, cancelled, &count) == 0);
+    CHECK(pthread_cancel(thread) == 0);
+    marked = 1;
+    void *result;
+    CHECK(pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED && count == 100000);
+    for (int i = 0; i < 100000; i++) free(kept(malloc(4002)));
+}
+
 /* Far more is recorded than files of this process may hold. */
 static void limited(void) {
     struct rlimit limit = {65536, 65536};
@@ -200,6 +221,7 @@ static void limited(void) {
 
 int main(int argc, char **argv) {
     CHECK(argc >= 2 && early);
+    alarm(240);
     atexit(at_exit);
     if (!strcmp(argv[1], "family")) family();
     else if (!strcmp(argv[1], "hand-over")) hand_over();
@@ -207,6 +229,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "raw-fork")) fork_in_threads(1);
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "late-threads")) late_threads();
+    else if (!strcmp(argv[1], "cancel")) cancel();
     else if (!strcmp(argv[1], "close")) close_descriptors(argv[0]);
     else if (!strcmp(argv[1], "title")) title();
     else if (!strcmp(argv[1], "limited")) limited();

@@ -298,6 +298,14 @@ fn calls_after_a_threads_end_keep_no_mapping() {
 }
 
 #[test]
+fn no_call_is_a_place_at_which_a_thread_may_be_cancelled() {
+    let (status, images) = record("cancel");
+    assert!(status.success(), "{status}");
+    let sizes = only(images).sizes();
+    assert_eq!((sizes[&4001], sizes[&4002]), (100_000, 100_000));
+}
+
+#[test]
 fn descriptors_that_the_program_closes_do_not_matter() {
     let (status, images) = record("close");
     assert!(status.success(), "{status}");
