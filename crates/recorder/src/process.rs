@@ -364,6 +364,7 @@ fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> 
         parent_pid,
         first_thread: NEXT_THREAD.load(Ordering::Relaxed),
         start_unix_ns: clock::unix_ns(),
+        process_start: process_start(),
         ..FileHeader::new()
     };
     fields.write_fields(out);
@@ -378,6 +379,20 @@ fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> 
     process.epoch_ticks = clock::ticks();
     process.epoch_ns = clock::monotonic_ns();
     true
+}
+
+/// When this process began, clock ticks since the system did; 0 if it is not told.
+fn process_start() -> u64 {
+    // The fields after the name of the program, which may hold anything and ends at the last
+    // parenthesis; the name has at most 16 bytes, the numbers before it at most 20.
+    const FIELD: usize = 20;
+    let mut text = [0; 512];
+    let length = File::open_to_read(c"/proc/self/stat").map_or(0, |stat| stat.read(&mut text));
+    let after_name = text[..length].rsplit(|&byte| byte == b')').next().unwrap_or_default();
+    let field = after_name.split(|&byte| byte == b' ').nth(FIELD).unwrap_or_default();
+    field.iter().fold(0, |number: u64, &digit| {
+        number.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0')))
+    })
 }
 
 /// Writes `.number` at `at` and returns the place after it.

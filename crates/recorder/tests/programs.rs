@@ -257,6 +257,8 @@ fn exec_begins_another_file_of_the_same_process() {
     let keys: Vec<_> = images.keys().copied().collect();
     assert_eq!(keys.len(), 2);
     assert_eq!(keys[0].0, keys[1].0, "the same process");
+    let begun = |nth: usize| images[&keys[nth]].header.process_start;
+    assert!(begun(0) > 0 && begun(0) == begun(1), "{} {}", begun(0), begun(1));
     assert_eq!(images[&keys[0]].sizes()[&7001], 1);
     assert!(!images[&keys[1]].sizes().contains_key(&7001));
     assert_eq!(images[&keys[1]].sizes()[&40004], 1);

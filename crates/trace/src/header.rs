@@ -47,6 +47,9 @@ pub struct FileHeader {
     pub end_offset: u64,
     /// Where the index is; 0 without one.
     pub index_offset: u64,
+    /// When the process began, clock ticks since the system did; 0: unknown. It stays the same over
+    /// `exec`, while another process may get the same number later or in another namespace.
+    pub process_start: u64,
     /// The command line recorded, arguments separated by spaces.
     pub command: String,
 }
@@ -78,6 +81,7 @@ impl FileHeader {
             lost_events: 0,
             end_offset: HEADER_BYTES as u64,
             index_offset: 0,
+            process_start: 0,
             command: String::new(),
         }
     }
@@ -108,6 +112,7 @@ impl FileHeader {
         out[64..72].copy_from_slice(&self.lost_events.to_le_bytes());
         out[72..80].copy_from_slice(&self.end_offset.to_le_bytes());
         out[80..88].copy_from_slice(&self.index_offset.to_le_bytes());
+        out[88..96].copy_from_slice(&self.process_start.to_le_bytes());
     }
 
     /// Reads a header.
@@ -145,6 +150,7 @@ impl FileHeader {
             lost_events: u64_at(live::LOST_EVENTS_AT),
             end_offset: u64_at(live::END_OFFSET_AT),
             index_offset: u64_at(80),
+            process_start: u64_at(88),
             command: String::from_utf8_lossy(command).into_owned(),
         })
     }

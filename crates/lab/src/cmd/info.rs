@@ -240,6 +240,7 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
         .with("end_objects_count", summary.end_objects)
         .with("failed_count", summary.failed)
         .with("unknown_objects_count", summary.unknown_objects)
+        .with("unknown_frees_count", trace.header().unknown_frees)
         .with("sizes_bytes", pairs(&summary.sizes))
         .with("lifetimes_ns", pairs(&summary.lifetimes_ns));
     report.rows.push(row);

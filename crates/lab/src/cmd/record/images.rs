@@ -7,7 +7,8 @@
 //! ```
 //!
 //! 1. An image that went on to execute another program was a launcher: only the last image of each
-//!    process can be the one to advise on.
+//!    process can be the one to advise on. Processes of different times, or of different namespaces,
+//!    can have the same number; they are told apart by when they began.
 //! 2. Of those, the one with the most events. A shell's events count a tenth: a shell is there for
 //!    what it starts, unless that is next to nothing.
 
@@ -32,8 +33,10 @@ pub(crate) struct Image {
     pub(crate) path: PathBuf,
     /// The process.
     pub(crate) pid: u32,
-    /// Which program of that process, from 0.
+    /// Which program with that number, from 0.
     pub(crate) nth: u32,
+    /// When the process began ([`FileHeader::process_start`](hectare_trace::FileHeader)).
+    pub(crate) begun: u64,
     /// Events recorded.
     pub(crate) rows: u64,
     /// The command line.
@@ -73,8 +76,8 @@ pub(crate) fn found(raw: &Path) -> anyhow::Result<Vec<Image>> {
         // A process that died while making its file leaves one without a header.
         if let Ok(trace) = Trace::open(&path) {
             let rows = trace.count_rows()?;
-            let command = trace.header().command.clone();
-            images.push(Image { path, pid, nth, rows, command, launched: false });
+            let (begun, command) = (trace.header().process_start, trace.header().command.clone());
+            images.push(Image { path, pid, nth, begun, rows, command, launched: false });
         }
     }
     rank(&mut images);
@@ -82,9 +85,12 @@ pub(crate) fn found(raw: &Path) -> anyhow::Result<Vec<Image>> {
 }
 
 fn rank(images: &mut [Image]) {
-    let all: Vec<(u32, u32)> = images.iter().map(|image| (image.pid, image.nth)).collect();
+    let all: Vec<_> = images.iter().map(|image| (image.pid, image.begun, image.nth)).collect();
     for image in images.iter_mut() {
-        image.launched = all.iter().any(|&(pid, nth)| pid == image.pid && nth > image.nth);
+        let is_later = |&(pid, begun, nth): &(u32, u64, u32)| {
+            (pid, begun) == (image.pid, image.begun) && nth > image.nth
+        };
+        image.launched = all.iter().any(is_later);
     }
     images.sort_by_key(|image| {
         let share = if image.is_shell() { SHELL_SHARE } else { 1 };
@@ -126,13 +132,21 @@ pub(crate) fn remove(raw: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn first(images: &[(u32, u32, u64, &str)]) -> String {
+    /// Process, number of the program, events, command.
+    type Told<'a> = (u32, u32, u64, &'a str);
+
+    fn first(images: &[Told<'_>]) -> String {
+        first_begun(&images.iter().map(|&image| (image, 5)).collect::<Vec<_>>())
+    }
+
+    fn first_begun(images: &[(Told<'_>, u64)]) -> String {
         let mut images: Vec<Image> = images
             .iter()
-            .map(|&(pid, nth, rows, command)| Image {
+            .map(|&((pid, nth, rows, command), begun)| Image {
                 path: PathBuf::new(),
                 pid,
                 nth,
+                begun,
                 rows,
                 command: command.to_owned(),
                 launched: false,
@@ -161,6 +175,12 @@ mod tests {
         assert_eq!(first(&shim), "python3 -c pass");
         let driver = [(7, 0, 9_000, "gcc -c a.c"), (8, 1, 500_000, "cc1 a.c"), (8, 0, 10, "gcc")];
         assert_eq!(first(&driver), "cc1 a.c");
+    }
+
+    #[test]
+    fn a_process_with_the_number_of_another_did_not_become_it() {
+        let work = (1, 0, 90_000, "work");
+        assert_eq!(first_begun(&[(work, 5), ((1, 1, 800, "in another namespace"), 6)]), "work");
     }
 
     #[test]
