@@ -436,10 +436,10 @@ fn measure_clock(process: &Process) {
     }
 }
 
-/// Called when the file cannot be continued: what has been recorded stays, and the program goes on
+/// Called when the recording cannot be continued: what has been recorded stays, and the program goes on
 /// unrecorded.
 #[cold]
-fn give_up() {
+pub(crate) fn give_up() {
     if !decision::stop() {
         return;
     }
@@ -449,8 +449,8 @@ fn give_up() {
         sys::say(&[
             b"hectare recorder: ",
             name,
-            b" cannot be continued (the disk is full, files may not be so large, or the program can \
-              no longer open the file): recording stops here\n",
+            b" cannot be continued (the disk is full, files may not be so large, the program can no \
+              longer open the file, or has no address space left): recording stops here\n",
         ]);
     }
 }

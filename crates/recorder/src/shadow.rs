@@ -44,17 +44,19 @@ pub(crate) fn prepare() -> bool {
     true
 }
 
-/// Records that `object` of `size` bytes lives at `address`.
+/// Records that `object` of `size` bytes lives at `address`; false when there is no address space for
+/// that. Such an object would seem to live for ever.
 #[inline(always)]
-pub(crate) fn set(address: *mut u8, object: ObjectId, size: usize) {
+pub(crate) fn set(address: *mut u8, object: ObjectId, size: usize) -> bool {
     let leaf = match leaf(address) {
         Some(leaf) => leaf,
         None => match make_leaf(address, size) {
             Some(leaf) => leaf,
-            None => return,
+            None => return false,
         },
     };
     leaf[entry(address)].store(object.bits(), Ordering::Relaxed);
+    true
 }
 
 /// The object at `address`.

@@ -114,6 +114,14 @@ fn current_slow(local: &Local) -> Option<&'static mut Tape> {
     process::tape_for(local)
 }
 
+/// Notes where an object lives, or ends the recording, which would go on without its end.
+#[inline(always)]
+fn follow(address: *mut u8, object: ObjectId, size: usize) {
+    if !shadow::set(address, object, size) {
+        process::give_up();
+    }
+}
+
 /// Records that `address` (null: failed) was handed out for `size` bytes.
 #[inline(always)]
 pub(crate) fn allocated(kind: AllocKind, address: *mut u8, size: usize) {
@@ -122,7 +130,7 @@ pub(crate) fn allocated(kind: AllocKind, address: *mut u8, size: usize) {
         state.put_alloc(window, kind, now, size as u64, address.is_null())
     });
     if let Some(object) = made {
-        shadow::set(address, object, size);
+        follow(address, object, size);
     }
 }
 
@@ -136,7 +144,7 @@ pub(crate) fn aligned(address: *mut u8, size: usize, align: usize) {
         state.put_memalign(window, now, size as u64, align_log2, address.is_null())
     });
     if let Some(object) = made {
-        shadow::set(address, object, size);
+        follow(address, object, size);
     }
 }
 
@@ -165,7 +173,7 @@ pub(crate) fn reallocated(old: Option<ObjectId>, address: *mut u8, size: usize) 
         state.put_realloc(window, now, old, size as u64, address.is_null())
     });
     if let Some(object) = made {
-        shadow::set(address, object, size);
+        follow(address, object, size);
     }
 }
 

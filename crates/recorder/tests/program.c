@@ -212,6 +212,21 @@ static void cancel(void) {
     for (int i = 0; i < 100000; i++) free(kept(malloc(4002)));
 }
 
+/* The program fills its address space, so that there is none for more of the recorder's tables. */
+static void crowded(void) {
+    unsigned long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    CHECK(fscanf(statm, "%lu", &pages) == 1);
+    fclose(statm);
+    rlim_t most = pages * sysconf(_SC_PAGESIZE) + (200 << 20);
+    struct rlimit limit = {most, most};
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    void *blocks[200];
+    int count = 0;
+    while (count < 200 && (blocks[count] = kept(malloc(1 << 20)))) count++;
+    while (count > 0) free(blocks[--count]);
+}
+
 /* Far more is recorded than files of this process may hold. */
 static void limited(void) {
     struct rlimit limit = {65536, 65536};
@@ -230,6 +245,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "late-threads")) late_threads();
     else if (!strcmp(argv[1], "cancel")) cancel();
+    else if (!strcmp(argv[1], "crowded")) crowded();
     else if (!strcmp(argv[1], "close")) close_descriptors(argv[0]);
     else if (!strcmp(argv[1], "title")) title();
     else if (!strcmp(argv[1], "limited")) limited();

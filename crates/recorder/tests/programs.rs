@@ -308,6 +308,14 @@ fn no_call_is_a_place_at_which_a_thread_may_be_cancelled() {
 }
 
 #[test]
+fn an_object_that_cannot_be_followed_ends_the_recording() {
+    let (status, images) = record_telling("crowded", Stdio::null());
+    assert!(status.success(), "{status}");
+    let header = only(images).header;
+    assert!(header.lost_events > 0 && header.unknown_frees == 0, "{header:?}");
+}
+
+#[test]
 fn descriptors_that_the_program_closes_do_not_matter() {
     let (status, images) = record("close");
     assert!(status.success(), "{status}");

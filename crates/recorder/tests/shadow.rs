@@ -15,7 +15,7 @@ fn an_object_is_found_wherever_a_program_can_have_it() {
     let addresses = [0x10_0000, 0x7fff_f7e0_1230, 0xaaaa_b000_0010, 0xffff_ffff_eff8_usize];
     let objects = addresses.map(|address| {
         let object = ObjectId::new(ThreadId(1), address as u64);
-        shadow::set(std::ptr::without_provenance_mut(address), object, 16);
+        assert!(shadow::set(std::ptr::without_provenance_mut(address), object, 16));
         (std::ptr::without_provenance_mut(address), object)
     });
     for (address, object) in objects {
