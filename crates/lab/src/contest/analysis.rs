@@ -71,11 +71,6 @@ impl Metric {
             Self::Faults => Some(run.faults as f64),
         }
     }
-
-    /// The figure of a run, if it can be part of a ratio: nothing is a multiple of zero.
-    fn in_ratio(self, run: &Run) -> Option<f64> {
-        self.of(run).filter(|&value| value > 0.0)
-    }
 }
 
 /// The runs, with the contest that they belong to.
@@ -111,6 +106,10 @@ impl<'a> Analysis<'a> {
     /// Per-round ratios of two contestants, none if one of them broke. When `case` is `None` they
     /// are over all cases: the geometric mean over those cases of a round that the reference did. A
     /// contestant that broke in one of them has no ratio: the rest would flatter it.
+    ///
+    /// Nor is there one if some round has none, because a figure was not measured there or is a
+    /// multiple of zero: which rounds those are depends on the figure, so the others would flatter
+    /// somebody, too.
     pub(crate) fn ratios(
         &self,
         metric: Metric,
@@ -129,44 +128,54 @@ impl<'a> Analysis<'a> {
             return Vec::new();
         }
         let rounds = self.results.runs.iter().map(|run| run.round + 1).max().unwrap_or(0);
-        (0..rounds)
-            .filter_map(|round| {
-                let of_cases: Option<Vec<f64>> = cases
-                    .iter()
-                    .map(|&case| {
-                        let find = |contestant| {
-                            let run = self.runs(case, contestant).find(|run| run.round == round)?;
-                            metric.in_ratio(run)
-                        };
-                        Some(find(above)? / find(below)?)
-                    })
-                    .collect();
-                stats::geometric_mean(&of_cases?)
+        let of_round = |round: usize| {
+            self.of_round(&cases, round, |run_of| {
+                let (above, below) = (run_of(above)?, run_of(below)?);
+                Some(match (metric.of(above), metric.of(below)) {
+                    (Some(above), Some(below)) if below > 0.0 => Some(above / below),
+                    _ => None,
+                })
             })
-            .collect()
+        };
+        (0..rounds).filter_map(of_round).collect::<Option<_>>().unwrap_or_default()
     }
 
     /// Per-round values of one contestant; over all cases the geometric mean of each round. None if
-    /// it broke.
+    /// it broke, or was not measured in some round.
     pub(crate) fn values(&self, metric: Metric, case: Option<usize>, of: usize) -> Vec<f64> {
         if self.breaks(case, of) > 0 {
             return Vec::new();
         }
-        let cases = match case {
-            Some(case) => case..case + 1,
-            None => 0..self.contest.cases.len(),
+        let cases: Vec<usize> = match case {
+            Some(case) => vec![case],
+            None => (0..self.contest.cases.len()).collect(),
         };
-        (0..self.results.rounds)
-            .filter_map(|round| {
-                let values: Option<Vec<f64>> = cases
-                    .clone()
-                    .map(|case| {
-                        metric.in_ratio(self.runs(case, of).find(|run| run.round == round)?)
-                    })
-                    .collect();
-                stats::geometric_mean(&values?)
-            })
-            .collect()
+        let of_round =
+            |round: usize| self.of_round(&cases, round, |run_of| Some(metric.of(run_of(of)?)));
+        (0..self.results.rounds).filter_map(of_round).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// What a round shows in `cases` together, the geometric mean of what `figure` makes of the
+    /// runs in each. `None` if the round is incomplete there, `Some(None)` if it shows nothing.
+    fn of_round(
+        &self,
+        cases: &[usize],
+        round: usize,
+        figure: impl Fn(&dyn Fn(usize) -> Option<&'a Run>) -> Option<Option<f64>>,
+    ) -> Option<Option<f64>> {
+        let of_case = |&case: &usize| {
+            figure(&|contestant| self.runs(case, contestant).find(|run| run.round == round))
+        };
+        let figures: Vec<Option<f64>> = cases.iter().map(of_case).collect::<Option<_>>()?;
+        Some(match &figures[..] {
+            // As it is: a logarithm would round it, and zero has none.
+            [one] => *one,
+            all => all
+                .iter()
+                .copied()
+                .collect::<Option<Vec<_>>>()
+                .and_then(|all| stats::geometric_mean(&all)),
+        })
     }
 
     /// The ratio of a contestant to the reference.

@@ -169,8 +169,8 @@ impl Claim {
     }
 
     /// Decides the claim; the quotient left/right with its interval comes with it. Nothing when
-    /// nothing was measured for it: the memory of a program that ends before it can be sampled, or
-    /// what an [obstacle](Self::obstacle) hides.
+    /// some round has no quotient (a program ended before its memory could be sampled, a multiple of
+    /// zero), or an [obstacle](Self::obstacle) hides it.
     ///
     /// # Errors
     /// When a name is unknown.

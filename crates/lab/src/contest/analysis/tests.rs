@@ -242,16 +242,59 @@ fn a_claim_about_who_broke_is_undecided() {
 }
 
 #[test]
-fn no_faults_at_all_are_a_figure_and_no_ratio() {
+fn no_faults_at_all_are_a_figure() {
+    use crate::contest::assertion::{Claim, Decision};
     let contest = contest(1);
     let mut results = results(1, 1.0, 1.1);
     let mine = results.runs.iter_mut().filter(|run| run.contestant == 1);
-    mine.enumerate().for_each(|(nth, run)| run.faults = u64::from(nth == 0));
+    mine.for_each(|run| run.faults = if run.round < 3 { 7 } else { 0 });
+    results.runs.iter_mut().filter(|run| run.contestant != 1).for_each(|run| run.faults = 7);
+    let row = |report: &Report, name: &str| {
+        report.rows.iter().find(|row| row.subject == name).unwrap().clone()
+    };
+    let fast = row(&report(&contest, &results), "fast");
+    assert_eq!(
+        fast.number("faults"),
+        Some(0.0),
+        "the median of all runs, not of those with faults"
+    );
+    assert_eq!(fast.number("faults_ratio"), Some(0.0), "of all rounds, not of those with faults");
+    assert_ne!(fast.figures["faults_verdict"], "same");
+    let decided = |results: &Results, text: &str| {
+        let claim: Claim = text.parse().unwrap();
+        let decided = claim.decide(&contest, &Analysis::new(&contest, results)).unwrap();
+        decided.map(|(decision, _)| decision)
+    };
+    for (text, expected) in [
+        ("faults(fast) < 8", Decision::Holds),
+        ("faults(fast) < 5", Decision::Undecided),
+        ("faults(fast) <= faults(system)", Decision::Holds),
+        // Exactly seven, which the logarithm of a geometric mean would round.
+        ("faults(system) >= 7", Decision::Holds),
+        ("faults(system) < 7", Decision::Fails),
+    ] {
+        assert_eq!(decided(&results, text), Some(expected), "{text}");
+    }
+    // Nothing is a multiple of zero.
+    results.runs.iter_mut().filter(|run| run.round < 5).for_each(|run| run.faults = 0);
+    assert_eq!(row(&report(&contest, &results), "fast").number("faults_ratio"), None);
+    assert_eq!(decided(&results, "faults(fast) < faults(system)"), None);
+    assert_eq!(decided(&results, "faults(fast) < 1"), Some(Decision::Holds));
+}
+
+#[test]
+fn what_was_measured_in_some_rounds_alone_has_no_ratio() {
+    let contest = contest(1);
+    let mut results = results(1, 1.0, 1.1);
+    // Only the longest runs are looked at often enough.
+    for run in results.runs.iter_mut().filter(|run| (3..6).contains(&run.round)) {
+        run.mean_bytes = Some(run.peak_bytes);
+    }
     let report = report(&contest, &results);
     let row = report.rows.iter().find(|row| row.subject == "fast").unwrap();
-    assert_eq!(row.number("faults"), Some(0.0), "the median of all runs, not of those with faults");
-    let analysis = Analysis::new(&contest, &results);
-    assert_eq!(analysis.ratios(Metric::Faults, Some(0), 1, 0), [1.0]);
+    assert_eq!(row.number("mean_bytes"), Some(2000.0));
+    assert_eq!(row.number("mean_ratio"), None);
+    assert!(Analysis::new(&contest, &results).values(Metric::Mean, Some(0), 1).is_empty());
 }
 
 #[test]
