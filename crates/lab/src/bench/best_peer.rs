@@ -66,6 +66,15 @@ fn is_measured(row: &Row) -> bool {
         && (has_role(row, "subject") || has_role(row, "reference"))
 }
 
+/// Whether a measured row is of the work that the reference did: what was not allocated took no
+/// time and no memory.
+fn did_the_work(report: &Report, row: &Row) -> bool {
+    let failed = |row: &Row| row.number("failed_allocations").unwrap_or(0.0);
+    let mut references = measured(report, &row.workload).filter(|row| has_role(row, "reference"));
+    let failed_more = references.next().is_some_and(|reference| failed(row) > failed(reference));
+    !failed_more && !row.figures.contains_key("other_work")
+}
+
 /// Whether a row is the reference against itself on one workload.
 fn is_again(row: &Row) -> bool {
     row.workload != crate::contest::analysis::ALL_CASES && has_role(row, "again")
@@ -131,7 +140,8 @@ pub(crate) fn judge(report: &mut Report) {
     for judged in &JUDGED {
         let mut ratios = Vec::new();
         for workload in workloads(report) {
-            let rows: Vec<&Row> = measured(report, &workload).collect();
+            let rows: Vec<&Row> =
+                measured(report, &workload).filter(|row| did_the_work(report, row)).collect();
             let peers = rows.iter().filter(|row| !is_ours(&row.subject));
             let value = |row: &Row| row.number(judged.figure).filter(|value| *value > 0.0);
             let best = peers
@@ -163,7 +173,7 @@ pub(crate) fn judge(report: &mut Report) {
     let rows = workloads(report).len();
     let mut summary = serde_json::Map::new();
     for ((subject, name), ratios) in means {
-        // A subject that broke somewhere has no mean over all rows.
+        // A subject that broke somewhere, or left work out, has no mean over all rows.
         let Some(mean) = stats::geometric_mean(&ratios).filter(|_| ratios.len() == rows) else {
             report.notes.push(format!(
                 "{subject} has {} of {rows} rows: no geometric mean of {name}",
@@ -432,6 +442,27 @@ mod tests {
         let ratio = report.rows.iter().filter(|row| row.subject == "fast");
         assert!(ratio.clone().count() == 2);
         assert!(ratio.into_iter().all(|row| row.number("time_to_best_peer_ratio").is_none()));
+    }
+
+    #[test]
+    fn who_left_work_out_is_no_best_peer() {
+        for (name, value) in [("other_work", "differs".into()), ("failed_allocations", 9.into())] {
+            let mut report = example();
+            let row = report.rows.iter_mut().find(|row| row.subject == "fast").unwrap();
+            row.figures.insert(name.to_owned(), serde_json::Value::clone(&value));
+            judge(&mut report);
+            let ours = report.rows.iter().find(|row| row.subject == "hectare").unwrap();
+            assert!(close(ours.number("time_to_best_peer_ratio"), 0.25), "{name}");
+            assert_eq!(ours.figures["time_best_peer"], "system", "{name}");
+            assert_eq!(mean(&report, "fast", "time_to_best_peer_ratio"), None, "{name}");
+            // What also fails under the reference is due to the machine.
+            let reference = report.rows.iter_mut().find(|row| row.subject == "system").unwrap();
+            reference.figures.insert("failed_allocations".to_owned(), 9.into());
+            judge(&mut report);
+            let fast = report.rows.iter().find(|row| row.subject == "fast").unwrap();
+            let is_best = fast.figures.get("time_best_peer").is_some();
+            assert_eq!(is_best, name == "failed_allocations");
+        }
     }
 
     #[test]
