@@ -67,6 +67,9 @@ enum Task {
     Map {
         /// The trace file.
         trace: PathBuf,
+        /// Touching of memory.
+        #[arg(long, value_enum, default_value = "page")]
+        touch: Touch,
     },
     /// A user's program, started and waited for.
     Launch {
@@ -141,7 +144,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             return launch::run(&mut pipe, preload, planted_ns, &command);
         }
         Task::Bench { name, parameters, planted_ns } => bench(&name, &parameters, planted_ns),
-        Task::Map { trace } => replay::occupancy::run(&trace),
+        Task::Map { trace, touch } => replay::occupancy::run(&trace, touch),
         Task::Replay { trace, mode, touch, planted_ns, latency, points } => {
             replay::run(&trace, replay::Options { mode, touch, planted_ns, latency, points })
         }

@@ -13,6 +13,7 @@ use crate::contest::assertion::{self, Claim, Decision};
 use crate::contest::{Case, Contest, LEAST_ROUNDS, Looks, Results, Rounds, SAMPLE_EVERY, Work};
 use crate::environment::{self, Control};
 use crate::output::Outputs;
+use crate::replay::Touch;
 use crate::report::{Report, Row};
 use crate::runner::{self, Processors, WarmMemory};
 use crate::subject::{self, Subject, program};
@@ -269,14 +270,14 @@ impl ContestArgs {
         }
         report.parameter("no_aslr", self.no_aslr);
         report.notes.extend(settings_note(std::env::vars()));
-        report.notes.extend(below_ideal(&report));
+        report.notes.extend(below_ideal(&report, &contest.cases));
         let mut verdicts = Vec::new();
         for claim in &self.claims {
             let Some((decision, ratio)) = claim.decide(&contest, &analysis)? else {
                 let why = claim.obstacle(&contest, &analysis)?.unwrap_or_else(|| {
                     format!(
-                        "nothing was measured for it (what ends within {} ms is not looked at while it \
-                         runs)",
+                        "it was not measured in every round (what ends soon is not looked at often enough \
+                         while it runs, every {} ms), or is zero where another is a multiple of it",
                         SAMPLE_EVERY.as_millis()
                     )
                 });
@@ -359,23 +360,33 @@ fn settings_note(variables: impl Iterator<Item = (String, String)>) -> Option<St
 /// Peaks further below Ideal's than this are no rounding.
 const BELOW_IDEAL: f64 = -0.01;
 
-/// Says where less memory was held than Ideal has live.
-fn below_ideal(report: &Report) -> Option<String> {
-    let mut cases: Vec<&str> = Vec::new();
+/// Says where less memory was held than Ideal has live, and why.
+fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
+    let is_unwritten = |name: &str| {
+        let unwritten = |case: &Case| matches!(case.work, Work::Trace { touch: Touch::None, .. });
+        cases.iter().any(|case| case.name == name && unwritten(case))
+    };
+    let (mut of_one, mut of_many): (Vec<&str>, Vec<&str>) = Default::default();
     for row in &report.rows {
         let is_below = row.number("overhead_ratio").is_some_and(|over| over < BELOW_IDEAL);
-        if is_below && row.workload != ALL_CASES && !cases.contains(&row.workload.as_str()) {
-            cases.push(&row.workload);
+        if !is_below || row.workload == ALL_CASES {
+            continue;
+        }
+        let is_of_one = row.number("threads_count") == Some(1.0) || is_unwritten(&row.workload);
+        let named = if is_of_one { &mut of_one } else { &mut of_many };
+        if !named.contains(&row.workload.as_str()) {
+            named.push(&row.workload);
         }
     }
-    (!cases.is_empty()).then(|| {
-        format!(
-            "{}: peaks below what is live in Ideal. The quicker threads are done, the fewer overlap, and the \
-             less is live at once: so the allocators held unlike amounts, and their memory says little \
-             (a replay with `--mode serial` has the same live for all)",
-            cases.join("; ")
-        )
-    })
+    let told = |cases: Vec<&str>, why: &str| {
+        (!cases.is_empty())
+            .then(|| format!("{}: peaks below what is live in Ideal. {why}", cases.join("; ")))
+    };
+    let unwritten = "What is asked for but not written (--touch), or refused, takes no memory";
+    let overlapping = "The quicker threads are done, the fewer overlap, and the less is live at once: so the \
+                       allocators held unlike amounts, and their memory says little (a replay with `--mode \
+                       serial` has the same live for all)";
+    told(of_one, unwritten).into_iter().chain(told(of_many, overlapping)).collect()
 }
 
 /// What failed under some allocator, in words: a table with missing cells is no success.
@@ -403,6 +414,7 @@ fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::Mode;
 
     #[test]
     fn settings_of_allocators_are_told() {
@@ -424,8 +436,21 @@ mod tests {
         let row = |case: &str, over: f64| Row::new("x", case).with("overhead_ratio", over);
         let mut report = Report::new("x");
         report.rows = vec![row("fine", -0.004), row("all", -0.2)];
-        assert_eq!(below_ideal(&report), None);
+        assert!(below_ideal(&report, &[]).is_empty());
         report.rows.extend([row("node", -0.1), row("node", -0.2), row("larson", -0.3)]);
-        assert!(below_ideal(&report).unwrap().starts_with("node; larson: peaks below"));
+        let told = below_ideal(&report, &[]);
+        assert!(told.len() == 1 && told[0].starts_with("node; larson: peaks below"), "{told:?}");
+        // Nothing overlaps in a single thread.
+        report.rows.push(row("cc1", -0.9).with("threads_count", 1));
+        let told = below_ideal(&report, &[]);
+        assert!(told[0].starts_with("cc1: ") && !told[0].contains("threads"), "{told:?}");
+        let work = Work::Trace {
+            path: "node.hxt".into(),
+            mode: Mode::Speed,
+            touch: Touch::None,
+            points: 0,
+        };
+        let node = Case { name: "node".to_owned(), work, ideal: None, known: Vec::new() };
+        assert!(below_ideal(&report, &[node])[0].starts_with("node; cc1: "));
     }
 }

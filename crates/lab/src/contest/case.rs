@@ -84,8 +84,8 @@ impl Case {
     pub(super) fn job(&self, planted_ns: u64, look: Look) -> Job {
         let planted = planted_ns.to_string();
         match &self.work {
-            Work::Trace { path, .. } if look == Look::Map => {
-                Job::Child(vec!["map".into(), path.into()])
+            Work::Trace { path, touch, .. } if look == Look::Map => {
+                Job::Child(vec!["map".into(), path.into(), "--touch".into(), value_name(*touch)])
             }
             Work::Trace { path, mode, touch, points } => {
                 let mut arguments = vec!["replay".into(), path.into()];

@@ -88,7 +88,11 @@ impl Ideal {
         Self {
             live_bytes: summary.peak_bytes,
             rounded16_bytes: summary.peak_rounded_bytes,
-            pages_bytes: summary.peak_bytes.next_multiple_of(crate::machine::page_bytes()),
+            // A trace can ask for more than there are addresses.
+            pages_bytes: summary
+                .peak_bytes
+                .checked_next_multiple_of(crate::machine::page_bytes())
+                .unwrap_or(u64::MAX),
         }
     }
 }

@@ -35,22 +35,16 @@ const MOST_CELLS: usize = 512;
 /// Bit 63 of an entry of `/proc/self/pagemap`: the page is in memory.
 const PRESENT: u64 = 1 << 63;
 
-/// Replays the trace up to that moment and returns the map.
+/// Replays the trace up to that moment, writing into blocks what `touch` says, and returns the map.
 ///
 /// # Errors
 /// When the trace cannot be read or a page's state cannot be asked for.
-pub(crate) fn run(path: &Path) -> anyhow::Result<Outcome> {
+pub(crate) fn run(path: &Path, touch: Touch) -> anyhow::Result<Outcome> {
     let wanted = Wanted { serial: true, starts: false };
     let stop = moment(path, wanted)?;
     let trace = open(path)?;
     let mut planner = Planner::new(&trace, wanted);
-    let options = Options {
-        mode: Mode::Serial,
-        touch: Touch::Page,
-        planted_ns: 0,
-        latency: false,
-        points: 0,
-    };
+    let options = Options { mode: Mode::Serial, touch, planted_ns: 0, latency: false, points: 0 };
     let rate = Rate { ns_per_tick: 1.0, cost_ns: 0.0 };
     let mut table = Table::default();
     // Page number → bytes of live objects in it at the last look.

@@ -237,19 +237,36 @@ fn ideal_agrees_with_the_plan() {
     assert_eq!(ideal.live_bytes, peak_bytes);
     assert!(ideal.rounded16_bytes > peak_bytes);
     assert_eq!(ideal.pages_bytes % crate::machine::page_bytes(), 0);
+    let most = Ideal::of(&Summary { peak_bytes: u64::MAX, ..Summary::default() });
+    assert_eq!(most.pages_bytes, u64::MAX);
 }
 
 #[test]
 fn the_map_is_of_one_moment_and_shares_are_shares() {
     let (file, ..) = trace("map", 3, 40_000);
-    let outcome = occupancy::run(&file.0).unwrap();
+    let outcome = occupancy::run(&file.0, Touch::Page).unwrap();
     assert!(outcome.ops > 0 && !outcome.map.is_empty());
     let shares: Vec<f64> = outcome.map.iter().map(|cell| cell[1]).collect();
     assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");
     assert!(shares.iter().any(|&share| share > 0.1), "{shares:?}");
     assert!(outcome.map.windows(2).all(|pair| pair[0][0] < pair[1][0]), "by address");
-    let again = occupancy::run(&file.0).unwrap();
+    let again = occupancy::run(&file.0, Touch::Page).unwrap();
     assert_eq!((outcome.ops, outcome.checksum), (again.ops, again.checksum));
+}
+
+#[test]
+fn the_map_shows_what_the_replay_writes() {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-sparse.hxt", std::process::id()));
+    let mut writer = Writer::new(File::create(&path).unwrap(), FileHeader::new()).unwrap();
+    let file = Temp(path);
+    let large = Event::Malloc { size_bytes: 64 << 20 };
+    writer.event(ThreadId(1), 1, &large, false).unwrap();
+    writer.finish().unwrap();
+    // A cell is a stretch of as many pages: with nothing written there are less pages than cells.
+    for (touch, cells) in [(Touch::None, 0..10), (Touch::Page, 400..513)] {
+        let map = occupancy::run(&file.0, touch).unwrap().map;
+        assert!(cells.contains(&map.len()), "{touch:?}: {}", map.len());
+    }
 }
 
 #[test]
