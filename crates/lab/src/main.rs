@@ -179,8 +179,11 @@ fn with_way_out(mut error: clap::Error) -> clap::Error {
 
 fn main() -> std::process::ExitCode {
     // `hectare … | head` ends as other commands do, without a panic about the closed pipe.
-    // SAFETY: no other thread runs yet; the default action is what the process began with.
+    // SAFETY: no other thread runs yet, and the default action needs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    // A starter that ignores the end of its children passes that on, and nothing could be waited for.
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     refuse_unknown_verb();
     let cli = parsed().unwrap_or_else(|error| with_way_out(error).exit());
     let done = match cli.verb {

@@ -1,7 +1,7 @@
 //! What `compare`, `bench` and `replay` have in common: which allocators, how many rounds, which
 //! claims, where the report goes.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -269,7 +269,7 @@ impl ContestArgs {
             report.parameter("pin", pin.0.clone());
         }
         report.parameter("no_aslr", self.no_aslr);
-        report.notes.extend(settings_note(std::env::vars()));
+        report.notes.extend(settings_note(std::env::vars_os()));
         report.notes.extend(below_ideal(&report, &contest.cases));
         let mut verdicts = Vec::new();
         for claim in &self.claims {
@@ -341,11 +341,12 @@ const SETTINGS: [&str; 7] = [
 ];
 
 /// Says which settings of allocators this command has passed on to what was measured.
-fn settings_note(variables: impl Iterator<Item = (String, String)>) -> Option<String> {
+fn settings_note(variables: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
     let sets = |name: &str| SETTINGS.iter().any(|beginning| name.starts_with(beginning));
     let mut set: Vec<_> = variables
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, value)| sets(name) && !value.is_empty())
-        .map(|(name, value)| format!("{name}={value}"))
+        .map(|(name, value)| format!("{name}={}", value.display()))
         .collect();
     set.sort();
     (!set.is_empty()).then(|| {
@@ -419,9 +420,7 @@ mod tests {
     #[test]
     fn settings_of_allocators_are_told() {
         let of = |variables: &[(&str, &str)]| {
-            settings_note(
-                variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())),
-            )
+            settings_note(variables.iter().map(|&(name, value)| (name.into(), value.into())))
         };
         assert_eq!(of(&[("PATH", "/bin"), ("HECTARE_CONF", ""), ("MALLOCS", "1")]), None);
         let told = of(&[("MALLOC_CONF", "thp:always"), ("HECTARE_CONF", "secure:true")]).unwrap();

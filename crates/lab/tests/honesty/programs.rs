@@ -29,6 +29,31 @@ fn a_program_that_is_run_once_reads_what_the_command_was_given() {
 }
 
 #[test]
+fn a_variable_that_is_no_text_costs_no_figure() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut command = Command::new(HECTARE);
+    command.args(TWO_ROUNDS).args(["--", "true"]);
+    command.env("LATIN", std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn a_starter_that_ignores_its_children_keeps_nothing_from_being_measured() {
+    let mut command = Command::new(HECTARE);
+    command.args(["run", "-a", "system", "--", "sh", "-c", "true; exit 7"]);
+    let ignore = || {
+        // SAFETY: sets no handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: one system call.
+    unsafe { command.pre_exec(ignore) };
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+}
+
+#[test]
 fn a_program_that_asks_the_terminal_is_not_stopped_for_ever() {
     let asking = "if read word < /dev/tty; then exit 3; fi; exit 0";
     for verb in [&["run", "-a", "system"][..], &["compare", "-a", "system", "--rounds", "1"]] {
