@@ -39,7 +39,8 @@ use crate::cmd::child::ChildRecord;
 use crate::measure::{Usage, monotonic_ns};
 use crate::subject::Subject;
 pub(crate) use held::hold;
-pub(crate) use sample::{Sample, mean_bytes};
+use sample::Tree;
+pub(crate) use sample::{Sample, descendants, mean_bytes};
 pub(crate) use surroundings::{
     Processors, Surroundings, affinity, listed, parse_processors, pin_to, set_surroundings,
 };
@@ -188,6 +189,7 @@ pub(crate) fn execute(
     let Subject { library: allocator, .. } = subject;
     let mut watch = Watch {
         pid: leader,
+        tree: Tree::of(leader),
         process: watch::pid_descriptor(leader)?,
         pipe,
         line: Vec::new(),
@@ -204,6 +206,13 @@ pub(crate) fn execute(
     if is_asked {
         pass_on(leader, watch.pid);
         stop = watch.until_end(every, start_ns, patience, &AtomicBool::new(false));
+    }
+    if stop.is_some() {
+        // First what has left the group, as daemons do: it can be found while the launcher lives.
+        for pid in sample::descendants(leader) {
+            // SAFETY: a signal to a process just seen below our own child.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
     }
     if stop.is_some() || is_asked || !has_streams {
         // SAFETY: the leader has not been waited for, so the group is still its own.
@@ -319,6 +328,9 @@ fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
             if let Some(library) = &subject.library {
                 command.arg("--preload").arg(library);
             }
+            if !has_streams {
+                command.arg("--end-all");
+            }
             command.arg("--").args(program);
             if !has_streams {
                 command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -361,7 +373,7 @@ fn outcome(line: &[u8], status: ExitStatus, subject: &Subject) -> anyhow::Result
     }
 }
 
-/// Waits for a child; returns what `wait` and the kernel's account say about it.
+/// Waits for a child, whichever it is if `pid` is -1; returns what `wait` and the kernel's account say about it.
 ///
 /// # Errors
 /// When it is no child of this process.
@@ -372,7 +384,7 @@ pub(crate) fn wait(pid: i32) -> anyhow::Result<(i32, Usage)> {
     loop {
         // SAFETY: both out-parameters are valid for writing.
         let waited = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
-        if waited == pid {
+        if waited > 0 {
             return Ok((status, Usage::from_rusage(&usage)));
         }
         let error = std::io::Error::last_os_error();

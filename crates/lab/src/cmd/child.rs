@@ -79,6 +79,9 @@ enum Task {
         /// Known slowness before it starts, ns (the planted control).
         #[arg(long, default_value_t = 0)]
         planted_ns: u64,
+        /// End what the program leaves running.
+        #[arg(long)]
+        end_all: bool,
         /// Program and arguments.
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
@@ -140,8 +143,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // SAFETY: the runner passes a descriptor that this process alone owns from here on.
     let mut pipe = unsafe { File::from_raw_fd(args.fd) };
     let measured = match args.task {
-        Task::Launch { preload, planted_ns, command } => {
-            return launch::run(&mut pipe, preload, planted_ns, &command);
+        Task::Launch { preload, planted_ns, end_all, command } => {
+            return launch::run(&mut pipe, preload, planted_ns, end_all, &command);
         }
         Task::Bench { name, parameters, planted_ns } => bench(&name, &parameters, planted_ns),
         Task::Map { trace, touch } => replay::occupancy::run(&trace, touch),

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::measure::monotonic_ns;
+
 /// Resident memory at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
@@ -39,26 +41,75 @@ pub(crate) fn mean_bytes(samples: &[Sample], start_ns: u64, end_ns: u64) -> Opti
     Some(area / (end_ns - first.at_ns) as f64)
 }
 
-/// Resident memory of `pid` and its descendants now, bytes; `None` when it has ended.
-pub(super) fn resident_bytes(pid: i32) -> Option<u64> {
-    let own = fs::read_to_string(format!("/proc/{pid}/statm"))
+/// A process and its descendants.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: i32,
+    /// Below the root, as last looked at.
+    below: Vec<i32>,
+    /// When they are looked for again, `CLOCK_MONOTONIC`, ns.
+    due_ns: u64,
+}
+
+/// Looking for the descendants takes at most one part in this many of the time: it needs a file for
+/// each thread, of which there may be thousands.
+const SHARE_OF_TIME: u64 = 100;
+
+impl Tree {
+    /// That of `root`, not looked at yet.
+    pub(super) fn of(root: i32) -> Self {
+        Self { root, below: Vec::new(), due_ns: 0 }
+    }
+
+    /// Resident memory of all of them now, bytes; `None` when the root has ended.
+    pub(super) fn resident_bytes(&mut self) -> Option<u64> {
+        let own = resident_bytes(self.root)?;
+        let begun_ns = monotonic_ns();
+        if begun_ns >= self.due_ns {
+            self.below = descendants(self.root);
+            let now_ns = monotonic_ns();
+            self.due_ns = now_ns + (now_ns - begun_ns) * SHARE_OF_TIME;
+        }
+        Some(own + self.below.iter().filter_map(|&pid| resident_bytes(pid)).sum::<u64>())
+    }
+}
+
+/// All processes below `pid`.
+pub(crate) fn descendants(pid: i32) -> Vec<i32> {
+    let mut found = Vec::new();
+    add_children(pid, &mut found);
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        add_children(pid, &mut found);
+        next += 1;
+    }
+    found
+}
+
+/// The processes that any thread of `pid` has made: the kernel lists them by thread.
+fn add_children(pid: i32, found: &mut Vec<i32>) {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+    for thread in threads.flatten() {
+        let list = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        for child in list.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
+            // When a thread ends meanwhile, another one inherits its children.
+            if !found.contains(&child) {
+                found.push(child);
+            }
+        }
+    }
+}
+
+/// Resident memory of `pid` now, bytes; `None` when it has ended.
+fn resident_bytes(pid: i32) -> Option<u64> {
+    let pages = fs::read_to_string(format!("/proc/{pid}/statm"))
         .ok()?
         .split_ascii_whitespace()
         .nth(1)?
         .parse::<u64>()
-        .ok()?
-        * crate::machine::page_bytes();
+        .ok()?;
     // A process that has ended but has not been waited for has nothing.
-    if own == 0 {
-        return None;
-    }
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok();
-    let below: u64 = children
-        .iter()
-        .flat_map(|list| list.split_ascii_whitespace())
-        .filter_map(|child| resident_bytes(child.parse().ok()?))
-        .sum();
-    Some(own + below)
+    (pages > 0).then(|| pages * crate::machine::page_bytes())
 }
 
 /// Whether `pid` still runs this very executable.
@@ -142,5 +193,27 @@ mod tests {
         }
         assert_eq!(resident_bytes(ended.id() as i32), None);
         ended.wait().unwrap();
+    }
+
+    #[test]
+    fn what_any_thread_has_started_belongs_to_the_tree() {
+        let started = std::thread::scope(|scope| {
+            let start = || std::process::Command::new("sleep").arg("20").spawn().unwrap();
+            let (send, receive) = std::sync::mpsc::channel();
+            let (end, wait) = std::sync::mpsc::channel::<()>();
+            // The thread goes on: what it has started would become another's child.
+            scope.spawn(move || {
+                send.send(start()).unwrap();
+                let _ = wait.recv();
+            });
+            let mut child = receive.recv().unwrap();
+            let mut tree = Tree::of(std::process::id() as i32);
+            let bytes = tree.resident_bytes();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            drop(end);
+            (tree.below.contains(&(child.id() as i32)), bytes)
+        });
+        assert!(started.0 && started.1.unwrap() > 100_000, "{started:?}");
     }
 }

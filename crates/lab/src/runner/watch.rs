@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::Failure;
-use super::sample::{self, Sample};
+use super::sample::{self, Sample, Tree};
 use crate::cmd::child::ChildRecord;
 use crate::measure::monotonic_ns;
 
@@ -18,6 +18,8 @@ use crate::measure::monotonic_ns;
 pub(super) struct Watch<'a> {
     /// Whose memory is sampled: the child, or the program that it launched.
     pub(super) pid: i32,
+    /// The same with what it has started.
+    pub(super) tree: Tree,
     /// The child.
     pub(super) process: OwnedFd,
     pub(super) pipe: File,
@@ -75,7 +77,7 @@ impl Watch<'_> {
                 self.find_program();
                 continue;
             }
-            if let Some(bytes) = sample::resident_bytes(self.pid) {
+            if let Some(bytes) = self.tree.resident_bytes() {
                 self.samples.push(Sample { at_ns: now_ns, bytes });
             }
             if let Some(allocator) = self.allocator.filter(|_| self.allocator_seen != Some(true)) {
@@ -92,6 +94,7 @@ impl Watch<'_> {
             && !sample::is_this_executable(pid)
         {
             (self.pid, self.launching) = (pid, false);
+            self.tree = Tree::of(pid);
         }
     }
 

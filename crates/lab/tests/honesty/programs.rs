@@ -203,6 +203,18 @@ fn what_a_program_started_ends_with_it_where_it_could_disturb() {
     let output = hectare(&["compare", "-a", "system", "--rounds", "1", "--", "sh", "-c", &started]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     gone();
+    // A daemon has a session of its own.
+    let daemon = format!(
+        "rm -f {pid_file}; setsid sh -c 'echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; \
+         exec sleep 60' & while ! test -e {pid_file}; do sleep 0.01; done"
+    );
+    for (then, timeout, code) in [("", "60", 0), ("; wait", "5", 1)] {
+        let script = format!("{daemon}{then}");
+        let rounds = ["compare", "-a", "system", "--rounds", "1", "--timeout", timeout];
+        let output = hectare(&[&rounds[..], &["--", "sh", "-c", &script]].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        gone();
+    }
     for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
         let mut child = Command::new(HECTARE)
             .args(["run", "-a", "system", "--", "sh", "-c", &script])

@@ -12,8 +12,8 @@
 //!    and high-water mark of resident memory. What the child touches before `exec` still counts, so
 //!    everything is prepared before the fork, and the child reports through one shared page.
 //! 2. The launcher has one thread. Between `fork` and `exec` the child only makes system calls.
-//! 3. The launcher ends with the runner, and with it its whole group, including everything the
-//!    program started.
+//! 3. The launcher ends with the runner, and with it its whole group. Where nothing may outlive the
+//!    program, it also ends what has left the group.
 //! 4. The program has no controlling terminal. In a group of its own it would be stopped when it
 //!    asks there (a pager for a key, `ssh` for a password), and nobody would ever continue it.
 
@@ -44,11 +44,37 @@ pub(super) fn run(
     pipe: &mut File,
     preload: Option<PathBuf>,
     planted_ns: u64,
+    end_all: bool,
     command: &[OsString],
 ) -> anyhow::Result<()> {
-    match launch(pipe, preload, planted_ns, command) {
+    if end_all {
+        // What is left without a parent becomes this process's child, even in a session of its own.
+        // SAFETY: takes a number and changes nothing but this process's own setting.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+    }
+    let ended = launch(pipe, preload, planted_ns, command);
+    if end_all {
+        end_children()?;
+    }
+    match ended {
         Ok(ended) => send(pipe, &ended),
         Err(error) => send(pipe, &ChildRecord::Failed(format!("{error:#}"))),
+    }
+}
+
+/// Ends all children, and those that come to this process thereby.
+fn end_children() -> anyhow::Result<()> {
+    loop {
+        let left = runner::descendants(std::process::id() as i32);
+        if left.is_empty() {
+            return Ok(());
+        }
+        for &pid in &left {
+            // SAFETY: a signal to a process just seen below this one.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        // Of what is below, this process can wait for its own children alone; the others come to it.
+        runner::wait(-1)?;
     }
 }
 
