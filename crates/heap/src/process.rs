@@ -96,10 +96,11 @@ impl Process {
     pub fn trim(&'static self, keep_bytes: usize) -> usize {
         let seat = Seat::from(named_cache(cache_word()));
         self.inside(|| {
+            let kept_bytes = self.heap.release_kept();
             // SAFETY: the thread's own cache.
             unsafe { self.heap.release_all(seat, 0) };
             self.heap.backend.reopen();
-            self.heap.trim(keep_bytes)
+            kept_bytes + self.heap.trim(keep_bytes)
         })
     }
 

@@ -317,7 +317,7 @@ impl<S: System> Heap<S> {
 
     /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
     #[cold]
-    pub(super) fn release_kept(&self) -> usize {
+    pub(crate) fn release_kept(&self) -> usize {
         self.backend.huge.lock().release_kept(self.source())
     }
 

@@ -579,6 +579,14 @@ static void malloc_trim_gives_back(void) {
     /* Reading the size has used, and freed, some of the lists that a trim empties. */
     malloc_trim(0);
     CHECK(malloc_trim(0) == 0, "nothing is left to give back");
+    /* Of a block as long, the second in a row lies ready when it is freed; where it does, it goes, too. */
+    enum { HUGE_BYTES = 1 << 30 };
+    for (int i = 0; i < 2; i++) {
+        void *volatile huge = malloc(HUGE_BYTES);
+        free(huge);
+    }
+    int lies_ready = mallinfo2().keepcost >= HUGE_BYTES;
+    CHECK(malloc_trim(0) == lies_ready, "whether a block lay ready: %d", lies_ready);
     CHECK(mallinfo2().smblks == 0, "%zu objects still lie on lists", mallinfo2().smblks);
 }
 
