@@ -168,10 +168,10 @@ impl<S: System> Backend<S> {
         &self.views[0]
     }
 
-    /// The region that `address` lies in, and how far behind its start.
-    pub(crate) fn find(&self, address: usize) -> Option<(&RegionView, usize)> {
+    /// The region that `address` lies in.
+    pub(crate) fn find(&self, address: usize) -> Option<&RegionView> {
         let count = self.count.load(Ordering::Acquire);
-        self.views[..count].iter().find_map(|view| Some((view, view.offset_of(address)?)))
+        self.views[..count].iter().find(|view| view.offset_of(address).is_some())
     }
 
     fn index_of(&self, address: usize) -> Option<usize> {
@@ -273,8 +273,8 @@ impl<S: System> Backend<S> {
 
     /// The length in frames of the run that begins at `start`, if one does.
     pub(crate) fn run_length(&self, start: NonNull<u8>) -> Option<usize> {
-        let (view, _) = self.find(start.addr().get())?;
-        view.run_at(start.addr().get()).map(|(_, frames)| frames)
+        let address = start.addr().get();
+        self.find(address)?.run_at(address).map(|(_, frames)| frames)
     }
 
     /// Takes back the run that begins at `start`, and returns its length. `None` if no run begins

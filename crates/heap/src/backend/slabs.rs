@@ -14,7 +14,7 @@ impl<S: System> Backend<S> {
     /// Takes memory for a slab of `class`, which has `siblings` slabs now.
     pub(crate) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
         let run = self.get_run(Wanted::Slab { of_pages: class.is_of_pages(), siblings }, class)?;
-        let (view, _) = self.find(run.start.addr().get())?;
+        let view = self.find(run.start.addr().get())?;
         // Where a page is longer than a frame, the first touch brings other frames, too.
         let bare = run.clean && !run.huge && self.source.page_bytes() <= FRAME_BYTES;
         let fresh = view.fresh_slab(run.start, bare)?;

@@ -9,7 +9,7 @@ use super::Heap;
 use super::relief::LOOK_BYTES;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
-use crate::region::{FRAME_BYTES, Wanted};
+use crate::region::{FRAME_BYTES, RegionView, Wanted};
 use crate::run_cache::{MAX_KEPT_FRAMES, serves, stepped};
 use crate::seat::Seat;
 
@@ -98,7 +98,7 @@ impl<S: System> Heap<S> {
         let least = self.frames_for(bytes);
         // One aligned beyond its page never came from the kept ones.
         let is_kept_kind = align <= self.source().page_bytes().max(FRAME_BYTES);
-        let near = self.backend.find(start.addr().get()).map(|(view, _)| view.widest_near());
+        let near = self.backend.find(start.addr().get()).map(RegionView::widest_near);
         frames == least || is_kept_kind && near.is_some_and(|near| serves(least, frames, near))
     }
 

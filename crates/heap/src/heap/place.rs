@@ -37,7 +37,7 @@ impl<S: System> Heap<S> {
         if !address.is_multiple_of(MIN_ALIGN) {
             return Err(Misuse::Misaligned);
         }
-        let Some((view, offset)) = self.backend.find(address) else {
+        let Some(view) = self.backend.find(address) else {
             let huge = self.backend.huge.lock();
             return match huge.usable_bytes(start) {
                 Some(bytes) => Ok(Place::Huge { bytes }),
@@ -50,7 +50,7 @@ impl<S: System> Heap<S> {
         let listed = unsafe { view.class_of(address) };
         let is_leaving = listed == ClassId::LEAVING;
         let class = if is_leaving {
-            view.slab_at(offset).map_or(ClassId::NONE, SlabRef::class)
+            view.slab_table().slab_of(address).map_or(ClassId::NONE, SlabRef::class)
         } else {
             listed
         };
@@ -71,10 +71,10 @@ impl<S: System> Heap<S> {
         if let Some(frames) = self.backend.run_length(start) {
             return Ok(Place::Run { frames });
         }
-        if class == ClassId::KEPT && offset % FRAME_BYTES == 0 {
+        if class == ClassId::KEPT && address.is_multiple_of(FRAME_BYTES) {
             return Err(Misuse::DoubleFree);
         }
-        Err(if class == ClassId::RUN || self.lies_in_run(view.offset_of(address), address) {
+        Err(if class == ClassId::RUN || self.lies_in_run(address) {
             Misuse::Interior
         } else {
             Misuse::NotAllocated
@@ -83,14 +83,11 @@ impl<S: System> Heap<S> {
 
     /// Whether a run that begins before `address` reaches beyond it. Slow: for error messages.
     #[cold]
-    fn lies_in_run(&self, offset: Option<usize>, address: usize) -> bool {
-        let Some(offset) = offset else { return false };
-        let frames_before =
-            1..=(offset / FRAME_BYTES).min(self.backend.min_huge_bytes() / FRAME_BYTES);
+    fn lies_in_run(&self, address: usize) -> bool {
         let first = address - address % FRAME_BYTES;
-        for back in frames_before {
-            let start = first - back * FRAME_BYTES;
-            let Some((view, _)) = self.backend.find(start) else { return false };
+        for back in 1..=self.backend.min_huge_bytes() / FRAME_BYTES {
+            let start = first.wrapping_sub(back * FRAME_BYTES);
+            let Some(view) = self.backend.find(start) else { return false };
             // SAFETY: `find` says that the address lies in the region.
             if unsafe { view.class_of(start) } == ClassId::NONE {
                 continue;

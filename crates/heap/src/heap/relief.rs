@@ -369,7 +369,7 @@ impl<'a, S: System> IdleFrames<'a, S> {
     /// [`finish`](Self::finish).
     fn add(&mut self, start: NonNull<u8>, bytes: usize) {
         let (address, frames) = (start.addr().get(), bytes / FRAME_BYTES);
-        if let Some((view, _)) = self.heap.backend.find(address) {
+        if let Some(view) = self.heap.backend.find(address) {
             // SAFETY: frames of a slab whose bin's lock is held.
             unsafe { view.mark(address, frames, ClassId::NONE) };
             self.heap.backend.become_bare(frames);

@@ -52,7 +52,7 @@ impl<S: System> Heap<S> {
             // SAFETY: a frame of the slab that no object reaches into.
             let _ = unsafe { self.source().seal(last, FRAME_BYTES) };
         }
-        if let Some((view, _)) = self.backend.find(last.addr().get()) {
+        if let Some(view) = self.backend.find(last.addr().get()) {
             // SAFETY: as above: nothing is allocated there.
             unsafe { view.mark(last.addr().get(), 1, ClassId::NONE) };
         }
@@ -79,7 +79,7 @@ impl<S: System> SlabSource for Heap<S> {
     }
 
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId) {
-        let Some((view, _)) = self.backend.find(start.addr().get()) else { return };
+        let Some(view) = self.backend.find(start.addr().get()) else { return };
         for frame in (0..SLAB_FRAMES).filter(|frame| frames >> frame & 1 == 1) {
             let address = start.addr().get() + frame * FRAME_BYTES;
             // SAFETY: a frame of a slab whose bin's lock the caller holds.
@@ -108,7 +108,7 @@ impl<S: System> SlabSource for Heap<S> {
     #[cold]
     #[inline(never)]
     fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {
-        let (view, offset) = self.backend.find(object.as_ptr().addr().get())?;
-        view.slab_at(offset)
+        let address = object.as_ptr().addr().get();
+        self.backend.find(address)?.slab_table().slab_of(address)
     }
 }

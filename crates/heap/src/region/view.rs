@@ -146,11 +146,6 @@ impl RegionView {
         self.bytes.load(Relaxed)
     }
 
-    /// The descriptor of the slab at `offset`, which [`offset_of`](Self::offset_of) gave.
-    pub(crate) fn slab_at(&self, offset: usize) -> Option<SlabRef> {
-        self.slab_table().slab_of(self.start.load(Relaxed).wrapping_add(offset))
-    }
-
     /// The slab that is to be opened at `start`, a slab's place in the region, and that holds nothing yet, if it
     /// is `bare`.
     pub(crate) fn fresh_slab(&self, start: NonNull<u8>, bare: bool) -> Option<FreshSlab> {
