@@ -23,7 +23,7 @@ use crate::class::ClassId;
 use crate::cpu_lists::TRIES;
 use crate::heap::Heap;
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject, Key, Link};
+use crate::object::{Batch, FreeObject, Key};
 use crate::seat::Seat;
 use crate::sequence::{Place, Refusal};
 
@@ -144,14 +144,12 @@ impl<S: System> Heap<S> {
                 Err(_) => self.cpus.note_abort(),
             }
         }
-        object.link(Link::END, self.key());
-        self.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
+        self.give_to_slabs(class, &[Batch::with(object, None, self.key())]);
     }
 
     /// Makes a list of `object` alone in place of this CPU's full one.
     unsafe fn overflow(&self, class: ClassId, object: FreeObject) {
-        object.link(Link::END, self.key());
-        let single = Batch { head: object, count: 1 };
+        let single = Batch::with(object, None, self.key());
         // SAFETY: the caller's promise, passed on.
         let full = unsafe { self.cpus.exchange(Place::List, class, Some(single)) };
         let surplus = if self.lengthen(class) < class.batch() {

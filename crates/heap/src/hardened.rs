@@ -151,8 +151,7 @@ impl Slots {
     fn give_back_fresh<S: System>(&mut self, heap: &Heap<S>, class: ClassId) {
         let mut list: Option<Batch> = None;
         while let Some(object) = self.draw() {
-            object.link(list.map(|list| list.head), heap.key());
-            list = Some(Batch { head: object, count: 1 + list.map_or(0, |list| list.count) });
+            list = Some(Batch::with(object, list, heap.key()));
         }
         heap.give_to_slabs(class, list.as_slice());
     }
@@ -174,8 +173,7 @@ impl Slots {
             if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
                 return Err((object.as_ptr(), Misuse::FreeListCorrupted));
             }
-            object.link(list.map(|list| list.head), heap.key());
-            list = Some(Batch { head: object, count: 1 + list.map_or(0, |list| list.count) });
+            list = Some(Batch::with(object, list, heap.key()));
         }
         heap.give_to_slabs(class, list.as_slice());
         Ok(())

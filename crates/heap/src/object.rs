@@ -211,6 +211,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// `first`, and `rest` behind it.
+    pub(crate) fn with(first: FreeObject, rest: Option<Self>, key: Key) -> Self {
+        first.link(rest.map(|rest| rest.head), key);
+        Self { head: first, count: 1 + rest.map_or(0, |rest| rest.count) }
+    }
+
     /// Whether its first four objects (all, if it has fewer), each of `object_bytes`, lie in a row, up or down, as they do
     /// where a program frees in the order in which it has allocated.
     pub(crate) fn begins_in_row(&self, object_bytes: usize) -> bool {

@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::class::{ClassId, RECIPROCALS, SLAB_BYTES};
 use crate::departing::Departing;
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject, Key, Link};
+use crate::object::{Batch, FreeObject, Key};
 use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
@@ -186,8 +186,7 @@ impl<S: System> Heap<S> {
             // SAFETY: the caller's promise.
             Seat::Cpu => return unsafe { self.give_by_cpu_slow(class, object) },
             Seat::None => {
-                object.link(Link::END, key);
-                self.give_to_slabs(class, &[Batch { head: object, count: 1 }]);
+                self.give_to_slabs(class, &[Batch::with(object, None, key)]);
                 return;
             }
         };
