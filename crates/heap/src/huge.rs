@@ -103,11 +103,11 @@ impl Huge {
         let page = source.page_bytes();
         let bytes = whole_pages(bytes.max(1), page)?;
         self.age(source);
-        if !wants_zeros && let Some(block) = self.kept.take(bytes, align) {
-            self.insert(block);
-            return Some((block.start, false));
-        }
         if !wants_zeros {
+            if let Some(block) = self.kept.take(bytes, align) {
+                self.insert(block);
+                return Some((block.start, false));
+            }
             self.kept.miss(bytes);
         }
         self.make_way(bytes, source);

@@ -245,11 +245,10 @@ impl State {
         }
     }
 
-    fn forget(&mut self, address: usize) -> Option<Sample> {
-        let sample = Sample::from(self.samples.remove(address)?);
+    fn forget(&mut self, address: usize) {
+        let Some(sample) = self.samples.remove(address).map(Sample::from) else { return };
         let weight = weight(sample.bytes, self.mean_bytes);
         self.stacks.change(sample.stack, Which::Live, |tally| tally.subtract(weight));
-        Some(sample)
     }
 }
 

@@ -220,7 +220,7 @@ impl Filling {
     }
 
     /// Looks at a run that comes back, if it is waited for and no short one, and notes what it saw: of a long one whose front
-    /// reads as zero, nothing. Returns whether it looked.
+    /// reads as zero, nothing. Returns whether it noted anything.
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.
@@ -231,10 +231,9 @@ impl Filling {
         // SAFETY: committed, aligned to a word, and nobody writes there.
         let is_set = |word: NonNull<u8>| unsafe { word.cast::<usize>().read() != 0 };
         let seen = match Kind::of_run(frames) {
-            Kind::Short => return false,
             Kind::Middle => &mut self.returned,
-            Kind::Long if !is_set(start) => return true,
-            Kind::Long => &mut self.long_returned,
+            Kind::Long if is_set(start) => &mut self.long_returned,
+            Kind::Short | Kind::Long => return false,
         };
         seen.note(Awaited { start, frames }.filled_pages(WORDS, &is_set));
         true

@@ -32,7 +32,6 @@ impl Region {
             return Some(Run::holding(self.at(behind), more));
         }
         let again_frames = self.touched_of(behind, more);
-        let start = self.at(behind);
         let bare_frames = if frames < MIXED_FRAMES {
             self.take_behind(behind, more, source, view)?;
             more
@@ -40,9 +39,8 @@ impl Region {
             self.uncache();
             self.take_mixed(behind, more, source, view)?
         };
-        let clean = bare_frames == more;
         let again_frames = again_frames.min(bare_frames);
-        Some(Run { start, frames: more, clean, bare_frames, again_frames, huge: false })
+        Some(Run { bare_frames, again_frames, ..Run::holding(self.at(behind), more) })
     }
 
     /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units
