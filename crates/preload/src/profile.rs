@@ -62,17 +62,3 @@ unsafe extern "C" fn hectare_prof_dump(path: *const c_char) -> c_int {
     };
     written.err().unwrap_or(0)
 }
-
-/// See `hectare.h`.
-///
-/// # Safety
-/// `path` is a C string.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hectare_stats_dump(path: *const c_char) -> c_int {
-    if path.is_null() {
-        return libc::EINVAL;
-    }
-    // SAFETY: the C caller's promise.
-    let path = unsafe { CStr::from_ptr(path) };
-    crate::report::export_json(path.to_bytes()).err().unwrap_or(0)
-}

@@ -1,6 +1,6 @@
-//! glibc's calls that ask an allocator about itself, or tune it.
+//! Statistics: glibc's calls that ask an allocator about itself, or tune it, and JSON.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_char, c_int};
 use core::fmt::{self, Write};
 
 use crate::HEAP;
@@ -166,6 +166,20 @@ pub(crate) fn export_json(path: &[u8]) -> Result<(), c_int> {
         tell_unwritable(b"the statistics", path, error);
     }
     told
+}
+
+/// See `hectare.h`.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hectare_stats_dump(path: *const c_char) -> c_int {
+    if path.is_null() {
+        return libc::EINVAL;
+    }
+    // SAFETY: the C caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    export_json(path.to_bytes()).err().unwrap_or(0)
 }
 
 /// The version of what [`write_json`] writes.
