@@ -15,6 +15,7 @@ use core::ptr;
 
 use crate::HEAP;
 use crate::line::Line;
+use crate::output::errno;
 
 /// How long it sleeps.
 const PERIOD_NS: i64 = 100_000_000;
@@ -122,8 +123,5 @@ fn has_first_thread_ended() -> bool {
     // SAFETY: a text that ends in 0, and a place for as much of the answer as it has room for.
     let bytes =
         unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
-    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    bytes < 0 && unsafe { *errno } == libc::ENOENT
+    bytes < 0 && errno() == libc::ENOENT
 }

@@ -66,7 +66,7 @@ impl Write for Descriptor {
     }
 }
 
-fn errno() -> c_int {
+pub(crate) fn errno() -> c_int {
     // SAFETY: no preconditions.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
@@ -89,8 +89,8 @@ impl Path {
     pub(crate) fn push(&mut self, text: &[u8]) -> Option<&mut Self> {
         let end = self.len + text.len();
         // The last byte stays the null.
-        self.bytes.get_mut(self.len..end).filter(|_| end < libc::PATH_MAX as usize)?;
-        self.bytes[self.len..end].copy_from_slice(text);
+        let room = self.bytes.get_mut(self.len..end).filter(|_| end < libc::PATH_MAX as usize)?;
+        room.copy_from_slice(text);
         self.len = end;
         Some(self)
     }
