@@ -29,14 +29,6 @@ pub const fn align_down(value: usize, align: usize) -> usize {
     value & !(align - 1)
 }
 
-/// Whether `value` is a multiple of `align`, a power of two.
-#[inline]
-#[must_use]
-pub const fn is_aligned(value: usize, align: usize) -> bool {
-    debug_assert!(align.is_power_of_two());
-    value & (align - 1) == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,7 +39,6 @@ mod tests {
             for value in 0..3 * align + 3 {
                 assert_eq!(align_up(value, align), value.div_ceil(align) * align);
                 assert_eq!(align_down(value, align), value / align * align);
-                assert_eq!(is_aligned(value, align), value % align == 0);
                 assert_eq!(checked_align_up(value, align), Some(align_up(value, align)));
             }
         }
