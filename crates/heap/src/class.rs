@@ -101,8 +101,8 @@ impl ClassId {
     #[inline(always)]
     pub const fn index(self) -> usize {
         let index = self.0 as usize;
-        // SAFETY: every value of the type is less than STATES: one of `CLASSES` classes, RUN,
-        // LEAVING, KEPT.
+        // SAFETY: every value of the type is less than STATES: NONE, one of `CLASSES` classes,
+        // RUN, LEAVING, KEPT.
         unsafe { core::hint::assert_unchecked(index < STATES) };
         index
     }

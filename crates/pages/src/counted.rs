@@ -27,8 +27,8 @@ pub struct Counts {
 }
 
 /// Passes calls that take, move or give back memory on to `S`, and counts what the fields of
-/// [`Counts`] say. Optional methods (`populate`, `is_zero`, `set_aside`) keep their defaults. Each
-/// count is exact, but a [`Counts`] taken while other threads make calls is not a snapshot of one
+/// [`Counts`] say. Optional methods (`populate`, `is_zero`, `is_resident`, `set_aside`) keep their
+/// defaults. Each count is exact, but a [`Counts`] taken while other threads make calls is not a snapshot of one
 /// moment.
 #[derive(Debug, Default)]
 pub struct Counted<S> {

@@ -24,7 +24,7 @@ type FindObject = unsafe extern "C" fn(usize, *mut Found) -> c_int;
 
 static FIND_OBJECT: Once<FindObject> = Once::new();
 
-/// Looks for what the C library has. To be called once, before the first search.
+/// Looks for what the C library has. To be called before the first search; what was found once stays.
 pub(super) fn begin() {
     // SAFETY: a C string; the answer is null when nobody has the symbol.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
