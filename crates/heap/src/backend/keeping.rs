@@ -409,3 +409,204 @@ impl State {
         peak + headroom + least - held_frames
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use core::ptr::NonNull;
+    use std::boxed::Box;
+
+    use hectare_pages::{Failing, Os};
+
+    use super::*;
+    use crate::class::ClassId;
+    use crate::region::Wanted;
+
+    const MIB: usize = 1 << 20;
+
+    fn grow<S: System>(backend: &Backend<S>, bytes: usize) -> NonNull<u8> {
+        let wanted = Wanted::Run { frames: bytes / FRAME_BYTES, align: 1, fills: false };
+        backend.get_run(wanted, ClassId::RUN).expect("memory").start
+    }
+
+    #[test]
+    fn a_look_comes_sooner_where_much_was_found_and_later_where_nothing_was() {
+        let found = |used_frames, gone_frames, found_much| Found {
+            live_frames: 0,
+            idle_frames: 0,
+            used_frames,
+            gone_frames,
+            found_much,
+        };
+        let much = found(1 << 16, 0, true);
+        assert_eq!([1000, 100].map(|last| much.growth_frames(last)), [500, 64]);
+        assert_eq!(
+            found(1 << 16, 1000, false).growth_frames(8000),
+            8192,
+            "an eighth of what is used"
+        );
+        assert_eq!(found(100, 1000, false).growth_frames(8000), 1024, "4 MiB at least");
+        let little = found(1 << 16, 999, false);
+        assert_eq!(little.growth_frames(8000), 16_000, "less than an eighth of that has gone");
+        assert_eq!(little.growth_frames(30_000), 32_768, "half of what is used at most");
+        assert_eq!(found(1 << 16, 0, false).growth_frames(1000), 8192);
+    }
+
+    #[test]
+    fn fewer_may_empty_where_little_is_left_in_much() {
+        let emptying = |live_frames, idle_frames| {
+            let nothing = Found {
+                live_frames,
+                idle_frames,
+                used_frames: 0,
+                gone_frames: 0,
+                found_much: false,
+            };
+            nothing.emptying_frames(777)
+        };
+        assert_eq!((emptying(1000, 2048), emptying(1000, 2049)), (777, 250), "8 MiB at least");
+        assert_eq!((emptying(2000, 4000), emptying(2000, 4001)), (777, 500), "twice what is live");
+        assert_eq!(emptying(100, 4000), 64);
+    }
+
+    #[test]
+    fn what_a_look_finds_decides_how_far_the_heap_grows_until_the_next() {
+        let backend = Box::new(Backend::new(Os, 256 * MIB));
+        let grows_to = |bytes| {
+            grow(&backend, bytes);
+            assert!(!backend.should_scavenge(), "{bytes} bytes are not enough");
+            grow(&backend, FRAME_BYTES);
+            backend.should_scavenge()
+        };
+        assert!(grows_to(4 * MIB));
+        backend.note_scavenge(0, 0, false, true);
+        assert!(grows_to(2 * MIB));
+        backend.note_scavenge(0, 0, false, true);
+        assert!(grows_to(MIB));
+        backend.note_scavenge(0, MIB, false, false);
+        assert!(grows_to(4 * MIB));
+    }
+
+    #[test]
+    fn twice_as_much_may_be_idle_where_half_of_what_went_soon_came_back() {
+        let backend = Box::new(Backend::new(Os, 256 * MIB));
+        grow(&backend, 80 * MIB);
+        // Any time is soon after a look in the future, and none after one when the machine was started.
+        let look = |was_soon: bool, has_emptied| {
+            backend.state.lock().scavenged_ms = if was_soon { u64::MAX / 2 } else { 0 };
+            let before = backend.slack_bytes();
+            backend.note_scavenge(0, 16 * MIB, has_emptied, false);
+            backend.slack_bytes() >= before + 16 * MIB
+        };
+        assert!(!look(false, true));
+        grow(&backend, 8 * MIB);
+        assert!(!look(true, true), "no more than half");
+        grow(&backend, 5 * MIB);
+        // A look because the heap grew tells nothing of that.
+        assert!(!look(true, false));
+        grow(&backend, 5 * MIB);
+        assert!(!look(false, true), "long after");
+        grow(&backend, 5 * MIB);
+        look(true, false);
+        grow(&backend, 5 * MIB);
+        assert!(look(true, true));
+        assert!(!look(true, true), "nothing has come since");
+    }
+
+    #[test]
+    fn a_little_too_much_stays() {
+        for (mib, left_frames) in [(8.5, 2176), (9.5, 2048)] {
+            let backend = Box::new(Backend::new(Os, 256 * MIB));
+            let run = grow(&backend, (mib * MIB as f64) as usize);
+            backend.put_run(run);
+            assert_eq!(backend.dirty_frames(&backend.state.lock()), left_frames, "of {mib} MiB");
+        }
+    }
+
+    #[test]
+    fn what_is_due_goes_when_something_is_freed() {
+        let backend = Box::new(Backend::new(Failing::new(Os), 256 * MIB));
+        let small = [(); 3].map(|()| grow(&backend, FRAME_BYTES));
+        let run = grow(&backend, 4 * MIB);
+        backend.put_run(run);
+        let put = |run, due_frames, idle_frames| {
+            let mut state = backend.state.lock();
+            (state.due_frames, state.idle_frames) = (due_frames, idle_frames);
+            drop(state);
+            backend.put_run(run);
+            let state = backend.state.lock();
+            (backend.dirty_frames(&state), state.due_frames)
+        };
+        assert_eq!(put(small[0], 600, 1000), (1024 + 1 - 600, 0));
+        backend.source.refuse_all(true);
+        assert_eq!(put(small[1], 100, 400), (1024 + 2 - 600, 0), "what is refused may stay");
+        backend.source.refuse_all(false);
+        assert_eq!(put(small[2], 100, 50), (1024 + 3 - 600 - 50, 0), "the others were needed");
+    }
+
+    #[test]
+    fn the_past_is_forgotten() {
+        let backend = Box::new(Backend::new(Os, 256 * MIB));
+        let run = grow(&backend, 4 * MIB);
+        backend.put_run(run);
+        for age in [
+            |backend: &Backend<Os>| backend.age(&mut backend.state.lock()),
+            |backend: &Backend<Os>| {
+                backend.note_scavenge(0, 0, false, false);
+            },
+        ] {
+            let mut state = backend.state.lock();
+            (state.regret_frames, state.swing_frames, state.peak_held_frames) = (100, 100, 5000);
+            state.idle_frames = 1024;
+            state.vain = Some(Vain { dirty: 1, keep: 1 });
+            // Many half-lives ago.
+            state.halved_ms = 1;
+            drop(state);
+            age(&backend);
+            let state = backend.state.lock();
+            assert_eq!(
+                (state.regret_frames, state.swing_frames, state.peak_held_frames),
+                (0, 0, 0)
+            );
+            assert!(state.vain.is_none() && state.halved_ms > 1);
+            assert_eq!((state.due_frames, state.idle_frames), (1024, 1024));
+        }
+    }
+
+    #[test]
+    fn idle_memory_is_looked_at_when_it_is_time() {
+        let backend = Box::new(Backend::new(Os, 256 * MIB));
+        let run = grow(&backend, 4 * MIB);
+        backend.put_run(run);
+        let after = |at_ms, call: fn(&Backend<Os>)| {
+            backend.tends_at_ms.store(at_ms, Ordering::Relaxed);
+            call(&backend);
+            backend.tends_at_ms.load(Ordering::Relaxed)
+        };
+        assert_eq!(after(5, Backend::expect_tending), 5, "no later than was expected");
+        assert!(after(0, Backend::expect_tending) > 0);
+        assert_eq!(after(0, Backend::tend_if_due), 0, "nothing is expected");
+        assert_eq!(after(u64::MAX, Backend::tend_if_due), u64::MAX, "it is too early");
+        assert!(after(5, Backend::tend_if_due) > 5, "some stays, to be looked at later");
+        backend.trim(0);
+        assert_eq!(after(5, Backend::tend_if_due), 0, "nothing lies idle");
+    }
+
+    #[test]
+    fn what_is_much_goes_part_by_part() {
+        let backend = Box::new(Backend::new(Os, 256 * MIB));
+        grow(&backend, 128 * MIB);
+        let runs = [(); 3].map(|()| grow(&backend, 12 * MIB));
+        runs.into_iter().for_each(|run| {
+            backend.put_run(run);
+        });
+        let mut state = backend.state.lock();
+        let dirty_frames = backend.dirty_frames(&state);
+        (state.due_frames, state.idle_frames) = (dirty_frames, dirty_frames);
+        drop(state);
+        assert_eq!(dirty_frames, 36 * MIB / FRAME_BYTES);
+        assert_eq!(backend.tend(), 16 * MIB);
+        let at_ms = backend.tends_at_ms.load(Ordering::Relaxed);
+        assert!((1..=Os.now_ms()).contains(&at_ms), "the rest goes at the next call");
+    }
+}
