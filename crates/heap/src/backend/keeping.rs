@@ -574,6 +574,26 @@ mod tests {
     }
 
     #[test]
+    fn more_may_stay_and_be_lent_where_most_is_never_touched() {
+        let backend = Box::new(Backend::new(Os, 256 * MIB));
+        let headroom = || backend.state.lock().headroom_frames(1000);
+        backend.state.lock().peak_held_frames = 1000;
+        assert!(backend.lend(512) && !backend.lend(1), "2 MiB");
+        assert_eq!(headroom(), 1000 / 8 + 1024);
+        let wanted = Wanted::Run { frames: 16, align: 1, fills: true };
+        let runs = [(); 8].map(|()| backend.get_run(wanted, ClassId::RUN).expect("memory"));
+        runs.into_iter().for_each(|run| {
+            backend.put_run(run.start);
+        });
+        assert!(backend.lend(3 * 512) && !backend.lend(1), "8 MiB");
+        assert_eq!(headroom(), 1000 + 1024);
+        backend.take_back(48);
+        assert!(backend.lend(48));
+        backend.lend_only(48);
+        assert!(backend.lend(4 * 512 - 48) && !backend.lend(1));
+    }
+
+    #[test]
     fn idle_memory_is_looked_at_when_it_is_time() {
         let backend = Box::new(Backend::new(Os, 256 * MIB));
         let run = grow(&backend, 4 * MIB);

@@ -314,6 +314,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_what_is_waited_for_is_looked_at() {
+        const MIDDLE: usize = SLAB_FRAMES * FRAME_BYTES;
+        let bytes = UNIT_FRAMES * FRAME_BYTES;
+        let start = Os.get(bytes, FRAME_BYTES).expect("memory");
+        // SAFETY: within the memory just taken.
+        let [first, second, short] = [0, 1, 2].map(|i| unsafe { start.add(i * MIDDLE) });
+        let mut filling = Filling::new();
+        for (run, frames) in
+            [(first, SLAB_FRAMES), (second, SLAB_FRAMES), (short, SLAB_LOOK_FRAMES)]
+        {
+            filling.note_taken(run, frames);
+        }
+        // SAFETY: committed memory that nobody uses.
+        let look = |filling: &mut Filling, run, frames| unsafe { filling.look(run, frames) };
+        assert!(filling.forget(second) && !filling.forget(second));
+        assert!(!look(&mut filling, second, SLAB_FRAMES));
+        assert!(!look(&mut filling, short, SLAB_LOOK_FRAMES), "short ones come and go");
+        assert_eq!(filling.returned.pages, 0);
+        assert!(look(&mut filling, first, SLAB_FRAMES) && !look(&mut filling, first, SLAB_FRAMES));
+        assert_eq!((filling.returned.pages, filling.returned.filled), (8, 0));
+        for front in [0, 1] {
+            // SAFETY: the first byte of the memory.
+            unsafe { start.write(front) };
+            filling.note_taken(start, UNIT_FRAMES);
+            assert_eq!(look(&mut filling, start, UNIT_FRAMES), front > 0, "by its front");
+        }
+        assert_eq!((filling.long_returned.pages, filling.long_returned.filled), (8, 1));
+        // SAFETY: taken above, and of no use any more.
+        unsafe { Os.release(start, bytes) };
+    }
+
+    #[test]
     fn runs_that_are_as_expected_are_looked_at_less_often() {
         let bytes = SLAB_FRAMES * FRAME_BYTES;
         let mut run_of = |filled: usize| {

@@ -819,6 +819,19 @@ fn runs_in_huge_pages_are_looked_at() {
 }
 
 #[test]
+fn whole_units_go_before_the_pieces_behind_them() {
+    let (mut region, view) = open();
+    let mut take = |frames| region.taken(Wanted::Run { frames, align: 1, fills: false }, &view);
+    let [_, units, _, piece, _] = [8 * UNIT_FRAMES, 2 * UNIT_FRAMES, 50, 100, 50].map(&mut take);
+    assert!(region.is_huge_from(FrameId(region.frame_of(units.start))));
+    region.give(units.start, units.frames);
+    region.give(piece.start, piece.frames);
+    assert_eq!(region.decommit(piece.frames, usize::MAX, &Os), units.frames);
+    let first = FrameId(region.frame_of(piece.start));
+    assert_eq!(region.dirty.run_around(first), Some((first, piece.frames)));
+}
+
+#[test]
 fn a_long_run_that_stays_untouched_goes_back() {
     let (mut region, view) = open();
     let frames = 2 * UNIT_FRAMES + 1;
@@ -838,10 +851,28 @@ fn a_long_run_that_stays_untouched_goes_back() {
         unsafe { region.give_run(run.start, run.frames, &Os, &view) };
         assert_eq!(region.dirty_frames() - dirty, if stays { frames } else { 0 });
         assert_eq!(region.huge.start() < HUGE_PAGES_FROM_BYTES, stays, "{eighths} eighths");
+        assert_eq!(region.filled_frames > 0, stays, "they are counted anew");
         for run in others {
             region.give(run.start, run.frames);
         }
     }
+}
+
+#[test]
+fn a_long_run_that_the_system_refuses_changes_nothing() {
+    let (source, view) = (Failing::new(Os), RegionView::new());
+    let mut region = Region::open(BYTES, &source, &view).expect("address space");
+    let frames = 2 * UNIT_FRAMES + 1;
+    let wanted = Wanted::Run { frames, align: 1, fills: true };
+    let runs = [(); 3].map(|()| region.take(wanted, false, &source, &view).expect("memory"));
+    // SAFETY: the front of a run.
+    unsafe { runs[2].start.write(1) };
+    source.refuse_all(true);
+    let dirty = region.dirty_frames();
+    // SAFETY: a run just taken.
+    unsafe { region.give_run(runs[2].start, frames, &source, &view) };
+    assert_eq!(region.dirty_frames() - dirty, frames);
+    assert!(region.huge.start() < HUGE_PAGES_FROM_BYTES && region.filled_frames > 0);
 }
 
 #[test]
