@@ -166,8 +166,6 @@ impl Lists {
             // SAFETY: as above.
             unsafe { next.get() }.previous = slab.previous;
         }
-        slab.next = None;
-        slab.previous = None;
     }
 
     /// Calls `visit` for each slab of the groups from `least` on, with its group, until it returns `false`. Returns
@@ -217,5 +215,96 @@ impl Lists {
             }
         }
         free_objects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::class::ClassId;
+    use crate::object::Gathered;
+    use crate::slab::{FarWords, FreshSlab};
+
+    const CLASS: ClassId = ClassId::for_bytes(1024);
+
+    /// Slabs just opened, which have no memory.
+    fn slabs(count: usize) -> Vec<SlabRef> {
+        let descriptors = Box::leak(Box::<[Slab]>::new_zeroed_slice(count));
+        let open = |slab: &mut core::mem::MaybeUninit<Slab>| {
+            // SAFETY: zeros are a descriptor, which stays for good.
+            let name = unsafe { SlabRef::new(NonNull::from(slab).cast()) };
+            let far_words = NonNull::<FarWords>::dangling();
+            let start = NonNull::dangling();
+            let name = FreshSlab { name, far_words, start, bare: false }.open(CLASS);
+            // SAFETY: there is no other reference. One object is in use: only such slabs are listed.
+            unsafe { name.get() }.take(1, &mut Gathered::new(), 1);
+            name
+        };
+        descriptors.iter_mut().map(open).collect()
+    }
+
+    fn insert(lists: &mut Lists, name: SlabRef, home: Home) {
+        // SAFETY: there is no other reference.
+        let slab = unsafe { name.get() };
+        slab.move_to(home);
+        lists.insert(name, slab);
+    }
+
+    fn visited(lists: &mut Lists) -> usize {
+        let mut visited = 0;
+        assert!(lists.all_from(1, |group, _| {
+            visited += 1;
+            group == GROUPS - 1
+        }));
+        visited
+    }
+
+    #[test]
+    fn the_slabs_of_all_homes_are_found() {
+        let mut lists = Lists::new();
+        let [first, other] = slabs(2)[..] else { unreachable!() };
+        insert(&mut lists, first, Home::FIRST);
+        insert(&mut lists, other, Home::FIRST);
+        assert_eq!(visited(&mut lists), 2);
+        // The last of its list begins another time.
+        // SAFETY: there is no other reference.
+        lists.remove(first, unsafe { first.get() });
+        insert(&mut lists, first, Home::FIRST);
+        lists.validate();
+        let memory = Box::leak(Box::<MoreHomes>::new_zeroed());
+        // SAFETY: zeroed, of that length, and nobody else's.
+        unsafe { lists.divide(NonNull::from(memory).cast()) };
+        let of_homes = slabs(HOMES);
+        for (cpu, &name) in of_homes.iter().enumerate() {
+            insert(&mut lists, name, home_of(cpu));
+            assert_eq!(lists.fullest_of(home_of(cpu)), Some(name));
+        }
+        assert_eq!(visited(&mut lists), 2 + HOMES);
+        let mut visits = 0;
+        assert!(!lists.all_from(1, |_, _| {
+            visits += 1;
+            visits < 4
+        }));
+        assert_eq!(visits, 4, "it ends where it is told to");
+        for &name in &of_homes[1..] {
+            assert_eq!(lists.fullest(), lists.fullest_of(Home::FIRST), "of alike ones the first");
+            // SAFETY: there is no other reference.
+            lists.remove(name, unsafe { name.get() });
+        }
+        // The one in the middle of its list.
+        // SAFETY: as above.
+        lists.remove(other, unsafe { other.get() });
+        assert_eq!((visited(&mut lists), lists.validate()), (2, 2 * (CLASS.objects() - 1)));
+        for name in [first, of_homes[0]] {
+            // SAFETY: as above.
+            lists.remove(name, unsafe { name.get() });
+        }
+        assert_eq!(lists.fullest(), None);
+        insert(&mut lists, of_homes[1], home_of(1));
+        assert_eq!(lists.fullest(), Some(of_homes[1]), "whoever's it is");
     }
 }

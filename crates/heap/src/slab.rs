@@ -51,6 +51,7 @@ pub(crate) type FarWords = [u64; FAR_WORDS];
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slab {
+    /// Its neighbours, while it is on a list.
     pub(crate) next: Option<SlabRef>,
     pub(crate) previous: Option<SlabRef>,
     start: usize,
@@ -99,8 +100,6 @@ impl Slab {
         bare: bool,
     ) {
         let objects = class.objects();
-        self.next = None;
-        self.previous = None;
         self.start = start.as_ptr().expose_provenance();
         self.far_words = far_words.as_ptr();
         self.objects = objects as u32;
