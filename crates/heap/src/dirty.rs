@@ -18,7 +18,7 @@ use crate::region::FRAME_BYTES;
 
 use notes::{NOTED, Notes, Span};
 
-/// Runs of up to this many frames are not noted: no request for a run is that short.
+/// Runs of up to this many frames are not noted: only what is widely aligned, or the hardened front's, is that short.
 const SHORT_FRAMES: usize = MAX_SMALL_BYTES / FRAME_BYTES;
 
 /// All runs are walked over when one in this many of them, and at least [`GONE`], have gone from the notes since the
@@ -204,6 +204,7 @@ impl DirtyFrames {
             assert_eq!(self.frames.next_free_run(run.0), Some(run), "a note");
             assert_eq!(self.frames.previous_free_run(end), Some(run), "a note");
             assert!(run.1 > SHORT_FRAMES);
+            assert_eq!(self.noted().filter(|&other| other == run).count(), 1, "noted twice");
         }
         let mut from = FrameId(0);
         while let Some((first, length)) = self.frames.next_free_run(from) {
@@ -333,6 +334,18 @@ mod tests {
         let requests = (0..4 * RUNS).filter(|_| dirty.take_best(30, 1).is_some());
         assert_eq!(requests.count(), RUNS);
         assert_eq!(dirty.count(), 0);
+        dirty.validate();
+    }
+
+    #[test]
+    fn a_short_request_takes_the_lowest_place() {
+        let mut dirty = none_of(200);
+        for (first, frames) in [(100, 40), (20, 3), (50, 30)] {
+            dirty.give(FrameId(first), frames);
+        }
+        assert_eq!(dirty.take_best(4, 4), Some(FrameId(52)));
+        assert_eq!(dirty.take_best(3, 1), Some(FrameId(20)));
+        assert_eq!(dirty.take_best(30, 1), Some(FrameId(100)));
         dirty.validate();
     }
 

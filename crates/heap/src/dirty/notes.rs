@@ -142,3 +142,24 @@ impl Notes {
         *self = Self::new();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_are_noted() {
+        let span = |at: usize, length| Span { start: at * 1000, end: at * 1000 + length };
+        let mut notes = Notes::new();
+        assert!((0..NOTED).all(|at| notes.add(span(at, 100 + at)).is_none()));
+        assert_eq!(notes.add(span(NOTED, 99)), Some(span(NOTED, 99)));
+        assert_eq!(notes.add(span(NOTED, 100)), Some(span(NOTED, 100)), "one as long stays");
+        assert_eq!(notes.add(span(NOTED, 101)), Some(span(0, 100)));
+        assert_eq!(notes.add(span(0, 500)), Some(span(NOTED, 101)), "the first as short");
+        assert_eq!(notes.len(), NOTED);
+        assert_eq!(notes.iter().map(Span::length).min(), Some(101));
+        assert_eq!(notes.best(400, 1), Some(0));
+        notes.clear();
+        assert_eq!((notes.len(), notes.best(1, 1)), (0, None));
+    }
+}

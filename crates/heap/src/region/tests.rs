@@ -832,6 +832,28 @@ fn whole_units_go_before_the_pieces_behind_them() {
 }
 
 #[test]
+fn what_the_system_refuses_stays_dirty() {
+    let (source, view) = (Failing::new(Os), RegionView::new());
+    let mut region = Region::open(BYTES, &source, &view).expect("address space");
+    let wanted = Wanted::Run { frames: 20, align: 1, fills: true };
+    // More than go in one call.
+    let runs: Vec<_> =
+        (0..140).map(|_| region.take(wanted, false, &source, &view).expect("memory")).collect();
+    for run in runs.iter().step_by(2) {
+        region.give(run.start, run.frames);
+    }
+    let counts = |region: &Region| (region.regrown_frames, region.run_frames);
+    assert_eq!(counts(&region), (140 * 20, 140 * 20));
+    source.refuse_all(true);
+    assert_eq!(region.decommit(0, usize::MAX, &source), 0);
+    assert_eq!((region.dirty_frames(), counts(&region)), (70 * 20, (140 * 20, 140 * 20)));
+    // The second of those that go at once, but not by itself.
+    source.refuse(source.calls() + 1..source.calls() + 2);
+    assert_eq!(region.decommit(0, usize::MAX, &source), 70 * 20);
+    assert_eq!(counts(&region), (0, 0), "nothing has come since");
+}
+
+#[test]
 fn a_long_run_that_stays_untouched_goes_back() {
     let (mut region, view) = open();
     let frames = 2 * UNIT_FRAMES + 1;
