@@ -134,12 +134,48 @@ mod tests {
 
     use super::*;
 
+    fn block(committed_bytes: usize) -> Block {
+        Block { start: NonNull::dangling(), committed_bytes, reserved_bytes: committed_bytes }
+    }
+
+    #[test]
+    fn what_was_asked_for_again_may_stay_until_that_is_forgotten() {
+        let mut kept = Kept::new();
+        assert!(kept.put(block(400)).is_some());
+        kept.miss(300);
+        kept.miss(300);
+        assert_eq!((kept.regret_bytes, kept.gone_bytes), (400, 0), "as much as went, once");
+        assert!(kept.put(block(400)).is_none() && kept.put(block(200)).is_some());
+        kept.age(HALF_LIFE_MS / 2);
+        assert_eq!((kept.regret_bytes, kept.gone_bytes), (400, 200));
+        kept.age(HALF_LIFE_MS);
+        assert_eq!((kept.regret_bytes, kept.gone_bytes), (200, 100));
+        assert!(kept.take(350, 1).is_none() && kept.take(360, 1).is_some(), "an eighth larger");
+        assert_eq!((kept.regret_bytes, kept.bytes()), (400, 0), "it was rightly kept");
+        assert!(kept.put(block(400)).is_none() && kept.pop_over().is_none());
+        kept.age(2 * HALF_LIFE_MS);
+        assert!(kept.pop_over().is_some() && kept.pop_over().is_none());
+        assert_eq!((kept.regret_bytes, kept.gone_bytes), (200, 50 + 400));
+    }
+
+    #[test]
+    fn the_best_fit_is_taken() {
+        let mut kept = Kept::new();
+        kept.regret_bytes = 2000;
+        assert!([400, 380, 370].iter().all(|&bytes| kept.put(block(bytes)).is_none()));
+        assert_eq!(kept.take(375, 1).map(|block| block.committed_bytes), Some(380));
+        assert_eq!(kept.take(375, 1).map(|block| block.committed_bytes), Some(400));
+        assert!(kept.take(375, 1).is_none(), "too short");
+        assert!(kept.take(370, 1 << 20).is_none(), "not so aligned");
+        assert_eq!(kept.evict().map(|block| block.committed_bytes), Some(370));
+        assert!(kept.evict().is_none() && kept.bytes() == 0);
+    }
+
     #[test]
     fn no_more_makes_way_than_is_wanted() {
         const BYTES: usize = 40 << 20;
         let mut kept = Kept::new();
-        let block =
-            Block { start: NonNull::dangling(), committed_bytes: BYTES, reserved_bytes: BYTES };
+        let block = block(BYTES);
         // Both are asked for again after they went.
         assert!(kept.put(block).is_some() && kept.put(block).is_some());
         kept.miss(2 * BYTES);

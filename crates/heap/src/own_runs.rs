@@ -290,3 +290,72 @@ impl Cache {
         self.runs.map_or(0, |runs| unsafe { runs.as_ref() }.bytes())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::boxed::Box;
+
+    use hectare_pages::Os;
+
+    use super::*;
+
+    fn of_limit(limit_frames: usize) -> OwnRuns {
+        let kept = RunCache::new();
+        OwnRuns { kept, limit_frames, idle_frames: 0, halved_ms: 0, calls_left: 0, next_out: 0 }
+    }
+
+    #[test]
+    fn half_of_what_nobody_has_needed_for_a_half_life_goes() {
+        let mut runs = of_limit(100);
+        assert_eq!(runs.age(5000), 0);
+        assert!([16, 32, 48].iter().all(|&first| runs.push(first, 16)));
+        assert_eq!([5999, 6000].map(|now_ms| runs.age(now_ms)), [48, 48], "it has just come");
+        let first = runs.pop(16, Near::USUAL).expect("a run");
+        assert!(runs.push(first, 16));
+        assert_eq!(runs.age(7000), 32, "one of three was needed");
+        runs.shrink(32, drop);
+        assert_eq!([7500, 8000].map(|now_ms| runs.age(now_ms)), [32, 16]);
+    }
+
+    #[test]
+    fn the_clock_is_read_now_and_then() {
+        let mut runs = of_limit(MAX_FRAMES);
+        assert!(!runs.push(0, 1), "at first, too");
+        runs.age(5000);
+        for _ in 0..CLOCK_CALLS {
+            assert!(runs.push(0, 1));
+            runs.pop(1, Near::USUAL);
+        }
+        assert!(!runs.push(0, 1));
+    }
+
+    #[test]
+    fn where_there_is_no_room_some_is_made_for_the_next_too() {
+        let mut runs = of_limit(100);
+        runs.age(5000);
+        assert!([0, 40].iter().all(|&first| runs.push(first, 40)));
+        let keep = [20, 21, 60, 100, 101].map(|frames| runs.keep_beside(frames));
+        assert_eq!(keep, [Some(80), Some(75), Some(40), Some(0), None]);
+        assert!(!runs.push(80, 24), "beyond the limit");
+    }
+
+    #[test]
+    fn a_thread_that_frees_few_runs_keeps_none() {
+        let heap = Box::new(Heap::new(Os, 64 << 20));
+        let mut cache = heap.new_cache().expect("a cache");
+        let mut regret = |gone_runs| {
+            // SAFETY: the test's own cache.
+            let own = unsafe { cache.as_mut() };
+            (own.gone_frames, own.gone_runs) = (100, gone_runs);
+            // SAFETY: as above.
+            unsafe { heap.regret_run(cache, 60) };
+            // SAFETY: as above.
+            let own = unsafe { cache.as_ref() };
+            // SAFETY: the cache's own.
+            (own.gone_frames, own.runs.map(|runs| unsafe { runs.as_ref() }.limit_frames))
+        };
+        assert_eq!(regret(MIN_GONE_RUNS - 1), (100, None));
+        assert_eq!(regret(MIN_GONE_RUNS), (40, Some(60)));
+    }
+}
