@@ -601,6 +601,42 @@ fn emptying_settles_first() {
     check_released(&heap);
 }
 
+/// A program that frees most of what lies in slabs that are given up, and does nothing else: what the rest keeps from being
+/// empty goes all the same.
+fn what_departs_leaves_no_holes() {
+    const BYTES: usize = 1024;
+    const OBJECTS: usize = 60_000;
+    let fronts: [fn(&Heap<Source>) -> Option<Front<'_, Source>>; 2] =
+        [|heap| Some(Front::new(heap)), |heap| Front::by_cpu(heap)];
+    for new_front in fronts {
+        let heap = new_heap(256 << 20);
+        let Some(mut front) = new_front(&heap) else { continue };
+        let objects: Vec<_> = (0..OBJECTS).map(|_| take(&mut front, BYTES)).collect();
+        give(&mut front, objects.iter().copied().step_by(3));
+        // When that has been so for a while the slabs are given up.
+        for _ in 0..400 {
+            strict(&heap).pass_ms(4);
+            let others: Vec<_> = (0..500).map(|_| take(&mut front, 64)).collect();
+            give(&mut front, others);
+        }
+        let before = strict(&heap).decommitted_bytes();
+        let rest = || objects.chunks(3).flat_map(|row| row[1..].iter().copied()).enumerate();
+        for (at, object) in rest().filter(|(at, _)| at % 40 > 0) {
+            give(&mut front, [object]);
+            if at % 1000 == 1 {
+                strict(&heap).pass_ms(1);
+            }
+        }
+        let gone = strict(&heap).decommitted_bytes() - before;
+        let slab_bytes = heap.stats().slab_bytes;
+        assert!(gone > OBJECTS * BYTES / 3, "{gone} bytes, {slab_bytes} in slabs");
+        heap.validate();
+        give(&mut front, rest().step_by(40).map(|(_, object)| object));
+        drop(front);
+        check_released(&heap);
+    }
+}
+
 /// Live memory swings, and the same slabs fill again each time: pages that go at each swing come back for
 /// nothing, so they stay. When the swings end, they go.
 fn a_swing_keeps_its_pages() {
@@ -744,7 +780,7 @@ fn what_swings_stays_until_it_no_longer_does() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 24] = [
+    let tests: [(&str, fn()); 25] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -769,6 +805,7 @@ fn main() -> ExitCode {
         ),
         ("holes_are_gathered_while_a_program_goes_on", holes_are_gathered_while_a_program_goes_on),
         ("emptying_settles_first", emptying_settles_first),
+        ("what_departs_leaves_no_holes", what_departs_leaves_no_holes),
         ("a_swing_keeps_its_pages", a_swing_keeps_its_pages),
         ("what_is_refused_is_offered_seldom", what_is_refused_is_offered_seldom),
         (

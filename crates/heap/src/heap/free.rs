@@ -133,15 +133,19 @@ impl<S: System> Heap<S> {
     #[inline(never)]
     unsafe fn send_to_slab(&self, seat: Seat, class: ClassId, object: FreeObject) {
         // SAFETY: the caller's promise, passed on.
-        let Some(mut departing) = (unsafe { self.departing_of(seat) }) else {
+        match unsafe { self.departing_of(seat) } {
+            Some(mut departing) => {
+                // SAFETY: zeroed metadata of that size once, and this thread's alone.
+                let first = unsafe { departing.as_mut() }.add(class, object, self.key());
+                let Some((class, batch)) = first else { return };
+                self.give_to_slabs(class, &[batch]);
+            }
             // SAFETY: `Seat::None` is any thread's.
-            return unsafe { self.give(Seat::None, class, object) };
-        };
-        // SAFETY: zeroed metadata of that size once, and this thread's alone.
-        let departing = unsafe { departing.as_mut() };
-        if let Some((class, batch)) = departing.add(class, object, self.key()) {
-            self.give_to_slabs(class, &[batch]);
+            None => unsafe { self.give(Seat::None, class, object) },
         }
+        // A program may free nothing else for a long time.
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.relieve(seat) };
     }
 
     /// What the cache at `seat` has on its way to such slabs; `None` without a cache, or memory for it.
