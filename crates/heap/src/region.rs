@@ -82,6 +82,8 @@ pub(crate) struct Region {
     touched: usize,
     /// Where huge pages are asked for.
     huge: HugePart,
+    /// Where what was set aside for the process ends, in bytes from the start; 0 if nothing was.
+    set_aside_until: usize,
     /// Clean frames that were taken for long runs.
     filled_frames: usize,
     /// Clean frames that were taken page by page since any went back.

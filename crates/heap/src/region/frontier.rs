@@ -95,6 +95,8 @@ impl Region {
         // SAFETY: next < bytes of the region.
         let start = unsafe { self.start.add(next) };
         // SAFETY: reserved, and not committed yet; the rest is the caller's promise.
-        unsafe { source.set_aside(start, bytes) }
+        unsafe { source.set_aside(start, bytes) }?;
+        self.set_aside_until = next + bytes;
+        Ok(())
     }
 }

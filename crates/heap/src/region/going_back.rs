@@ -71,7 +71,8 @@ impl Region {
             if !self.dirty.take_at(first, frames) {
                 break;
             }
-            let is_full = leaving.add(self.at(first), frames * FRAME_BYTES);
+            let (start, all) = self.with_companions(first, frames, source);
+            let is_full = leaving.add(self.at(start), all * FRAME_BYTES);
             if is_full && !self.give_back_all(&mut leaving, source) {
                 return;
             }
@@ -86,7 +87,8 @@ impl Region {
         let gone = unsafe { leaving.decommit(source) };
         let mut went = true;
         for range in gone.ranges {
-            let (first, frames) = (FrameId(self.frame_of(range.start)), range.bytes / FRAME_BYTES);
+            let start = FrameId(self.frame_of(range.start));
+            let (first, frames) = self.without_companions(start, range.bytes / FRAME_BYTES);
             if gone.all {
                 self.have_gone(first, frames, source);
             } else {
@@ -105,15 +107,52 @@ impl Region {
         frames: usize,
         source: &impl PageSource,
     ) -> bool {
-        let start = self.at(first);
+        let (start, all) = self.with_companions(first, frames, source);
         // SAFETY: in use by nobody, and below the frontier by invariant 2.
-        let went = unsafe { source.decommit(start, frames * FRAME_BYTES) }.is_ok();
+        let went = unsafe { source.decommit(self.at(start), all * FRAME_BYTES) }.is_ok();
         if went {
             self.have_gone(first, frames, source);
         } else {
-            self.give(start, frames);
+            self.give(self.at(first), frames);
         }
         went
+    }
+
+    /// `frames` frames from `first` on, and their *companions*: the clean ones beside them in the same huge pages, which have come
+    /// with them unless they came page by page. Nobody knows of their memory, so it goes when that beside it does.
+    fn with_companions(
+        &self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+    ) -> (FrameId, usize) {
+        // What was set aside stays where it is, and is cleared instead.
+        let stays = first.0 * FRAME_BYTES < self.set_aside_until;
+        if stays || !self.is_huge_from(first) || !self.has_units(source) {
+            return (first, frames);
+        }
+        let (mut start, mut end) = (first.0, first.0 + frames);
+        let unit = align_down(start, UNIT_FRAMES);
+        if unit < start
+            && let Some((clean, _)) = self.clean.free_run_around(FrameId(start - 1))
+        {
+            start = clean.0.max(unit);
+        }
+        let whole = align_up(end, UNIT_FRAMES).min(self.frontier / FRAME_BYTES);
+        if end < whole
+            && let Some((clean, length)) = self.clean.free_run_around(FrameId(end))
+        {
+            end = whole.min(clean.0 + length);
+        }
+        (FrameId(start), end - start)
+    }
+
+    /// What of `frames` frames from `first` on, [with companions](Self::with_companions), is none.
+    fn without_companions(&self, first: FrameId, frames: usize) -> (FrameId, usize) {
+        let last = FrameId(first.0 + frames - 1);
+        let start = self.clean.free_run_around(first).map_or(first.0, |(clean, n)| clean.0 + n);
+        let end = self.clean.free_run_around(last).map_or(last.0 + 1, |(clean, _)| clean.0);
+        (FrameId(start), end - start)
     }
 
     /// Makes frames that have gone back to the system clean.

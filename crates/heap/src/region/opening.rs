@@ -89,6 +89,7 @@ impl Region {
             frontier: 0,
             touched: 0,
             huge: HugePart::behind(0),
+            set_aside_until: 0,
             filled_frames: 0,
             regrown_frames: 0,
             run_frames: 0,

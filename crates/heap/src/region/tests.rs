@@ -751,6 +751,41 @@ fn what_is_huge_is_known_as_such() {
     }
 }
 
+/// What has come with a run beside it, as part of a huge page, goes with it.
+#[test]
+fn what_came_with_a_run_goes_with_it() {
+    const FRAMES: usize = 100;
+    let (mut region, view) = open();
+    let wanted = |frames, align| Wanted::Run { frames, align, fills: false };
+    region.taken(wanted(9 * UNIT_FRAMES, 1), &view);
+    let [first, second, third] = [(); 3].map(|()| {
+        let run = region.taken(wanted(FRAMES, UNIT_FRAMES), &view);
+        fill(run, FRAMES);
+        run
+    });
+    // SAFETY: in the run's unit.
+    let page = |run: Run, frame| unsafe { run.start.add(frame * FRAME_BYTES) };
+    let is_there = |run, frame| Os.is_resident(page(run, frame)) == Some(true);
+    if ![first, second, third].iter().all(|&run| is_there(run, UNIT_FRAMES - 1)) {
+        std::eprintln!("skipped: there are no huge pages");
+        return;
+    }
+    // A page in the midst of the first unit stays in use.
+    let behind = FrameId(region.frame_of(page(first, FRAMES * 2)));
+    region.take_behind(behind, 1, &Os, &view).expect("a clean frame");
+    for run in [first, second, third] {
+        region.give(run.start, FRAMES);
+    }
+    region.decommit(0, usize::MAX, &Os);
+    for run in [first, second, third] {
+        assert!((0..FRAMES * 2).all(|frame| !is_there(run, frame)));
+    }
+    assert!((FRAMES * 2..UNIT_FRAMES).all(|frame| is_there(first, frame)), "beyond what is in use");
+    assert!([second, third].iter().all(|&run| !is_there(run, UNIT_FRAMES - 1)));
+    region.give_back(behind, 1, &Os);
+    assert!(!is_there(first, UNIT_FRAMES - 1));
+}
+
 #[test]
 fn slabs_of_objects_of_pages_are_looked_at() {
     for (of_pages, filled, are_bare) in [(true, 16, false), (true, 4, true), (false, 4, false)] {
