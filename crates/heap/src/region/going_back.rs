@@ -183,14 +183,16 @@ impl Region {
     }
 
     /// Gives back what has come into clean frames from `from` on as parts of huge pages, by a fault
-    /// in another part or because the kernel made one by itself.
+    /// in another part or because the kernel made one by itself: behind what was touched, too, up to the end of its
+    /// huge page.
     pub(super) fn decommit_clean(&self, mut from: FrameId, source: &impl PageSource) {
+        let end = align_up(self.touched, UNIT_FRAMES).min(self.frontier / FRAME_BYTES);
         while let Some((first, length)) = self.clean.next_free_run(from)
-            && first.0 < self.touched
+            && first.0 < end
         {
-            let frames = length.min(self.touched - first.0);
+            let frames = length.min(end - first.0);
             // A refusal leaves it as it is.
-            // SAFETY: the frames are free, and below what was touched, which is committed.
+            // SAFETY: the frames are free, and below the frontier.
             let _ = unsafe { source.decommit(self.at(first), frames * FRAME_BYTES) };
             from = FrameId(first.0 + length);
         }

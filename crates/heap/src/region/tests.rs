@@ -786,6 +786,26 @@ fn what_came_with_a_run_goes_with_it() {
     assert!(!is_there(first, UNIT_FRAMES - 1));
 }
 
+/// What has come behind the last run, as part of its huge page, goes when no more of these are asked for.
+#[test]
+fn what_came_behind_the_last_run_goes_with_huge_pages() {
+    const FRAMES: usize = 100;
+    let (mut region, view) = open();
+    let wanted = |frames| Wanted::Run { frames, align: UNIT_FRAMES, fills: false };
+    region.taken(wanted(9 * UNIT_FRAMES), &view);
+    let run = region.taken(wanted(FRAMES), &view);
+    fill(run, FRAMES);
+    // SAFETY: in the run's unit.
+    let page = |frame| unsafe { run.start.add(frame * FRAME_BYTES) };
+    let is_there = |frame| Os.is_resident(page(frame)) == Some(true);
+    if !is_there(UNIT_FRAMES - 1) {
+        std::eprintln!("skipped: there are no huge pages");
+        return;
+    }
+    region.ask_from(region.huge.start(), false, &Os);
+    assert!((0..UNIT_FRAMES).all(|frame| is_there(frame) == (frame < FRAMES)));
+}
+
 #[test]
 fn slabs_of_objects_of_pages_are_looked_at() {
     for (of_pages, filled, are_bare) in [(true, 16, false), (true, 4, true), (false, 4, false)] {
