@@ -603,38 +603,41 @@ fn emptying_settles_first() {
 
 /// A program that frees most of what lies in slabs that are given up, and does nothing else: what the rest keeps from being
 /// empty goes all the same.
-fn what_departs_leaves_no_holes() {
+fn departs_without_holes(new_front: Seating) {
     const BYTES: usize = 1024;
     const OBJECTS: usize = 60_000;
-    let fronts: [fn(&Heap<Source>) -> Option<Front<'_, Source>>; 2] =
-        [|heap| Some(Front::new(heap)), |heap| Front::by_cpu(heap)];
-    for new_front in fronts {
-        let heap = new_heap(256 << 20);
-        let Some(mut front) = new_front(&heap) else { continue };
-        let objects: Vec<_> = (0..OBJECTS).map(|_| take(&mut front, BYTES)).collect();
-        give(&mut front, objects.iter().copied().step_by(3));
-        // When that has been so for a while the slabs are given up.
-        for _ in 0..400 {
-            strict(&heap).pass_ms(4);
-            let others: Vec<_> = (0..500).map(|_| take(&mut front, 64)).collect();
-            give(&mut front, others);
-        }
-        let before = strict(&heap).decommitted_bytes();
-        let rest = || objects.chunks(3).flat_map(|row| row[1..].iter().copied()).enumerate();
-        for (at, object) in rest().filter(|(at, _)| at % 40 > 0) {
-            give(&mut front, [object]);
-            if at % 1000 == 1 {
-                strict(&heap).pass_ms(1);
-            }
-        }
-        let gone = strict(&heap).decommitted_bytes() - before;
-        let slab_bytes = heap.stats().slab_bytes;
-        assert!(gone > OBJECTS * BYTES / 3, "{gone} bytes, {slab_bytes} in slabs");
-        heap.validate();
-        give(&mut front, rest().step_by(40).map(|(_, object)| object));
-        drop(front);
-        check_released(&heap);
+    let heap = new_heap(256 << 20);
+    let mut front = new_front(&heap);
+    let objects: Vec<_> = (0..OBJECTS).map(|_| take(&mut front, BYTES)).collect();
+    give(&mut front, objects.iter().copied().step_by(3));
+    // When that has been so for a while the slabs are given up.
+    for _ in 0..400 {
+        strict(&heap).pass_ms(4);
+        let others: Vec<_> = (0..500).map(|_| take(&mut front, 64)).collect();
+        give(&mut front, others);
     }
+    let before = strict(&heap).decommitted_bytes();
+    let rest = || objects.chunks(3).flat_map(|row| row[1..].iter().copied()).enumerate();
+    for (at, object) in rest().filter(|(at, _)| at % 40 > 0) {
+        give(&mut front, [object]);
+        if at % 1000 == 1 {
+            strict(&heap).pass_ms(1);
+        }
+    }
+    let gone = strict(&heap).decommitted_bytes() - before;
+    assert!(gone > OBJECTS * BYTES / 3, "{gone} bytes, {} in slabs", heap.stats().slab_bytes);
+    heap.validate();
+    give(&mut front, rest().step_by(40).map(|(_, object)| object));
+    drop(front);
+    check_released(&heap);
+}
+
+fn what_departs_leaves_no_holes() {
+    departs_without_holes(|heap| Front::new(heap));
+}
+
+fn what_departs_by_no_list_leaves_no_holes() {
+    departs_without_holes(|heap| Front::by_cpu(heap).expect("sequences"));
 }
 
 /// Live memory swings, and the same slabs fill again each time: pages that go at each swing come back for
@@ -819,11 +822,19 @@ fn main() -> ExitCode {
     for (name, test) in tests {
         suite.check(name, test);
     }
-    let name = "a_one_way_flow_by_lists_of_cpus_keeps_the_footprint_flat";
-    if Front::by_cpu(&new_heap(1 << 20)).is_some() {
-        suite.check(name, a_one_way_flow_by_lists_of_cpus_keeps_the_footprint_flat);
-    } else {
-        suite.skip(name, "no restartable sequences here");
+    let by_cpu: [(&str, fn()); 2] = [
+        (
+            "a_one_way_flow_by_lists_of_cpus_keeps_the_footprint_flat",
+            a_one_way_flow_by_lists_of_cpus_keeps_the_footprint_flat,
+        ),
+        ("what_departs_by_no_list_leaves_no_holes", what_departs_by_no_list_leaves_no_holes),
+    ];
+    for (name, test) in by_cpu {
+        if Front::by_cpu(&new_heap(1 << 20)).is_some() {
+            suite.check(name, test);
+        } else {
+            suite.skip(name, "no restartable sequences here");
+        }
     }
     suite.run()
 }
