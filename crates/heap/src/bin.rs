@@ -372,6 +372,19 @@ impl Bin {
         Ok(())
     }
 
+    /// As [`give`](Self::give), of those of `objects` that are there, on no list; returns how many.
+    pub(crate) fn give_unlisted(
+        &mut self,
+        class: ClassId,
+        objects: &[Option<FreeObject>],
+        source: &impl SlabSource,
+    ) -> Result<usize, *mut u8> {
+        objects.iter().flatten().try_fold(0, |count, &lowest| {
+            self.give_row(class, &Row { lowest, count: 1, rest: None }, source)?;
+            Ok(count + 1)
+        })
+    }
+
     /// Takes back the objects of a row; errors as for [`give`](Self::give).
     fn give_row(
         &mut self,

@@ -22,9 +22,10 @@
 //!
 //! Invariants
 //! 1. A fresh object, and one in quarantine, is taken from its slab, bears its mark, and is zero in
-//!    its first word; one in quarantine is zero behind the mark, too.
+//!    its first word; one in quarantine is zero behind the mark, too, and stays so when it leaves that.
 //! 2. The last page of a large object in use is sealed, as far as the system lets it.
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -34,7 +35,7 @@ use hectare_pages::System;
 use crate::class::{ClassId, MIN_ALIGN, STATES};
 use crate::heap::{Heap, MAX_SEALED, Place};
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject};
+use crate::object::{FreeObject, Gathered};
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 
@@ -119,10 +120,7 @@ impl Slots {
 
     /// How many objects like `object` are kept.
     fn kept(&mut self, object: FreeObject) -> &mut u8 {
-        // Fibonacci hashing (Knuth): the product's highest bits.
-        let slot = object.as_ptr().addr().get() as u64 / MIN_ALIGN as u64;
-        let hash = slot.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - COUNTS.ilog2());
-        &mut self.kept[hash as usize % COUNTS]
+        &mut self.kept[hash(object)]
     }
 
     /// Whether an object is kept, whatever was written to it.
@@ -149,11 +147,8 @@ impl Slots {
     /// Gives the fresh objects back to their slabs.
     #[cold]
     fn give_back_fresh<S: System>(&mut self, heap: &Heap<S>, class: ClassId) {
-        let mut list: Option<Batch> = None;
-        while let Some(object) = self.draw() {
-            list = Some(Batch::with(object, list, heap.key()));
-        }
-        heap.give_to_slabs(class, list.as_slice());
+        heap.give_unlisted_to_slabs(class, &self.fresh);
+        while self.draw().is_some() {}
     }
 
     /// Lets the objects at `places` out of the quarantine, into their slabs.
@@ -164,20 +159,32 @@ impl Slots {
         &mut self,
         heap: &Heap<S>,
         class: ClassId,
-        places: impl Iterator<Item = usize>,
+        places: Range<usize>,
     ) -> Result<(), Misused> {
-        let mut list: Option<Batch> = None;
-        for place in places {
-            let Some(object) = self.quarantine[place].take() else { continue };
-            *self.kept(object) -= 1;
+        let Self { quarantine, kept, .. } = self;
+        let Some(places) = quarantine.get_mut(places) else { return Ok(()) };
+        for place in &mut *places {
+            let Some(object) = *place else { continue };
             if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
+                *place = None;
+                kept[hash(object)] -= 1;
                 return Err((object.as_ptr(), Misuse::FreeListCorrupted));
             }
-            list = Some(Batch::with(object, list, heap.key()));
         }
-        heap.give_to_slabs(class, list.as_slice());
+        heap.give_unlisted_to_slabs(class, places);
+        for object in places.iter_mut().filter_map(Option::take) {
+            kept[hash(object)] -= 1;
+        }
         Ok(())
     }
+}
+
+/// Which of the counts is that of `object`.
+fn hash(object: FreeObject) -> usize {
+    // Fibonacci hashing (Knuth): the product's highest bits.
+    let slot = object.as_ptr().addr().get() as u64 / MIN_ALIGN as u64;
+    let hash = slot.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - COUNTS.ilog2());
+    hash as usize % COUNTS
 }
 
 /// Whether an object is at one of `places`. (A slice, whose length the compiler does not know: it would unroll the loop
@@ -251,15 +258,15 @@ impl<S: System> Hardened<S> {
             slots.random = seed.wrapping_mul(2 * class.index() as u64 + 1) | 1;
         }
         heap.backend.reopen();
-        let Some(batch) = heap.take_from_bin(class, FRESH) else { return };
-        let mut next = Some(batch.head);
-        while let (Some(object), Some(place)) = (next, slots.fresh.get_mut(slots.fresh_len)) {
-            next = object.next();
-            // Its link, which would tell where others lie, goes.
+        let mut gathered = Gathered::new();
+        heap.gather_from_bin(class, FRESH, &mut gathered);
+        for (&object, place) in gathered.objects().iter().zip(&mut slots.fresh) {
             object.mark_alone(heap.key());
             *place = Some(object);
+        }
+        slots.fresh_len = gathered.count().min(FRESH);
+        for &object in gathered.objects() {
             *slots.kept(object) += 1;
-            slots.fresh_len += 1;
         }
     }
 
@@ -311,11 +318,8 @@ impl<S: System> Hardened<S> {
         slots.freed = slots.freed.wrapping_add(1);
         let is_full = slots.quarantine[place].is_some();
         if is_full {
-            slots.let_out(
-                heap,
-                class,
-                (0..length.div_ceil(LET_OUT)).map(|i| (place + i) % length),
-            )?;
+            let end = length.min(place + length.div_ceil(LET_OUT));
+            slots.let_out(heap, class, place..end)?;
         }
         slots.quarantine[place] = Some(object);
         *slots.kept(object) += 1;

@@ -408,11 +408,16 @@ impl Gathered {
         self.bare.into_iter().flatten()
     }
 
+    /// The objects, in their order.
+    #[inline(always)]
+    pub(crate) fn objects(&self) -> &[FreeObject] {
+        // SAFETY: the first `count` were written.
+        unsafe { self.objects[..self.count].assume_init_ref() }
+    }
+
     /// Lists them in their order.
     pub(crate) fn list(&self, key: Key) -> Option<Batch> {
-        // SAFETY: the first `count` were written.
-        let objects = unsafe { self.objects[..self.count].assume_init_ref() };
-        let (&head, others) = objects.split_first()?;
+        let (&head, others) = self.objects().split_first()?;
         let mut last = head;
         for &object in others {
             last.link(object, key);

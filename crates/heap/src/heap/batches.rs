@@ -44,14 +44,20 @@ impl<S: System> Heap<S> {
     /// `count` objects of `class` from its slabs, or fewer: as many as those with room have, or else a new one.
     #[inline(never)]
     pub(crate) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
+        let mut gathered = Gathered::new();
+        self.gather_from_bin(class, count, &mut gathered);
+        gathered.list(self.key())
+    }
+
+    /// As [`take_from_bin`](Self::take_from_bin), into `gathered`, which is empty: nothing is written into the objects.
+    pub(crate) fn gather_from_bin(&self, class: ClassId, count: usize, gathered: &mut Gathered) {
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
         let wanted = Objects { class, count: count.min(class.batch()), cpu };
-        let mut gathered = Gathered::new();
         let bin = &self.bins[class.index()];
-        bin.lock().take(wanted, &mut gathered, self);
+        bin.lock().take(wanted, gathered, self);
         if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {
             self.empty_stocks(SLAB_FRAMES, SLAB_FRAMES);
-            bin.lock().take(wanted, &mut gathered, self);
+            bin.lock().take(wanted, gathered, self);
         }
         // A new slab only if there is not a single object: a batch may be short.
         if gathered.count() == 0 {
@@ -61,17 +67,16 @@ impl<S: System> Heap<S> {
             let mut bin = bin.lock();
             if let Some(fresh) = fresh {
                 let name = self.open_slab(class, fresh);
-                bin.take_new(name, wanted, &mut gathered, self);
+                bin.take_new(name, wanted, gathered, self);
             } else {
                 // Another CPU's will do.
-                bin.take(Objects { cpu: None, ..wanted }, &mut gathered, self);
+                bin.take(Objects { cpu: None, ..wanted }, gathered, self);
             }
         }
-        self.bring_memory(&gathered);
+        self.bring_memory(gathered);
         let bytes = gathered.count() * class.object_bytes();
         self.out_bytes.fetch_add(bytes, Relaxed);
         self.extremes.note_live(self.live_bytes());
-        gathered.list(self.key())
     }
 
     /// Counts the frames that hold memory again for the objects just taken, and has the system populate some at once.
@@ -111,6 +116,16 @@ impl<S: System> Heap<S> {
         let bytes = objects * class.object_bytes();
         self.out_bytes.fetch_sub(bytes, Relaxed);
         bytes
+    }
+
+    /// As [`give_to_slabs`](Self::give_to_slabs), of `objects` that are on no list: nothing is read from them.
+    #[cold]
+    pub(crate) fn give_unlisted_to_slabs(&self, class: ClassId, objects: &[Option<FreeObject>]) {
+        let given = self.bins[class.index()].lock().give_unlisted(class, objects, self);
+        match given {
+            Ok(count) => self.out_bytes.fetch_sub(count * class.object_bytes(), Relaxed),
+            Err(object) => self.misuse("free", object, Misuse::DoubleFree),
+        };
     }
 
     /// Whether the slab of an object of `class` says that it is taken: in use, or on a list.

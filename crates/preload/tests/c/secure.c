@@ -145,6 +145,21 @@ static void is_zero_when_freed(void) {
     }
 }
 
+/* What has left the quarantine, and waits in its slab, tells of no other object either. */
+static void is_zero_behind_the_quarantine(void) {
+    enum { COUNT = 1000 };
+    static unsigned char *objects[COUNT];
+    for (size_t bytes = 16; bytes <= 8192; bytes *= 2) {
+        for (int i = 0; i < COUNT; i++) memset(objects[i] = malloc(bytes), 0x5a, bytes);
+        /* The others keep the slabs. */
+        for (int i = 0; i < COUNT; i += 2) free(objects[i]);
+        for (int i = 0; i < COUNT; i += 2)
+            for (size_t at = 0; at < bytes; at++)
+                CHECK(((unsigned char *)opaque(objects[i]))[at] == 0 || at / 8 == 1, "%zu of %zu", at, bytes);
+        for (int i = 1; i < COUNT; i += 2) free(objects[i]);
+    }
+}
+
 /* What is asked for again is not what was just freed. */
 static void is_quarantined(void) {
     for (size_t bytes = 16; bytes <= 2048; bytes *= 2) {
@@ -300,7 +315,8 @@ int main(int argc, char **argv) {
         CASE(double_free_huge), CASE(never_handed_out), CASE(interior), CASE(foreign),
         CASE(wrong_size), CASE(wrong_size_large), CASE(wrong_size_of_aligned),
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
-        CASE(read_after_free_large), CASE(is_zero_when_freed), CASE(is_quarantined),
+        CASE(read_after_free_large), CASE(is_zero_when_freed),
+        CASE(is_zero_behind_the_quarantine), CASE(is_quarantined),
         CASE(is_random), CASE(is_sound_with_sizes), CASE(is_sound_with_kept_sizes),
         CASE(is_frugal_with_mappings), CASE(is_frugal_with_zeros), CASE(is_told_in_numbers), CASE(is_sound_as_it_shrinks),
         CASE(is_sound_at_its_limit), CASE(is_sound),

@@ -28,6 +28,7 @@ const FAULTS: &[&str] =
 
 const PROPERTIES: &[&str] = &[
     "is_zero_when_freed",
+    "is_zero_behind_the_quarantine",
     "is_quarantined",
     "is_random",
     "is_sound_with_sizes",
