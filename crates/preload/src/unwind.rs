@@ -12,6 +12,7 @@
 //! every program that would not have it otherwise.
 
 mod known;
+mod memory;
 mod objects;
 mod pointers;
 mod registers;
@@ -77,23 +78,31 @@ pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
 fn walk(frames: &mut [usize]) -> usize {
     let known = &mut Known::borrow();
     let mut frame = Frame::here();
+    known.recall(&mut frame.memory);
+    let count = walk_from(&mut frame, frames, known);
+    known.note_memory(&frame.memory);
+    count
+}
+
+#[inline(always)]
+fn walk_from(frame: &mut Frame, frames: &mut [usize], known: &mut Known) -> usize {
     let mut code = Code::Interrupted;
     while is_own(frame.pc) {
-        let Step::Up = tables::step(&mut frame, &mut code, known) else { return 0 };
+        let Step::Up = tables::step(frame, &mut code, known) else { return 0 };
     }
     frames[0] = frame.pc;
     let mut count = 1;
     if BY_FRAMES.load(Relaxed) {
-        let followed = pointers::follow(&frame, frames, count);
+        let followed = pointers::follow(frame, frames, count);
         if followed > count {
             return followed;
         }
     }
     while count < frames.len() {
-        match tables::step(&mut frame, &mut code, known) {
+        match tables::step(frame, &mut code, known) {
             Step::Up => {}
             Step::Outermost => break,
-            Step::Unknown => return pointers::follow(&frame, frames, count),
+            Step::Unknown => return pointers::follow(frame, frames, count),
         }
         frames[count] = frame.pc;
         count += 1;

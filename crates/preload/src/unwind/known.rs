@@ -8,10 +8,12 @@
 //! object that was unloaded may have made room for another: so each use checks that the list of its
 //! object still has as many entries, and that the description still begins as it did.
 
+use core::ops::Range;
 use core::ptr::NonNull;
 
 use hectare_base::sync::{Lock, LockGuard, SpinPark};
 
+use super::memory::Memory;
 use super::objects::Object;
 use super::registers::read;
 use super::rows::{Plain, Rules};
@@ -19,6 +21,7 @@ use crate::HEAP;
 
 const PLAIN: usize = 1024;
 const ODD: usize = 32;
+const STACKS: usize = 16;
 
 /// What was found for one place in the code; all zeros: nothing.
 #[derive(Clone, Copy)]
@@ -75,12 +78,25 @@ impl Origin {
 struct Entries {
     plain: [Entry<Plain>; PLAIN],
     odd: [Entry<Rules>; ODD],
+    /// By thread: what its last walk saw.
+    stacks: [Seen; STACKS],
     is_there: bool,
+}
+
+/// The pages that a thread has seen to be readable. What is on its stack stays so while it lives; a stack that the program
+/// lays out by itself can go, which matters only where tables are wrong, too.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// An address of the thread's own.
+    thread: usize,
+    from: usize,
+    to: usize,
 }
 
 static KNOWN: Lock<Entries, SpinPark> = Lock::new(Entries {
     plain: [Entry { pc: 0, origin: Origin::NONE, rules: Plain::NONE }; PLAIN],
     odd: [Entry { pc: 0, origin: Origin::NONE, rules: Rules::NONE }; ODD],
+    stacks: [Seen { thread: 0, from: 0, to: 0 }; STACKS],
     is_there: false,
 });
 
@@ -114,6 +130,28 @@ impl Known {
         let last = self.object.filter(|last| (last.map_start..last.map_end).contains(&pc));
         self.object = last.or_else(|| Object::of(pc));
         self.object
+    }
+
+    /// Adds to `memory` what this thread saw in its last walk.
+    #[inline(always)]
+    pub(super) fn recall(&self, memory: &mut Memory) {
+        let thread = this_thread();
+        let entries = self.entries.as_deref();
+        if let Some(seen) = entries.map(|entries| &entries.stacks[spread(thread) % STACKS])
+            && seen.thread == thread
+        {
+            memory.join(seen.from..seen.to);
+        }
+    }
+
+    /// Notes what this thread has seen in a walk.
+    #[inline(always)]
+    pub(super) fn note_memory(&mut self, memory: &Memory) {
+        let thread = this_thread();
+        let Range { start: from, end: to } = memory.pages();
+        if let Some(entries) = self.entries.as_deref_mut() {
+            entries.stacks[spread(thread) % STACKS] = Seen { thread, from, to };
+        }
     }
 
     /// The rules at `pc`.
@@ -157,6 +195,12 @@ impl Entries {
         unsafe { HEAP.bring_pages(NonNull::from(&mut *self).cast(), size_of::<Self>()) };
         self.is_there = true;
     }
+}
+
+/// An address that tells this thread from all others.
+fn this_thread() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::__errno_location() }.addr()
 }
 
 /// Spreads the bits of `pc` over the lower half.

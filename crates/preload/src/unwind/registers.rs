@@ -3,6 +3,8 @@
 
 use gimli::Register;
 
+use super::memory::Memory;
+
 #[cfg(target_arch = "x86_64")]
 mod processor {
     /// rbx, rbp, rsp, r12 to r15, and where the return address is.
@@ -107,10 +109,12 @@ pub(super) unsafe fn read<T: Copy>(address: usize) -> T {
 }
 
 /// A frame as far as it is known: where it is executing, and what its caller needs back.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) pc: usize,
     pub(super) registers: [usize; SLOTS],
+    /// What is known to be readable of the stack.
+    pub(super) memory: Memory,
 }
 
 impl Frame {
@@ -119,7 +123,7 @@ impl Frame {
     pub(super) fn here() -> Self {
         let mut registers = [0; SLOTS];
         let pc = processor::here(&mut registers);
-        Self { pc, registers }
+        Self { pc, registers, memory: Memory::with(registers[STACK_POINTER]) }
     }
 
     pub(super) fn stack_pointer(&self) -> usize {

@@ -9,7 +9,8 @@ use gimli::{
     UnwindExpression, UnwindTableRow, constants,
 };
 
-use super::registers::{NUMBERS, SLOTS, STACK_POINTER, read, slot};
+use super::memory::Memory;
+use super::registers::{Frame, NUMBERS, SLOTS, STACK_POINTER, read, slot};
 use super::tables::Bytes;
 
 /// Where an expression lies, relative to its description, and how long it is.
@@ -115,8 +116,9 @@ pub(super) struct Plain {
     /// A bit for each slot that was saved, and below, for each that is undefined.
     saved: u16,
     undefined: u16,
-    /// Where each that was saved lies, in words from the CFA.
+    /// Where each that was saved lies, in words from the CFA, and the lowest of them: all below it.
     words: [i8; SLOTS],
+    lowest_word: i8,
 }
 
 impl Plain {
@@ -129,6 +131,7 @@ impl Plain {
         saved: 0,
         undefined: 0,
         words: [0; SLOTS],
+        lowest_word: 0,
     };
 
     /// The plain form of `rules`, whose list lies at `header`; `None` if they are not plain.
@@ -142,8 +145,10 @@ impl Plain {
             match rules.row.rules[slot % SLOTS] {
                 Rule::Same => {}
                 Rule::Undefined => plain.undefined |= 1 << slot,
-                Rule::At(offset) if offset % WORD_BYTES == 0 => {
-                    plain.words[slot % SLOTS] = i8::try_from(offset / WORD_BYTES).ok()?;
+                Rule::At(offset) if offset % WORD_BYTES == 0 && offset < 0 => {
+                    let word = i8::try_from(offset / WORD_BYTES).ok()?;
+                    plain.words[slot % SLOTS] = word;
+                    plain.lowest_word = word.min(plain.lowest_word);
                     plain.saved |= 1 << slot;
                 }
                 _ => return None,
@@ -152,12 +157,17 @@ impl Plain {
         (!rules.is_signal).then_some(plain)
     }
 
-    /// As [`Rules::apply`]; returns the caller's pc.
+    /// As [`Rules::apply`].
     #[inline(always)]
-    pub(super) fn apply(&self, registers: &mut [usize; SLOTS]) -> Option<usize> {
+    pub(super) fn apply(&self, frame: &mut Frame) -> Option<usize> {
+        let Frame { registers, memory, .. } = frame;
         let stack =
             registers[usize::from(self.stack_slot)].wrapping_add_signed(self.stack_offset as isize);
         if stack <= registers[STACK_POINTER] {
+            return None;
+        }
+        let from = stack.wrapping_add_signed(self.lowest_word as isize * WORD_BYTES as isize);
+        if !memory.can_read(from, stack) {
             return None;
         }
         registers[STACK_POINTER] = stack;
@@ -166,7 +176,7 @@ impl Plain {
             let slot = left.trailing_zeros() as usize % SLOTS;
             left &= left - 1;
             let place = stack.wrapping_add_signed(self.words[slot] as isize * WORD_BYTES as isize);
-            // SAFETY: the tables say that the register was saved there, on the stack.
+            // SAFETY: a word of those that can be read, by the test above.
             registers[slot] = unsafe { read(place) };
         }
         let mut left = self.undefined;
@@ -199,15 +209,16 @@ impl Rules {
         Self { row: Row::UNKNOWN, description: 0, return_slot: 0, is_signal: false };
 
     /// Goes from a frame's registers to its caller's, where undefined ones become 0. Returns the caller's pc; `None`, and
-    /// nothing has changed, if the rules do not lead up the stack.
+    /// the registers have not changed, if the rules do not lead up the stack.
     #[cold]
-    pub(super) fn apply(&self, registers: &mut [usize; SLOTS]) -> Option<usize> {
+    pub(super) fn apply(&self, frame: &mut Frame) -> Option<usize> {
+        let Frame { registers, memory, .. } = frame;
         let stack = match self.row.stack {
             Stack::Unknown => return None,
             Stack::Above(slot, offset) => {
                 registers[usize::from(slot)].wrapping_add_signed(offset as isize)
             }
-            Stack::Expression(place) => self.evaluate(place, None, registers)?,
+            Stack::Expression(place) => self.evaluate(place, None, registers, memory)?,
         };
         // A stack gets shorter on the way to a caller, unless a handler has its own.
         if stack <= registers[STACK_POINTER] && !self.is_signal {
@@ -223,18 +234,16 @@ impl Rules {
                 Rule::Same => {}
                 Rule::Undefined => *value = 0,
                 Rule::At(offset) => {
-                    // SAFETY: the tables say that the register was saved there, on the stack.
-                    *value = unsafe { read(stack.wrapping_add_signed(offset as isize)) };
+                    *value = memory.word(stack.wrapping_add_signed(offset as isize))?;
                 }
                 Rule::Is(offset) => *value = stack.wrapping_add_signed(offset as isize),
                 Rule::Register(slot) => *value = registers[usize::from(slot)],
                 Rule::AtExpression(place) => {
-                    let place = self.evaluate(place, Some(stack), registers)?;
-                    // SAFETY: as above.
-                    *value = unsafe { read(place) };
+                    let place = self.evaluate(place, Some(stack), registers, memory)?;
+                    *value = memory.word(place)?;
                 }
                 Rule::Expression(place) => {
-                    *value = self.evaluate(place, Some(stack), registers)?;
+                    *value = self.evaluate(place, Some(stack), registers, memory)?;
                 }
             }
         }
@@ -250,6 +259,7 @@ impl Rules {
         Place { bytes, offset }: Place,
         first: Option<usize>,
         registers: &[usize; SLOTS],
+        memory: &mut Memory,
     ) -> Option<usize> {
         let address = self.description.wrapping_add_signed(offset.into());
         let address = core::ptr::with_exposed_provenance(address);
@@ -259,8 +269,7 @@ impl Rules {
         let mut top = first;
         while !code.is_empty() {
             top = Some(match DwOp(code.read_u8().ok()?) {
-                // SAFETY: the tables say that what is wanted lies there, on the stack.
-                constants::DW_OP_deref => unsafe { read(top?) },
+                constants::DW_OP_deref => memory.word(top?)?,
                 constants::DW_OP_plus_uconst => {
                     top?.wrapping_add(code.read_uleb128().ok()? as usize)
                 }

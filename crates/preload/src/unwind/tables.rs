@@ -46,13 +46,13 @@ pub(super) fn step(frame: &mut Frame, code: &mut Code, known: &mut Known) -> Ste
     let Some(object) = known.object_of(within) else { return Step::Unknown };
     // SAFETY: the dynamic linker says that the object's table lies there.
     let (pc, is_signal) = match unsafe { known.get(within, object.header) } {
-        Some(Noted::Plain(rules)) => (rules.apply(&mut frame.registers), false),
-        Some(Noted::Odd(rules)) => (rules.apply(&mut frame.registers), rules.is_signal),
+        Some(Noted::Plain(rules)) => (rules.apply(frame), false),
+        Some(Noted::Odd(rules)) => (rules.apply(frame), rules.is_signal),
         None => {
             let Some(rules) = rules(within, &object) else { return Step::Unknown };
             // SAFETY: found just now.
             unsafe { known.note(within, object.header, &rules) };
-            (rules.apply(&mut frame.registers), rules.is_signal)
+            (rules.apply(frame), rules.is_signal)
         }
     };
     let Some(pc) = pc else { return Step::Unknown };

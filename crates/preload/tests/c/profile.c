@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 
@@ -177,6 +178,46 @@ static void mode(void) {
     CHECK(dump(NULL) == (getenv("TEST_NO_PROFILE") ? ENOTSUP : 0));
 }
 
+#ifdef __x86_64__
+/* Allocates with `base` in the register that, by its table, its frame is found by. No compiler writes that. */
+void *misled(uintptr_t base);
+__asm__(".text\n"
+        ".type misled, @function\n"
+        "misled:\n"
+        ".cfi_startproc\n"
+        "push %rbp\n"
+        ".cfi_def_cfa_offset 16\n"
+        ".cfi_offset %rbp, -16\n"
+        "mov %rdi, %rbp\n"
+        ".cfi_def_cfa %rbp, 16\n"
+        "mov $100, %edi\n"
+        "call malloc@PLT\n"
+        "pop %rbp\n"
+        ".cfi_def_cfa %rsp, 8\n"
+        "ret\n"
+        ".cfi_endproc\n"
+        ".size misled, .-misled\n");
+
+static void *of_misled_thread(void *sealed) {
+    uintptr_t end = (uintptr_t)sealed, highest = UINTPTR_MAX;
+    uintptr_t bases[] = {0, 0x1000, end - 24, end - 16, end - 12, end - 8, end, end + 64, highest / 2, highest - 15, highest};
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) CHECK(misled(bases[i]));
+    return NULL;
+}
+#else
+static void *of_misled_thread(void *sealed) { return sealed; }
+#endif
+
+/* A table that is wrong harms nobody until stacks are walked by it, and must not then. */
+static void misled_by_tables(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    /* Mapped before the thread's stack, and so above it, where a caller's frame would lie. */
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, of_misled_thread, pages + page) == 0 && pthread_join(thread, NULL) == 0);
+}
+
 /* Two dumps into one file would make it neither. */
 static void one_at_a_time(void) {
     int (*stats)(const char *) = dlsym(RTLD_DEFAULT, "hectare_stats_dump");
@@ -200,7 +241,7 @@ static void one_at_a_time(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(sites), CASE(by_call), CASE(all_freed), CASE(signals_anywhere),
-        CASE(signal_while_idle), CASE(forks), CASE(mode), CASE(one_at_a_time),
+        CASE(signal_while_idle), CASE(forks), CASE(mode), CASE(one_at_a_time), CASE(misled_by_tables),
     };
     dump = dlsym(RTLD_DEFAULT, "hectare_prof_dump");
     CHECK(dump);

@@ -30,6 +30,9 @@ pub(crate) fn add(suite: &mut Suite) {
         let flags = [concat!("-Wl,-T,", env!("CARGO_MANIFEST_DIR"), "/tests/c/apart.ld")];
         stacks_of_backtrace("tables-apart", &compile("unwind.c", &flags, "-apart")?)
     });
+    suite.test_with("profile::misled_by_tables", &["cc"], || {
+        Profiled::run("misled", "misled_by_tables", "prof_sample:1")?.done()
+    });
     suite.test_with("profile::freed_objects_are_forgotten", &["cc"], freed_objects_are_forgotten);
     suite.test_with("profile::symbols_resolve", &["cc", "addr2line"], symbols_resolve);
     suite.test_with("profile::opens_in_go_pprof", &["cc", "go"], opens_in_go_pprof);

@@ -1,0 +1,102 @@
+//! Words of a stack that is walked. None of their addresses is trusted: tables that are wrong, as those of hand-written
+//! assembly can be without any harm until somebody walks through them, lead anywhere.
+
+use core::ffi::{c_int, c_void};
+use core::ops::Range;
+
+use super::registers::read;
+
+/// No page of any system is smaller.
+const PAGE_BYTES: usize = 4096;
+
+const WORD_BYTES: usize = size_of::<usize>();
+
+/// The addresses that were last seen to be readable, in whole pages: a walk goes up from page to page, and asks the
+/// kernel once for each.
+#[derive(Debug, Clone)]
+pub(super) struct Memory(Range<usize>);
+
+impl Memory {
+    /// With the page that `address`, which is readable, lies in.
+    pub(super) fn with(address: usize) -> Self {
+        Self(page_of(address))
+    }
+
+    /// Adds `seen`, other pages that are readable, if there is no gap between.
+    #[inline(always)]
+    pub(super) fn join(&mut self, seen: Range<usize>) {
+        if seen.start <= self.0.end && self.0.start <= seen.end {
+            self.0 = self.0.start.min(seen.start)..self.0.end.max(seen.end);
+        }
+    }
+
+    /// The pages.
+    pub(super) fn pages(&self) -> Range<usize> {
+        self.0.clone()
+    }
+
+    /// The word at `address`, of any alignment; `None` if it cannot be read.
+    pub(super) fn word(&mut self, address: usize) -> Option<usize> {
+        if !self.can_read(address, address.checked_add(WORD_BYTES)?) {
+            return None;
+        }
+        // SAFETY: it can be read.
+        Some(unsafe { read(address) })
+    }
+
+    /// Whether all from `start` to `end`, less than a page, can be read. If it is on the stack, whose own thread asks, it
+    /// stays so.
+    #[inline(always)]
+    pub(super) fn can_read(&mut self, start: usize, end: usize) -> bool {
+        self.0.start <= start && end <= self.0.end || self.find_out(start, end)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_out(&mut self, start: usize, end: usize) -> bool {
+        let pages = [start, end.wrapping_sub(1)].map(page_of);
+        start <= end && pages.into_iter().all(|page| self.find_page(page))
+    }
+
+    /// Whether a page is readable.
+    fn find_page(&mut self, page: Range<usize>) -> bool {
+        if self.0.contains(&page.start) {
+            return true;
+        }
+        if !is_readable(page.start) {
+            return false;
+        }
+        let before = core::mem::replace(&mut self.0, page);
+        self.join(before);
+        true
+    }
+}
+
+fn page_of(address: usize) -> Range<usize> {
+    let start = address & !(PAGE_BYTES - 1);
+    // The last page of all, which no program has, is empty.
+    start..start.wrapping_add(PAGE_BYTES)
+}
+
+/// Whether the kernel can read eight bytes at `address`, a multiple of eight: it copies the set of signals from there
+/// before it finds that the operation on the mask does not exist.
+fn is_readable(address: usize) -> bool {
+    const NO_SUCH_WAY: c_int = -1;
+    // SAFETY: no preconditions.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
+    let saved = unsafe { *errno };
+    // SAFETY: the call changes nothing: the operation does not exist.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            NO_SUCH_WAY,
+            address,
+            core::ptr::null_mut::<c_void>(),
+            size_of::<u64>(),
+        )
+    };
+    // SAFETY: as above.
+    let answer = unsafe { errno.replace(saved) };
+    answer != libc::EFAULT
+}
