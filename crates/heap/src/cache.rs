@@ -37,7 +37,7 @@ use crate::class::{BATCH_OBJECTS, ClassId, LEAST_OBJECTS, LINE_ROW, STATES};
 use crate::departing::Departing;
 use crate::object::{Batch, FreeObject, Key, Link};
 use crate::own_runs::OwnRuns;
-use crate::sample::{Draws, Due, Rates, counted};
+use crate::sample::{Draws, Due, Rates};
 
 /// A processor takes a load for one of what is still being stored to another address if the two differ by a multiple of
 /// this. So each cache begins at such a multiple, and what every call reads lies beyond its lists (`heap/keys.rs`).
@@ -149,11 +149,15 @@ impl Cache {
         }
     }
 
-    /// Counts a request of `bytes`, and says what is due at it. `rates` gives the rates, and a seed
+    /// Counts a request of so many `units` of `class`, and says what is due at it. `rates` gives the rates, and a seed
     /// for a thread that has drawn nothing yet.
     #[inline(always)]
-    pub(crate) fn due(&mut self, bytes: usize, rates: impl FnOnce() -> (Rates, u64)) -> Due {
-        let (class, units) = counted(bytes);
+    pub(crate) fn due(
+        &mut self,
+        class: ClassId,
+        units: usize,
+        rates: impl FnOnce() -> (Rates, u64),
+    ) -> Due {
         if self.bins[class.index()].passes(units) {
             return Due::NOTHING;
         }

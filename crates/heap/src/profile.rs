@@ -29,7 +29,7 @@ use hectare_base::sync::Lock;
 use hectare_pages::{PageSource, System};
 
 use crate::class::ClassId;
-use crate::sample::{counted, weight};
+use crate::sample::weight;
 use packs::Packs;
 pub(crate) use packs::{MAX_PACKED_BYTES, PACK_BYTES};
 use stacks::{StackPlace, Stacks, Which};
@@ -44,24 +44,30 @@ pub(crate) struct Sample {
     address: usize,
     bytes: usize,
     stack: StackPlace,
+    class: ClassId,
 }
 
 impl Sample {
-    /// The class of its size.
+    /// The class by which it was drawn, and has room.
     pub(crate) fn class(&self) -> ClassId {
-        counted(self.bytes).0
+        self.class
     }
 }
 
+/// A stack's place leaves room for a class.
+const CLASS_BITS: u32 = u8::BITS;
+
 impl From<Entry> for Sample {
-    fn from(Entry { address, value: [bytes, stack] }: Entry) -> Self {
-        Self { address, bytes, stack }
+    fn from(Entry { address, value: [bytes, origin] }: Entry) -> Self {
+        // SAFETY: a class's byte is the lowest, by the conversion below.
+        let class = unsafe { ClassId::from_byte(origin as u8) };
+        Self { address, bytes, stack: origin >> CLASS_BITS, class }
     }
 }
 
 impl From<Sample> for Entry {
-    fn from(Sample { address, bytes, stack }: Sample) -> Self {
-        Self { address, value: [bytes, stack] }
+    fn from(Sample { address, bytes, stack, class }: Sample) -> Self {
+        Self { address, value: [bytes, stack << CLASS_BITS | usize::from(class.byte())] }
     }
 }
 
@@ -112,16 +118,18 @@ impl<S: System> Profile<S> {
         self.state.lock().mean_bytes = mean_bytes;
     }
 
-    /// Enters the sampled object at `address`, allocated by `frames`; returns whether there was memory for that.
+    /// Enters the sampled object at `address`, drawn by `class` and allocated by `frames`, in place of one that was known
+    /// there; returns whether there was memory for that.
     pub(crate) fn record(
         &self,
         address: usize,
         bytes: usize,
+        class: ClassId,
         frames: &[usize],
         source: &S,
     ) -> bool {
         let mut state = self.state.lock();
-        let is_entered = state.enter(address, bytes, frames, source).is_some();
+        let is_entered = state.enter(address, bytes, class, frames, source).is_some();
         if !is_entered {
             state.lost_samples += 1;
         }
@@ -216,22 +224,23 @@ impl State {
         &mut self,
         address: usize,
         bytes: usize,
+        class: ClassId,
         frames: &[usize],
         source: &impl PageSource,
     ) -> Option<()> {
         self.samples.make_room(source)?;
         let stack = self.stacks.find_or_add(frames, source)?;
-        // What was freed behind the heap's back (an exec'd child's copy) must not stay.
+        // An object that was resized where it is, or was freed behind the heap's back (an exec'd child's copy).
         self.forget(address);
-        let weight = weight(bytes, self.mean_bytes);
+        let weight = weight(bytes, class, self.mean_bytes);
         self.stacks.change(stack, Which::Total, |tally| tally.add(weight));
-        self.enter_live(Sample { address, bytes, stack });
+        self.enter_live(Sample { address, bytes, stack, class });
         Some(())
     }
 
     /// There must be room for one more sample.
     fn enter_live(&mut self, sample: Sample) {
-        let weight = weight(sample.bytes, self.mean_bytes);
+        let weight = weight(sample.bytes, sample.class, self.mean_bytes);
         self.stacks.change(sample.stack, Which::Live, |tally| tally.add(weight));
         self.samples.insert(sample.into());
     }
@@ -247,7 +256,7 @@ impl State {
 
     fn forget(&mut self, address: usize) {
         let Some(sample) = self.samples.remove(address).map(Sample::from) else { return };
-        let weight = weight(sample.bytes, self.mean_bytes);
+        let weight = weight(sample.bytes, sample.class, self.mean_bytes);
         self.stacks.change(sample.stack, Which::Live, |tally| tally.subtract(weight));
     }
 }

@@ -10,9 +10,10 @@
 //! The points of one size class say nothing of those of another, so a thread counts down for each
 //! class apart, beside its list of free objects, and in whole objects: the hit path of a watched
 //! `malloc` has that line at hand, and needs one count for both draws. What counts of a request are
-//! the bytes that it takes up: its class's, or whole frames of a run.
+//! the bytes that it takes up: its class's, or whole frames of a run. An object that `realloc` leaves where it is
+//! stays sampled or not: what one that was stands for is always told by the class that it was drawn by.
 
-use crate::class::{ClassId, MAX_SMALL_BYTES};
+use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::region::FRAME_BYTES;
 
 /// The highest mean of either rate, in bytes or calls. Of the gaps of the profile, in objects of 16
@@ -41,14 +42,19 @@ impl Due {
     pub(crate) const NOTHING: Self = Self { profile: false, guard: false };
 }
 
-/// How a request of `bytes` is counted: by which class, and as how many units of it.
+/// The class by which a request of `bytes` aligned to `align` is counted: the one that serves it.
 #[inline(always)]
-pub(crate) fn counted(bytes: usize) -> (ClassId, usize) {
-    if bytes <= MAX_SMALL_BYTES {
-        (ClassId::for_bytes(bytes), 1)
-    } else {
-        (ClassId::RUN, bytes.div_ceil(FRAME_BYTES))
+pub(crate) fn class_of(bytes: usize, align: usize) -> ClassId {
+    if align > MIN_ALIGN {
+        return ClassId::for_aligned(bytes, align).unwrap_or(ClassId::RUN);
     }
+    if bytes <= MAX_SMALL_BYTES { ClassId::for_bytes(bytes) } else { ClassId::RUN }
+}
+
+/// As how many units of its `class` a request of `bytes` is counted.
+#[inline(always)]
+pub(crate) fn units(bytes: usize, class: ClassId) -> usize {
+    if class.is_small() { 1 } else { bytes.max(1).div_ceil(FRAME_BYTES) }
 }
 
 /// How many bytes a unit of `class` has.
@@ -122,10 +128,9 @@ impl Draws {
 /// A gap beyond all that are counted.
 const NEVER: f64 = u32::MAX as f64;
 
-/// What one sampled object of `bytes` stands for: (objects × 2¹⁰, bytes).
-pub(crate) fn weight(bytes: usize, mean_bytes: usize) -> (u64, u64) {
-    let (class, units) = counted(bytes);
-    let counted_bytes = units as f64 * unit_bytes(class);
+/// What one sampled object of `bytes` that was drawn by `class` stands for: (objects × 2¹⁰, bytes).
+pub(crate) fn weight(bytes: usize, class: ClassId, mean_bytes: usize) -> (u64, u64) {
+    let counted_bytes = units(bytes, class) as f64 * unit_bytes(class);
     let probability = 1.0 - exp_of_negative(counted_bytes / mean_bytes.max(1) as f64);
     ((1024.0 / probability + 0.5) as u64, (bytes.max(1) as f64 / probability + 0.5) as u64)
 }
@@ -194,7 +199,8 @@ mod tests {
         }
 
         fn step(&mut self, bytes: usize) -> Due {
-            let (class, units) = counted(bytes);
+            let class = class_of(bytes, MIN_ALIGN);
+            let units = units(bytes, class);
             let left = &mut self.until_due[class.index()];
             if *left as usize >= units {
                 *left -= units as u32;
@@ -225,7 +231,8 @@ mod tests {
                 let (mut objects, mut sum) = (0, 0);
                 for _ in 0..rounds {
                     if counts.step(bytes).profile {
-                        let (objects_1024, weight_bytes) = weight(bytes, rates.mean_bytes);
+                        let class = class_of(bytes, MIN_ALIGN);
+                        let (objects_1024, weight_bytes) = weight(bytes, class, rates.mean_bytes);
                         objects += objects_1024;
                         sum += weight_bytes;
                     }

@@ -7,7 +7,8 @@ use std::vec::Vec;
 use hectare_pages::{Failing, Os};
 
 use super::*;
-use crate::class::ClassId;
+use crate::class::{ClassId, MIN_ALIGN};
+use crate::sample::class_of;
 
 fn live(profile: &Profile<Os>) -> HashMap<Vec<usize>, (u64, u64)> {
     let snapshot = profile.snapshot(&Os).expect("memory");
@@ -32,7 +33,7 @@ fn tallies_are_the_sums_of_the_live_samples() {
         let known = profile.know(address);
         if let Some((_, bytes)) = shadow.remove(&address) {
             let Known::Alone(sample) = known else { panic!("{known:?}") };
-            assert_eq!(sample.class(), counted(bytes).0);
+            assert_eq!(sample.class(), class_of(bytes, MIN_ALIGN));
             assert!(matches!(profile.forget(address), (Known::Alone(_), None)));
             assert!(matches!(profile.forget(address), (Known::Nothing, None)));
             profile.restore(sample, &Os);
@@ -40,9 +41,9 @@ fn tallies_are_the_sums_of_the_live_samples() {
         } else if step % 3 > 0 {
             let bytes = (random >> 40) as usize % 40_000;
             let frames = &[site, site / 7, 99][..site % 4 % 3 + 1];
-            assert!(profile.record(address, bytes, frames, &Os));
+            assert!(profile.record(address, bytes, class_of(bytes, MIN_ALIGN), frames, &Os));
             shadow.insert(address, (site, bytes));
-            *total.entry(site).or_default() += weight(bytes, 5000).1;
+            *total.entry(site).or_default() += weight(bytes, class_of(bytes, MIN_ALIGN), 5000).1;
         } else {
             assert!(matches!(known, Known::Nothing));
             assert!(matches!(profile.forget(address), (Known::Nothing, None)));
@@ -52,7 +53,7 @@ fn tallies_are_the_sums_of_the_live_samples() {
     for (site, bytes) in shadow.values() {
         let frames = [*site, site / 7, 99][..site % 4 % 3 + 1].to_vec();
         let entry = expected.entry(frames).or_default();
-        let (objects, bytes) = weight(*bytes, 5000);
+        let (objects, bytes) = weight(*bytes, class_of(*bytes, MIN_ALIGN), 5000);
         *entry = (entry.0 + objects, entry.1 + bytes);
     }
     let mut live = live(&profile);
@@ -74,8 +75,8 @@ fn deep_stacks_are_cut_and_empty_ones_kept() {
     let profile = Profile::<Os>::new();
     profile.begin(1);
     let deep: Vec<usize> = (1..500).collect();
-    profile.record(4096, 10, &deep, &Os);
-    profile.record(8192, 10, &[], &Os);
+    profile.record(4096, 10, ClassId::for_bytes(10), &deep, &Os);
+    profile.record(8192, 10, ClassId::for_bytes(10), &[], &Os);
     let live = live(&profile);
     assert_eq!(live.len(), 2);
     assert_eq!(live[&deep[..MAX_FRAMES].to_vec()].1, 10);
@@ -138,7 +139,7 @@ fn packs_go_with_their_last_object() {
                 assert_eq!(profile.unpack(room), None, "the open pack stays");
                 continue;
             }
-            assert!(profile.record(address, asked, &[1], &Os));
+            assert!(profile.record(address, asked, class_of(asked, MIN_ALIGN), &[1], &Os));
             live.insert(address, bytes);
         } else if let Some((&address, &bytes)) =
             live.range(draw(usize::MAX)..).next().or(live.first_key_value())

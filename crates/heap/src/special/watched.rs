@@ -13,7 +13,7 @@ use crate::misuse::Misuse;
 use crate::object::move_to;
 use crate::process::Process;
 use crate::profile::{Known, MAX_FRAMES, MAX_PACKED_BYTES, PACK_BYTES};
-use crate::sample::{Due, Rates};
+use crate::sample::{Due, Rates, class_of, units};
 use crate::seat::Seat;
 
 /// A call of a watched front. The thread is inside as long as it lives.
@@ -34,7 +34,7 @@ impl Watched {
 
     /// An object for `bytes`; null when out of memory.
     pub(super) fn malloc(&self, bytes: usize, kind: Kind) -> *mut u8 {
-        self.get(self.due(bytes), bytes, kind)
+        self.get(self.due(bytes, align_of(kind)), bytes, kind)
     }
 
     /// Frees an object, which is not null.
@@ -66,7 +66,8 @@ impl Watched {
     }
 
     /// Makes an object hold `bytes`. To the profile the object is a new one of its new size,
-    /// allocated by this call, unless it is a small one that stays where it is.
+    /// allocated by this call. For a small one that stays where it is nothing is drawn: one that the profile does not
+    /// know seldom comes here.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).
@@ -80,12 +81,12 @@ impl Watched {
             && !guarded
             && sample.class().is_small()
             && sample.class().keeps(bytes)
-            // Not if it begins at more than any class's alignment: then it is a run, which may be shorter.
-            && bytes <= process.special_usable_bytes(special, object, "realloc")
         {
+            let frames = &mut [0; MAX_FRAMES];
+            process.profile.record(address, bytes, sample.class(), captured(special, frames), &Os);
             return object.as_ptr();
         }
-        let due = self.due(bytes);
+        let due = self.due(bytes, MIN_ALIGN);
         let is_the_heaps = !guarded && matches!(known, Known::Nothing | Known::Alone(_));
         if !is_the_heaps || due.guard || due.profile && bytes <= MAX_SMALL_BYTES {
             let old_bytes = process.special_usable_bytes(special, object, "realloc");
@@ -110,7 +111,8 @@ impl Watched {
         }
         if due.profile && !resized.is_null() {
             let frames = &mut [0; MAX_FRAMES];
-            process.profile.record(resized.addr(), bytes, captured(special, frames), &Os);
+            let frames = captured(special, frames);
+            process.profile.record(resized.addr(), bytes, ClassId::RUN, frames, &Os);
         }
         resized
     }
@@ -120,13 +122,14 @@ impl Watched {
         self.cache.into()
     }
 
-    /// What is due at an allocation of `bytes`. A thread that has no cache takes no samples.
+    /// What is due at an allocation of `bytes` aligned to `align`. A thread that has no cache takes no samples.
     #[inline(always)]
-    fn due(&self, bytes: usize) -> Due {
+    fn due(&self, bytes: usize, align: usize) -> Due {
+        let class = class_of(bytes, align);
         let Some(mut cache) = self.cache else { return Due::NOTHING };
         let seed = cache.addr().get() as u64;
         // SAFETY: this thread's own cache, of which nothing else is borrowed.
-        unsafe { cache.as_mut() }.due(bytes, || {
+        unsafe { cache.as_mut() }.due(class, units(bytes, class), || {
             let Special { profile_mean_bytes: mean_bytes, guard_one_in, .. } = *self.special;
             (Rates { mean_bytes, guard_one_in }, seed ^ Os.secret() as u64)
         })
@@ -162,19 +165,22 @@ impl Watched {
         let Self { process, special, .. } = *self;
         let frames = &mut [0; MAX_FRAMES];
         let frames = captured(special, frames);
-        let align = if let Kind::Aligned(align) = kind { align } else { MIN_ALIGN };
+        let align = align_of(kind);
         let guarded = if due.guard { process.guard.get(bytes, align, frames, &Os) } else { None };
         if guarded.is_none() && !due.profile {
             return None;
         }
-        let class = ClassId::for_aligned(bytes, align);
-        let object = guarded.or_else(|| match class {
-            Some(class) => self.apart(class, align, matches!(kind, Kind::Zeroed)),
-            None => NonNull::new(self.plain(bytes, kind)),
+        let class = class_of(bytes, align);
+        let object = guarded.or_else(|| {
+            if class.is_small() {
+                self.apart(class, align, matches!(kind, Kind::Zeroed))
+            } else {
+                NonNull::new(self.plain(bytes, kind))
+            }
         })?;
         let address = object.addr().get();
         if due.profile
-            && !process.profile.record(address, bytes, frames, &Os)
+            && !process.profile.record(address, bytes, class, frames, &Os)
             && let Known::Gone = process.profile.know(address)
         {
             // In a pack, where only what is recorded can be freed.
@@ -238,6 +244,11 @@ impl Watched {
             unsafe { self.process.heap.free_slow(Seat::None, pack.as_ptr()) };
         }
     }
+}
+
+/// What a request asks of its object's address.
+fn align_of(kind: Kind) -> usize {
+    if let Kind::Aligned(align) = kind { align } else { MIN_ALIGN }
 }
 
 /// The callers of this call.

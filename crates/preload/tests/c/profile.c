@@ -29,10 +29,13 @@ SITE(site_large, malloc(bytes))
 SITE(site_huge, malloc(bytes))
 SITE(site_aligned, aligned(bytes))
 SITE(site_grown, realloc(malloc(bytes / 2), bytes))
+/* Resized where they are. */
+SITE(site_stays, realloc(malloc(bytes / 4 * 3), bytes))
+SITE(site_aligned_stays, realloc(aligned_alloc(4096, bytes / 2), bytes))
 SITE(site_brief, malloc(bytes))
 SITE(site_thread, malloc(bytes))
 
-enum { SMALL = 400000, MIDDLE = 20000, LARGE = 300, ALIGNED = 50000, GROWN = 10000, THREADS = 4 };
+enum { SMALL = 400000, MIDDLE = 20000, LARGE = 300, ALIGNED = 50000, GROWN = 10000, STAYS = 1000, ALIGNED_STAYS = 20000, THREADS = 4 };
 
 static void *of_thread(void *argument) {
     for (int i = 0; i < 20000; i++) {
@@ -54,6 +57,8 @@ static void fill(void) {
     site_huge((size_t)40 << 20);
     for (int i = 0; i < ALIGNED; i++) site_aligned(300);
     for (int i = 0; i < GROWN; i++) site_grown(3000);
+    for (int i = 0; i < STAYS; i++) site_stays(32000);
+    for (int i = 0; i < ALIGNED_STAYS; i++) site_aligned_stays(2100);
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, of_thread, NULL);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
@@ -74,6 +79,8 @@ static void sites(void) {
     TELL(site_huge, (size_t)40 << 20);
     TELL(site_aligned, (size_t)ALIGNED * 300);
     TELL(site_grown, (size_t)GROWN * 3000);
+    TELL(site_stays, (size_t)STAYS * 32000);
+    TELL(site_aligned_stays, (size_t)ALIGNED_STAYS * 2100);
     TELL(site_thread, (size_t)THREADS * 20000 * 200);
     TELL(site_brief, (size_t)0);
     fflush(stdout);
