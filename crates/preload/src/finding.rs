@@ -17,6 +17,10 @@ use crate::maps::each_mapping;
 /// How many callers are named.
 const CALLERS: usize = 4;
 
+/// A line of the mappings that is read: a program's alternate stack, on which faults are reported, may have as little as
+/// 8 KiB (`SIGSTKSZ`), of which the kernel takes up to a half. A caller whose file's path does not fit is told by its address.
+const SHORT_LINE: usize = 512;
+
 /// Reports it and ends the process.
 pub(crate) fn abort(finding: &Finding) -> ! {
     let mut line = Line::new();
@@ -63,7 +67,7 @@ fn name_callers(line: &mut Line, before: &str, trail: &Trail) {
 
 fn name_caller(line: &mut Line, call: usize) {
     let mut named = false;
-    let read = each_mapping(|mapping| {
+    let read = each_mapping::<SHORT_LINE>(|mapping| {
         if !(mapping.start..mapping.end).contains(&call) {
             return ControlFlow::Continue(());
         }

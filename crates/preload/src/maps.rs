@@ -16,12 +16,14 @@ pub(crate) struct Mapping<'a> {
     pub(crate) path: &'a [u8],
 }
 
-/// A line of the file: two numbers, rights, offset, device, inode, and a path.
-const LINE_BYTES: usize = 4096 + 256;
+/// The longest line of the file: two numbers, rights, offset, device, inode, and a path.
+pub(crate) const LONGEST_LINE: usize = 4096 + 256;
 
-/// Calls `visit` for each executable mapping that has a name, in the order of their addresses,
-/// until it breaks. `None` when the file cannot be read.
-pub(crate) fn each_mapping(visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>) -> Option<()> {
+/// Calls `visit` for each executable mapping that has a name, in the order of their addresses, until it breaks; not for
+/// those whose line is longer than `LINE_BYTES`, which are needed of the stack. `None` when the file cannot be read.
+pub(crate) fn each_mapping<const LINE_BYTES: usize>(
+    visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>,
+) -> Option<()> {
     let _uncancelled = Uncancelled::begin();
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a C string.
@@ -30,6 +32,7 @@ pub(crate) fn each_mapping(visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>) ->
         return None;
     }
     each_line(
+        &mut [0; LINE_BYTES],
         |buffer| {
             // SAFETY: the buffer can be written for its length.
             let read = unsafe { libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) };
@@ -44,10 +47,10 @@ pub(crate) fn each_mapping(visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>) ->
 
 /// Cuts what `read` gives (0 bytes: the end) into lines. A line that is too long is skipped.
 fn each_line(
+    buffer: &mut [u8],
     mut read: impl FnMut(&mut [u8]) -> usize,
     mut visit: impl FnMut(Mapping<'_>) -> ControlFlow<()>,
 ) {
-    let mut buffer = [0; LINE_BYTES];
     let mut filled = 0;
     let mut too_long = false;
     loop {

@@ -14,7 +14,7 @@ use core::ops::ControlFlow;
 
 use hectare::{ProcessProfile, call_of};
 
-use crate::maps::{Mapping, each_mapping};
+use crate::maps::{LONGEST_LINE, Mapping, each_mapping};
 use crate::output::Sink;
 
 /// Fields of `Profile`.
@@ -155,7 +155,7 @@ pub(crate) fn write(out: &mut impl Sink, snapshot: &ProcessProfile) -> Option<()
 fn put_places(out: &mut impl Sink, calls: &[usize]) -> Option<()> {
     let mut places = Places { out, calls, next: 0, mappings: 0 };
     let mut written = Some(());
-    let read = each_mapping(|mapping| {
+    let read = each_mapping::<LONGEST_LINE>(|mapping| {
         written = places.put_mapping(&mapping);
         if written.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

@@ -4,8 +4,12 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#ifndef AT_MINSIGSTKSZ
+#define AT_MINSIGSTKSZ 51
+#endif
 
 __attribute__((noinline, section("in_allocate"))) static char *allocate(size_t bytes) {
     char *object = malloc(bytes);
@@ -60,6 +64,16 @@ static void use_after_free_by_thread(void) {
     pthread_t thread;
     pthread_create(&thread, NULL, write_there, object);
     pthread_join(thread, NULL);
+}
+
+/* Its handlers have 4 KiB beside what the kernel needs: less than SIGSTKSZ, 8 KiB. */
+static void use_after_free_on_small_stack(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 4096 + getauxval(AT_MINSIGSTKSZ);
+    char *sealed = mmap(NULL, page + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(sealed != MAP_FAILED && mprotect(sealed, page, PROT_NONE) == 0);
+    stack_t other = {.ss_sp = sealed + page, .ss_size = bytes};
+    CHECK(sigaltstack(&other, NULL) == 0);
+    use_after_free();
 }
 
 /* A thread that is being cancelled must not end at the report instead of the process. */
@@ -182,6 +196,7 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(overflow_read), CASE(overflow_write), CASE(underflow), CASE(overflow_by_one),
         CASE(underflow_by_one), CASE(overflow_while_cancelled), CASE(use_after_free), CASE(use_after_free_by_thread),
+        CASE(use_after_free_on_small_stack),
         CASE(double_free), CASE(interior), CASE(realloc_freed), CASE(usable_size_freed),
         CASE(other_fault), CASE(sent_fault), CASE(own_handler), CASE(aligned_grows),
         CASE(zeros_where_locked), CASE(counted), CASE(sound),

@@ -17,6 +17,12 @@ const CASES: &[(&str, &str, &str, bool)] = &[
     ("underflow_by_one", "underflow", " lies 1 bytes before the object OBJECT of 100 ", false),
     ("use_after_free", "use after free", " lies 12 bytes into the object OBJECT of 100 ", true),
     ("use_after_free_by_thread", "use after free", " lies 0 bytes into the object OBJECT ", true),
+    (
+        "use_after_free_on_small_stack",
+        "use after free",
+        " lies 12 bytes into the object OBJECT ",
+        true,
+    ),
     ("double_free", "double free", " lies 0 bytes into the object OBJECT of 100 bytes", true),
     ("interior", "interior pointer", " lies 16 bytes into the object OBJECT of 100 ", false),
     ("realloc_freed", "double free", " lies 0 bytes into the object OBJECT of 100 bytes", true),
