@@ -4,7 +4,7 @@
 //! hectare: use after free: 0x7f01c2a30f9c lies 12 bytes into the object 0x7f01c2a30f90 of 100
 //! bytes, allocated by prog+0x1189 < prog+0x1203, freed by prog+0x119c < prog+0x1210
 //! ```
-//! A caller is named by its file and the address in it, as `addr2line -e FILE ADDRESS` takes it.
+//! A caller is named by its file and the address that this has for it, as `addr2line -e FILE ADDRESS` takes it.
 
 use core::fmt::Write;
 use core::ops::ControlFlow;
@@ -13,12 +13,13 @@ use hectare::{Fault, Finding, Trail, call_of};
 
 use crate::line::Line;
 use crate::maps::each_mapping;
+use crate::{HEAP, unwind};
 
 /// How many callers are named.
 const CALLERS: usize = 4;
 
 /// A line of the mappings that is read: a program's alternate stack, on which faults are reported, may have as little as
-/// 8 KiB (`SIGSTKSZ`), of which the kernel takes up to a half. A caller whose file's path does not fit is told by its address.
+/// 8 KiB (`SIGSTKSZ`), of which the kernel takes up to a half.
 const SHORT_LINE: usize = 512;
 
 /// Reports it and ends the process.
@@ -66,19 +67,39 @@ fn name_callers(line: &mut Line, before: &str, trail: &Trail) {
 }
 
 fn name_caller(line: &mut Line, call: usize) {
-    let mut named = false;
-    let read = each_mapping::<SHORT_LINE>(|mapping| {
-        if !(mapping.start..mapping.end).contains(&call) {
-            return ControlFlow::Continue(());
-        }
-        named = true;
-        let name = mapping.path.rsplit(|&byte| byte == b'/').next().unwrap_or(mapping.path);
-        // As in `abort`.
-        let _ = write!(line.push(name), "+{:#x}", call - mapping.start + mapping.offset);
-        ControlFlow::Break(())
-    });
-    if read.is_none() || !named {
+    let Some(file) = unwind::file_of(call) else {
         // As in `abort`.
         let _ = write!(line, "{call:#x}");
+        return;
+    };
+    if file.path.is_empty() {
+        name_program(line, call);
+    } else {
+        line.push(last_part(file.path));
     }
+    // As in `abort`.
+    let _ = write!(line, "+{:#x}", call.wrapping_sub(file.shift));
+}
+
+/// Names the file of the program itself, whose code is at `call`: the dynamic linker does not know its name.
+fn name_program(line: &mut Line, call: usize) {
+    let mut is_named = false;
+    // A filter may end a program that opens a file before the line is written.
+    if !HEAP.keeps_to_plain_calls() {
+        each_mapping::<SHORT_LINE>(|mapping| {
+            if !(mapping.start..mapping.end).contains(&call) {
+                return ControlFlow::Continue(());
+            }
+            is_named = true;
+            line.push(last_part(mapping.path));
+            ControlFlow::Break(())
+        });
+    }
+    if !is_named {
+        line.push(b"program");
+    }
+}
+
+fn last_part(path: &[u8]) -> &[u8] {
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }

@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use hectare::MAX_FRAMES;
 
 use known::Known;
-use objects::Object;
+use objects::{File, Object};
 use registers::Frame;
 use tables::{Code, Step};
 
@@ -67,6 +67,11 @@ pub(crate) fn caller() -> Option<usize> {
     }
     let mut frames = [0];
     (walk(&mut frames) > 0).then_some(frames[0])
+}
+
+/// The file that the code at `address` came from, once [`begin`] was called.
+pub(crate) fn file_of(address: usize) -> Option<File> {
+    File::of(address)
 }
 
 /// Fills `frames` with the return addresses outside this library, the innermost first; returns how many there are.

@@ -3,7 +3,7 @@
 //! With the C library's `_dl_find_object` (2.35) no lock is taken; with older ones the dynamic
 //! linker's, which is recursive. Nothing is allocated.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
 
 use super::registers::read;
@@ -44,27 +44,68 @@ pub(super) struct Object {
     pub(super) header: usize,
 }
 
+/// How the file of an object that is loaded has its addresses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct File {
+    /// As the dynamic linker has it: empty for the program's own.
+    pub(crate) path: &'static [u8],
+    /// How far the object lies behind where its file has it.
+    pub(crate) shift: usize,
+}
+
+impl File {
+    /// That of the object that `address` lies in.
+    pub(super) fn of(address: usize) -> Option<Self> {
+        if let Some(find_object) = FIND_OBJECT.get() {
+            let link_map = find(*find_object, address)?.link_map;
+            // SAFETY: the dynamic linker's description begins with these two words (`link.h`).
+            let [shift, path]: [usize; 2] = unsafe { read(link_map) };
+            return Some(Self { path: path_at(core::ptr::with_exposed_provenance(path)), shift });
+        }
+        search(address).file
+    }
+}
+
+/// The path at `path`, if there is any.
+fn path_at(path: *const c_char) -> &'static [u8] {
+    if path.is_null() {
+        return b"";
+    }
+    // SAFETY: the dynamic linker's C string, which stays as long as the object.
+    unsafe { CStr::from_ptr(path) }.to_bytes()
+}
+
+fn find(find_object: FindObject, address: usize) -> Option<Found> {
+    let mut found = Found {
+        flags: 0,
+        map_start: 0,
+        map_end: 0,
+        link_map: 0,
+        eh_frame_header: 0,
+        reserved: [0; 7],
+    };
+    // SAFETY: a valid place.
+    let status = unsafe { find_object(address, &raw mut found) };
+    (status == 0).then_some(found)
+}
+
+#[cold]
+fn search(address: usize) -> Search {
+    let mut search = Search { address, found: None, file: None };
+    // SAFETY: the callback meets the function's contract; `search` lives through the call.
+    unsafe { libc::dl_iterate_phdr(Some(note_object), (&raw mut search).cast()) };
+    search
+}
+
 impl Object {
     /// The one that `address` lies in.
     pub(super) fn of(address: usize) -> Option<Self> {
         if let Some(find_object) = FIND_OBJECT.get() {
-            let mut found = Found {
-                flags: 0,
-                map_start: 0,
-                map_end: 0,
-                link_map: 0,
-                eh_frame_header: 0,
-                reserved: [0; 7],
-            };
-            // SAFETY: a valid place.
-            let status = unsafe { find_object(address, &raw mut found) };
+            let found = find(*find_object, address)?;
             let Found { map_start, map_end, eh_frame_header: header, .. } = found;
-            return (status == 0 && header != 0).then_some(Self { map_start, map_end, header });
+            return (header != 0).then_some(Self { map_start, map_end, header });
         }
-        let mut search = Search { address, found: None };
-        // SAFETY: the callback meets the function's contract; `search` lives through the call.
-        unsafe { libc::dl_iterate_phdr(Some(note_object), (&raw mut search).cast()) };
-        search.found
+        search(address).found
     }
 
     /// The addresses of the mapped part of the object that has `address`. `None` also if the object does
@@ -98,6 +139,7 @@ const PAGE_BYTES: usize = 4096;
 struct Search {
     address: usize,
     found: Option<Object>,
+    file: Option<File>,
 }
 
 /// Notes the object that holds the address of the search at `data`.
@@ -126,5 +168,6 @@ unsafe extern "C" fn note_object(
     let (map_start, map_end) = (start_of(first) & !(PAGE_BYTES - 1), end_of(last));
     let table = parts.iter().find(|part| part.p_type == libc::PT_GNU_EH_FRAME);
     search.found = table.map(|part| Object { map_start, map_end, header: start_of(part) });
+    search.file = Some(File { path: path_at(info.dlpi_name), shift: base });
     1
 }

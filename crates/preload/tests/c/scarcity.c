@@ -269,6 +269,14 @@ static int tells_sandbox(void) {
     return strstr(mode(), "sandbox:true") != NULL;
 }
 
+/* It is told before the filter ends the program. */
+static void misuse_in_sandbox(void) {
+    char *object = opaque(malloc(100));
+    free(object);
+    kill_but_for_plain_calls(0);
+    *(volatile char *)opaque(object) = 1;
+}
+
 static pthread_barrier_t are_all_here;
 
 static void *work_once_confined(void *seed) {
@@ -453,7 +461,7 @@ int main(int argc, char **argv) {
         CASE(shorter_where_memory_is_out),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
-        CASE(sandboxed), CASE(sandboxed_threads), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
+        CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
         CASE(hugetlb_pool),
     };

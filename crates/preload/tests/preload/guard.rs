@@ -1,9 +1,10 @@
 //! Guarded objects: misuse ends the process with one line that names the place, the object and
 //! who allocated and freed it; a sound program goes unharmed.
 
+use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Outcome, Suite, ensure, find_tool, preloaded, program, run};
+use crate::harness::{Outcome, Suite, compile, ensure, find_tool, preloaded, program, run};
 
 /// A case of `guard.c`; what the line must say of it, with `OBJECT` for the address that the
 /// program printed; and whether it must say who freed the object.
@@ -38,7 +39,20 @@ pub(crate) fn add(suite: &mut Suite) {
             caught(case, fault, place, freed)
         });
     }
-    suite.test_with("guard::callers_are_named", &["cc", "addr2line"], callers_are_named);
+    for (variant, flags) in [("", &[][..]), ("-fixed", &["-no-pie"])] {
+        let name = format!("guard::callers_are_named[{}]", flags.concat());
+        suite.test_with(name, &["cc", "addr2line"], move || {
+            callers_are_named(&compile("guard.c", flags, variant)?)
+        });
+    }
+    suite.test_with("guard::told_in_a_sandbox", &["cc"], || {
+        let mut command = preloaded(program("scarcity.c")?);
+        let ended = run(command.arg("misuse_in_sandbox").env("HECTARE_CONF", "guard:1"))?;
+        let told = ended.stderr.starts_with("hectare: use after free: 0x")
+            && ended.stderr.contains(", allocated by program+0x")
+            && ended.stderr.matches('\n').count() == 1;
+        ensure(told, || ended.describe("not told in one line"))
+    });
     for case in ["other_fault", "sent_fault"] {
         suite.test_with(format!("guard::{case}_is_left_alone"), &["cc"], move || {
             let ended = run(guarded("1")?.arg(case))?;
@@ -88,16 +102,16 @@ fn caught(case: &str, fault: &str, place: &str, freed: bool) -> Outcome {
 }
 
 /// The addresses in the line are of the functions that allocated and freed.
-fn callers_are_named() -> Outcome {
+fn callers_are_named(program: &Path) -> Outcome {
     ensure(find_tool("addr2line").is_some(), || "no addr2line".into())?;
-    let ended = run(guarded("1")?.arg("use_after_free"))?;
+    let ended = run(preloaded(program).env("HECTARE_CONF", "guard:1").arg("use_after_free"))?;
     for (word, function) in [("allocated", "allocate"), ("freed", "release")] {
         let start = format!(", {word} by guard-c-");
         let rest = ended.stderr.split(&start).nth(1).ok_or(ended.describe("no callers"))?;
         let address =
             rest.split(['+', ' ', ',', '\n']).nth(1).ok_or(ended.describe("no address"))?;
         let mut command = Command::new("addr2line");
-        command.arg("-f").arg("-e").arg(program("guard.c")?).arg(address);
+        command.arg("-f").arg("-e").arg(program).arg(address);
         let told = run(&mut command)?.well()?;
         let name = told.stdout.lines().next();
         ensure(name == Some(function), || told.describe(&format!("{word} by another")))?;
