@@ -15,9 +15,9 @@ extern "C" {
    being written already, else what the system refused the file with. */
 int hectare_prof_dump(const char *path);
 
-/* Writes the statistics as JSON (docs/malloc-configuration.md) to the file `path`. 0, or the
-   errno value that the system refused it with; EINVAL if `path` is NULL, EBUSY while this file is being
-   written already. */
+/* Writes the statistics as JSON (docs/malloc-configuration.md) to the file `path`, in which %p stands for the
+   process number, as it does in HECTARE_CONF. 0, or the errno value that the system refused it with; EINVAL if
+   `path` is NULL, EBUSY while this file is being written already. */
 int hectare_stats_dump(const char *path);
 
 /* Which front serves the program ("auto", "thread", "cpu", "watched", "hardened") and every option

@@ -3,7 +3,7 @@
 //! A handler runs wherever the thread happens to be. If that is inside the heap, whose locks it
 //! may hold, the wish is noted, and met by the same thread on its way out; otherwise at once.
 //! What meets it takes no memory of the heap, and no lock but the heap's own. It runs on the stack
-//! of the interrupted thread and needs some 20 KiB of it.
+//! of the interrupted thread and needs some 25 KiB of it, the kernel's frame included.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
