@@ -8,7 +8,7 @@ use crate::gzip::Gzip;
 use crate::output::{Descriptor, Path, process_number, tell_unwritable, write_file};
 use crate::{HEAP, life, pprof};
 
-/// How many files this process has begun.
+/// The number of a process, in the upper half, and how many files it has begun: a forked child has its own.
 static FILES: AtomicU64 = AtomicU64::new(0);
 
 /// Writes the profile to the next file, `PREFIX.PROCESS.NUMBER.pb.gz`. A failure is reported on
@@ -28,8 +28,13 @@ pub(crate) fn dump_next(config: &Config) -> Result<(), c_int> {
 }
 
 fn name_next(path: &mut Path, prefix: &[u8]) -> Option<()> {
-    let number = FILES.fetch_add(1, Relaxed);
-    let path = path.push_expanded(prefix)?.push(b".")?.push_number(process_number())?;
+    let process = process_number();
+    let count_of = |files: u64| if files >> 32 == process { files as u32 } else { 0 };
+    let before = FILES.fetch_update(Relaxed, Relaxed, |files| {
+        Some(process << 32 | u64::from(count_of(files).wrapping_add(1)))
+    });
+    let number = before.map_or(0, count_of).into();
+    let path = path.push_expanded(prefix)?.push(b".")?.push_number(process)?;
     path.push(b".")?.push_number(number)?.push(b".pb.gz").map(drop)
 }
 

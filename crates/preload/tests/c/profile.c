@@ -165,6 +165,7 @@ static void signal_while_idle(void) {
 }
 
 static void forks(void) {
+    CHECK(dump(NULL) == 0);
     fill();
     pid_t child = fork();
     if (child == 0) {
