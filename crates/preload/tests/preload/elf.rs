@@ -24,9 +24,10 @@ const ORDINARY_FUNCTIONS: [&str; 7] = [
     "4life7at_load",
     "prctl",
 ];
-const WARM_FUNCTIONS: [&str; 5] = [
+const WARM_FUNCTIONS: [&str; 6] = [
     "S$GT$$GT$8scavenge",
     "8evacuate",
+    "12send_to_slab",
     "15take_from_block",
     "16take_whole_units",
     "12follow_price",
