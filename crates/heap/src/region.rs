@@ -70,6 +70,7 @@ pub(crate) const SLAB_FRAMES: usize = SLAB_BYTES / FRAME_BYTES;
 /// How much the cache of freed runs holds, 4 MiB, and how many runs of each length.
 const MAX_CACHED_FRAMES: usize = 1024;
 const CACHED_DEPTH: usize = 31;
+type RegionCache = RunCache<CACHED_DEPTH>;
 
 /// A region. Guarded by the backend's lock.
 #[derive(Debug)]
@@ -100,7 +101,8 @@ pub(crate) struct Region {
     dear_blocks: DearBlocks,
     clean: Bitset<'static>,
     dirty: DirtyFrames,
-    cached: RunCache<CACHED_DEPTH>,
+    /// Apart, in the metadata: a region is made on the stack of a thread that may have little of it.
+    cached: &'static mut RegionCache,
     shut: Shut,
     page_map: Table,
     run_lengths: Table,

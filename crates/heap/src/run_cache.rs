@@ -87,6 +87,7 @@ pub(crate) fn serves(length: usize, frames: usize, near: Near) -> bool {
 }
 
 impl<const DEPTH: usize> RunCache<DEPTH> {
+    #[cfg(test)]
     pub(crate) const fn new() -> Self {
         Self { stacks: [Stack { starts: [0; DEPTH], len: 0 }; STACKS], filled: 0, frames: 0 }
     }

@@ -1,5 +1,5 @@
-//! How a region begins: it and its metadata are reserved; of the metadata, the bit sets are committed at once
-//! and the tables as far as the region is.
+//! How a region begins: it and its metadata are reserved; of the metadata, the bit sets and the cache of freed runs are
+//! committed at once and the tables as far as the region is.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -13,17 +13,17 @@ use super::filling::Filling;
 use super::huge_part::HugePart;
 use super::shut::Shut;
 use super::table::Table;
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionCache, RegionView};
 use crate::class::SLAB_BYTES;
 use crate::dirty::DirtyFrames;
 use crate::huge::MIN_HUGE_BYTES;
-use crate::run_cache::{Near, RunCache};
+use crate::run_cache::Near;
 use crate::slab::{FarWords, Slab};
 
 impl Region {
     /// The size of the metadata's parts for `bytes` of region: page map, run table, slabs, their far words,
-    /// and one bit set.
-    fn parts(bytes: usize, page: usize) -> [usize; 5] {
+    /// one bit set, and the cache of freed runs.
+    fn parts(bytes: usize, page: usize) -> [usize; 6] {
         let frames = bytes / FRAME_BYTES;
         [
             align_up(frames, page),
@@ -31,6 +31,7 @@ impl Region {
             align_up(bytes / SLAB_BYTES * size_of::<Slab>(), page),
             align_up(bytes / SLAB_BYTES * size_of::<FarWords>(), page),
             align_up(Bitset::metadata_words(frames) * size_of::<u64>(), page),
+            align_up(size_of::<RegionCache>(), page),
         ]
     }
 
@@ -43,11 +44,12 @@ impl Region {
     ) -> Result<Self, SourceError> {
         let page = source.page_bytes();
         let frames = bytes / FRAME_BYTES;
-        let [page_map, run_lengths, slabs, far_words, bit_set] = Self::parts(bytes, page);
+        let [page_map, run_lengths, slabs, far_words, bit_set, cached] = Self::parts(bytes, page);
         let slabs_at = page_map + run_lengths;
         let far_words_at = slabs_at + slabs;
         let bit_sets_at = far_words_at + far_words;
-        let metadata_bytes = bit_sets_at + 2 * bit_set;
+        let cached_at = bit_sets_at + 2 * bit_set;
+        let metadata_bytes = cached_at + cached;
         let metadata = source.reserve(metadata_bytes, page.max(HUGE_PAGE_BYTES))?;
         // SAFETY: each offset lies within the metadata's reservation.
         let part = |offset: usize| unsafe { metadata.add(offset) };
@@ -62,8 +64,9 @@ impl Region {
             clean.add_region(FrameId(0), frames)?;
             Ok((clean, Bitset::over_zeroed(frames, words(bit_set))?))
         };
-        // SAFETY: the last part of the reservation.
-        let opened = unsafe { source.commit(part(bit_sets_at), 2 * bit_set) }.and_then(|()| {
+        // SAFETY: the last parts of the reservation.
+        let committed = unsafe { source.commit(part(bit_sets_at), 2 * bit_set + cached) };
+        let opened = committed.and_then(|()| {
             let bit_sets = bit_sets().map_err(|_: hectare_buddy::Error| SourceError::Exhausted)?;
             Ok((bit_sets, reserve_region(bytes, page, source)?))
         });
@@ -75,6 +78,8 @@ impl Region {
                 return Err(error);
             }
         };
+        // SAFETY: committed above, aligned to a page, the region's own from now on; of zeros, as an empty one is.
+        let cached = unsafe { part(cached_at).cast::<RegionCache>().as_mut() };
         let first_frame = start.addr().get() / FRAME_BYTES;
         let map = part(0).as_ptr().cast::<AtomicU8>();
         view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
@@ -99,7 +104,7 @@ impl Region {
             dear_blocks: DearBlocks::new(),
             clean,
             dirty: DirtyFrames::new(dirty),
-            cached: RunCache::new(),
+            cached,
             shut: Shut::NOTHING,
             page_map: Table { start: part(0), committed_bytes: 0 },
             run_lengths: Table { start: part(page_map), committed_bytes: 0 },

@@ -101,6 +101,29 @@ static void larger_objects_after_smaller(void) {
     }
 }
 
+static void *take_all_once(void *bytes) {
+    void *list = NULL;
+    size_t count = take_all((uintptr_t)bytes, &list);
+    CHECK(count * (uintptr_t)bytes > (size_t)200 << 20, "%zu objects", count);
+    give_all(&list);
+    return NULL;
+}
+
+/* The heap goes on in further regions, each as long as the limit leaves room for. A thread with the least stack that
+   may be opens them. */
+static void regions_on_the_least_stack(void) {
+    limit_address_space((size_t)400 << 20);
+    if (!again("limited")) return;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    CHECK(pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN) == 0);
+    for (uintptr_t bytes = 1000; bytes < 1000000; bytes *= 100) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, &attributes, take_all_once, (void *)bytes) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+}
+
 /* What is to become shorter stays where it is if there is no memory to move it to, also one that is guarded or
    sampled. */
 static void shorter_where_memory_is_out(void) {
@@ -458,7 +481,7 @@ static void locked_memory_goes_back(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
-        CASE(shorter_where_memory_is_out),
+        CASE(shorter_where_memory_is_out), CASE(regions_on_the_least_stack),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),

@@ -25,12 +25,12 @@ const SAMPLED: &str = "prof:true,prof_sample:1,prof_prefix:/dev/null/none";
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "scarcity", "scarcity.c", CASES);
     for front in ["front:thread", "front:cpu", "guard:1", SAMPLED, "secure:true"] {
-        let name = format!("scarcity::shorter_where_memory_is_out[{front}]");
-        suite.test_with(name, &["cc"], move || {
-            let mut command = preloaded(program("scarcity.c")?);
-            command.arg("shorter_where_memory_is_out").env("HECTARE_CONF", front);
-            run(&mut command)?.well().map(drop)
-        });
+        for case in ["shorter_where_memory_is_out", "regions_on_the_least_stack"] {
+            suite.test_with(format!("scarcity::{case}[{front}]"), &["cc"], move || {
+                let mut command = preloaded(program("scarcity.c")?);
+                run(command.arg(case).env("HECTARE_CONF", front))?.well().map(drop)
+            });
+        }
     }
     suite_control_group(suite);
     suite_overcommit(suite);
