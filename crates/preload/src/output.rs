@@ -5,6 +5,7 @@ use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
 use core::ptr;
 
+use crate::HEAP;
 use crate::line::Line;
 
 /// As in `pthread.h`: a thread that is to be cancelled goes on.
@@ -34,6 +35,68 @@ impl Drop for Uncancelled {
     }
 }
 
+/// While it lives, what the system refuses to write raises no signal: the program would end by it. A program that has
+/// confined itself might end by taking the signal out of the queue: there it waits, blocked for good in this thread.
+struct Unsignalled {
+    former: u64,
+    is_refused: bool,
+}
+
+impl Unsignalled {
+    /// Of a pipe that nobody reads, and of the limit on files' lengths.
+    const SIGNALS: u64 = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1);
+
+    #[inline(never)]
+    fn begin() -> Self {
+        let (how, signals, mut former) = (libc::SIG_BLOCK, Self::SIGNALS, 0_u64);
+        // By its number, as in `claim`.
+        // SAFETY: the kernel's sets of signals are words of this size.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                how,
+                &raw const signals,
+                &raw mut former,
+                size_of_val(&signals),
+            )
+        };
+        Self { former, is_refused: false }
+    }
+}
+
+impl Drop for Unsignalled {
+    #[inline(never)]
+    fn drop(&mut self) {
+        if self.is_refused && HEAP.keeps_to_plain_calls() {
+            return;
+        }
+        // SAFETY: no preconditions.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
+        let refusal = unsafe { *errno };
+        // One that the program has blocked itself may have waited before.
+        let raised = Self::SIGNALS & !self.former;
+        let (at_once, none) = (libc::timespec { tv_sec: 0, tv_nsec: 0 }, ptr::null_mut::<u64>());
+        if self.is_refused {
+            // SAFETY: as in `begin`; the signal was sent to this thread, by its own call.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigtimedwait,
+                    &raw const raised,
+                    none,
+                    &raw const at_once,
+                    size_of_val(&raised),
+                )
+            };
+        }
+        let (how, former) = (libc::SIG_SETMASK, &raw const self.former);
+        // SAFETY: as in `begin`; the mask that was before.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, former, none, size_of::<u64>()) };
+        // SAFETY: as above.
+        unsafe { *errno = refusal };
+    }
+}
+
 /// Where bytes go.
 pub(crate) trait Sink {
     /// Takes all of `bytes`; `None` when the system did not.
@@ -46,6 +109,7 @@ pub(crate) struct Descriptor(pub(crate) c_int);
 impl Sink for Descriptor {
     fn put(&mut self, bytes: &[u8]) -> Option<()> {
         let _uncancelled = Uncancelled::begin();
+        let mut unsignalled = Unsignalled::begin();
         let mut rest = bytes;
         while !rest.is_empty() {
             // SAFETY: the bytes are readable for their length.
@@ -53,7 +117,10 @@ impl Sink for Descriptor {
             match usize::try_from(written) {
                 Ok(written) if written > 0 => rest = &rest[written..],
                 Err(_) if errno() == libc::EINTR => {}
-                _ => return None,
+                _ => {
+                    unsignalled.is_refused = true;
+                    return None;
+                }
             }
         }
         Some(())

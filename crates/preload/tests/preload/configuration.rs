@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -55,6 +56,17 @@ pub(crate) fn add(suite: &mut Suite) {
         let told = told && ended.stderr.contains("bytes in large objects");
         ensure(told, || ended.describe("no statistics"))
     });
+    for text in ["typo:1", "stats:true", "prof:true,prof_prefix:/dev/null/none"] {
+        suite.test_with(format!("configuration::nobody_reads[{text}]"), &["cc"], move || {
+            nobody_reads(preloaded(program("plain.c")?), text)
+        });
+    }
+    suite.test_with("configuration::nobody_reads[sandboxed]", &["cc"], || {
+        let mut command = preloaded(program("scarcity.c")?);
+        command.arg("sandboxed");
+        nobody_reads(command, "stats:true")
+    });
+    suite.test_with("configuration::files_are_limited", &["cc"], files_are_limited);
     suite.test_with("configuration::background", &["cc"], || background(&[]));
     suite.test_with("configuration::background_in_a_child", &["cc"], || background(&["child"]));
     for (case, printed) in [
@@ -89,6 +101,27 @@ pub(crate) fn add(suite: &mut Suite) {
         0 => suite.test_with(name, &["cc"], ignored_when_secure),
         _ => suite.skip(name, "only root can make a program set-uid to another user"),
     }
+}
+
+/// Where standard error is a pipe that nobody reads any more, the program ends as it would without the library.
+fn nobody_reads(mut command: Command, text: &str) -> Outcome {
+    let (reader, writer) = std::io::pipe().map_err(|error| error.to_string())?;
+    drop(reader);
+    let command = command.env("HECTARE_CONF", text).stdout(Stdio::null()).stderr(writer);
+    let status = command.status().map_err(|error| error.to_string())?;
+    ensure(status.success(), || status.to_string())
+}
+
+/// So it does where no file may grow; what could not be written is told, by a pipe.
+fn files_are_limited() -> Outcome {
+    let path = scratch("files-are-limited").join("stats.json");
+    let mut command = preloaded("sh");
+    command.args(["-c", "ulimit -f 0; exec \"$0\""]).arg(program("plain.c")?);
+    command.env("HECTARE_CONF", format!("stats_json:{}", path.display()));
+    let ended = command.output().map_err(|error| error.to_string())?;
+    let line = format!("hectare: cannot write the statistics to '{}': ", path.display());
+    let is_told = ended.stderr.starts_with(line.as_bytes());
+    ensure(ended.status.success() && is_told, || format!("{ended:?}"))
 }
 
 /// An idle program shrinks with the background thread and stays as it is without.
