@@ -320,14 +320,8 @@ impl Bin {
         let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
         for lists in batches.chunks(GIVEN_AT_ONCE) {
             let mut walk = Walk::through(lists);
-            for next in &mut walk.0 {
-                while let Some(head) = *next
-                    && let row = Row::at(head, class.object_bytes())
-                    && row.count >= LEAST_ROW
-                {
-                    *next = row.rest;
-                    self.give_row(class, &row, source)?;
-                }
+            for list in &mut walk.0 {
+                self.give_rows(class, list, source)?;
             }
             while !walk.has_ended() {
                 // The objects of a list may each lie in another slab: the descriptors are fetched
@@ -383,6 +377,24 @@ impl Bin {
             self.give_row(class, &Row { lowest, count: 1, rest: None }, source)?;
             Ok(count + 1)
         })
+    }
+
+    /// Takes back the long rows that a list begins with, as far as there are any; errors as for [`give`](Self::give).
+    #[inline(never)]
+    fn give_rows(
+        &mut self,
+        class: ClassId,
+        list: &mut Option<FreeObject>,
+        source: &impl SlabSource,
+    ) -> Result<(), *mut u8> {
+        while let Some(head) = *list
+            && let row = Row::at(head, class.object_bytes())
+            && row.count >= LEAST_ROW
+        {
+            *list = row.rest;
+            self.give_row(class, &row, source)?;
+        }
+        Ok(())
     }
 
     /// Takes back the objects of a row; errors as for [`give`](Self::give).

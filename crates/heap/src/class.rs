@@ -173,7 +173,8 @@ pub(crate) const LONG_BATCH_BYTES: usize = 32 * 1024;
 /// The most objects of a batch: whole lines where objects share them, and no more than a byte can count.
 pub(crate) const BATCH_OBJECTS: usize = 252;
 
-const SIZES: [u16; STATES] = sizes();
+/// [`ClassId::object_bytes`] of each class. (A constant would be in the library once for each module that reads it.)
+static SIZES: [u16; STATES] = sizes();
 
 /// [`ClassId::batch`] of each class. Where objects share lines it fills whole ones.
 const BATCHES: [u8; STATES] = {

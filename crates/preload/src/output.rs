@@ -162,16 +162,12 @@ impl Path {
         Some(self)
     }
 
-    /// Appends a number in decimal.
-    pub(crate) fn push_number(&mut self, mut number: u64) -> Option<&mut Self> {
-        let mut digits = [0; 20];
-        let mut first = digits.len();
-        while first == digits.len() || number > 0 {
-            first -= 1;
-            digits[first] = b'0' + (number % 10) as u8;
-            number /= 10;
+    /// Appends a number in decimal, digit by digit.
+    pub(crate) fn push_number(&mut self, number: u64) -> Option<&mut Self> {
+        if number >= 10 {
+            self.push_number(number / 10)?;
         }
-        self.push(&digits[first..])
+        self.push(&[b'0' + (number % 10) as u8])
     }
 
     /// Appends `text` with the process number for each `%p`.

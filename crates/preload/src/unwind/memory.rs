@@ -54,8 +54,8 @@ impl Memory {
     #[cold]
     #[inline(never)]
     fn find_out(&mut self, start: usize, end: usize) -> bool {
-        let pages = [start, end.wrapping_sub(1)].map(page_of);
-        start <= end && pages.into_iter().all(|page| self.find_page(page))
+        let last = end.wrapping_sub(1);
+        start <= end && self.find_page(page_of(start)) && self.find_page(page_of(last))
     }
 
     /// Whether a page is readable.
@@ -97,6 +97,8 @@ fn is_readable(address: usize) -> bool {
         )
     };
     // SAFETY: as above.
-    let answer = unsafe { errno.replace(saved) };
+    let answer = unsafe { *errno };
+    // SAFETY: as above.
+    unsafe { *errno = saved };
     answer != libc::EFAULT
 }

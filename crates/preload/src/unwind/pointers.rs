@@ -18,8 +18,8 @@ pub(super) fn follow(from: &mut Frame, frames: &mut [usize], mut count: usize) -
         if !is_frame {
             break;
         }
-        let words = [pointer, pointer + WORD].map(|word| from.memory.word(word));
-        let [Some(next), Some(address)] = words else { break };
+        let Some(next) = from.memory.word(pointer) else { break };
+        let Some(address) = from.memory.word(pointer + WORD) else { break };
         if address == 0 {
             break;
         }
