@@ -75,10 +75,20 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
 pub(crate) struct File(i32);
 
 impl File {
-    /// Makes a new file for reading and writing; `None`, with `errno` set, when that fails or the
-    /// file exists.
+    /// Makes a new file for reading and writing, now and later; `None`, with `errno` set, when that
+    /// fails or the file exists.
     pub(crate) fn create_new(name: &CStr) -> Option<Self> {
-        Self::open_with(name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC)
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+        let file = Self::open_with(name, flags)?;
+        // The program's mask may deny even the owner to open it again.
+        let owner = libc::S_IRUSR | libc::S_IWUSR;
+        if let Some(mode) = status(file.0).map(|status| status.st_mode)
+            && mode & owner != owner
+        {
+            // SAFETY: works on the descriptor alone.
+            unsafe { libc::fchmod(file.0, mode & 0o777 | owner) };
+        }
+        Some(file)
     }
 
     /// Opens an existing file for reading and writing.
@@ -166,9 +176,13 @@ pub(crate) fn note_error_output() {
 }
 
 fn error_output() -> Option<libc::stat> {
+    status(2)
+}
+
+fn status(fd: i32) -> Option<libc::stat> {
     let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `status` is valid for writing.
-    if unsafe { libc::fstat(2, status.as_mut_ptr()) } != 0 {
+    if unsafe { libc::fstat(fd, status.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: filled by the call above.

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -131,6 +133,22 @@ static void fork_in_threads(int raw) {
     for (int t = 0; t < 3; t++) pthread_join(threads[t], NULL);
 }
 
+/* What the owner may not write into, only the system's administrator can. */
+static void mask(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0}};
+    CHECK(syscall(SYS_capset, &header, none) == 0);
+    umask(0777);
+    int child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        for (int i = 0; i < 50000; i++) free(kept(malloc(7501)));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 /* Servers write their title over the environment, where the name of the trace stood. */
 extern char **environ;
 static void title(void) {
@@ -242,6 +260,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "hand-over")) hand_over();
     else if (!strcmp(argv[1], "fork")) fork_in_threads(0);
     else if (!strcmp(argv[1], "raw-fork")) fork_in_threads(1);
+    else if (!strcmp(argv[1], "mask")) mask();
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "late-threads")) late_threads();
     else if (!strcmp(argv[1], "cancel")) cancel();

@@ -316,6 +316,14 @@ fn an_object_that_cannot_be_followed_ends_the_recording() {
 }
 
 #[test]
+fn a_mask_that_denies_the_owner_writing_does_not_end_the_recording() {
+    let (status, images) = record("mask");
+    assert!(status.success(), "{status}");
+    assert_eq!(images.len(), 2, "{:?}", images.keys());
+    assert!(images.values().any(|image| image.sizes().get(&7501) == Some(&50_000)));
+}
+
+#[test]
 fn descriptors_that_the_program_closes_do_not_matter() {
     let (status, images) = record("close");
     assert!(status.success(), "{status}");
