@@ -221,6 +221,12 @@ fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     } else {
         RowState::new(ThreadId(NEXT_THREAD.fetch_add(1, Ordering::Relaxed)))
     };
+    if !state.thread.can_be() {
+        // Its objects would be taken for those of an earlier thread.
+        drop(process);
+        give_up();
+        return None;
+    }
     let Some(place) = process.take_tape() else {
         process.count_lost();
         return None;
@@ -450,7 +456,8 @@ pub(crate) fn give_up() {
             b"hectare recorder: ",
             name,
             b" cannot be continued (the disk is full, files may not be so large, the program can no \
-              longer open the file, or has no address space left): recording stops here\n",
+              longer open the file, has no address space left, or has had 2^24 threads): recording \
+              stops here\n",
         ]);
     }
 }

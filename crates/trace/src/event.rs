@@ -18,7 +18,7 @@ const THREAD_BITS: u32 = u64::BITS - SERIAL_BITS;
 
 impl ThreadId {
     /// Whether an [`ObjectId`] can name an object of this thread.
-    pub(crate) const fn can_be(self) -> bool {
+    pub const fn can_be(self) -> bool {
         0 < self.0 && self.0 < 1 << THREAD_BITS
     }
 }

@@ -129,8 +129,8 @@ pub(crate) struct Recorded {
 /// What is said about a recording that lost events.
 pub(crate) const CUT_SHORT: &str = "the recording is cut short: the disk was full, files could not be \
                                     so large (`ulimit -f`), the program could no longer open the \
-                                    file (after chroot, as another user), or had no address space \
-                                    left (`ulimit -v`)";
+                                    file (after chroot, as another user), had no address space left \
+                                    (`ulimit -v`), or has had 16.7 million threads";
 
 impl Recorded {
     /// Says on the error output what was recorded, and where, if it `stays` there.
