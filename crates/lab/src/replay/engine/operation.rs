@@ -18,7 +18,8 @@ impl Run<'_> {
     #[inline(always)]
     fn given(&self, op: &Op, ends: bool, counts: &mut Counts) -> *mut c_void {
         if op.given == NO_SLOT {
-            return null_mut();
+            // The compiler must not know: it makes `malloc` of a `realloc` of null, and nothing of a `free`.
+            return black_box(null_mut());
         }
         let (object, waited) = self.wait_for_object(op.given);
         counts.waiting_ticks += waited;
@@ -97,8 +98,7 @@ impl Run<'_> {
             if !block.is_null() && op.given != NO_SLOT {
                 self.table.slots[op.given as usize].store(block, Ordering::Release);
             } else if op.given == NO_SLOT {
-                // SAFETY: null or a block just made.
-                unsafe { libc::free(black_box(block)) };
+                give_back(block);
             }
             return;
         }
@@ -120,9 +120,7 @@ impl Run<'_> {
     fn made(&self, op: &Op, block: *mut c_void, kept: u64, counts: &mut Counts) {
         let block = black_box(block);
         if op.made == NO_SLOT {
-            // It failed when recorded; what is returned now belongs to nobody.
-            // SAFETY: null or a block just made.
-            unsafe { libc::free(block) };
+            give_back(block);
             return;
         }
         let object = if block.is_null() {
@@ -178,6 +176,15 @@ impl Run<'_> {
             spin_loop();
         }
         counts.owed_ns = 0;
+    }
+}
+
+/// Frees what a call returned that failed when it was recorded: it belongs to nobody. If the call
+/// fails now as well, nothing else is called, as nothing else was then.
+fn give_back(block: *mut c_void) {
+    if !block.is_null() {
+        // SAFETY: a block just made.
+        unsafe { libc::free(black_box(block)) };
     }
 }
 
