@@ -12,7 +12,7 @@
 //!
 //! 1. Ratios pair runs of one round of one case, which are moments apart.
 //! 2. A contestant that breaks in a case is not run in that case again, and is reported by name.
-//! 3. Ctrl-C ends the contest early; nothing already measured is lost.
+//! 3. Ctrl-C ends the contest early; what complete rounds measured is kept.
 
 pub(crate) mod analysis;
 pub(crate) mod assertion;
@@ -194,6 +194,7 @@ impl Contest {
                 self.look(look, &warmed, &mut results, &mut bar)?;
             }
         }
+        results.drop_incomplete_round();
         results.level_baselines(&self.cases);
         bar.finish();
         Ok(results)

@@ -108,6 +108,14 @@ pub(crate) struct Results {
 }
 
 impl Results {
+    /// Leaves out the round that an interruption cut, unless there is no other: some cases would
+    /// have a round more than the report says, and a verdict where it says that there is none.
+    pub(super) fn drop_incomplete_round(&mut self) {
+        if self.rounds > 0 {
+            self.runs.retain(|run| run.round < self.rounds);
+        }
+    }
+
     /// Counts what a subject holds when its process begins (its library, a first chunk taken in
     /// advance) as its memory, as far as it exceeds the leanest start in the case. What the harness
     /// takes between then and the work is excluded, since it differs from run to run.

@@ -64,7 +64,8 @@ impl Analysis<'_> {
             ));
         }
         if self.results.interrupted {
-            notes.push("interrupted: the figures are those of the rounds measured".to_owned());
+            let of = if rounds > 0 { "complete rounds" } else { "runs measured" };
+            notes.push(format!("interrupted: the figures are those of the {of}"));
         }
         notes
     }

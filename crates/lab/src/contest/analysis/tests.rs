@@ -109,6 +109,29 @@ fn the_planted_slowness_is_told_seen_or_not_seen() {
 }
 
 #[test]
+fn a_round_that_was_cut_decides_nothing() {
+    let contest = contest(2);
+    let mut results = results(2, 1.0, 1.1);
+    results.runs.retain(|run| run.round < 2 || run.round == 2 && run.case == 0);
+    (results.rounds, results.interrupted) = (2, true);
+    results.drop_incomplete_round();
+    let cut = report(&contest, &results);
+    assert!(
+        cut.notes.iter().any(|note| note.starts_with("complete rounds: 2;")),
+        "{:?}",
+        cut.notes
+    );
+    for row in cut.rows.iter().filter(|row| row.subject == "fast") {
+        assert_eq!(row.figures["time_verdict"], "undecided", "{}", row.workload);
+    }
+    // What there is of a first round is told.
+    results.runs.retain(|run| run.round == 0 && run.case == 0);
+    results.rounds = 0;
+    results.drop_incomplete_round();
+    assert!(!report(&contest, &results).rows.is_empty());
+}
+
+#[test]
 fn what_was_planted_is_told_of_the_cases_that_ran() {
     let contest = contest(2);
     let mut results = results(2, 1.0, 1.1);
