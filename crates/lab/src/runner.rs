@@ -218,7 +218,7 @@ pub(crate) fn execute(
         // SAFETY: the leader has not been waited for, so the group is still its own.
         unsafe { libc::kill(-leader, libc::SIGKILL) };
     }
-    let (status, usage) = wait(leader)?;
+    let (_, status, usage) = wait(leader)?;
     let status = ExitStatus::from_raw(status);
     let end_ns = monotonic_ns();
     watch.read_pipe_to_end();
@@ -373,11 +373,12 @@ fn outcome(line: &[u8], status: ExitStatus, subject: &Subject) -> anyhow::Result
     }
 }
 
-/// Waits for a child, whichever it is if `pid` is -1; returns what `wait` and the kernel's account say about it.
+/// Waits for a child, whichever it is if `pid` is -1; returns its number, and what `wait` and the kernel's account
+/// say about it.
 ///
 /// # Errors
 /// When it is no child of this process.
-pub(crate) fn wait(pid: i32) -> anyhow::Result<(i32, Usage)> {
+pub(crate) fn wait(pid: i32) -> anyhow::Result<(i32, i32, Usage)> {
     let mut status = 0;
     // SAFETY: all-zero is a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -385,7 +386,7 @@ pub(crate) fn wait(pid: i32) -> anyhow::Result<(i32, Usage)> {
         // SAFETY: both out-parameters are valid for writing.
         let waited = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
         if waited > 0 {
-            return Ok((status, Usage::from_rusage(&usage)));
+            return Ok((waited, status, Usage::from_rusage(&usage)));
         }
         let error = std::io::Error::last_os_error();
         if error.kind() != std::io::ErrorKind::Interrupted {

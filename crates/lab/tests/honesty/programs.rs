@@ -230,6 +230,14 @@ fn what_a_program_started_ends_with_it_where_it_could_disturb() {
 }
 
 #[test]
+fn what_has_lost_its_parent_is_waited_for() {
+    let script = "for i in 1 2 3 4 5 6 7 8 9; do (true &) ; done; sleep 0.3; \
+                  set -- $(cat /proc/$PPID/task/$PPID/children); test $# -lt 5";
+    let output = hectare(&["compare", "-a", "system", "--rounds", "1", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
 fn an_interrupted_program_ends_as_it_would_by_itself_and_is_measured() {
     let folder = Folder::new("interrupted-program");
     for (signal, trap) in [("-INT", "INT"), ("-TERM", "TERM")] {

@@ -54,7 +54,7 @@ pub(super) fn run(
     }
     let ended = launch(pipe, preload, planted_ns, command);
     if end_all {
-        end_children()?;
+        end_children();
     }
     match ended {
         Ok(ended) => send(pipe, &ended),
@@ -62,19 +62,18 @@ pub(super) fn run(
     }
 }
 
-/// Ends all children, and those that come to this process thereby.
-fn end_children() -> anyhow::Result<()> {
+/// Ends all children, and those that come to this process thereby. What has the rights of another
+/// user stays, with what it started: it may not be ended, and waiting for it would cost the figures.
+fn end_children() {
     loop {
-        let left = runner::descendants(std::process::id() as i32);
-        if left.is_empty() {
-            return Ok(());
-        }
-        for &pid in &left {
-            // SAFETY: a signal to a process just seen below this one.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
+        let mut left = runner::descendants(std::process::id() as i32);
+        // SAFETY: a signal to a process just seen below this one.
+        left.retain(|&pid| unsafe { libc::kill(pid, libc::SIGKILL) } == 0);
         // Of what is below, this process can wait for its own children alone; the others come to it.
-        runner::wait(-1)?;
+        left.retain(|&pid| runner::wait(pid).is_ok());
+        if left.is_empty() {
+            return;
+        }
     }
 }
 
@@ -119,7 +118,13 @@ fn launch(
     // SAFETY: changes nothing but this process's own setting.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     send(pipe, &ChildRecord::Started { pid })?;
-    let (status, usage) = runner::wait(pid)?;
+    let (status, usage) = loop {
+        let (ended, status, usage) = runner::wait(-1)?;
+        // Others have lost their parent. Unless somebody waits for them, they fill the system's table.
+        if ended == pid {
+            break (status, usage);
+        }
+    };
     let ended_ns = monotonic_ns();
     match told.errno.load(Ordering::Relaxed) {
         0 => {
