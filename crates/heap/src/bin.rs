@@ -483,3 +483,26 @@ impl Bin {
         assert_eq!(free_objects, self.free_objects, "free objects of the listed slabs");
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rush_lasts_while_much_is_taken() {
+        // The last moments before the clock wraps.
+        let mut rush = Rush { since_ms: u16::MAX - 9, ..Rush::NONE };
+        let mut note = |passed_ms: u16, bytes| {
+            rush.note((u16::MAX - 9).wrapping_add(passed_ms), bytes);
+            rush.is_on
+        };
+        assert!(!note(0, RUSH_BYTES - 1) && note(RUSH_MS - 1, 1), "so much within so long");
+        assert!(note(RUSH_MS, 1), "a look later it goes on");
+        assert!(
+            note(2 * RUSH_MS - 1, RUSH_BYTES - 2) && !note(2 * RUSH_MS, 1),
+            "while it is as much"
+        );
+        assert!(note(2 * RUSH_MS, RUSH_BYTES) && note(4 * RUSH_MS - 1, 1));
+        assert!(note(4 * RUSH_MS, RUSH_BYTES) && !note(6 * RUSH_MS, 1), "and no pause comes");
+    }
+}

@@ -654,6 +654,7 @@ mod tests {
             heap.validate();
             let stats = heap.stats();
             assert_eq!((stats.small_bytes, stats.run_bytes, stats.huge_bytes), (0, 0, 0));
+            assert_eq!(heap.live_bytes(), 0);
             heap.source().refuse_all(false);
             stats.committed_bytes
         };

@@ -120,7 +120,7 @@ impl<S: System> Heap<S> {
 
     /// Bytes of objects that are out of their slabs, and in no stock.
     #[inline]
-    fn live_bytes(&self) -> usize {
+    pub(crate) fn live_bytes(&self) -> usize {
         self.out_bytes.load(Relaxed).saturating_sub(self.pools.stocked_bytes())
     }
 

@@ -6,13 +6,19 @@ use hectare_check::Random;
 
 use super::*;
 
-/// A slab of `class`, listed nowhere, all of whose objects are out.
-fn open(class: ClassId) -> Box<Slab> {
+/// A slab of `class`, listed nowhere, all of whose objects are free.
+fn fresh(class: ClassId) -> Box<Slab> {
     // SAFETY: zeroed memory is a valid descriptor.
     let mut slab: Box<Slab> = unsafe { Box::new_zeroed().assume_init() };
     let far_words = NonNull::from(Box::leak(Box::new([0; FAR_WORDS])));
     // SAFETY: leaked, and of no other slab.
     unsafe { slab.open(NonNull::dangling(), far_words, class, false) };
+    slab
+}
+
+/// As [`fresh`], all of whose objects are out.
+fn open(class: ClassId) -> Box<Slab> {
+    let mut slab = fresh(class);
     let objects = slab.objects();
     (0..WORDS).for_each(|at| *slab.word_mut(at) = 0);
     slab.summary = 0;
@@ -72,4 +78,36 @@ fn a_row_may_go_beyond_a_group() {
     slab.choose_group();
     assert_eq!(slab.list().group(), 3000 * GROUPS / 4097);
     slab.validate();
+}
+
+#[test]
+fn what_reaches_into_a_withheld_frame_is_no_object() {
+    let memory = std::vec![0_u8; SLAB_BYTES];
+    for class in ClassId::all() {
+        let mut slab = fresh(class);
+        slab.start = memory.as_ptr().expose_provenance();
+        let last = slab.withhold_last_frame();
+        let objects = (SLAB_BYTES - FRAME_BYTES) / class.object_bytes();
+        assert_eq!((slab.objects(), slab.free(), slab.bare_frames()), (objects, objects, 1));
+        assert!(
+            slab.address_of(objects as u32 - 1).wrapping_add(class.object_bytes()) <= last.as_ptr()
+        );
+        slab.choose_group();
+        slab.validate();
+    }
+}
+
+#[test]
+fn a_free_object_is_not_taken_nor_is_what_lies_behind_the_last() {
+    let class = ClassId::for_bytes(100);
+    let mut slab = open(class);
+    assert_eq!(slab.give(70), Returned::Ok);
+    let is_taken = |index: usize| {
+        let address = SLAB_BYTES + index * class.object_bytes();
+        let start = NonNull::new(core::ptr::without_provenance_mut(address)).expect("not null");
+        // SAFETY: only its address is looked at.
+        slab.is_taken(unsafe { FreeObject::new(start) })
+    };
+    let end = slab.objects();
+    assert_eq!([69, 70, 71, end - 1, end].map(is_taken), [true, false, true, true, false]);
 }

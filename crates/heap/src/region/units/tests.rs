@@ -1,5 +1,6 @@
 extern crate std;
 
+use core::ptr::NonNull;
 use std::vec::Vec;
 
 use hectare_pages::{Counted, Os};
@@ -15,7 +16,17 @@ fn open() -> (Region, RegionView) {
 }
 
 fn take(region: &mut Region, view: &RegionView, frames: usize) -> Run {
-    region.take(Wanted::Run { frames, align: 1, fills: true }, false, &Os, view).expect("memory")
+    take_that(true, region, view, frames)
+}
+
+/// A run that the caller is going to fill, if it `fills`.
+fn take_that(fills: bool, region: &mut Region, view: &RegionView, frames: usize) -> Run {
+    region.take(Wanted::Run { frames, align: 1, fills }, false, &Os, view).expect("memory")
+}
+
+/// Whether the system was asked to have the unit at `start` as a huge page.
+fn is_asked(start: NonNull<u8>) -> bool {
+    huge_mappings().iter().any(|mapping| mapping.contains(&start.addr().get()))
 }
 
 /// Before huge pages are asked for anywhere.
@@ -74,6 +85,40 @@ fn a_run_that_cannot_grow_takes_nothing() {
     assert_eq!(more.frames, room - before, "nothing was lost");
 }
 
+/// Some of them by dirty units from elsewhere.
+#[test]
+fn a_run_grows_by_units_that_have_moved_and_by_huge_pages() {
+    let (mut region, view) = open();
+    let runs: Vec<Run> =
+        [4, 2, 1, 1].map(|units| take_that(false, &mut region, &view, units * UNIT_FRAMES)).into();
+    let touched = region.touched;
+    // SAFETY: the first byte of the run behind.
+    unsafe { runs[2].start.write(7) };
+    region.give(runs[1].start, runs[1].frames);
+    region.decommit(0, usize::MAX, &Os);
+    region.give(runs[3].start, runs[3].frames);
+    let (before, wanted) = (4 * UNIT_FRAMES, 6 * UNIT_FRAMES);
+    let more = region.extend(runs[0].start, before, wanted, &Os, &view).expect("room");
+    assert_eq!((more.start, more.bare_frames), (runs[1].start, UNIT_FRAMES));
+    assert_eq!((region.dirty_frames(), region.touched), (0, touched));
+    // SAFETY: within what it grew by.
+    let asked = [0, 1, 2].map(|i| is_asked(unsafe { more.start.add(i * HUGE_PAGE_BYTES) }));
+    assert_eq!(asked, [false, true, false], "the first has its memory, the last is another's");
+    // SAFETY: as above.
+    assert_eq!(unsafe { runs[2].start.read() }, 7);
+}
+
+#[test]
+fn a_run_grows_by_one_that_was_kept() {
+    let (mut region, view) = open();
+    let [run, behind, _] = [4 * UNIT_FRAMES, 64, 64].map(|frames| take(&mut region, &view, frames));
+    // SAFETY: nobody uses it.
+    unsafe { region.give_run(behind.start, behind.frames, &Os, &view) };
+    assert!(region.cached.frames() > 0, "it was kept");
+    let more = region.extend(run.start, run.frames, run.frames + 64, &Os, &view).expect("room");
+    assert_eq!((more.start, more.bare_frames), (behind.start, 0));
+}
+
 /// Where huge pages are asked for, memory comes to all of the unit that a run ends in.
 #[test]
 fn runs_that_only_grow_lie_side_by_side() {
@@ -118,6 +163,39 @@ fn runs_begin_in_what_is_left_of_units_that_have_gone() {
     region.give(moves.start, moves.frames);
     let run = take(&mut region, &view, frames);
     assert_eq!((region.frame_of(run.start) - first, run.bare_frames), (3 * frames, 0));
+}
+
+/// Where huge pages are not asked for, no memory comes to what a run leaves of its last unit; but what has moved there holds
+/// some, and may hold anything.
+#[test]
+fn what_is_left_of_a_unit_that_moved_is_dirty() {
+    let (mut region, view) = open();
+    let runs: Vec<Run> = [3, 1, 1, 1, 1].map(|n| take(&mut region, &view, n * UNIT_FRAMES)).into();
+    region.give(runs[0].start, runs[0].frames);
+    region.decommit(0, usize::MAX, &Os);
+    for run in [runs[1], runs[3]] {
+        region.give(run.start, run.frames);
+    }
+    let run = take(&mut region, &view, UNIT_FRAMES + 100);
+    assert_eq!((run.start, run.clean, run.bare_frames), (runs[0].start, false, 0));
+    assert!(!region.is_huge_from(FrameId(region.frame_of(run.start))));
+    assert_eq!(region.dirty_frames(), UNIT_FRAMES - 100);
+}
+
+/// Memory that came page by page is asked for in huge ones once it lies where all is.
+#[test]
+fn what_moves_to_where_huge_pages_are_asked_for_is_asked_for() {
+    let (mut region, view) = open();
+    let below = take_that(false, &mut region, &view, 4 * UNIT_FRAMES);
+    for units in [4, 4, 1] {
+        take(&mut region, &view, units * UNIT_FRAMES);
+    }
+    assert!(!is_asked(below.start) && region.is_huge_from(FrameId(region.touched)));
+    region.give(below.start, below.frames);
+    let run = take(&mut region, &view, 5 * UNIT_FRAMES);
+    assert!(region.is_huge_from(FrameId(region.frame_of(run.start))));
+    assert_eq!(run.bare_frames, UNIT_FRAMES, "four have moved");
+    assert!(is_asked(run.start));
 }
 
 /// Below where huge pages are asked for, in units that have gone: no unit for each of them.
@@ -169,14 +247,10 @@ fn units_that_were_asked_for_are_so_no_longer_once_they_have_gone() {
     let (mut region, view) = open();
     let run = take(&mut region, &view, 2 * UNIT_FRAMES);
     assert!(!region.is_huge_from(FrameId(region.frame_of(run.start))));
-    let is_asked = || {
-        let place = run.start.addr().get();
-        huge_mappings().iter().any(|mapping| mapping.contains(&place))
-    };
-    assert!(is_asked());
+    assert!(is_asked(run.start));
     region.give(run.start, run.frames);
     region.decommit(0, usize::MAX, &Os);
-    assert!(!is_asked());
+    assert!(!is_asked(run.start));
 }
 
 /// What goes back before the run of its unit is touched comes with that all the same.
