@@ -70,18 +70,23 @@ mod tests {
 
     #[test]
     fn a_long_curve_is_thinned_and_keeps_its_peak_and_end() {
-        let mut curve = Curve::new();
-        for nth in 0..1_000_003_u64 {
-            let live = if nth == 777_777 { 9_999_999 } else { nth };
-            curve.row(live, live + 1);
+        const PEAK: u64 = 9_999_999;
+        for peak in [0, 333_333, 777_777] {
+            let mut curve = Curve::new();
+            for nth in 0..1_000_003_u64 {
+                let live = if nth == peak { PEAK } else { nth };
+                curve.row(live, live + 1);
+            }
+            let points = curve.into_points();
+            assert!((MOST_POINTS / 2..=MOST_POINTS).contains(&points.len()));
+            let most = |of: fn(&LivePoint) -> u64| points.iter().map(of).max();
+            assert_eq!(most(|point| point.live_bytes), Some(PEAK));
+            assert_eq!(most(|point| point.rounded_bytes), Some(PEAK + 1));
+            assert_eq!(
+                points.last().map(|point| (point.rows, point.live_bytes)),
+                Some((1_000_003, 1_000_002))
+            );
+            assert!(points.windows(2).all(|pair| pair[0].rows < pair[1].rows));
         }
-        let points = curve.into_points();
-        assert!((MOST_POINTS / 2..=MOST_POINTS).contains(&points.len()));
-        assert_eq!(points.iter().map(|point| point.live_bytes).max(), Some(9_999_999));
-        assert_eq!(
-            points.last().map(|point| (point.rows, point.live_bytes)),
-            Some((1_000_003, 1_000_002))
-        );
-        assert!(points.windows(2).all(|pair| pair[0].rows < pair[1].rows));
     }
 }

@@ -177,3 +177,70 @@ fn crc(bytes: &[u8; HEADER_BYTES]) -> u32 {
     hasher.update(&bytes[104..]);
     hasher.finalize()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header whose numbers all differ.
+    fn header(sealed: bool) -> FileHeader {
+        FileHeader {
+            sealed,
+            pid: 1,
+            parent_pid: 2,
+            first_thread: 3,
+            ticks_per_second: 4,
+            start_unix_ns: 5,
+            event_cost_ps: 6,
+            unknown_frees: 7,
+            lost_events: 8,
+            end_offset: 9,
+            index_offset: 10,
+            process_start: 11,
+            command: "a command".into(),
+        }
+    }
+
+    fn written(header: &FileHeader) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        header.write_to(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for header in [header(false), header(true), FileHeader::new()] {
+            assert_eq!(FileHeader::from_bytes(&written(&header)).unwrap(), header);
+        }
+        let command = "c".repeat(COMMAND_MAX + 1);
+        let read = FileHeader::from_bytes(&written(&FileHeader { command, ..header(true) }));
+        assert_eq!(read.unwrap().command, "c".repeat(COMMAND_MAX), "as much as fits");
+    }
+
+    #[test]
+    fn what_no_header_says_is_refused() {
+        let of = |at: usize, change: &[u8]| {
+            let mut bytes = written(&header(false));
+            bytes[at..at + change.len()].copy_from_slice(change);
+            FileHeader::from_bytes(&bytes)
+        };
+        assert!(matches!(of(7, b"?"), Err(Error::NotATrace)));
+        assert!(matches!(of(8, &[9]), Err(Error::Version { found: 9 })));
+        let too_long = (COMMAND_MAX as u32 + 1).to_le_bytes();
+        for (at, change) in [(12, &[0, 32][..]), (live::TICKS_PER_SECOND_AT, &[0]), (96, &too_long)]
+        {
+            assert!(matches!(of(at, change), Err(Error::BadHeader)), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_sealed_header_is_checked_as_a_whole() {
+        let bytes = written(&header(true));
+        // All but the bit that says that it is sealed.
+        for at in (0..HEADER_BYTES).filter(|&at| at != 16) {
+            let mut bytes = bytes;
+            bytes[at] ^= 0x80;
+            assert!(FileHeader::from_bytes(&bytes).is_err(), "byte {at}");
+        }
+    }
+}

@@ -391,6 +391,7 @@ fn histogram_buckets_hold_what_they_say() {
         assert_eq!(count, 1);
         let upper = histogram.quantile(1.0);
         assert!(lower <= value && value <= upper, "{lower} {value} {upper}");
+        assert_eq!(histogram.quantile(0.0), upper, "the least there is");
         assert!(upper - lower <= lower / 4 + 1, "{lower} {upper}");
     }
 }

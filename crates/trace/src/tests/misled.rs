@@ -299,6 +299,21 @@ fn objects_that_cannot_be_are_damage() {
     }
 }
 
+/// Where rows were lost each thread may wait for another. One continues then, but with that row alone.
+#[test]
+fn after_a_row_whose_object_was_lost_the_order_holds_again() {
+    let file = Temp::new("waits");
+    let first = [row(FREE_FOREIGN, &[0, 2, 5]), row(FREE_FOREIGN, &[9, 2, 0])];
+    let second = [row(FREE_FOREIGN, &[1, 1, 7]), row(MALLOC, &[1, 8])];
+    let chunk = |thread, [a, b]: &[Vec<u8>; 2]| plain_chunk(thread, 0, &[a, b]);
+    of_chunks(&file.0, [chunk(1, &first), chunk(2, &second)]);
+    let trace = Trace::open(&file.0).unwrap();
+    let mut ordered = Ordered::new(&trace);
+    let threads: Vec<_> =
+        std::iter::from_fn(|| ordered.next_step().unwrap()).map(|step| step.thread.0).collect();
+    assert_eq!(threads, [1, 2, 2, 1], "the second row of the first names what the second makes");
+}
+
 /// The header of a compressed chunk may claim megabytes where there are a few rows.
 #[test]
 fn a_chunk_takes_memory_for_what_is_in_it() {
