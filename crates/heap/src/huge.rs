@@ -112,8 +112,7 @@ impl Huge {
         }
         self.make_way(bytes, source);
         let align = align.max(page).max(HUGE_PAGE_BYTES);
-        let get = || source.get(bytes, align).ok();
-        let start = get().or_else(|| (self.release_kept(source) > 0).then(get)?)?;
+        let start = self.take_from(source, || source.get(bytes, align).ok())?;
         if !wants_zeros {
             // SAFETY: the whole of the block just taken.
             unsafe { source.advise_huge(start, bytes, true) };
@@ -158,6 +157,15 @@ impl Huge {
         while let Some(block) = self.kept.make_way(&mut wanted_bytes) {
             release(block, source);
         }
+    }
+
+    /// What `take` gets of `source`, if need be once all that lies ready has gone.
+    fn take_from<T>(
+        &mut self,
+        source: &impl PageSource,
+        take: impl Fn() -> Option<T>,
+    ) -> Option<T> {
+        take().or_else(|| (self.release_kept(source) > 0).then(take)?)
     }
 
     /// The usable size in bytes of the block that begins at `start`, if one does.
@@ -265,8 +273,10 @@ impl Huge {
             self.make_way(bytes - block.committed_bytes, source);
             // SAFETY: within the block's reservation.
             let end = unsafe { block.start.add(block.committed_bytes) };
-            // SAFETY: as above.
-            unsafe { source.commit(end, bytes - block.committed_bytes) }.ok()?;
+            self.take_from(source, || {
+                // SAFETY: as above.
+                unsafe { source.commit(end, bytes - block.committed_bytes) }.ok()
+            })?;
         } else if bytes < block.committed_bytes {
             // SAFETY: within the block's reservation.
             let end = unsafe { block.start.add(bytes) };
@@ -288,14 +298,15 @@ impl Huge {
         source: &impl PageSource,
     ) -> Option<Block> {
         self.make_way(bytes.saturating_sub(moving_bytes), source);
-        let reserve = || Self::reserve_with_room(bytes, source);
-        let block = reserve().or_else(|| (self.release_kept(source) > 0).then(reserve)?)?;
-        // SAFETY: the front of the reservation just made.
-        if unsafe { source.commit(block.start, bytes) }.is_err() {
-            release(block, source);
-            return None;
-        }
-        Some(Block { committed_bytes: bytes, ..block })
+        self.take_from(source, || {
+            let block = Self::reserve_with_room(bytes, source)?;
+            // SAFETY: the front of the reservation just made.
+            if unsafe { source.commit(block.start, bytes) }.is_err() {
+                release(block, source);
+                return None;
+            }
+            Some(Block { committed_bytes: bytes, ..block })
+        })
     }
 
     /// Address space for `bytes` and as much again, or just for `bytes` if there is no more.
@@ -403,3 +414,6 @@ unsafe fn move_contents(
 fn whole_pages(bytes: usize, page: usize) -> Option<usize> {
     checked_align_up(bytes, page).filter(|&b| isize::try_from(b).is_ok())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

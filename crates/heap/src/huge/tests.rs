@@ -1,0 +1,106 @@
+use hectare_pages::{Counted, Failing, Os};
+
+use super::*;
+
+type Source = Failing<Counted<Os>>;
+
+const MIB: usize = 1 << 20;
+const TABLE_BYTES: usize = MAX_BLOCKS * size_of::<Block>();
+
+fn source() -> Source {
+    Failing::new(Counted::new(Os))
+}
+
+/// A block whose first and last bytes are written.
+fn get(huge: &mut Huge, bytes: usize, source: &Source) -> NonNull<u8> {
+    let (start, _) = huge.get(bytes, 1, false, source).expect("memory");
+    // SAFETY: the block's own.
+    unsafe { start.write(1) };
+    // SAFETY: as above.
+    unsafe { start.add(bytes - 1).write(2) };
+    start
+}
+
+/// The first byte, and the last of so many.
+fn ends(start: NonNull<u8>, bytes: usize) -> [u8; 2] {
+    // SAFETY: the block's own.
+    [0, bytes - 1].map(|at| unsafe { start.add(at).read() })
+}
+
+fn sizes(huge: &Huge, start: NonNull<u8>) -> (usize, usize) {
+    let block = huge.blocks()[huge.index_of(start).expect("a block")];
+    (block.committed_bytes / MIB, block.reserved_bytes / MIB)
+}
+
+#[test]
+fn a_block_moves_once_to_grow_and_gives_back_what_it_no_longer_needs() {
+    let (mut huge, source) = (Huge::new(), source());
+    let reserved = || (source.inner().counts().reserved_bytes - TABLE_BYTES) / MIB;
+    let first = get(&mut huge, 40 * MIB, &source);
+    assert_eq!((sizes(&huge, first), reserved()), ((40, 40), 40));
+    let start = huge.resize(first, 50 * MIB, &source).expect("memory");
+    assert_eq!((sizes(&huge, start), reserved(), huge.count()), ((50, 100), 100, 1));
+    assert_eq!(ends(start, 40 * MIB), [1, 2]);
+    for (mib, reserved_mib) in [(90, 100), (100, 100), (30, 30), (30, 30)] {
+        assert_eq!(huge.resize(start, mib * MIB, &source), Some(start));
+        assert_eq!((sizes(&huge, start), reserved()), ((mib, reserved_mib), reserved_mib));
+        assert_eq!((huge.bytes, huge.usable_bytes(start)), (mib * MIB, Some(mib * MIB)));
+        assert_eq!(ends(start, 1)[0], 1);
+    }
+    let address = start.addr().get();
+    let holds = [address - 1, address, address + 30 * MIB - 1, address + 30 * MIB];
+    assert_eq!(holds.map(|address| huge.contains(address)), [false, true, true, false]);
+    huge.put(start, &source).expect("a block");
+    assert_eq!((huge.count(), huge.bytes, reserved()), (0, 0, 0));
+    assert!(huge.was_freed(address) && huge.put(start, &source).is_none());
+}
+
+#[test]
+fn what_the_source_cannot_move_is_copied() {
+    let (mut huge, source) = (Huge::new(), source());
+    let first = get(&mut huge, 4 * MIB, &source);
+    // Behind the reservation and its commit.
+    let moves = source.calls() + 2;
+    source.refuse(moves..moves + 1);
+    let start = huge.resize(first, 5 * MIB, &source).expect("memory");
+    assert_eq!((source.calls(), ends(start, 4 * MIB)), (moves + 1, [1, 2]));
+}
+
+#[test]
+fn a_block_that_cannot_grow_stays_as_it_is() {
+    let (mut huge, source) = (Huge::new(), source());
+    let first = get(&mut huge, 4 * MIB, &source);
+    let reserved = || source.inner().counts().reserved_bytes - TABLE_BYTES;
+    source.refuse(source.calls() + 1..u64::MAX);
+    assert!(huge.resize(first, 5 * MIB, &source).is_none());
+    assert_eq!((sizes(&huge, first), reserved(), huge.bytes), ((4, 4), 4 * MIB, 4 * MIB));
+    source.refuse_all(false);
+    let start = huge.resize(first, 5 * MIB, &source).expect("memory");
+    source.refuse_all(true);
+    assert!(huge.resize(start, 6 * MIB, &source).is_none());
+    assert_eq!((sizes(&huge, start), huge.bytes), ((5, 10), 5 * MIB));
+    assert_eq!(ends(start, 4 * MIB), [1, 2]);
+}
+
+/// What lies ready goes before a block is refused what it grows by, in place or not.
+#[test]
+fn no_block_fails_to_grow_while_others_lie_ready() {
+    for (grown_mib, calls_before) in [(7, 0), (40, 1)] {
+        let (mut huge, source) = (Huge::new(), source());
+        let first = get(&mut huge, 5 * MIB, &source);
+        let start = huge.resize(first, 6 * MIB, &source).expect("memory");
+        assert_eq!(sizes(&huge, start), (6, 12));
+        // Freed once, asked for again, and freed: now they stay.
+        for _ in 0..2 {
+            for other in [0; 4].map(|_| get(&mut huge, 32 * MIB, &source)) {
+                huge.put(other, &source).expect("a block");
+            }
+        }
+        assert_eq!(huge.kept_bytes(), 4 * 32 * MIB);
+        let commit = source.calls() + calls_before;
+        source.refuse(commit..commit + 1);
+        let grown = huge.resize(start, grown_mib * MIB, &source).expect("what others had");
+        assert_eq!(huge.kept_bytes(), 0);
+        assert_eq!((sizes(&huge, grown).0, ends(grown, 5 * MIB)), (grown_mib, [1, 2]));
+    }
+}
