@@ -353,8 +353,18 @@ fn summary_agrees_with_a_naive_count() {
     let summary = Summary::of(&trace).unwrap();
 
     let mut live: BTreeMap<ObjectId, u64> = BTreeMap::new();
-    let (mut peak, mut crossing) = (0, 0);
+    let mut since: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    let mut threads: BTreeMap<ThreadId, ThreadSummary> = BTreeMap::new();
+    let mut lifetimes_ns: Histogram = Histogram::new();
+    let (mut peak, mut peak_rounded, mut peak_objects, mut crossing, mut failed) = (0, 0, 0, 0, 0);
     for Step { thread, record } in &order {
+        let own = threads.entry(*thread).or_insert(ThreadSummary {
+            first_ticks: record.time_ticks,
+            ..ThreadSummary::default()
+        });
+        own.rows += 1;
+        own.last_ticks = record.time_ticks;
+        failed += u64::from(record.failed());
         let ends = match record.event {
             Event::UsableSize { .. } => false,
             Event::Realloc { .. } => record.made.is_some(),
@@ -364,13 +374,28 @@ fn summary_agrees_with_a_naive_count() {
             && ends
         {
             live.remove(&object).unwrap();
+            lifetimes_ns.add(record.time_ticks - since[&object]);
+            own.ended += 1;
+            own.ended_foreign += u64::from(object.thread() != *thread);
             crossing += u64::from(object.thread() != *thread);
         }
         if let Some(made) = record.made {
             live.insert(made, record.event.asked_bytes().unwrap());
+            since.insert(made, record.time_ticks);
+            own.made += 1;
         }
         peak = peak.max(live.values().sum::<u64>());
+        peak_rounded =
+            peak_rounded.max(live.values().map(|bytes| bytes.max(&1).next_multiple_of(16)).sum());
+        peak_objects = peak_objects.max(live.len() as u64);
     }
+    assert!(summary.threads == threads);
+    assert!(summary.lifetimes_ns.buckets().eq(lifetimes_ns.buckets()));
+    assert_eq!((summary.peak_rounded_bytes, summary.peak_objects), (peak_rounded, peak_objects));
+    assert_eq!(
+        (summary.failed, summary.end_ticks),
+        (failed, order.last().unwrap().record.time_ticks)
+    );
     assert_eq!(summary.peak_bytes, peak);
     assert_eq!(summary.crossing, crossing);
     assert_eq!(summary.end_objects, live.len() as u64);

@@ -448,4 +448,41 @@ mod tests {
         assert_eq!(look(), (looks + 1, looks + 1), "it is had once nobody else looks");
         assert_eq!(look(), (looks + 1, looks + 1), "and once");
     }
+
+    /// A heap of 4096 objects, of which so many in a row go and the next stays.
+    fn emptied(gone: usize) -> std::boxed::Box<Heap<Os>> {
+        let heap = std::boxed::Box::new(Heap::new(Os, 64 << 20));
+        // SAFETY: nobody's seat.
+        let take = || unsafe { heap.malloc_slow(Seat::None, 1024) };
+        let objects: Vec<_> = (0..4096).map(|_| take()).collect();
+        for object in objects.chunks(gone + 1).flat_map(|row| &row[..gone]) {
+            // SAFETY: an object of this heap, freed once.
+            unsafe { heap.free_slow(Seat::None, *object) };
+        }
+        heap
+    }
+
+    #[test]
+    fn tending_gives_back_what_was_freed_unless_another_thread_looks() {
+        let heap = emptied(63);
+        {
+            let _another = heap.looker.try_lock().expect("nobody looks");
+            assert_eq!(heap.tend(), 0);
+        }
+        assert!(heap.tend() >= 3 << 20);
+        assert_eq!((heap.tend(), heap.pace.looks()), (0, 0));
+    }
+
+    #[test]
+    fn tending_looks_where_much_stays_idle() {
+        let heap = emptied(1);
+        heap.tend();
+        assert_eq!(heap.pace.looks(), 0);
+        std::thread::sleep(Duration::from_millis(600));
+        let looks = [0; 2].map(|_| {
+            heap.tend();
+            heap.pace.looks()
+        });
+        assert_eq!(looks, [1, 1], "and waits again");
+    }
 }
