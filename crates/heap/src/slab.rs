@@ -322,6 +322,11 @@ impl Slab {
         if self.left == 0 { Returned::Moves } else { Returned::Ok }
     }
 
+    /// The memory of a range that [`take`](Self::take) has noted has come.
+    pub(crate) fn has_come(&mut self) {
+        self.frames.have_come();
+    }
+
     /// The frames, a bit each, that must be entered into the page map now that [`take`](Self::take)
     /// has taken objects from the slab: scavenged ones; all, if it had been given up.
     pub(crate) fn reappeared(&mut self) -> u16 {

@@ -1,4 +1,4 @@
-//! While one thread opens a block of a huge page, or looks at what is in use, others get what they need.
+//! While one thread opens a block of a huge page, looks at what is in use, or has memory come, others get what they need.
 
 mod support;
 
@@ -119,13 +119,59 @@ fn a_run_is_had_while_another_is_looked_at() {
     heap.validate();
 }
 
+/// With an object's memory the next pages' comes, too, and these are idle: another thread may give them back before that. They
+/// must not be there in the end and count as gone.
+fn what_comes_does_not_count_as_gone() {
+    const PAGE: usize = 4096;
+    const SLAB_BYTES: usize = 64 << 10;
+    let ((come, has_come), (done, is_done)) = (channel(), channel());
+    // Over no source that populates nothing.
+    let heap = Box::new(Heap::new(Strict::new(), 256 << 20));
+    let heap = &*heap;
+    let free = |objects: Vec<NonNull<u8>>| {
+        let mut front = Front::new(heap);
+        // SAFETY: objects of this heap, which nobody uses any more.
+        objects.into_iter().for_each(|object| unsafe { front.free(object) });
+    };
+    let mut front = Front::new(heap);
+    // Ten full slabs: memory then comes for ten pages at once.
+    let objects = (0..640).map(|_| NonNull::new(front.malloc(1024)).expect("memory"));
+    let mut objects: Vec<_> = objects.collect();
+    drop(front);
+    objects.sort_unstable();
+    let slab = objects[0].addr().get() / SLAB_BYTES * SLAB_BYTES;
+    // Of the first, what lies behind a quarter of the objects goes back.
+    free(objects.drain(16..64).collect());
+    heap.trim(0);
+    heap.source().meet(Moment::Populate, come, is_done);
+    let last = thread::scope(|scope| {
+        let other = scope.spawn(move || Front::new(heap).malloc(1024).addr());
+        let has_come = has_come.recv_timeout(Duration::from_secs(20));
+        has_come.expect("memory comes for several pages");
+        free(objects.drain(..16).collect());
+        heap.trim(0);
+        done.send(()).expect("the other thread waits");
+        other.join().expect("an object")
+    });
+    assert_eq!(last / SLAB_BYTES * SLAB_BYTES, slab, "one of the other slabs has room");
+    heap.trim(0);
+    let is_there = |at: &usize| {
+        let page = std::ptr::with_exposed_provenance_mut(slab + at * PAGE);
+        Os.is_resident(NonNull::new(page).expect("a slab's page")) == Some(true)
+    };
+    let there: Vec<_> = (0..SLAB_BYTES / PAGE).filter(is_there).collect();
+    assert_eq!(there, [(last - slab) / PAGE], "pages of a slab with one object");
+    heap.validate();
+}
+
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 4] = [
+    let tests: [(&str, fn()); 5] = [
         ("a_run_is_had_while_another_is_looked_at", a_run_is_had_while_another_is_looked_at),
         ("a_slab_is_had_while_a_block_is_opened", a_slab_is_had_while_a_block_is_opened),
         ("a_block_that_another_thread_opens_serves", a_block_that_another_thread_opens_serves),
         ("two_cpus_open_blocks_at_once", two_cpus_open_blocks_at_once),
+        ("what_comes_does_not_count_as_gone", what_comes_does_not_count_as_gone),
     ];
     for (name, test) in tests {
         if Os.page_bytes() > 4096 {

@@ -1,5 +1,6 @@
 //! Batches of objects on their way between lists, pools and bins.
 
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use hectare_pages::System;
@@ -73,14 +74,14 @@ impl<S: System> Heap<S> {
                 bin.take(Objects { cpu: None, ..wanted }, gathered, self);
             }
         }
-        self.bring_memory(gathered);
+        self.bring_memory(class, gathered);
         let bytes = gathered.count() * class.object_bytes();
         self.out_bytes.fetch_add(bytes, Relaxed);
         self.extremes.note_live(self.live_bytes());
     }
 
     /// Counts the frames that hold memory again for the objects just taken, and has the system populate some at once.
-    fn bring_memory(&self, gathered: &Gathered) {
+    fn bring_memory(&self, class: ClassId, gathered: &Gathered) {
         if gathered.revived_frames > 0 {
             self.backend.come_back(gathered.revived_frames, gathered.returned_frames);
         }
@@ -88,7 +89,20 @@ impl<S: System> Heap<S> {
             for (start, bytes) in gathered.bare() {
                 // SAFETY: frames of a slab of which objects were just taken: committed, and they stay so.
                 unsafe { self.source().populate(start, bytes) };
+                self.note_come(class, start);
             }
+        }
+    }
+
+    /// Notes in the slab of `class` around `start` that the memory of a range which begins there has come.
+    #[inline(never)]
+    fn note_come(&self, class: ClassId, start: NonNull<u8>) {
+        // SAFETY: objects that were just taken reach into a range's first frame, and nobody has them yet.
+        let object = unsafe { FreeObject::new(start) };
+        let _bin = self.bins[class.index()].lock();
+        if let Some(slab) = self.slab_of(object) {
+            // SAFETY: a slab of this class is this bin's, and its lock is held.
+            unsafe { slab.get() }.has_come();
         }
     }
 

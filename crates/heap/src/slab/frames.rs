@@ -42,12 +42,15 @@ pub(super) struct Frames {
     shown: u16,
     /// The slab is given up: the page map says so for all frames that are not hidden.
     leaves: bool,
+    /// How many threads have memory come for stretches of them, without a lock. (One that a fork finds at it never comes
+    /// back in the child, as the objects that it has taken do not.)
+    coming: u8,
 }
 
 impl Frames {
     /// Those of a slab that was just opened.
     pub(super) fn new(bare: bool) -> Self {
-        Self { bare: if bare { ALL } else { 0 }, hidden: 0, shown: 0, leaves: false }
+        Self { bare: if bare { ALL } else { 0 }, hidden: 0, shown: 0, leaves: false, coming: 0 }
     }
 
     /// Which of them hold memory.
@@ -103,17 +106,28 @@ impl Frames {
             last = ahead.trailing_zeros() as usize;
             ahead &= ahead - 1;
         }
-        if last > first {
+        if last > first && self.coming < u8::MAX {
             // SAFETY: the slab has SLAB_FRAMES frames.
             let start = unsafe { start.add(first * FRAME_BYTES) };
             if gathered.note_bare(start, (last + 1 - first) * FRAME_BYTES) {
                 self.bare &= !bits(first, last);
+                self.coming += 1;
             }
         }
         self.bare &= !touched;
         let revived = bare & !self.bare;
         gathered.revived_frames += revived.count_ones() as usize;
         gathered.returned_frames += (revived & hidden).count_ones() as usize;
+    }
+
+    /// The memory of a stretch that was noted has come.
+    pub(super) fn have_come(&mut self) {
+        self.coming = self.coming.saturating_sub(1);
+    }
+
+    /// Whether memory is on its way to any of them: what went before it has come would be there, and count as gone.
+    pub(super) fn are_coming(&self) -> bool {
+        self.coming > 0
     }
 
     /// Objects are taken again from a slab that may have been given up.

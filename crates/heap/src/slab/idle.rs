@@ -13,6 +13,9 @@ impl Slab {
     /// must go, and so must their entries in the page map: the marks of their free objects are lost,
     /// and a double free must still be seen.
     pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
+        if self.frames.are_coming() {
+            return;
+        }
         // Looked at again only when a quarter of the objects has gone, so that a slab that empties
         // object by object is looked at some twenty times, however often the heap looks.
         if self.used() * 4 > usize::from(self.most_used) * 3 {

@@ -96,6 +96,8 @@ pub enum Moment {
     Opening,
     /// Before memory in use is looked at.
     Look,
+    /// Before memory comes for objects that were just taken.
+    Populate,
 }
 
 /// When, and how to say that it has come so far, and to hear that this may go on.
@@ -246,6 +248,15 @@ unsafe impl PageSource for Strict {
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
         self.meet_at(Moment::Look);
         Os.is_zero(start)
+    }
+
+    unsafe fn populate(&self, start: NonNull<u8>, bytes: usize) {
+        self.meet_at(Moment::Populate);
+        let (from, to) = (start.addr().get(), start.addr().get() + bytes);
+        self.check(bytes, from);
+        assert!(self.ledger().committed.around(from, to).is_some(), "what is not committed");
+        // SAFETY: the caller's promise, checked.
+        unsafe { Os.populate(start, bytes) }
     }
 
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
