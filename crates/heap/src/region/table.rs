@@ -35,7 +35,7 @@ impl Table {
     }
 
     /// As [`reach`](Self::reach), by whole huge pages, which are asked for. One that would end beyond
-    /// `most_bytes`, where the table or the part of it that may be huge ends, is committed page by page.
+    /// `most_bytes`, where the table or the part of it that may be huge ends, is committed page by page, and so is one that is refused.
     #[inline(never)]
     pub(super) fn reach_in_huge_pages(
         &mut self,
@@ -45,10 +45,9 @@ impl Table {
     ) -> Result<(), SourceError> {
         let before = self.committed_bytes;
         let wanted = align_up(bytes, HUGE_PAGE_BYTES);
-        if bytes <= before || wanted > most_bytes {
+        if bytes <= before || wanted > most_bytes || self.reach(wanted, source).is_err() {
             return self.reach(bytes, source);
         }
-        self.reach(wanted, source)?;
         // SAFETY: the new part of the table.
         let start = unsafe { self.start.add(before) };
         // SAFETY: as above, committed just now.
@@ -81,7 +80,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use hectare_pages::Os;
+    use hectare_pages::{Failing, Os};
 
     use super::*;
 
@@ -100,6 +99,22 @@ mod tests {
             table.reach_in_huge_pages(reached, bytes, &Os).expect("memory");
             assert_eq!(table.committed_bytes, committed, "{reached} bytes");
         }
+        // SAFETY: the reservation made above.
+        unsafe { Os.release(start, bytes) };
+    }
+
+    /// Where memory is out but for a few pages, a table takes what it needs.
+    #[test]
+    fn a_huge_page_that_is_refused_is_not_needed() {
+        let bytes = 2 * HUGE_PAGE_BYTES;
+        let start = Os.reserve(bytes, HUGE_PAGE_BYTES).expect("address space");
+        let mut table = Table { start, committed_bytes: 0 };
+        let source = Failing::new(Os);
+        source.refuse(0..1);
+        table.reach_in_huge_pages(1, bytes, &source).expect("a page");
+        assert_eq!(table.committed_bytes, Os.page_bytes());
+        table.reach_in_huge_pages(HUGE_PAGE_BYTES, bytes, &source).expect("a huge page");
+        assert_eq!(table.committed_bytes, HUGE_PAGE_BYTES);
         // SAFETY: the reservation made above.
         unsafe { Os.release(start, bytes) };
     }
