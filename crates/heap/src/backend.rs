@@ -202,6 +202,9 @@ impl<S: System> Backend<S> {
         if class == ClassId::RUN {
             state.regions[index].as_mut()?.set_run_length(run.start, frames);
             state.note_length(0, frames);
+        } else {
+            // Under the lock, so that what counts them sees no slab as a run.
+            self.slab_frames.fetch_add(frames, Ordering::Relaxed);
         }
         let marked = if class == ClassId::RUN { 1 } else { frames };
         // SAFETY: the run was just taken from this region.

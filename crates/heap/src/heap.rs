@@ -25,7 +25,7 @@ use hectare_pages::System;
 use crate::backend::Backend;
 use crate::bin::Bin;
 use crate::cache::{ALIAS_BYTES, Cache};
-use crate::class::{ClassId, SLAB_BYTES, STATES};
+use crate::class::{ClassId, STATES};
 use crate::cpu_lists::Cpus;
 use crate::fill::Extremes;
 use crate::left::LeftCaches;
@@ -193,7 +193,10 @@ impl<S: System> Heap<S> {
             cpu_lists: self.cpus.count(),
             ..Stats::default()
         };
-        let mut slab_bytes = 0;
+        // Not what the bins say: slabs come and go meanwhile, and are no runs.
+        stats.slab_bytes = backend.slab_bytes;
+        stats.run_bytes =
+            backend.used_bytes.saturating_sub(backend.slab_bytes + backend.huge_bytes);
         for class in ClassId::all() {
             let bin = self.bins[class.index()].lock();
             let (slabs, (objects, free_objects)) = (bin.slabs(), bin.objects());
@@ -207,12 +210,9 @@ impl<S: System> Heap<S> {
                 used_objects: objects.saturating_sub(free_objects + pooled_objects),
                 pooled_objects,
             };
-            slab_bytes += slabs * SLAB_BYTES;
             stats.small_bytes += entry.used_objects * class.object_bytes();
             stats.pooled_bytes += pooled_objects * class.object_bytes();
         }
-        stats.slab_bytes = slab_bytes;
-        stats.run_bytes = backend.used_bytes.saturating_sub(slab_bytes + backend.huge_bytes);
         let huge = self.backend.huge.lock();
         stats.huge_bytes = backend.huge_bytes + huge.bytes;
         stats.huge_objects = backend.huge_objects + huge.count();

@@ -10,6 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 
 use hectare::{ClassId, Heap};
@@ -781,9 +782,29 @@ fn what_swings_stays_until_it_no_longer_does() {
     }
 }
 
+/// A slab that comes or goes while the heap is counted does not count as a large object.
+fn slabs_that_come_and_go_are_no_runs() {
+    let heap = new_heap(1 << 30);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Relaxed) {
+                let mut front = Front::new(&heap);
+                let objects: Vec<_> = (0..1000).map(|_| take(&mut front, 3000)).collect();
+                give(&mut front, objects);
+                drop(front);
+                heap.release_pools();
+            }
+        });
+        let most = (0..10_000).map(|_| heap.stats().run_bytes).max();
+        is_done.store(true, Relaxed);
+        assert_eq!(most, Some(0), "bytes of large objects, though there is none");
+    });
+}
+
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 25] = [
+    let tests: [(&str, fn()); 26] = [
         ("a_one_way_flow_keeps_the_footprint_flat", a_one_way_flow_keeps_the_footprint_flat),
         ("a_pool_borrows_from_another", a_pool_borrows_from_another),
         ("a_pool_keeps_what_its_cpu_needs_again", a_pool_keeps_what_its_cpu_needs_again),
@@ -808,6 +829,7 @@ fn main() -> ExitCode {
         ),
         ("holes_are_gathered_while_a_program_goes_on", holes_are_gathered_while_a_program_goes_on),
         ("emptying_settles_first", emptying_settles_first),
+        ("slabs_that_come_and_go_are_no_runs", slabs_that_come_and_go_are_no_runs),
         ("what_departs_leaves_no_holes", what_departs_leaves_no_holes),
         ("a_swing_keeps_its_pages", a_swing_keeps_its_pages),
         ("what_is_refused_is_offered_seldom", what_is_refused_is_offered_seldom),

@@ -19,7 +19,6 @@ impl<S: System> Backend<S> {
         let bare = run.clean && !run.huge && self.source.page_bytes() <= FRAME_BYTES;
         let fresh = view.fresh_slab(run.start, bare)?;
         self.become_bare(if bare { SLAB_FRAMES } else { 0 });
-        self.slab_frames.fetch_add(SLAB_FRAMES, Ordering::Relaxed);
         Some(fresh)
     }
 

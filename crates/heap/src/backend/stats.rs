@@ -1,5 +1,7 @@
 //! What the backend counts for the heap's statistics.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use hectare_pages::System;
 
 use super::Backend;
@@ -9,6 +11,8 @@ use crate::region::FRAME_BYTES;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BackendStats {
     pub(crate) used_bytes: usize,
+    /// Of these, the bytes of slabs.
+    pub(crate) slab_bytes: usize,
     /// Of these, the bytes of huge objects, and how many there are.
     pub(crate) huge_bytes: usize,
     pub(crate) huge_objects: usize,
@@ -23,6 +27,7 @@ impl<S: System> Backend<S> {
         let state = self.state.lock();
         let mut stats = BackendStats {
             used_bytes: state.used_frames * FRAME_BYTES,
+            slab_bytes: self.slab_frames.load(Relaxed) * FRAME_BYTES,
             huge_bytes: state.long_frames * FRAME_BYTES,
             huge_objects: state.long_runs,
             metadata_bytes: state.metadata_bytes,
