@@ -200,16 +200,23 @@ impl<S: System> Guard<S> {
         Some(object)
     }
 
-    /// Takes an object back, and seals it. Returns what is wrong with the pointer, or was done to the
-    /// canary around the object.
-    #[must_use]
-    pub(crate) fn put(&self, address: usize, frames: &[usize], source: &S) -> Option<Finding> {
+    /// Takes an object back, and seals it.
+    ///
+    /// # Errors
+    /// What is wrong with the pointer, or was done to the canary around the object; `None` if no object was ever near.
+    #[expect(clippy::result_large_err, reason = "a finding ends the process")]
+    pub(crate) fn put(
+        &self,
+        address: usize,
+        frames: &[usize],
+        source: &S,
+    ) -> Result<(), Option<Finding>> {
         let mut state = self.state.lock();
-        let (index, fault) = state.at(address)?;
+        let (index, fault) = state.at(address).ok_or(None)?;
         if let Some(fault) = fault {
-            return Some(state.slots.entries()[index].finding(fault, address));
+            return Err(Some(state.slots.entries()[index].finding(fault, address)));
         }
-        let start = state.page_of(index)?;
+        let start = state.page_of(index).ok_or(None)?;
         let page = state.page_bytes;
         // SAFETY: by the invariant the page of a live slot is committed; the object in it is being
         // freed, and is only looked around.
@@ -218,27 +225,30 @@ impl<S: System> Guard<S> {
         let offset = slot.object - start.addr().get();
         let (before, behind) = (&bytes[..offset], &bytes[offset + slot.bytes..]);
         if let Some(place) = before.iter().rposition(|&byte| byte != CANARY) {
-            return Some(slot.finding(Fault::Underflow, start.addr().get() + place));
+            return Err(Some(slot.finding(Fault::Underflow, start.addr().get() + place)));
         }
         if let Some(place) = behind.iter().position(|&byte| byte != CANARY) {
             let end = slot.object + slot.bytes;
-            return Some(slot.finding(Fault::Overflow, end + place));
+            return Err(Some(slot.finding(Fault::Overflow, end + place)));
         }
         slot.life = Life::Freed;
         slot.freed = Trail::new(frames);
         // A page that the system will not seal stays open: misuse of it merely goes unseen.
         // SAFETY: the page was committed, and its object is freed.
         let _ = unsafe { source.seal(start, page) };
-        None
+        Ok(())
     }
 
-    /// The size of the object that begins at `address`, as it was asked for; and what is wrong
-    /// with the pointer, if anything is.
-    pub(crate) fn bytes_of(&self, address: usize) -> (usize, Option<Finding>) {
+    /// The size of the object that begins at `address`, as it was asked for.
+    ///
+    /// # Errors
+    /// What is wrong with the pointer, as for [`put`](Self::put).
+    #[expect(clippy::result_large_err, reason = "a finding ends the process")]
+    pub(crate) fn bytes_of(&self, address: usize) -> Result<usize, Option<Finding>> {
         let state = self.state.lock();
-        let Some((index, fault)) = state.at(address) else { return (0, None) };
+        let (index, fault) = state.at(address).ok_or(None)?;
         let slot = &state.slots.entries()[index];
-        (slot.bytes, fault.map(|fault| slot.finding(fault, address)))
+        fault.map_or(Ok(slot.bytes), |fault| Err(Some(slot.finding(fault, address))))
     }
 
     /// The bytes of the objects that are live, as they were asked for.
@@ -303,10 +313,15 @@ impl State {
         self.start.map(|start| unsafe { start.add((2 * index + 1) * self.page_bytes) })
     }
 
-    /// The slot that `address` lies in or before, and why it is not the start of a live object.
+    /// The slot that `address` lies in or before, or behind if that before it was never used, and why it is not the start
+    /// of a live object. `None` if neither was ever used.
     fn at(&self, address: usize) -> Option<(usize, Option<Fault>)> {
-        let index = (address - self.start?.addr().get()) / self.page_bytes / 2;
-        let slot = self.slots.entries().get(index)?;
+        let page = (address - self.start?.addr().get()) / self.page_bytes;
+        let slot = |index: usize| {
+            let slot = self.slots.entries().get(index).filter(|slot| slot.life != Life::Unused);
+            Some((index, slot?))
+        };
+        let (index, slot) = slot(page / 2).or_else(|| slot(page.checked_sub(1)? / 2))?;
         let fault = if slot.object != address {
             Some(Fault::Interior)
         } else if slot.life != Life::Live {
@@ -334,6 +349,11 @@ mod tests {
         guard.get(bytes, align, &[11, 12], &Os).expect("a slot")
     }
 
+    /// Why a pointer was refused; `None` if no object was ever near.
+    fn refused<T: core::fmt::Debug>(answer: Result<T, Option<Finding>>) -> Option<Finding> {
+        answer.expect_err("it is wrong")
+    }
+
     #[test]
     fn objects_end_where_their_pages_do() {
         let guard = opened();
@@ -342,11 +362,11 @@ mod tests {
             let object = get(&guard, bytes, align);
             assert!(object.addr().get().is_multiple_of(align));
             assert!(page - object.addr().get() % page < bytes + align + 1 || bytes == page);
-            assert_eq!(guard.bytes_of(object.addr().get()).0, bytes);
+            assert_eq!(guard.bytes_of(object.addr().get()).ok(), Some(bytes));
             // SAFETY: a live object of so many bytes.
             let contents = unsafe { core::slice::from_raw_parts(object.as_ptr(), bytes) };
             assert!(contents.iter().all(|&byte| byte == 0));
-            assert!(guard.put(object.addr().get(), &[], &Os).is_none());
+            assert!(guard.put(object.addr().get(), &[], &Os).is_ok());
         }
         assert!(guard.get(page + 1, 16, &[], &Os).is_none());
         assert!(guard.get(1, 2 * page, &[], &Os).is_none());
@@ -359,7 +379,7 @@ mod tests {
             let object = get(&guard, 100, 16);
             // SAFETY: in the object's page, though not in the object.
             unsafe { object.offset(offset).write(1) };
-            let found = guard.put(object.addr().get(), &[], &Os).expect("damaged");
+            let found = refused(guard.put(object.addr().get(), &[], &Os)).expect("damaged");
             assert_eq!(found.fault, fault);
             assert_eq!(found.address, object.addr().get().wrapping_add_signed(offset));
             assert_eq!((found.bytes, found.allocated.frames()), (100, &[11, 12][..]));
@@ -370,11 +390,39 @@ mod tests {
     fn wrong_pointers_are_told_apart() {
         let guard = opened();
         let object = get(&guard, 64, 16).addr().get();
-        assert_eq!(guard.put(object + 16, &[], &Os).expect("wrong").fault, Fault::Interior);
-        assert!(guard.put(object, &[21], &Os).is_none());
-        let found = guard.put(object, &[], &Os).expect("freed");
+        let interior = refused(guard.put(object + 16, &[], &Os)).expect("wrong");
+        assert_eq!(interior.fault, Fault::Interior);
+        assert!(guard.put(object, &[21], &Os).is_ok());
+        let found = refused(guard.put(object, &[], &Os)).expect("freed");
         assert_eq!((found.fault, found.freed.frames()), (Fault::DoubleFree, &[21][..]));
-        assert_eq!(guard.bytes_of(object).1.expect("freed").fault, Fault::DoubleFree);
+        let found = refused(guard.bytes_of(object)).expect("freed");
+        assert_eq!(found.fault, Fault::DoubleFree);
+    }
+
+    /// In all of the area: also behind the last object, and where none ever was.
+    #[test]
+    fn wrong_pointers_are_explained_by_objects_that_were_there() {
+        let guard = opened();
+        let page = Os.page_bytes();
+        let start = guard.start.load(Relaxed);
+        let explained = |address| {
+            refused(guard.put(address, &[], &Os)).map(|found| (found.fault, found.object))
+        };
+        assert_eq!(explained(start), None);
+        assert!(refused(guard.bytes_of(start + 2 * SLOTS * page)).is_none());
+        let object = get(&guard, page, 16).addr().get();
+        assert_eq!(object, start + 3 * page, "the second slot is the first that is used");
+        let interior = Some((Fault::Interior, object));
+        for at in 0..=2 * SLOTS {
+            let is_near = (2..5).contains(&at) && at != 3;
+            let expected = if is_near { interior } else { None };
+            if at != 3 {
+                assert_eq!(explained(start + at * page), expected, "page {at}");
+            }
+        }
+        let last = (1..SLOTS).map(|_| get(&guard, page, 16).addr().get()).max().unwrap_or(0);
+        let end = start + 2 * SLOTS * page;
+        assert_eq!(explained(end), Some((Fault::Interior, last)), "the last sealed page");
     }
 
     #[test]
@@ -387,7 +435,7 @@ mod tests {
         assert_eq!(explain(first + 64 + page / 2 - 64), Some((Fault::Overflow, first)));
         assert_eq!(explain(first - page), Some((Fault::Underflow, first)));
         assert_eq!(explain(second + 64), Some((Fault::Overflow, second)));
-        assert!(guard.put(first, &[], &Os).is_none());
+        assert!(guard.put(first, &[], &Os).is_ok());
         assert_eq!(explain(first + 8), Some((Fault::UseAfterFree, first)));
         assert_eq!(explain(1 << 20), None);
         assert_eq!(explain(second + 64 + 20 * page), None);
@@ -397,7 +445,7 @@ mod tests {
     fn freed_slots_are_used_again_as_late_as_can_be() {
         let guard = opened();
         let first = get(&guard, 16, 16);
-        assert!(guard.put(first.addr().get(), &[], &Os).is_none());
+        assert!(guard.put(first.addr().get(), &[], &Os).is_ok());
         for _ in 1..SLOTS {
             assert_ne!(get(&guard, 16, 16), first);
         }

@@ -206,14 +206,13 @@ impl Process {
         call: &str,
     ) -> usize {
         let _inside = self.enter();
-        if self.guard.contains(object.addr().get()) {
-            let (bytes, wrong) = self.guard.bytes_of(object.addr().get());
-            if let Some(finding) = wrong {
-                (special.report)(&finding);
+        let bytes = if self.guard.contains(object.addr().get()) {
+            match self.guard.bytes_of(object.addr().get()) {
+                Ok(bytes) => Ok(bytes),
+                Err(Some(finding)) => (special.report)(&finding),
+                Err(None) => Err(Misuse::NotAllocated),
             }
-            return bytes;
-        }
-        let bytes = if special.hardened {
+        } else if special.hardened {
             self.hardened.usable_bytes(&self.heap, object)
         } else {
             match self.known(special, object) {

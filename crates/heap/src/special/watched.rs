@@ -54,8 +54,10 @@ impl Watched {
             Known::Gone => process.heap.misuse("free", object.as_ptr(), Misuse::NotAllocated),
             Known::Nothing | Known::Alone(_) if process.guard.contains(address) => {
                 let callers = &mut [0; MAX_FRAMES];
-                if let Some(finding) = process.guard.put(address, captured(special, callers), &Os) {
-                    (special.report)(&finding);
+                match process.guard.put(address, captured(special, callers), &Os) {
+                    Ok(()) => {}
+                    Err(Some(finding)) => (special.report)(&finding),
+                    Err(None) => process.heap.misuse("free", object.as_ptr(), Misuse::NotAllocated),
                 }
             }
             // SAFETY: the thread's own seat; the caller's promise.

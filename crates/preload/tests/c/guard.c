@@ -99,6 +99,24 @@ static void double_free(void) {
 
 static void interior(void) { free(opaque(allocate(100) + 16)); }
 
+/* Behind the object nothing was ever allocated: not even the stream's buffer. */
+static void behind_the_last(void) {
+    setvbuf(stdout, NULL, _IONBF, 0);
+    free(allocate(4096) + 4096);
+}
+
+/* Where the next object would be. */
+static char *next_place(void) {
+    setvbuf(stdout, NULL, _IONBF, 0);
+    char *place = (char *)malloc(4096) + 2 * 4096;
+    printf("%p\n", (void *)place);
+    return opaque(place);
+}
+
+static void never_allocated(void) { free(next_place()); }
+
+static void size_of_never_allocated(void) { printf("%zu\n", malloc_usable_size(next_place())); }
+
 static void realloc_freed(void) {
     char *object = allocate(100);
     release(object);
@@ -197,7 +215,8 @@ int main(int argc, char **argv) {
         CASE(overflow_read), CASE(overflow_write), CASE(underflow), CASE(overflow_by_one),
         CASE(underflow_by_one), CASE(overflow_while_cancelled), CASE(use_after_free), CASE(use_after_free_by_thread),
         CASE(use_after_free_on_small_stack),
-        CASE(double_free), CASE(interior), CASE(realloc_freed), CASE(usable_size_freed),
+        CASE(double_free), CASE(interior), CASE(behind_the_last), CASE(never_allocated),
+        CASE(size_of_never_allocated), CASE(realloc_freed), CASE(usable_size_freed),
         CASE(other_fault), CASE(sent_fault), CASE(own_handler), CASE(aligned_grows),
         CASE(zeros_where_locked), CASE(counted), CASE(sound),
     };

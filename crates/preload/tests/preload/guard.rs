@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{Outcome, Suite, compile, ensure, find_tool, preloaded, program, run};
+use crate::misuse;
 
 /// A case of `guard.c`; what the line must say of it, with `OBJECT` for the address that the
 /// program printed; and whether it must say who freed the object.
@@ -26,6 +27,12 @@ const CASES: &[(&str, &str, &str, bool)] = &[
     ),
     ("double_free", "double free", " lies 0 bytes into the object OBJECT of 100 bytes", true),
     ("interior", "interior pointer", " lies 16 bytes into the object OBJECT of 100 ", false),
+    (
+        "behind_the_last",
+        "interior pointer",
+        " lies 0 bytes behind the object OBJECT of 4096",
+        false,
+    ),
     ("realloc_freed", "double free", " lies 0 bytes into the object OBJECT of 100 bytes", true),
     ("usable_size_freed", "double free", " lies 0 bytes into the object OBJECT of 100 ", true),
 ];
@@ -37,6 +44,14 @@ pub(crate) fn add(suite: &mut Suite) {
     for &(case, fault, place, freed) in CASES {
         suite.test_with(format!("guard::{case}"), &["cc"], move || {
             caught(case, fault, place, freed)
+        });
+    }
+    for (case, call) in
+        [("never_allocated", "free"), ("size_of_never_allocated", "malloc_usable_size")]
+    {
+        suite.test_with(format!("guard::{case}"), &["cc"], move || {
+            let cause = "nothing is allocated there: a double free, or a wild pointer";
+            misuse::check(&run(guarded("1")?.arg(case))?, call, cause)
         });
     }
     for (variant, flags) in [("", &[][..]), ("-fixed", &["-no-pie"])] {
