@@ -9,6 +9,7 @@ use super::inside::Inside;
 use super::{Kind, Special};
 use crate::cache::Cache;
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
+use crate::heap::Place;
 use crate::misuse::Misuse;
 use crate::object::move_to;
 use crate::process::Process;
@@ -69,7 +70,7 @@ impl Watched {
 
     /// Makes an object hold `bytes`. To the profile the object is a new one of its new size,
     /// allocated by this call. For a small one that stays where it is nothing is drawn: one that the profile does not
-    /// know seldom comes here.
+    /// know comes here only from a slab that is given up, and drawn each time it would be known too often.
     ///
     /// # Safety
     /// As [`realloc`](Process::realloc).
@@ -78,14 +79,21 @@ impl Watched {
         let address = object.addr().get();
         let guarded = process.guard.contains(address);
         let known = process.known(special, object);
+        let class = match known {
+            Known::Alone(sample) | Known::Packed(sample) => sample.class(),
+            Known::Nothing
+                if let Ok(Place::Small { class, .. }) = process.heap.place_of(object) =>
+            {
+                class
+            }
+            Known::Nothing | Known::Gone => ClassId::NONE,
+        };
         // A guarded one has exactly as many bytes as were asked for.
-        if let Known::Alone(sample) | Known::Packed(sample) = known
-            && !guarded
-            && sample.class().is_small()
-            && sample.class().keeps(bytes)
-        {
-            let frames = &mut [0; MAX_FRAMES];
-            process.profile.record(address, bytes, sample.class(), captured(special, frames), &Os);
+        if !guarded && class.is_small() && class.keeps(bytes) {
+            if matches!(known, Known::Alone(_) | Known::Packed(_)) {
+                let frames = &mut [0; MAX_FRAMES];
+                process.profile.record(address, bytes, class, captured(special, frames), &Os);
+            }
             return object.as_ptr();
         }
         let due = self.due(bytes, MIN_ALIGN);

@@ -102,6 +102,22 @@ static void all_freed(void) {
     }
 }
 
+/* Objects of slabs that the heap gives up, since a third of them has been free for a while, are resized where they are. */
+static void resized_in_sparse_slabs(void) {
+    enum { OBJECTS = 30000, SLEEPS = 500, OTHERS = 500 };
+    static void *all[OBJECTS], *others[OTHERS];
+    for (int i = 0; i < OBJECTS; i++) all[i] = site_small(1000);
+    for (int i = 0; i < OBJECTS; i += 3) free(all[i]);
+    for (int i = 0; i < SLEEPS; i++) {
+        usleep(3000);
+        for (int j = 0; j < OTHERS; j++) others[j] = malloc(64);
+        for (int j = 0; j < OTHERS; j++) free(others[j]);
+    }
+    for (int round = 0; round < 20; round++)
+        for (int i = 0; i < OBJECTS; i++)
+            if (i % 3 > 0) all[i] = realloc(all[i], 1000);
+}
+
 static volatile int stop;
 
 static void *allocate_until_stopped(void *seed) {
@@ -248,7 +264,7 @@ static void one_at_a_time(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        CASE(sites), CASE(by_call), CASE(all_freed), CASE(signals_anywhere),
+        CASE(sites), CASE(by_call), CASE(all_freed), CASE(resized_in_sparse_slabs), CASE(signals_anywhere),
         CASE(signal_while_idle), CASE(forks), CASE(mode), CASE(one_at_a_time), CASE(misled_by_tables),
     };
     dump = dlsym(RTLD_DEFAULT, "hectare_prof_dump");

@@ -34,6 +34,7 @@ pub(crate) fn add(suite: &mut Suite) {
         Profiled::run("misled", "misled_by_tables", "prof_sample:1")?.done()
     });
     suite.test_with("profile::freed_objects_are_forgotten", &["cc"], freed_objects_are_forgotten);
+    suite.test_with("profile::resized_in_sparse_slabs", &["cc"], resized_in_sparse_slabs);
     suite.test_with("profile::symbols_resolve", &["cc", "addr2line"], symbols_resolve);
     suite.test_with("profile::opens_in_go_pprof", &["cc", "go"], opens_in_go_pprof);
     suite.test_with("profile::signals_anywhere", &["cc"], signals_anywhere);
@@ -285,6 +286,15 @@ fn freed_objects_are_forgotten() -> Outcome {
     ensure(all > 100_000_000, || format!("{all} bytes in all"))?;
     // What the C library keeps for itself.
     ensure(live < 100_000, || format!("{live} bytes live"))?;
+    run.done()
+}
+
+/// What stays where it is is not drawn again, as often as it may be resized.
+fn resized_in_sparse_slabs() -> Outcome {
+    let run = Profiled::run("sparse", "resized_in_sparse_slabs", "prof_sample:100000")?;
+    let live: i64 = run.only_profile()?.stacks().map(|(_, values)| values[3]).sum();
+    // Some two hundred samples.
+    ensure((14_000_000..26_000_000).contains(&live), || format!("20 MB are live, not {live}"))?;
     run.done()
 }
 
