@@ -74,7 +74,8 @@ pub(crate) fn file_of(address: usize) -> Option<File> {
     File::of(address)
 }
 
-/// Fills `frames` with the return addresses outside this library, the innermost first; returns how many there are.
+/// Fills `frames` with the return addresses outside this library, the innermost first; returns how many there are. What a
+/// signal has interrupted has the address a byte behind its own.
 pub(crate) fn capture(frames: &mut [usize; MAX_FRAMES]) -> usize {
     walk(frames)
 }
@@ -95,7 +96,7 @@ fn walk_from(frame: &mut Frame, frames: &mut [usize], known: &mut Known) -> usiz
     while is_own(frame.pc) {
         let Step::Up = tables::step(frame, &mut code, known) else { return 0 };
     }
-    frames[0] = frame.pc;
+    frames[0] = as_return_address(frame, code);
     let mut count = 1;
     if BY_FRAMES.load(Relaxed) {
         let followed = pointers::follow(frame, frames, count);
@@ -109,8 +110,14 @@ fn walk_from(frame: &mut Frame, frames: &mut [usize], known: &mut Known) -> usiz
             Step::Outermost => break,
             Step::Unknown => return pointers::follow(frame, frames, count),
         }
-        frames[count] = frame.pc;
+        frames[count] = as_return_address(frame, code);
         count += 1;
     }
     count
+}
+
+/// A frame's pc, for readers who take the byte before it for the place in its code: where a signal came, that is the pc itself.
+#[inline(always)]
+fn as_return_address(frame: &Frame, code: Code) -> usize {
+    frame.pc.wrapping_add(usize::from(code == Code::Interrupted))
 }
