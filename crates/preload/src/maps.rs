@@ -12,7 +12,8 @@ pub(crate) struct Mapping<'a> {
     pub(crate) end: usize,
     /// Where in the file it begins.
     pub(crate) offset: usize,
-    /// The file's path; for what is no file, its name in brackets.
+    /// The file's path; for what is no file, its name in brackets. As UTF-8, which formats ask for: each byte that is none
+    /// became `?`.
     pub(crate) path: &'a [u8],
 }
 
@@ -58,7 +59,8 @@ fn each_line(
         filled += got;
         let mut begin = 0;
         while let Some(length) = buffer[begin..filled].iter().position(|&byte| byte == b'\n') {
-            let line = &buffer[begin..begin + length];
+            let line = &mut buffer[begin..begin + length];
+            make_text(line);
             begin += length + 1;
             let mapping = if core::mem::take(&mut too_long) { None } else { parse(line) };
             if mapping.is_some_and(|mapping| visit(mapping).is_break()) {
@@ -75,6 +77,41 @@ fn each_line(
             filled = 0;
         }
     }
+}
+
+/// Replaces each byte that is no UTF-8.
+#[inline(never)]
+fn make_text(bytes: &mut [u8]) {
+    let mut rest = bytes;
+    loop {
+        let length = character_bytes(rest);
+        if length.is_none()
+            && let Some(first) = rest.first_mut()
+        {
+            *first = b'?';
+        }
+        let Some(next) = rest.get_mut(length.unwrap_or(1)..) else { return };
+        rest = next;
+    }
+}
+
+/// How many bytes the character has that `bytes` begin with, if they begin with one. (The standard library's search is
+/// four times as much code.)
+fn character_bytes(bytes: &[u8]) -> Option<usize> {
+    let (&first, others) = bytes.split_first()?;
+    if first.is_ascii() {
+        return Some(1);
+    }
+    let length = first.leading_ones() as usize;
+    let mut value = u32::from(first) & (0x7f >> length);
+    for &byte in others.get(..length - 1)? {
+        if byte >> 6 != 0b10 {
+            return None;
+        }
+        value = value << 6 | u32::from(byte & 0x3f);
+    }
+    // Neither a surrogate, nor more bytes than it takes.
+    (length > 1 && char::from_u32(value)?.len_utf8() == length).then_some(length)
 }
 
 /// `559a8c000000-559a8c021000 r-xp 00002000 fd:01 123    /usr/bin/true`

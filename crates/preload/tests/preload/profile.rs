@@ -1,7 +1,9 @@
 //! The heap profile: its files are read by decoders that know nothing of the writer.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,6 +38,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("profile::freed_objects_are_forgotten", &["cc"], freed_objects_are_forgotten);
     suite.test_with("profile::resized_in_sparse_slabs", &["cc"], resized_in_sparse_slabs);
     suite.test_with("profile::symbols_resolve", &["cc", "addr2line"], symbols_resolve);
+    suite.test_with("profile::names_that_are_no_text", &["cc"], names_that_are_no_text);
     suite.test_with("profile::opens_in_go_pprof", &["cc", "go"], opens_in_go_pprof);
     suite.test_with("profile::signals_anywhere", &["cc"], signals_anywhere);
     suite.test_with("profile::signal_while_idle", &["cc"], signal_while_idle);
@@ -268,7 +271,7 @@ fn stacks_of_backtrace(name: &str, program: &Path) -> Outcome {
             let digits = word.strip_prefix("0x").ok_or(format!("not an address: {word}"))?;
             u64::from_str_radix(digits, 16).map_err(|error| error.to_string())
         });
-        // A file has the place of each call, a byte before the address behind it.
+        // A file has the place of each call, a byte before the address behind it, and of what a signal has interrupted.
         let callers =
             addresses.map(|address| Ok(address? - 1)).collect::<Result<Vec<_>, String>>()?;
         let known = stacks.iter().any(|stack| stack[1..] == callers);
@@ -318,6 +321,22 @@ fn symbols_resolve() -> Outcome {
         seen += 1;
     }
     ensure(seen >= 6, || format!("only {seen} sites in the profile"))?;
+    run.done()
+}
+
+/// Strings of the format are UTF-8, which names of files need not be.
+fn names_that_are_no_text() -> Outcome {
+    let directory = scratch("profile-names");
+    let path = directory.join(OsStr::from_bytes(b"caf\xe9-caf\xc3\xa9"));
+    fs::copy(program("profile.c")?, &path).map_err(|error| error.to_string())?;
+    let run = Profiled::run_program(&path, "no-text", "sites", "prof_sample:65536")?;
+    let profile = run.only_profile()?;
+    let sites = sites(&run.ended.stdout)?;
+    let inside = |address: &u64| (sites[0].start..sites[0].end).contains(address);
+    let address = profile.stacks().find_map(|(addresses, _)| addresses.into_iter().find(inside));
+    let (file, _) = address.and_then(|address| profile.file_of(address)).ok_or("no mapping")?;
+    ensure(file.ends_with("/caf?-caf\u{e9}"), || format!("a file's name is {file}"))?;
+    fs::remove_dir_all(directory).map_err(|error| error.to_string())?;
     run.done()
 }
 
