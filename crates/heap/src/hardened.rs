@@ -15,7 +15,7 @@
 //! | writing after free | whether an object is still zero when it leaves the quarantine |
 //! | reading what was freed | zeros on free |
 //! | double and wild frees | the slab's bit of the slot is looked up at every free |
-//! | a wrong size in a sized free | a comparison with the object's class |
+//! | a wrong size or alignment in a sized free | a comparison with the object's class, or its length and address |
 //!
 //! No thread has a cache: the fast paths find nothing, and every call comes here. Each class has a
 //! lock; under it the bin's may be taken.
@@ -359,8 +359,9 @@ impl<S: System> Hardened<S> {
         bytes: usize,
         align: usize,
     ) -> bool {
-        // No object is as long; and rounded up, it might not fit a number.
-        if bytes > isize::MAX as usize {
+        // No object is as long; and rounded up, it might not fit a number. (Of a large object it is only known how aligned
+        // it happens to be: at least as it was asked for.)
+        if bytes > isize::MAX as usize || !start.addr().get().is_multiple_of(align) {
             return false;
         }
         if self.keeps_longer.load(Relaxed) {

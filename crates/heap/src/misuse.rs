@@ -20,7 +20,7 @@ pub enum Misuse {
     NotAllocated,
     /// A freed object was written to.
     FreeListCorrupted,
-    /// The caller of a sized free says another size than was asked for.
+    /// The caller of a sized free says another size or alignment than was asked for.
     WrongSize,
 }
 
@@ -32,7 +32,7 @@ impl Misuse {
             Self::Misaligned => "misaligned pointer: objects lie at multiples of 16",
             Self::Interior => "interior pointer: it points into an object, not to its start",
             Self::NotAllocated => "nothing is allocated there: a double free, or a wild pointer",
-            Self::WrongSize => "wrong size: the object was asked for with another size",
+            Self::WrongSize => "wrong size or alignment: the object was asked for with another",
             Self::FreeListCorrupted => "corrupted free list: a freed object was written to",
         }
     }

@@ -104,6 +104,12 @@ extern void free_aligned_sized(void *, size_t, size_t);
 
 static void wrong_size(void) { free_sized(tell(malloc(100)), 300); }
 static void wrong_size_large(void) { free_sized(tell(malloc(100000)), 300000); }
+static void wrong_alignment_large(void) {
+    void *object = malloc(100000);
+    /* Of two in a row, one at least is not aligned so. */
+    if ((uintptr_t)object % (1 << 20) == 0) object = malloc(100000);
+    free_aligned_sized(tell(object), 1 << 20, 100000);
+}
 static void wrong_size_of_aligned(void) { free_aligned_sized(tell(aligned_alloc(4096, 100)), 16, 100); }
 
 /* The next ones end by a fault. */
@@ -313,7 +319,8 @@ int main(int argc, char **argv) {
         CASE(write_after_free), CASE(overwritten_link), CASE(overwritten_mark),
         CASE(double_free_at_once), CASE(double_free_of_written), CASE(double_free_after_quarantine), CASE(double_free_large),
         CASE(double_free_huge), CASE(never_handed_out), CASE(interior), CASE(foreign),
-        CASE(wrong_size), CASE(wrong_size_large), CASE(wrong_size_of_aligned),
+        CASE(wrong_size), CASE(wrong_size_large), CASE(wrong_alignment_large),
+        CASE(wrong_size_of_aligned),
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
         CASE(read_after_free_large), CASE(is_zero_when_freed),
         CASE(is_zero_behind_the_quarantine), CASE(is_quarantined),

@@ -19,6 +19,7 @@ const TOLD: &[(&str, &str)] = &[
     ("foreign", "foreign pointer"),
     ("wrong_size", "wrong size"),
     ("wrong_size_large", "wrong size"),
+    ("wrong_alignment_large", "wrong size"),
     ("wrong_size_of_aligned", "wrong size"),
 ];
 
