@@ -363,9 +363,13 @@ const BELOW_IDEAL: f64 = -0.01;
 
 /// Says where less memory was held than Ideal has live, and why.
 fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
-    let is_unwritten = |name: &str| {
-        let unwritten = |case: &Case| matches!(case.work, Work::Trace { touch: Touch::None, .. });
-        cases.iter().any(|case| case.name == name && unwritten(case))
+    let overlaps_nothing = |name: &str| {
+        let by_itself = |case: &Case| match &case.work {
+            Work::Trace { touch, .. } => *touch == Touch::None,
+            Work::Bench { parameters, .. } => parameters.threads == 1,
+            Work::Program(_) => false,
+        };
+        cases.iter().any(|case| case.name == name && by_itself(case))
     };
     let (mut of_one, mut of_many): (Vec<&str>, Vec<&str>) = Default::default();
     for row in &report.rows {
@@ -373,7 +377,7 @@ fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
         if !is_below || row.workload == ALL_CASES {
             continue;
         }
-        let is_of_one = row.number("threads_count") == Some(1.0) || is_unwritten(&row.workload);
+        let is_of_one = row.number("threads_count") == Some(1.0) || overlaps_nothing(&row.workload);
         let named = if is_of_one { &mut of_one } else { &mut of_many };
         if !named.contains(&row.workload.as_str()) {
             named.push(&row.workload);
@@ -415,6 +419,7 @@ fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::Parameters;
     use crate::replay::Mode;
 
     #[test]
@@ -451,5 +456,9 @@ mod tests {
         };
         let node = Case { name: "node".to_owned(), work, ideal: None, known: Vec::new() };
         assert!(below_ideal(&report, &[node])[0].starts_with("node; cc1: "));
+        let parameters = Parameters { threads: 1, ops: 1, seed: 1, more: Default::default() };
+        let work = Work::Bench { name: "larson".to_owned(), parameters };
+        let larson = Case { name: "larson".to_owned(), work, ideal: None, known: Vec::new() };
+        assert!(below_ideal(&report, &[larson])[0].starts_with("larson; cc1: "));
     }
 }
