@@ -6,7 +6,7 @@
 //! keep a program from running. What names a file is copied: programs write their title over their
 //! environment.
 //!
-//! To add a key: a field of [`Config`], a row of [`KEYS`], a line of docs/malloc-configuration.md.
+//! To add a key: a field of [`Config`], a row of [`KEYS`], a [`Setting`], a line of docs/malloc-configuration.md.
 
 use core::ffi::{CStr, c_int};
 
@@ -80,140 +80,102 @@ impl Config {
     }
 }
 
-/// A key: its name, what its value must be, and how that is applied. `None`: a bad value.
+/// A key: its name, what it sets, and what its value must be.
 struct Key {
     name: &'static [u8],
+    setting: Setting,
     expects: &'static str,
-    apply: fn(&mut Config, &'static [u8]) -> Option<()>,
+}
+
+impl Key {
+    const fn new(name: &'static [u8], setting: Setting, expects: &'static str) -> Self {
+        Self { name, setting, expects }
+    }
 }
 
 const KEYS: &[Key] = &[
-    Key {
-        name: b"stats",
-        expects: "true or false",
-        apply: |config, value| {
-            config.stats = boolean(value)?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"stats_json",
-        expects: "the path of a file",
-        apply: |config, value| {
-            config.stats_json = Some(path(value)?);
-            Some(())
-        },
-    },
-    Key {
-        name: b"stats_signal",
-        expects: SIGNAL,
-        apply: |config, value| {
-            config.stats_signal = Some(signal(value)?);
-            Some(())
-        },
-    },
-    Key {
-        name: b"prof",
-        expects: "true or false",
-        apply: |config, value| {
-            config.prof = boolean(value)?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"prof_prefix",
-        expects: "the path of a file, as far as its names are to begin alike",
-        apply: |config, value| {
-            config.prof_prefix = path(value)?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"prof_sample",
-        expects: "a number of bytes from 1 to 4294967296",
-        apply: |config, value| {
+    Key::new(b"stats", Setting::Stats, BOOLEAN),
+    Key::new(b"stats_json", Setting::StatsJson, "the path of a file"),
+    Key::new(b"stats_signal", Setting::StatsSignal, SIGNAL),
+    Key::new(b"prof", Setting::Prof, BOOLEAN),
+    Key::new(b"prof_prefix", Setting::ProfPrefix, PREFIX),
+    Key::new(b"prof_sample", Setting::ProfSample, "a number of bytes from 1 to 4294967296"),
+    Key::new(b"prof_signal", Setting::ProfSignal, SIGNAL),
+    Key::new(b"prof_unwind", Setting::ProfUnwind, "tables or frames"),
+    Key::new(b"guard", Setting::Guard, ONE_IN),
+    Key::new(b"secure", Setting::Secure, BOOLEAN),
+    Key::new(b"background", Setting::Background, BOOLEAN),
+    Key::new(b"hugetlb", Setting::Hugetlb, "an even number of MiB, up to 131072; 0 for none"),
+    Key::new(b"sandbox", Setting::Sandbox, BOOLEAN),
+    Key::new(b"front", Setting::Front, "auto, thread or cpu"),
+];
+
+const BOOLEAN: &str = "true or false";
+const PREFIX: &str = "the path of a file, as far as its names are to begin alike";
+const ONE_IN: &str =
+    "a number of allocations, 4294967296 at most, of which one is guarded; 0 for none";
+const SIGNAL: &str = "the number of a signal that a program may use: 1, 10, 12, or 34 to 64";
+
+/// What a key sets: one field of [`Config`] each.
+#[derive(Debug, Clone, Copy)]
+enum Setting {
+    Stats,
+    StatsJson,
+    StatsSignal,
+    Prof,
+    ProfPrefix,
+    ProfSample,
+    ProfSignal,
+    ProfUnwind,
+    Guard,
+    Secure,
+    Background,
+    Hugetlb,
+    Sandbox,
+    Front,
+}
+
+/// Applies the value of a key; `None`, and nothing has changed, if it is none that the key can have.
+fn apply(config: &mut Config, setting: Setting, value: &'static [u8]) -> Option<()> {
+    match setting {
+        Setting::Stats => config.stats = boolean(value)?,
+        Setting::StatsJson => config.stats_json = Some(path(value)?),
+        Setting::StatsSignal => config.stats_signal = Some(signal(value)?),
+        Setting::Prof => config.prof = boolean(value)?,
+        Setting::ProfPrefix => config.prof_prefix = path(value)?,
+        Setting::ProfSample => {
             config.prof_sample_bytes =
                 number(value).filter(|bytes| (1..=MAX_SAMPLE_MEAN).contains(bytes))?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"prof_signal",
-        expects: SIGNAL,
-        apply: |config, value| {
-            config.prof_signal = Some(signal(value)?);
-            Some(())
-        },
-    },
-    Key {
-        name: b"prof_unwind",
-        expects: "tables or frames",
-        apply: |config, value| {
+        }
+        Setting::ProfSignal => config.prof_signal = Some(signal(value)?),
+        Setting::ProfUnwind => {
             config.prof_by_frames = match value {
                 b"tables" => false,
                 b"frames" => true,
                 _ => return None,
             };
-            Some(())
-        },
-    },
-    Key {
-        name: b"guard",
-        expects: "a number of allocations, 4294967296 at most, of which one is guarded; 0 for none",
-        apply: |config, value| {
+        }
+        Setting::Guard => {
             config.guard_one_in = number(value).filter(|&one_in| one_in <= MAX_SAMPLE_MEAN)?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"secure",
-        expects: "true or false",
-        apply: |config, value| {
-            config.secure = boolean(value)?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"background",
-        expects: "true or false",
-        apply: |config, value| {
-            config.background = boolean(value)?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"hugetlb",
-        expects: "an even number of MiB, up to 131072; 0 for none",
-        apply: |config, value| {
+        }
+        Setting::Secure => config.secure = boolean(value)?,
+        Setting::Background => config.background = boolean(value)?,
+        Setting::Hugetlb => {
             config.hugetlb_mib =
                 number(value).filter(|mib| mib.is_multiple_of(2) && *mib <= 128 << 10)?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"sandbox",
-        expects: "true or false",
-        apply: |config, value| {
-            config.sandbox = boolean(value)?;
-            Some(())
-        },
-    },
-    Key {
-        name: b"front",
-        expects: "auto, thread or cpu",
-        apply: |config, value| {
+        }
+        Setting::Sandbox => config.sandbox = boolean(value)?,
+        Setting::Front => {
             config.front = match value {
                 b"auto" => Front::Auto,
                 b"thread" => Front::Thread,
                 b"cpu" => Front::Cpu,
                 _ => return None,
             };
-            Some(())
-        },
-    },
-];
-
-const SIGNAL: &str = "the number of a signal that a program may use: 1, 10, 12, or 34 to 64";
+        }
+    }
+    Some(())
+}
 
 /// SIGHUP, SIGUSR1, SIGUSR2 and the real-time signals.
 fn signal(value: &[u8]) -> Option<c_int> {
@@ -226,6 +188,7 @@ fn path(value: &'static [u8]) -> Option<&'static [u8]> {
 }
 
 /// A decimal number.
+#[inline(never)]
 fn number(value: &[u8]) -> Option<usize> {
     if value.is_empty() {
         return None;
@@ -236,6 +199,7 @@ fn number(value: &[u8]) -> Option<usize> {
     })
 }
 
+#[inline(never)]
 fn boolean(value: &[u8]) -> Option<bool> {
     match value {
         b"true" | b"1" => Some(true),
@@ -246,7 +210,7 @@ fn boolean(value: &[u8]) -> Option<bool> {
 
 /// Why a part of the text was ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Problem {
+enum Problem {
     UnknownKey(&'static [u8]),
     BadValue {
         key: &'static [u8],
@@ -294,7 +258,7 @@ impl Problem {
 /// Parses `text`; each part that means nothing is passed to `problem`. A later key wins.
 #[cold]
 #[inline(never)]
-pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Config {
+fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Config {
     let mut config = Config::DEFAULT;
     let mut of_profile = None;
     for part in text.split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
@@ -303,7 +267,7 @@ pub(crate) fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Co
         match KEYS.iter().find(|key| key.name == name) {
             None => problem(Problem::UnknownKey(name)),
             Some(key) => {
-                if (key.apply)(&mut config, value).is_none() {
+                if apply(&mut config, key.setting, value).is_none() {
                     let expects = key.expects;
                     problem(Problem::BadValue { key: key.name, value, expects });
                 } else if key.name.starts_with(b"prof_") {
