@@ -8,17 +8,10 @@ use core::ptr::{self, NonNull};
 
 use hectare::MIN_ALIGN;
 
-use crate::HEAP;
+use crate::{HEAP, errno};
 
 /// Larger requests than this are refused: differences of pointers must fit.
 const MAX_BYTES: usize = isize::MAX as usize;
-
-fn set_errno(value: c_int) {
-    // SAFETY: no preconditions.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
-    unsafe { *errno = value };
-}
 
 /// Passes an object on, or null with `ENOMEM`.
 #[inline(always)]
@@ -29,7 +22,7 @@ fn or_enomem(object: *mut u8) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn out_of_memory() -> *mut u8 {
-    set_errno(libc::ENOMEM);
+    errno::set(libc::ENOMEM);
     ptr::null_mut()
 }
 
@@ -127,7 +120,7 @@ extern "C" fn memalign(align: usize, bytes: usize) -> *mut u8 {
     match align.max(1).checked_next_power_of_two() {
         Some(align) => or_enomem(aligned(align, bytes)),
         None => {
-            set_errno(libc::EINVAL);
+            errno::set(libc::EINVAL);
             ptr::null_mut()
         }
     }
@@ -136,7 +129,7 @@ extern "C" fn memalign(align: usize, bytes: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut u8 {
     if !align.is_power_of_two() {
-        set_errno(libc::EINVAL);
+        errno::set(libc::EINVAL);
         return ptr::null_mut();
     }
     or_enomem(aligned(align, bytes))

@@ -13,9 +13,8 @@
 use core::ffi::c_void;
 use core::ptr;
 
-use crate::HEAP;
 use crate::line::Line;
-use crate::output::errno;
+use crate::{HEAP, errno};
 
 /// How long it sleeps.
 const PERIOD_NS: i64 = 100_000_000;
@@ -123,5 +122,5 @@ fn has_first_thread_ended() -> bool {
     // SAFETY: a text that ends in 0, and a place for as much of the answer as it has room for.
     let bytes =
         unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
-    bytes < 0 && errno() == libc::ENOENT
+    bytes < 0 && errno::get() == libc::ENOENT
 }

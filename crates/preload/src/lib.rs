@@ -20,6 +20,7 @@ mod config;
 mod confined;
 mod cxx;
 mod dlopen;
+mod errno;
 mod finding;
 mod gzip;
 mod life;

@@ -5,8 +5,8 @@ use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use crate::HEAP;
 use crate::line::Line;
+use crate::{HEAP, errno};
 
 /// As in `pthread.h`: a thread that is to be cancelled goes on.
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
@@ -70,10 +70,7 @@ impl Drop for Unsignalled {
         if self.is_refused && HEAP.keeps_to_plain_calls() {
             return;
         }
-        // SAFETY: no preconditions.
-        let errno = unsafe { libc::__errno_location() };
-        // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
-        let refusal = unsafe { *errno };
+        let refusal = errno::get();
         // One that the program has blocked itself may have waited before.
         let raised = Self::SIGNALS & !self.former;
         let (at_once, none) = (libc::timespec { tv_sec: 0, tv_nsec: 0 }, ptr::null_mut::<u64>());
@@ -92,8 +89,7 @@ impl Drop for Unsignalled {
         let (how, former) = (libc::SIG_SETMASK, &raw const self.former);
         // SAFETY: as in `begin`; the mask that was before.
         unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, former, none, size_of::<u64>()) };
-        // SAFETY: as above.
-        unsafe { *errno = refusal };
+        errno::set(refusal);
     }
 }
 
@@ -116,7 +112,7 @@ impl Sink for Descriptor {
             let written = unsafe { libc::write(self.0, rest.as_ptr().cast(), rest.len()) };
             match usize::try_from(written) {
                 Ok(written) if written > 0 => rest = &rest[written..],
-                Err(_) if errno() == libc::EINTR => {}
+                Err(_) if errno::get() == libc::EINTR => {}
                 _ => {
                     unsignalled.is_refused = true;
                     return None;
@@ -131,13 +127,6 @@ impl Write for Descriptor {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.put(text.as_bytes()).ok_or(fmt::Error)
     }
-}
-
-pub(crate) fn errno() -> c_int {
-    // SAFETY: no preconditions.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
-    unsafe { *errno }
 }
 
 /// A path with its null, on the stack.
@@ -207,7 +196,7 @@ pub(crate) fn write_file(
 ) -> Result<(), c_int> {
     let _uncancelled = Uncancelled::begin();
     let mut file = Descriptor(open_alone(path)?);
-    let written = write(&mut file).ok_or_else(errno);
+    let written = write(&mut file).ok_or_else(errno::get);
     let closed = close_alone(file.0);
     written.and(closed)
 }
@@ -219,7 +208,7 @@ fn open_alone(path: &Path) -> Result<c_int, c_int> {
     // SAFETY: the path ends in a null byte: `push` leaves the last one alone.
     let file = unsafe { libc::open(path.bytes.as_ptr().cast(), flags, 0o644) };
     if file < 0 {
-        return Err(errno());
+        return Err(errno::get());
     }
     if let Err(error) = claim(file) {
         // SAFETY: opened above, and used no more.
@@ -235,20 +224,21 @@ fn close_alone(file: c_int) -> Result<(), c_int> {
     lock_file(file, libc::LOCK_UN);
     // SAFETY: `open_alone` opened it, and it is used no more.
     let closed = unsafe { libc::close(file) };
-    if closed == 0 { Ok(()) } else { Err(errno()) }
+    if closed == 0 { Ok(()) } else { Err(errno::get()) }
 }
 
 /// Locks and empties a file that was opened for writing. What can be neither, as a pipe, is written to all the same, also
 /// while others do.
 fn claim(file: c_int) -> Result<(), c_int> {
-    let is_locked = lock_file(file, libc::LOCK_EX | libc::LOCK_NB) || errno() != libc::EWOULDBLOCK;
+    let is_locked =
+        lock_file(file, libc::LOCK_EX | libc::LOCK_NB) || errno::get() != libc::EWOULDBLOCK;
     if !is_locked && is_regular(file) {
         return Err(libc::EBUSY);
     }
     // All by their numbers: names more that are bound when the library is loaded would take a page of every process.
     // SAFETY: an open file.
     let emptied = unsafe { libc::syscall(libc::SYS_ftruncate, file, 0_i64) } == 0;
-    if emptied || errno() == libc::EINVAL { Ok(()) } else { Err(errno()) }
+    if emptied || errno::get() == libc::EINVAL { Ok(()) } else { Err(errno::get()) }
 }
 
 fn lock_file(file: c_int, operation: c_int) -> bool {

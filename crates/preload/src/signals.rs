@@ -11,7 +11,7 @@ use core::ptr;
 
 use crate::config::Config;
 use crate::once::Once;
-use crate::{HEAP, finding, life, profile, report};
+use crate::{HEAP, errno, finding, life, profile, report};
 
 const PROFILE: u32 = 1;
 const STATISTICS: u32 = 2;
@@ -69,10 +69,7 @@ extern "C" fn on_wish(signal: c_int, _info: *mut libc::siginfo_t, _context: *mut
 
 /// Meets wishes: from a handler, or on the way out of the heap.
 pub(crate) fn act(wishes: u32) {
-    // SAFETY: no preconditions.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
-    let saved = unsafe { *errno };
+    let saved = errno::get();
     let config = life::config();
     if wishes & STATISTICS != 0 {
         report::print_stats();
@@ -83,8 +80,7 @@ pub(crate) fn act(wishes: u32) {
         // As above.
         let _ = profile::dump_next(config);
     }
-    // SAFETY: as above.
-    unsafe { *errno = saved };
+    errno::set(saved);
 }
 
 /// A fault at a guarded object is reported and ends the process; any other is left to whoever was to

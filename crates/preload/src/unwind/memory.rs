@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 use super::registers::read;
+use crate::errno;
 
 /// No page of any system is smaller.
 const PAGE_BYTES: usize = 4096;
@@ -82,10 +83,7 @@ fn page_of(address: usize) -> Range<usize> {
 /// before it finds that the operation on the mask does not exist.
 fn is_readable(address: usize) -> bool {
     const NO_SUCH_WAY: c_int = -1;
-    // SAFETY: no preconditions.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the C library's pointer to this thread's errno is valid while the thread lives.
-    let saved = unsafe { *errno };
+    let saved = errno::get();
     // SAFETY: the call changes nothing: the operation does not exist.
     unsafe {
         libc::syscall(
@@ -96,9 +94,7 @@ fn is_readable(address: usize) -> bool {
             size_of::<u64>(),
         )
     };
-    // SAFETY: as above.
-    let answer = unsafe { *errno };
-    // SAFETY: as above.
-    unsafe { *errno = saved };
+    let answer = errno::get();
+    errno::set(saved);
     answer != libc::EFAULT
 }
