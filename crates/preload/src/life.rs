@@ -24,7 +24,11 @@ pub(crate) fn config() -> &'static Config {
     CONFIG.get().unwrap_or(&Config::DEFAULT)
 }
 
-extern "C" fn at_load(_count: c_int, _arguments: *const *const c_char, environment: Environment) {
+extern "C" fn at_load(
+    _count: c_int,
+    _arguments: *const *const c_char,
+    environment: *const *const c_char,
+) {
     HEAP.see_to_forks();
     dlopen::find_next();
     // SAFETY: glibc passes the process's environment to constructors.
@@ -69,11 +73,9 @@ extern "C" fn at_exit() {
     }
 }
 
-type Environment = *const *const c_char;
-
 #[used]
 #[unsafe(link_section = ".init_array")]
-static AT_LOAD: extern "C" fn(c_int, *const *const c_char, Environment) = at_load;
+static AT_LOAD: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = at_load;
 
 #[used]
 #[unsafe(link_section = ".fini_array")]

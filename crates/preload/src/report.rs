@@ -6,7 +6,7 @@ use core::fmt::{self, Write};
 use crate::HEAP;
 use crate::mode;
 use crate::output::{Descriptor, Path, tell_unwritable, write_file};
-use hectare::{STATES, Stats};
+use hectare::{ClassStats, Stats};
 
 /// glibc's `struct mallinfo2`: sizes in bytes.
 #[repr(C)]
@@ -38,7 +38,7 @@ fn held_bytes(stats: &Stats) -> usize {
 }
 
 fn mallinfo_of(stats: &Stats) -> Mallinfo2 {
-    let free_objects = |class: &hectare::ClassStats| class.objects - class.used_objects;
+    let free_objects = |class: &ClassStats| class.objects - class.used_objects;
     Mallinfo2 {
         arena: held_bytes(stats),
         ordblks: stats.classes.iter().map(free_objects).sum(),
@@ -115,7 +115,7 @@ fn write_xml(out: &mut impl Write, stats: &Stats) -> fmt::Result {
     let front = mode::front();
     writeln!(out, "<malloc version=\"1\" allocator=\"hectare\" front=\"{front}\">")?;
     writeln!(out, "<sizes>")?;
-    for class in used_classes(&stats.classes) {
+    for class in used_classes(stats) {
         writeln!(
             out,
             "<size bytes=\"{}\" slabs=\"{}\" used=\"{}\" pooled=\"{}\"/>",
@@ -134,10 +134,8 @@ fn write_xml(out: &mut impl Write, stats: &Stats) -> fmt::Result {
     writeln!(out, "</malloc>")
 }
 
-fn used_classes(
-    classes: &[hectare::ClassStats; STATES],
-) -> impl Iterator<Item = &hectare::ClassStats> {
-    classes.iter().filter(|class| class.slabs > 0)
+fn used_classes(stats: &Stats) -> impl Iterator<Item = &ClassStats> {
+    stats.classes.iter().filter(|class| class.slabs > 0)
 }
 
 #[unsafe(no_mangle)]
@@ -211,7 +209,7 @@ fn write_json(out: &mut impl Write, stats: &Stats) -> fmt::Result {
         writeln!(out, " \"{name}\": {value},")?;
     }
     writeln!(out, " \"classes\": [")?;
-    for (i, class) in used_classes(&stats.classes).enumerate() {
+    for (i, class) in used_classes(stats).enumerate() {
         write!(
             out,
             "{}  {{\"object_bytes\": {}, \"slabs\": {}, \"used\": {}, \"pooled\": {}}}",
@@ -236,7 +234,7 @@ fn write_text(out: &mut impl Write, stats: &Stats) -> fmt::Result {
     writeln!(out, "hectare: threads with caches of their own {}", stats.caches)?;
     writeln!(out, "hectare: CPUs with lists for other threads {}", stats.cpu_lists)?;
     writeln!(out, "hectare: object bytes, slabs, used objects, pooled objects of each class")?;
-    for class in used_classes(&stats.classes) {
+    for class in used_classes(stats) {
         writeln!(
             out,
             "hectare: {:6} {:6} {:9} {:6}",
