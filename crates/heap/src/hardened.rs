@@ -37,6 +37,7 @@ use crate::heap::{Heap, MAX_SEALED, Place};
 use crate::misuse::Misuse;
 use crate::object::{FreeObject, Gathered};
 use crate::region::FRAME_BYTES;
+use crate::random::Random;
 use crate::seat::Seat;
 
 /// Larger requests take pages of their own.
@@ -69,7 +70,7 @@ struct Slots {
     quarantine: [Option<FreeObject>; QUARANTINE],
     /// How many objects were ever put into the quarantine.
     freed: usize,
-    random: u64,
+    random: Random,
     /// How many objects are fresh or in quarantine, by a hash of their addresses: to look for one takes long.
     kept: [u8; COUNTS],
 }
@@ -114,7 +115,7 @@ impl Slots {
         fresh_len: 0,
         quarantine: [None; QUARANTINE],
         freed: 0,
-        random: 0,
+        random: Random::NEW,
         kept: [0; COUNTS],
     };
 
@@ -131,10 +132,7 @@ impl Slots {
 
     /// Takes one of the fresh objects, all equally likely (to within 2⁻⁵⁹).
     fn draw(&mut self) -> Option<FreeObject> {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let drawn = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let drawn = self.random.next();
         let last = self.fresh_len.checked_sub(1)?;
         let at = ((u128::from(drawn) * self.fresh_len as u128) >> 64) as usize;
         self.fresh.swap(at, last);
@@ -253,9 +251,9 @@ impl<S: System> Hardened<S> {
 
     #[cold]
     fn refill(&self, heap: &Heap<S>, class: ClassId, slots: &mut Slots) {
-        if slots.random == 0 {
+        if slots.random.is_new() {
             let seed = heap.source().secret() as u64 ^ heap.source().now_ms();
-            slots.random = seed.wrapping_mul(2 * class.index() as u64 + 1) | 1;
+            slots.random.begin(seed.wrapping_mul(2 * class.index() as u64 + 1));
         }
         heap.backend.reopen();
         let mut gathered = Gathered::new();

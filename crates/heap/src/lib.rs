@@ -43,6 +43,7 @@ mod pace;
 mod pool;
 mod process;
 mod profile;
+mod random;
 mod region;
 mod run_cache;
 mod sample;

@@ -14,6 +14,7 @@
 //! stays sampled or not: what one that was stands for is always told by the class that it was drawn by.
 
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
+use crate::random::Random;
 use crate::region::FRAME_BYTES;
 
 /// The highest mean of either rate, in bytes or calls. Of the gaps of the profile, in objects of 16
@@ -65,22 +66,21 @@ fn unit_bytes(class: ClassId) -> f64 {
 /// A thread's draws.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draws {
-    /// The state of xorshift64*; 0 before the first draw.
-    random: u64,
+    random: Random,
 }
 
 impl Draws {
     /// Before the first draw.
-    pub(crate) const NEW: Self = Self { random: 0 };
+    pub(crate) const NEW: Self = Self { random: Random::NEW };
 
     /// Whether nothing was drawn yet: then each class's gap must be.
     pub(crate) fn are_new(&self) -> bool {
-        self.random == 0
+        self.random.is_new()
     }
 
     /// Begins with `seed`.
     pub(crate) fn begin(&mut self, seed: u64) {
-        self.random = seed | 1;
+        self.random.begin(seed);
     }
 
     /// How many units of `class` pass by until the next at which anything is due.
@@ -117,10 +117,7 @@ impl Draws {
 
     /// A number in (0, 1], each multiple of 2⁻⁵³ as likely.
     fn uniform(&mut self) -> f64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let bits = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
+        let bits = self.random.next() >> 11;
         (bits + 1) as f64 / (1u64 << 53) as f64
     }
 }

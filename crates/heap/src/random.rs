@@ -1,0 +1,28 @@
+//! Random numbers: xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016).
+
+/// A generator. All zeros: it has not begun yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) const NEW: Self = Self(0);
+
+    /// Whether it is yet to [begin](Self::begin).
+    pub(crate) fn is_new(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Begins with `seed`.
+    pub(crate) fn begin(&mut self, seed: u64) {
+        self.0 = seed | 1;
+    }
+
+    /// The next number; 0 as long as it is new.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
