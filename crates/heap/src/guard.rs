@@ -105,6 +105,8 @@ struct Slot {
 }
 
 impl Slot {
+    #[cold]
+    #[inline(never)]
     fn finding(&self, fault: Fault, address: usize) -> Finding {
         let (object, bytes) = (self.object, self.bytes);
         Finding { fault, address, object, bytes, allocated: self.allocated, freed: self.freed }

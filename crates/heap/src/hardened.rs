@@ -25,6 +25,7 @@
 //!    its first word; one in quarantine is zero behind the mark, too, and stays so when it leaves that.
 //! 2. The last page of a large object in use is sealed, as far as the system lets it.
 
+use core::hint::black_box;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -36,8 +37,8 @@ use crate::class::{ClassId, MIN_ALIGN, STATES};
 use crate::heap::{Heap, MAX_SEALED, Place};
 use crate::misuse::Misuse;
 use crate::object::{FreeObject, Gathered};
-use crate::region::FRAME_BYTES;
 use crate::random::Random;
+use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 
 /// Larger requests take pages of their own.
@@ -510,11 +511,14 @@ fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
 impl Large {
     /// Whether the object at `address` is in quarantine.
     fn has(&self, address: usize) -> bool {
-        self.quarantine.iter().any(|sealed| sealed.bytes > 0 && sealed.start == address)
+        // Not unrolled: that would be ten times as much code.
+        let mut places = self.quarantine.iter().take(black_box(LARGE_QUARANTINE));
+        places.any(|sealed| sealed.bytes > 0 && sealed.start == address)
     }
 
     fn let_oldest_out<S: System>(&mut self, heap: &Heap<S>) {
-        for step in 0..LARGE_QUARANTINE {
+        // As in `has`.
+        for step in 0..black_box(LARGE_QUARANTINE) {
             let place = (self.next + step) % LARGE_QUARANTINE;
             let Sealed { start, bytes } = self.quarantine[place];
             if bytes > 0 {

@@ -69,8 +69,9 @@ struct Line {
 }
 
 impl Line {
+    #[cold] // One copy for the many places that call it.
     fn push(&mut self, text: &[u8]) {
-        for (to, from) in self.bytes[self.len..].iter_mut().zip(text) {
+        for (to, from) in self.bytes.iter_mut().skip(self.len).zip(text) {
             *to = *from;
             self.len += 1;
         }
