@@ -178,8 +178,8 @@ pub(crate) trait SlabSource {
     fn now_ms(&self) -> u64;
     /// The slabs of the region in which nearly all are.
     fn first_slabs(&self) -> SlabTable;
-    /// The slab that an object of a size class lies in.
-    fn slab_of(&self, object: FreeObject) -> Option<SlabRef>;
+    /// The slab that `address`, in an object of a size class, lies in.
+    fn slab_of(&self, address: usize) -> Option<SlabRef>;
 }
 
 impl Bin {
@@ -335,7 +335,7 @@ impl Bin {
                         Some(offset) => unsafe {
                             (slabs.slab_at(offset), slabs.far_words_at(offset))
                         },
-                        None => match source.slab_of(object) {
+                        None => match source.slab_of(address) {
                             Some(slab) => (slab, core::ptr::null_mut()),
                             None => return Err(object.as_ptr().as_ptr()),
                         },
@@ -405,10 +405,11 @@ impl Bin {
         source: &impl SlabSource,
     ) -> Result<(), *mut u8> {
         let lowest = row.lowest.as_ptr();
-        let offset = lowest.addr().get() % SLAB_BYTES;
+        let address = lowest.addr().get();
+        let offset = address % SLAB_BYTES;
         // One division for the row, instead of a multiplication for each object.
         let is_start = offset.is_multiple_of(class.object_bytes());
-        let Some(name) = source.slab_of(row.lowest).filter(|_| is_start) else {
+        let Some(name) = source.slab_of(address).filter(|_| is_start) else {
             return Err(lowest.as_ptr());
         };
         // SAFETY: the slab of an object of this class is this bin's, whose lock is held.

@@ -97,11 +97,9 @@ impl<S: System> Heap<S> {
     /// Notes in the slab of `class` around `start` that the memory of a range which begins there has come.
     #[inline(never)]
     fn note_come(&self, class: ClassId, start: NonNull<u8>) {
-        // SAFETY: objects that were just taken reach into a range's first frame, and nobody has them yet.
-        let object = unsafe { FreeObject::new(start) };
         let _bin = self.bins[class.index()].lock();
-        if let Some(slab) = self.slab_of(object) {
-            // SAFETY: a slab of this class is this bin's, and its lock is held.
+        if let Some(slab) = self.slab_of(start.addr().get()) {
+            // SAFETY: objects just taken, which nobody has yet, keep the slab this bin's, whose lock is held.
             unsafe { slab.get() }.has_come();
         }
     }
@@ -145,7 +143,8 @@ impl<S: System> Heap<S> {
     /// Whether the slab of an object of `class` says that it is taken: in use, or on a list.
     pub(crate) fn is_taken(&self, class: ClassId, object: FreeObject) -> bool {
         let _bin = self.bins[class.index()].lock();
+        let slab = self.slab_of(object.as_ptr().addr().get());
         // SAFETY: the slab of an object of this class is this bin's, and its lock is held.
-        self.slab_of(object).is_some_and(|slab| unsafe { slab.get() }.is_taken(object))
+        slab.is_some_and(|slab| unsafe { slab.get() }.is_taken(object))
     }
 }

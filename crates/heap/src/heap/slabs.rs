@@ -9,7 +9,6 @@ use super::Heap;
 use super::relief::LOOK_BYTES;
 use crate::bin::SlabSource;
 use crate::class::{ClassId, SLAB_BYTES};
-use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
 use crate::slab::{FreshSlab, SlabRef};
 
@@ -107,8 +106,7 @@ impl<S: System> SlabSource for Heap<S> {
 
     #[cold]
     #[inline(never)]
-    fn slab_of(&self, object: FreeObject) -> Option<SlabRef> {
-        let address = object.as_ptr().addr().get();
+    fn slab_of(&self, address: usize) -> Option<SlabRef> {
         self.backend.find(address)?.slab_table().slab_of(address)
     }
 }
