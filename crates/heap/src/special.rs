@@ -32,6 +32,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use hectare_pages::Os;
 
+use crate::class::MIN_ALIGN;
 use crate::guard::Finding;
 use crate::misuse::Misuse;
 use crate::process::{Process, ProcessProfile};
@@ -64,6 +65,13 @@ pub(crate) enum Kind {
     Plain,
     Zeroed,
     Aligned(usize),
+}
+
+impl Kind {
+    /// What it asks of its object's address.
+    fn align(self) -> usize {
+        if let Self::Aligned(align) = self { align } else { MIN_ALIGN }
+    }
 }
 
 impl Process {

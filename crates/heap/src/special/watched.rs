@@ -35,7 +35,7 @@ impl Watched {
 
     /// An object for `bytes`; null when out of memory.
     pub(super) fn malloc(&self, bytes: usize, kind: Kind) -> *mut u8 {
-        self.get(self.due(bytes, align_of(kind)), bytes, kind)
+        self.get(self.due(bytes, kind.align()), bytes, kind)
     }
 
     /// Frees an object, which is not null.
@@ -175,7 +175,7 @@ impl Watched {
         let Self { process, special, .. } = *self;
         let frames = &mut [0; MAX_FRAMES];
         let frames = captured(special, frames);
-        let align = align_of(kind);
+        let align = kind.align();
         let guarded = if due.guard { process.guard.get(bytes, align, frames, &Os) } else { None };
         if guarded.is_none() && !due.profile {
             return None;
@@ -254,11 +254,6 @@ impl Watched {
             unsafe { self.process.heap.free_slow(Seat::None, pack.as_ptr()) };
         }
     }
-}
-
-/// What a request asks of its object's address.
-fn align_of(kind: Kind) -> usize {
-    if let Kind::Aligned(align) = kind { align } else { MIN_ALIGN }
 }
 
 /// The callers of this call.
