@@ -96,9 +96,10 @@ impl Process {
     pub fn trim(&'static self, keep_bytes: usize) -> usize {
         let seat = Seat::from(named_cache(cache_word()));
         self.inside(|| {
-            let kept_bytes = self.heap.release_kept();
             // SAFETY: the thread's own cache.
-            unsafe { self.heap.release_all(seat, 0) };
+            unsafe { self.heap.release_seat(seat) };
+            // What has gone makes room for what is shut, where room is limited.
+            let kept_bytes = self.heap.release_kept();
             self.heap.backend.reopen();
             kept_bytes + self.heap.trim(keep_bytes)
         })

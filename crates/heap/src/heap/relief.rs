@@ -191,17 +191,27 @@ impl<S: System> Heap<S> {
     /// As for [`free_slow`](Self::free_slow).
     #[cold]
     pub(crate) unsafe fn release_all(&self, seat: Seat, frames: usize) -> usize {
-        let mut gone_bytes = self.release_kept();
+        let gone_bytes = self.release_kept();
         if frames * FRAME_BYTES > self.backend.committed_bytes() {
             return gone_bytes;
         }
         // SAFETY: the caller's promise, passed on.
-        gone_bytes += unsafe { self.release_own(seat) };
+        gone_bytes + unsafe { self.release_seat(seat) } + self.release_pools()
+    }
+
+    /// Gives all that the thread at `seat` keeps to the slabs and the backend. Returns how many bytes went.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    #[cold]
+    pub(crate) unsafe fn release_seat(&self, seat: Seat) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        let mut gone_bytes = unsafe { self.release_own(seat) };
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
             gone_bytes += unsafe { self.empty_cache(cache) };
         }
-        gone_bytes + self.release_pools()
+        gone_bytes
     }
 
     /// Moves what lies in the pools' stocks to the slabs for as long as the heap would have to grow to serve `frames`
@@ -321,8 +331,8 @@ impl<S: System> Heap<S> {
         self.backend.huge.lock().release_kept(self.source())
     }
 
-    /// Gives what the heap does not need back to the system: the pools' objects and all dirty
-    /// memory but `keep_bytes`. Returns how many bytes went.
+    /// Gives what the heap does not need back to the system: the pools' objects, the freed huge blocks and all
+    /// dirty memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         self.release_pools();
         self.release_kept() + self.scavenge(usize::MAX) + self.backend.trim(keep_bytes)
