@@ -26,7 +26,7 @@ pub(crate) use keeping::{HALF_LIFE_MS, halved};
 use keeping::{SLACK_BYTES, Vain};
 
 /// How many regions a heap can have.
-pub(crate) const REGIONS: usize = 32;
+const REGIONS: usize = 32;
 
 /// How much address space a region takes where nothing else is asked for: far more than memory,
 /// since only what is used of it costs anything. Halved until the system agrees.

@@ -236,7 +236,7 @@ impl CacheBin {
 
     /// Whether nothing is due at the next `units` of its class, which are then counted.
     #[inline(always)]
-    pub(crate) fn passes(&mut self, units: usize) -> bool {
+    fn passes(&mut self, units: usize) -> bool {
         let left = (self.until_due as usize).checked_sub(units);
         if let Some(left) = left {
             self.until_due = left as u32;

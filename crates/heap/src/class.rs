@@ -38,9 +38,9 @@ pub struct ClassId(u8);
 
 impl ClassId {
     /// The page holds no object's start.
-    pub const NONE: Self = Self(0);
+    pub(crate) const NONE: Self = Self(0);
     /// The page is the first of a run that is one large object.
-    pub const RUN: Self = Self(CLASSES as u8 + 1);
+    pub(crate) const RUN: Self = Self(CLASSES as u8 + 1);
     /// The page is of a slab that is given up: its descriptor tells the class.
     pub(crate) const LEAVING: Self = Self(CLASSES as u8 + 2);
     /// The page is the first of a run that was freed and that a thread keeps.
@@ -59,7 +59,7 @@ impl ClassId {
 
     /// The least class whose objects serve `bytes` and are all aligned to `align`, a power of
     /// two; `None` if none is. O(classes).
-    pub fn for_aligned(bytes: usize, align: usize) -> Option<Self> {
+    pub(crate) fn for_aligned(bytes: usize, align: usize) -> Option<Self> {
         if bytes > MAX_SMALL_BYTES || align > MAX_SMALL_BYTES {
             return None;
         }
@@ -85,7 +85,7 @@ impl ClassId {
     /// # Safety
     /// `byte` came from [`byte`](Self::byte).
     #[inline(always)]
-    pub const unsafe fn from_byte(byte: u8) -> Self {
+    pub(crate) const unsafe fn from_byte(byte: u8) -> Self {
         // SAFETY: every value of the type is less than STATES, and so is what it came from.
         unsafe { core::hint::assert_unchecked((byte as usize) < STATES) };
         Self(byte)
@@ -93,7 +93,7 @@ impl ClassId {
 
     /// The byte that stands for it in the page map.
     #[inline(always)]
-    pub const fn byte(self) -> u8 {
+    pub(crate) const fn byte(self) -> u8 {
         self.0
     }
 
@@ -108,7 +108,7 @@ impl ClassId {
     }
 
     /// Whether it is a size class.
-    pub const fn is_small(self) -> bool {
+    pub(crate) const fn is_small(self) -> bool {
         self.0 != Self::NONE.0 && self.0 <= CLASSES as u8
     }
 
@@ -119,7 +119,7 @@ impl ClassId {
     }
 
     /// How many objects a slab has; 0 if it is no size class.
-    pub const fn objects(self) -> usize {
+    pub(crate) const fn objects(self) -> usize {
         if self.is_small() { SLAB_BYTES / self.object_bytes() } else { 0 }
     }
 
@@ -136,7 +136,7 @@ impl ClassId {
     /// ⌈2³² / object bytes⌉, which turns the division of an offset in a slab into a multiplication:
     /// exact, since offset × (error of the reciprocal) < 2¹⁶ × 2¹⁵. (Lemire, Kaser and Kurz,
     /// "Faster remainder by direct computation", 2019.) 0 if it is no size class.
-    pub const fn reciprocal(self) -> u32 {
+    pub(crate) const fn reciprocal(self) -> u32 {
         if self.is_small() { (1u64 << 32).div_ceil(self.object_bytes() as u64) as u32 } else { 0 }
     }
 

@@ -26,7 +26,7 @@ use crate::own_pages::Pages;
 const SLOTS: usize = 128;
 
 /// How many callers of an allocation and of a free are kept at most.
-pub const TRAIL_FRAMES: usize = 12;
+const TRAIL_FRAMES: usize = 12;
 
 const CANARY: u8 = 0xc5;
 

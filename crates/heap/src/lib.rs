@@ -58,7 +58,7 @@ mod tls;
 
 pub use cache::Cache;
 pub use class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, STATES};
-pub use guard::{Fault, Finding, TRAIL_FRAMES, Trail};
+pub use guard::{Fault, Finding, Trail};
 pub use heap::Heap;
 pub use misuse::Misuse;
 pub use process::{Malloc, Process, ProcessProfile};

@@ -154,7 +154,7 @@ impl FreeObject {
 
     /// Whether it bears the complement of its mark of `key`.
     #[inline(always)]
-    pub(crate) fn is_marked_in_reverse(self, key: Key) -> bool {
+    fn is_marked_in_reverse(self, key: Key) -> bool {
         // SAFETY: within the object's two words.
         let mark = unsafe { &raw const (*self.0.as_ptr()).mark };
         // SAFETY: as in `is_marked`. Volatile, so that the compiler does not keep the mark in a register

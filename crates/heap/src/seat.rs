@@ -173,7 +173,7 @@ impl Process {
     /// An object for `bytes` from the list of this CPU; null when the thread has another seat, or
     /// the slow path must be asked.
     #[inline(always)]
-    pub fn malloc_by_cpu(&'static self, bytes: usize) -> *mut u8 {
+    pub(crate) fn malloc_by_cpu(&'static self, bytes: usize) -> *mut u8 {
         if cache_word() != StandIn::Sharing.word() || bytes > MAX_SMALL_BYTES {
             return core::ptr::null_mut();
         }
@@ -187,7 +187,7 @@ impl Process {
     /// # Safety
     /// As [`free`](Self::free).
     #[inline(always)]
-    pub unsafe fn free_by_cpu(&'static self, object: *mut u8) -> bool {
+    pub(crate) unsafe fn free_by_cpu(&'static self, object: *mut u8) -> bool {
         // SAFETY: the caller's promise; a thread that shares has been told that it may.
         cache_word() == StandIn::Sharing.word() && unsafe { self.heap.free_by_cpu(object) }
     }

@@ -80,7 +80,7 @@ impl<S: System> Heap<S> {
 
     /// How many frames a run for `bytes` has: whole pages of the system, and up to a mebibyte one
     /// of eight lengths per doubling, so that a freed run fits the next request.
-    pub(crate) fn frames_for(&self, bytes: usize) -> usize {
+    fn frames_for(&self, bytes: usize) -> usize {
         let page = self.source().page_bytes().max(FRAME_BYTES);
         let frames = align_up(bytes.max(1), page) / FRAME_BYTES;
         align_up(stepped(frames).unwrap_or(frames), page / FRAME_BYTES)
