@@ -86,7 +86,6 @@ impl<S: System> Heap<S> {
     /// the source has less), a multiple of the page and of 64 KiB; 0 means as much as is worth
     /// having, 256 GiB. Takes nothing yet; a static heap is all zeros if `source` is.
     pub const fn new(source: S, region_bytes: usize) -> Self {
-        #[cfg(not(loom))]
         const {
             let keys = offset_of!(Self, keys);
             assert!(keys % ALIAS_BYTES >= size_of::<Cache>(), "invariant 3");

@@ -415,5 +415,5 @@ fn whole_pages(bytes: usize, page: usize) -> Option<usize> {
     checked_align_up(bytes, page).filter(|&b| isize::try_from(b).is_ok())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

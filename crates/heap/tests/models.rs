@@ -12,7 +12,7 @@
 #![allow(dead_code, reason = "the models use a part of each file")]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
-/// One size class, in place of 62.
+/// One size class, in place of 64.
 mod class {
     pub(crate) const STATES: usize = 1;
     pub(crate) const BATCH_OBJECTS: usize = 1;
