@@ -7,7 +7,6 @@ use core::ffi::c_void;
 
 use crate::stand_in::{STAND_INS, StandIn};
 
-#[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .tdata.hectare_cache_word,\"awT\",@progbits",
     ".balign 8",
@@ -53,21 +52,6 @@ pub(crate) fn set(word: *mut c_void) {
         );
     }
 }
-
-#[cfg(target_arch = "aarch64")]
-core::arch::global_asm!(
-    ".pushsection .tdata.hectare_cache_word,\"awT\",%progbits",
-    ".balign 8",
-    ".globl hectare_cache_word",
-    ".hidden hectare_cache_word",
-    ".type hectare_cache_word, %object",
-    ".size hectare_cache_word, 8",
-    "hectare_cache_word:",
-    ".quad {stand_ins} + {not_yet}",
-    ".popsection",
-    stand_ins = sym STAND_INS,
-    not_yet = const StandIn::NotYet.offset(),
-);
 
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
