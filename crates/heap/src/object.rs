@@ -217,6 +217,22 @@ impl Batch {
         Self { head: first, count: 1 + rest.map_or(0, |rest| rest.count) }
     }
 
+    /// Cuts the list behind its first `count` objects (at least one) and returns the rest.
+    pub(crate) fn split_off(&mut self, count: usize, key: Key) -> Option<Self> {
+        debug_assert!(count >= 1);
+        if count >= self.count {
+            return None;
+        }
+        let mut last = self.head;
+        for _ in 1..count {
+            last = last.next()?;
+        }
+        let rest = Self { head: last.next()?, count: self.count - count };
+        last.link(Link::END, key);
+        self.count = count;
+        Some(rest)
+    }
+
     /// Whether its first four objects (all, if it has fewer), each of `object_bytes`, lie in a row, up or down, as they do
     /// where a program frees in the order in which it has allocated.
     pub(crate) fn begins_in_row(&self, object_bytes: usize) -> bool {
@@ -425,23 +441,5 @@ impl Gathered {
         }
         last.link(Link::END, key);
         Some(Batch { head, count: self.count })
-    }
-}
-
-impl Batch {
-    /// Cuts the list behind its first `count` objects (at least one) and returns the rest.
-    pub(crate) fn split_off(&mut self, count: usize, key: Key) -> Option<Batch> {
-        debug_assert!(count >= 1);
-        if count >= self.count {
-            return None;
-        }
-        let mut last = self.head;
-        for _ in 1..count {
-            last = last.next()?;
-        }
-        let rest = Batch { head: last.next()?, count: self.count - count };
-        last.link(Link::END, key);
-        self.count = count;
-        Some(rest)
     }
 }
