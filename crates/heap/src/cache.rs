@@ -96,19 +96,7 @@ unsafe impl Sync for Cache {}
 impl Cache {
     /// What a thread has before it has a cache.
     pub const ABSENT: Self = Self {
-        bins: [const {
-            CacheBin {
-                head: Link::END,
-                room: 0,
-                reciprocal: 0,
-                spare: None,
-                spare_count: 0,
-                top: 0,
-                limit: 0,
-                next_ask: 0,
-                until_due: 0,
-            }
-        }; STATES],
+        bins: [CacheBin::ABSENT; STATES],
         next_unused: None,
         draws: Draws::NEW,
         departing: None,
@@ -127,15 +115,13 @@ impl Cache {
             let bin = &mut self.bins[class.index()];
             let limit = first_limit(class) as u8;
             *bin = CacheBin {
-                head: Link::END,
                 room: u32::from(limit),
                 reciprocal: class.reciprocal(),
-                spare: None,
-                spare_count: 0,
                 top: limit,
                 limit,
                 next_ask: limit,
                 until_due: bin.until_due,
+                ..CacheBin::ABSENT
             };
         }
         self.next_unused = None;
@@ -223,6 +209,19 @@ pub(crate) fn longer_limit(limit: u16, most: usize) -> u16 {
 const _: () = assert!(BATCH_OBJECTS <= u8::MAX as usize);
 
 impl CacheBin {
+    /// That of an absent cache.
+    const ABSENT: Self = Self {
+        head: Link::END,
+        room: 0,
+        reciprocal: 0,
+        spare: None,
+        spare_count: 0,
+        top: 0,
+        limit: 0,
+        next_ask: 0,
+        until_due: 0,
+    };
+
     /// As [`passes`](Self::passes), for one unit, by two instructions.
     #[inline(always)]
     pub(crate) fn passes_one(&mut self) -> bool {
@@ -398,12 +397,9 @@ impl CacheBin {
 
     /// Takes all objects out, a batch at a time.
     pub(crate) fn drain(&mut self) -> Option<Batch> {
-        if let Some(head) = self.head.object() {
-            let count = self.count();
-            self.set_list(None);
-            return Some(Batch { head, count });
-        }
-        self.take_spare()
+        let Some(list) = self.take_list() else { return self.take_spare() };
+        self.set_list(None);
+        Some(list)
     }
 }
 
