@@ -185,19 +185,19 @@ impl Region {
 
     /// The length in frames that [`set_run_length`](Self::set_run_length) noted.
     pub(crate) fn run_length(&self, start: NonNull<u8>) -> usize {
-        // SAFETY: by `length_entry`, the entry is committed.
-        unsafe { self.length_entry(start).as_ref() }.load(Relaxed) as usize
+        self.length_entry(start).load(Relaxed) as usize
     }
 
     /// Notes the length in frames of the run at `start`.
     pub(crate) fn set_run_length(&mut self, start: NonNull<u8>, frames: usize) {
-        // SAFETY: by `length_entry`, the entry is committed.
-        unsafe { self.length_entry(start).as_ref() }.store(frames as u32, Relaxed);
+        self.length_entry(start).store(frames as u32, Relaxed);
     }
 
-    fn length_entry(&self, start: NonNull<u8>) -> NonNull<AtomicU32> {
-        // SAFETY: a frame in use lies below the frontier, and the run table reaches as far.
-        unsafe { self.run_lengths.start.cast::<AtomicU32>().add(self.frame_of(start)) }
+    fn length_entry(&self, start: NonNull<u8>) -> &AtomicU32 {
+        // SAFETY: a frame in use lies below the frontier, and by invariant 2 the run table reaches as far.
+        let entry = unsafe { self.run_lengths.start.cast::<AtomicU32>().add(self.frame_of(start)) };
+        // SAFETY: as above; entries are only ever reached as atomics.
+        unsafe { entry.as_ref() }
     }
 
     fn at(&self, frame: FrameId) -> NonNull<u8> {
