@@ -170,19 +170,23 @@ impl<S: System> Backend<S> {
 
     /// The region that `address` lies in.
     pub(crate) fn find(&self, address: usize) -> Option<&RegionView> {
-        let count = self.count.load(Ordering::Acquire);
-        self.views[..count].iter().find(|view| view.offset_of(address).is_some())
+        self.views_in_use().iter().find(|view| view.offset_of(address).is_some())
     }
 
+    /// The number of that region.
     fn index_of(&self, address: usize) -> Option<usize> {
-        let count = self.count.load(Ordering::Acquire);
-        self.views[..count].iter().position(|view| view.offset_of(address).is_some())
+        self.views_in_use().iter().position(|view| view.offset_of(address).is_some())
     }
 
     /// How far its regions are committed, in bytes.
     pub(crate) fn committed_bytes(&self) -> usize {
-        let count = self.count.load(Ordering::Acquire);
-        self.views.iter().take(count).fold(0, |sum, view| sum + view.committed_bytes())
+        self.views_in_use().iter().map(RegionView::committed_bytes).sum()
+    }
+
+    /// The views of the regions that there are.
+    fn views_in_use(&self) -> &[RegionView] {
+        // Acquire: whoever sees a region counted sees what was published of it.
+        &self.views[..self.count.load(Ordering::Acquire)]
     }
 
     /// From how many bytes on objects are huge.
@@ -199,14 +203,15 @@ impl<S: System> Backend<S> {
         };
         let frames = run.frames;
         self.took(&mut state, &run);
-        if class == ClassId::RUN {
+        let marked = if class == ClassId::RUN {
             state.regions[index].as_mut()?.set_run_length(run.start, frames);
             state.note_length(0, frames);
+            1
         } else {
             // Under the lock, so that what counts them sees no slab as a run.
             self.slab_frames.fetch_add(frames, Ordering::Relaxed);
-        }
-        let marked = if class == ClassId::RUN { 1 } else { frames };
+            frames
+        };
         // SAFETY: the run was just taken from this region.
         unsafe { self.views[index].mark(run.start.addr().get(), marked, class) };
         if let Some(other) = state.regions[index].as_mut().and_then(Region::due_look) {
