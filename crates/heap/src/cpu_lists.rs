@@ -13,7 +13,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use hectare_base::sync::{Lock, Park};
@@ -61,12 +61,8 @@ impl CpuLists {
             words: [const { AtomicUsize::new(0) }; 2 * STATES],
             limits: [const { AtomicU16::new(0) }; STATES],
         };
-        for class in ClassId::all() {
-            for word in lists.words_of(class) {
-                word.store(Packed::new(None).bits(), Relaxed);
-            }
-        }
-        lists.begin_limits();
+        // Of what has never held any it makes empty lists, too.
+        lists.take_all();
         lists
     }
 
@@ -75,11 +71,6 @@ impl CpuLists {
         for class in ClassId::all() {
             self.limits[class.index()].store(first_limit(class), Relaxed);
         }
-    }
-
-    /// A class's two words.
-    fn words_of(&self, class: ClassId) -> [&AtomicUsize; 2] {
-        places_of(class).map(|at| &self.words[at])
     }
 
     /// Takes out all that is listed.
@@ -234,7 +225,8 @@ impl<P: Park> Cpus<P> {
     /// kernel will not restart those under way.
     fn stop(&self) -> bool {
         for (cpu, _) in self.in_use() {
-            self.table[cpu].store(core::ptr::null_mut(), SeqCst);
+            // A sequence that begins after the restart sees it.
+            self.table[cpu].store(core::ptr::null_mut(), Relaxed);
         }
         let stopped = rseq::restart_all();
         if !stopped {
@@ -282,7 +274,8 @@ impl<P: Park> Cpus<P> {
     /// all that is on its way between other threads.
     fn take_all(&self, cpu: usize, lists: &CpuLists) -> Option<[Packed; 2 * STATES]> {
         let _gate = self.gate.lock();
-        self.table[cpu].store(core::ptr::null_mut(), SeqCst);
+        // As in `stop`.
+        self.table[cpu].store(core::ptr::null_mut(), Relaxed);
         let words = rseq::restart_on(cpu).then(|| lists.take_all());
         self.resume_on(cpu);
         words
@@ -290,8 +283,9 @@ impl<P: Park> Cpus<P> {
 
     /// How many objects of `class` are listed; exact when no other thread is at work.
     pub(crate) fn objects(&self, class: ClassId) -> usize {
-        let count = |word: &AtomicUsize| Packed::from_bits(word.load(Relaxed)).count();
-        self.in_use().flat_map(|(_, lists)| lists.words_of(class)).map(count).sum()
+        let words =
+            |(_, lists): (_, &CpuLists)| places_of(class).map(|at| lists.words[at].load(Relaxed));
+        self.in_use().flat_map(words).map(|word| Packed::from_bits(word).count()).sum()
     }
 
     /// How many sequences were tried again.
