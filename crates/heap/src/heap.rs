@@ -51,7 +51,7 @@ pub(crate) use slabs::MAX_SEALED;
 ///    bin's, then an opener's and the backend's; the huge table's, alone. Before a fork all are held, those that
 ///    are otherwise taken alone, too.
 /// 3. What each call reads (the keys and the view of the first region) lies at another offset in its
-///    page than the lists of a cache ([`keys`]); hence the order of the fields.
+///    page than the lists of a cache (`heap/keys.rs`); hence the order of the fields.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct Heap<S: System> {

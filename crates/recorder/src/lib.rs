@@ -24,7 +24,7 @@
 //!    handed the address next finds the entry empty; the allocator's own synchronisation orders the
 //!    two.
 //! 4. Everything that a forked child must not inherit (open chunks, the lock, the header's
-//!    mapping) lies in the [`arena`](process), which the kernel wipes on fork. A wiped tape has no
+//!    mapping) lies in the arena of `process`, which the kernel wipes on fork. A wiped tape has no
 //!    room, so the child's first event takes the slow path and opens a file of its own.
 //! 5. A row becomes part of the trace by its tag byte; chunks start as zeroes, and zero is no tag.
 //!    So a chunk that the program never closed is readable up to its last whole row.
