@@ -91,9 +91,9 @@ enum Verb {
     Replay(cmd::replay::Args),
     /// Run a named workload on the allocators (`--list` explains each)
     Bench(cmd::bench::Args),
-    /// The buddy allocators' demo
+    /// The buddy allocators: time, growth, fragmentation, and what a heap asks for
     Buddy(cmd::buddy::Args),
-    /// TLSF: worst-case instruction counts
+    /// TLSF: worst-case instruction counts, regions taken and given back, space beside peers
     Tlsf(cmd::tlsf::Args),
     /// Replay recorded swap traffic on the pools for compressed data
     Swap(cmd::swap::Args),

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// The workload or study; `all` is every workload
     name: Option<String>,
     /// Explain every workload and study, with its source and parameters
-    #[arg(long)]
+    #[arg(long, exclusive = true)]
     list: bool,
     #[command(flatten)]
     contest: ContestArgs,
@@ -78,6 +78,12 @@ impl Args {
             anyhow::ensure!(
                 !self.changes_the_workload(),
                 "`bench all` runs every workload with its own parameters; give a name to change them"
+            );
+            let measures = self.contest.is_changed() || self.with_traces || !self.only.is_empty();
+            anyhow::ensure!(
+                self.from.is_empty() || !measures,
+                "--from reads records and measures nothing: only --json, --csv, --markdown and --report go \
+                 with it"
             );
             return Ok(None);
         }
@@ -155,10 +161,6 @@ impl Args {
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.list {
-        anyhow::ensure!(
-            args.name.is_none(),
-            Exit::misused("--list explains all: leave the name away")
-        );
         list();
         return Ok(());
     }
@@ -182,7 +184,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 /// Why `--callgrind` and `--flame` refuse options that ask for several cases or rounds.
 const ONE_RUN: &str = "--callgrind and --flame look at one run: they take one number of \
-    --threads, one of --seeds, and no --reference, --rounds, --seconds or --assert";
+    --threads, one of --seeds, and of what sets a contest only --allocators";
 
 /// One workload on every subject, with each of the parameters.
 fn contest(
@@ -190,6 +192,7 @@ fn contest(
     workload: &dyn Workload,
     parameters: Vec<Parameters>,
 ) -> anyhow::Result<()> {
+    args.contest.refuse_ignore_failure()?;
     let name = workload.name();
     let parts = match &parameters[..] {
         [alone] => workload.parts(alone)?,
@@ -263,6 +266,7 @@ fn all(args: &Args) -> anyhow::Result<()> {
         args.contest.outputs.tell(&best_peer::tables(&report));
         return args.contest.outputs.write(&report);
     }
+    args.contest.refuse_ignore_failure()?;
     let mut cases = every_row();
     if args.with_traces {
         cases.extend(every_trace()?);

@@ -59,6 +59,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         std::env::args_os().next_back().is_none_or(|last| last != "--"),
         Exit::misused("no program is given after `--`")
     );
+    args.contest.refuse_ignore_failure()?;
     let bundled = args.traces.is_empty();
     if bundled {
         args.traces = bundled_traces()?;

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 use super::{BROKEN, Exit, OrMisused};
 use crate::contest::analysis::{ALL_CASES, Analysis};
@@ -24,6 +24,9 @@ const REFERENCE: &str = "system";
 
 /// Time for the rounds if none is given, s.
 const SECONDS: u64 = 110;
+
+/// The seed of the shuffles if none is given.
+const SEED: u64 = 1;
 
 /// Ten years: longer than anybody measures, and no sum of such times overflows.
 const LONGEST_S: u64 = 10 * 366 * 24 * 3600;
@@ -70,7 +73,7 @@ pub(crate) struct ContestArgs {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = WarmMemory::Auto)]
     pub(crate) warm_memory: WarmMemory,
     /// Seed of the shuffles
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = SEED)]
     pub(crate) seed: u64,
     /// Where to write what was measured.
     #[command(flatten)]
@@ -119,18 +122,29 @@ impl Linked {
 impl ContestArgs {
     /// Whether an option is given that only a contest can honour.
     pub(crate) fn is_contest(&self) -> bool {
-        self.reference != REFERENCE
-            || self.rounds.is_some()
-            || self.seconds != SECONDS
-            || !self.claims.is_empty()
+        let surroundings = self.control || self.pin.is_some() || self.no_aslr;
+        let warmed = self.warm_memory != WarmMemory::Auto;
+        let processes = self.ignore_failure || self.timeout.is_some() || warmed;
+        let rounds = self.rounds.is_some() || self.seconds != SECONDS || self.seed != SEED;
+        let judged = self.reference != REFERENCE || !self.claims.is_empty();
+        surroundings || processes || rounds || judged
     }
 
     /// Whether anything but the outputs is given.
     pub(crate) fn is_changed(&self) -> bool {
-        let surroundings = self.control || self.pin.is_some() || self.no_aslr;
-        let warmed = self.warm_memory != WarmMemory::Auto;
-        let processes = self.ignore_failure || self.timeout.is_some() || warmed;
-        self.is_contest() || self.allocators.is_some() || surroundings || processes
+        self.is_contest() || self.allocators.is_some()
+    }
+
+    /// Refuses what concerns programs alone, for contests of traces and workloads: one that fails has
+    /// no figures that could be kept.
+    ///
+    /// # Errors
+    /// When it is given.
+    pub(crate) fn refuse_ignore_failure(&self) -> anyhow::Result<()> {
+        let message =
+            "--ignore-failure is of programs: a trace or workload that fails has no figures";
+        ensure!(!self.ignore_failure, Exit::misused(message));
+        Ok(())
     }
 
     /// The allocators asked for: all that are found by default.

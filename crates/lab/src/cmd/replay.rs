@@ -30,6 +30,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    args.contest.refuse_ignore_failure()?;
     let mut cases = trace_cases(&args.traces, args.mode, args.touch)?;
     for case in &mut cases {
         if let Work::Trace { points, .. } = &mut case.work {

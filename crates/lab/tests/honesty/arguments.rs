@@ -192,6 +192,16 @@ fn options_that_would_do_nothing_are_refused() {
         (&["bench", "larson", "--only", "larson"], "of `hectare bench all`"),
         (&["compare", "--touch", "full", "--", "true"], "are of replays"),
         (&["bench", "larson", "--callgrind", "--threads", "1,2"], "one number of --threads"),
+        (&["bench", "larson", "--callgrind", "--pin", "0"], "one number of --threads"),
+        (&["bench", "--list", "--assert", "time(a) < 1"], "cannot be used with"),
+        // A claim that nobody decides must not hold.
+        (&["bench", "all", "--from", "f", "--assert", "time(a) < 1"], "--from reads records"),
+        (&["bench", "all", "--from", "f", "--only", "larson"], "--from reads records"),
+        (&["bench", "all", "--from", "f", "--with-traces"], "--from reads records"),
+        (&["bench", "larson", "--ignore-failure"], "--ignore-failure is of programs"),
+        (&["bench", "all", "--ignore-failure"], "--ignore-failure is of programs"),
+        (&["replay", "f.hxt", "--ignore-failure"], "--ignore-failure is of programs"),
+        (&["compare", "--trace", "f.hxt", "--ignore-failure"], "--ignore-failure is of programs"),
         (&["bench", "larson", "--set", "lives=x", "-a", "system"], "whole number from 1"),
         (
             &["bench", "larson", "--set", "slots=18446744073709551615"],
