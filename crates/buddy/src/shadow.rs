@@ -213,7 +213,9 @@ impl FrameAllocator for &mut dyn FrameAllocator {
 
 mod tests {
     use super::*;
+    use crate::RangeAllocator;
     use crate::{Atomic, BitmapTree, Bitset, Extents, ListLinked, ListVec, TreeLinked, TreeVec};
+    use hectare_base::sync::atomic::AtomicU64;
 
     #[test]
     fn bitset() {
@@ -239,6 +241,26 @@ mod tests {
             assert_eq!(Atomic::new(frames, &[]).unwrap_err(), Error::MetadataTooSmall);
             assert_eq!(Extents::new(frames, &[]).unwrap_err(), Error::MetadataTooSmall);
         }
+    }
+
+    #[test]
+    fn a_range_of_no_frames_or_at_no_power_of_two_is_refused() {
+        fn refuses(allocator: &mut impl RangeAllocator) {
+            allocator.add_region(FrameId(0), 64).unwrap();
+            for (frames, align) in [(0, 1), (1, 0), (1, 3)] {
+                let got = allocator.alloc_range(frames, align, usize::MAX);
+                assert_eq!(got, Err(Error::InvalidRequest), "{frames} at {align}");
+            }
+            assert_eq!(allocator.reserve(FrameId(0), 0), Err(Error::InvalidRequest));
+            assert_eq!(allocator.free_range(FrameId(0), 0), Err(Error::InvalidRequest));
+            assert_eq!(allocator.free_frames(), 64);
+        }
+        let mut metadata = vec![0; Bitset::metadata_words(64)];
+        refuses(&mut Bitset::new(64, &mut metadata).unwrap());
+        let words: Vec<_> = (0..Atomic::metadata_words(64)).map(|_| AtomicU64::new(!0)).collect();
+        let shared = Atomic::new(64, &words).unwrap();
+        assert_eq!(shared.free_frames(), 0, "the metadata was not cleared");
+        refuses(&mut shared.local());
     }
 
     #[test]

@@ -220,6 +220,8 @@ where
                     Some(ptr) => {
                         let usable = unsafe { heap.usable_size(ptr) };
                         assert!(usable.is_ok_and(|usable| usable >= bytes), "{}", context());
+                        let of_any = unsafe { Tlsf::<[S; FIRST]>::usable_size_of(ptr) };
+                        assert_eq!(usable, Ok(of_any), "{}", context());
                         shadow.insert(ptr, bytes, granule);
                     }
                     None => {
@@ -268,7 +270,11 @@ where
                         let (head, tail) = (random.below(40), random.below(64));
                         let bytes = pool_bytes - head - tail;
                         match unsafe { heap.add_pool(start.add(head), bytes) } {
-                            Ok(added) => *pool = Some(added),
+                            Ok(added) => {
+                                let at = unsafe { Tlsf::<[S; FIRST]>::pool_at(start.add(head)) };
+                                assert_eq!(at, added, "{}", context());
+                                *pool = Some(added);
+                            }
                             Err(error) => assert_eq!(error, PoolError::OutOfReach),
                         }
                     }

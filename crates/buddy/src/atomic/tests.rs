@@ -156,6 +156,44 @@ mod plain {
         shared.validate().unwrap();
     }
 
+    #[test]
+    fn a_handle_follows_its_frees_into_another_tree_and_within_its_own() {
+        let words = metadata(2 * 4096);
+        let shared = Atomic::new(2 * 4096, &words).unwrap();
+        let seen = |word| {
+            let held = [0, 1].map(|tree| shared.held_mask(tree).load(Ordering::Relaxed));
+            (shared.bits(word).load(Ordering::Relaxed), held)
+        };
+        let mut one = shared.local();
+        one.add_region(FrameId(0), 2).unwrap();
+        assert_eq!(one.alloc(Order::ZERO), Ok(FrameId(0)));
+        assert_eq!(seen(0), (0, [2, 0]));
+        for (frame, expected) in
+            [(4096, (1, [2, 0])), (4097, (0, [0, 3])), (4160, (1, [0, 3])), (4161, (0, [0, 3]))]
+        {
+            one.free(FrameId(frame), Order::ZERO).unwrap();
+            assert_eq!(seen(frame / WORD), expected, "{frame}");
+            shared.validate().unwrap();
+        }
+        assert_eq!((seen(0).0, seen(64).0), (2, 3), "what was held before is free for all");
+    }
+
+    #[test]
+    fn the_last_sectors_are_not_taken_for_a_block_that_they_are_too_few_for() {
+        let frames = 6 * 4096;
+        let words = metadata(frames);
+        let shared = Atomic::new(frames, &words).unwrap();
+        let mut local = shared.local();
+        local.add_region(FrameId(0), frames).unwrap();
+        assert_eq!(local.alloc_range(frames, 1, usize::MAX), Ok(FrameId(0)));
+        local.free_range(FrameId(0), frames).unwrap();
+        let order = Order::new(14).unwrap();
+        assert_eq!(local.alloc(order), Ok(FrameId(0)));
+        assert_eq!(local.alloc(order), Err(Error::Exhausted));
+        assert_eq!(shared.free_frames(), 2 * 4096);
+        shared.validate().unwrap();
+    }
+
     /// Many threads; each marks what it got in a shared map.
     fn soak(threads: usize, frames: usize, operations: usize) {
         let words = metadata(frames);

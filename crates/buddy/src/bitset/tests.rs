@@ -174,6 +174,32 @@ fn a_block_is_taken_where_it_is_asked_for() {
 fn metadata_is_within_40_kib_a_gib() {
     assert!(Bitset::metadata_bytes(1 << 18) <= 40 << 10);
     assert!(Bitset::metadata_bytes(1 << 24) <= 64 * (40 << 10));
+    assert_eq!(Bitset::metadata_bytes(1 << 18), 8 * Bitset::metadata_words(1 << 18));
+}
+
+#[test]
+fn a_run_can_be_entered_in_its_middle() {
+    let mut metadata = vec![0; Bitset::metadata_words(200)];
+    let mut bitset = Bitset::over_zeroed(200, &mut metadata).unwrap();
+    bitset.add_region(FrameId(0), 192).unwrap();
+    assert_eq!(bitset.next_free_run(FrameId(70)), Some((FrameId(70), 122)));
+    assert_eq!(bitset.previous_free_run(FrameId(70)), Some((FrameId(0), 70)));
+    assert_eq!(bitset.free_run_around(FrameId(70)), Some((FrameId(0), 192)));
+}
+
+#[test]
+fn batches_of_larger_blocks_are_not_runs_of_frames() {
+    let mut metadata = vec![0; Bitset::metadata_words(128)];
+    let mut bitset = Bitset::over_zeroed(128, &mut metadata).unwrap();
+    bitset.add_region(FrameId(0), 128).unwrap();
+    let mut out = [FrameId(usize::MAX); 32];
+    assert_eq!(bitset.alloc_many(Order::new(2).unwrap(), &mut out), 32);
+    assert_eq!(out.map(|block| block.0), core::array::from_fn(|at| 4 * at));
+    let frames: [_; 16] = core::array::from_fn(FrameId);
+    let order = Order::new(1).unwrap();
+    assert_eq!(bitset.free_many(order, &frames), Err((1, Error::Misaligned)));
+    assert_eq!(bitset.free_frames(), 2);
+    bitset.validate().unwrap();
 }
 
 #[test]

@@ -15,6 +15,8 @@ fn an_empty_heap_refuses_and_says_why() {
     assert_eq!(heap.last_failure(), Some(Failure::Exhausted));
     assert_eq!(heap.malloc(usize::MAX), None);
     assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
+    assert_eq!(heap.malloc(heap.max_block_bytes() - 4), None);
+    assert_eq!(heap.last_failure(), Some(Failure::Exhausted));
     assert_eq!(heap.memalign(1 << 40, 1), None);
     assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
     assert_eq!(heap.stats().largest_allocatable_bytes, 0);
@@ -248,6 +250,8 @@ fn misuse_is_refused_without_a_change() {
     let mut foreign = [0u128; 4];
     assert_eq!(unsafe { heap.free(NonNull::from(&mut foreign).cast()) }, Err(Misuse::Foreign));
     assert_eq!(unsafe { heap.free(block.add(8)) }, Err(Misuse::Foreign));
+    // The header there is that of the pool's end.
+    assert_eq!(unsafe { heap.free(arena.start().add(4096)) }, Err(Misuse::Foreign));
     unsafe { block.write_bytes(0xff, 100) };
     assert_eq!(unsafe { heap.free(block.add(32)) }, Err(Misuse::DoubleFree));
     unsafe { block.write_bytes(0xf8, 100) };
@@ -334,6 +338,19 @@ fn realloc_grows_forward_backward_and_both_ways() {
     }
     assert_eq!(heap.stats().used_bytes, 0);
     assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn a_block_before_a_used_one_gives_back_what_it_shrinks_by() {
+    let mut arena = Arena::new(8192);
+    let (mut heap, _) = heap_over(&mut arena, 8192);
+    let [block, _] = [(); 2].map(|()| heap.malloc(1020).expect("8 KiB have room"));
+    for (bytes, granules) in [(1020, 64), (1000, 64), (508, 32), (508, 32), (12, 1)] {
+        assert_eq!(unsafe { heap.realloc(block, 16, bytes) }, Ok(Some(block)), "{bytes}");
+        assert_eq!(usable_granules(&heap, block), granules, "{bytes}");
+        assert_eq!(heap.stats().used_bytes, 16 * (granules + 64), "{bytes}");
+        assert_eq!(heap.validate(), Ok(()));
+    }
 }
 
 #[test]
@@ -492,6 +509,19 @@ fn the_sizes_of_the_last_list_are_resized_and_aligned_too() {
     assert_eq!((heap.stats().used_bytes, heap.validate()), (0, Ok(())));
 }
 
+/// The bitmap of this table ends with its last list, and what follows it is not a bitmap.
+#[test]
+fn a_size_past_the_last_list_is_not_looked_for_behind_it() {
+    let mut arena = Arena::new(4096);
+    let mut heap = Tlsf::<[Row<u16, 16>; 5]>::new();
+    unsafe { heap.add_pool(arena.start(), 4096) }.expect("the largest pool of the table");
+    let [small, _] = [(); 2].map(|()| heap.malloc(1).expect("4 KiB have room"));
+    unsafe { heap.free(small) }.expect("allocated above");
+    assert_eq!(heap.malloc(16 * 254 - 2), None);
+    assert_eq!(heap.last_failure(), Some(Failure::Fragmented));
+    assert_eq!(heap.validate(), Ok(()));
+}
+
 /// Heaps whose tables have hardly any lists: nothing may follow the last one.
 #[test]
 fn the_smallest_tables_serve_to_their_last_list() {
@@ -529,4 +559,5 @@ fn the_smallest_tables_serve_to_their_last_list() {
     fill::<Row<usize, 2>, 3>();
     fill::<Row<usize, 4, 8>, 2>();
     fill::<Row<usize, 64>, 1>();
+    fill::<Row<u16, 16>, 5>();
 }
