@@ -364,9 +364,9 @@ impl FrameAllocator for Bitset<'_> {
         {
             let new = *bits | 1 << (frame.0 % WORD);
             if new != *bits && new != !0 {
+                // Nor does the floor: that other frame is not below it, by invariant 8.
                 *bits = new;
                 self.free_frames += 1;
-                self.floor = self.floor.min(word);
                 return Ok(());
             }
         }

@@ -225,7 +225,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         if next_header.is_free() {
             whole += next_header.granules();
             self.unlink(next, next_header.granules());
-        } else if have <= granules || Self::stays_whole(have - granules, granules) {
+        } else if Self::stays_whole(have - granules, granules) {
             return have;
         }
         let kept = if Self::stays_whole(whole - granules, granules) { whole } else { granules };

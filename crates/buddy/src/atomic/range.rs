@@ -58,8 +58,7 @@ impl Atomic<'_> {
             None => Ok(()),
             Some(refused) => {
                 // Someone freed part of it meanwhile: take back what has been given.
-                let given = (refused * WORD).max(start);
-                Self::for_words(start, given, |word, mask| {
+                Self::for_words(start, refused * WORD, |word, mask| {
                     // False if that, in turn, has been allocated meanwhile: it was freed twice.
                     self.take_bits(word, mask);
                     true
@@ -74,8 +73,9 @@ impl Atomic<'_> {
         match Self::for_words(start, end, |word, mask| self.take_bits(word, mask)) {
             None => Ok(()),
             Some(refused) => {
-                let taken = (refused * WORD).max(start);
-                Self::for_words(start, taken, |word, mask| self.give_bits(word, mask).is_ok());
+                Self::for_words(start, refused * WORD, |word, mask| {
+                    self.give_bits(word, mask).is_ok()
+                });
                 Err(Error::Exhausted)
             }
         }
@@ -100,7 +100,7 @@ impl Atomic<'_> {
             let Some(bits) = self.load(word) else { return Some((start, self.frames)) };
             found = !bits;
         }
-        Some((start, (word * WORD + found.trailing_zeros() as usize).min(self.frames)))
+        Some((start, word * WORD + found.trailing_zeros() as usize))
     }
 
     fn load(&self, word: usize) -> Option<u64> {

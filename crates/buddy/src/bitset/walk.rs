@@ -92,8 +92,8 @@ impl Bitset<'_> {
         {
             let shift = WORD_SHIFT as usize * level;
             let bit = end >> shift;
-            let ones = (!(self.levels.word(level, bit / WORD) >> (bit % WORD))).trailing_zeros();
-            end = (bit + (ones as usize).min(WORD - bit % WORD)) << shift;
+            let ones = (self.levels.word(level, bit / WORD) >> (bit % WORD)).trailing_ones();
+            end = (bit + ones as usize) << shift;
         }
         end
     }
@@ -108,7 +108,7 @@ impl Bitset<'_> {
             let bit = before >> shift;
             let ones =
                 (self.levels.word(level, bit / WORD) << (WORD - 1 - bit % WORD)).leading_ones();
-            start = (bit + 1 - (ones as usize).min(bit % WORD + 1)) << shift;
+            start = (bit + 1 - ones as usize) << shift;
         }
         start
     }
