@@ -221,7 +221,9 @@ fn what_cannot_be_is_refused_and_said() {
     assert_eq!(store.recompress(1, Select::All), Err(StoreError::NoCodec { codec: 1 }));
     for bad in [
         Config { codecs: Vec::new(), ..Config::new(1) },
-        Config { page_bytes: 100, ..Config::new(1) },
+        Config::new(1).of_page_bytes(100),
+        Config::new(1).of_page_bytes(56),
+        Config::new(1).of_page_bytes((1 << 16) + 8),
         Config { raw_from_bytes: PAGE + 1, ..Config::new(1) },
     ] {
         assert!(matches!(Store::new(dense(), bad), Err(StoreError::Config(_))));
@@ -343,6 +345,11 @@ fn statistics_are_in_the_kernels_columns() {
     assert_eq!(lines[0], "           0            0.000000 s..i..");
     assert_eq!(lines[1], "           1            0.000000 ..hi..");
     assert_eq!(lines[2], "           2            0.000000 ...i..");
+    assert_eq!(store.get(2, &mut [0; PAGE]), Ok(true));
+    store.for_each_page(|state| assert_eq!(state.is_idle, state.key != 2));
+    let bytes = (stats.pool_bytes + stats.table_bytes) as f64;
+    assert_eq!(stats.density(), bytes / (3 * PAGE) as f64);
+    assert_eq!(Stats::default().density(), 0.0);
 }
 
 #[test]

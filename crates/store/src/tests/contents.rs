@@ -46,6 +46,7 @@ fn incompressible_pages_are_kept_raw() {
     let stats = store.stats();
     assert_eq!((stats.raw_pages, stats.raw_pages_ever), (20, 20));
     assert_eq!(stats.compressed_bytes, 20 * PAGE);
+    assert_eq!(store.pool().stats().objects, 20, "beside a pool that has room for them");
 }
 
 #[test]
@@ -137,6 +138,101 @@ fn a_stronger_codec_makes_idle_pages_smaller() {
     assert_eq!(in_vain, 20);
     shadow.check_all(&store);
     shadow.drain(&store);
+}
+
+/// LZ4 that counts the pages it is given.
+#[derive(Clone, Default)]
+struct Counting(Arc<AtomicU32>);
+
+impl Codec for Counting {
+    fn name(&self) -> &str {
+        "counting"
+    }
+
+    fn bound_bytes(&self, page_bytes: usize) -> usize {
+        Lz4.bound_bytes(page_bytes)
+    }
+
+    fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize> {
+        self.0.fetch_add(1, Relaxed);
+        Lz4.compress(page, out)
+    }
+
+    fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool {
+        Lz4.decompress(data, page)
+    }
+}
+
+#[test]
+fn a_codec_tries_a_page_once_and_each_stronger_one_does() {
+    let counting: [Counting; 3] = Default::default();
+    let policy = Policy { pressure_percent: 0, ..Policy::default() };
+    for codecs in 1..=3 {
+        let given = counting[..codecs].iter().cloned().map(|codec| Box::new(codec) as _);
+        let config =
+            Config { codecs: given.collect(), limit_bytes: 1 << 20, policy, ..Config::new(1) };
+        let store = Store::new(dense(), config).expect("a store");
+        store.put(0, &noise(&mut Random::new(13))).expect("memory");
+        for _ in 0..2 {
+            (1..codecs).for_each(|codec| drop(store.recompress(codec, Select::All)));
+            store.tend_at(Duration::from_secs(60)).expect("a sound store");
+        }
+        let tried = counting.each_ref().map(|Counting(tried)| tried.swap(0, Relaxed));
+        assert_eq!(tried, [1, u32::from(codecs > 1), u32::from(codecs > 2)]);
+    }
+}
+
+#[test]
+fn a_page_that_does_not_become_shorter_than_the_bound_is_raw() {
+    let page = text(&mut Random::new(14));
+    let bytes = Lz4.compress(&page, &mut [0; 2 * PAGE]).expect("room");
+    for (raw_from_bytes, is_raw) in [(bytes, true), (bytes + 1, false)] {
+        let store =
+            Store::new(dense(), Config { raw_from_bytes, ..Config::new(1) }).expect("a store");
+        store.put(0, &page).expect("memory");
+        assert_eq!(store.stats().raw_pages, usize::from(is_raw), "{raw_from_bytes} of {bytes}");
+    }
+}
+
+#[test]
+fn pages_may_have_64_bytes_to_64_kib() {
+    for page_bytes in [64, 72, 1 << 16] {
+        let config = Config::new(3).of_page_bytes(page_bytes);
+        let store = Store::new(dense(), config).expect("a store");
+        let noise = noise(&mut Random::new(15)).repeat(16);
+        let pages: [Vec<u8>; 3] = [
+            vec![7; page_bytes],
+            noise[..page_bytes].to_vec(),
+            noise[..16].repeat(page_bytes / 8)[..page_bytes].to_vec(),
+        ];
+        for (key, page) in pages.iter().enumerate() {
+            store.put(key, page).expect("memory");
+        }
+        let stats = store.stats();
+        assert_eq!((stats.same_filled_pages, stats.raw_pages), (1, 1), "{page_bytes} bytes");
+        let beside_bytes = if page_bytes > store.pool().max_size_bytes() { page_bytes } else { 0 };
+        let pool = store.pool().stats();
+        assert_eq!(stats.compressed_bytes, pool.stored_bytes + beside_bytes);
+        assert_eq!(stats.pool_bytes, pool.footprint_bytes() + beside_bytes);
+        let mut read = vec![0; page_bytes];
+        for (key, page) in pages.iter().enumerate() {
+            assert_eq!(store.get(key, &mut read), Ok(true));
+            assert!(read == *page, "page {key} of {page_bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn the_account_has_the_index_of_contents() {
+    const PAGES: usize = 1000;
+    let [without, with] = [false, true].map(|dedup| {
+        let store = Store::new(dense(), Config { dedup, ..Config::new(PAGES) }).expect("a store");
+        let mut random = Random::new(16);
+        (0..PAGES).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+        store.stats().table_bytes
+    });
+    let index_bytes = with - without;
+    assert!((16 * PAGES..80 * PAGES).contains(&index_bytes), "{index_bytes} bytes");
 }
 
 #[test]

@@ -260,6 +260,52 @@ fn from_some_part_of_the_limit_on_room_is_made_while_nobody_asks() {
     assert!(tended.written_back_pages > 0);
 }
 
+/// Although far from it only every 16th put looks.
+#[test]
+fn near_a_large_limit_every_put_looks() {
+    let limit_bytes = (16 << 20) + 5 * PAGE;
+    // Such a page is longer than an object of this pool, so it is a page's size that is looked at.
+    let pool: Xv<Os> = Xv::new(Os);
+    let config = Config { limit_bytes, ..Config::new(5000) };
+    let store = Store::new(pool, config).expect("a store");
+    let mut random = Random::new(28);
+    let refused = (0..5000).find_map(|key| store.put(key, &noise(&mut random)).err());
+    assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
+    let stats = store.stats();
+    assert!(stats.pool_bytes <= limit_bytes && stats.most_pool_bytes <= limit_bytes);
+    assert!(stats.pool_bytes > limit_bytes - 2 * PAGE);
+}
+
+#[test]
+fn what_compaction_makes_room_for_stays_in_memory() {
+    let limit_bytes = 1 << 20;
+    let policy = Policy { pressure_percent: 50, ..Policy::default() };
+    let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Lz4)];
+    let config = Config { limit_bytes, policy, codecs, ..config(300) };
+    let pool: Zs<Os> = Zs::new(Os).expect("memory");
+    let store = Store::new(pool, config).expect("a store");
+    let mut random = Random::new(25);
+    (0..300).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+    (0..300).filter(|key| key % 3 > 0).for_each(|key| assert_eq!(store.remove(key), Ok(true)));
+    assert!(store.stats().pool_bytes > limit_bytes / 2);
+    assert_eq!(store.tend_at(Duration::from_secs(1)), Ok(Tended::default()));
+    assert!(store.stats().pool_bytes <= limit_bytes / 2);
+}
+
+#[test]
+fn under_pressure_stronger_codecs_come_before_the_file() {
+    let limit_bytes = 1 << 20;
+    let policy = Policy { pressure_percent: 35, ..Policy::default() };
+    let store =
+        Store::new(dense(), Config { limit_bytes, policy, ..config(200) }).expect("a store");
+    let mut random = Random::new(26);
+    (0..200).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+    assert!(store.stats().pool_bytes > limit_bytes / 100 * 35);
+    let tended = store.tend_at(Duration::from_secs(1)).expect("a file");
+    assert_eq!(tended, Tended { recompressed_pages: 200, written_back_pages: 0 });
+    assert!(store.stats().pool_bytes <= limit_bytes / 100 * 35);
+}
+
 #[test]
 fn a_damaged_page_keeps_no_other_in_memory() {
     let limit_bytes = 256 << 10;
@@ -322,6 +368,14 @@ fn idle_pages_go_to_the_file_by_policy() {
     assert_eq!(store.stats().bd_stat(), "       6        0        6");
     shadow.check_all(&store);
     assert_eq!(store.stats().file_reads, 6);
+}
+
+#[test]
+fn tend_goes_by_the_clock_of_the_store() {
+    let policy = Policy { write_back_after: Some(Duration::ZERO), ..Policy::default() };
+    let store = Store::new(dense(), Config { policy, ..config(1) }).expect("a store");
+    store.put(0, &text(&mut Random::new(27))).expect("memory");
+    assert_eq!(store.tend().expect("a file").written_back_pages, 1);
 }
 
 #[test]
