@@ -195,6 +195,17 @@ pub(crate) fn agrees_with_its_shadow<'a, P: Validate + 'a>(
         churn(&pool, &mut shadow, seed, (2000, 60), (1, |shadow| shadow.compare(&pool)));
         let runs = (soak_operations(20_000), 2000);
         churn(&pool, &mut shadow, !seed, runs, (97, |shadow| shadow.compare(&pool)));
+        // One that keeps its address space takes pages again without asking, and tables reserve
+        // up to twice what they use.
+        if pool.name() != "dense" {
+            let stats = pool.stats();
+            let taken_bytes = source.counts().reserved_bytes + size_of::<P>();
+            let most_bytes = stats.footprint_bytes() + stats.cell_bytes + stats.descriptor_bytes;
+            assert!((stats.footprint_bytes()..=most_bytes).contains(&taken_bytes), "{stats:?}");
+        }
+        for size_bytes in [0, pool.max_size_bytes() + 1, usize::MAX] {
+            assert_eq!(pool.alloc(size_bytes), Err(PoolError::Size));
+        }
         shadow.drain(&pool);
         pool.compact();
         shadow.compare(&pool);

@@ -116,6 +116,22 @@ mod tests {
     }
 
     #[test]
+    fn steps_share_zspages_exactly_where_these_are_alike() {
+        for (page_bytes, step_bytes, max_chain) in [(4096, 16, 8), (4096, 4, 1), (1 << 16, 256, 64)]
+        {
+            let mut larger = None;
+            for_each_step(page_bytes, step_bytes, max_chain, |step, geometry| {
+                let size_bytes = (MIN_CLASS + step * step_bytes).min(page_bytes);
+                let own = Geometry::of(size_bytes, page_bytes, max_chain);
+                assert_eq!((geometry.pages, geometry.objects), (own.pages, own.objects));
+                let is_new = larger != Some((own.pages, own.objects));
+                assert_eq!(geometry.size_bytes == size_bytes, is_new, "{size_bytes} bytes");
+                larger = Some((own.pages, own.objects));
+            });
+        }
+    }
+
+    #[test]
     fn every_size_finds_room() {
         for step_bytes in [4, 8, 16, 64] {
             let steps = step_count(4096, step_bytes);

@@ -55,6 +55,57 @@ fn with_chain<S: PageSource>(source: S, chain_pages: usize) -> Option<Zs<S>> {
 }
 
 #[test]
+fn a_pool_dropped_with_its_objects_holds_nothing() {
+    let source = hectare_pages::Counted::new(Os);
+    let pool = with_chain(&source, 8).expect("memory");
+    for size_bytes in (1..=4096).step_by(7) {
+        pool.alloc(size_bytes).expect("memory");
+    }
+    drop(pool);
+    assert_eq!(source.counts().reserved_bytes, 0);
+}
+
+#[test]
+fn classes_lie_as_far_apart_as_the_kernels() {
+    let pages = [64, 2048, 4096, 1 << 14, 1 << 16];
+    let steps = pages.map(|page_bytes| ZsConfig::for_page_bytes(page_bytes).class_step_bytes);
+    assert_eq!(steps, [16, 16, 16, 64, 256]);
+}
+
+/// What is freed is in as many zspages as there are objects to move.
+#[test]
+fn compaction_moves_the_objects_of_one_zspage_to_many() {
+    const ZSPAGES: usize = 9;
+    let pool = with_chain(Os, 8).expect("memory");
+    // Eight of a class of 1536 bytes in three pages.
+    let mut handles: std::vec::Vec<_> =
+        (0..8 * ZSPAGES).map(|_| pool.alloc(1500).expect("memory")).collect();
+    let (mut kept, mut number) = (std::vec::Vec::new(), 0);
+    handles.drain(..).for_each(|handle| {
+        let is_freed = number % 8 == 0 || number == 1;
+        number += 1;
+        if is_freed {
+            // SAFETY: live until now.
+            unsafe { pool.free(handle) };
+        } else {
+            kept.push(handle);
+        }
+    });
+    pool.for_each_class(|class| {
+        if class.obj_used > 0 {
+            assert_eq!((class.pages_used, class.pages_per_zspage), (3 * ZSPAGES, 3));
+            assert_eq!((class.obj_allocated, class.freeable), (8 * ZSPAGES, 3));
+        }
+    });
+    assert_eq!(pool.compact(), 3 * 4096);
+    let stats = pool.stats();
+    assert_eq!((stats.objects_moved, stats.page_bytes), (6, 3 * (ZSPAGES - 1) * 4096));
+    validate(&pool);
+    // SAFETY: live until now.
+    kept.into_iter().for_each(|handle| unsafe { pool.free(handle) });
+}
+
+#[test]
 fn compaction_frees_what_the_classes_say() {
     let pool = with_chain(Os, 8).expect("memory");
     let mut shadow = Shadow::new(&pool, 1);

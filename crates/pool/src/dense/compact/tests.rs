@@ -196,6 +196,106 @@ fn a_step_gives_back_a_bounded_part_of_a_large_block() {
 }
 
 #[test]
+fn a_sweep_gives_back_from_every_hole() {
+    const KEPT: usize = 5;
+    for hole in [3, 200] {
+        let (pool, handles) = row_of_pages(0, 24 * (KEPT + hole));
+        let mut kept = Vec::new();
+        for chunk in handles.chunks(KEPT + hole) {
+            kept.extend_from_slice(&chunk[..KEPT]);
+            for &handle in &chunk[KEPT..] {
+                // SAFETY: live until now.
+                unsafe { pool.free(handle) };
+            }
+        }
+        let shard = pool.shard(0).expect("the shard of the objects");
+        shard.with_lock(&pool.source, |mut shard| shard.start_sweep());
+        while let Some(pages) = shard.with_lock(&pool.source, |mut shard| shard.step()) {
+            assert!(pages <= PAGES_A_STEP, "{pages} pages by one step");
+        }
+        pool.validate();
+        let least = 24 * (hole * 4000 / 4096 - 2);
+        let given = pool.stats().pages_returned as usize;
+        assert!(given >= least, "{given} pages of {least} given back");
+        // SAFETY: as above.
+        kept.into_iter().for_each(|handle| unsafe { pool.free(handle) });
+    }
+}
+
+/// Only what is held and unused counts.
+#[test]
+fn a_shard_that_has_given_its_pages_back_compacts_nothing() {
+    let (pool, handles) = row_of_pages(25, 4000);
+    let (freed, kept) = handles.split_at(2000);
+    // SAFETY: live until now.
+    freed.iter().for_each(|&handle| unsafe { pool.free(handle) });
+    let stats = pool.stats();
+    assert_eq!((stats.objects, stats.objects_moved), (2000, 0));
+    assert!(stats.page_bytes < stats.stored_bytes * 5 / 4, "{stats:?}");
+    // SAFETY: as above.
+    kept.iter().for_each(|&handle| unsafe { pool.free(handle) });
+}
+
+#[test]
+fn a_small_shard_starts_no_pass_by_itself() {
+    for (objects, moves) in [(2 * LEAST_PAGES / 3, false), (4 * LEAST_PAGES, true)] {
+        let (pool, handles) = row_of_pages(25, objects);
+        let (kept, freed): (Vec<_>, Vec<_>) = (0..objects).partition(|number| number % 4 == 3);
+        // SAFETY: live until now.
+        freed.iter().for_each(|&number| unsafe { pool.free(handles[number]) });
+        assert_eq!(pool.stats().objects_moved > 0, moves, "{objects} objects");
+        // SAFETY: as above.
+        kept.iter().for_each(|&number| unsafe { pool.free(handles[number]) });
+    }
+}
+
+/// Although what lies before it is closed and has more blocks than an allocation opens.
+#[test]
+fn what_an_allocation_adds_at_the_end_is_open() {
+    let limits = Limits { shards: 1, compact_percent: 0, ..Limits::new() };
+    let pool: Dense<_> = Dense::with_limits(Os, limits);
+    let mut shadow = Shadow::new(&pool, 1);
+    let blocks = 4 * STEPS_AN_ALLOC * BLOCKS_A_STEP;
+    (0..blocks).for_each(|_| shadow.alloc(&pool, 60).expect("memory"));
+    let taken = pool.stats().pages_taken;
+    let shard = pool.shard(0).expect("the shard of the objects");
+    shard.with_lock(&pool.source, |mut shard| {
+        shard.state.compaction.target = Place(64);
+        shard.state.compaction.enter(Phase::Close, Place(0));
+        while shard.state.compaction.phase == Phase::Close {
+            shard.step();
+        }
+    });
+    shadow.alloc(&pool, 4096).expect("memory");
+    assert!(pool.stats().pages_taken <= taken + 2);
+    pool.validate();
+    shadow.verify_all(&pool);
+}
+
+#[test]
+fn a_pass_may_close_from_the_start_of_a_free_block() {
+    let thinned = Thinned::new(Os, 400);
+    let mut places = Vec::new();
+    thinned.with_shard(|shard| shard.for_each_listed(|_, place| places.push(place)));
+    places.sort_unstable();
+    for &place in &places[places.len() / 2..] {
+        let is_there = thinned.with_shard(|shard| {
+            let mut is_there = false;
+            shard.for_each_listed(|_, listed| is_there |= listed == place);
+            if is_there {
+                shard.state.compaction.target = place;
+                shard.state.compaction.enter(Phase::Close, Place(0));
+            }
+            is_there
+        });
+        while is_there && thinned.with_shard(|mut shard| shard.step().is_some()) {
+            thinned.pool.validate();
+        }
+    }
+    thinned.end();
+}
+
+#[test]
 fn a_free_gives_back_and_looks_at_a_bounded_number_of_pages() {
     for newest_first in [true, false] {
         let (pool, mut handles) = row_of_pages(25, 20_000);
