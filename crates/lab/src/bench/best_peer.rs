@@ -31,6 +31,8 @@ struct Judged {
     figure: &'static str,
     runs: &'static str,
     ratio: &'static str,
+    /// The name of the figure that names the peer.
+    best_peer: &'static str,
     /// The noise floor, in the row of the reference against itself.
     noise: &'static str,
 }
@@ -41,6 +43,7 @@ const JUDGED: [Judged; 2] = [
         figure: "time_ns",
         runs: "time_ns_runs",
         ratio: "time_to_best_peer_ratio",
+        best_peer: "time_best_peer",
         noise: "time_noise_floor_ratio",
     },
     Judged {
@@ -48,6 +51,7 @@ const JUDGED: [Judged; 2] = [
         figure: "memory",
         runs: "memory_runs",
         ratio: "memory_to_best_peer_ratio",
+        best_peer: "memory_best_peer",
         noise: "memory_noise_floor_ratio",
     },
 ];
@@ -94,8 +98,9 @@ pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
     for (nth, file) in files.iter().enumerate() {
         let name = file.display();
         let part = Report::read(file)?;
+        // A workload alone can have had other parameters, which the names of its rows do not tell.
         anyhow::ensure!(
-            part.verb.starts_with("bench"),
+            part.verb == report.verb,
             "{name} is a record of `{}`, not of `bench all`",
             part.verb
         );
@@ -136,6 +141,12 @@ pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
 /// Adds to each measured row its ratios to the best peer, and to the report the geometric means of
 /// each subject.
 pub(crate) fn judge(report: &mut Report) {
+    // Rows of records have been judged before, beside other peers.
+    let of_judgement =
+        |name: &str| JUDGED.iter().any(|it| name.starts_with(it.ratio) || name == it.best_peer);
+    for row in &mut report.rows {
+        row.figures.retain(|name, _| !of_judgement(name));
+    }
     let mut means: BTreeMap<(String, &'static str), Vec<f64>> = BTreeMap::new();
     for judged in &JUDGED {
         let mut ratios = Vec::new();
@@ -167,7 +178,7 @@ pub(crate) fn judge(report: &mut Report) {
                 row.figures.insert(format!("{}_low", judged.ratio), low.into());
                 row.figures.insert(format!("{}_high", judged.ratio), high.into());
             }
-            row.figures.insert(format!("{}_best_peer", judged.title), best.into());
+            row.figures.insert(judged.best_peer.to_owned(), best.into());
         }
     }
     let rows = workloads(report).len();
@@ -255,7 +266,7 @@ pub(crate) fn tables(report: &Report) -> String {
             let find =
                 |subject: &str| measured(report, workload).find(|row| row.subject == subject);
             let best = measured(report, workload).find_map(|row| {
-                let name = row.figures.get(&format!("{}_best_peer", judged.title))?.as_str()?;
+                let name = row.figures.get(judged.best_peer)?.as_str()?;
                 Some(format!("{name} {}", absolute(find(name)?, judged)))
             });
             let mut line = vec![workload.clone(), best.unwrap_or_default()];
@@ -425,9 +436,39 @@ mod tests {
         second.machine.memory_bytes += 4096;
         let refused = merged_records("machine", &[first.clone(), second]).unwrap_err().to_string();
         assert!(refused.ends_with("settings of it: kernel"), "{refused}");
+        let other = Report { verb: "bench a".to_owned(), ..first.clone() };
+        let refused = merged_records("verb", &[first.clone(), other]).unwrap_err().to_string();
+        assert!(refused.ends_with("is a record of `bench a`, not of `bench all`"), "{refused}");
         let other = Report { schema: 2, ..first.clone() };
         let refused = merged_records("schema", &[first, other]).unwrap_err().to_string();
         assert!(refused.contains("has schema 2"), "{refused}");
+    }
+
+    #[test]
+    fn what_records_said_of_the_best_peer_is_judged_anew() {
+        let (mut first, mut second) = (example(), example());
+        judge(&mut first);
+        // A better peer on one workload, in whose record no round is paired with ours; on the other
+        // all peers break.
+        second.rows.retain(|row| row.subject != "hectare");
+        for row in &mut second.rows {
+            if row.workload == "b" {
+                row.figures.insert("broken".to_owned(), "killed by SIGSEGV".into());
+            } else if row.subject == "fast" {
+                row.figures["time_ns"] = 11.0.into();
+            }
+        }
+        judge(&mut second);
+        let mut report = merged_records("anew", &[first, second]).unwrap();
+        judge(&mut report);
+        let ours = |workload: &str| {
+            let mut rows = report.rows.iter();
+            rows.find(|row| row.subject == "hectare" && row.workload == workload).unwrap()
+        };
+        assert!(close(ours("a").number("time_to_best_peer_ratio"), 5.0));
+        assert_eq!(ours("a").number("time_to_best_peer_ratio_low"), None);
+        assert_eq!(ours("b").number("time_to_best_peer_ratio"), None);
+        assert_eq!(ours("b").figures.get("time_best_peer"), None);
     }
 
     #[test]
