@@ -10,7 +10,7 @@
 //!
 //! `rss` and `memory` are the figure by which the table judges memory: the peak plus what any
 //! process has resident, unless the workload names another figure; `peak` is the peak above the
-//! harness's own. Without a case the claim is about all of them (geometric mean of each round).
+//! harness's own. Where the workload's figure is a ratio, its limit has no unit. Without a case the claim is about all of them (geometric mean of each round).
 //!
 //! A claim holds when the whole interval of its paired quotient lies on its side and fails when it
 //! lies on the other. It is undecided when the interval spans the limit, with fewer than
@@ -22,6 +22,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::Contest;
 use super::analysis::{Analysis, Metric};
+use crate::bench::Memory;
 use crate::stats::Ratio;
 
 /// Fewer rounds decide no claim: by chance alone the ratios of three all lie on the same side of
@@ -98,14 +99,16 @@ impl FromStr for Claim {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        let at = text.find(['<', '>']).with_context(|| {
+        let compares = outside(text).find(|&(_, c)| "<>".contains(c)).map(|(at, _)| at);
+        let at = compares.or_else(|| text.find(['<', '>'])).with_context(|| {
             format!("`{text}` compares nothing: write it like `rss(hectare) < 0.9*rss(system)`")
         })?;
         let less = text[at..].starts_with('<');
         let rest = &text[at + 1..];
         let or_equal = rest.starts_with('=');
         let rest = rest.strip_prefix('=').unwrap_or(rest);
-        ensure!(!rest.contains(['<', '>', '=']), "`{text}` compares more than once");
+        let again = outside(rest).any(|(_, c)| "<>=".contains(c));
+        ensure!(!again, "`{text}` compares more than once");
         let left = side(&text[..at]).with_context(|| format!("left side of `{text}`"))?;
         let right = side(rest).with_context(|| format!("right side of `{text}`"))?;
         match (&left, &right) {
@@ -119,6 +122,9 @@ impl FromStr for Claim {
             }
             (Side::Figure { metric: a, .. }, Side::Figure { metric: b, .. }) if a != b => {
                 bail!("`{text}` compares {} with {}", a.name(), b.name())
+            }
+            (Side::Figure { case: a, .. }, Side::Figure { case: b, .. }) if a != b => {
+                bail!("`{text}`: the two sides name different cases")
             }
             _ => {}
         }
@@ -134,13 +140,37 @@ impl std::fmt::Display for Claim {
 }
 
 impl Claim {
-    /// Checks that the contest knows every name in the claim.
+    /// Checks that the contest knows every name in the claim, and that its limit is of what the cases
+    /// are judged by.
     ///
     /// # Errors
-    /// When it does not; the message lists the names.
+    /// When it does not; the message lists the names. When some case judges memory by a ratio, and the
+    /// claim gives a limit in bytes, or is about others, too.
     pub(crate) fn check(&self, contest: &Contest) -> anyhow::Result<()> {
         for side in [&self.left, &self.right] {
             side.indices(contest).with_context(|| format!("--assert `{self}`"))?;
+        }
+        let (figure, unit) = match (&self.left, &self.right) {
+            (figure, Side::Number(_, unit)) | (Side::Number(_, unit), figure) => (figure, unit),
+            _ => return Ok(()),
+        };
+        let (Side::Figure { metric: Metric::Memory, .. }, Some((_, case))) =
+            (figure, figure.indices(contest)?)
+        else {
+            return Ok(());
+        };
+        let cases = case.map_or(&contest.cases[..], |case| &contest.cases[case..=case]);
+        let by_ratio = cases.iter().filter(|case| matches!(case.memory(), Memory::Ratio { .. }));
+        let ratios = by_ratio.clone().count();
+        if let Some(case) = by_ratio.clone().next()
+            && (unit.is_some() || ratios < cases.len())
+        {
+            bail!(
+                "--assert `{self}`: the memory of `{}` is judged by a ratio, {}: its limit is a number \
+                 alone, in a claim about no other kind of case (`peak` is told in bytes)",
+                case.name,
+                case.memory().name().unwrap_or_default()
+            );
         }
         Ok(())
     }
@@ -200,9 +230,8 @@ impl Claim {
                 Side::Figure { factor: a, metric, .. },
                 Some((above, case)),
                 Side::Figure { factor: b, .. },
-                Some((below, other)),
+                Some((below, _)),
             ) => {
-                ensure!(case == other, "--assert `{self}`: the two sides name different cases");
                 let scale = a / b;
                 analysis.ratios(*metric, case, above, below).iter().map(|r| r * scale).collect()
             }
@@ -251,6 +280,15 @@ impl Side {
         })?;
         Ok(Some((who, Some(index))))
     }
+}
+
+/// The characters outside of parentheses, with their places: the names inside may contain any.
+fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let mut depth = 0;
+    text.char_indices().filter(move |&(_, c)| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        depth <= 0
+    })
 }
 
 fn side(text: &str) -> anyhow::Result<Side> {
@@ -327,6 +365,12 @@ mod tests {
             "64 MiB > mean(x)".parse::<Claim>().unwrap().left,
             Side::Number(64.0 * 1024.0 * 1024.0, Some(Dimension::Memory))
         );
+        // Names of cases contain what compares outside of them.
+        let claim: Claim =
+            "time(a, w, kind=x <(1)>) >= 2*time(b, w, kind=x <(1)>)".parse().unwrap();
+        assert_eq!(claim.left, figure(1.0, Metric::Time, "a", Some("w, kind=x <(1)>")));
+        assert_eq!(claim.right, figure(2.0, Metric::Time, "b", Some("w, kind=x <(1)>")));
+        assert_eq!(claim.operator, Operator { less: false, or_equal: true });
     }
 
     #[test]
@@ -355,6 +399,8 @@ mod tests {
             ("rss(hectare)", "compares nothing"),
             ("1 < 2", "names no allocator"),
             ("time(a) < rss(b)", "compares time with memory"),
+            ("time(a, x) < time(b)", "different cases"),
+            ("time(a, x) < time(b, y)", "different cases"),
             ("time(a) < 100MiB", "time is told in ns, us, ms or s"),
             ("5ms > peak(a)", "peak is told in B, KiB, MiB or GiB"),
             ("faults(a) < 3ms", "faults is told in numbers alone"),

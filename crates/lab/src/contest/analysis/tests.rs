@@ -405,3 +405,27 @@ fn claims_are_decided_by_the_interval() {
         assert!(claim.check(&contest).is_err(), "{unknown}");
     }
 }
+
+#[test]
+fn a_limit_in_bytes_is_not_one_of_a_ratio() {
+    use crate::bench::Parameters;
+    use crate::contest::assertion::Claim;
+    let mut contest = contest(2);
+    let parameters = Parameters::new(1, 1);
+    // Judged by what is resident over what is live.
+    contest.cases[1].work = Work::Bench { name: "phases".to_owned(), parameters };
+    for (text, is_sound) in [
+        ("rss(fast, case1) < 3KiB", false),
+        ("3KiB > rss(fast, case1)", false),
+        ("rss(fast, case1) < 1.5", true),
+        ("rss(fast, case0) < 3KiB", true),
+        ("peak(fast, case1) < 3KiB", true),
+        ("rss(fast, case1) < rss(system, case1)", true),
+        ("rss(fast) < rss(system)", true),
+        ("rss(fast) < 3KiB", false),
+        ("rss(fast) < 3", false),
+    ] {
+        let claim: Claim = text.parse().unwrap();
+        assert_eq!(claim.check(&contest).is_ok(), is_sound, "{text}");
+    }
+}
