@@ -67,6 +67,8 @@ impl Process {
     /// allocates must allow: see [`Os::keep_to_plain_calls`]. Threads that come later have caches of their own, unless
     /// some share the lists of CPUs already: only their own threads can take anything from those from now on.
     pub fn keep_to_plain_calls(&'static self) {
+        // While that may be said: afterwards no call tells what was committed from what is reserved.
+        self.heap.backend.dump_reserved();
         Os.keep_to_plain_calls();
         if !self.heap.cpus.has_begun() {
             self.seats.choose(Front::Thread);

@@ -62,6 +62,17 @@ fn each_ordinary(
     parts.try_for_each(|(start, bytes)| checked(keep_errno(|| call(start.as_ptr().cast(), bytes))))
 }
 
+/// Gives advice, which may be refused.
+///
+/// # Safety
+/// The range is this source's, and the advice changes no contents.
+#[inline(never)]
+unsafe fn advise(start: NonNull<u8>, bytes: usize, advice: libc::c_int) {
+    // SAFETY: the caller's promise.
+    let _ =
+        each_ordinary(start, bytes, |start, bytes| unsafe { libc::madvise(start, bytes, advice) });
+}
+
 /// Reads one of the clocks that exist on every Linux.
 fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -340,12 +351,20 @@ unsafe impl PageSource for Os {
         if !ADVISES_HUGE.load(Relaxed) {
             return;
         }
-        let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // It is only advice, and may be refused.
-        let _ = each_ordinary(start, bytes, |start, bytes| {
-            // SAFETY: advice on the caller's own range changes no contents.
-            unsafe { libc::madvise(start, bytes, advice) }
-        });
+        // SAFETY: the caller's promise; neither changes contents.
+        unsafe {
+            advise(start, bytes, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE })
+        };
+    }
+
+    unsafe fn advise_dump(&self, start: NonNull<u8>, bytes: usize, dumped: bool) {
+        if self.keeps_to_plain_calls() {
+            return;
+        }
+        // SAFETY: the caller's promise; neither changes contents.
+        unsafe {
+            advise(start, bytes, if dumped { libc::MADV_DODUMP } else { libc::MADV_DONTDUMP })
+        };
     }
 
     /// The kernel does the comparing, by a futex call that moves none of the word's waiters to

@@ -153,6 +153,15 @@ pub unsafe trait PageSource {
         let _ = (start, bytes, huge);
     }
 
+    /// Says whether the range belongs into a dump of the process: a debugger writes all that is mapped, also what is
+    /// merely reserved. Only advice: a source that is not dumped does nothing.
+    ///
+    /// # Safety
+    /// The range lies within one reservation of this source.
+    unsafe fn advise_dump(&self, start: NonNull<u8>, bytes: usize, dumped: bool) {
+        let _ = (start, bytes, dumped);
+    }
+
     /// Whether the four bytes at `start`, a multiple of four, are all zero now. May be asked about
     /// memory in use, which its owner may be writing to or may have made inaccessible. `None` (the
     /// default) if that cannot be told.
@@ -264,6 +273,11 @@ unsafe impl<S: PageSource + ?Sized> PageSource for &S {
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).advise_huge(start, bytes, huge) }
+    }
+
+    unsafe fn advise_dump(&self, start: NonNull<u8>, bytes: usize, dumped: bool) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).advise_dump(start, bytes, dumped) }
     }
 
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {

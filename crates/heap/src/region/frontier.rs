@@ -47,6 +47,8 @@ impl Region {
         let start = unsafe { self.start.add(self.frontier) };
         // SAFETY: the part of the reservation behind the old frontier.
         unsafe { source.commit(start, frontier - self.frontier) }?;
+        // SAFETY: as above.
+        unsafe { source.advise_dump(start, frontier - self.frontier, true) };
         let huge = self.frontier.max(self.huge.start());
         if huge < frontier {
             // SAFETY: huge < frontier ≤ bytes.

@@ -78,6 +78,11 @@ impl Region {
                 return Err(error);
             }
         };
+        // Far more than memory: a debugger that dumps the process (gcore) would write all of it.
+        for (reserved, bytes) in [(start, bytes), (metadata, bit_sets_at)] {
+            // SAFETY: the region, and the tables among its metadata, reserved just now.
+            unsafe { source.advise_dump(reserved, bytes, false) };
+        }
         // SAFETY: committed above, aligned to a page, the region's own from now on; of zeros, as an empty one is.
         let cached = unsafe { part(cached_at).cast::<RegionCache>().as_mut() };
         let first_frame = start.addr().get() / FRAME_BYTES;
@@ -111,6 +116,16 @@ impl Region {
             slabs: Table { start: part(slabs_at), committed_bytes: 0 },
             far_words: Table { start: part(far_words_at), committed_bytes: 0 },
         })
+    }
+
+    /// Has dumps of the process contain all of the region, committed or not, from now on.
+    pub(crate) fn dump_reserved(&self, source: &impl PageSource) {
+        let tables = Self::parts(self.bytes, source.page_bytes());
+        let table_bytes = tables[..4].iter().sum();
+        for (reserved, bytes) in [(self.start, self.bytes), (self.page_map.start, table_bytes)] {
+            // SAFETY: the region, and the tables among its metadata, of which the page map is the first.
+            unsafe { source.advise_dump(reserved, bytes, true) };
+        }
     }
 }
 

@@ -29,6 +29,8 @@ impl Table {
             let start = unsafe { self.start.add(self.committed_bytes) };
             // SAFETY: as above.
             unsafe { source.commit(start, wanted - self.committed_bytes) }?;
+            // SAFETY: as above.
+            unsafe { source.advise_dump(start, wanted - self.committed_bytes, true) };
             self.committed_bytes = wanted;
         }
         Ok(())

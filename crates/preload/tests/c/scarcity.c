@@ -412,6 +412,39 @@ static void few_mappings(void) {
     for (int i = 1; i < 20000; i += 2) free(all[i]);
 }
 
+/* How many bytes of mappings a dump of the process would contain, and in IS_DUMPED whether that at ADDRESS is among them. */
+static size_t dumped_bytes(const void *address, int *is_dumped) {
+    char line[512];
+    size_t start = 0, end = 0, bytes = 0;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    CHECK(file);
+    *is_dumped = 0;
+    while (fgets(line, sizeof line, file)) {
+        size_t from, to;
+        if (sscanf(line, "%zx-%zx ", &from, &to) == 2) start = from, end = to;
+        if (strncmp(line, "VmFlags:", 8) != 0 || strstr(line, " dd")) continue;
+        bytes += end - start;
+        if (start <= (uintptr_t)address && (uintptr_t)address < end) *is_dumped = 1;
+    }
+    fclose(file);
+    return bytes;
+}
+
+/* A debugger that dumps the process (gcore) writes all that is mapped and not excluded: so what is merely reserved is, and
+   nothing else, also once the heap may no longer say so. */
+static void reserve_is_not_dumped(void) {
+    enum { COUNT = 80000, BYTES = 1000 };
+    for (int confined = 0; confined < 2; confined++) {
+        void *last = NULL;
+        for (int i = 0; i < COUNT; i++) CHECK((last = malloc(BYTES)));
+        int is_dumped;
+        size_t bytes = dumped_bytes(last, &is_dumped);
+        CHECK(is_dumped, "an object is missing%s", confined ? " in a program that confines itself" : "");
+        CHECK(confined || bytes < 512 << 20, "%zu bytes", bytes);
+        CHECK(confined || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    }
+}
+
 /* How many bytes of huge pages that were set aside the process has. */
 static size_t hugetlb_bytes(void) {
     char line[256];
@@ -486,7 +519,7 @@ int main(int argc, char **argv) {
         CASE(limit_leaves_room_for_others), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
-        CASE(hugetlb_pool),
+        CASE(hugetlb_pool), CASE(reserve_is_not_dumped),
     };
     arguments = argv;
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

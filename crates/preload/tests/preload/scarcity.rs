@@ -17,6 +17,7 @@ const CASES: &[&str] = &[
     "few_mappings",
     "more_than_there_can_be",
     "locked_memory_goes_back",
+    "reserve_is_not_dumped",
 ];
 
 /// Every object is known to the profile, of which no file is written.
