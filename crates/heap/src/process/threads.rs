@@ -32,11 +32,13 @@ pub(crate) fn inside_word() -> NonNull<Cache> {
     StandIn::Inside.word()
 }
 
-unsafe extern "C" fn thread_exits(cache: *mut c_void) {
+/// By the thread's word, not by the key's value: see [`LEAST_KEY`].
+unsafe extern "C" fn thread_exits(_value: *mut c_void) {
+    let cache = named_cache(cache_word());
     set_cache_word(inside_word());
     let departed = StandIn::Departed.word();
-    if let (Some(process), Some(cache)) = (fork::process(), NonNull::new(cache.cast())) {
-        // SAFETY: the key's value is the cache this thread had, and no longer uses.
+    if let (Some(process), Some(cache)) = (fork::process(), cache) {
+        // SAFETY: the word named the cache this thread had, and no longer uses.
         unsafe { process.heap.drop_cache(cache) };
         process.seats.leave();
         if process.special().is_some() {
@@ -45,6 +47,27 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
         }
     }
     set_cache_word(departed);
+}
+
+/// From this key on ours is sought. A library in a namespace of its own (`dlmopen`, `LD_AUDIT`) has a C library of its own,
+/// which numbers keys from 0 on, too, but keeps the values of a thread in the same places: with one of the first keys such a
+/// library would take our value for its own, and end as soon as it uses it. This is glibc's last key whose values need no
+/// memory.
+const LEAST_KEY: libc::pthread_key_t = 31;
+
+/// A key from [`LEAST_KEY`] on, or if there is none, any. The first ones are held until that is found.
+fn new_key() -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: `key` is a valid place; the destructor may be called on any thread.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exits)) } != 0 {
+        return None;
+    }
+    let next = if key < LEAST_KEY { new_key() } else { None };
+    if next.is_some() {
+        // SAFETY: made above, and known to nobody else.
+        unsafe { libc::pthread_key_delete(key) };
+    }
+    next.or(Some(key))
 }
 
 /// The cache that a thread's word names, if it is one that can be used.
@@ -117,12 +140,7 @@ impl Process {
             self.see_to_forks();
             let _guard = self.exit_key_lock.lock();
             if self.exit_key.load(Ordering::Relaxed) == 0 {
-                let mut key = 0;
-                // SAFETY: `key` is a valid place; the destructor may be called on any thread.
-                if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exits)) } != 0 {
-                    return None;
-                }
-                self.exit_key.store(key + 1, Ordering::Release);
+                self.exit_key.store(new_key()? + 1, Ordering::Release);
             }
         }
         Some(self.exit_key.load(Ordering::Acquire) - 1)

@@ -28,6 +28,18 @@ void *guest_exchange(void *object) {
     return malloc(100);
 }
 
+/* Makes as many thread keys, and gives each a value. Returns how many had one already. */
+int guest_keys(int count) {
+    int had = 0;
+    for (int i = 0; i < count; i++) {
+        pthread_key_t key;
+        if (pthread_key_create(&key, NULL) != 0) abort();
+        had += pthread_getspecific(key) != NULL;
+        pthread_setspecific(key, (void *)0x1230);
+    }
+    return had;
+}
+
 #ifndef GUEST_WITHOUT_HANDLERS
 __attribute__((constructor)) static void enter_handlers(void) {
     pthread_atfork(churn, churn, churn);

@@ -55,6 +55,32 @@ static void plugin(void) {
     dlclose(library);
 }
 
+static int (*guest_keys)(int);
+
+static void *use_keys(void *count) {
+    free(malloc(100));
+    int had = guest_keys((int)(uintptr_t)count);
+    CHECK(had == 0 || (uintptr_t)count == 23, "%d keys have a value that is not their library's", had);
+    free(malloc(100));
+    return NULL;
+}
+
+/* A library in a namespace of its own, whose C library numbers its thread keys from 0 on, too: threads end well, even if
+   it has so many keys that a value of ours is overwritten. */
+static void apart(void) {
+    void *library = dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
+    CHECK(library, "%s", dlerror());
+    guest_keys = (int (*)(int))dlsym(library, "guest_keys");
+    CHECK(guest_keys);
+    /* In all 32: values of more would lie in memory that one C library takes from its own heap, and the other frees. */
+    static const uintptr_t counts[] = {1, 8, 23};
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, use_keys, (void *)counts[i]) == 0);
+        pthread_join(thread, NULL);
+    }
+}
+
 static void *(*borrowed_malloc)(size_t);
 static void (*borrowed_free)(void *);
 
@@ -88,7 +114,7 @@ static void borrow(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {CASE(cycle), CASE(deep), CASE(plugin), CASE(borrow)};
+    static const struct test_case cases[] = {CASE(cycle), CASE(deep), CASE(plugin), CASE(apart), CASE(borrow)};
     CHECK(argc > 2);
     path = argv[2];
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -58,6 +58,10 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("lifecycle::constructor_after_ours", &["cc"], || guest_preloaded(false));
     suite.test_with("lifecycle::dlopen_dlclose", &["cc"], dlopen_dlclose);
     suite.test_with("lifecycle::dlopen_deepbind", &["cc"], dlopen_deepbind);
+    suite.test_with("lifecycle::namespace_of_its_own", &["cc"], || {
+        let mut command = preloaded(program("loader.c")?);
+        run(command.arg("apart").arg(guest()?))?.well().map(drop)
+    });
     suite.test_with("lifecycle::loaded_by_dlopen", &["cc"], loaded_by_dlopen);
 }
 
