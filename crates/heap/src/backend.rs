@@ -406,10 +406,9 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Has dumps of the process contain whatever the regions commit from now on, without being told; if another thread is
+    /// Has dumps of the process contain whatever objects the regions commit from now on, without being told; if another thread is
     /// in the backend, or the one that this call has interrupted, what they commit later may be missing there.
     #[cold]
-    #[inline(never)]
     pub(crate) fn dump_reserved(&self) {
         if let Some(state) = self.state.try_lock() {
             state.regions.iter().flatten().for_each(|region| region.dump_reserved(&self.source));

@@ -62,12 +62,14 @@ fn new_key() -> Option<libc::pthread_key_t> {
     if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exits)) } != 0 {
         return None;
     }
-    let next = if key < LEAST_KEY { new_key() } else { None };
-    if next.is_some() {
+    if key < LEAST_KEY
+        && let Some(next) = new_key()
+    {
         // SAFETY: made above, and known to nobody else.
         unsafe { libc::pthread_key_delete(key) };
+        return Some(next);
     }
-    next.or(Some(key))
+    Some(key)
 }
 
 /// The cache that a thread's word names, if it is one that can be used.

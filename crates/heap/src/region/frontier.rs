@@ -45,10 +45,11 @@ impl Region {
         self.commit_tables(frontier, source)?;
         // SAFETY: frontier < bytes.
         let start = unsafe { self.start.add(self.frontier) };
+        let more_bytes = frontier - self.frontier;
         // SAFETY: the part of the reservation behind the old frontier.
-        unsafe { source.commit(start, frontier - self.frontier) }?;
+        unsafe { source.commit(start, more_bytes) }?;
         // SAFETY: as above.
-        unsafe { source.advise_dump(start, frontier - self.frontier, true) };
+        unsafe { source.advise_dump(start, more_bytes, true) };
         let huge = self.frontier.max(self.huge.start());
         if huge < frontier {
             // SAFETY: huge < frontier ≤ bytes.

@@ -79,10 +79,10 @@ impl Region {
             }
         };
         // Far more than memory: a debugger that dumps the process (gcore) would write all of it.
-        for (reserved, bytes) in [(start, bytes), (metadata, bit_sets_at)] {
-            // SAFETY: the region, and the tables among its metadata, reserved just now.
-            unsafe { source.advise_dump(reserved, bytes, false) };
-        }
+        // SAFETY: the region, reserved just now.
+        unsafe { source.advise_dump(start, bytes, false) };
+        // SAFETY: the tables among its metadata, likewise.
+        unsafe { source.advise_dump(metadata, bit_sets_at, false) };
         // SAFETY: committed above, aligned to a page, the region's own from now on; of zeros, as an empty one is.
         let cached = unsafe { part(cached_at).cast::<RegionCache>().as_mut() };
         let first_frame = start.addr().get() / FRAME_BYTES;
@@ -118,14 +118,11 @@ impl Region {
         })
     }
 
-    /// Has dumps of the process contain all of the region, committed or not, from now on.
+    /// Has dumps of the process contain all of the region, committed or not, from now on; of its tables, which the program
+    /// does not read, only what is committed by now.
     pub(crate) fn dump_reserved(&self, source: &impl PageSource) {
-        let tables = Self::parts(self.bytes, source.page_bytes());
-        let table_bytes = tables[..4].iter().sum();
-        for (reserved, bytes) in [(self.start, self.bytes), (self.page_map.start, table_bytes)] {
-            // SAFETY: the region, and the tables among its metadata, of which the page map is the first.
-            unsafe { source.advise_dump(reserved, bytes, true) };
-        }
+        // SAFETY: the region.
+        unsafe { source.advise_dump(self.start, self.bytes, true) };
     }
 }
 

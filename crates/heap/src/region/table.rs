@@ -27,10 +27,11 @@ impl Table {
         if wanted > self.committed_bytes {
             // SAFETY: the caller keeps `bytes` within the table's part of the reservation.
             let start = unsafe { self.start.add(self.committed_bytes) };
+            let more_bytes = wanted - self.committed_bytes;
             // SAFETY: as above.
-            unsafe { source.commit(start, wanted - self.committed_bytes) }?;
+            unsafe { source.commit(start, more_bytes) }?;
             // SAFETY: as above.
-            unsafe { source.advise_dump(start, wanted - self.committed_bytes, true) };
+            unsafe { source.advise_dump(start, more_bytes, true) };
             self.committed_bytes = wanted;
         }
         Ok(())
