@@ -263,7 +263,7 @@ fn from_some_part_of_the_limit_on_room_is_made_while_nobody_asks() {
 /// Although far from it only every 16th put looks.
 #[test]
 fn near_a_large_limit_every_put_looks() {
-    let limit_bytes = (16 << 20) + 5 * PAGE;
+    let limit_bytes = (16 << 20) + 9 * PAGE;
     // Such a page is longer than an object of this pool, so it is a page's size that is looked at.
     let pool: Xv<Os> = Xv::new(Os);
     let config = Config { limit_bytes, ..Config::new(5000) };
