@@ -214,7 +214,7 @@ fn a_sweep_gives_back_from_every_hole() {
             assert!(pages <= PAGES_A_STEP, "{pages} pages by one step");
         }
         pool.validate();
-        let least = 24 * (hole * 4000 / 4096 - 2);
+        let least = 24 * (hole * 4000 / 4096 - 1);
         let given = pool.stats().pages_returned as usize;
         assert!(given >= least, "{given} pages of {least} given back");
         // SAFETY: as above.
@@ -247,29 +247,6 @@ fn a_small_shard_starts_no_pass_by_itself() {
         // SAFETY: as above.
         kept.iter().for_each(|&number| unsafe { pool.free(handles[number]) });
     }
-}
-
-/// Although what lies before it is closed and has more blocks than an allocation opens.
-#[test]
-fn what_an_allocation_adds_at_the_end_is_open() {
-    let limits = Limits { shards: 1, compact_percent: 0, ..Limits::new() };
-    let pool: Dense<_> = Dense::with_limits(Os, limits);
-    let mut shadow = Shadow::new(&pool, 1);
-    let blocks = 4 * STEPS_AN_ALLOC * BLOCKS_A_STEP;
-    (0..blocks).for_each(|_| shadow.alloc(&pool, 60).expect("memory"));
-    let taken = pool.stats().pages_taken;
-    let shard = pool.shard(0).expect("the shard of the objects");
-    shard.with_lock(&pool.source, |mut shard| {
-        shard.state.compaction.target = Place(64);
-        shard.state.compaction.enter(Phase::Close, Place(0));
-        while shard.state.compaction.phase == Phase::Close {
-            shard.step();
-        }
-    });
-    shadow.alloc(&pool, 4096).expect("memory");
-    assert!(pool.stats().pages_taken <= taken + 2);
-    pool.validate();
-    shadow.verify_all(&pool);
 }
 
 #[test]
