@@ -200,6 +200,12 @@ mod tests {
     }
 
     #[test]
+    fn few_rounds_are_as_sure_as_their_number_lets_them_be() {
+        let sure = [1, 2, 3, 4, 5, 6, 100].map(confidence);
+        assert_eq!(sure, [0.0, 0.5, 0.75, 0.875, 0.9375, 0.95, 0.95]);
+    }
+
+    #[test]
     fn few_values_give_their_range() {
         let ratio = Ratio::of(&[1.1, 0.9, 1.3]).unwrap();
         assert_eq!((ratio.value, ratio.low, ratio.high), (1.1, 0.9, 1.3));

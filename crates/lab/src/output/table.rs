@@ -321,6 +321,33 @@ mod tests {
     }
 
     #[test]
+    fn a_contest_tells_its_ratios_and_verdicts_in_words() {
+        let row = |metric: &str, verdict: &str| {
+            let mut row = Row::new("a", "work").with("time_ratio", 1.0).with("memory_ratio", 1.0);
+            for (end, value) in [("", 0.9004), ("_low", 0.8), ("_high", 0.95)] {
+                row = row.with(&format!("{metric}_ratio{end}"), value);
+            }
+            row.with(&format!("{metric}_verdict"), verdict)
+        };
+        for (metric, verdict, column, word) in [
+            ("time", "less", "time/the first", "faster"),
+            ("time", "more", "time/the first", "slower"),
+            ("memory", "less", "peak/the first", "leaner"),
+            ("memory", "more", "peak/the first", "fatter"),
+            ("time", "same", "time/the first", "same"),
+            ("memory", "undecided", "peak/the first", "undecided"),
+            ("time", "", "time/the first", ""),
+        ] {
+            let table = &tables(&report(vec![row(metric, verdict)]))[0];
+            let at = table.head.iter().position(|head| head.name == column).unwrap();
+            let cells = [&table.lines[0][at], &table.lines[0][at + 1]];
+            assert_eq!(cells, ["0.900 [0.800, 0.950]", word], "{metric} {verdict}");
+        }
+        let one_end = Row::new("a", "work").with("time_ratio", 1.0).with("time_ratio_low", 0.9);
+        assert_eq!(tables(&report(vec![one_end]))[0].lines[0][2], "–", "no interval, no ratio");
+    }
+
+    #[test]
     fn a_range_stands_beside_what_it_is_the_range_of() {
         let row = Row::new("xv", "stress")
             .with("overhead_percent", 11.0)

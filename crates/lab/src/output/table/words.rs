@@ -101,8 +101,16 @@ mod tests {
     fn figures_are_shown_in_fitting_units() {
         assert_eq!(time(12.34), "12.3 ns");
         assert_eq!(time(12_340_000.0), "12.3 ms");
-        assert_eq!(bytes(512.0), "512 B");
+        assert_eq!([time(1000.0), time(-12_345.0)], ["1.00 µs", "-12.35 µs"]);
+        assert_eq!([time(1e6), time(1e9), time(1.5e9)], ["1.0 ms", "1.00 s", "1.50 s"]);
+        assert_eq!([bytes(512.0), bytes(1023.0)], ["512 B", "1023 B"]);
+        assert_eq!([bytes(1024.0), bytes(-1536.0)], ["1.0 KiB", "-1.5 KiB"]);
         assert_eq!(bytes(3.0 * 1024.0 * 1024.0), "3.0 MiB");
+        assert_eq!([bytes(1_048_576.0), bytes(1_610_612_736.0)], ["1.0 MiB", "1.50 GiB"]);
+        assert_eq!(
+            [figure("time_ratio", 0.5), figure("read_gib_per_s", 2.0)],
+            ["0.500", "2.0 GiB/s"]
+        );
         assert_eq!(figure("alloc_ns", 5.0), "5.0 ns");
         assert_eq!(figure("alloc_ms", 5.0), "5.0 ms");
         assert_eq!(figure("overhead_percent", 5.678), "5.68 %");
