@@ -10,7 +10,8 @@
 //!
 //! `rss` and `memory` are the figure by which the table judges memory: the peak plus what any
 //! process has resident, unless the workload names another figure; `peak` is the peak above the
-//! harness's own. Where the workload's figure is a ratio, its limit has no unit. Without a case the claim is about all of them (geometric mean of each round).
+//! harness's own. Where the workload's figure is a ratio, its limit has no unit. Without a case the claim
+//! is about all of them (geometric mean of each round).
 //!
 //! A claim holds when the whole interval of its paired quotient lies on its side and fails when it
 //! lies on the other. It is undecided when the interval spans the limit, with fewer than
