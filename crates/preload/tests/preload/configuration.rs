@@ -50,6 +50,7 @@ pub(crate) fn add(suite: &mut Suite) {
             })
         });
     }
+    suite.test_with("configuration::limits", &["cc"], limits);
     suite.test_with("configuration::stats", &["cc"], || {
         let ended = configured("stats:true", &[])?;
         let told = ended.stderr.lines().all(|line| line.starts_with("hectare: "));
@@ -101,6 +102,45 @@ pub(crate) fn add(suite: &mut Suite) {
         0 => suite.test_with(name, &["cc"], ignored_when_secure),
         _ => suite.skip(name, "only root can make a program set-uid to another user"),
     }
+}
+
+/// The last values that a key takes, and the first ones that it does not.
+fn limits() -> Outcome {
+    for text in [
+        "guard:0",
+        "guard:4294967296",
+        "hugetlb:0",
+        "stats_signal:1",
+        "stats_signal:34",
+        "stats_signal:64",
+        "front:auto",
+        "front:thread",
+        "front:cpu",
+        "background:false",
+        "sandbox:0",
+    ] {
+        let ended = configured(text, &[])?;
+        ensure(ended.stderr.is_empty(), || ended.describe(&format!("{text} is not taken")))?;
+    }
+    for (key, values) in [
+        ("prof_sample", &["0", "4294967297", "1k", ""][..]),
+        ("guard", &["4294967297", "-1"]),
+        ("hugetlb", &["3", "131074"]),
+        ("stats_signal", &["0", "2", "11", "33", "65"]),
+        ("prof_signal", &["9", "TERM"]),
+        ("front", &["both", "CPU"]),
+        ("prof_unwind", &["table"]),
+        ("secure", &["yes"]),
+    ] {
+        for value in values {
+            let ended = configured(&format!("{key}:{value}"), &[])?;
+            let line = format!("hectare: HECTARE_CONF: '{key}:{value}' is ignored; {key} must be ");
+            let one_line = ended.stderr.matches('\n').count() == 1;
+            let is_refused = one_line && ended.stderr.starts_with(&line);
+            ensure(is_refused, || ended.describe(&format!("{key}:{value} is taken")))?;
+        }
+    }
+    Ok(())
 }
 
 /// Where standard error is a pipe that nobody reads any more, the program ends as it would without the library.
