@@ -198,6 +198,12 @@ impl Bin {
         self.slabs as usize
     }
 
+    /// Whether memory would have to come for the next object.
+    pub(crate) fn needs_memory(&mut self) -> bool {
+        // SAFETY: a listed slab is this bin's, and its lock is held.
+        self.lists.fullest().is_none_or(|name| unsafe { name.get() }.needs_memory())
+    }
+
     /// How many objects its slabs have, and how many of these are free.
     pub(crate) fn objects(&self) -> (usize, usize) {
         (self.objects, self.free_objects)

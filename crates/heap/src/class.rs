@@ -64,7 +64,17 @@ impl ClassId {
             return None;
         }
         let first = Self::for_bytes(bytes.max(align));
-        (first.0..=CLASSES as u8).map(Self).find(|class| class.object_bytes() & (align - 1) == 0)
+        (first.0..=CLASSES as u8).map(Self).find(|class| class.is_aligned(align))
+    }
+
+    /// The next class, of larger objects; `None` if it is the last.
+    pub(crate) fn next(self) -> Option<Self> {
+        (self.0 < CLASSES as u8).then(|| Self(self.0 + 1))
+    }
+
+    /// Whether all its objects are aligned to `align`, a power of two.
+    pub(crate) const fn is_aligned(self, align: usize) -> bool {
+        self.object_bytes() & (align - 1) == 0
     }
 
     /// Whether an object of this class that is to hold `bytes` stays where it is: growing within the

@@ -101,9 +101,12 @@ impl<S: System> Heap<S> {
     unsafe fn refill(&self, class: ClassId) -> *mut u8 {
         // SAFETY: the caller's promise, passed on.
         let spare = unsafe { self.cpus.exchange(Place::Spare, class, None) };
-        let ask = || self.lengthen(class);
-        // SAFETY: as above.
-        let batch = spare.or_else(|| unsafe { self.get_batch(Seat::Cpu, class, ask(), false) });
+        let batch = spare.or_else(|| {
+            let count = self.lengthen(class);
+            let pooled = self.take_pooled(class, count);
+            // SAFETY: as above.
+            pooled.or_else(|| unsafe { self.get_batch(Seat::Cpu, class, count) })
+        });
         let Some(batch) = batch else { return core::ptr::null_mut() };
         if let Some(head) = batch.head.next() {
             let rest = Batch { head, count: batch.count - 1 };

@@ -8,6 +8,7 @@ mod batches;
 mod free;
 mod keys;
 mod large;
+mod larger;
 mod malloc;
 mod place;
 mod quiet;
@@ -74,6 +75,8 @@ pub struct Heap<S: System> {
     pub(crate) is_shared: AtomicBool,
     /// A slab was added since classes were last checked for being quiet.
     has_grown: AtomicBool,
+    /// So much has been live that what lies ready is little of it.
+    was_large: AtomicBool,
     /// The number of the class to check next.
     hand: AtomicUsize,
     /// The last scavenge found much and nothing has been taken since: the program is freeing all it
@@ -107,6 +110,7 @@ impl<S: System> Heap<S> {
             has_cache: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             has_grown: AtomicBool::new(false),
+            was_large: AtomicBool::new(false),
             hand: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
         }

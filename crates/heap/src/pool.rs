@@ -191,6 +191,7 @@ impl<P: Park> Pools<P> {
     }
 
     /// Takes a batch from the pool of `cpu` that it has too many of.
+    #[inline(never)]
     pub(crate) fn take_own(&self, cpu: usize, class: ClassId) -> Option<Batch> {
         self.try_with(self.pool(cpu % CPUS)?, class, Slots::pop)
     }

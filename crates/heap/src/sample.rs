@@ -43,7 +43,7 @@ impl Due {
     pub(crate) const NOTHING: Self = Self { profile: false, guard: false };
 }
 
-/// The class by which a request of `bytes` aligned to `align` is counted: the one that serves it.
+/// The class by which a request of `bytes` aligned to `align` is counted: the least that serves it.
 #[inline(always)]
 pub(crate) fn class_of(bytes: usize, align: usize) -> ClassId {
     if align > MIN_ALIGN {

@@ -239,6 +239,13 @@ impl Slab {
         self.free() == self.objects()
     }
 
+    /// Whether the next object that [`take`](Self::take) would take needs memory to come. The slab has one.
+    pub(crate) fn needs_memory(&self) -> bool {
+        let word = self.summary.trailing_zeros() as usize;
+        let first = word * 64 + self.word(word).trailing_zeros() as usize;
+        self.frames.are_away(frames_of(first * self.object_bytes(), self.object_bytes()))
+    }
+
     /// Takes objects until `gathered` has `count` or none is left, the lowest first. Where it comes
     /// upon a frame without memory, `gathered` notes the next such ones too, `stretch` in all at
     /// most. O(count).

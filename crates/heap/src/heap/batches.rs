@@ -14,8 +14,19 @@ use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 use crate::seat::Seat;
 
 impl<S: System> Heap<S> {
-    /// `count` objects of `class`, or fewer: from the pools, else from the bin. Straight from the bin if they are a thread's
-    /// `first`: there they lie in rows, in the pools in the order in which they were freed.
+    /// `count` objects of `class`, or fewer, from the pools.
+    #[inline(never)]
+    pub(crate) fn take_pooled(&self, class: ClassId, count: usize) -> Option<Batch> {
+        self.end_drain();
+        let mut batch = self.pools.take(self.source().cpu(), class)?;
+        if let Some(rest) = batch.split_off(count, self.key()) {
+            self.put_batch(class, rest);
+        }
+        Some(batch)
+    }
+
+    /// `count` objects of `class`, or fewer, from the bin: there they lie in rows, in the pools in the order in which they
+    /// were freed.
     ///
     /// # Safety
     /// As for [`free_slow`](Self::free_slow).
@@ -24,17 +35,7 @@ impl<S: System> Heap<S> {
         seat: Seat,
         class: ClassId,
         count: usize,
-        first: bool,
     ) -> Option<Batch> {
-        if self.draining.load(Relaxed) {
-            self.draining.store(false, Relaxed);
-        }
-        if !first && let Some(mut batch) = self.pools.take(self.source().cpu(), class) {
-            if let Some(rest) = batch.split_off(count, self.key()) {
-                self.put_batch(class, rest);
-            }
-            return Some(batch);
-        }
         self.take_from_bin(class, count).or_else(|| {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.release_all(seat, SLAB_FRAMES) };
@@ -44,7 +45,7 @@ impl<S: System> Heap<S> {
 
     /// `count` objects of `class` from its slabs, or fewer: as many as those with room have, or else a new one.
     #[inline(never)]
-    fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
+    pub(super) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut gathered = Gathered::new();
         self.gather_from_bin(class, count, &mut gathered);
         gathered.list(self.key())
@@ -52,6 +53,7 @@ impl<S: System> Heap<S> {
 
     /// As [`take_from_bin`](Self::take_from_bin), into `gathered`, which is empty: nothing is written into the objects.
     pub(crate) fn gather_from_bin(&self, class: ClassId, count: usize, gathered: &mut Gathered) {
+        self.end_drain();
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
         let wanted = Objects { class, count: count.min(class.batch()), cpu };
         let bin = &self.bins[class.index()];
@@ -78,6 +80,13 @@ impl<S: System> Heap<S> {
         let bytes = gathered.count() * class.object_bytes();
         self.out_bytes.fetch_add(bytes, Relaxed);
         self.extremes.note_live(self.live_bytes());
+    }
+
+    /// Something is taken: the program is not freeing all it has.
+    fn end_drain(&self) {
+        if self.draining.load(Relaxed) {
+            self.draining.store(false, Relaxed);
+        }
     }
 
     /// Counts the frames that hold memory again for the objects just taken, and has the system populate some at once.

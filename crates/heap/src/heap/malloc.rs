@@ -79,7 +79,7 @@ impl<S: System> Heap<S> {
     pub unsafe fn malloc_slow(&self, seat: Seat, bytes: usize) -> *mut u8 {
         if bytes <= MAX_SMALL_BYTES {
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.take_slow(seat, ClassId::for_bytes(bytes)) }
+            unsafe { self.take_slow(seat, ClassId::for_bytes(bytes), MIN_ALIGN) }
         } else {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.get_large(seat, bytes, 1, false) }.0
@@ -102,8 +102,8 @@ impl<S: System> Heap<S> {
         unsafe { self.malloc_slow(seat, bytes) }
     }
 
-    /// As [`malloc_slow`](Self::malloc_slow), for an object of `class`.
-    unsafe fn take_slow(&self, seat: Seat, class: ClassId) -> *mut u8 {
+    /// As [`malloc_slow`](Self::malloc_slow), for an object of `class`, or of a larger one, at a multiple of `align`.
+    unsafe fn take_slow(&self, seat: Seat, class: ClassId, align: usize) -> *mut u8 {
         let cache = match seat {
             Seat::Own(cache) => cache,
             // SAFETY: the caller's promise.
@@ -118,8 +118,17 @@ impl<S: System> Heap<S> {
             let ask = bin.ask(class.batch());
             // SAFETY: the caller's promise, passed on.
             unsafe { self.relieve(seat) };
-            // SAFETY: as above.
-            let batch = unsafe { self.get_batch(seat, class, ask, is_shut) };
+            // A thread's first come straight from the bin, where no other's share lines with them.
+            let pooled = if is_shut { None } else { self.take_pooled(class, ask) };
+            if pooled.is_none()
+                // SAFETY: the caller's promise.
+                && let Some(larger) = unsafe { self.larger_at_hand(cache, class, align) }
+            {
+                // SAFETY: as above.
+                return unsafe { self.take_listed(cache, larger) };
+            }
+            // SAFETY: the caller's promise, passed on.
+            let batch = pooled.or_else(|| unsafe { self.get_batch(seat, class, ask) });
             // SAFETY: as above; looking for memory leaves this list as empty as it was.
             let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
             match batch {
@@ -128,6 +137,15 @@ impl<S: System> Heap<S> {
                 None => return ptr::null_mut(),
             }
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.take_listed(cache, class) }
+    }
+
+    /// An object of the cache's list of `class`; null if that is empty.
+    ///
+    /// # Safety
+    /// The caller alone uses the cache.
+    unsafe fn take_listed(&self, cache: NonNull<Cache>, class: ClassId) -> *mut u8 {
         // SAFETY: the caller's promise.
         let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
         let Some(object) = bin.head.object() else { return ptr::null_mut() };
@@ -141,7 +159,7 @@ impl<S: System> Heap<S> {
     pub(crate) fn take_uncached(&self, class: ClassId) -> *mut u8 {
         self.ensure_key();
         // SAFETY: `Seat::None` is any thread's.
-        let Some(batch) = (unsafe { self.get_batch(Seat::None, class, 1, true) }) else {
+        let Some(batch) = (unsafe { self.get_batch(Seat::None, class, 1) }) else {
             return ptr::null_mut();
         };
         batch.head.unmark();
@@ -162,7 +180,7 @@ impl<S: System> Heap<S> {
                     return object.as_ptr();
                 }
                 // SAFETY: the caller's promise, passed on.
-                unsafe { self.take_slow(seat, class) }
+                unsafe { self.take_slow(seat, class, align) }
             }
             // SAFETY: the caller's promise, passed on.
             None => unsafe { self.get_large(seat, bytes, align, false) }.0,

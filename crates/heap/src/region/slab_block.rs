@@ -14,8 +14,8 @@
 //! before it checks whether another thread has done so.
 //!
 //! A block is opened where no slab's worth of memory is dirty. A one-page run among the slabs leaves
-//! fifteen frames that no slab fits into, though: so a class that will fill much of a block by itself gets
-//! one in spite of such pieces, as long as they are few and the heap has never shrunk. (In one that
+//! fifteen frames that no slab fits into, though: so a growing class gets one in spite of such pieces, as long as
+//! they are few beside its slabs and the heap has never shrunk. (In one that
 //! has, pieces come and go, and each time a block would be opened for what they could hold.) Where huge
 //! pages are asked for anyhow it does without: there the next slab is part of the last huge page.
 //!
@@ -50,14 +50,6 @@ const SIBLINGS_OF_GROWTH: usize = 4;
 /// is not going to stay that small.
 const EARLY_BLOCKS_FROM_BYTES: usize = 2 << 20;
 const SIBLINGS_OF_EARLY_GROWTH: usize = 8;
-
-/// A class that has this many slabs, 1.5 MiB, will fill much of a block by itself.
-const SIBLINGS_OF_MUCH: usize = 24;
-
-/// Once this much has been touched, a block is a seventh of the whole at most: then a class of this many
-/// slabs gets one despite pieces, too.
-const LARGE_FROM_BYTES: usize = 12 << 20;
-const SIBLINGS_IN_LARGE: usize = 20;
 
 /// Runs get one, too, where this many frames of them have come page by page and none went back: at once where
 /// they are half of the region, else from this size on. (From 4, 6 MiB on the peak of the cc1 trace is a fifth higher.)
@@ -162,11 +154,8 @@ impl Region {
         if self.is_regrowing() && siblings >= SIBLINGS_OF_GROWTH {
             return true;
         }
-        if self.dirty_frames() < SLAB_FRAMES {
-            self.is_growing(siblings)
-        } else {
-            self.fills_much(siblings) && self.has_blocks() && self.has_only_pieces()
-        }
+        let are_pieces_few = self.dirty_frames() < SLAB_FRAMES || self.are_few_beside(siblings);
+        self.is_growing(siblings) && are_pieces_few
     }
 
     /// Whether a class that has `siblings` is growing, in a region of this size.
@@ -175,15 +164,15 @@ impl Region {
         self.has_touched(EARLY_BLOCKS_FROM_BYTES) && siblings >= least
     }
 
-    /// Whether a class that has `siblings` is going to fill much of a block by itself.
-    fn fills_much(&self, siblings: usize) -> bool {
-        let is_large = self.has_touched(LARGE_FROM_BYTES);
-        siblings >= if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_OF_MUCH }
-    }
-
-    /// Whether a region that grows page by page, and has not shrunk, has but a few pieces free.
-    fn has_only_pieces(&self) -> bool {
-        self.has_few_dirty() && self.grows_by_pages() && !self.has_shrunk()
+    /// Whether a region that grows page by page, and has not shrunk, has but a few pieces free: at most half as much as the
+    /// slabs of a class that has `siblings`.
+    fn are_few_beside(&self, siblings: usize) -> bool {
+        let is_few = 2 * self.dirty_frames() <= siblings * SLAB_FRAMES;
+        is_few
+            && self.has_few_dirty()
+            && self.has_blocks()
+            && self.grows_by_pages()
+            && !self.has_shrunk()
     }
 
     /// Whether a block is the place for the next run of `frames` frames, for which no dirty ones are to be had.

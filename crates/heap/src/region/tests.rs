@@ -216,17 +216,18 @@ fn a_class_that_grows_gets_a_block() {
 }
 
 #[test]
-fn a_class_that_fills_much_of_a_block_gets_one_in_spite_of_pieces() {
-    for (region_slabs, much) in [(64, 24), (191, 24), (192, 20)] {
+fn a_growing_class_gets_a_block_in_spite_of_pieces_that_are_few_beside_it() {
+    for (pieces, least) in [(1, 4), (2, 4), (4, 8), (16, 30)] {
         let (mut region, view) = open();
-        let slabs = take_slabs(&mut region, &view, region_slabs - 1);
-        give_pieces(&mut region, &slabs[..4]);
-        assert_eq!(dirty_beside(&mut region, &view, much - 1), 0, "too little of it");
-        assert_eq!(dirty_beside(&mut region, &view, much), UNIT_FRAMES - SLAB_FRAMES);
-        take_slabs(&mut region, &view, 31);
-        give_pieces(&mut region, &slabs[4..18]);
-        assert_eq!(dirty_beside(&mut region, &view, 32), 0, "more than a few pieces");
+        let slabs = take_slabs(&mut region, &view, 63);
+        give_pieces(&mut region, &slabs[..pieces]);
+        assert_eq!(dirty_beside(&mut region, &view, least - 1), 0, "{pieces} pieces are too much");
+        assert_eq!(dirty_beside(&mut region, &view, least), UNIT_FRAMES - SLAB_FRAMES);
     }
+    let (mut region, view) = open();
+    let slabs = take_slabs(&mut region, &view, 63);
+    give_pieces(&mut region, &slabs[..18]);
+    assert_eq!(dirty_beside(&mut region, &view, 64), 0, "more than a few pieces");
 }
 
 #[test]

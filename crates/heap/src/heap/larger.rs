@@ -1,0 +1,83 @@
+//! Objects of larger classes, where one of the request's own would need memory that has not come yet.
+//!
+//! A program of many sizes leaves a few objects of each class free, on lists, in pools and in slabs: in a heap of some
+//! mebibytes they are a fifth of it. So a request for which a page would have to be touched takes an object of a class up to
+//! half as large again, if one lies ready. It is freed to the class that it is of, as the page map says. In a large heap what
+//! lies ready is little of the whole, and memory comes in huge pages.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use hectare_pages::System;
+
+use super::Heap;
+use crate::cache::Cache;
+use crate::class::ClassId;
+
+/// A page holds so many smaller ones that it is worth more than what larger objects waste.
+const LEAST_BYTES: usize = 512;
+
+/// A heap of which this much has been live is large.
+const LARGE_HEAP_BYTES: usize = 16 << 20;
+
+impl<S: System> Heap<S> {
+    /// A class larger than `class` of which the cache's list has an object now, at a multiple of `align`, where memory would
+    /// have to come for one of `class`.
+    ///
+    /// # Safety
+    /// The caller alone uses the cache.
+    #[cold]
+    pub(super) unsafe fn larger_at_hand(
+        &self,
+        cache: NonNull<Cache>,
+        class: ClassId,
+        align: usize,
+    ) -> Option<ClassId> {
+        let bytes = class.object_bytes();
+        if bytes < LEAST_BYTES || self.is_large() || !self.needs_memory(class) {
+            return None;
+        }
+        let mut larger = class.next()?;
+        while larger.object_bytes() <= bytes + bytes / 2 {
+            // SAFETY: the caller's promise.
+            if larger.is_aligned(align) && unsafe { self.has_at_hand(cache, larger) } {
+                return Some(larger);
+            }
+            larger = larger.next()?;
+        }
+        None
+    }
+
+    /// Whether the cache's list has an object of `class`, perhaps one that was just put there, for which no memory came.
+    ///
+    /// # Safety
+    /// The caller alone uses the cache.
+    unsafe fn has_at_hand(&self, cache: NonNull<Cache>, class: ClassId) -> bool {
+        // SAFETY: the caller's promise.
+        let bin = unsafe { &mut (*cache.as_ptr()).bins[class.index()] };
+        if !bin.is_empty() || bin.use_spare() {
+            return true;
+        }
+        let pooled = self.pools.take_own(self.source().cpu(), class);
+        let batch = pooled
+            .or_else(|| if self.needs_memory(class) { None } else { self.take_from_bin(class, 1) });
+        batch.is_some_and(|batch| {
+            bin.fill(batch);
+            true
+        })
+    }
+
+    /// Whether memory would have to come for the next object that the bin of `class` gives.
+    fn needs_memory(&self, class: ClassId) -> bool {
+        self.bins[class.index()].lock().needs_memory()
+    }
+
+    /// Whether the heap is large, or was.
+    fn is_large(&self) -> bool {
+        let is_large = self.was_large.load(Relaxed) || self.live_bytes() >= LARGE_HEAP_BYTES;
+        if is_large {
+            self.was_large.store(true, Relaxed);
+        }
+        is_large
+    }
+}

@@ -1,0 +1,118 @@
+//! A request for which memory would have to come takes an object of a somewhat larger class, if one lies ready.
+
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
+
+mod support;
+
+use std::ptr::NonNull;
+
+use hectare::{ClassId, Heap};
+use hectare_check::Subject;
+use support::system::pretend_cpu;
+use support::{Front, Source, check_released, new_heap};
+
+/// Takes `count` objects of `bytes`, and frees them.
+fn leave(front: &mut Front<'_, Source>, count: usize, bytes: usize) {
+    let objects: Vec<_> = (0..count).map(|_| take(front, bytes)).collect();
+    for object in objects {
+        // SAFETY: each of them once.
+        unsafe { front.free(object) };
+    }
+}
+
+fn take(front: &mut Front<'_, Source>, bytes: usize) -> NonNull<u8> {
+    let object = NonNull::new(front.malloc(bytes)).expect("memory");
+    // SAFETY: an object of `bytes` bytes, just taken.
+    unsafe { object.write_bytes(1, bytes) };
+    object
+}
+
+/// Frees `objects`, and checks that all memory can go back.
+fn end(heap: &Heap<Source>, mut front: Front<'_, Source>, objects: Vec<NonNull<u8>>) {
+    for object in objects {
+        // SAFETY: each of them once.
+        unsafe { front.free(object) };
+    }
+    drop(front);
+    heap.trim(0);
+    check_released(heap);
+}
+
+#[test]
+fn what_lies_ready_serves_somewhat_smaller_requests() {
+    pretend_cpu(Some(0));
+    let heap = new_heap(64 << 20);
+    let mut front = Front::new(&heap);
+    // More than lists and the pool keep, so that it lies in all three places; what stays keeps the slabs.
+    let every_sixteenth = |&(i, _): &(usize, _)| i % 16 == 0;
+    let all = (0..160).map(|_| take(&mut front, 1536)).enumerate();
+    let (stay, go): (Vec<_>, Vec<_>) = all.partition(every_sixteenth);
+    for &(_, object) in &go {
+        // SAFETY: each of them once.
+        unsafe { front.free(object) };
+    }
+    let places = heap.stats().classes[ClassId::for_bytes(1536).index()];
+    assert!(front.cached_objects(ClassId::for_bytes(1536)) > 0 && places.pooled_objects > 0);
+    let slab_bytes = heap.stats().slab_bytes;
+    // The least class that they are half as large again as.
+    let mut objects: Vec<_> = go.iter().map(|_| take(&mut front, 1024)).collect();
+    assert!(objects.iter().all(|&object| front.usable_bytes(object) == 1536));
+    assert_eq!(heap.stats().slab_bytes, slab_bytes, "no slab was opened");
+    // The last slab has eight objects more, at most.
+    objects.extend((0..9).map(|_| take(&mut front, 1024)));
+    let last = objects[objects.len() - 1];
+    assert_eq!(front.usable_bytes(last), 1024, "none lies ready any more");
+    let stay = stay.into_iter().map(|(_, object)| object).collect();
+    end(&heap, front, [objects, stay].concat());
+}
+
+#[test]
+fn what_a_request_has_of_its_own_serves_it_first() {
+    pretend_cpu(Some(0));
+    let heap = new_heap(64 << 20);
+    let mut front = Front::new(&heap);
+    leave(&mut front, 2, 1152);
+    leave(&mut front, 8, 1536);
+    // Two of its list, and one of the page that came with these.
+    let objects: Vec<_> = (0..3).map(|_| take(&mut front, 1152)).collect();
+    assert!(objects.iter().all(|&object| front.usable_bytes(object) == 1152));
+    end(&heap, front, objects);
+}
+
+#[test]
+fn much_larger_small_and_unaligned_objects_serve_none() {
+    // What lies ready, what is asked for, its alignment, and what serves it.
+    for (ready, bytes, align, usable) in [
+        (1536, 960, 16, 960),
+        (1536, 1000, 16, 1536),
+        (640, 448, 16, 448),
+        (640, 500, 16, 640),
+        (3392, 2100, 256, 2304),
+        (2560, 2100, 256, 2560),
+    ] {
+        pretend_cpu(Some(0));
+        let heap = new_heap(64 << 20);
+        let mut front = Front::new(&heap);
+        leave(&mut front, 4, ready);
+        let object = NonNull::new(front.aligned(bytes, align)).expect("memory");
+        assert!(object.addr().get().is_multiple_of(align));
+        assert_eq!(front.usable_bytes(object), usable, "{bytes} bytes beside {ready}");
+        end(&heap, front, vec![object]);
+    }
+}
+
+#[test]
+fn in_a_heap_that_was_large_each_request_has_its_class() {
+    pretend_cpu(Some(0));
+    let heap = new_heap(64 << 20);
+    let mut front = Front::new(&heap);
+    let objects: Vec<_> = (0..(16 << 20) / 4096).map(|_| take(&mut front, 4096)).collect();
+    leave(&mut front, 4, 1536);
+    for object in objects {
+        // SAFETY: each of them once.
+        unsafe { front.free(object) };
+    }
+    let object = take(&mut front, 1024);
+    assert_eq!(front.usable_bytes(object), 1024);
+    end(&heap, front, vec![object]);
+}
