@@ -75,6 +75,8 @@ pub struct Heap<S: System> {
     pub(crate) is_shared: AtomicBool,
     /// A slab was added since classes were last checked for being quiet.
     has_grown: AtomicBool,
+    /// How many requests were to be served by objects of larger classes.
+    larger_asked: AtomicUsize,
     /// So much has been live that what lies ready is little of it.
     was_large: AtomicBool,
     /// The number of the class to check next.
@@ -110,6 +112,7 @@ impl<S: System> Heap<S> {
             has_cache: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             has_grown: AtomicBool::new(false),
+            larger_asked: AtomicUsize::new(0),
             was_large: AtomicBool::new(false),
             hand: AtomicUsize::new(0),
             draining: AtomicBool::new(false),

@@ -116,3 +116,22 @@ fn in_a_heap_that_was_large_each_request_has_its_class() {
     assert_eq!(front.usable_bytes(object), 1024);
     end(&heap, front, vec![object]);
 }
+
+#[test]
+fn what_goes_round_is_of_its_own_class_in_the_end() {
+    pretend_cpu(Some(0));
+    let heap = new_heap(64 << 20);
+    let mut front = Front::new(&heap);
+    let objects: Vec<_> = (0..100).map(|_| take(&mut front, 4000)).collect();
+    leave(&mut front, 40, 1536);
+    let mut larger = 0;
+    for _ in 0..10_000 {
+        let object = take(&mut front, 1024);
+        larger += usize::from(front.usable_bytes(object) > 1024);
+        // SAFETY: just taken.
+        unsafe { front.free(object) };
+    }
+    let live_kib = (100 * 4096 + 40 * 1536) / 1024;
+    assert!((1..=live_kib).contains(&larger), "{larger} of {live_kib} KiB");
+    end(&heap, front, objects);
+}
