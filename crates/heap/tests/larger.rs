@@ -43,27 +43,18 @@ fn what_lies_ready_serves_somewhat_smaller_requests() {
     pretend_cpu(Some(0));
     let heap = new_heap(64 << 20);
     let mut front = Front::new(&heap);
-    // More than lists and the pool keep, so that it lies in all three places; what stays keeps the slabs.
-    let every_sixteenth = |&(i, _): &(usize, _)| i % 16 == 0;
-    let all = (0..160).map(|_| take(&mut front, 1536)).enumerate();
-    let (stay, go): (Vec<_>, Vec<_>) = all.partition(every_sixteenth);
-    for &(_, object) in &go {
-        // SAFETY: each of them once.
-        unsafe { front.free(object) };
-    }
-    let places = heap.stats().classes[ClassId::for_bytes(1536).index()];
-    assert!(front.cached_objects(ClassId::for_bytes(1536)) > 0 && places.pooled_objects > 0);
-    let slab_bytes = heap.stats().slab_bytes;
+    let class = ClassId::for_bytes(1536);
+    let live: Vec<_> = (0..100).map(|_| take(&mut front, 4000)).collect();
+    leave(&mut front, 160, 1536);
+    let pooled = heap.stats().classes[class.index()].pooled_objects;
+    let ready = front.cached_objects(class) + pooled;
+    assert!(pooled > 0 && ready > pooled, "{pooled} of {ready} in pools");
     // The least class that they are half as large again as.
-    let mut objects: Vec<_> = go.iter().map(|_| take(&mut front, 1024)).collect();
-    assert!(objects.iter().all(|&object| front.usable_bytes(object) == 1536));
-    assert_eq!(heap.stats().slab_bytes, slab_bytes, "no slab was opened");
-    // The last slab has eight objects more, at most.
-    objects.extend((0..9).map(|_| take(&mut front, 1024)));
-    let last = objects[objects.len() - 1];
-    assert_eq!(front.usable_bytes(last), 1024, "none lies ready any more");
-    let stay = stay.into_iter().map(|(_, object)| object).collect();
-    end(&heap, front, [objects, stay].concat());
+    let objects: Vec<_> = (0..=ready).map(|_| take(&mut front, 1024)).collect();
+    let (served, last) = objects.split_at(ready);
+    assert!(served.iter().all(|&object| front.usable_bytes(object) == 1536));
+    assert_eq!(front.usable_bytes(last[0]), 1024, "none lies ready any more");
+    end(&heap, front, [objects, live].concat());
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl<S: System> Heap<S> {
 
     /// `count` objects of `class` from its slabs, or fewer: as many as those with room have, or else a new one.
     #[inline(never)]
-    pub(super) fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
+    fn take_from_bin(&self, class: ClassId, count: usize) -> Option<Batch> {
         let mut gathered = Gathered::new();
         self.gather_from_bin(class, count, &mut gathered);
         gathered.list(self.key())

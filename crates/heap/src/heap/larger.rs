@@ -1,9 +1,10 @@
 //! Objects of larger classes, where one of the request's own would need memory that has not come yet.
 //!
-//! A program of many sizes leaves a few objects of each class free, on lists, in pools and in slabs: in a heap of some
-//! mebibytes they are a fifth of it. So a request for which a page would have to be touched takes an object of a class up to
-//! half as large again, if one lies ready. It is freed to the class that it is of, as the page map says. In a large heap what
-//! lies ready is little of the whole, and memory comes in huge pages.
+//! What a program of many sizes has freed lies on lists and in pools, a few objects of each class: in a heap of some
+//! mebibytes that is much of it. So a request for which a page would have to be touched takes an object from there, of a
+//! class up to half as large again. It is freed to the class that it is of, as the page map says. What lies free in slabs
+//! is left there: where a program only grows, its own class asks for it next. In a large heap what lies ready is little of
+//! the whole, and memory comes in huge pages.
 //!
 //! The request's own list stays empty so. A thread that takes and frees one object over and over would come here each
 //! time, fifty times as slow as by its list. So there are no more such requests than there are kibibytes live: then memory
@@ -41,7 +42,8 @@ impl<S: System> Heap<S> {
         align: usize,
     ) -> Option<ClassId> {
         let bytes = class.object_bytes();
-        if bytes < LEAST_BYTES || !self.may_serve_larger() || !self.needs_memory(class) {
+        let may_serve = bytes >= LEAST_BYTES && self.may_serve_larger();
+        if !may_serve || !self.bins[class.index()].lock().needs_memory() {
             return None;
         }
         self.larger_asked.fetch_add(1, Relaxed);
@@ -56,7 +58,7 @@ impl<S: System> Heap<S> {
         None
     }
 
-    /// Whether the cache's list has an object of `class`, perhaps one that was just put there, for which no memory came.
+    /// Whether the cache's list has an object of `class`, perhaps one that was just put there by this CPU's pool.
     ///
     /// # Safety
     /// The caller alone uses the cache.
@@ -66,18 +68,11 @@ impl<S: System> Heap<S> {
         if !bin.is_empty() || bin.use_spare() {
             return true;
         }
-        let pooled = self.pools.take_own(self.source().cpu(), class);
-        let batch = pooled
-            .or_else(|| if self.needs_memory(class) { None } else { self.take_from_bin(class, 1) });
+        let batch = self.pools.take_own(self.source().cpu(), class);
         batch.is_some_and(|batch| {
             bin.fill(batch);
             true
         })
-    }
-
-    /// Whether memory would have to come for the next object that the bin of `class` gives.
-    fn needs_memory(&self, class: ClassId) -> bool {
-        self.bins[class.index()].lock().needs_memory()
     }
 
     /// Whether the heap is small, and was, and few requests have come here.

@@ -25,12 +25,11 @@ impl Region {
     }
 
     /// Notes that a long run was taken that its caller will fill. Where there are many, huge pages
-    /// begin with its first whole unit, if they do not begin below.
+    /// begin with its first unit, if they do not begin below.
     pub(super) fn note_filled(&mut self, run: Run, source: &impl PageSource) {
         self.filled_frames =
             self.filled_frames.saturating_add(run.bare_frames.min(MANY_FRAMES / 2));
-        let first = FrameId(align_up(self.frame_of(run.start), UNIT_FRAMES));
-        let from = first.0 * FRAME_BYTES;
+        let from = self.first_unit_of(run) * FRAME_BYTES;
         let has_many = self.has_blocks() && self.filled_frames >= MANY_FRAMES;
         let is_usual = !self.dear_blocks.are_dear() && !self.huge.is_hollow();
         if has_many && is_usual && from < self.huge.start() {
@@ -39,6 +38,15 @@ impl Region {
             }
             self.huge = HugePart::from_byte(from);
         }
+    }
+
+    /// The frame where the first unit begins that lies within the run or behind it, except for one of which the run fills
+    /// less than seven eighths: its last frames would bring the rest.
+    fn first_unit_of(&self, run: Run) -> usize {
+        let start = self.frame_of(run.start);
+        let first = align_up(start, UNIT_FRAMES);
+        let filled = (start + run.frames).saturating_sub(first);
+        if filled > 0 && filled < UNIT_FRAMES / 8 * 7 { first + UNIT_FRAMES } else { first }
     }
 
     /// Asks for no huge pages while blocks of them are dear; once they no longer are, asks for them in

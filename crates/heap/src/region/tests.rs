@@ -237,7 +237,7 @@ fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
     let mut take = |frames| {
         let wanted = Wanted::Run { frames, align: 1, fills: true };
         let run = region.taken(wanted, &view);
-        region.is_huge_from(FrameId(region.frame_of(run.start) + UNIT_FRAMES))
+        region.is_huge_from(FrameId(region.frame_of(run.start) + 2 * UNIT_FRAMES))
     };
     let short = (0..8).any(|_| take(63));
     assert!(!short && !take(300) && !take(195), "short runs do not count");
@@ -247,6 +247,22 @@ fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
     let wanted = Wanted::Run { frames: 500, align: 1, fills: true };
     region.taken(wanted, &view);
     assert_eq!(region.huge.start(), HUGE_PAGES_FROM_BYTES, "a small region");
+}
+
+#[test]
+fn huge_pages_begin_with_a_unit_that_a_run_nearly_fills_or_behind_it() {
+    // The first run has a unit of its own, so the second begins one.
+    for (frames, unit) in [(248, 2), (447, 2), (448, 1)] {
+        let (mut region, view) = open();
+        take_slabs(&mut region, &view, 64);
+        let start = region.touched;
+        for frames in [480, frames] {
+            region.taken(Wanted::Run { frames, align: 1, fills: true }, &view);
+        }
+        let begins = start + unit * UNIT_FRAMES;
+        let asked = [begins - 1, begins].map(|frame| region.is_huge_from(FrameId(frame)));
+        assert_eq!(asked, [false, true], "{frames} frames");
+    }
 }
 
 #[test]
