@@ -75,7 +75,8 @@ type Tree = [AtomicU64; TREE_STRIDE];
 ///
 /// What it does not promise while other threads are at work:
 /// - Frames that another `Local` holds (64 at most), and blocks that are just being taken, are
-///   invisible to a search: [`Error::Exhausted`] can come that much too early.
+///   invisible to a search: [`Error::Exhausted`] can come that much too early. So can, to a search for more than a
+///   frame, the blocks of a sector (2048 frames) whose summary another thread is just changing.
 /// - A double free is refused, except while another thread is taking the frame's word: then, as
 ///   when the frame has been allocated again in between, it has two owners.
 #[derive(Debug)]

@@ -248,6 +248,21 @@ mod plain {
         assert_eq!(shared.local().alloc(whole), Ok(FrameId(0)));
     }
 
+    /// A thread may be put aside between the write of a summary and its look, while others free frames there.
+    #[test]
+    fn a_frame_that_the_summaries_hide_is_found() {
+        let frames = 3 * 4096;
+        let words = metadata(frames);
+        let shared = Atomic::new(frames, &words).unwrap();
+        let mut local = shared.local();
+        local.free(FrameId(8000), Order::ZERO).unwrap();
+        shared.set_top(Top::Partial, 8000 / (SECTOR_WORDS * WORD), false);
+        assert_eq!(shared.next_sector(Top::Partial, 0), None);
+        assert_eq!(local.alloc(Order::ZERO), Ok(FrameId(8000)));
+        assert_eq!(local.alloc(Order::ZERO), Err(Error::Exhausted));
+        shared.validate().unwrap();
+    }
+
     #[test]
     fn threads_never_share_a_frame() {
         for threads in [1, 2, 8] {
