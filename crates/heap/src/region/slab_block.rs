@@ -51,6 +51,10 @@ const SIBLINGS_OF_GROWTH: usize = 4;
 const EARLY_BLOCKS_FROM_BYTES: usize = 2 << 20;
 const SIBLINGS_OF_EARLY_GROWTH: usize = 8;
 
+/// Once this much has been touched, most classes have a few slabs. Beside pieces a class must have this many, then.
+const LARGE_FROM_BYTES: usize = 12 << 20;
+const SIBLINGS_IN_LARGE: usize = 20;
+
 /// Runs get one, too, where this many frames of them have come page by page and none went back: at once where
 /// they are half of the region, else from this size on. (From 4, 6 MiB on the peak of the cc1 trace is a fifth higher.)
 const MANY_RUN_FRAMES: usize = UNIT_FRAMES;
@@ -165,14 +169,11 @@ impl Region {
     }
 
     /// Whether a region that grows page by page, and has not shrunk, has but a few pieces free: at most half as much as the
-    /// slabs of a class that has `siblings`.
+    /// slabs of a class that has `siblings`, which are many in a large region.
     fn are_few_beside(&self, siblings: usize) -> bool {
-        let is_few = 2 * self.dirty_frames() <= siblings * SLAB_FRAMES;
-        is_few
-            && self.has_few_dirty()
-            && self.has_blocks()
-            && self.grows_by_pages()
-            && !self.has_shrunk()
+        let is_few = 2 * self.dirty_frames() <= siblings * SLAB_FRAMES && self.has_few_dirty();
+        let are_many = siblings >= SIBLINGS_IN_LARGE || !self.has_touched(LARGE_FROM_BYTES);
+        is_few && are_many && self.has_blocks() && self.grows_by_pages() && !self.has_shrunk()
     }
 
     /// Whether a block is the place for the next run of `frames` frames, for which no dirty ones are to be had.
