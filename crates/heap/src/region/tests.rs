@@ -217,7 +217,7 @@ fn a_class_that_grows_gets_a_block() {
 
 #[test]
 fn a_growing_class_gets_a_block_in_spite_of_pieces_that_are_few_beside_it() {
-    let [small, large] = [63, 191];
+    let [small, large] = [63, 192];
     for (region_slabs, pieces, least) in [
         (small, 1, 4),
         (small, 2, 4),
