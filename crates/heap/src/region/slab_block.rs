@@ -51,7 +51,8 @@ const SIBLINGS_OF_GROWTH: usize = 4;
 const EARLY_BLOCKS_FROM_BYTES: usize = 2 << 20;
 const SIBLINGS_OF_EARLY_GROWTH: usize = 8;
 
-/// Once this much has been touched, most classes have a few slabs. Beside pieces a class must have this many, then.
+/// Beside pieces a class must have this many; once so much has been touched that most classes have a few, more.
+const SIBLINGS_BESIDE_PIECES: usize = 5;
 const LARGE_FROM_BYTES: usize = 12 << 20;
 const SIBLINGS_IN_LARGE: usize = 20;
 
@@ -172,8 +173,13 @@ impl Region {
     /// slabs of a class that has `siblings`, which are many in a large region.
     fn are_few_beside(&self, siblings: usize) -> bool {
         let is_few = 2 * self.dirty_frames() <= siblings * SLAB_FRAMES && self.has_few_dirty();
-        let are_many = siblings >= SIBLINGS_IN_LARGE || !self.has_touched(LARGE_FROM_BYTES);
-        is_few && are_many && self.has_blocks() && self.grows_by_pages() && !self.has_shrunk()
+        let is_large = self.has_touched(LARGE_FROM_BYTES);
+        let least = if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_BESIDE_PIECES };
+        is_few
+            && siblings >= least
+            && self.has_blocks()
+            && self.grows_by_pages()
+            && !self.has_shrunk()
     }
 
     /// Whether a block is the place for the next run of `frames` frames, for which no dirty ones are to be had.
