@@ -75,10 +75,8 @@ pub struct Heap<S: System> {
     pub(crate) is_shared: AtomicBool,
     /// A slab was added since classes were last checked for being quiet.
     has_grown: AtomicBool,
-    /// How many requests were to be served by objects of larger classes.
+    /// How many requests were to be served by objects of larger classes; as many as may be, once the heap was large.
     larger_asked: AtomicUsize,
-    /// So much has been live that what lies ready is little of it.
-    was_large: AtomicBool,
     /// The number of the class to check next.
     hand: AtomicUsize,
     /// The last scavenge found much and nothing has been taken since: the program is freeing all it
@@ -113,7 +111,6 @@ impl<S: System> Heap<S> {
             is_shared: AtomicBool::new(false),
             has_grown: AtomicBool::new(false),
             larger_asked: AtomicUsize::new(0),
-            was_large: AtomicBool::new(false),
             hand: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
         }

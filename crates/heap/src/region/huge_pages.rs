@@ -5,7 +5,7 @@ use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
 use super::huge_part::HugePart;
-use super::units::UNIT_FRAMES;
+use super::units::{NEARLY_UNIT_FRAMES, UNIT_FRAMES};
 use super::{FRAME_BYTES, Region, Run, SLAB_FRAMES};
 
 /// Runs of this many frames or more are long: 256 KiB.
@@ -46,7 +46,7 @@ impl Region {
         let start = self.frame_of(run.start);
         let first = align_up(start, UNIT_FRAMES);
         let filled = (start + run.frames).saturating_sub(first);
-        if filled > 0 && filled < UNIT_FRAMES / 8 * 7 { first + UNIT_FRAMES } else { first }
+        if filled > 0 && filled < NEARLY_UNIT_FRAMES { first + UNIT_FRAMES } else { first }
     }
 
     /// Asks for no huge pages while blocks of them are dear; once they no longer are, asks for them in

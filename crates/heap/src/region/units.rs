@@ -29,7 +29,7 @@ use crate::dirty::take_range;
 pub(crate) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
 
 /// A run of this many frames is worth a unit of its own wherever it lies: seven eighths.
-const NEARLY_UNIT_FRAMES: usize = UNIT_FRAMES - UNIT_FRAMES / 8;
+pub(super) const NEARLY_UNIT_FRAMES: usize = UNIT_FRAMES - UNIT_FRAMES / 8;
 
 /// Nothing moves to where the region is longer than this, 8 GiB: a unit that has moved may be a
 /// mapping of its own, of which a process has some 65,000.
