@@ -55,8 +55,6 @@ pub(crate) struct Backend<S: System> {
     pub(crate) source: S,
     /// How many views are in use.
     count: AtomicUsize,
-    /// 0 stands for [`REGION_BYTES`].
-    region_bytes: usize,
     /// Frames taken that held no memory, since the last scavenge.
     grown_frames: AtomicUsize,
     /// How many there may be before the next.
@@ -83,6 +81,8 @@ pub(crate) struct Backend<S: System> {
 #[derive(Debug)]
 struct State {
     regions: [Option<Region>; REGIONS],
+    /// How much address space the next takes if it can; 0 stands for [`REGION_BYTES`].
+    region_bytes: usize,
     used_frames: usize,
     /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
     long_frames: usize,
@@ -126,7 +126,6 @@ impl<S: System> Backend<S> {
             source,
             views: [const { RegionView::new() }; REGIONS],
             count: AtomicUsize::new(0),
-            region_bytes,
             grown_frames: AtomicUsize::new(0),
             growth_limit_frames: AtomicUsize::new(0),
             emptying_limit_bytes: AtomicUsize::new(0),
@@ -139,6 +138,7 @@ impl<S: System> Backend<S> {
             openers: [const { Lock::new(()) }; OPENERS],
             state: Lock::new(State {
                 regions: [const { None }; REGIONS],
+                region_bytes,
                 used_frames: 0,
                 long_frames: 0,
                 long_runs: 0,
@@ -381,20 +381,22 @@ impl<S: System> Backend<S> {
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
         let index = self.count.load(Ordering::Relaxed);
+        let wanted = if state.region_bytes == 0 { REGION_BYTES } else { state.region_bytes };
         let place = state.regions.get_mut(index)?;
         let unit = SLAB_BYTES.max(self.source.page_bytes());
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
-        let wanted = if self.region_bytes == 0 { REGION_BYTES } else { self.region_bytes };
         let mut bytes = wanted.max(least);
         loop {
             match Region::open(align_down(bytes, unit), &self.source, &self.views[index]) {
-                Ok(region) => {
+                Ok(mut region) => {
+                    if bytes < wanted {
+                        region.leave_room(least, &self.source);
+                    }
                     if index == 0 {
                         let limit = SLACK_BYTES / FRAME_BYTES;
                         self.growth_limit_frames.store(limit, Ordering::Relaxed);
                         self.emptying_limit_bytes.store(SLACK_BYTES, Ordering::Relaxed);
-                        let longest = (bytes / LONGEST_RUN_SHARE).min(LONGEST_RUN_BYTES);
-                        self.min_huge_bytes.store(longest, Ordering::Relaxed);
+                        self.note_longest_run(&region);
                     }
                     *place = Some(region);
                     self.count.store(index + 1, Ordering::Release);
@@ -403,6 +405,33 @@ impl<S: System> Backend<S> {
                 Err(_) if bytes / 2 >= least => bytes /= 2,
                 Err(_) => return None,
             }
+        }
+    }
+
+    /// Notes how long a run can be, by the first region.
+    fn note_longest_run(&self, first: &Region) {
+        let longest = (first.reserved_bytes() / LONGEST_RUN_SHARE).min(LONGEST_RUN_BYTES);
+        self.min_huge_bytes.store(longest, Ordering::Relaxed);
+    }
+
+    /// Gives up what the regions have reserved and not reached, until others have room.
+    #[cold]
+    pub(crate) fn leave_room(&self) {
+        self.shorten_regions(&mut self.state.lock(), |region| region.leave_room(0, &self.source));
+    }
+
+    /// Has each region reserve no more than `bytes`, those that there are as far as they have not reached more.
+    #[cold]
+    pub(crate) fn reserve_at_most(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        state.region_bytes = bytes;
+        self.shorten_regions(&mut state, |region| while region.halve(bytes, &self.source) {});
+    }
+
+    fn shorten_regions(&self, state: &mut State, shorten: impl FnMut(&mut Region)) {
+        state.regions.iter_mut().flatten().for_each(shorten);
+        if let Some(first) = &state.regions[0] {
+            self.note_longest_run(first);
         }
     }
 

@@ -81,6 +81,19 @@ impl Process {
         Os.keeps_to_plain_calls()
     }
 
+    /// Gives up address space that the heap has reserved and not used, until as much is left as the program may need beside
+    /// it: to be called when it may have less than before (`RLIMIT_AS`). Objects stay where they are.
+    pub fn leave_room(&'static self) {
+        self.inside(|| self.heap.backend.leave_room());
+    }
+
+    /// Has the heap reserve `bytes` of address space at a time, not 256 GiB: for a program that locks all that is mapped
+    /// (`mlockall`), where what is merely reserved counts, too. Best more than the program will use: objects in the second such
+    /// part and later ones cost more to free.
+    pub fn reserve_at_most(&'static self, bytes: usize) {
+        self.inside(|| self.heap.backend.reserve_at_most(bytes));
+    }
+
     /// Has the system populate the whole pages of memory that is about to be read and written: for tables of those that
     /// the heap [calls](Special). Advice only.
     ///

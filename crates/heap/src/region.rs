@@ -29,6 +29,7 @@ mod growing;
 mod huge_pages;
 mod huge_part;
 mod opening;
+mod reserve;
 mod shut;
 mod slab_block;
 mod table;

@@ -41,6 +41,31 @@ fn fork_for_a_while() -> libc::c_int {
     failed
 }
 
+/// In a child, whose limit is its own.
+#[test]
+fn a_program_that_limits_itself_has_room() {
+    // SAFETY: the child makes system calls, and calls of the heap.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let can_map = || {
+            let (access, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let place = std::ptr::null_mut();
+            // SAFETY: a new mapping disturbs nothing.
+            unsafe { libc::mmap(place, 256 << 20, access, flags, -1, 0) != libc::MAP_FAILED }
+        };
+        let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: the limit is readable.
+        let is_limited = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } == 0;
+        let could_map = can_map();
+        GLOBAL.leave_room();
+        let steps = [is_limited, !could_map, can_map()];
+        churn(0);
+        // SAFETY: ends this process without the harness's exit handlers.
+        unsafe { libc::_exit(steps.iter().position(|step| !step).map_or(0, |at| at as i32 + 1)) };
+    }
+    assert_eq!(status_of(child), 0, "the exit status, in its second byte, is the step that failed");
+}
+
 #[test]
 fn a_child_allocates_whatever_other_threads_did() {
     let stop = AtomicBool::new(false);

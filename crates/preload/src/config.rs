@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) background: bool,
     /// How much of the heap comes from huge pages that were set aside, in MiB; 0: none.
     pub(crate) hugetlb_mib: usize,
+    /// How much address space the heap reserves at a time, in MiB; 0: as much as it does by itself.
+    pub(crate) reserve_mib: usize,
     /// Which threads have caches of their own.
     pub(crate) front: Front,
     /// Whether the program has itself killed for system calls that are not on a list.
@@ -64,6 +66,7 @@ impl Config {
         secure: false,
         background: false,
         hugetlb_mib: 0,
+        reserve_mib: 0,
         front: Front::Auto,
         sandbox: false,
     };
@@ -106,6 +109,7 @@ const KEYS: &[Key] = &[
     Key::new(b"secure", Setting::Secure, BOOLEAN),
     Key::new(b"background", Setting::Background, BOOLEAN),
     Key::new(b"hugetlb", Setting::Hugetlb, "an even number of MiB, up to 131072; 0 for none"),
+    Key::new(b"reserve", Setting::Reserve, "a number of MiB, up to 262144; 0 for that many"),
     Key::new(b"sandbox", Setting::Sandbox, BOOLEAN),
     Key::new(b"front", Setting::Front, "auto, thread or cpu"),
 ];
@@ -131,6 +135,7 @@ enum Setting {
     Secure,
     Background,
     Hugetlb,
+    Reserve,
     Sandbox,
     Front,
 }
@@ -163,6 +168,9 @@ fn apply(config: &mut Config, setting: Setting, value: &'static [u8]) -> Option<
         Setting::Hugetlb => {
             config.hugetlb_mib =
                 number(value).filter(|mib| mib.is_multiple_of(2) && *mib <= 128 << 10)?;
+        }
+        Setting::Reserve => {
+            config.reserve_mib = number(value).filter(|&mib| mib <= 256 << 10)?;
         }
         Setting::Sandbox => config.sandbox = boolean(value)?,
         Setting::Front => {

@@ -24,6 +24,7 @@ mod errno;
 mod finding;
 mod gzip;
 mod life;
+mod limits;
 mod line;
 mod maps;
 mod mode;

@@ -33,6 +33,9 @@ extern "C" fn at_load(
     dlopen::find_next();
     // SAFETY: glibc passes the process's environment to constructors.
     let mut config = unsafe { config::read(environment) };
+    if config.reserve_mib > 0 {
+        HEAP.reserve_at_most(config.reserve_mib << 20);
+    }
     if config.hugetlb_mib > 0 {
         // SAFETY: this library is loaded before others can begin a thread.
         unsafe { special::set_aside(&mut config.hugetlb_mib) };

@@ -86,8 +86,10 @@ fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
     out.push(if config.secure { ",secure:true" } else { "" })?;
     out.push(if config.background { ",background:true" } else { "" })?;
     out.push(if HEAP.keeps_to_plain_calls() { ",sandbox:true" } else { "" })?;
-    if config.hugetlb_mib > 0 {
-        write!(out, ",hugetlb:{}", config.hugetlb_mib)?;
+    for (name, mib) in [("hugetlb", config.hugetlb_mib), ("reserve", config.reserve_mib)] {
+        if mib > 0 {
+            write!(out, ",{name}:{mib}")?;
+        }
     }
     if config.prof {
         write!(out, ",prof:true,prof_sample:{}", config.prof_sample_bytes)?;

@@ -21,6 +21,15 @@ pub struct Malloc;
 
 static PROCESS: Process = Process::new();
 
+impl Malloc {
+    /// Gives up address space that the heap has reserved (256 GiB) and not used, until others have room. To be called when
+    /// the program has limited its own address space (`setrlimit` of `RLIMIT_AS`): what is reserved counts, so nothing
+    /// could be mapped any more. Objects stay where they are.
+    pub fn leave_room(&self) {
+        PROCESS.leave_room();
+    }
+}
+
 // SAFETY: objects are disjoint, of at least the size and the alignment asked for, and stay where
 // they are until they are freed; no method unwinds.
 unsafe impl GlobalAlloc for Malloc {

@@ -23,7 +23,7 @@ use crate::slab::{FarWords, Slab};
 impl Region {
     /// The size of the metadata's parts for `bytes` of region: page map, run table, slabs, their far words,
     /// one bit set, and the cache of freed runs.
-    fn parts(bytes: usize, page: usize) -> [usize; 6] {
+    pub(super) fn parts(bytes: usize, page: usize) -> [usize; 6] {
         let frames = bytes / FRAME_BYTES;
         [
             align_up(frames, page),

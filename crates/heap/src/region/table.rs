@@ -58,6 +58,17 @@ impl Table {
         Ok(())
     }
 
+    /// Gives up the reservation behind the first `bytes` of `reserved_bytes`, as far as it was never committed.
+    pub(super) fn end_at(&self, bytes: usize, reserved_bytes: usize, source: &impl PageSource) {
+        let kept_bytes = bytes.max(self.committed_bytes);
+        if kept_bytes < reserved_bytes {
+            // SAFETY: within the table's part of the reservation.
+            let behind = unsafe { self.start.add(kept_bytes) };
+            // SAFETY: as above, and nobody uses it.
+            unsafe { source.release(behind, reserved_bytes - kept_bytes) };
+        }
+    }
+
     /// Gives back the pages that lie within `unused` and of which a part lies in `changed`: the
     /// others went before. The table reads as zero there, unless the system refuses.
     #[inline(never)]

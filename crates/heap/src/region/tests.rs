@@ -63,6 +63,45 @@ fn a_region_too_long_for_its_bit_sets_keeps_nothing() {
     assert_eq!(source.held_bytes.get(), 0);
 }
 
+/// What it has reached stays, as does what is described there; what is taken later must lie elsewhere.
+#[test]
+fn a_region_gives_up_what_it_has_not_reached() {
+    let (mut region, view) = open();
+    let slabs = take_slabs(&mut region, &view, 60);
+    for bytes in [BYTES / 2, BYTES / 4] {
+        assert!(region.halve(0, &Os));
+        assert_eq!(region.reserved_bytes(), bytes);
+    }
+    assert!(!region.halve(BYTES / 4, &Os), "no less than that is wanted");
+    while region.halve(0, &Os) {}
+    assert_eq!(region.reserved_bytes(), region.frontier_bytes());
+    let left = region.frontier / FRAME_BYTES - 60 * SLAB_FRAMES;
+    let run = |frames| Wanted::Run { frames, align: 1, fills: false };
+    assert_eq!(region.take(run(left + 1), false, &Os, &view).err(), Some(Refusal::NoRange));
+    let rest = region.taken(run(left), &view);
+    assert_eq!(rest.frames, left);
+    region.give(rest.start, left);
+    for slab in slabs {
+        // SAFETY: a slab's own memory, which nobody else uses.
+        unsafe { start_of(slab).write_bytes(1, SLAB_BYTES) };
+        region.give(start_of(slab), SLAB_FRAMES);
+    }
+    assert_eq!(region.validate(), 0);
+}
+
+/// As often as half as much is not to be had beside it, it becomes half as long.
+#[test]
+fn a_region_leaves_room_for_others() {
+    let source = Failing::new(Os);
+    let view = RegionView::new();
+    let mut region = Region::open(BYTES, &source, &view).expect("address space");
+    for (refused, bytes) in [(0, BYTES), (2, BYTES / 4), (100, BYTES / 16)] {
+        source.refuse(source.calls()..source.calls() + refused);
+        region.leave_room(BYTES / 16, &source);
+        assert_eq!(region.reserved_bytes(), bytes, "refused {refused} times");
+    }
+}
+
 /// Takes `count` slabs and opens each.
 fn take_slabs(region: &mut Region, view: &RegionView, count: usize) -> Vec<SlabRef> {
     take_slabs_of(ClassId::for_bytes(100), region, view, count)

@@ -210,6 +210,99 @@ static void limit_leaves_room_for_others(void) {
     free(p);
 }
 
+/* How much address space the process has. */
+static size_t mapped_bytes(void) {
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%zu", &pages) == 1);
+    fclose(file);
+    return pages * 4096;
+}
+
+/* Whatever the limit, a quarter of it is left for stacks, libraries and the program's own mappings. */
+static void any_limit_leaves_room(void) {
+    if (getenv("TEST_AGAIN")) {
+        struct rlimit limit;
+        CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+        free(malloc(100));
+        size_t bytes = limit.rlim_cur / 4;
+        CHECK(mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED,
+              "no %zu bytes beside %zu", bytes, mapped_bytes());
+        return;
+    }
+    for (double bytes = 100 << 20; bytes < (double)((size_t)40 << 30); bytes *= 1.07) {
+        pid_t child = fork();
+        if (child == 0) {
+            limit_address_space((size_t)bytes);
+            again("limited");
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0, "%.0f bytes: status %x", bytes, status);
+    }
+}
+
+static void *take_and_give(void *stop) {
+    while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED)) {
+        char *objects[500];
+        for (int i = 0; i < 500; i++) CHECK((objects[i] = malloc(i * 40 + 1)));
+        for (int i = 0; i < 500; i++) free(objects[i]);
+    }
+    return NULL;
+}
+
+/* A program that limits itself while it runs has as much room as it would have by a small heap; what it has stays, and the
+   heap grows as far as the limit goes. */
+static void limited_by_itself(void) {
+    enum { COUNT = 5000, BYTES = 20000 };
+    static char *all[2 * COUNT];
+    int stop = 0;
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, take_and_give, &stop) == 0);
+    for (int i = 0; i < COUNT; i++) all[i] = memset(malloc(BYTES), i, BYTES);
+    size_t limit_bytes = (size_t)1 << 30;
+    struct rlimit none, limit = {limit_bytes, RLIM_INFINITY};
+    CHECK(getrlimit(RLIMIT_AS, &none) == 0);
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    size_t bytes = mapped_bytes();
+    CHECK(bytes < limit_bytes, "%zu bytes of %zu", bytes, limit_bytes);
+    void *map = mmap(NULL, 256 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(map != MAP_FAILED, "beside %zu bytes", bytes);
+    for (int i = COUNT; i < 2 * COUNT; i++) {
+        CHECK((all[i] = malloc(BYTES)));
+        memset(all[i], i, BYTES);
+    }
+    CHECK(munmap(map, 256 << 20) == 0);
+    /* Once more, by the other name, to less than it has by now: all that it has is still its own. */
+    limit.rlim_cur = (size_t)300 << 20;
+    CHECK(prlimit(0, RLIMIT_AS, &limit, NULL) == 0);
+    CHECK(mapped_bytes() < bytes, "%zu bytes, %zu before", mapped_bytes(), bytes);
+    for (int i = 0; i < 2 * COUNT; i++) CHECK(all[i][0] == (char)i && all[i][BYTES - 1] == (char)i);
+    for (int i = 0; i < 2 * COUNT; i += 2) free(all[i]);
+    CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+    for (int i = 0; i < 2 * COUNT; i += 2) CHECK((all[i] = malloc(BYTES)));
+    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+    pthread_join(other, NULL);
+    for (int i = 0; i < 2 * COUNT; i++) free(all[i]);
+}
+
+/* With `reserve:16`. */
+static void reserves_little(void) {
+    size_t start = mapped_bytes();
+    CHECK(start < 48 << 20, "%zu bytes", start);
+    void *list = NULL;
+    for (size_t bytes = 16; bytes < 10 << 20; bytes *= 2) {
+        for (int i = 0; i < 10; i++) {
+            void **object = malloc(bytes);
+            CHECK(object);
+            memset(object, 0, bytes);
+            *object = list;
+            list = object;
+        }
+    }
+    CHECK(mapped_bytes() < start + (400 << 20), "%zu bytes, %zu before", mapped_bytes(), start);
+    give_all(&list);
+}
+
 /* Makes the kernel answer `error` to the system call `number`. */
 static void refuse(int number, int error) {
     struct sock_filter code[] = {
@@ -516,7 +609,8 @@ int main(int argc, char **argv) {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(shorter_where_memory_is_out), CASE(regions_on_the_least_stack),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
-        CASE(limit_leaves_room_for_others), CASE(no_madvise),
+        CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room),
+        CASE(limited_by_itself), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
         CASE(hugetlb_pool), CASE(reserve_is_not_dumped),

@@ -11,6 +11,7 @@ const CASES: &[&str] = &[
     "commit_limit",
     "fresh_calloc_is_not_touched",
     "limit_leaves_room_for_others",
+    "any_limit_leaves_room",
     "no_madvise",
     "no_rseq",
     "no_mremap",
@@ -26,13 +27,20 @@ const SAMPLED: &str = "prof:true,prof_sample:1,prof_prefix:/dev/null/none";
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "scarcity", "scarcity.c", CASES);
     for front in ["front:thread", "front:cpu", "guard:1", SAMPLED, "secure:true"] {
-        for case in ["shorter_where_memory_is_out", "regions_on_the_least_stack"] {
+        for case in
+            ["shorter_where_memory_is_out", "regions_on_the_least_stack", "limited_by_itself"]
+        {
             suite.test_with(format!("scarcity::{case}[{front}]"), &["cc"], move || {
                 let mut command = preloaded(program("scarcity.c")?);
                 run(command.arg(case).env("HECTARE_CONF", front))?.well().map(drop)
             });
         }
     }
+    suite.test_with("scarcity::reserves_little", &["cc"], || {
+        let mut command = preloaded(program("scarcity.c")?);
+        let command = command.arg("reserves_little").env("HECTARE_CONF", "reserve:16");
+        run(command)?.well().map(drop)
+    });
     suite_control_group(suite);
     suite_overcommit(suite);
     suite_hugetlb(suite);
