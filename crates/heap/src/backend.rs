@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hectare_base::align::{align_down, align_up};
 use hectare_base::sync::{Lock, LockGuard};
-use hectare_pages::System;
+use hectare_pages::{SourceError, System};
 
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
@@ -387,7 +387,13 @@ impl<S: System> Backend<S> {
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
         let mut bytes = wanted.max(least);
         loop {
-            match Region::open(align_down(bytes, unit), &self.source, &self.views[index]) {
+            let is_least = bytes / 2 < least;
+            let opened = if is_least || Region::leaves_memory(bytes, &self.source) {
+                Region::open(align_down(bytes, unit), &self.source, &self.views[index])
+            } else {
+                Err(SourceError::Exhausted)
+            };
+            match opened {
                 Ok(mut region) => {
                     if bytes < wanted {
                         region.leave_room(least, &self.source);
@@ -402,8 +408,8 @@ impl<S: System> Backend<S> {
                     self.count.store(index + 1, Ordering::Release);
                     return Some(());
                 }
-                Err(_) if bytes / 2 >= least => bytes /= 2,
-                Err(_) => return None,
+                Err(_) if is_least => return None,
+                Err(_) => bytes /= 2,
             }
         }
     }

@@ -241,10 +241,35 @@ static void any_limit_leaves_room(void) {
     }
 }
 
+/* Whatever the limit on memory that can be written, most of it is the program's. */
+static void any_limit_leaves_memory(void) {
+    if (getenv("TEST_AGAIN")) {
+        struct rlimit limit;
+        CHECK(getrlimit(RLIMIT_DATA, &limit) == 0);
+        void *list = NULL;
+        size_t bytes = take_all(1000, &list) * 1000;
+        CHECK(bytes > limit.rlim_cur / 10 * 7, "%zu bytes of %zu", bytes, (size_t)limit.rlim_cur);
+        give_all(&list);
+        return;
+    }
+    for (double bytes = 12 << 20; bytes < 300 << 20; bytes *= 1.2) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct rlimit limit = {(rlim_t)bytes, (rlim_t)bytes};
+            CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+            again("limited");
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0, "%.0f bytes: status %x", bytes, status);
+    }
+}
+
+/* Where the limit is below what there is, it may get nothing. */
 static void *take_and_give(void *stop) {
     while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED)) {
         char *objects[500];
-        for (int i = 0; i < 500; i++) CHECK((objects[i] = malloc(i * 40 + 1)));
+        for (int i = 0; i < 500; i++)
+            if ((objects[i] = malloc(i * 40 + 1))) objects[i][i * 40] = 1;
         for (int i = 0; i < 500; i++) free(objects[i]);
     }
     return NULL;
@@ -610,6 +635,7 @@ int main(int argc, char **argv) {
         CASE(shorter_where_memory_is_out), CASE(regions_on_the_least_stack),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room),
+        CASE(any_limit_leaves_memory),
         CASE(limited_by_itself), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),

@@ -12,6 +12,7 @@ const CASES: &[&str] = &[
     "fresh_calloc_is_not_touched",
     "limit_leaves_room_for_others",
     "any_limit_leaves_room",
+    "any_limit_leaves_memory",
     "no_madvise",
     "no_rseq",
     "no_mremap",
