@@ -173,6 +173,9 @@ impl<'m> Bitset<'m> {
     /// a word.
     #[inline(never)]
     fn alloc_slow(&mut self, order: Order) -> Result<FrameId, Error> {
+        if order.frames() > self.free_frames {
+            return Err(Error::Exhausted);
+        }
         let (level, inner) = split(order);
         if level == 0
             && let Some(frame) = self.alloc_in_word(self.floor, inner)

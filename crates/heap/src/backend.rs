@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hectare_base::align::{align_down, align_up};
 use hectare_base::sync::{Lock, LockGuard};
-use hectare_pages::{SourceError, System};
+use hectare_pages::System;
 
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
@@ -28,9 +28,10 @@ use keeping::{SLACK_BYTES, Vain};
 /// How many regions a heap can have.
 const REGIONS: usize = 32;
 
-/// How much address space a region takes where nothing else is asked for: far more than memory,
-/// since only what is used of it costs anything. Halved until the system agrees.
-const REGION_BYTES: usize = 256 << 30;
+/// How much address space a region takes at most where nothing else is asked for, and how many times as much as there
+/// can be of memory: what is not used of it costs next to nothing. Halved until the system agrees.
+const MAX_REGION_BYTES: usize = 256 << 30;
+const MEMORY_TIMES: usize = 4;
 
 /// How long a run can be: this share of the first region, and at most this many bytes. Where the region is as long
 /// as it should be, what large objects leave serves any other; where address space is scarce it must not be held.
@@ -78,10 +79,11 @@ pub(crate) struct Backend<S: System> {
     pub(crate) huge: Lock<Huge, S::Park>,
 }
 
+/// In this order, since most of the regions, behind the first, are never there.
 #[derive(Debug)]
+#[repr(C)]
 struct State {
-    regions: [Option<Region>; REGIONS],
-    /// How much address space the next takes if it can; 0 stands for [`REGION_BYTES`].
+    /// How much address space the next takes if it can; 0 stands for some times what there can be of memory.
     region_bytes: usize,
     used_frames: usize,
     /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
@@ -111,6 +113,7 @@ struct State {
     metadata: Option<NonNull<u8>>,
     metadata_left_bytes: usize,
     metadata_bytes: usize,
+    regions: [Option<Region>; REGIONS],
 }
 
 // SAFETY: the pointers name metadata of the heap, guarded by the lock around the state.
@@ -381,19 +384,16 @@ impl<S: System> Backend<S> {
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
         let index = self.count.load(Ordering::Relaxed);
-        let wanted = if state.region_bytes == 0 { REGION_BYTES } else { state.region_bytes };
+        let wanted = match state.region_bytes {
+            0 => self.usual_region_bytes(),
+            bytes => bytes,
+        };
         let place = state.regions.get_mut(index)?;
         let unit = SLAB_BYTES.max(self.source.page_bytes());
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
         let mut bytes = wanted.max(least);
         loop {
-            let is_least = bytes / 2 < least;
-            let opened = if is_least || Region::leaves_memory(bytes, &self.source) {
-                Region::open(align_down(bytes, unit), &self.source, &self.views[index])
-            } else {
-                Err(SourceError::Exhausted)
-            };
-            match opened {
+            match Region::open(align_down(bytes, unit), &self.source, &self.views[index]) {
                 Ok(mut region) => {
                     if bytes < wanted {
                         region.leave_room(least, &self.source);
@@ -408,10 +408,17 @@ impl<S: System> Backend<S> {
                     self.count.store(index + 1, Ordering::Release);
                     return Some(());
                 }
-                Err(_) if is_least => return None,
-                Err(_) => bytes /= 2,
+                Err(_) if bytes / 2 >= least => bytes /= 2,
+                Err(_) => return None,
             }
         }
+    }
+
+    /// How much address space a region takes where nothing else is asked for: a power of two, so that its metadata can
+    /// come in huge pages.
+    fn usual_region_bytes(&self) -> usize {
+        let bytes = self.source.memory_bytes().saturating_mul(MEMORY_TIMES);
+        1 << bytes.clamp(MIN_REGION_BYTES, MAX_REGION_BYTES).ilog2()
     }
 
     /// Notes how long a run can be, by the first region.

@@ -58,8 +58,8 @@ pub(crate) use slabs::MAX_SEALED;
 pub struct Heap<S: System> {
     bins: [Lock<Bin, S::Park>; STATES],
     keys: Keys,
-    pub(crate) backend: Backend<S>,
     seals_slabs: AtomicBool,
+    pub(crate) backend: Backend<S>,
     pools: Pools<S::Park>,
     pub(crate) cpus: Cpus<S::Park>,
     left: Lock<LeftCaches, S::Park>,
@@ -87,7 +87,7 @@ pub struct Heap<S: System> {
 impl<S: System> Heap<S> {
     /// A heap that takes its memory from `source`, in regions of `region_bytes` at first (less if
     /// the source has less), a multiple of the page and of 64 KiB; 0 means as much as is worth
-    /// having, 256 GiB. Takes nothing yet; a static heap is all zeros if `source` is.
+    /// having, by the memory that there can be: 256 GiB at most. Takes nothing yet; a static heap is all zeros if `source` is.
     pub const fn new(source: S, region_bytes: usize) -> Self {
         const {
             let keys = offset_of!(Self, keys);
@@ -98,8 +98,8 @@ impl<S: System> Heap<S> {
         Self {
             bins: [const { Lock::new(Bin::new()) }; STATES],
             keys: Keys::new(),
-            backend: Backend::new(source, region_bytes),
             seals_slabs: AtomicBool::new(false),
+            backend: Backend::new(source, region_bytes),
             pools: Pools::new(),
             cpus: Cpus::new(),
             left: Lock::new(LeftCaches::new()),

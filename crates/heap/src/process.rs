@@ -27,7 +27,10 @@ pub use global::Malloc;
 pub(crate) use threads::{cache_word, inside_word, named_cache, set_cache_word};
 
 /// The heap of a process. Only one may be used in a program, since each thread has one word.
+///
+/// What every process uses lies together, so that it is on few pages; hence the order of the fields.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Process {
     pub(crate) heap: Heap<Os>,
     /// The thread key whose destructor takes a dying thread's cache back, plus one; 0 before.
@@ -87,7 +90,7 @@ impl Process {
         self.inside(|| self.heap.backend.leave_room());
     }
 
-    /// Has the heap reserve `bytes` of address space at a time, not 256 GiB: for a program that locks all that is mapped
+    /// Has the heap reserve `bytes` of address space at a time, not four times the memory that there is: for a program that locks all that is mapped
     /// (`mlockall`), where what is merely reserved counts, too. Best more than the program will use: objects in the second such
     /// part and later ones cost more to free.
     pub fn reserve_at_most(&'static self, bytes: usize) {

@@ -90,11 +90,15 @@ impl Seats {
         self.limit.load(Relaxed)
     }
 
-    /// A thread gets a cache, if one is left.
+    /// A thread gets a cache, if one is left. What is one CPU's is there wherever CPUs have not been counted: most programs
+    /// never need to.
     fn enter(&self) -> bool {
-        let limit = self.limit();
-        let one_more = |taken: usize| (taken + 1 < limit).then_some(taken + 1);
-        self.taken.fetch_update(Relaxed, Relaxed, one_more).is_ok()
+        let may_have_one_more = |limit: usize| {
+            let one_more = |taken: usize| (taken + 1 < limit).then_some(taken + 1);
+            self.taken.fetch_update(Relaxed, Relaxed, one_more).is_ok()
+        };
+        let is_unknown = self.limit.load(Relaxed) == UNKNOWN;
+        is_unknown && may_have_one_more(CACHES_PER_CPU + 1) || may_have_one_more(self.limit())
     }
 
     /// A thread gets a cache in any case.

@@ -432,6 +432,25 @@ impl System for Os {
         })
     }
 
+    /// The machine's memory and swap, or the limit on what the process may write to (`RLIMIT_DATA`).
+    fn memory_bytes(&self) -> usize {
+        if self.keeps_to_plain_calls() {
+            return usize::MAX;
+        }
+        // SAFETY: zeros are a value of both.
+        let (mut machine, mut limit): (libc::sysinfo, libc::rlimit) =
+            unsafe { core::mem::zeroed() };
+        // SAFETY: a valid place for the answer.
+        let told = keep_errno(|| unsafe { libc::sysinfo(&raw mut machine) }) == 0;
+        // SAFETY: as above.
+        let is_limited =
+            keep_errno(|| unsafe { libc::getrlimit(libc::RLIMIT_DATA, &raw mut limit) }) == 0;
+        let units = machine.totalram.saturating_add(machine.totalswap);
+        let of_machine = units.saturating_mul(u64::from(machine.mem_unit)) as usize;
+        let of_machine = if told { of_machine } else { usize::MAX };
+        if is_limited { of_machine.min(limit.rlim_cur as usize) } else { of_machine }
+    }
+
     fn fatal(&self, line: &[u8]) -> ! {
         // By its number, since `write` is a point of cancellation: a thread that is being cancelled would end there.
         // SAFETY: the line is readable as long as it is said to be.

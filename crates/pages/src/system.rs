@@ -27,6 +27,12 @@ pub trait System: PageSource {
     /// provide that.
     fn secret(&self) -> usize;
 
+    /// How much memory there can be for this process at most, in bytes, as far as is known: for tables whose size is to be
+    /// chosen once.
+    fn memory_bytes(&self) -> usize {
+        usize::MAX
+    }
+
     /// Shows `line` to whoever runs the program and ends the program. Allocates nothing.
     fn fatal(&self, line: &[u8]) -> !;
 }
@@ -48,6 +54,10 @@ impl<S: System> System for Counted<S> {
 
     fn secret(&self) -> usize {
         self.inner().secret()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.inner().memory_bytes()
     }
 
     fn fatal(&self, line: &[u8]) -> ! {
@@ -73,6 +83,10 @@ impl<S: System> System for Failing<S> {
 
     fn secret(&self) -> usize {
         self.inner().secret()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.inner().memory_bytes()
     }
 
     fn fatal(&self, line: &[u8]) -> ! {

@@ -68,7 +68,10 @@ impl Park for SpinPark {
 }
 
 /// A value behind a lock. Not reentrant, not fair; a panic while it is held does not poison it.
+///
+/// The state comes first: of a long value the front may be all that is ever touched.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Lock<T, P = SpinPark> {
     state: AtomicU32,
     value: UnsafeCell<T>,

@@ -44,40 +44,44 @@ impl Geometry {
     pub(super) const fn new(frames: usize) -> Self {
         const EMPTY: Level = Level { start: 0, count: 0, tiers: [0; TIERS], depth: 0 };
         let mut levels = [EMPTY; LEVELS];
-        let mut words = 0;
         let mut bits = frames;
         let mut at = 0;
         while at < LEVELS {
-            let count = bits.div_ceil(WORD);
-            levels[at].start = words;
-            levels[at].count = count;
-            words += count;
-            bits = count;
+            levels[at].count = bits.div_ceil(WORD);
+            bits = levels[at].count;
             at += 1;
         }
-        at = 0;
-        while at < LEVELS {
+        // Behind level 0 the smallest first: of each the front is touched first, and so lies on a page with others'.
+        let mut words = levels[0].count;
+        while at > 0 {
+            at -= 1;
             words = levels[at].put_tiers(words);
-            at += 1;
+            if at > 0 {
+                levels[at].start = words;
+                words += levels[at].count;
+            }
         }
         Self { levels, words }
     }
 }
 
 impl Level {
-    /// Places its tiers after the first `words` words, and returns the new number of words. (Not
+    /// Places its tiers after the first `words` words, the last and smallest first, and returns the new number of words. (Not
     /// inlined, so that there is one copy for all levels.)
     #[inline(never)]
     const fn put_tiers(&mut self, mut words: usize) -> usize {
-        let mut groups = self.count.div_ceil(WORD);
-        let mut tier = 0;
-        while groups > 0 && tier < TIERS {
-            self.tiers[tier] = words;
-            words += groups * ORDERS;
-            tier += 1;
-            groups = if groups == 1 { 0 } else { groups.div_ceil(WORD) };
+        let mut groups = [self.count.div_ceil(WORD); TIERS];
+        self.depth = (groups[0] > 0) as usize;
+        while self.depth > 0 && self.depth < TIERS && groups[self.depth - 1] > 1 {
+            groups[self.depth] = groups[self.depth - 1].div_ceil(WORD);
+            self.depth += 1;
         }
-        self.depth = tier;
+        let mut tier = self.depth;
+        while tier > 0 {
+            tier -= 1;
+            self.tiers[tier] = words;
+            words += groups[tier] * ORDERS;
+        }
         words
     }
 }

@@ -12,11 +12,13 @@ const PASSED: usize = 64;
 impl Bitset<'_> {
     /// Whether a frame of `start .. end` is free.
     fn has_free(&self, start: usize, end: usize) -> bool {
-        (0..LEVELS).any(|level| {
-            let shift = WORD_SHIFT as usize * level;
-            let last = (end - 1) >> shift;
-            self.levels.next_bit(level, start >> shift).is_some_and(|bit| bit <= last)
-        })
+        // Where all is taken, no word is touched to see it.
+        self.free_frames > 0
+            && (0..LEVELS).any(|level| {
+                let shift = WORD_SHIFT as usize * level;
+                let last = (end - 1) >> shift;
+                self.levels.next_bit(level, start >> shift).is_some_and(|bit| bit <= last)
+            })
     }
 
     /// Calls `each(self, level, word, bits)` for the words that together make up `start .. end`: on

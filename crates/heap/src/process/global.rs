@@ -22,7 +22,7 @@ pub struct Malloc;
 static PROCESS: Process = Process::new();
 
 impl Malloc {
-    /// Gives up address space that the heap has reserved (256 GiB) and not used, until others have room. To be called when
+    /// Gives up address space that the heap has reserved (up to 256 GiB) and not used, until others have room. To be called when
     /// the program has limited its own address space (`setrlimit` of `RLIMIT_AS`): what is reserved counts, so nothing
     /// could be mapped any more. Objects stay where they are.
     pub fn leave_room(&self) {

@@ -1,5 +1,10 @@
-//! How a region begins: it and its metadata are reserved; of the metadata, the bit sets and the cache of freed runs are
+//! How a region begins: its metadata and it are reserved; of the metadata, the bit sets and the cache of freed runs are
 //! committed at once and the tables as far as the region is.
+//!
+//! ```text
+//!   clean │ dirty │ cache │ page map … │ run table … │ slabs … │ far words … │ region …
+//!   └ committed ──────────┘ └ committed as far as the region is ───────────────────────
+//! ```
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -21,17 +26,14 @@ use crate::run_cache::Near;
 use crate::slab::{FarWords, Slab};
 
 impl Region {
-    /// The size of the metadata's parts for `bytes` of region: page map, run table, slabs, their far words,
-    /// one bit set, and the cache of freed runs.
-    pub(super) fn parts(bytes: usize, page: usize) -> [usize; 6] {
+    /// The size of the tables for `bytes` of region, whole pages: page map, run table, slabs, and their far words.
+    pub(super) fn tables(bytes: usize, page: usize) -> [usize; 4] {
         let frames = bytes / FRAME_BYTES;
         [
             align_up(frames, page),
             align_up(frames * size_of::<u32>(), page),
             align_up(bytes / SLAB_BYTES * size_of::<Slab>(), page),
             align_up(bytes / SLAB_BYTES * size_of::<FarWords>(), page),
-            align_up(Bitset::metadata_words(frames) * size_of::<u64>(), page),
-            align_up(size_of::<RegionCache>(), page),
         ]
     }
 
@@ -44,17 +46,20 @@ impl Region {
     ) -> Result<Self, SourceError> {
         let page = source.page_bytes();
         let frames = bytes / FRAME_BYTES;
-        let [page_map, run_lengths, slabs, far_words, bit_set, cached] = Self::parts(bytes, page);
-        let slabs_at = page_map + run_lengths;
+        let bit_set = align_up(Bitset::metadata_words(frames) * size_of::<u64>(), page);
+        let cached_at = 2 * bit_set;
+        let committed_bytes = align_up(cached_at + size_of::<RegionCache>(), page);
+        let tables_at = align_up(committed_bytes, page.max(HUGE_PAGE_BYTES));
+        let [page_map, run_lengths, slabs, far_words] = Self::tables(bytes, page);
+        let run_lengths_at = tables_at + page_map;
+        let slabs_at = run_lengths_at + run_lengths;
         let far_words_at = slabs_at + slabs;
-        let bit_sets_at = far_words_at + far_words;
-        let cached_at = bit_sets_at + 2 * bit_set;
-        let metadata_bytes = cached_at + cached;
-        let metadata = source.reserve(metadata_bytes, page.max(HUGE_PAGE_BYTES))?;
-        // SAFETY: each offset lies within the metadata's reservation.
+        let (metadata, start_at) = reserve_behind(far_words_at + far_words, bytes, source)?;
+        let all_bytes = start_at + bytes;
+        // SAFETY: each offset lies within the reservation.
         let part = |offset: usize| unsafe { metadata.add(offset) };
         let words = |offset: usize| {
-            let first = part(bit_sets_at + offset).cast::<u64>();
+            let first = part(offset).cast::<u64>();
             // SAFETY: committed below, zeroed, aligned to a page, this bit set's alone, and given back only if the
             // region does not come to be.
             unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), bit_set / 8) }
@@ -64,33 +69,29 @@ impl Region {
             clean.add_region(FrameId(0), frames)?;
             Ok((clean, Bitset::over_zeroed(frames, words(bit_set))?))
         };
-        // SAFETY: the last parts of the reservation.
-        let committed = unsafe { source.commit(part(bit_sets_at), 2 * bit_set + cached) };
-        let opened = committed.and_then(|()| {
-            let bit_sets = bit_sets().map_err(|_: hectare_buddy::Error| SourceError::Exhausted)?;
-            Ok((bit_sets, reserve_region(bytes, page, source)?))
-        });
-        let ((clean, dirty), start) = match opened {
+        // SAFETY: the first part of the reservation.
+        let opened = unsafe { source.commit(metadata, committed_bytes) }
+            .and_then(|()| bit_sets().map_err(|_: hectare_buddy::Error| SourceError::Exhausted));
+        let (clean, dirty) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 // SAFETY: the reservation made above, which nobody uses.
-                unsafe { source.release(metadata, metadata_bytes) };
+                unsafe { source.release(metadata, all_bytes) };
                 return Err(error);
             }
         };
+        let start = part(start_at);
         // Far more than memory: a debugger that dumps the process (gcore) would write all of it.
-        // SAFETY: the region, reserved just now.
-        unsafe { source.advise_dump(start, bytes, false) };
-        // SAFETY: the tables among its metadata, likewise.
-        unsafe { source.advise_dump(metadata, bit_sets_at, false) };
+        // SAFETY: the region and its tables, reserved just now.
+        unsafe { source.advise_dump(part(tables_at), all_bytes - tables_at, false) };
         // SAFETY: committed above, aligned to a page, the region's own from now on; of zeros, as an empty one is.
         let cached = unsafe { part(cached_at).cast::<RegionCache>().as_mut() };
         let first_frame = start.addr().get() / FRAME_BYTES;
-        let map = part(0).as_ptr().cast::<AtomicU8>();
+        let map = part(tables_at).as_ptr().cast::<AtomicU8>();
         view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
         view.slabs.store(part(slabs_at).as_ptr().cast(), Relaxed);
         view.far_words.store(part(far_words_at).as_ptr().cast(), Relaxed);
-        view.run_lengths.store(part(page_map).as_ptr().cast(), Relaxed);
+        view.run_lengths.store(part(run_lengths_at).as_ptr().cast(), Relaxed);
         view.set_near(Near::USUAL);
         view.start.store(start.expose_provenance().get(), Relaxed);
         Ok(Self {
@@ -111,8 +112,8 @@ impl Region {
             dirty: DirtyFrames::new(dirty),
             cached,
             shut: Shut::NOTHING,
-            page_map: Table { start: part(0), committed_bytes: 0 },
-            run_lengths: Table { start: part(page_map), committed_bytes: 0 },
+            page_map: Table { start: part(tables_at), committed_bytes: 0 },
+            run_lengths: Table { start: part(run_lengths_at), committed_bytes: 0 },
             slabs: Table { start: part(slabs_at), committed_bytes: 0 },
             far_words: Table { start: part(far_words_at), committed_bytes: 0 },
         })
@@ -126,15 +127,18 @@ impl Region {
     }
 }
 
-/// Address space for a region, aligned as far as any run can ask; a source that cannot align so
-/// far gives one aligned to huge pages.
-fn reserve_region(
+/// Address space for a region of `bytes` behind `metadata_bytes`, and how far behind its start the region begins: all in one,
+/// so that fewer pages of the system's own describe what is used of both. The region is aligned as far as any run can ask; by
+/// a source that cannot align so far, to huge pages.
+fn reserve_behind(
+    metadata_bytes: usize,
     bytes: usize,
-    page: usize,
     source: &impl PageSource,
-) -> Result<NonNull<u8>, SourceError> {
-    let widest = MIN_HUGE_BYTES / 2;
-    source
-        .reserve(bytes, widest.max(page))
-        .or_else(|_| source.reserve(bytes, HUGE_PAGE_BYTES.max(page)))
+) -> Result<(NonNull<u8>, usize), SourceError> {
+    let reserve = |align: usize| {
+        let align = align.max(source.page_bytes());
+        let start_at = align_up(metadata_bytes, align);
+        source.reserve(start_at + bytes, align).map(|metadata| (metadata, start_at))
+    };
+    reserve(MIN_HUGE_BYTES / 2).or_else(|_| reserve(HUGE_PAGE_BYTES))
 }

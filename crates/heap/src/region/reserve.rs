@@ -1,8 +1,7 @@
-//! How much of what is limited a region leaves to others.
+//! What a region gives up of its address space.
 //!
-//! It reserves far more than it will use, which costs nothing but addresses, and memory for its bit sets, which it hardly
-//! touches. Where addresses are limited (`RLIMIT_AS`, or all that is mapped is to be locked), the program needs some for its
-//! stacks, libraries and mappings; where memory that can be written is (`RLIMIT_DATA`, or no overcommit), for its objects.
+//! It reserves far more than it will use, which costs nothing but addresses. Where these are limited (`RLIMIT_AS`, or
+//! all that is mapped is to be locked), the program needs some for its stacks, libraries and mappings.
 
 use core::ptr::NonNull;
 
@@ -14,22 +13,7 @@ use super::table::Table;
 use super::{FRAME_BYTES, Region};
 use crate::class::SLAB_BYTES;
 
-/// A region's bit sets take at most one part in this many of the memory that is to be had.
-const BIT_SETS_SHARE: usize = 9;
-
 impl Region {
-    /// Whether the bit sets of a region of `bytes` would leave memory for what is to lie in it.
-    pub(crate) fn leaves_memory(bytes: usize, source: &impl PageSource) -> bool {
-        let [.., bit_set, _] = Self::parts(bytes, source.page_bytes());
-        let memory_bytes = BIT_SETS_SHARE * 2 * bit_set;
-        let Ok(start) = source.reserve(memory_bytes, source.page_bytes()) else { return false };
-        // SAFETY: reserved just now.
-        let is_there = unsafe { source.commit(start, memory_bytes) }.is_ok();
-        // SAFETY: as above, and known to nobody.
-        unsafe { source.release(start, memory_bytes) };
-        is_there
-    }
-
     /// Becomes half as long until half as much address space as it has is left for others; as long as `least_bytes`, and as
     /// far as it is committed, it stays.
     pub(crate) fn leave_room(&mut self, least_bytes: usize, source: &impl PageSource) {
@@ -50,10 +34,10 @@ impl Region {
         let behind = unsafe { self.start.add(kept_bytes) };
         // SAFETY: a part of the reservation that was never committed.
         unsafe { source.release(behind, self.bytes - kept_bytes) };
-        let parts = Self::parts(self.bytes, page).into_iter().zip(Self::parts(kept_bytes, page));
+        let sizes = Self::tables(self.bytes, page).into_iter().zip(Self::tables(kept_bytes, page));
         let tables: [&mut Table; 4] =
             [&mut self.page_map, &mut self.run_lengths, &mut self.slabs, &mut self.far_words];
-        for (table, (bytes, kept_bytes)) in tables.into_iter().zip(parts) {
+        for (table, (bytes, kept_bytes)) in tables.into_iter().zip(sizes) {
             table.end_at(kept_bytes, bytes, source);
         }
         self.bytes = kept_bytes;

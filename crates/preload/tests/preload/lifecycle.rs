@@ -38,6 +38,9 @@ pub(crate) fn add(suite: &mut Suite) {
             run(command.arg("fork_of_one_thread_touches_little"))?.well().map(drop)
         });
     }
+    suite.test_with("lifecycle::a_first_allocation_touches_little", &["cc"], || {
+        run(&mut preloaded(program("first.c")?))?.well().map(drop)
+    });
     suite.test_with("lifecycle::little_of_the_state_is_touched", &["cc"], || {
         let mut command = preloaded(program("lifecycle.c")?);
         run(command.arg("little_of_the_state_is_touched"))?.well().map(drop)
