@@ -109,7 +109,11 @@ const KEYS: &[Key] = &[
     Key::new(b"secure", Setting::Secure, BOOLEAN),
     Key::new(b"background", Setting::Background, BOOLEAN),
     Key::new(b"hugetlb", Setting::Hugetlb, "an even number of MiB, up to 131072; 0 for none"),
-    Key::new(b"reserve", Setting::Reserve, "a number of MiB, up to 262144; 0 for as many as suit the memory"),
+    Key::new(
+        b"reserve",
+        Setting::Reserve,
+        "a number of MiB, up to 262144; 0 for what suits the memory",
+    ),
     Key::new(b"sandbox", Setting::Sandbox, BOOLEAN),
     Key::new(b"front", Setting::Front, "auto, thread or cpu"),
 ];
