@@ -48,11 +48,11 @@ impl Region {
         let frames = bytes / FRAME_BYTES;
         let bit_set = align_up(Bitset::metadata_words(frames) * size_of::<u64>(), page);
         let cached_at = 2 * bit_set;
-        let committed_bytes = align_up(cached_at + size_of::<RegionCache>(), page);
-        let tables_at = align_up(committed_bytes, page.max(HUGE_PAGE_BYTES));
+        let page_map_at = align_up(cached_at + size_of::<RegionCache>(), page);
         let [page_map, run_lengths, slabs, far_words] = Self::tables(bytes, page);
-        let run_lengths_at = tables_at + page_map;
-        let slabs_at = run_lengths_at + run_lengths;
+        let run_lengths_at = page_map_at + page_map;
+        // These come in huge pages in a large region.
+        let slabs_at = align_up(run_lengths_at + run_lengths, page.max(HUGE_PAGE_BYTES));
         let far_words_at = slabs_at + slabs;
         let (metadata, start_at) = reserve_behind(far_words_at + far_words, bytes, source)?;
         let all_bytes = start_at + bytes;
@@ -70,7 +70,7 @@ impl Region {
             Ok((clean, Bitset::over_zeroed(frames, words(bit_set))?))
         };
         // SAFETY: the first part of the reservation.
-        let opened = unsafe { source.commit(metadata, committed_bytes) }
+        let opened = unsafe { source.commit(metadata, page_map_at) }
             .and_then(|()| bit_sets().map_err(|_: hectare_buddy::Error| SourceError::Exhausted));
         let (clean, dirty) = match opened {
             Ok(opened) => opened,
@@ -83,11 +83,11 @@ impl Region {
         let start = part(start_at);
         // Far more than memory: a debugger that dumps the process (gcore) would write all of it.
         // SAFETY: the region and its tables, reserved just now.
-        unsafe { source.advise_dump(part(tables_at), all_bytes - tables_at, false) };
+        unsafe { source.advise_dump(part(page_map_at), all_bytes - page_map_at, false) };
         // SAFETY: committed above, aligned to a page, the region's own from now on; of zeros, as an empty one is.
         let cached = unsafe { part(cached_at).cast::<RegionCache>().as_mut() };
         let first_frame = start.addr().get() / FRAME_BYTES;
-        let map = part(tables_at).as_ptr().cast::<AtomicU8>();
+        let map = part(page_map_at).as_ptr().cast::<AtomicU8>();
         view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
         view.slabs.store(part(slabs_at).as_ptr().cast(), Relaxed);
         view.far_words.store(part(far_words_at).as_ptr().cast(), Relaxed);
@@ -112,7 +112,7 @@ impl Region {
             dirty: DirtyFrames::new(dirty),
             cached,
             shut: Shut::NOTHING,
-            page_map: Table { start: part(tables_at), committed_bytes: 0 },
+            page_map: Table { start: part(page_map_at), committed_bytes: 0 },
             run_lengths: Table { start: part(run_lengths_at), committed_bytes: 0 },
             slabs: Table { start: part(slabs_at), committed_bytes: 0 },
             far_words: Table { start: part(far_words_at), committed_bytes: 0 },
