@@ -21,7 +21,7 @@ static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 #[cold]
 fn read_page_bytes() -> usize {
     // SAFETY: no preconditions.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) };
     let bytes = usize::try_from(bytes).ok().filter(|b| b.is_power_of_two()).unwrap_or(4096);
     PAGE_BYTES.store(bytes, Relaxed);
     bytes
@@ -440,16 +440,18 @@ impl System for Os {
         // SAFETY: zeros are a value of both.
         let (mut machine, mut limit): (libc::sysinfo, libc::rlimit) =
             unsafe { core::mem::zeroed() };
-        // By its number: the function lies on a page of the C library that nothing else here brings.
+        // By their numbers: the functions lie on pages of the C library that nothing else here brings.
+        let machine_at = &raw mut machine;
         // SAFETY: a valid place for the answer.
-        let told =
-            keep_errno(|| unsafe { libc::syscall(libc::SYS_sysinfo, &raw mut machine) }) == 0;
-        // SAFETY: as above.
-        let is_limited =
-            keep_errno(|| unsafe { libc::getrlimit(libc::RLIMIT_DATA, &raw mut limit) }) == 0;
+        let is_told = keep_errno(|| unsafe { libc::syscall(libc::SYS_sysinfo, machine_at) }) == 0;
+        let (process, none, limit_at) = (0, ptr::null::<libc::rlimit>(), &raw mut limit);
+        // SAFETY: as above; nothing is set.
+        let is_limited = keep_errno(|| unsafe {
+            libc::syscall(libc::SYS_prlimit64, process, libc::RLIMIT_DATA, none, limit_at)
+        }) == 0;
         let units = machine.totalram.saturating_add(machine.totalswap);
         let of_machine = units.saturating_mul(u64::from(machine.mem_unit)) as usize;
-        let of_machine = if told { of_machine } else { usize::MAX };
+        let of_machine = if is_told { of_machine } else { usize::MAX };
         if is_limited { of_machine.min(limit.rlim_cur as usize) } else { of_machine }
     }
 

@@ -151,8 +151,8 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes: us
 
 fn page_bytes() -> usize {
     // SAFETY: no preconditions.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).unwrap_or(4096)
+    let bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) };
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
 #[unsafe(no_mangle)]
