@@ -14,7 +14,7 @@ int main(void) {
     void *object = opaque(malloc(100));
     long after = faults();
     CHECK(object && after > before);
-    CHECK(after - before <= 24, "%ld page faults", after - before);
+    CHECK(after - before <= 22, "%ld page faults", after - before);
     free(object);
     return 0;
 }
