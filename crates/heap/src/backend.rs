@@ -438,7 +438,7 @@ impl<S: System> Backend<S> {
     pub(crate) fn reserve_at_most(&self, bytes: usize) {
         let mut state = self.state.lock();
         state.region_bytes = bytes;
-        self.shorten_regions(&mut state, |region| while region.halve(bytes, &self.source) {});
+        self.shorten_regions(&mut state, |region| while region.shorten(bytes, &self.source) {});
     }
 
     fn shorten_regions(&self, state: &mut State, shorten: impl FnMut(&mut Region)) {

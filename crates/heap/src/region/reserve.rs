@@ -14,17 +14,17 @@ use super::{FRAME_BYTES, Region};
 use crate::class::SLAB_BYTES;
 
 impl Region {
-    /// Becomes half as long until half as much address space as it has is left for others; as long as `least_bytes`, and as
+    /// Becomes shorter until half as much address space as it has is left for others; as long as `least_bytes`, and as
     /// far as it is committed, it stays.
     pub(crate) fn leave_room(&mut self, least_bytes: usize, source: &impl PageSource) {
-        while !has_room(self.bytes / 2, source) && self.halve(least_bytes, source) {}
+        while !has_room(self.bytes / 2, source) && self.shorten(least_bytes, source) {}
     }
 
-    /// Gives up the upper half of the address space, or as much of it as lies behind `least_bytes` and the frontier.
+    /// Gives up the last quarter of the address space, or as much of it as lies behind `least_bytes` and the frontier.
     /// Returns whether that is any.
-    pub(crate) fn halve(&mut self, least_bytes: usize, source: &impl PageSource) -> bool {
+    pub(crate) fn shorten(&mut self, least_bytes: usize, source: &impl PageSource) -> bool {
         let page = source.page_bytes();
-        let kept_bytes = (self.bytes / 2).max(least_bytes).max(self.frontier);
+        let kept_bytes = (self.bytes / 4 * 3).max(least_bytes).max(self.frontier);
         let kept_bytes = align_up(kept_bytes.max(self.set_aside_until), page.max(SLAB_BYTES));
         let (first, end) = (FrameId(kept_bytes / FRAME_BYTES), self.bytes / FRAME_BYTES);
         if first.0 >= end || self.clean.reserve(first, end - first.0).is_err() {

@@ -68,12 +68,12 @@ fn a_region_too_long_for_its_bit_sets_keeps_nothing() {
 fn a_region_gives_up_what_it_has_not_reached() {
     let (mut region, view) = open();
     let slabs = take_slabs(&mut region, &view, 60);
-    for bytes in [BYTES / 2, BYTES / 4] {
-        assert!(region.halve(0, &Os));
+    for bytes in [BYTES / 4 * 3, BYTES / 16 * 9] {
+        assert!(region.shorten(0, &Os));
         assert_eq!(region.reserved_bytes(), bytes);
     }
-    assert!(!region.halve(BYTES / 4, &Os), "no less than that is wanted");
-    while region.halve(0, &Os) {}
+    assert!(!region.shorten(BYTES / 16 * 9, &Os), "no less than that is wanted");
+    while region.shorten(0, &Os) {}
     assert_eq!(region.reserved_bytes(), region.frontier_bytes());
     let left = region.frontier / FRAME_BYTES - 60 * SLAB_FRAMES;
     let run = |frames| Wanted::Run { frames, align: 1, fills: false };
@@ -89,13 +89,13 @@ fn a_region_gives_up_what_it_has_not_reached() {
     assert_eq!(region.validate(), 0);
 }
 
-/// As often as half as much is not to be had beside it, it becomes half as long.
+/// As often as half as much is not to be had beside it, it loses a quarter.
 #[test]
 fn a_region_leaves_room_for_others() {
     let source = Failing::new(Os);
     let view = RegionView::new();
     let mut region = Region::open(BYTES, &source, &view).expect("address space");
-    for (refused, bytes) in [(0, BYTES), (2, BYTES / 4), (100, BYTES / 16)] {
+    for (refused, bytes) in [(0, BYTES), (2, BYTES / 16 * 9), (100, BYTES / 16)] {
         source.refuse(source.calls()..source.calls() + refused);
         region.leave_room(BYTES / 16, &source);
         assert_eq!(region.reserved_bytes(), bytes, "refused {refused} times");
