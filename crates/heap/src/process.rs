@@ -84,15 +84,15 @@ impl Process {
         Os.keeps_to_plain_calls()
     }
 
-    /// Gives up address space that the heap has reserved and not used, until as much is left as the program may need beside
-    /// it: to be called when it may have less than before (`RLIMIT_AS`). Objects stay where they are.
+    /// Gives up address space that the heap has reserved and not used, until half as much as it keeps is left for others:
+    /// to be called when the program may have less than before (`RLIMIT_AS`). Objects stay where they are.
     pub fn leave_room(&'static self) {
         self.inside(|| self.heap.backend.leave_room());
     }
 
-    /// Has the heap reserve `bytes` of address space at a time, not four times the memory that there is: for a program that locks all that is mapped
-    /// (`mlockall`), where what is merely reserved counts, too. Best more than the program will use: objects in the second such
-    /// part and later ones cost more to free.
+    /// Has the heap reserve `bytes` of address space at a time, not four times the memory that there is: for a program
+    /// that locks all that is mapped (`mlockall`), where what is merely reserved counts, too. Best more than the program
+    /// will use: objects in the second such part and later ones cost more to free.
     pub fn reserve_at_most(&'static self, bytes: usize) {
         self.inside(|| self.heap.backend.reserve_at_most(bytes));
     }
