@@ -196,3 +196,20 @@ impl Process {
         cache_word() == StandIn::Sharing.word() && unsafe { self.heap.free_by_cpu(object) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_counted_once_the_share_of_one_is_taken() {
+        let seats = Seats::new();
+        assert!((0..CACHES_PER_CPU).all(|_| seats.enter()));
+        assert_eq!(seats.limit.load(Relaxed), UNKNOWN);
+        let all = CACHES_PER_CPU * rseq::cpus();
+        assert!((CACHES_PER_CPU..all).all(|_| seats.enter()));
+        assert!(!seats.enter() && seats.taken() == all);
+        seats.leave();
+        assert!(seats.enter() && !seats.enter());
+    }
+}
