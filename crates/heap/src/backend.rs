@@ -83,7 +83,7 @@ pub(crate) struct Backend<S: System> {
 #[derive(Debug)]
 #[repr(C)]
 struct State {
-    /// How much address space the next takes if it can; 0 stands for some times what there can be of memory.
+    /// How much address space the first takes if it can, and others at least; 0 stands for some times what there can be of memory.
     region_bytes: usize,
     used_frames: usize,
     /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
@@ -384,9 +384,11 @@ impl<S: System> Backend<S> {
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
         let index = self.count.load(Ordering::Relaxed);
+        let reserved = || state.regions.iter().flatten().map(Region::reserved_bytes).sum();
         let wanted = match state.region_bytes {
             0 => self.usual_region_bytes(),
-            bytes => bytes,
+            // As much as all before: however little is asked for, there are enough regions.
+            bytes => bytes.max(reserved()),
         };
         let place = state.regions.get_mut(index)?;
         let unit = SLAB_BYTES.max(self.source.page_bytes());

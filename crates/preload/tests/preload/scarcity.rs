@@ -39,7 +39,7 @@ pub(crate) fn add(suite: &mut Suite) {
     }
     suite.test_with("scarcity::reserves_little", &["cc"], || {
         let mut command = preloaded(program("scarcity.c")?);
-        let command = command.arg("reserves_little").env("HECTARE_CONF", "reserve:16");
+        let command = command.arg("reserves_little").env("HECTARE_CONF", "reserve:1");
         run(command)?.well().map(drop)
     });
     suite_control_group(suite);
