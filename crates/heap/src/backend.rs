@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hectare_base::align::{align_down, align_up};
-use hectare_base::sync::{Lock, LockGuard};
+use hectare_base::sync::{Lock, LockGuard, Park};
 use hectare_pages::System;
 
 use crate::cache::Cache;
@@ -40,6 +40,9 @@ const LONGEST_RUN_BYTES: usize = 1 << 30;
 
 /// The smallest region worth having.
 const MIN_REGION_BYTES: usize = 1 << 20;
+
+/// How often the lock is looked at where it must not be waited for.
+const PATIENCE: usize = 1000;
 
 /// The lock around what is free, held.
 type Held<'a, S> = LockGuard<'a, State, <S as System>::Park>;
@@ -429,10 +432,18 @@ impl<S: System> Backend<S> {
         self.min_huge_bytes.store(longest, Ordering::Relaxed);
     }
 
-    /// Gives up what the regions have reserved and not reached, until others have room.
+    /// Gives up what the regions have reserved and not reached, until others have room. Nothing, if the lock does not become
+    /// free for some hundred microseconds: it may be held by what a signal has interrupted, or by a thread that a fork has
+    /// lost, and a program may set limits there.
     #[cold]
     pub(crate) fn leave_room(&self) {
-        self.shorten_regions(&mut self.state.lock(), |region| region.leave_room(0, &self.source));
+        for _ in 0..PATIENCE {
+            if let Some(mut state) = self.state.try_lock() {
+                let source = &self.source;
+                return self.shorten_regions(&mut state, |region| region.leave_room(0, source));
+            }
+            S::Park::give_way();
+        }
     }
 
     /// Has each region reserve no more than `bytes`, those that there are as far as they have not reached more.
@@ -516,6 +527,16 @@ mod tests {
     use hectare_pages::Os;
 
     use super::*;
+
+    /// Where the lock never becomes free, the call ends all the same.
+    #[test]
+    fn room_is_not_waited_for() {
+        let backend = std::boxed::Box::new(Backend::new(Os, 256 << 20));
+        let held = backend.state.lock();
+        backend.leave_room();
+        drop(held);
+        backend.leave_room();
+    }
 
     /// Those that are as long as huge objects are counted, by whichever way they became so.
     #[test]
