@@ -19,7 +19,7 @@ use hectare_pages::System;
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::huge::{Huge, MIN_HUGE_BYTES};
-use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
+use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted, has_room};
 
 use blocks::OPENERS;
 pub(crate) use keeping::{HALF_LIFE_MS, halved};
@@ -381,6 +381,15 @@ impl<S: System> Backend<S> {
         let state = self.state.lock();
         let count = self.count.load(Ordering::Relaxed);
         state.regions.iter().take(count).flatten().any(|region| region.has_dirty(frames, align))
+    }
+
+    /// Whether the regions may serve `bytes` for which the system has refused a mapping: as much as they once held; or more, if
+    /// what is scarce is address space, which they hold. Where memory is, theirs would not be refused.
+    #[cold]
+    pub(crate) fn may_have_room(&self, bytes: usize) -> bool {
+        let is_scarce =
+            || !has_room(align_up(bytes, self.source.page_bytes().max(FRAME_BYTES)), &self.source);
+        bytes <= self.committed_bytes() || bytes <= MAX_REGION_BYTES && is_scarce()
     }
 
     /// Reserves one more region, of at least `least_bytes`.

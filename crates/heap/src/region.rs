@@ -54,6 +54,7 @@ use dear::DearBlocks;
 pub(crate) use filling::Awaited;
 use filling::Filling;
 use huge_part::HugePart;
+pub(crate) use reserve::has_room;
 use shut::Shut;
 pub(crate) use slab_block::Block;
 use table::Table;

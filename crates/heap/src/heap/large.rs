@@ -45,8 +45,7 @@ impl<S: System> Heap<S> {
             if let Some((start, zeroed)) = taken {
                 return (start.as_ptr(), zeroed);
             }
-            // Where address space is scarce, the regions hold it: they can serve as much as they once held.
-            if bytes > self.backend.committed_bytes() || align >= MIN_HUGE_BYTES {
+            if align >= MIN_HUGE_BYTES || !self.backend.may_have_room(bytes) {
                 return null;
             }
         }

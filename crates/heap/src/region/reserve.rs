@@ -51,7 +51,7 @@ impl Region {
 }
 
 /// Whether `bytes` more of address space could be reserved.
-fn has_room(bytes: usize, source: &impl PageSource) -> bool {
+pub(crate) fn has_room(bytes: usize, source: &impl PageSource) -> bool {
     let room: Option<NonNull<u8>> = source.reserve(bytes, source.page_bytes()).ok();
     // SAFETY: reserved just now, and known to nobody.
     room.map(|start| unsafe { source.release(start, bytes) }).is_some()

@@ -241,6 +241,22 @@ static void any_limit_leaves_room(void) {
     }
 }
 
+/* Of what a limit leaves, objects of any size get most: what is reserved for small ones serves large ones, too. */
+static void any_size_has_room(void) {
+    size_t limit = (size_t)1500 << 20;
+    limit_address_space(limit);
+    if (!again("limited")) return;
+    free(malloc(10));
+    size_t sizes[] = {(size_t)400 << 20, (size_t)100 << 20, (size_t)40 << 20, (size_t)20 << 20, (size_t)1 << 20, 10000};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *list = NULL;
+        size_t bytes = take_all(sizes[i], &list) * sizes[i];
+        CHECK(bytes > limit / 2, "%zu bytes in objects of %zu", bytes, sizes[i]);
+        give_all(&list);
+        malloc_trim(0);
+    }
+}
+
 /* Whatever the limit on memory that can be written, most of it is the program's. */
 static void any_limit_leaves_memory(void) {
     if (getenv("TEST_AGAIN")) {
@@ -636,7 +652,7 @@ int main(int argc, char **argv) {
         CASE(shorter_where_memory_is_out), CASE(regions_on_the_least_stack),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room),
-        CASE(any_limit_leaves_memory),
+        CASE(any_limit_leaves_memory), CASE(any_size_has_room),
         CASE(limited_by_itself), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
