@@ -396,7 +396,8 @@ impl<S: System> Backend<S> {
     #[cold]
     fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
         let index = self.count.load(Ordering::Relaxed);
-        let reserved = || state.regions.iter().flatten().map(Region::reserved_bytes).sum();
+        let others = state.regions.iter().take(index).flatten();
+        let reserved = || others.map(Region::reserved_bytes).sum();
         let wanted = match state.region_bytes {
             0 => self.usual_region_bytes(),
             // As much as all before: however little is asked for, there are enough regions.
