@@ -86,7 +86,8 @@ pub(crate) struct Backend<S: System> {
 #[derive(Debug)]
 #[repr(C)]
 struct State {
-    /// How much address space the first takes if it can, and others at least; 0 stands for some times what there can be of memory.
+    /// How much address space the first takes if it can, and others at least; 0 stands for
+    /// [some times](MEMORY_TIMES) what there can be of memory.
     region_bytes: usize,
     used_frames: usize,
     /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
@@ -541,11 +542,17 @@ mod tests {
     /// Where the lock never becomes free, the call ends all the same.
     #[test]
     fn room_is_not_waited_for() {
-        let backend = std::boxed::Box::new(Backend::new(Os, 256 << 20));
+        let backend: &Backend<Os> =
+            std::boxed::Box::leak(std::boxed::Box::new(Backend::new(Os, 0)));
         let held = backend.state.lock();
-        backend.leave_room();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            backend.leave_room();
+            done.send(()).expect("the test waits");
+        });
+        let ended = is_done.recv_timeout(core::time::Duration::from_secs(20));
         drop(held);
-        backend.leave_room();
+        ended.expect("it waits for the lock");
     }
 
     /// Those that are as long as huge objects are counted, by whichever way they became so.

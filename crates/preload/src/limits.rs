@@ -1,9 +1,9 @@
 //! Programs that limit their own address space.
 //!
-//! The heap reserves far more address space than there is memory, since what is not used costs nothing. But it counts against a limit (`RLIMIT_AS`): a program
-//! that sets one for itself could map nothing any more, no stack and no library. So this library defines the names by which
-//! limits are set, and the heap gives up what it does not need. (A limit that was set before the program began is heeded
-//! when the heap reserves.)
+//! The heap reserves far more address space than there is memory, since what is not used costs nothing. But it counts
+//! against a limit (`RLIMIT_AS`): a program that sets one for itself could map nothing any more, no stack and no library.
+//! So this library defines the names by which limits are set, and the heap gives up what it does not need. (A limit that
+//! was set before the program began is heeded when the heap reserves.)
 
 use core::ffi::{c_int, c_uint};
 use core::ptr;
