@@ -114,7 +114,9 @@ impl<S: System> Heap<S> {
         old_bytes: usize,
         bytes: usize,
     ) -> Option<NonNull<u8>> {
-        if bytes > MAX_SMALL_BYTES && bytes < self.backend.min_huge_bytes() {
+        // One as long as a huge block is here for want of address space, and stays.
+        let most_bytes = self.backend.min_huge_bytes();
+        if bytes > MAX_SMALL_BYTES && (bytes < most_bytes || old_bytes >= most_bytes) {
             let frames = self.frames_for(bytes);
             let old_frames = old_bytes / FRAME_BYTES;
             let least_frames = old_frames - old_frames / ROOM_SHARE;

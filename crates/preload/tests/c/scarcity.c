@@ -258,6 +258,27 @@ static void any_size_has_room(void) {
     }
 }
 
+/* A block that grows in small steps is not copied at each, although a new one would still fit beside it: it is never there twice. */
+static void grows_where_limited(void) {
+    size_t limit = (size_t)1500 << 20, bytes = 0, wanted = 1 << 20, ends[200];
+    limit_address_space(limit);
+    if (!again("limited")) return;
+    char *block = NULL, *grown;
+    unsigned count = 0;
+    while ((grown = realloc(block, wanted))) {
+        block = grown;
+        memset(block + bytes, (int)count, wanted - bytes);
+        ends[count++] = bytes = wanted;
+        wanted += wanted / 10;
+    }
+    for (unsigned i = 0; i < count; i++) CHECK(block[ends[i] - 1] == (char)i, "after %u of %u steps", i, count);
+    CHECK(bytes > limit / 100 * 46, "%zu bytes of %zu", bytes, limit);
+    struct rusage used;
+    CHECK(getrusage(RUSAGE_SELF, &used) == 0);
+    CHECK((size_t)used.ru_maxrss << 10 < bytes / 10 * 11, "%ld KiB were resident for %zu bytes", used.ru_maxrss, bytes);
+    free(block);
+}
+
 /* Whatever the limit on memory that can be written, most of it is the program's. */
 static void any_limit_leaves_memory(void) {
     if (getenv("TEST_AGAIN")) {
@@ -653,7 +674,7 @@ int main(int argc, char **argv) {
         CASE(shorter_where_memory_is_out), CASE(regions_on_the_least_stack),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room),
-        CASE(any_limit_leaves_memory), CASE(any_size_has_room),
+        CASE(any_limit_leaves_memory), CASE(any_size_has_room), CASE(grows_where_limited),
         CASE(limited_by_itself), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),

@@ -14,6 +14,7 @@ const CASES: &[&str] = &[
     "any_limit_leaves_room",
     "any_limit_leaves_memory",
     "any_size_has_room",
+    "grows_where_limited",
     "no_madvise",
     "no_rseq",
     "no_mremap",
