@@ -50,6 +50,12 @@ static END: [usize; 2] = [0; 2];
 impl Link {
     pub(crate) const END: Self = Self(NonNull::from_ref(&END).cast());
 
+    /// Begins to fetch its words.
+    #[inline(always)]
+    pub(crate) fn prefetch(self) {
+        prefetch(self.0.as_ptr().cast());
+    }
+
     /// Its object, unless it is the end.
     #[inline(always)]
     pub(crate) fn object(self) -> Option<FreeObject> {

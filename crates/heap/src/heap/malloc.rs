@@ -25,7 +25,7 @@ unsafe fn list(cache: NonNull<Cache>, class: ClassId) -> *mut CacheBin {
 
 impl<S: System> Heap<S> {
     /// An object for `bytes` from the thread's cache. `None` when the slow path is needed: there is none, or something is
-    /// due at it, or it was written to. A `malloc` by it takes 21 instructions; in a heap that counts, five more.
+    /// due at it, or it was written to. A `malloc` by it takes 22 instructions; in a heap that counts, five more.
     ///
     /// # Safety
     /// `cache` is this thread's, of this heap, or [`Cache::ABSENT`].
