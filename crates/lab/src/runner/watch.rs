@@ -53,7 +53,12 @@ impl Watch<'_> {
                 tv_nsec: libc::c_long::from(every.subsec_nanos() as i32),
             };
             // SAFETY: `waiting` holds `count` initialised entries; no signal mask is given.
-            unsafe { libc::ppoll(waiting.as_mut_ptr(), count, &timeout, std::ptr::null()) };
+            let seen =
+                unsafe { libc::ppoll(waiting.as_mut_ptr(), count, &timeout, std::ptr::null()) };
+            if seen < 0 {
+                // A signal: what can be read comes first, since it may say that the program has begun.
+                continue;
+            }
             if waiting[0].revents != 0 {
                 return None;
             }
@@ -65,6 +70,9 @@ impl Watch<'_> {
                 }
                 continue;
             }
+            if self.launching {
+                self.find_program();
+            }
             if flag.load(Ordering::Relaxed) {
                 return Some(Failure::Interrupted);
             }
@@ -74,7 +82,6 @@ impl Watch<'_> {
                 return Some(Failure::Broken(why));
             }
             if self.launching {
-                self.find_program();
                 continue;
             }
             if let Some(bytes) = self.tree.resident_bytes() {

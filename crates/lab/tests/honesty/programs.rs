@@ -238,6 +238,30 @@ fn what_has_lost_its_parent_is_waited_for() {
 }
 
 #[test]
+fn a_program_that_had_begun_unnoticed_is_interrupted_as_any() {
+    let folder = Folder::new("begun-unnoticed");
+    let word = folder.at("word");
+    let script = format!("trap 'exit 7' INT; touch {word}; while :; do sleep 0.05; done");
+    let child = Command::new(HECTARE)
+        .args(["run", "-a", "system", "--", "sh", "-c", &script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let since = Instant::now();
+    while std::fs::read_to_string(&children).is_ok_and(|children| children.is_empty()) {
+        assert!(since.elapsed() < Duration::from_secs(20), "it starts nothing");
+    }
+    kill(&child, "-STOP");
+    wait_for(&word);
+    kill(&child, "-INT");
+    kill(&child, "-CONT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+}
+
+#[test]
 fn an_interrupted_program_ends_as_it_would_by_itself_and_is_measured() {
     let folder = Folder::new("interrupted-program");
     for (signal, trap) in [("-INT", "INT"), ("-TERM", "TERM")] {
