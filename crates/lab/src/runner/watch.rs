@@ -70,6 +70,7 @@ impl Watch<'_> {
                 }
                 continue;
             }
+            // Before the flag is looked at: an interruption is the program's once it has begun.
             if self.launching {
                 self.find_program();
             }

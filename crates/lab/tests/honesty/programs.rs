@@ -237,17 +237,22 @@ fn what_has_lost_its_parent_is_waited_for() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
+/// `hectare run` of a shell's script.
+fn begin_run(script: &str) -> Child {
+    Command::new(HECTARE)
+        .args(["run", "-a", "system", "--", "sh", "-c", script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
 #[test]
 fn a_program_that_had_begun_unnoticed_is_interrupted_as_any() {
     let folder = Folder::new("begun-unnoticed");
     let word = folder.at("word");
     let script = format!("trap 'exit 7' INT; touch {word}; while :; do sleep 0.05; done");
-    let child = Command::new(HECTARE)
-        .args(["run", "-a", "system", "--", "sh", "-c", &script])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = begin_run(&script);
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let since = Instant::now();
     while std::fs::read_to_string(&children).is_ok_and(|children| children.is_empty()) {
@@ -269,12 +274,7 @@ fn an_interrupted_program_ends_as_it_would_by_itself_and_is_measured() {
         let script = format!(
             "trap 'touch {ended}; exit 7' {trap}; touch {word}; while :; do sleep 0.05; done"
         );
-        let child = Command::new(HECTARE)
-            .args(["run", "-a", "system", "--", "sh", "-c", &script])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let child = begin_run(&script);
         wait_for(&word);
         kill(&child, signal);
         let output = child.wait_with_output().unwrap();
