@@ -62,6 +62,18 @@ fn each_ordinary(
     parts.try_for_each(|(start, bytes)| checked(keep_errno(|| call(start.as_ptr().cast(), bytes))))
 }
 
+/// Whether a range is known to lie within a single mapping: the system is asked to lengthen it in place beyond the end of
+/// the address space, and of several mappings it says so before it finds no room.
+fn is_one_mapping(start: NonNull<u8>, bytes: usize) -> bool {
+    /// 128 TiB, which is what a program can have, less what lies below any range.
+    const LONGER_BYTES: usize = (1 << 47) - (1 << 16);
+    keep_errno(|| {
+        // SAFETY: it is refused: from any address on, so much reaches beyond the end, or what lies there.
+        let longer = unsafe { libc::mremap(start.as_ptr().cast(), bytes, LONGER_BYTES, 0) };
+        longer == libc::MAP_FAILED && matches!(last_error(), libc::ENOMEM | libc::EAGAIN)
+    })
+}
+
 /// Gives advice, which may be refused.
 ///
 /// # Safety
@@ -305,6 +317,11 @@ unsafe impl PageSource for Os {
         if hugetlb::touches(from, bytes) || hugetlb::touches(to, bytes) {
             return Err(SourceError::Unsupported);
         }
+        // From Linux 6.17 on several mappings move one by one, and if one is refused, those before it have moved.
+        // Before, they are refused.
+        if !is_one_mapping(from, bytes) {
+            return Err(SourceError::Unsupported);
+        }
         // `DONTUNMAP` (Linux 5.7) leaves `from` mapped and empty, as the contract asks.
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         // SAFETY: the caller says that both ranges are committed, disjoint and unused by others.
@@ -314,9 +331,8 @@ unsafe impl PageSource for Os {
         if moved != libc::MAP_FAILED {
             return Ok(());
         }
-        // Before Linux 6.17 some refusals (of a `from` in several mappings, or beyond the limit on
-        // address space) come after `to` has been unmapped. In that case it is mapped anew;
-        // otherwise it still exists. What another thread of the program mapped there between the
+        // Some refusals (before Linux 6.17, beyond the limit on address space) come after `to` has
+        // been unmapped. In that case it is mapped anew; otherwise it still exists. What another thread of the program mapped there between the
         // two calls cannot be told from it, since nothing says whose a mapping is.
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
@@ -679,6 +695,24 @@ mod tests {
             assert_eq!(moved, Err(SourceError::Unsupported));
             assert!((0..3).all(|i| start.add(i * page).read() == 9));
             Os.release(start, 3 * page);
+        }
+    }
+
+    /// Of which the last cannot be moved: by Linux 6.17 the first would be.
+    #[test]
+    fn several_mappings_stay() {
+        let page = Os.page_bytes();
+        let [from, to] = [(); 2].map(|()| Os.get(4 * page, page).expect("memory"));
+        // SAFETY: two committed ranges of this test's own.
+        unsafe {
+            from.write_bytes(9, 4 * page);
+            Os.advise_dump(from.add(2 * page), page, false);
+            assert!(is_one_mapping(from, 2 * page) && !is_one_mapping(from, 3 * page));
+            assert!(!is_one_mapping(from, 4 * page) && is_one_mapping(from.add(3 * page), page));
+            assert_eq!(Os.move_pages(from, to, 4 * page), Err(SourceError::Unsupported));
+            assert!((0..4).all(|i| from.add(i * page).read() == 9));
+            Os.release(from, 4 * page);
+            Os.release(to, 4 * page);
         }
     }
 

@@ -1,8 +1,11 @@
 /* The contracts of the C names. */
 #include "check.h"
 #include <dlfcn.h>
+#include <linux/userfaultfd.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
 
 /* A number that the compiler does not know to be no power of two. */
 static size_t volatile_three(void) {
@@ -436,6 +439,23 @@ static void untouched_contents_move(void) {
     for (int i = 0; i < COUNT; i++) free(all[i]);
 }
 
+/* The program serves the faults of a part of an object, which therefore has a mapping of its own that the system does not
+   move: what lies before it must not be moved alone. */
+static void parts_stay_together(void) {
+    enum { WORDS = (20 << 20) / sizeof(size_t) };
+    int served = (int)syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
+    struct uffdio_api api = {.api = UFFD_API};
+    CHECK(served >= 0 && ioctl(served, UFFDIO_API, &api) == 0, "%s", strerror(errno));
+    size_t *object = malloc(WORDS * sizeof *object);
+    for (size_t i = 0; i < WORDS; i++) object[i] = i;
+    uintptr_t middle = (uintptr_t)(object + WORDS / 2) & ~(uintptr_t)4095;
+    struct uffdio_register part = {.range = {middle, 1 << 20}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    CHECK(ioctl(served, UFFDIO_REGISTER, &part) == 0, "%s", strerror(errno));
+    CHECK((object = realloc(object, (size_t)1100 << 20)));
+    for (size_t i = 0; i < WORDS; i++) CHECK(object[i] == i, "word %zu", i);
+    free(object);
+}
+
 /* The number behind `key` in `text`. */
 static size_t number_after(const char *text, const char *key) {
     const char *at = strstr(text, key);
@@ -652,7 +672,7 @@ int main(int argc, char **argv) {
         CASE(calloc_overflow), CASE(calloc_is_zero), CASE(posix_memalign_einval), CASE(aligned),
         CASE(least_alignment), CASE(zero_bytes_unique), CASE(realloc_to_zero),
         CASE(realloc_keeps_contents), CASE(realloc_huge_moves_pages),
-        CASE(untouched_contents_move),
+        CASE(untouched_contents_move), CASE(parts_stay_together),
         {"reallocarray", reallocarray_case}, CASE(usable_size), CASE(valloc_pvalloc),
         CASE(sized_frees), CASE(libc_aliases), {"mallopt", mallopt_case},
         CASE(mallinfo2_is_true), CASE(mallinfo2_is_exact), CASE(mallinfo_agrees), CASE(malloc_info_is_true),

@@ -40,10 +40,27 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("contract::wrapped_by_the_program", &["cc"], || {
         run(&mut preloaded(program("wrapped.c")?))?.well().map(drop)
     });
+    let parts = "contract::parts_stay_together";
+    if has_user_faults() {
+        suite.test_with(parts, &["cc"], || {
+            run(preloaded(program("contract.c")?).arg("parts_stay_together"))?.well().map(drop)
+        });
+    } else {
+        suite.skip(parts, "the system lets no program serve its faults (userfaultfd) here");
+    }
     for options in ["front:thread", "front:cpu", "prof:true", "guard:20", "secure:true"] {
         let name = format!("contract::statistics_of_many_threads[{options}]");
         suite.test_with(name, &["cc"], move || statistics_of_many_threads(options));
     }
+}
+
+fn has_user_faults() -> bool {
+    /// `UFFD_USER_MODE_ONLY` of Linux's `userfaultfd.h`.
+    const USER_MODE_ONLY: libc::c_int = 1;
+    // SAFETY: makes a descriptor.
+    let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, USER_MODE_ONLY) };
+    // SAFETY: just made, if it was.
+    descriptor >= 0 && unsafe { libc::close(descriptor as libc::c_int) } == 0
 }
 
 /// What the program asks in four ways is true of what it holds, whichever front serves it.
