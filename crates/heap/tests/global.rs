@@ -53,7 +53,8 @@ fn a_program_that_limits_itself_has_room() {
             // SAFETY: a new mapping disturbs nothing.
             unsafe { libc::mmap(place, 256 << 20, access, flags, -1, 0) != libc::MAP_FAILED }
         };
-        let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: libc::RLIM_INFINITY };
+        // Enough for the C library's own heaps, too, of which the other test's threads have 64 MiB each.
+        let limit = libc::rlimit { rlim_cur: 4 << 30, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: the limit is readable.
         let is_limited = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } == 0;
         let could_map = can_map();
