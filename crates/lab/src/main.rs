@@ -34,7 +34,10 @@ mod runner;
 mod scratch;
 mod stats;
 mod subject;
+mod threads;
 mod within;
+
+use std::sync::Arc;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -154,7 +157,14 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
 fn parsed() -> Result<Cli, clap::Error> {
     let mut command = with_negative_values(Cli::command());
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    Cli::from_arg_matches(&matches).map_err(|error| {
+        // With the usage of the verb.
+        let verb = matches.subcommand_name().and_then(|name| command.find_subcommand_mut(name));
+        match verb {
+            Some(verb) => error.format(verb),
+            None => error.format(&mut command),
+        }
+    })
 }
 
 /// Adds the remedy to the error if a program was given without `--`, which many other commands do
@@ -184,6 +194,11 @@ fn main() -> std::process::ExitCode {
     // A starter that ignores the end of its children passes that on, and nothing could be waited for.
     // SAFETY: as above.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    // At the limit on a file's size to write to it is an error, like a full disk. (By a handler: what is ignored would be
+    // so in the programs that are started, too.)
+    if !runner::is_ignored(libc::SIGXFSZ) {
+        let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
+    }
     refuse_unknown_verb();
     let cli = parsed().unwrap_or_else(|error| with_way_out(error).exit());
     let done = match cli.verb {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::say::in_one_line;
+use crate::threads;
 
 /// Time between two lines where no bar can be drawn.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -29,7 +30,10 @@ impl Progress {
             ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {wide_msg}")
                 .expect("a valid template");
         bar.set_style(style);
-        bar.enable_steady_tick(Duration::from_millis(250));
+        // By a thread, which need not be had.
+        if terminal && threads::can_start() {
+            bar.enable_steady_tick(Duration::from_millis(250));
+        }
         let begun = Instant::now();
         let line_due = (!terminal).then_some(begun + LINE_EVERY);
         Self { bar, line_due, begun, done: 0, length: 0 }

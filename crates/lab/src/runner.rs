@@ -108,13 +108,13 @@ impl std::fmt::Display for Failure {
 }
 
 /// The flag that SIGINT, SIGTERM and SIGHUP set, so that what was measured is kept even when the
-/// terminal goes away. Installed on first use.
+/// terminal goes away; not those that the command was started ignoring. Installed on first use.
 pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
-        let hang_up = Some(libc::SIGHUP).filter(|&signal| !is_ignored(signal));
-        for signal in [libc::SIGINT, libc::SIGTERM].into_iter().chain(hang_up) {
+        let ending = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+        for signal in ending.into_iter().filter(|&signal| !is_ignored(signal)) {
             // A second Ctrl-C ends the command at once, as users expect.
             let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
             let _ = signal_hook::flag::register_usize(
@@ -143,7 +143,7 @@ pub(crate) fn go_on() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the process was started with a signal ignored, as by `nohup`.
+/// Whether the process was started with a signal ignored, as by `nohup`, or by a shell in the background.
 pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: an action may be all zeros; with no new one the call only queries.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

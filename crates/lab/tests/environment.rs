@@ -42,8 +42,10 @@ impl Machine {
     }
 
     fn hectare(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hectare"));
+        // No signal ignored, as a shell has it in what it starts in the background.
+        let mut command = Command::new("env");
         command
+            .args(["--default-signal", env!("CARGO_BIN_EXE_hectare")])
             .args(arguments)
             .env("HECTARE_SYSTEM_ROOT", &self.0)
             .env("XDG_STATE_HOME", self.0.join("state"))

@@ -9,6 +9,7 @@ use super::{
     Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
 };
 use crate::measure::Window;
+use crate::threads;
 
 /// The workload.
 pub(crate) struct IdleThreads;
@@ -61,10 +62,8 @@ impl Workload for IdleThreads {
                 .into_iter()
                 .map(|(sizes, slots)| {
                     let barriers = [&ready, &go, &done, &leave];
-                    std::thread::Builder::new()
-                        .stack_size(64 * 1024)
-                        .spawn_scoped(scope, move || live(&sizes, slots, barriers))
-                        .expect("the system lets us start the threads")
+                    let builder = std::thread::Builder::new().stack_size(64 * 1024);
+                    threads::start_by(builder, scope, move || live(&sizes, slots, barriers))
                 })
                 .collect();
             ready.wait();

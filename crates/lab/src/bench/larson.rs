@@ -6,6 +6,7 @@ use super::heap::{Object, stamp};
 use super::script::{Step, drain, execute, live_peak_bytes, replacements};
 use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::Window;
+use crate::threads;
 
 /// The workload.
 pub(crate) struct Larson;
@@ -70,7 +71,9 @@ impl Workload for Larson {
                 .zip(tables)
                 .map(|(line, table)| {
                     let (end, ended) = std::sync::mpsc::channel();
-                    scope.spawn(move || live(scope, &line[1..], table, Tally::default(), end));
+                    threads::start(scope, move || {
+                        live(scope, &line[1..], table, Tally::default(), end);
+                    });
                     ended
                 })
                 .collect();
@@ -115,7 +118,7 @@ fn live<'scope>(
 ) {
     execute(&lives[0], &mut table, &mut tally);
     if lives.len() > 1 {
-        scope.spawn(move || live(scope, &lives[1..], table, tally, end));
+        threads::start(scope, move || live(scope, &lives[1..], table, tally, end));
     } else {
         drain(&mut table, &mut tally);
         end.send(tally).expect("the main thread waits for every line");

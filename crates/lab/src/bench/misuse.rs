@@ -83,6 +83,9 @@ enum Verdict {
     Unnoticed,
 }
 
+/// How a child ends that cannot start the thread it needs.
+const NO_THREAD: libc::c_int = 1;
+
 fn try_in_child(kind: fn()) -> anyhow::Result<Verdict> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors.
@@ -104,6 +107,8 @@ fn try_in_child(kind: fn()) -> anyhow::Result<Verdict> {
     // SAFETY: our own child; `status` is valid for writing.
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
     anyhow::ensure!(waited == child, "waitpid: {}", std::io::Error::last_os_error());
+    let has_no_thread = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == NO_THREAD;
+    anyhow::ensure!(!has_no_thread, "cannot start a thread");
     let by_itself = [libc::SIGABRT, libc::SIGTRAP, libc::SIGILL];
     Ok(if printed || libc::WIFSIGNALED(status) && by_itself.contains(&libc::WTERMSIG(status)) {
         Verdict::Seen
@@ -170,10 +175,14 @@ fn double_free_other_thread() {
     // The thread is started before the first free; otherwise its start could be given this object.
     let freed = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let other = std::thread::Builder::new().spawn_scoped(scope, || {
             freed.wait();
             again();
         });
+        if other.is_err() {
+            // SAFETY: as at the end of `in_child`.
+            unsafe { libc::_exit(NO_THREAD) };
+        }
         again();
         freed.wait();
     });

@@ -19,6 +19,7 @@ use hectare_pool::{Handle, Pool};
 use super::{Study, parse_range};
 use crate::pools;
 use crate::report::{Report, Row, Series};
+use crate::threads;
 use crate::within::within;
 
 /// The study behind `hectare bench pools`.
@@ -168,7 +169,7 @@ fn run(pools: &[Box<dyn Pool + Send>], plans: &[Plan]) -> anyhow::Result<Timed> 
             .zip(pools.iter().cycle())
             .map(|(plan, pool)| {
                 let (barrier, pool) = (&barrier, pool.as_ref());
-                scope.spawn(move || {
+                threads::start(scope, move || {
                     work(pool, plan, || {
                         barrier.wait();
                     })

@@ -19,6 +19,7 @@ use super::heap::{Object, Tally, stamp};
 use super::script::{self, Step, drain, empty_slots};
 use super::{Domain, Domains, Memory, Outcome, Parameters, Workload, resident_bytes, team};
 use crate::measure::{Window, WindowRecord};
+use crate::threads;
 use author::Script;
 use program::{Phase, Written, draw};
 
@@ -169,7 +170,7 @@ fn measure(program: &[Phase], workers: &mut [Worker]) -> anyhow::Result<Measured
     let (first, others) = workers.split_first_mut().expect("there is at least one thread");
     std::thread::scope(|scope| {
         for worker in others {
-            scope.spawn(|| {
+            threads::start(scope, || {
                 together.wait();
                 for phase in program {
                     together.wait();

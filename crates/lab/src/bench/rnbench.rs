@@ -17,6 +17,7 @@ use super::heap::{Object, stamp};
 use super::script::{Step, drain, empty_slots, execute, live_peak_bytes};
 use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::Window;
+use crate::threads;
 
 const SIZES: [u32; 4] = [16, 64, 128, 256];
 
@@ -122,7 +123,7 @@ fn faithful(parameters: &Parameters, slots: u32, frees: bool) -> anyhow::Result<
             .into_iter()
             .enumerate()
             .map(|(thread, mut table)| {
-                scope.spawn(move || {
+                threads::start(scope, move || {
                     let mut tally = Tally::default();
                     let mut draws = Draws::new(parameters, thread, slots);
                     for place in 0..parameters.ops {

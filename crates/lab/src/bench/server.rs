@@ -11,6 +11,7 @@ use super::{
     Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
 };
 use crate::measure::Window;
+use crate::threads;
 
 /// Ticks in a day. In each, a thread does its share of work and sleeps for the rest.
 const TICKS: usize = 600;
@@ -122,7 +123,7 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
     let (window, samples) = std::thread::scope(|scope| {
         for worker in &mut *workers {
             let (live, barriers) = (&live, [&ready, &go, &done, &leave]);
-            scope.spawn(move || worker.work(clock, live, barriers));
+            threads::start(scope, move || worker.work(clock, live, barriers));
         }
         ready.wait();
         // Pass every barrier before returning an error, since the threads wait for this one.

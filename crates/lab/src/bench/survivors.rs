@@ -7,6 +7,7 @@ use super::heap::{Object, stamp};
 use super::script::{Step, drain, empty_slots};
 use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script, team};
 use crate::measure::Window;
+use crate::threads;
 
 /// Slots per lock of the shared table.
 const SHELF: usize = 64;
@@ -80,7 +81,7 @@ impl Workload for Survivors {
                     .zip(&mut tables)
                     .map(|(steps, table)| {
                         let shelves = &shelves;
-                        scope.spawn(move || live(steps, table, shelves))
+                        threads::start(scope, move || live(steps, table, shelves))
                     })
                     .collect();
                 for thread in threads {

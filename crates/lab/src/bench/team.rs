@@ -13,6 +13,7 @@ use std::time::Instant;
 use super::Outcome;
 use super::heap::Tally;
 use crate::measure::{Window, WindowRecord};
+use crate::threads;
 
 /// The result of a team.
 pub(super) struct Timed<R> {
@@ -45,7 +46,7 @@ pub(super) fn run<T: Send, R: Send>(
         let threads: Vec<_> = inputs
             .into_iter()
             .map(|input| {
-                scope.spawn(|| {
+                threads::start(scope, || {
                     ready.wait();
                     go.wait();
                     let result = work(input);

@@ -8,9 +8,11 @@ mod launch;
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -134,6 +136,22 @@ impl ChildRecord {
     }
 }
 
+/// The descriptor for this process's record; negative if it is no child.
+static RECORD: AtomicI32 = AtomicI32::new(-1);
+
+/// Ends this process, which can neither go on nor return: a child tells its parent why, the command itself the user.
+pub(crate) fn give_up(why: &str) -> ! {
+    match RECORD.load(Ordering::Relaxed) {
+        fd @ 0.. => {
+            // SAFETY: open for as long as a child runs its task; not closed here either.
+            let mut pipe = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+            let _ = send(&mut pipe, &ChildRecord::Failed(why.to_owned()));
+        }
+        _ => eprintln!("hectare: {why}"),
+    }
+    std::process::exit(1)
+}
+
 /// Runs the task and writes its record.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // A measured process ends with its harness, even if that is killed.
@@ -142,6 +160,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     crate::measure::note_start()?;
     // SAFETY: the runner passes a descriptor that this process alone owns from here on.
     let mut pipe = unsafe { File::from_raw_fd(args.fd) };
+    RECORD.store(args.fd, Ordering::Relaxed);
     let measured = match args.task {
         Task::Launch { preload, planted_ns, end_all, command } => {
             return launch::run(&mut pipe, preload, planted_ns, end_all, &command);

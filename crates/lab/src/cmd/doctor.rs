@@ -190,7 +190,7 @@ fn findings(
 fn distance(round_trip_ns: Option<anyhow::Result<RangeInclusive<u64>>>) -> Finding {
     let (found, changes) = match round_trip_ns {
         None => ("a single processor".to_owned(), false),
-        Some(Err(error)) => (format!("not measured: {error}"), false),
+        Some(Err(error)) => (format!("not measured: {error:#}"), false),
         Some(Ok(ns)) => (format!("{} to {} ns", ns.start(), ns.end()), *ns.end() > 2 * *ns.start()),
     };
     Finding {

@@ -3,11 +3,12 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use hectare_trace::seal::{SealOptions, seal};
 use hectare_trace::{Histogram, Summary, Trace};
 use serde_json::Value;
 
+use super::Exit;
 use super::record::CUT_SHORT;
 use crate::output::place::{self, Kind};
 use crate::output::{Files, Outputs};
@@ -37,16 +38,25 @@ const THREADS: usize = 12;
 /// Runs the verb. A damaged trace is first described in full, then reported as an error.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let name = args.trace.display().to_string();
+    if let (Some(copy), Some(json)) = (&args.salvage, &args.json)
+        && place::resolved(copy) == place::resolved(json)
+    {
+        let place = json.display();
+        let message =
+            format!("--salvage and --json cannot both be written to {place}: give each a file");
+        bail!(Exit { code: 2, message });
+    }
     let trace = Trace::open(&args.trace).with_context(|| name.clone())?;
     let summary = Summary::of(&trace).with_context(|| name.clone())?;
     let outputs = Outputs { files: Files { json: args.json, ..Files::default() } };
     outputs.tell(&describe(&name, &trace, &summary));
-    outputs.write(&report(&name, &trace, &summary))?;
+    let written = outputs.write(&report(&name, &trace, &summary));
     if let Some(target) = &args.salvage {
         let message = salvage(&args.trace, target, &summary)?;
         outputs.tell(&message);
-        return Ok(());
+        return written;
     }
+    written?;
     trace.check().with_context(|| name)
 }
 

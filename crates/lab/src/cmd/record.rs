@@ -253,10 +253,10 @@ pub(crate) fn record(
             folder.display()
         );
         bail!(
-            "`{program}` ({status}) recorded nothing: it allocates nothing through malloc, goes on \
-             in the background (a daemon: record it in the foreground), or executes a program that \
-             is linked statically or runs with other rights (set-user-id), where preloading is \
-             ignored"
+            "`{program}` ({status}) recorded nothing: its recorder could not begin (it says so above), \
+             or it allocates nothing through malloc, goes on in the background (a daemon: record it in \
+             the foreground), or executes a program that is linked statically or runs with other rights \
+             (set-user-id), where preloading is ignored"
         );
     }
     if let Some(text) = &options.of {

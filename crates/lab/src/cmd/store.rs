@@ -22,6 +22,7 @@ use crate::pools::process::Sources;
 use crate::pools::zram::{AlignedPage, Device};
 use crate::report::{Report, Row};
 use crate::runner;
+use crate::threads;
 use crate::within::within;
 
 /// The arguments of `hectare store`.
@@ -203,7 +204,7 @@ fn time(
         let mut parts = keys.chunks(keys.len().div_ceil(threads));
         let spawn = |_| {
             let part = parts.next().unwrap_or(&[]);
-            scope.spawn(move || {
+            threads::start(scope, move || {
                 let mut room = AlignedPage::new();
                 start.wait();
                 part.iter().try_for_each(|&key| {

@@ -6,9 +6,10 @@
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, bail, ensure};
 
 use crate::runner::pin_to;
 
@@ -62,13 +63,13 @@ fn mean_ns(ours: usize, theirs: usize) -> anyhow::Result<u64> {
         Ok(begun.elapsed())
     };
     // Threads of their own, which stay where they are pinned until they end.
-    let took = std::thread::scope(|scope| {
-        let [here, there] =
-            [(ours, 0), (theirs, 1)].map(|(cpu, first)| scope.spawn(move || pass(cpu, first)));
-        let there = there.join();
-        here.join().map(|here| (here, there))
-    });
-    let Ok((here, Ok(there))) = took else { anyhow::bail!("a thread has failed") };
+    let (here, there) = std::thread::scope(|scope| -> anyhow::Result<_> {
+        let start = |cpu, first| Builder::new().spawn_scoped(scope, move || pass(cpu, first));
+        let here = start(ours, 0).context("starting a thread")?;
+        let there = start(theirs, 1).context("starting another thread")?.join();
+        Ok((here.join(), there))
+    })?;
+    let (Ok(here), Ok(there)) = (here, there) else { bail!("a thread has failed") };
     there?;
     Ok(here?.as_nanos() as u64 / TRIPS)
 }

@@ -21,6 +21,7 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["swap"], 2, "which file of events?"),
         (&["buddy", "-d", "nosuch"], 2, "there is no demo `nosuch`"),
         (&["buddy", "--json", "-", "--report", "-"], 2, "cannot both be written"),
+        (&["replay", "--csv", "-", "--json", "-", "x.hxt"], 2, "Usage: hectare replay"),
         (&["tlsf", "regions", "--regions", "0"], 2, "whole number from 4"),
         (&["tlsf", "regions", "--regions", "4,6"], 2, "whole pages"),
         (&["store", "--file", "f", "--limit-mib", "0"], 2, "whole number from 1"),
@@ -181,6 +182,49 @@ fn a_result_that_cannot_be_printed_is_told_without_a_panic() {
         assert_eq!(output.status.code(), Some(0), "{:?}", output.status);
         assert!(String::from_utf8_lossy(&output.stdout).contains("system again"));
     }
+}
+
+#[test]
+fn a_file_at_its_size_limit_is_told_like_a_full_disk() {
+    let folder = Folder::new("file-size");
+    let (json, trace) = (folder.at("a.json"), folder.at("t.hxt"));
+    let limited = |arguments: &[&str]| {
+        let script = "ulimit -f 1; exec \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", HECTARE]).args(arguments).output().unwrap()
+    };
+    let output = limited(&[&TWO_ROUNDS[..], &["--json", &json, "--", "true"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{:?}", output.status);
+    assert!(stderr(&output).contains("a.json: File too large"), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("system again"));
+    build_recorder();
+    let output = limited(&["record", "-o", &trace, "--", "ls", "/"]);
+    assert_eq!(output.status.code(), Some(1), "{:?}", output.status);
+    assert!(stderr(&output).contains("could not be begun"), "{}", stderr(&output));
+    // The programs themselves end as they would: what the command ignores is not ignored in them.
+    let writing = ["run", "-a", "system", "--", "sh", "-c", "yes > \"$0\"", &json];
+    let output = limited(&writing);
+    assert_eq!(output.status.code(), Some(128 + libc::SIGXFSZ), "{:?}", output.status);
+}
+
+/// Where no thread has room for its stack.
+#[test]
+fn threads_that_cannot_be_started_are_told_or_done_without() {
+    let without = |arguments: &[&str]| {
+        let mut command = Command::new(HECTARE);
+        command.args(arguments).env("RUST_MIN_STACK", (1_u64 << 60).to_string()).output().unwrap()
+    };
+    for workload in ["larson", "survivors", "rnbench", "server", "producer-consumer"] {
+        let rounds = ["-a", "system", "-r", "1", "--warm-memory", "never", "--ops", "2000"];
+        let output = without(&[&["bench", workload][..], &rounds].concat());
+        assert_eq!(output.status.code(), Some(1), "{workload}: {:?}", output.status);
+        let told = stderr(&output);
+        assert!(told.contains("cannot start a thread") && !told.contains("panicked"), "{told}");
+    }
+    let output = without(&[&TWO_ROUNDS[..], &["--", "true"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = without(&["doctor"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
 #[test]

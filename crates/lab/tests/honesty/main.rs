@@ -69,6 +69,13 @@ fn compile(source: &str, flags: &[&str], target: &str) -> bool {
     compiler.wait().unwrap().success()
 }
 
+/// The command, with no signal ignored: what a shell starts in the background ignores some.
+fn attentive() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal", HECTARE]);
+    command
+}
+
 /// Makes `command` lead a session with a terminal, which is not its standard input; returns the
 /// other end.
 fn on_a_terminal(command: &mut Command) -> File {

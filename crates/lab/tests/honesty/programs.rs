@@ -216,7 +216,7 @@ fn what_a_program_started_ends_with_it_where_it_could_disturb() {
         gone();
     }
     for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
-        let mut child = Command::new(HECTARE)
+        let mut child = attentive()
             .args(["run", "-a", "system", "--", "sh", "-c", &script])
             .stdin(Stdio::null())
             .stderr(Stdio::null())
@@ -239,7 +239,7 @@ fn what_has_lost_its_parent_is_waited_for() {
 
 /// `hectare run` of a shell's script.
 fn begin_run(script: &str) -> Child {
-    Command::new(HECTARE)
+    attentive()
         .args(["run", "-a", "system", "--", "sh", "-c", script])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -292,7 +292,7 @@ fn a_contest_interrupted_in_its_first_round_leaves_an_earlier_record() {
     let earlier = "{\"schema\": 1, \"verb\": \"compare\"}";
     std::fs::write(&json, earlier).unwrap();
     let script = format!("touch {word}; exec sleep 30");
-    let child = Command::new(HECTARE)
+    let child = attentive()
         .args(["compare", "-a", "system", "--json", &json, "--", "sh", "-c", &script])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -29,7 +29,7 @@ fn a_signal_ends_the_program_and_keeps_what_was_recorded() {
         let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
         let _ = std::fs::remove_file(&word);
         let script = format!("ls / > /dev/null; touch {word}; exec sleep 30");
-        let mut child = Command::new(HECTARE)
+        let mut child = attentive()
             .args(["record", "-o", &trace, "--", "sh", "-c", &script])
             .stdin(Stdio::null())
             .stderr(Stdio::null())
@@ -66,7 +66,7 @@ fn a_signal_reaches_the_program_once() {
     assert!(compile(COUNTING, &[], &program));
     for by_terminal in [true, false] {
         let _ = std::fs::remove_file(&word);
-        let mut command = Command::new(HECTARE);
+        let mut command = attentive();
         command.args(["record", "-o", &trace, "--", &program, &word]);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         let mut terminal = on_a_terminal(&mut command);
@@ -100,6 +100,26 @@ fn a_signal_that_is_ignored_interrupts_nothing() {
     kill(&child, "-HUP");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn a_run_ignores_what_is_ignored() {
+    let folder = Folder::new("ignored");
+    let word = folder.at("word");
+    // The program ignores it, too.
+    let script = format!("kill -TERM $$; touch {word}; sleep 1; exit 3");
+    let child = Command::new("sh")
+        .args(["-c", "trap '' INT TERM; exec \"$@\"", "sh", HECTARE])
+        .args(["run", "-a", "system", "--", "sh", "-c", &script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&word);
+    kill(&child, "-INT");
+    kill(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
 }
 
 #[test]
@@ -137,9 +157,7 @@ fn a_recording_interrupted_before_its_program_leaves_nothing() {
     build_recorder();
     let folder = Folder::new("before");
     let left = || std::fs::read_dir(&folder.0).unwrap().count();
-    // What is ignored from the start stays so, as where a shell has started the tests in the background.
-    let child = Command::new("env")
-        .args(["--default-signal=INT", HECTARE])
+    let child = attentive()
         .args(["record", "-o", &folder.at("t.hxt"), "--", "ls"])
         .stderr(Stdio::piped())
         .spawn()
@@ -307,7 +325,7 @@ fn a_daemon_that_still_runs_is_told() {
 fn an_interrupted_watch_of_swapping_keeps_what_it_saw() {
     let folder = Folder::new("watch");
     let events = folder.at("f.swap");
-    let child = Command::new(HECTARE)
+    let child = attentive()
         .args(["swap", "record", "--every-ms", "60000", "-o", &events])
         .args(["--pid", &std::process::id().to_string()])
         .stderr(Stdio::piped())
@@ -327,7 +345,7 @@ fn an_interrupted_recording_gives_no_advice() {
     let folder = Folder::new("interrupted");
     let word = folder.at("word");
     let script = format!("ls / > /dev/null; touch {word}; exec sleep 30");
-    let child = Command::new(HECTARE)
+    let child = attentive()
         .args(["choose", "-a", "system", "--", "sh", "-c", &script])
         .stdin(Stdio::null())
         .stderr(Stdio::piped())

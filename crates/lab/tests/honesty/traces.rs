@@ -72,6 +72,15 @@ fn a_trace_of_one_chunk_that_was_cut_gives_its_beginning() {
     let output = hectare(&["info", &cut, "--salvage", &target, "--json", "-"]);
     serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON alone");
     assert!(stderr(&output).contains("replaced "), "{}", stderr(&output));
+    // Two files in one place, and one that cannot be written.
+    std::fs::remove_file(&target).unwrap();
+    let same = target.replace("/honesty", "/./honesty");
+    let output = hectare(&["info", &cut, "--salvage", &target, "--json", &same]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot both be written to"), "{}", stderr(&output));
+    let output = hectare(&["info", &cut, "--salvage", &target, "--json", "/dev/full"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(hectare(&["info", &target]).status.success(), "written all the same");
 }
 
 /// The address space of a replay's process is limited, so that some thread cannot be started: what

@@ -10,6 +10,7 @@ use hectare_buddy::{FrameId, Order};
 use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
 use super::{Common, Exit, frames, order};
 use crate::report::{Report, Row};
+use crate::threads;
 use crate::within::within;
 
 /// The arguments of the demo.
@@ -144,7 +145,7 @@ impl Job for Demo<'_> {
                 .into_iter()
                 .map(|mut subject| {
                     let barrier = &barrier;
-                    scope.spawn(move || {
+                    threads::start(scope, move || {
                         let mut blocks = vec![FrameId(usize::MAX); share];
                         if self.warms {
                             self.take(&mut subject, &mut blocks);

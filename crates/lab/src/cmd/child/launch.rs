@@ -85,7 +85,7 @@ fn launch(
 ) -> anyhow::Result<ChildRecord> {
     // SAFETY: the descriptor is open; the program must not inherit it.
     unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-    end_group_with_the_runner();
+    let on_term = end_group_with_the_runner();
     leave_the_terminal();
     let words = command.iter().map(|word| CString::new(word.as_bytes()));
     let words = words.collect::<Result<Vec<_>, _>>().context("a null in an argument")?;
@@ -101,6 +101,8 @@ fn launch(
     if pid == 0 {
         // SAFETY: takes a signal number and changes nothing but this process's own setting.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        // SAFETY: what was in force before: no handler.
+        unsafe { libc::signal(libc::SIGTERM, on_term) };
         let started_ns = monotonic_ns();
         told.started_ns.store(started_ns, Ordering::Relaxed);
         while monotonic_ns() - started_ns < planted_ns {
@@ -136,17 +138,18 @@ fn launch(
     }
 }
 
-/// Invariant 3 for a runner that was killed; otherwise the runner ends the group itself.
-fn end_group_with_the_runner() {
+/// Invariant 3 for a runner that was killed; otherwise the runner ends the group itself. Returns what SIGTERM did before.
+fn end_group_with_the_runner() -> libc::sighandler_t {
     extern "C" fn end_group(_signal: libc::c_int) {
         // SAFETY: signals the process's own group, which the runner made for it.
         unsafe { libc::kill(0, libc::SIGKILL) };
     }
     let handler = end_group as extern "C" fn(libc::c_int);
-    // SAFETY: the handler makes one system call; `exec` resets it for the program.
-    unsafe { libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t) };
+    // SAFETY: the handler makes one system call.
+    let before = unsafe { libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t) };
     // SAFETY: takes a signal number and changes nothing but this process's own setting.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+    before
 }
 
 /// Invariant 4: `/dev/tty` cannot be opened any more. Descriptors that are open stay.
