@@ -141,6 +141,7 @@ unsafe impl<S: PageSource> PageSource for Counted<S> {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::notes::{Notes, place};
     use crate::{Fixed, PageRange};
 
     /// Takes it by reference, since a reference is a source, too.
@@ -172,5 +173,19 @@ mod tests {
             decommitted_bytes_total: 4 * 4096,
         };
         assert_eq!(source.counts(), expected);
+    }
+
+    #[test]
+    fn what_is_not_counted_passes_too() {
+        let source = Counted::new(Notes::default());
+        // SAFETY: the source inside touches nothing.
+        unsafe {
+            assert_eq!(source.move_pages(place(64), place(128), 16), Ok(()));
+            assert_eq!(source.seal(place(64), 32), Ok(()));
+            source.advise_huge(place(64), 48, true);
+        }
+        let expected = ["move_pages 64 128 16", "seal 64 32", "advise_huge 64 48 true"];
+        assert_eq!(source.inner().calls(), expected);
+        assert_eq!(source.counts(), Counts::default());
     }
 }

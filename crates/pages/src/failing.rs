@@ -113,7 +113,8 @@ unsafe impl<S: PageSource> PageSource for Failing<S> {
 mod tests {
     extern crate std;
     use super::*;
-    use crate::Fixed;
+    use crate::notes::{Notes, place};
+    use crate::{Fixed, PageRange};
 
     #[test]
     fn the_calls_of_a_range_are_refused_and_lose_nothing() {
@@ -133,6 +134,29 @@ mod tests {
         assert_eq!(source.calls(), 7);
         source.refuse_all(false);
         assert!(source.get(4096, 4096).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_refused_passes_on() {
+        let source = Failing::new(Notes::default());
+        // SAFETY: the source inside touches nothing.
+        unsafe {
+            assert_eq!(source.move_pages(place(64), place(128), 16), Ok(()));
+            assert_eq!(source.seal(place(64), 32), Ok(()));
+            source.advise_huge(place(64), 48, true);
+        }
+        let expected = ["move_pages 64 128 16", "seal 64 32", "advise_huge 64 48 true"];
+        assert_eq!(source.inner().calls(), expected);
+        assert_eq!(source.calls(), 2, "advice cannot fail");
+    }
+
+    #[test]
+    fn of_several_ranges_those_that_went_are_counted() {
+        let source = Failing::new(Notes::default());
+        source.refuse(1..2);
+        let ranges = [16, 32, 64].map(|bytes| PageRange { start: place(64), bytes });
+        // SAFETY: the source inside touches nothing.
+        assert_eq!(unsafe { source.decommit_all(&ranges) }, 16 + 64);
     }
 
     #[test]

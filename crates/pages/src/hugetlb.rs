@@ -38,7 +38,11 @@ pub(crate) struct Parts {
 /// Divides a range at the pool's bounds.
 pub(crate) fn divide(start: NonNull<u8>, bytes: usize) -> Parts {
     let pool_bytes = BYTES.load(Acquire);
-    let pool = START.load(Relaxed);
+    divide_at(START.load(Relaxed), pool_bytes, start, bytes)
+}
+
+/// Divides a range at the bounds of a pool of that many bytes; 0 if there is none.
+fn divide_at(pool: usize, pool_bytes: usize, start: NonNull<u8>, bytes: usize) -> Parts {
     let before = if pool_bytes == 0 { bytes } else { pool.saturating_sub(start.addr().get()) };
     let before = before.min(bytes);
     let beyond = (pool + pool_bytes).saturating_sub(start.addr().get()).clamp(before, bytes);
@@ -111,4 +115,36 @@ fn reserve_again(start: NonNull<u8>, bytes: usize) {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: what is mapped there stays; what is not is the reservation's.
     unsafe { libc::mmap(start.as_ptr().cast(), bytes, libc::PROT_NONE, flags, -1, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_divided_at_the_bounds_of_the_pool() {
+        let memory = [0_u8; 64];
+        let first = NonNull::from(&memory).cast::<u8>();
+        let at = |byte: usize| first.addr().get() + byte;
+        // The start of no pool is 0.
+        for (pool, pool_start) in [(16..32, at(16)), (0..64, at(0)), (0..0, 0)] {
+            let ranges = (0..64).flat_map(|start| (start..=64).map(move |end| (start, end)));
+            for (start, end) in ranges {
+                // SAFETY: within the memory.
+                let from = unsafe { first.add(start) };
+                let Parts { ordinary: [before, after], pooled } =
+                    divide_at(pool_start, pool.len(), from, end - start);
+                let mut next = at(start);
+                for (part, bytes) in [before, pooled, after] {
+                    assert_eq!(part.addr().get(), next, "{start}..{end}: a gap");
+                    next += bytes;
+                }
+                assert_eq!(next, at(end));
+                let expected = (start..end).filter(|byte| pool.contains(byte));
+                assert_eq!(pooled.1, expected.clone().count(), "{start}..{end}");
+                let first_pooled = expected.map(at).next();
+                assert!(first_pooled.is_none_or(|byte| pooled.0.addr().get() == byte));
+            }
+        }
+    }
 }

@@ -20,6 +20,8 @@ mod failing;
 mod fixed;
 #[cfg(feature = "os")]
 mod hugetlb;
+#[cfg(test)]
+mod notes;
 #[cfg(feature = "os")]
 mod os;
 #[cfg(feature = "os")]

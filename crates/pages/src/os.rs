@@ -720,4 +720,99 @@ mod tests {
     fn too_much_is_refused() {
         assert_eq!(Os.reserve(1 << 62, 4096), Err(SourceError::Exhausted));
     }
+
+    #[test]
+    fn populated_pages_are_resident() {
+        let page = Os.page_bytes();
+        let start = Os.get(2 * page, page).expect("memory");
+        // SAFETY: the two pages just taken.
+        unsafe {
+            Os.populate(start, 2 * page);
+            if CAN_POPULATE.load(Relaxed) {
+                assert_eq!(Os.is_resident(start.add(page)), Some(true));
+            } else {
+                std::eprintln!("skipped: needs Linux 5.14");
+            }
+            Os.release(start, 2 * page);
+        }
+    }
+
+    #[test]
+    fn the_clock_counts_milliseconds() {
+        let system_ms = || now_ns(libc::CLOCK_MONOTONIC) / 1_000_000;
+        let (before, told, after) = (system_ms(), Os.now_ms(), system_ms());
+        assert!(told <= after, "{told} after {after}");
+        // It lags by a tick, which may be late where the machine is itself a program.
+        assert!(told + 10_000 >= before, "{told} before {before}");
+    }
+
+    /// The limit is the whole process's; other tests use nothing near it.
+    #[test]
+    fn there_is_as_much_memory_as_the_machine_has_or_the_limit_allows() {
+        let limit_to = |bytes: usize| {
+            // SAFETY: zeros are a value of it.
+            let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
+            // SAFETY: a valid place for the answer.
+            unsafe { libc::getrlimit(libc::RLIMIT_DATA, &raw mut limit) };
+            let before_bytes = limit.rlim_cur as usize;
+            limit.rlim_cur = limit.rlim_max.min(bytes as libc::rlim_t);
+            // SAFETY: a valid limit.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
+            (before_bytes, limit.rlim_cur as usize)
+        };
+        let machine_bytes = || {
+            // SAFETY: zeros are a value of it.
+            let mut machine: libc::sysinfo = unsafe { core::mem::zeroed() };
+            // SAFETY: a valid place for the answer.
+            assert_eq!(unsafe { libc::sysinfo(&raw mut machine) }, 0);
+            (machine.totalram + machine.totalswap) as usize * machine.mem_unit as usize
+        };
+        // A machine may be given more, or less, at any time.
+        let told = || loop {
+            let (before, told, after) = (machine_bytes(), Os.memory_bytes(), machine_bytes());
+            if before == after {
+                break (told, after);
+            }
+        };
+        let (usual_bytes, most_bytes) = limit_to(usize::MAX);
+        let (told_bytes, machine_bytes) = told();
+        assert_eq!(told_bytes, machine_bytes.min(most_bytes));
+        let (_, few_bytes) = limit_to(told_bytes / 2);
+        let (limited_bytes, _) = told();
+        limit_to(usual_bytes);
+        assert_eq!(limited_bytes, few_bytes);
+    }
+
+    /// How many threads sleep on a word: the kernel counts those that it moves from there, to the
+    /// same word.
+    fn sleepers(word: &AtomicU32) -> libc::c_long {
+        let operation = libc::FUTEX_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
+        let (word, none, all) = (word.as_ptr(), 0_usize, i32::MAX);
+        // SAFETY: nobody is woken, and the word lives through the call.
+        unsafe { libc::syscall(libc::SYS_futex, word, operation, none, all, word) }
+    }
+
+    #[test]
+    fn whoever_sleeps_on_a_futex_is_woken() {
+        use std::time::{Duration, Instant};
+        const LONG: Duration = Duration::from_secs(30);
+        static WORD: AtomicU32 = AtomicU32::new(2);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            while WORD.load(Relaxed) == 2 {
+                FutexPark::wait(&WORD, 2);
+            }
+            tell.send(())
+        });
+        let start = Instant::now();
+        while sleepers(&WORD) != 1 {
+            assert!(start.elapsed() < LONG, "it does not sleep");
+            std::thread::yield_now();
+        }
+        WORD.store(0, Relaxed);
+        FutexPark::wake_one(&WORD);
+        told.recv_timeout(LONG).expect("it is woken");
+        // Nobody sleeps on a word that has changed.
+        FutexPark::wait(&WORD, 2);
+    }
 }

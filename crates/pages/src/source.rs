@@ -293,3 +293,56 @@ unsafe impl<S: PageSource + ?Sized> PageSource for &S {
         unsafe { (**self).set_aside(start, bytes) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notes::{Notes, place};
+
+    /// Each method once, by the calls of a program that does not know what its source is.
+    fn call_each(source: impl PageSource) {
+        let (start, other) = (place(64), place(128));
+        let range = PageRange { start, bytes: 16 };
+        assert_eq!(source.page_bytes(), 16);
+        assert_eq!(source.reserve(16, 32), Err(SourceError::Exhausted));
+        assert_eq!(source.get(32, 64), Err(SourceError::Exhausted));
+        // SAFETY: the source touches nothing.
+        unsafe {
+            assert_eq!(source.commit(start, 16), Ok(()));
+            assert_eq!(source.decommit(start, 32), Ok(()));
+            assert_eq!(source.decommit_all(&[range; 3]), 1);
+            source.populate(start, 48);
+            source.release(start, 64);
+            assert_eq!(source.move_pages(start, other, 80), Ok(()));
+            assert_eq!(source.seal(start, 96), Ok(()));
+            source.advise_huge(start, 112, true);
+            source.advise_dump(start, 128, false);
+            assert_eq!(source.set_aside(start, 144), Ok(()));
+        }
+        assert_eq!(source.is_zero(other.cast()), Some(true));
+        assert_eq!(source.is_resident(other), Some(true));
+    }
+
+    #[test]
+    fn a_reference_passes_every_call_on() {
+        let notes = Notes::default();
+        call_each(&notes);
+        let expected = [
+            "reserve 16 32",
+            "get 32 64",
+            "commit 64 16",
+            "decommit 64 32",
+            "decommit_all of 3",
+            "populate 64 48",
+            "release 64 64",
+            "move_pages 64 128 80",
+            "seal 64 96",
+            "advise_huge 64 112 true",
+            "advise_dump 64 128 false",
+            "set_aside 64 144",
+            "is_zero 128",
+            "is_resident 128",
+        ];
+        assert_eq!(notes.calls(), expected);
+    }
+}

@@ -244,6 +244,16 @@ mod tests {
         drop(guard);
         assert!(lock.try_lock().is_some());
     }
+
+    #[test]
+    fn a_lock_for_a_fork_is_held_until_it_is_unlocked() {
+        let lock: Lock<()> = Lock::new(());
+        lock.lock_for_fork();
+        assert!(lock.try_lock().is_none());
+        // SAFETY: held by this thread through `lock_for_fork`.
+        unsafe { lock.unlock() };
+        assert!(lock.try_lock().is_some());
+    }
 }
 
 #[cfg(all(test, loom))]

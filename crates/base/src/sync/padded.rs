@@ -31,3 +31,16 @@ impl<T> DerefMut for Padded<T> {
         &mut self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pair_of_lines_has_two_of_them() {
+        assert_eq!(align_of::<Padded<u8>>(), 128);
+        let two = [Padded::new(1_u8), Padded::new(2)];
+        let lines = [&two[0], &two[1]].map(|padded| (&raw const **padded).addr() / 128);
+        assert_eq!(lines[1], lines[0] + 1);
+    }
+}
