@@ -29,8 +29,8 @@ void tlsf_destroy(tlsf_t tlsf);
 /* The pool that tlsf_create_with_pool made. */
 pool_t tlsf_get_pool(tlsf_t tlsf);
 
-/* NULL if the memory is too small, too large, not aligned to tlsf_align_size(), or a pool of this heap
- * in part. */
+/* NULL if the memory is too small, too large, not aligned to tlsf_align_size(), or in part a pool of this
+ * heap or the heap's own tlsf_size() bytes. */
 pool_t tlsf_add_pool(tlsf_t tlsf, void* mem, size_t bytes);
 /* Every block of the pool must be free; otherwise the pool stays. */
 void tlsf_remove_pool(tlsf_t tlsf, pool_t pool);

@@ -82,7 +82,7 @@ pub unsafe extern "C" fn tlsf_get_pool(tlsf: *mut c_void) -> *mut c_void {
     tlsf.wrapping_byte_add(tlsf_size())
 }
 
-/// Adds a pool; null if it is misaligned, too small, too large, or overlaps another of the heap.
+/// Adds a pool; null if it is misaligned, too small, too large, or overlaps the heap itself or another of its pools.
 ///
 /// # Safety
 /// The memory is the heap's until the pool is removed.
@@ -287,4 +287,17 @@ pub unsafe extern "C" fn tlsf_check_pool(pool: *mut c_void) -> c_int {
     let pool = unsafe { WideTlsf::pool_at(start) };
     // SAFETY: as above.
     if unsafe { WideTlsf::validate_one(pool) }.is_ok() { 0 } else { -1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_fits_where_it_is_told_to_be() {
+        let bytes = size_of::<WideTlsf>();
+        assert!((bytes..bytes + 16).contains(&tlsf_size()), "{} of {bytes}", tlsf_size());
+        // Its first pool begins behind it.
+        assert!(tlsf_size().is_multiple_of(16));
+    }
 }

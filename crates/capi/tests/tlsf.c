@@ -27,18 +27,29 @@ static void count(void* ptr, size_t size, int used, void* user)
 
 int main(int argc, char** argv)
 {
-    CHECK(tlsf_create(memory + 1) == NULL);
+    CHECK(tlsf_create(memory + 1) == NULL && tlsf_create(NULL) == NULL);
+    /* Nothing is written to what is too short for a heap. */
+    memset(memory, 0xa5, tlsf_size());
+    CHECK(tlsf_create_with_pool(memory, 0) == NULL);
+    CHECK(tlsf_create_with_pool(memory, tlsf_size() - 1) == NULL);
+    for (size_t at = 0; at < tlsf_size(); at++)
+        CHECK((unsigned char)memory[at] == 0xa5);
     CHECK(tlsf_create_with_pool(memory, tlsf_size()) == NULL);
     tlsf_t tlsf = tlsf_create_with_pool(memory, sizeof memory);
     CHECK(tlsf != NULL);
     pool_t pool = tlsf_get_pool(tlsf);
     CHECK((char*)pool == memory + tlsf_size());
     CHECK(tlsf_check(tlsf) == 0 && tlsf_check_pool(pool) == 0);
+    CHECK(tlsf_check_pool(NULL) < 0);
 
     CHECK(tlsf_align_size() == 16 && tlsf_alloc_overhead() <= 8);
     CHECK(tlsf_block_size_min() <= 24 && tlsf_block_size_max() >= (size_t)64 << 30);
 
-    CHECK(tlsf_malloc(tlsf, 0) == NULL);
+    CHECK(tlsf_malloc(tlsf, 0) == NULL && tlsf_realloc(tlsf, NULL, 0) == NULL);
+    CHECK(tlsf_memalign(tlsf, 64, 0) == NULL && tlsf_memalign(tlsf, 48, 100) == NULL);
+    char* least = tlsf_malloc(tlsf, 1);
+    CHECK(least && tlsf_block_size(least) == tlsf_block_size_min());
+    tlsf_free(tlsf, least);
     char* a = tlsf_malloc(tlsf, 1000);
     char* b = tlsf_memalign(tlsf, 1024, 2000);
     CHECK(a && b && (uintptr_t)a % 16 == 0 && (uintptr_t)b % 1024 == 0);
@@ -56,10 +67,10 @@ int main(int argc, char** argv)
     /* With used neighbours they move, and stay aligned. */
     char* row[4];
     for (int at = 0; at < 4; at++)
-        CHECK((row[at] = tlsf_memalign(tlsf, 1024, 100)) != NULL);
+        CHECK((row[at] = tlsf_memalign(tlsf, 4096, 100)) != NULL);
     for (int at = 0; at < 4; at++) {
-        row[at] = tlsf_realloc(tlsf, row[at], 3000);
-        CHECK(row[at] && (uintptr_t)row[at] % 1024 == 0);
+        row[at] = tlsf_realloc(tlsf, row[at], 5000);
+        CHECK(row[at] && (uintptr_t)row[at] % 4096 == 0);
     }
     for (int at = 0; at < 4; at++)
         tlsf_free(tlsf, row[at]);
@@ -78,6 +89,8 @@ int main(int argc, char** argv)
         filled++;
     CHECK(filled > 100 && filled < 256);
     CHECK(tlsf_add_pool(tlsf, more + 8, 1000) == NULL);
+    CHECK(tlsf_add_pool(tlsf, memory, sizeof memory) == NULL);
+    CHECK(tlsf_add_pool(tlsf, memory, tlsf_size()) == NULL && tlsf_check(tlsf) == 0);
     pool_t second = tlsf_add_pool(tlsf, more, sizeof more);
     CHECK(second == more && tlsf_check_pool(second) == 0);
     char* whole = tlsf_malloc(tlsf, sizeof more - tlsf_pool_overhead() - tlsf_alloc_overhead());
@@ -92,6 +105,11 @@ int main(int argc, char** argv)
     if (argc > 1 && strcmp(argv[1], "double-free") == 0) {
         tlsf_free(tlsf, a);
         tlsf_free(tlsf, a);
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "double-realloc") == 0) {
+        tlsf_free(tlsf, a);
+        tlsf_realloc(tlsf, a, 2000);
         return 0;
     }
     if (argc > 1 && strcmp(argv[1], "overrun") == 0) {

@@ -65,7 +65,7 @@ pub enum PoolError {
     TooLarge,
     /// The memory is too far from the first pool for the index width.
     OutOfReach,
-    /// The memory already belongs, in part or in whole, to a pool of this heap.
+    /// The memory already belongs, in part or in whole, to a pool of this heap, or is the heap's own value.
     Overlap,
     /// Blocks of the pool are in use.
     InUse,
@@ -77,7 +77,7 @@ impl fmt::Display for PoolError {
             Self::TooSmall => "the pool has no room for one block",
             Self::TooLarge => "the pool exceeds the largest block of this heap; add it in parts",
             Self::OutOfReach => "the pool is too far from the first one for the index width",
-            Self::Overlap => "the pool overlaps another one of the same heap",
+            Self::Overlap => "the pool overlaps the heap itself or another one of its pools",
             Self::InUse => "blocks of the pool are in use",
         })
     }

@@ -43,13 +43,15 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     pub unsafe fn add_pool(&mut self, start: NonNull<u8>, bytes: usize) -> Result<Pool, PoolError> {
         let start_address = start.addr().get();
         let end_address = start_address.saturating_add(bytes);
+        let is_around = |start: usize, end: usize| start_address < end && start < end_address;
+        let own = (&raw const *self).cast::<u8>().addr();
         let overlaps = |pool: Pool| {
             // SAFETY: a pool of this heap begins with a block.
             let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
             let end = first.after(first.footer_before().granules()).payload();
-            start_address < end && pool.first_payload - 4 * Self::HEADER_BYTES < end_address
+            is_around(pool.first_payload - 4 * Self::HEADER_BYTES, end)
         };
-        if self.pools().any(overlaps) {
+        if is_around(own, own + size_of_val(self)) || self.pools().any(overlaps) {
             return Err(PoolError::Overlap);
         }
         // SAFETY: the caller's promise, passed on.

@@ -471,6 +471,9 @@ fn a_pool_that_overlaps_another_is_refused_and_one_that_touches_it_is_not() {
         let refused = unsafe { heap.add_pool(start.add(offset), bytes) };
         assert_eq!(refused, Err(PoolError::Overlap), "{bytes} bytes at {offset}");
     }
+    let own = NonNull::from(&mut heap).cast::<u8>();
+    let refused = unsafe { heap.add_pool(own, size_of::<Tlsf>()) };
+    assert_eq!(refused, Err(PoolError::Overlap), "the heap itself");
     unsafe { heap.add_pool(start, 4096) }.expect("touches the first from below");
     unsafe { heap.add_pool(start.add(8192), 4096) }.expect("touches it from above");
     assert_eq!(heap.stats().pools, 3);
