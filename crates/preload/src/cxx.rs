@@ -77,7 +77,8 @@ fn symbol_of_caller(name: &CStr) -> *mut libc::c_void {
 #[inline(never)]
 extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
     let get_handler = symbol(libc::RTLD_DEFAULT, c"_ZSt15get_new_handlerv");
-    while !get_handler.is_null() {
+    // No memory that a handler might free makes an alignment one.
+    while align.is_power_of_two() && !get_handler.is_null() {
         // SAFETY: the C++ library's function of this name has this type.
         let get_handler = unsafe {
             core::mem::transmute::<*mut libc::c_void, extern "C" fn() -> Handler>(get_handler)
@@ -85,7 +86,7 @@ extern "C-unwind" fn new_failed(bytes: usize, align: usize) -> *mut u8 {
         let Some(handler) = get_handler() else { break };
         // SAFETY: the program's own handler; it may throw, and this frame may be unwound.
         unsafe { handler() };
-        let object = aligned(align, bytes);
+        let object = try_aligned(align, bytes);
         if !object.is_null() {
             return object;
         }
@@ -133,9 +134,15 @@ extern "C-unwind" fn new_slow(bytes: usize) -> *mut u8 {
     if object.is_null() { new_failed(bytes, MIN_ALIGN) } else { object }
 }
 
+/// An object; null if there is no memory, or `align` is no power of two.
+#[inline(never)] // One copy for the operators.
+fn try_aligned(align: usize, bytes: usize) -> *mut u8 {
+    if align.is_power_of_two() { aligned(align, bytes) } else { ptr::null_mut() }
+}
+
 #[inline(always)]
 extern "C-unwind" fn new_aligned(bytes: usize, align: usize) -> *mut u8 {
-    let object = aligned(align, bytes);
+    let object = try_aligned(align, bytes);
     if object.is_null() { new_failed(bytes, align) } else { object }
 }
 
@@ -206,7 +213,7 @@ macro_rules! operators {
         })*
         $(#[unsafe(no_mangle)]
         extern "C" fn $aligned_nothrow(bytes: usize, align: usize, nothrow: *const u8) -> *mut u8 {
-            let object = aligned(align, bytes);
+            let object = try_aligned(align, bytes);
             if !object.is_null() {
                 return object;
             }

@@ -4,8 +4,9 @@ use core::ffi::{CStr, c_char, c_int};
 use core::fmt::{self, Write};
 
 use crate::HEAP;
+use crate::line::Line;
 use crate::mode;
-use crate::output::{Descriptor, Path, tell_unwritable, write_file};
+use crate::output::{Path, tell_unwritable, write_file};
 use hectare::{ClassStats, Stats};
 
 /// glibc's `struct mallinfo2`: sizes in bytes.
@@ -143,12 +144,6 @@ extern "C" fn malloc_stats() {
     print_stats();
 }
 
-/// Writes the statistics as text to standard error.
-pub(crate) fn print_stats() {
-    // A standard error that is closed is nobody's to report to.
-    let _ = write_text(&mut Descriptor(libc::STDERR_FILENO), &HEAP.stats());
-}
-
 /// Writes the statistics as JSON to the file `path`, in which `%p` stands for the process number
 /// so that forked processes do not overwrite each other's. A failure is reported on standard error.
 ///
@@ -223,23 +218,32 @@ fn write_json(out: &mut impl Write, stats: &Stats) -> fmt::Result {
     writeln!(out, "\n]}}")
 }
 
-fn write_text(out: &mut impl Write, stats: &Stats) -> fmt::Result {
-    writeln!(out, "hectare: mode {}", mode::text())?;
-    writeln!(out, "hectare: bytes in small objects {}", stats.small_bytes)?;
-    writeln!(out, "hectare: bytes in large objects {}", stats.run_bytes)?;
-    writeln!(out, "hectare: bytes in huge objects {}", stats.huge_bytes)?;
-    writeln!(out, "hectare: bytes in guarded objects {}", stats.guarded_bytes)?;
-    writeln!(out, "hectare: bytes free in slabs and pools, or dirty {}", free_bytes(stats))?;
-    writeln!(out, "hectare: bytes committed {}", stats.committed_bytes)?;
-    writeln!(out, "hectare: threads with caches of their own {}", stats.caches)?;
-    writeln!(out, "hectare: CPUs with lists for other threads {}", stats.cpu_lists)?;
-    writeln!(out, "hectare: object bytes, slabs, used objects, pooled objects of each class")?;
+/// Writes the statistics as text to standard error.
+pub(crate) fn print_stats() {
+    let stats = &HEAP.stats();
+    tell(format_args!("mode {}", mode::text()));
+    tell(format_args!("bytes in small objects {}", stats.small_bytes));
+    tell(format_args!("bytes in large objects {}", stats.run_bytes));
+    tell(format_args!("bytes in huge objects {}", stats.huge_bytes));
+    tell(format_args!("bytes in guarded objects {}", stats.guarded_bytes));
+    tell(format_args!("bytes free in slabs and pools, or dirty {}", free_bytes(stats)));
+    tell(format_args!("bytes committed {}", stats.committed_bytes));
+    tell(format_args!("threads with caches of their own {}", stats.caches));
+    tell(format_args!("CPUs with lists for other threads {}", stats.cpu_lists));
+    tell(format_args!("object bytes, slabs, used objects, pooled objects of each class"));
     for class in used_classes(stats) {
-        writeln!(
-            out,
-            "hectare: {:6} {:6} {:9} {:6}",
+        tell(format_args!(
+            "{:6} {:6} {:9} {:6}",
             class.object_bytes, class.slabs, class.used_objects, class.pooled_objects
-        )?;
+        ));
     }
-    Ok(())
+}
+
+/// One line, by one call, so that no other thread's comes to lie within it.
+#[inline(never)]
+fn tell(text: fmt::Arguments<'_>) {
+    let mut line = Line::new();
+    // A line takes all that is written to it.
+    let _ = write!(line.push(b"hectare: "), "{text}");
+    line.write_to_standard_error();
 }

@@ -141,6 +141,17 @@ static void aligned_failure() {
     CHECK(throws([] { return ::operator new[](too_much, std::align_val_t{64}); }));
 }
 
+// As libstdc++ has it: refused, and no handler can help.
+static void odd_alignment() {
+    std::set_new_handler([] { handler_calls++; });
+    for (size_t align : {0, 3, 24, 1000}) {
+        CHECK(throws([=] { return ::operator new(2000, std::align_val_t{align}); }), "%zu", align);
+        CHECK(throws([=] { return ::operator new[](2000, std::align_val_t{align}); }), "%zu", align);
+        CHECK(::operator new(2000, std::align_val_t{align}, std::nothrow) == nullptr);
+    }
+    CHECK(handler_calls == 0, "%d", handler_calls);
+}
+
 static void containers() {
     std::map<std::string, std::vector<int>> map;
     for (int i = 0; i < 20000; i++) map[std::to_string(i * 7919 % 10007)].push_back(i);
@@ -175,7 +186,7 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(every_form), CASE(bad_alloc), CASE(array_too_long), CASE(handler_frees_memory),
         CASE(handler_throws), CASE(nothrow_is_null), CASE(nothrow_calls_the_handler),
-        CASE(aligned_failure), CASE(containers), CASE(thread_locals),
+        CASE(aligned_failure), CASE(odd_alignment), CASE(containers), CASE(thread_locals),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -11,6 +11,7 @@ const CASES: &[&str] = &[
     "nothrow_is_null",
     "nothrow_calls_the_handler",
     "aligned_failure",
+    "odd_alignment",
     "containers",
     "thread_locals",
 ];
