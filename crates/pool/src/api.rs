@@ -105,7 +105,8 @@ pub trait Pool: Sync {
     unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8]));
 
     /// Moves objects together as far as the pool can, and gives back to the source every page of
-    /// objects that becomes empty. Returns the number of bytes given back. O(objects).
+    /// objects that becomes empty. Returns the number of bytes given back; pages that moved objects
+    /// took meanwhile are not deducted. O(objects).
     ///
     /// The memory that names objects stays, for as many as there ever were at once, until the pool
     /// is dropped: 4 bytes for each in [`Dense`](crate::Dense), 8 in [`Zs`](crate::Zs) (12 and 24

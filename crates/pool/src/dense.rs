@@ -71,7 +71,7 @@ pub struct Limits {
     /// thread has used takes no memory.
     pub shards: usize,
     /// A shard compacts itself, a little with each free, once more than this percentage of the
-    /// memory it holds is unused; 0: only when asked to.
+    /// memory it holds, and more than 64 pages, are unused; 0: only when asked to.
     pub compact_percent: usize,
 }
 

@@ -6,6 +6,7 @@
 //! addition. An area has at most 2 GiB, so that one block, whose size has 29 bits, may fill all of
 //! it.
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -173,19 +174,59 @@ impl Table<GivenBack> {
         (self.end() - self.first()) * PAGES_A_WORD
     }
 
-    /// Whether the page was given back. One that the table has no bit for was not.
-    pub(super) fn is_given_back(&self, page: usize) -> bool {
+    /// The bits of the word that has the page's. A page that the table has no bit for was not given
+    /// back.
+    fn bits_around(&self, page: usize) -> u64 {
         if page >= self.pages() {
-            return false;
+            return 0;
         }
         let GivenBack(word) = self.get(self.first() + page / PAGES_A_WORD);
-        word.load(Relaxed) & (1 << (page % PAGES_A_WORD)) != 0
+        word.load(Relaxed)
     }
 
-    /// Flips the page's bit; under the shard's lock.
-    pub(super) fn set_given_back(&self, page: usize, given_back: bool) {
-        debug_assert_ne!(self.is_given_back(page), given_back);
-        let GivenBack(word) = self.get(self.first() + page / PAGES_A_WORD);
-        word.fetch_xor(1 << (page % PAGES_A_WORD), Relaxed);
+    pub(super) fn is_given_back(&self, page: usize) -> bool {
+        self.bits_around(page) & (1 << (page % PAGES_A_WORD)) != 0
+    }
+
+    /// The first of the pages that was given back, or that was not. O(pages / 64), like all below.
+    pub(super) fn first_page(&self, pages: Range<usize>, given_back: bool) -> Option<usize> {
+        let mut page = pages.start;
+        while page < pages.end {
+            let bits = self.bits_around(page);
+            let wanted = if given_back { bits } else { !bits } >> (page % PAGES_A_WORD);
+            if wanted != 0 {
+                let found = page + wanted.trailing_zeros() as usize;
+                return Some(found).filter(|&found| found < pages.end);
+            }
+            page = (page / PAGES_A_WORD + 1) * PAGES_A_WORD;
+        }
+        None
+    }
+
+    /// The end of the last of the pages that was not given back; their start if all were.
+    pub(super) fn held_end(&self, pages: Range<usize>) -> usize {
+        let mut end = pages.end;
+        while end > pages.start {
+            let last = end - 1;
+            let held = !self.bits_around(last) << (PAGES_A_WORD - 1 - last % PAGES_A_WORD);
+            if held != 0 {
+                return pages.start.max(end - held.leading_zeros() as usize);
+            }
+            end = last / PAGES_A_WORD * PAGES_A_WORD;
+        }
+        pages.start
+    }
+
+    /// Sets the bits of the pages, all of which the table has; under the shard's lock.
+    pub(super) fn set_given_back(&self, pages: Range<usize>, given_back: bool) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let end = pages.end.min((page / PAGES_A_WORD + 1) * PAGES_A_WORD);
+            let mask = u64::MAX >> (PAGES_A_WORD - (end - page)) << (page % PAGES_A_WORD);
+            let GivenBack(word) = self.get(self.first() + page / PAGES_A_WORD);
+            let bits = word.load(Relaxed);
+            word.store(if given_back { bits | mask } else { bits & !mask }, Relaxed);
+            page = end;
+        }
     }
 }

@@ -22,9 +22,14 @@
 //! way back to its cell.
 //!
 //! Who compacts: [`compact`](crate::Pool::compact) runs whole passes. A shard starts one by itself
-//! when more than `Limits::compact_percent` of the memory it holds is unused; then every free in
-//! that shard does a step until the pass is over. A pass over `n` objects is about `n / 20` steps
-//! of some microseconds each, and leaves 1/16 unused: the next is `n / 5` frees away or more.
+//! when more than `Limits::compact_percent` of the memory it holds is unused, and more than the
+//! last pass had to leave; then every free in that shard does a step until the pass is over. A pass
+//! over `n` objects is `n / 20` to `n / 28` steps of some microseconds each, and leaves 1/16
+//! unused: the next is `n / 5` frees away or more.
+//!
+//! Space for the most objects there ever were must not make that slower, or a shard that has shrunk
+//! would never catch up with the frees. So a step passes over 4096 cells that name no object and
+//! over pages given back by the word of 64 bits; and what is unused counts only where it is held.
 //!
 //! An allocation that finds no room below ends the pass early: it opens some of what is closed, and
 //! takes pages if that is not enough. Pages so taken are never closed. So an allocation, too, does
@@ -92,6 +97,8 @@ pub(super) struct Compaction {
     closed_end: Place,
     /// Whether the last pass emptied what it closed.
     moved_all: bool,
+    /// The least that was unused since the last pass, which could not do better.
+    settled_units: usize,
     /// From this many free units on, the next free checks whether there is something to do.
     pub(super) attention_units: usize,
 }
@@ -107,6 +114,7 @@ impl Compaction {
             closed_from: Place::END,
             closed_end: Place(0),
             moved_all: false,
+            settled_units: 0,
             attention_units: usize::MAX,
         }
     }
@@ -222,26 +230,40 @@ impl<S: PageSource> Locked<'_, S> {
         if self.step().is_some() {
             return;
         }
-        let committed_units = self.state.committed_bytes / UNIT;
-        let held_units = self.state.pages * self.page_bytes() / UNIT;
-        let used_units = committed_units - self.state.free_units;
-        let unused_units = held_units.saturating_sub(used_units);
-        let is_much = unused_units * 100 > held_units * self.state.limits.compact_percent;
-        if !(is_much && self.start_pass(AUTOMATIC_SLACK_SHIFT)) {
-            self.look_again(self.state.free_units + committed_units / 16);
+        if self.unused_units() > self.much_units() && !self.start_pass(AUTOMATIC_SLACK_SHIFT) {
+            self.settle();
+        } else {
+            self.look_again();
         }
     }
 
-    /// Sets from how many free units on, at least `least_units`, a free looks for work; while a
-    /// pass is under way every free does.
+    /// So much unused starts a pass: the limit's share of what is held, and 1/16 of it more than
+    /// the last pass had to leave.
+    fn much_units(&self) -> usize {
+        let page_units = self.page_bytes() / UNIT;
+        let held_units = self.state.pages * page_units;
+        let percent_units = held_units / 100 * self.state.limits.compact_percent;
+        let more_units = self.state.compaction.settled_units + held_units / 16;
+        percent_units.max(more_units).max(LEAST_PAGES * page_units)
+    }
+
+    /// What is unused now has to stay.
+    fn settle(&mut self) {
+        self.state.compaction.settled_units = usize::MAX;
+        self.look_again();
+    }
+
+    /// Sets from how many free units on a free looks for work: from when enough is unused; while a
+    /// pass is under way every free does. Called when pages were taken, which can only lower that.
+    /// When some are given back it rises, and a free that looks too early sets it anew.
     #[cold]
-    pub(super) fn look_again(&mut self, least_units: usize) {
-        let committed_units = self.state.committed_bytes / UNIT;
-        let much_units = committed_units / 100 * self.state.limits.compact_percent;
+    pub(super) fn look_again(&mut self) {
+        let settled_units = self.state.compaction.settled_units.min(self.unused_units());
+        self.state.compaction.settled_units = settled_units;
         self.state.compaction.attention_units = match self.state.limits.compact_percent {
             0 => usize::MAX,
             _ if !self.state.compaction.is_idle() => 0,
-            _ => much_units.max(least_units).max(LEAST_PAGES * self.page_bytes() / UNIT),
+            _ => self.given_back_units() + self.much_units() + 1,
         };
     }
 
@@ -260,7 +282,7 @@ impl<S: PageSource> Locked<'_, S> {
         }
         self.state.compaction.target = Place(keep_units as u32);
         self.state.compaction.enter(Phase::Close, Place(0));
-        self.look_again(0);
+        self.look_again();
         true
     }
 
@@ -273,8 +295,10 @@ impl<S: PageSource> Locked<'_, S> {
         }
     }
 
-    /// Does a step of the current pass. Returns the pages given back; `None` if there is no pass.
+    /// Does a step of the current pass. Returns the pages given back, by whichever part of it;
+    /// `None` if there is no pass.
     fn step(&mut self) -> Option<usize> {
+        let returned_before = self.state.pages_returned;
         match self.state.compaction.phase {
             Phase::Idle => return None,
             Phase::Close => self.close_some(),
@@ -283,10 +307,15 @@ impl<S: PageSource> Locked<'_, S> {
                 Moved::All => self.start_opening(true),
                 Moved::NoRoom => self.start_opening(false),
             },
-            Phase::Open => return Some(self.open_some(true)),
-            Phase::Trim => return Some(self.trim_some()),
+            Phase::Open => self.open_some(true),
+            Phase::Trim => {
+                if !self.trim_end() {
+                    self.state.compaction.enter(Phase::Idle, Place::END);
+                    self.settle();
+                }
+            }
         }
-        Some(0)
+        Some((self.state.pages_returned - returned_before) as usize)
     }
 
     fn close_some(&mut self) {
@@ -326,10 +355,10 @@ impl<S: PageSource> Locked<'_, S> {
         true
     }
 
-    /// Opens the next blocks. Returns the pages given back: [`PAGES_A_STEP`] at most. If a block
-    /// has more, the next step gives back the rest when the caller `is_patient`; otherwise the
-    /// block is opened as it is.
-    fn open_some(&mut self, is_patient: bool) -> usize {
+    /// Opens the next blocks and gives back their pages, [`PAGES_A_STEP`] at most. If a block has
+    /// more, the next step gives back the rest when the caller `is_patient`; otherwise the block is
+    /// opened as it is.
+    fn open_some(&mut self, is_patient: bool) {
         let mut given_pages = 0;
         for _ in 0..BLOCKS_A_STEP {
             let place = self.state.compaction.cursor;
@@ -360,7 +389,6 @@ impl<S: PageSource> Locked<'_, S> {
                 break;
             }
         }
-        given_pages
     }
 
     /// Lists the free block before the end mark if it is closed; what is added after it will not be
@@ -379,13 +407,5 @@ impl<S: PageSource> Locked<'_, S> {
         {
             self.link(place, units);
         }
-    }
-
-    fn trim_some(&mut self) -> usize {
-        self.trim_end(PAGES_A_STEP).unwrap_or_else(|| {
-            self.state.compaction.enter(Phase::Idle, Place::END);
-            self.look_again(self.state.free_units + self.state.committed_bytes / UNIT / 16);
-            0
-        })
     }
 }

@@ -5,11 +5,16 @@ use hectare_pages::PageSource;
 use super::area::{Place, UNIT};
 use super::block::{HEAD_UNITS, LINKED_HEAD_UNITS};
 use super::cells::Spot;
+use super::pages::PAGES_A_STEP;
 use super::shard::Locked;
 
-/// Cells looked at, and bytes moved, in one step.
-const CELLS_A_STEP: usize = 64;
+/// Objects looked at, and bytes moved, in one step. The last object may exceed the latter.
+pub(super) const OBJECTS_A_STEP: usize = 64;
 const BYTES_A_STEP: usize = 16 << 10;
+/// Cells looked at in one step, with those that name no object. There are as many cells as there
+/// ever were objects at once. If a free one, a word in a row, counted as much as an object, whose
+/// head lies elsewhere, then the larger a shard was the longer a pass would take ever after.
+const CELLS_A_STEP: usize = 4096;
 
 /// How far a step got.
 pub(super) enum Moved {
@@ -25,15 +30,22 @@ impl<S: PageSource> Locked<'_, S> {
     /// Moves the objects that the next cells below `above` name out of the closed part.
     pub(super) fn move_down(&mut self, above: Place) -> Moved {
         let area = self.area;
-        let end = self.state.cells_end.max(above.backward(CELLS_A_STEP));
-        let mut moved_bytes = 0;
+        let cells = CELLS_A_STEP.min((above.0 - self.state.cells_end.0) as usize);
+        let end = above.backward(cells);
+        let returned_before = self.state.pages_returned;
+        let (mut objects, mut moved_bytes) = (0, 0);
         for cell in (end.0..above.0).rev().map(Place) {
-            if moved_bytes >= BYTES_A_STEP {
+            let given_pages = (self.state.pages_returned - returned_before) as usize;
+            if objects == OBJECTS_A_STEP
+                || moved_bytes >= BYTES_A_STEP
+                || given_pages >= PAGES_A_STEP
+            {
                 return Moved::DownTo(cell.forward(1));
             }
             let pin = area.cell(cell);
             // A pinned object is being read, and stays; a free cell counts as pinned.
             let Some(spot) = pin.try_pin().map(Spot) else { continue };
+            objects += 1;
             let Some(bytes) = self.reaches_closed(spot) else {
                 pin.unpin();
                 continue;

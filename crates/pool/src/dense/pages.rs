@@ -5,13 +5,16 @@ use core::ops::Range;
 
 use hectare_pages::PageSource;
 
-use super::area::{Place, UNIT};
+use super::area::{PAGES_A_WORD, Place, UNIT};
 use super::block::{Head, MIN_UNITS};
 use super::shard::Locked;
 use crate::PoolError;
 
-/// The most pages that one step of compaction, or one free, looks at and gives back.
+/// The most pages that one step of compaction, or one free, gives back; each may be a call to the
+/// source.
 pub(super) const PAGES_A_STEP: usize = 256;
+/// The most pages of one block that it looks at for that: as many words of bits.
+const LOOKS_A_STEP: usize = PAGES_A_STEP * PAGES_A_WORD;
 
 impl<S: PageSource> Locked<'_, S> {
     /// Commits more pages: enough for a block of `units` together with what is free at the end, and
@@ -40,7 +43,7 @@ impl<S: PageSource> Locked<'_, S> {
         // SAFETY: the next pages of the area, which the caller keeps below the cells.
         unsafe { self.source.commit(from, bytes) }.map_err(|_| PoolError::OutOfMemory)?;
         self.add_committed(bytes);
-        self.look_again(0);
+        self.look_again();
         Ok(())
     }
 
@@ -98,11 +101,12 @@ impl<S: PageSource> Locked<'_, S> {
         let pages = self.inner_pages(place, self.area.head(place).units());
         let around = freed.offset_bytes() / self.page_bytes();
         let first = pages.start.max(around.saturating_sub(PAGES_A_STEP / 2));
-        self.give_back(first..pages.end.min(around + PAGES_A_STEP / 2));
+        self.give_back(first..pages.end.min(around + PAGES_A_STEP / 2), PAGES_A_STEP);
     }
 
-    /// Gives back those of the next `most_pages` pages from `from_page` on that lie within the free
-    /// block at `place`. Returns how many, and the page to go on from if there is more of the block.
+    /// Gives back the next pages from `from_page` on that lie within the free block at `place`, at
+    /// most `most_pages`. Returns how many, and the page to go on from if there is more of the
+    /// block.
     #[cold]
     pub(super) fn give_back_some(
         &mut self,
@@ -112,26 +116,29 @@ impl<S: PageSource> Locked<'_, S> {
     ) -> (usize, Option<usize>) {
         let pages = self.inner_pages(place, self.area.head(place).units());
         let first = pages.start.max(from_page);
-        let end = pages.end.min(first + most_pages);
-        (self.give_back(first..end), (end < pages.end).then_some(end))
+        let end = pages.end.min(first + LOOKS_A_STEP);
+        let (given, reached) = self.give_back(first..end, most_pages);
+        (given, (reached < pages.end).then_some(reached))
     }
 
-    /// Gives back those of the pages that have a bit and have not been yet. Returns how many.
-    fn give_back(&mut self, pages: Range<usize>) -> usize {
+    /// Gives back those of the pages that have a bit and have not been yet, or the first
+    /// `most_pages` of these. Returns how many, and how far it came.
+    fn give_back(&mut self, pages: Range<usize>, most_pages: usize) -> (usize, usize) {
         let end = pages.end.min(self.given_back.pages());
-        let mut given = 0;
+        let (mut given, mut left) = (0, most_pages);
         let mut page = pages.start;
-        while page < end {
-            let first = page;
-            while page < end && !self.given_back.is_given_back(page) {
-                page += 1;
-            }
-            if page > first && self.decommit(first..page).is_ok() {
+        while left > 0 {
+            let Some(first) = self.given_back.first_page(page..end, false) else {
+                return (given, pages.end);
+            };
+            let most_end = end.min(first + left);
+            page = self.given_back.first_page(first..most_end, true).unwrap_or(most_end);
+            left -= page - first;
+            if self.decommit(first..page).is_ok() {
                 given += page - first;
             }
-            page += 1;
         }
-        given
+        (given, page)
     }
 
     fn decommit(&mut self, pages: Range<usize>) -> Result<(), hectare_pages::SourceError> {
@@ -140,7 +147,7 @@ impl<S: PageSource> Locked<'_, S> {
         unsafe { self.source.decommit(start, pages.len() * self.page_bytes()) }?;
         self.state.pages -= pages.len();
         self.state.pages_returned += pages.len() as u64;
-        pages.for_each(|page| self.given_back.set_given_back(page, true));
+        self.given_back.set_given_back(pages, true);
         Ok(())
     }
 
@@ -160,50 +167,58 @@ impl<S: PageSource> Locked<'_, S> {
 
     /// Counts as taken again those of the pages that were given back.
     fn take_back(&mut self, pages: Range<usize>) {
+        let before = self.state.pages;
         for page in pages {
             if self.given_back.is_given_back(page) {
-                self.given_back.set_given_back(page, false);
+                self.given_back.set_given_back(page..page + 1, false);
                 self.state.pages += 1;
                 self.state.pages_taken += 1;
             }
         }
+        if self.state.pages > before {
+            self.look_again();
+        }
     }
 
-    /// Moves the end mark down over the free block before it, by at most `most_pages`, and gives
-    /// back what is then beyond it. Returns how many pages that was; `None` if the mark stays.
-    pub(super) fn trim_end(&mut self, most_pages: usize) -> Option<usize> {
-        let (place, units) = self.last_free()?;
-        let old_bytes = self.state.committed_bytes;
-        let least_bytes = match place {
+    /// Moves the end mark down over the free block before it: over pages already given back, and
+    /// over at most [`PAGES_A_STEP`] that it gives back. False if the mark stays where it is.
+    pub(super) fn trim_end(&mut self) -> bool {
+        let Some((place, units)) = self.last_free() else { return false };
+        let old_page = self.state.committed_bytes / self.page_bytes();
+        let least_page = match place {
             Place(0) => 0,
-            _ => place.forward(MIN_UNITS + 1).offset_bytes().next_multiple_of(self.page_bytes()),
+            _ => place.forward(MIN_UNITS + 1).offset_bytes().div_ceil(self.page_bytes()),
         };
-        let wanted_bytes =
-            least_bytes.max(old_bytes.saturating_sub(most_pages * self.page_bytes()));
-        if wanted_bytes >= old_bytes {
-            return None;
+        let lowest_page = least_page.max(old_page.saturating_sub(LOOKS_A_STEP));
+        if lowest_page >= old_page {
+            return false;
         }
-        let mut new_bytes = old_bytes;
-        let mut beyond = wanted_bytes / self.page_bytes()..old_bytes / self.page_bytes();
         self.unlink(place, units);
         self.state.free_units -= units;
-        let given = self.give_back(beyond.clone());
+        let held_end = self.given_back.held_end(lowest_page..old_page);
+        let from_page = lowest_page.max(held_end.saturating_sub(PAGES_A_STEP));
+        self.give_back(from_page..held_end, PAGES_A_STEP);
         // The mark stays after a page that the source would not take back, which is still held.
-        while let Some(last) =
-            beyond.next_back().filter(|&page| self.given_back.is_given_back(page))
-        {
-            self.given_back.set_given_back(last, false);
-            new_bytes -= self.page_bytes();
-        }
-        self.state.committed_bytes = new_bytes;
-        if new_bytes > 0 {
+        let new_page = self.given_back.held_end(lowest_page..held_end);
+        self.given_back.set_given_back(new_page..old_page, false);
+        self.state.committed_bytes = new_page * self.page_bytes();
+        if new_page > 0 {
             let units_left = (self.end_mark().0 - place.0) as usize;
-            let inner = self.inner_pages(place, units_left);
-            self.take_back(inner.end..new_bytes / self.page_bytes());
+            self.state.free_units += units_left;
+            self.take_back(self.inner_pages(place, units_left).end..new_page);
             self.area.set_head(self.end_mark(), Head::end(true));
             self.set_free(place, units_left);
-            self.state.free_units += units_left;
         }
-        (given > 0 || new_bytes < old_bytes).then_some(given)
+        new_page < old_page
+    }
+
+    /// Free units on pages that are held.
+    pub(super) fn unused_units(&self) -> usize {
+        self.state.free_units - self.given_back_units()
+    }
+
+    /// Units on pages given back that lie before the end mark; all of them are free.
+    pub(super) fn given_back_units(&self) -> usize {
+        (self.state.committed_bytes - self.state.pages * self.page_bytes()) / UNIT
     }
 }

@@ -6,9 +6,12 @@ use hectare_check::Random;
 use hectare_pages::{Failing, Os};
 
 use super::*;
+use crate::dense::area::GivenBack;
 use crate::dense::cells::Spot;
+use crate::dense::migrate::OBJECTS_A_STEP;
 use crate::dense::shard::block_units;
 use crate::dense::{Dense, Limits};
+use crate::table::Table;
 use crate::testing::{Shadow, Validate};
 use crate::{Handle, Pool, PoolError};
 
@@ -220,6 +223,197 @@ fn a_sweep_gives_back_from_every_hole() {
         // SAFETY: as above.
         kept.into_iter().for_each(|handle| unsafe { pool.free(handle) });
     }
+}
+
+fn free_all(pool: &Dense<Os>, handles: &[Handle]) {
+    // SAFETY: live until now.
+    handles.iter().for_each(|&handle| unsafe { pool.free(handle) });
+}
+
+/// Cells and pages outlast the objects that they were for; a pass must not be long for their sake.
+#[test]
+fn a_pass_over_a_shard_that_was_large_is_short() {
+    const KEPT: usize = 300;
+    let (pool, handles) = row_of_pages(0, 40_000);
+    let (freed, kept) = handles.split_at(handles.len() - KEPT);
+    free_all(&pool, freed);
+    let shard = pool.shard(0).expect("the shard of the objects");
+    assert!(shard.with_lock(&pool.source, |mut shard| shard.start_pass(AUTOMATIC_SLACK_SHIFT)));
+    let mut steps = 0;
+    while shard.with_lock(&pool.source, |mut shard| shard.step()).is_some() {
+        steps += 1;
+    }
+    pool.validate();
+    // Five objects of 4000 bytes are more than a step moves.
+    assert_eq!(pool.stats().objects_moved as usize, KEPT);
+    assert!(steps < KEPT / 5 + 50, "{steps} steps to move {KEPT} objects");
+    free_all(&pool, kept);
+}
+
+/// Frees objects at random until `count` are left. As soon as more than a quarter of what is held
+/// is unused, a pass must be under way. Returns how many began.
+fn thin_out_attended(pool: &Dense<Os>, handles: &mut Vec<Handle>, count: usize) -> usize {
+    let shard = pool.shard(0).expect("the shard of the objects");
+    let mut random = Random::new(8);
+    let (mut passes, mut was_idle) = (0, true);
+    while handles.len() > count {
+        free_all(pool, &[handles.swap_remove(random.below(handles.len()))]);
+        let (idle, unused, held) = shard.with_lock(&pool.source, |shard| {
+            let held_bytes = shard.state.pages * 4096;
+            (shard.state.compaction.is_idle(), shard.unused_units() * UNIT, held_bytes)
+        });
+        let most = (held / 4).max(LEAST_PAGES * 4096);
+        assert!(!idle || unused <= most, "{unused} unused of {held}, and no pass");
+        passes += usize::from(was_idle && !idle);
+        was_idle = idle;
+    }
+    passes
+}
+
+/// What is given back is no reason to look later, nor is what was taken back from that.
+#[test]
+fn a_pass_starts_once_enough_of_what_is_held_is_unused() {
+    for regrown in [0, 20_000] {
+        let (pool, mut handles) = row_of_pages(25, 30_000);
+        let mut kept = handles.split_off(29_000);
+        let shard = pool.shard(0).expect("the shard of the objects");
+        for freed in handles.chunks(500) {
+            free_all(&pool, freed);
+            shard.with_lock(&pool.source, |mut shard| shard.start_sweep());
+            while shard.with_lock(&pool.source, |mut shard| shard.step()).is_some() {}
+        }
+        let stats = pool.stats();
+        assert!(stats.page_bytes < stats.stored_bytes * 11 / 10 && stats.objects_moved == 0);
+        kept.extend((0..regrown).map(|_| pool.alloc(4000).expect("memory")));
+        assert!(thin_out_attended(&pool, &mut kept, 300) > 0);
+        pool.validate();
+        free_all(&pool, &kept);
+    }
+}
+
+/// Pinned objects stay, so that passes can do nothing: they must be rare. What they had to leave
+/// is no reason to start later once it has been used again.
+#[test]
+fn a_pass_that_was_in_vain_is_not_repeated_at_once() {
+    const OBJECTS: usize = 16_000;
+    let limits = Limits { shards: 1, ..Limits::new() };
+    let pool: Dense<_> = Dense::with_limits(Os, limits);
+    let alloc = |_| pool.alloc(500).expect("memory");
+    let (mut handles, mut pinned) = (Vec::new(), Vec::new());
+    for number in 0..OBJECTS {
+        if number % 4 == 0 { &mut pinned } else { &mut handles }.push(alloc(number));
+    }
+    let shard = pool.shard(0).expect("the shard of the objects");
+    // SAFETY: live.
+    let cell = |&handle: &Handle| shard.area.cell(unsafe { pool.open(handle) }.1);
+    pinned.iter().for_each(|handle| _ = cell(handle).pin());
+    let (mut random, mut busy_frees) = (Random::new(8), 0);
+    while !handles.is_empty() {
+        free_all(&pool, &[handles.swap_remove(random.below(handles.len()))]);
+        let idle = shard.with_lock(&pool.source, |shard| shard.state.compaction.is_idle());
+        busy_frees += usize::from(!idle);
+    }
+    let freed = OBJECTS - pinned.len();
+    assert!((1..freed / 2).contains(&busy_frees), "{busy_frees} of {freed} frees did a step");
+    while shard.with_lock(&pool.source, |mut shard| shard.step()).is_some() {}
+    pinned.iter().for_each(|handle| cell(handle).unpin());
+    pinned.extend((pinned.len()..OBJECTS * 9 / 8).map(alloc));
+    let passes = thin_out_attended(&pool, &mut pinned, OBJECTS / 16);
+    assert!((3..=12).contains(&passes), "{passes} passes to a sixteenth");
+    pool.validate();
+    free_all(&pool, &pinned);
+}
+
+#[test]
+fn a_step_moves_a_bounded_number_of_objects_and_bytes() {
+    for (size_bytes, most) in [(40, OBJECTS_A_STEP), (500, 33), (4000, 5)] {
+        let limits = Limits { shards: 1, compact_percent: 0, ..Limits::new() };
+        let pool: Dense<_> = Dense::with_limits(Os, limits);
+        let handles: Vec<_> = (0..4000).map(|_| pool.alloc(size_bytes).expect("memory")).collect();
+        let (kept, freed) = handles.split_at(1000);
+        let (freed, kept_above) = freed.split_at(2000);
+        free_all(&pool, freed);
+        let shard = pool.shard(0).expect("the shard of the objects");
+        let moved = || pool.stats().objects_moved as usize;
+        assert!(shard.with_lock(&pool.source, |mut shard| shard.start_pass(4)));
+        let (mut before, mut most_moved) = (0, 0);
+        while shard.with_lock(&pool.source, |mut shard| shard.step()).is_some() {
+            most_moved = most_moved.max(moved() - before);
+            before = moved();
+        }
+        assert_eq!(most_moved, most, "objects of {size_bytes} bytes");
+        free_all(&pool, kept);
+        free_all(&pool, kept_above);
+    }
+}
+
+/// Holes that were there before so much was free that pages are given back: each object moved from
+/// between them makes a block of hundreds of pages.
+#[test]
+fn a_step_that_moves_gives_back_a_bounded_number_of_pages() {
+    const HOLE: usize = 270;
+    let (pool, handles) = row_of_pages(0, 20_000);
+    let (below, above) = handles.split_at(20_000 - 8 * (HOLE + 1));
+    let mut kept = Vec::new();
+    for chunk in above.chunks(HOLE + 1) {
+        kept.push(chunk[0]);
+        free_all(&pool, &chunk[1..]);
+    }
+    for chunk in below.chunks(6) {
+        free_all(&pool, &chunk[..1]);
+        kept.extend_from_slice(&chunk[1..]);
+    }
+    assert_eq!(pool.stats().pages_returned, 0);
+    let shard = pool.shard(0).expect("the shard of the objects");
+    assert!(shard.with_lock(&pool.source, |mut shard| shard.start_pass(AUTOMATIC_SLACK_SHIFT)));
+    let mut most_given = 0;
+    while let Some(given) = shard.with_lock(&pool.source, |mut shard| shard.step()) {
+        most_given = most_given.max(given);
+    }
+    assert!(most_given < 2 * PAGES_A_STEP, "{most_given} pages by one step");
+    pool.validate();
+    free_all(&pool, &kept);
+}
+
+#[test]
+fn compaction_tells_what_it_gave_back() {
+    let thinned = Thinned::new(Os, 4000);
+    let before = thinned.pool.stats();
+    let given_bytes = thinned.pool.compact();
+    let after = thinned.pool.stats();
+    let returned_pages = (after.pages_returned - before.pages_returned) as usize;
+    assert_eq!(given_bytes, returned_pages * Os.page_bytes());
+    let fell_bytes = before.page_bytes - after.page_bytes;
+    assert!(fell_bytes > before.page_bytes / 3, "{before:?}, {after:?}");
+    assert!(fell_bytes <= given_bytes);
+    thinned.end();
+}
+
+#[test]
+fn words_of_page_bits_agree_with_single_ones() {
+    let table: Table<GivenBack> = Table::new(4096);
+    table.grow(&Os).expect("memory");
+    // The last pages have no bit: they were not given back.
+    let (with_bits, all) = (table.pages(), table.pages() + 300);
+    let mut given_back = std::vec![false; all];
+    let mut random = Random::new(2);
+    let range = |random: &mut Random, end: usize| {
+        let first = random.below(end);
+        first..(first + random.below(400)).min(end)
+    };
+    for round in 0..20_000 {
+        let pages = range(&mut random, with_bits);
+        table.set_given_back(pages.clone(), round % 2 == 0);
+        given_back[pages].fill(round % 2 == 0);
+        let pages = range(&mut random, all);
+        let first = |wanted| pages.clone().find(|&page| given_back[page] == wanted);
+        assert_eq!(table.first_page(pages.clone(), true), first(true));
+        assert_eq!(table.first_page(pages.clone(), false), first(false));
+        let last_held = pages.clone().rfind(|&page| !given_back[page]);
+        assert_eq!(table.held_end(pages.clone()), last_held.map_or(pages.start, |page| page + 1));
+    }
+    // SAFETY: used no more.
+    unsafe { table.release(&Os) };
 }
 
 /// Only what is held and unused counts.
