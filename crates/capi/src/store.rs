@@ -163,4 +163,9 @@ mod tests {
         assert_eq!(status(StoreError::Pool(PoolError::Full)), -libc::ENOSPC);
         assert_eq!(status(StoreError::Key { key: 2, pages: 1 }), -libc::EINVAL);
     }
+
+    #[test]
+    fn a_damaged_page_is_no_wrong_key() {
+        assert_eq!(status(StoreError::Damaged { key: 0 }), -libc::EBADMSG);
+    }
 }

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "check.h"
 #include "hectare_buddy.h"
@@ -22,6 +23,9 @@ int main(void) {
     CHECK(bytes > FRAMES / 8 && bytes < FRAMES);
     char *memory = malloc(bytes + 8);
     CHECK(memory != NULL);
+    /* Memory that was used before, and of which all but `bytes` stays as it was. */
+    memset(memory, 0xa5, bytes + 8);
+    CHECK(hectare_buddy_create(memory, SIZE_MAX, ((size_t)1 << 36) + 1) == NULL);
     CHECK(hectare_buddy_create(NULL, bytes, FRAMES) == NULL);
     CHECK(hectare_buddy_create(memory, bytes - 1, FRAMES) == NULL);
     CHECK(hectare_buddy_create(memory + 4, bytes, FRAMES) == NULL);
@@ -29,7 +33,9 @@ int main(void) {
     CHECK(buddy != NULL);
 
     size_t frame = 77;
+    CHECK(hectare_buddy_free_frames(buddy) == 0);
     CHECK(hectare_buddy_alloc(buddy, 0, &frame) == -ENOMEM && frame == 77);
+    CHECK(hectare_buddy_alloc(buddy, 256, &frame) == -EINVAL && frame == 77);
     CHECK(hectare_buddy_free_range(buddy, 0, FRAMES) == 0);
     CHECK(hectare_buddy_free_range(buddy, 0, 1) == -EINVAL);
     CHECK(hectare_buddy_free_range(buddy, FRAMES - 1, 2) == -ERANGE);
@@ -38,6 +44,9 @@ int main(void) {
     CHECK(hectare_buddy_alloc_range(buddy, 5, 1, SIZE_MAX, &frame) == 0 && frame == 8);
     CHECK(hectare_buddy_alloc_range(buddy, 5, 3, SIZE_MAX, &frame) == -EINVAL);
     CHECK(hectare_buddy_alloc_range(buddy, 5, 1, 12, &frame) == -ENOMEM && frame == 8);
+    CHECK(hectare_buddy_alloc_range(buddy, 4, 1, 16, &frame) == -ENOMEM && frame == 8);
+    CHECK(hectare_buddy_alloc_range(buddy, 4, 1, 17, &frame) == 0 && frame == 13);
+    CHECK(hectare_buddy_free_range(buddy, 13, 4) == 0);
     CHECK(hectare_buddy_free_frames(buddy) == FRAMES - 10);
     CHECK(hectare_buddy_free(buddy, 5, 2) == -EINVAL);
     CHECK(hectare_buddy_free(buddy, 4, 2) == 0 && hectare_buddy_free(buddy, 4, 2) == -EINVAL);
@@ -72,6 +81,7 @@ int main(void) {
         }
         CHECK(hectare_buddy_free_frames(buddy) == FRAMES - live);
     }
+    for (size_t at = bytes; at < bytes + 8; at++) CHECK((unsigned char)memory[at] == 0xa5);
     free(memory);
     return 0;
 }

@@ -1,5 +1,6 @@
 //! Compiles C programs against the headers and the libraries, and runs them.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -86,13 +87,17 @@ fn the_c_program_of_the_tlsf_readme_runs() {
 }
 
 #[test]
-fn a_double_free_aborts_with_one_clear_line() {
+fn a_use_of_a_free_block_aborts_with_one_clear_line() {
     let library = library("libhectare_capi.a");
-    let output = run(&compile("double-free", "tlsf", &library), &library, Some("double-free"));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success());
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.contains("tlsf_free(0x") && stderr.contains("free already"), "{stderr}");
+    let program = compile("free-block", "tlsf", &library);
+    for (argument, call) in [("double-free", "tlsf_free"), ("double-realloc", "tlsf_realloc")] {
+        let output = run(&program, &library, Some(argument));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{argument}: {}", output.status);
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains(&format!(" {call}(0x")), "{stderr}");
+        assert!(stderr.contains("free already"), "{stderr}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "address_space.h"
 #include "check.h"
 #include "hectare_pool.h"
 
@@ -45,8 +46,11 @@ int main(void) {
         hectare_pool_remove(pool, handles[object]);
         bytes -= length_of(object);
     }
-    hectare_pool_compact(pool);
     hectare_pool_stat(pool, &stat);
+    size_t held = stat.footprint_bytes;
+    size_t returned = hectare_pool_compact(pool);
+    hectare_pool_stat(pool, &stat);
+    CHECK(stat.footprint_bytes < held && stat.footprint_bytes + returned >= held);
     CHECK(stat.objects == OBJECTS / 3 && stat.stored_bytes == bytes);
     CHECK(stat.footprint_bytes < bytes + bytes / 20);
     for (size_t object = 0; object < OBJECTS; object += 3) {
@@ -57,5 +61,14 @@ int main(void) {
         CHECK(memcmp(given, got, length) == 0);
     }
     hectare_pool_destroy(pool);
+
+    /* Each reserves gigabytes of address space, and gives all of it back at its end. */
+    size_t space = address_space();
+    for (int round = 0; round < 100; round++) {
+        pool = hectare_pool_create();
+        CHECK(pool != NULL && hectare_pool_put(pool, given, MOST, &handles[0]) == 0);
+        hectare_pool_destroy(pool);
+    }
+    CHECK(address_space() < space + ((size_t)1 << 30));
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "address_space.h"
 #include "check.h"
 #include "hectare_store.h"
 
@@ -45,11 +46,7 @@ static int use_all_memory(void) {
     fill_noise(first, LONG_PAGE);
     CHECK(hectare_store_put(store, 0, first) == 0);
 
-    FILE *file = fopen("/proc/self/statm", "r");
-    unsigned long long pages = 0;
-    CHECK(file != NULL && fscanf(file, "%llu", &pages) == 1);
-    fclose(file);
-    rlim_t most = pages * (unsigned long long)sysconf(_SC_PAGESIZE) + MORE;
+    rlim_t most = address_space() + MORE;
     CHECK(setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) == 0);
 
     int status = 0;
@@ -101,9 +98,12 @@ int main(int argc, char **argv) {
     }
     CHECK(hectare_store_remove(store, 1) == -ENOENT);
     size_t before = stat.pool_bytes;
+    hectare_store_stat(store, &stat);
+    size_t held = stat.pool_bytes;
     size_t given = hectare_store_compact(store);
     hectare_store_stat(store, &stat);
     CHECK(stat.pages == PAGES / 3 && stat.pool_bytes + given <= before);
+    CHECK(stat.pool_bytes < held && stat.pool_bytes + given >= held);
     fill(page, 3);
     CHECK(hectare_store_get(store, 3, other) == 0 && memcmp(page, other, PAGE) == 0);
     hectare_store_destroy(store);
@@ -120,8 +120,18 @@ int main(int argc, char **argv) {
     CHECK(status == -ENOSPC);
     hectare_store_stat(store, &stat);
     CHECK(stat.raw_pages == stat.pages && stat.pages == key - 1 && stat.limit_bytes == 256 << 10);
+    CHECK(stat.same_filled_pages == 0);
     hectare_store_destroy(store);
 
     CHECK(hectare_store_create((size_t)-1, PAGE, 0) == NULL);
+
+    /* Each reserves gigabytes of address space, and gives all of it back at its end. */
+    size_t space = address_space();
+    for (int round = 0; round < 100; round++) {
+        store = hectare_store_create(PAGES, PAGE, 0);
+        CHECK(store != NULL && hectare_store_put(store, 0, page) == 0);
+        hectare_store_destroy(store);
+    }
+    CHECK(address_space() < space + ((size_t)1 << 30));
     return 0;
 }
