@@ -158,16 +158,11 @@ impl Drop for Control {
 }
 
 /// Restores what a killed command left set; with `all`, also what was set to stay. Returns what was
-/// done, for people.
+/// done, for people; `None` if a command holds the settings, which restores them at its end.
 ///
 /// # Errors
 /// When there is a state file that cannot be read.
-pub(crate) fn restore(all: bool) -> anyhow::Result<Vec<String>> {
-    Ok(restore_unless_held(all)?.unwrap_or_default())
-}
-
-/// As [`restore`]; returns `None` when a command holds the state file.
-fn restore_unless_held(all: bool) -> anyhow::Result<Option<Vec<String>>> {
+pub(crate) fn restore(all: bool) -> anyhow::Result<Option<Vec<String>>> {
     let path = match state_path() {
         // If no state can be recorded, nothing was set.
         Err(_) if !all => return Ok(Some(Vec::new())),
@@ -197,7 +192,7 @@ pub(crate) fn keep_watch() -> anyhow::Result<()> {
     std::io::stdin().read_to_end(&mut nothing).context("waiting for the command's end")?;
     // The kernel may close a killed command's pipe before it releases the command's lock.
     let since = Instant::now();
-    while restore_unless_held(false)?.is_none() && since.elapsed() < LOCK_GOES_WITHIN {
+    while restore(false)?.is_none() && since.elapsed() < LOCK_GOES_WITHIN {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
@@ -248,7 +243,10 @@ fn read_state(mut file: &File) -> anyhow::Result<State> {
         // Killed before anything was set.
         return Ok(State::default());
     }
-    serde_json::from_str(&text).context("the state of the machine's settings is unreadable")
+    serde_json::from_str(&text).with_context(|| {
+        let path = state_path().map_or_else(|_| "the file".to_owned(), |path| path.display().to_string());
+        format!("{path}, which tells how the machine was set before, is unreadable: set that by hand, and remove it")
+    })
 }
 
 fn write_state(mut file: &File, state: &State) -> anyhow::Result<()> {

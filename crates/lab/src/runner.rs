@@ -152,13 +152,24 @@ pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     told && action.sa_sigaction == libc::SIG_IGN
 }
 
+/// Gives the signal that the user has sent to a child.
+pub(crate) fn pass_on(child: &std::process::Child) {
+    // SAFETY: the child has not been waited for, so its number is still its own.
+    unsafe { libc::kill(child.id() as i32, asked_by()) };
+}
+
+/// The signal that the user has sent.
+fn asked_by() -> libc::c_int {
+    ASKED_BY.get().map_or(0, |asked| asked.load(Ordering::Relaxed)) as libc::c_int
+}
+
 /// Gives the signal that the user has sent to the program `program`; one from the terminal's keys to all of the group of
 /// `leader`, as the terminal would.
-fn pass_on(leader: i32, program: i32) {
-    let signal = ASKED_BY.get().map_or(0, |asked| asked.load(Ordering::Relaxed));
-    let whom = if signal == libc::SIGINT as usize { -leader } else { program };
+fn pass_on_to_program(leader: i32, program: i32) {
+    let signal = asked_by();
+    let whom = if signal == libc::SIGINT { -leader } else { program };
     // SAFETY: the leader has not been waited for, so the group is still its own, and the program is in it.
-    unsafe { libc::kill(whom, signal as libc::c_int) };
+    unsafe { libc::kill(whom, signal) };
 }
 
 /// Runs `job` on `subject`, sampling at intervals of `every`; it may take at most `patience`.
@@ -204,7 +215,7 @@ pub(crate) fn execute(
     let has_streams = matches!(job, Job::Program { has_streams: true, .. });
     let is_asked = has_streams && matches!(stop, Some(Failure::Interrupted)) && !watch.launching;
     if is_asked {
-        pass_on(leader, watch.pid);
+        pass_on_to_program(leader, watch.pid);
         stop = watch.until_end(every, start_ns, patience, &AtomicBool::new(false));
     }
     if stop.is_some() {

@@ -17,11 +17,11 @@ impl Line {
         Self { bytes: [0; MAX_BYTES], len: 0 }
     }
 
-    /// Appends `text`; what would end the line early becomes a blank.
+    /// Appends `text`; what would end the line early, or control a terminal, becomes a blank.
     #[cold] // One copy for the many places that call it.
     pub(crate) fn push(&mut self, text: &[u8]) -> &mut Self {
         for (to, &from) in self.bytes[self.len..].iter_mut().zip(text) {
-            *to = if from == b'\n' { b' ' } else { from };
+            *to = if from < b' ' { b' ' } else { from };
             self.len += 1;
         }
         self

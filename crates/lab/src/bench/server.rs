@@ -143,14 +143,18 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
     let ns = workers.iter().map(|worker| worker.busy.as_nanos() as u64).max().unwrap_or(0);
     let mut outcome = team::finish(ops, ns, window, tally)?;
     outcome.live_peak_bytes = samples.live_peak_bytes as u64;
-    let count = samples.count.max(1.0);
+    let count = samples.count;
+    anyhow::ensure!(
+        count > 0.0,
+        "it was done before memory was looked at once: more --ops or seconds=N"
+    );
     for (name, figure) in [
         ("resident_over_live_ratio", samples.ratio_sum / count),
-        ("mean_over_mean_ratio", samples.resident_sum / samples.live_sum.max(1.0)),
+        ("mean_over_mean_ratio", samples.resident_sum / samples.live_sum),
         ("worst_ratio", samples.worst_ratio),
         ("mean_live_bytes", samples.live_sum / count),
         // By what the mean of the ratios grows where more is resident at each of them.
-        ("harmonic_live_bytes", count / samples.inverse_live_sum.max(f64::MIN_POSITIVE)),
+        ("harmonic_live_bytes", count / samples.inverse_live_sum),
         ("mean_resident_bytes", samples.resident_sum / count),
     ] {
         outcome.more.insert(name.to_owned(), figure);

@@ -243,7 +243,7 @@ impl ContestArgs {
         for claim in &self.claims {
             claim.check(&contest).or_misused()?;
         }
-        environment::restore(false)?.iter().for_each(|note| eprintln!("{note}"));
+        environment::restore(false)?.iter().flatten().for_each(|note| eprintln!("{note}"));
         runner::set_surroundings(runner::Surroundings {
             pin: self.pin.clone(),
             no_aslr: self.no_aslr,
@@ -401,7 +401,8 @@ fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
         (!cases.is_empty())
             .then(|| format!("{}: peaks below what is live in Ideal. {why}", cases.join("; ")))
     };
-    let unwritten = "What is asked for but not written (--touch), or refused, takes no memory";
+    let unwritten =
+        "What is asked for but not written (in a replay: --touch), or refused, takes no memory";
     let overlapping = "The quicker threads are done, the fewer overlap, and the less is live at once: so the \
                        allocators held unlike amounts, and their memory says little (a replay with `--mode \
                        serial` has the same live for all)";

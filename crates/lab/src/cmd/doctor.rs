@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long)]
     restore: bool,
     /// A command to run in the meantime
-    #[arg(last = true, value_name = "CMD", requires = "set")]
+    #[arg(last = true, value_name = "CMD", requires = "set", conflicts_with = "restore")]
     command: Vec<OsString>,
 }
 
@@ -41,8 +41,10 @@ struct Finding {
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let restored = environment::restore(args.restore)?;
-    restored.iter().for_each(|note| println!("{note}"));
+    restored.iter().flatten().for_each(|note| println!("{note}"));
     if args.restore {
+        let restored =
+            restored.context("another command has set the machine, and restores it at its end")?;
         if restored.is_empty() {
             println!("nothing was set");
         }
@@ -83,13 +85,15 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
         .args(arguments)
         .spawn()
         .with_context(|| format!("cannot start `{}`", program.to_string_lossy()))?;
-    // Ctrl-C reaches the command from the terminal; a signal to us alone also ends it.
+    // Ctrl-C reaches the command from the terminal; a signal to us alone is passed on, once.
+    let mut is_told = false;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if flag.load(std::sync::atomic::Ordering::Relaxed) {
-            let _ = child.kill();
+        if !is_told && flag.load(std::sync::atomic::Ordering::Relaxed) {
+            runner::pass_on(&child);
+            is_told = true;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     };

@@ -221,6 +221,14 @@ pub(crate) fn record(
     raw.push(".raw");
     let raw = PathBuf::from(raw);
     let _claim = Claim::on(&raw, &output)?;
+    if let Some(image) = images::found(&raw)?.into_iter().find(|image| image.rows > 0) {
+        let path = image.path.display();
+        bail!(
+            "{path} has {} events that a killed recording left: `hectare info {path} --salvage FILE.hxt` makes a \
+             trace of them; then remove it, or record into another file",
+            image.rows
+        );
+    }
     for (path, ..) in images::files(&raw)? {
         eprintln!("note: {}, which a killed recording had left, is removed", path.display());
     }

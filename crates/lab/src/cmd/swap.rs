@@ -120,6 +120,7 @@ fn read(path: &Path) -> anyhow::Result<Recorded> {
 }
 
 fn parse(text: &str) -> anyhow::Result<Recorded> {
+    ensure!(text.ends_with('\n') || text.is_empty(), "it is cut: its last line has no end");
     let mut lines = text.lines().zip(1..);
     match lines.next() {
         Some((MAGIC, _)) => {}
@@ -292,6 +293,8 @@ mod tests {
         assert_eq!(recorded.made, "of a test");
         assert_eq!(recorded.events[1], Event { page: 7, length_bytes: 0 });
         assert!(parse("7 100\n").is_err());
+        let cut = parse("hectare-swap 1\n7 100\n7 20").err().expect("a length without its end");
+        assert!(cut.to_string().contains("its last line has no end"), "{cut}");
         let bad = parse("hectare-swap 1\n7 100\n7 1o0\n");
         let error = bad.err().expect("a bad length");
         assert!(error.to_string().contains("line 3"), "{error}");

@@ -4,7 +4,9 @@ mod grown;
 pub(crate) mod process;
 pub(crate) mod zram;
 
-use anyhow::{Context, bail};
+use std::ops::RangeInclusive;
+
+use anyhow::{Context, bail, ensure};
 use hectare_pages::{FutexPark, Os};
 use hectare_pool::{Dense, Limits, Pool, Xv, Zs, ZsConfig};
 
@@ -26,19 +28,32 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
     let pool: Box<dyn Pool + Send> = match name {
         "xv" => Box::new(Xv::<Os, FutexPark>::new(Os)),
         "zs" => {
-            let mut config = ZsConfig::for_page_bytes(crate::machine::page_bytes() as usize);
-            config.chain_pages = parameters.take("chain")?.unwrap_or(config.chain_pages);
-            config.class_step_bytes = parameters.take("step")?.unwrap_or(config.class_step_bytes);
+            let page_bytes = crate::machine::page_bytes() as usize;
+            let mut config = ZsConfig::for_page_bytes(page_bytes);
+            let chain = parameters.take("chain", 1..=64, |_| true, "a number from 1 to 64")?;
+            let is_step = |step: usize| step.is_multiple_of(4);
+            let step = parameters.take(
+                "step",
+                4..=page_bytes,
+                is_step,
+                "a multiple of 4, up to a page",
+            )?;
+            config.chain_pages = chain.unwrap_or(config.chain_pages);
+            config.class_step_bytes = step.unwrap_or(config.class_step_bytes);
             Box::new(Zs::<Os, FutexPark>::with_config(Os, config)?)
         }
         "dense" => {
             let mut limits = Limits::new();
-            limits.max_pieces = parameters.take("pieces")?.unwrap_or(limits.max_pieces);
-            limits.shards = parameters.take("shards")?.unwrap_or(limits.shards);
-            limits.compact_percent = parameters.take("compact")?.unwrap_or(limits.compact_percent);
-            if let Some(mib) = parameters.take("area-mib")? {
-                limits.area_bytes = mib << 20;
-            }
+            let pieces = parameters.take("pieces", 1..=16, |_| true, "a number from 1 to 16")?;
+            let powers = usize::is_power_of_two;
+            let shards = parameters.take("shards", 1..=16, powers, "a power of two up to 16")?;
+            let compact = parameters.take("compact", 0..=100, |_| true, "a number up to 100")?;
+            let area_mib =
+                parameters.take("area-mib", 1..=2048, powers, "a power of two up to 2048")?;
+            limits.max_pieces = pieces.unwrap_or(limits.max_pieces);
+            limits.shards = shards.unwrap_or(limits.shards);
+            limits.compact_percent = compact.unwrap_or(limits.compact_percent);
+            limits.area_bytes = area_mib.map_or(limits.area_bytes, |mib| mib << 20);
             Box::new(Dense::<Os, FutexPark>::with_limits(Os, limits))
         }
         "page-granular" => Box::new(PageGranular::new()),
@@ -77,9 +92,21 @@ impl<'a> Parameters<'a> {
         Ok(Self { spec, pairs: pairs.collect::<anyhow::Result<_>>()? })
     }
 
-    fn take(&mut self, key: &str) -> anyhow::Result<Option<usize>> {
-        let at = self.pairs.iter().position(|&(name, _)| name == key);
-        Ok(at.map(|at| self.pairs.remove(at).1))
+    /// The value of a parameter, if it is given: one of those that the pool takes, which `which` names.
+    fn take(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<usize>,
+        is_one: impl Fn(usize) -> bool,
+        which: &str,
+    ) -> anyhow::Result<Option<usize>> {
+        let Some(at) = self.pairs.iter().position(|&(name, _)| name == key) else {
+            return Ok(None);
+        };
+        let (_, value) = self.pairs.remove(at);
+        let is_one = range.contains(&value) && is_one(value);
+        ensure!(is_one, "`{key}={value}` in the pool `{}`: it can be {which}", self.spec);
+        Ok(Some(value))
     }
 
     fn done(self) -> anyhow::Result<()> {
@@ -87,5 +114,32 @@ impl<'a> Parameters<'a> {
             bail!("the pool `{}` has no parameter `{key}`; there are: {SPECS}", self.spec);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_those_that_the_pools_take() {
+        for good in ["zs:chain=1,step=4", "zs:chain=64", "dense:pieces=16,shards=16,area-mib=2048"]
+        {
+            assert!(make(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "zs:chain=0",
+            "zs:chain=65",
+            "zs:step=7",
+            "zs:step=0",
+            "dense:compact=101",
+            "dense:shards=3",
+            "dense:pieces=0",
+            "dense:area-mib=0",
+            "dense:area-mib=17592186044417",
+        ] {
+            let told = make(bad).err().expect(bad).to_string();
+            assert!(told.contains(bad) && told.contains(": it can be "), "{told}");
+        }
     }
 }

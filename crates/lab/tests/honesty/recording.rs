@@ -275,6 +275,10 @@ fn what_cannot_be_sealed_is_kept_and_told_how_to_make_a_trace_of() {
     let told = stderr(&output);
     let advice = told.split('`').find(|words| words.starts_with("hectare info")).expect(&told);
     std::fs::remove_dir(&trace).unwrap();
+    // Nor does the next recording take it away.
+    let output = hectare(&["record", "-o", &trace, "--", "ls", "/"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("`{}", &advice[..12])), "{}", stderr(&output));
     let words: Vec<&str> = advice.split(' ').skip(1).collect();
     assert_eq!(hectare(&words).status.code(), Some(0), "{advice}");
     assert!(hectare(&["info", &trace]).status.success());
