@@ -244,8 +244,12 @@ fn read_state(mut file: &File) -> anyhow::Result<State> {
         return Ok(State::default());
     }
     serde_json::from_str(&text).with_context(|| {
-        let path = state_path().map_or_else(|_| "the file".to_owned(), |path| path.display().to_string());
-        format!("{path}, which tells how the machine was set before, is unreadable: set that by hand, and remove it")
+        let path = state_path().unwrap_or_default();
+        format!(
+            "{}, which tells how the machine was set before, is unreadable: set it by hand, and \
+             remove the file",
+            path.display()
+        )
     })
 }
 

@@ -42,9 +42,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         && place::resolved(copy) == place::resolved(json)
     {
         let place = json.display();
-        let message =
-            format!("--salvage and --json cannot both be written to {place}: give each a file");
-        bail!(Exit { code: 2, message });
+        bail!(Exit::misused(format!(
+            "--salvage and --json cannot both be written to {place}: give each a file"
+        )));
     }
     let trace = Trace::open(&args.trace).with_context(|| name.clone())?;
     let summary = Summary::of(&trace).with_context(|| name.clone())?;
