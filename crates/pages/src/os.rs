@@ -332,8 +332,9 @@ unsafe impl PageSource for Os {
             return Ok(());
         }
         // Some refusals (before Linux 6.17, beyond the limit on address space) come after `to` has
-        // been unmapped. In that case it is mapped anew; otherwise it still exists. What another thread of the program mapped there between the
-        // two calls cannot be told from it, since nothing says whose a mapping is.
+        // been unmapped. In that case it is mapped anew; otherwise it still exists. What another
+        // thread of the program mapped there between the two calls cannot be told from it, since
+        // nothing says whose a mapping is.
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         keep_errno(|| {
@@ -698,7 +699,7 @@ mod tests {
         }
     }
 
-    /// Of which the last cannot be moved: by Linux 6.17 the first would be.
+    /// Linux 6.17 would move them one by one, until one is refused.
     #[test]
     fn several_mappings_stay() {
         let page = Os.page_bytes();

@@ -263,7 +263,7 @@ static int fill(size_t bytes) {
     return count;
 }
 
-/* How many mappings may not be touched: no more than there are sealed pages. */
+/* How many mappings may not be touched: sealed memory, and a few that are merely reserved. */
 static size_t sealed_mappings(void) {
     char line[512];
     size_t count = 0;
@@ -289,7 +289,7 @@ static void is_sound_at_its_limit(void) {
         CHECK(count > first[i % SIZES] / 2, "%d, not %d", count, first[i % SIZES]);
     }
     CHECK(resident_bytes() < 40 << 20, "%zu", resident_bytes());
-    /* The system may leave apart what has been opened: how much of it, is chance. */
+    /* Only these: whether the system joins what has been opened to its neighbours is chance. */
     CHECK(sealed_mappings() < 1000, "%zu", sealed_mappings());
     limit.rlim_cur = RLIM_INFINITY;
     CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
