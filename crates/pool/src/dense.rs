@@ -31,6 +31,7 @@ use hectare_base::sync::{Lock, Park, SpinPark};
 use hectare_pages::PageSource;
 
 use crate::pin::PinCell32;
+use crate::setting::{Kind, OutOfRange, Setting};
 use crate::{Handle, Pool, PoolError, PoolStats};
 
 mod area;
@@ -81,6 +82,26 @@ impl Limits {
     pub const fn new() -> Self {
         Self { area_bytes: MAX_AREA_BYTES, max_pieces: 8, shards: 8, compact_percent: 25 }
     }
+
+    /// Whether a pool over pages of this size takes these parameters.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first that it does not, and what it can be.
+    pub fn check(&self, page_bytes: usize) -> Result<(), OutOfRange> {
+        let area = Setting {
+            name: "area_bytes",
+            least: LEAST_AREA_BYTES.max(4 * page_bytes),
+            most: MAX_AREA_BYTES,
+            kind: Kind::PowerOfTwo,
+        };
+        let pieces = Setting { name: "max_pieces", least: 1, most: MAX_PIECES, kind: Kind::Any };
+        let shards = Setting { name: "shards", least: 1, most: MAX_SHARDS, kind: Kind::PowerOfTwo };
+        let percent = Setting { name: "compact_percent", least: 0, most: 100, kind: Kind::Any };
+        area.check(self.area_bytes)?;
+        pieces.check(self.max_pieces)?;
+        shards.check(self.shards)?;
+        percent.check(self.compact_percent)
+    }
 }
 
 impl Default for Limits {
@@ -109,30 +130,14 @@ impl<S: PageSource, P: Park> Dense<S, P> {
     /// An empty pool. It takes its first memory with its first object.
     ///
     /// # Panics
-    /// If a limit is outside its range, or the source's pages are under 128 bytes or above 64 KiB.
+    /// If [`Limits::check`] has an objection, or the source's pages are under 128 bytes or above 64 KiB.
     pub fn with_limits(source: S, limits: Limits) -> Self {
         let page_bytes = source.page_bytes();
         // So that a page has room for the first words of page bits.
         assert!((128..=1 << 16).contains(&page_bytes), "dense: pages of {page_bytes} bytes");
-        let least_area_bytes = LEAST_AREA_BYTES.max(4 * page_bytes);
-        assert!(
-            limits.area_bytes.is_power_of_two()
-                && (least_area_bytes..=MAX_AREA_BYTES).contains(&limits.area_bytes),
-            "dense: area_bytes is {}, not a power of two from {least_area_bytes} to {MAX_AREA_BYTES}",
-            limits.area_bytes
-        );
-        assert!(
-            (1..=MAX_PIECES).contains(&limits.max_pieces),
-            "dense: max_pieces is {}, not 1 to {MAX_PIECES}",
-            limits.max_pieces
-        );
-        assert!(
-            limits.shards.is_power_of_two() && limits.shards <= MAX_SHARDS,
-            "dense: shards is {}, not a power of two from 1 to {MAX_SHARDS}",
-            limits.shards
-        );
-        let percent = limits.compact_percent;
-        assert!(percent <= 100, "dense: compact_percent is {percent}, above 100");
+        if let Err(wrong) = limits.check(page_bytes) {
+            panic!("dense: {wrong}");
+        }
         let shards = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SHARDS];
         Self { shards, limits, page_bytes, making: Lock::new(()), source }
     }

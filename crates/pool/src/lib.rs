@@ -17,6 +17,7 @@ extern crate std;
 mod api;
 mod dense;
 mod pin;
+mod setting;
 mod span;
 mod stats;
 mod table;
@@ -27,6 +28,7 @@ mod zs;
 
 pub use api::{Handle, Pool, PoolError};
 pub use dense::{Dense, Limits};
+pub use setting::OutOfRange;
 pub use stats::PoolStats;
 pub use xv::Xv;
 pub use zs::{ClassStats, ClassTable, Zs, ZsConfig};

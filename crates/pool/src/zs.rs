@@ -29,6 +29,7 @@ use hectare_pages::PageSource;
 
 use crate::PoolError;
 use crate::pin::PinCell64;
+use crate::setting::{Kind, OutOfRange, Setting};
 use crate::table::Table;
 
 mod cells;
@@ -68,6 +69,22 @@ impl ZsConfig {
             chain_pages: 8,
             class_step_bytes: if page_bytes < 4096 { 16 } else { page_bytes >> 8 },
         }
+    }
+
+    /// Whether a pool over pages of this size takes these parameters.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first that it does not, and what it can be.
+    pub fn check(&self, page_bytes: usize) -> Result<(), OutOfRange> {
+        let chain = Setting { name: "chain_pages", least: 1, most: MAX_CHAIN, kind: Kind::Any };
+        let step = Setting {
+            name: "class_step_bytes",
+            least: MIN_STEP,
+            most: page_bytes,
+            kind: Kind::MultipleOf(MIN_STEP),
+        };
+        chain.check(self.chain_pages)?;
+        step.check(self.class_step_bytes)
     }
 }
 
@@ -114,21 +131,15 @@ impl<S: PageSource, P: Park> Zs<S, P> {
     /// [`PoolError::OutOfMemory`] when the source has no memory for the classes.
     ///
     /// # Panics
-    /// If the configuration is outside its ranges, or the source's pages are under 64 bytes or
+    /// If [`ZsConfig::check`] has an objection, or the source's pages are under 64 bytes or
     /// above 64 KiB.
     pub fn with_config(source: S, config: ZsConfig) -> Result<Self, PoolError> {
         let page_bytes = source.page_bytes();
-        let step_bytes = config.class_step_bytes;
         assert!((64..=1 << 16).contains(&page_bytes), "zs: pages of {page_bytes} bytes");
-        let chain_pages = config.chain_pages;
-        assert!(
-            (1..=MAX_CHAIN).contains(&chain_pages),
-            "zs: chain_pages is {chain_pages}, not 1 to {MAX_CHAIN}"
-        );
-        assert!(
-            (MIN_STEP..=page_bytes).contains(&step_bytes) && step_bytes.is_multiple_of(MIN_STEP),
-            "zs: class_step_bytes is {step_bytes}, not a multiple of {MIN_STEP} up to {page_bytes}"
-        );
+        if let Err(wrong) = config.check(page_bytes) {
+            panic!("zs: {wrong}");
+        }
+        let step_bytes = config.class_step_bytes;
         let steps = step_count(page_bytes, step_bytes);
         let mut class_count = 0;
         let mut last = None;

@@ -4,9 +4,7 @@ mod grown;
 pub(crate) mod process;
 pub(crate) mod zram;
 
-use std::ops::RangeInclusive;
-
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use hectare_pages::{FutexPark, Os};
 use hectare_pool::{Dense, Limits, Pool, Xv, Zs, ZsConfig};
 
@@ -18,6 +16,8 @@ pub(crate) use grown::{PageGranular, PowersOfTwo};
 pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, \
      dense:pieces=N,shards=N,area-mib=N,compact=PERCENT, page-granular, powers-of-two";
 
+const MIB: usize = 1 << 20;
+
 /// An empty pool of that description.
 ///
 /// # Errors
@@ -25,35 +25,25 @@ pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, \
 pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
     let (name, parameters) = spec.split_once(':').unwrap_or((spec, ""));
     let mut parameters = Parameters::parse(spec, parameters)?;
+    let page_bytes = crate::machine::page_bytes() as usize;
+    let wrong = || format!("the pool `{spec}`");
     let pool: Box<dyn Pool + Send> = match name {
         "xv" => Box::new(Xv::<Os, FutexPark>::new(Os)),
         "zs" => {
-            let page_bytes = crate::machine::page_bytes() as usize;
             let mut config = ZsConfig::for_page_bytes(page_bytes);
-            let chain = parameters.take("chain", 1..=64, |_| true, "a number from 1 to 64")?;
-            let is_step = |step: usize| step.is_multiple_of(4);
-            let step = parameters.take(
-                "step",
-                4..=page_bytes,
-                is_step,
-                "a multiple of 4, up to a page",
-            )?;
-            config.chain_pages = chain.unwrap_or(config.chain_pages);
-            config.class_step_bytes = step.unwrap_or(config.class_step_bytes);
+            config.chain_pages = parameters.take("chain").unwrap_or(config.chain_pages);
+            config.class_step_bytes = parameters.take("step").unwrap_or(config.class_step_bytes);
+            config.check(page_bytes).with_context(wrong)?;
             Box::new(Zs::<Os, FutexPark>::with_config(Os, config)?)
         }
         "dense" => {
             let mut limits = Limits::new();
-            let pieces = parameters.take("pieces", 1..=16, |_| true, "a number from 1 to 16")?;
-            let powers = usize::is_power_of_two;
-            let shards = parameters.take("shards", 1..=16, powers, "a power of two up to 16")?;
-            let compact = parameters.take("compact", 0..=100, |_| true, "a number up to 100")?;
-            let area_mib =
-                parameters.take("area-mib", 1..=2048, powers, "a power of two up to 2048")?;
-            limits.max_pieces = pieces.unwrap_or(limits.max_pieces);
-            limits.shards = shards.unwrap_or(limits.shards);
-            limits.compact_percent = compact.unwrap_or(limits.compact_percent);
-            limits.area_bytes = area_mib.map_or(limits.area_bytes, |mib| mib << 20);
+            limits.max_pieces = parameters.take("pieces").unwrap_or(limits.max_pieces);
+            limits.shards = parameters.take("shards").unwrap_or(limits.shards);
+            limits.compact_percent = parameters.take("compact").unwrap_or(limits.compact_percent);
+            let area_mib = parameters.take("area-mib");
+            limits.area_bytes = area_mib.map_or(limits.area_bytes, |mib| mib.saturating_mul(MIB));
+            limits.check(page_bytes).with_context(wrong)?;
             Box::new(Dense::<Os, FutexPark>::with_limits(Os, limits))
         }
         "page-granular" => Box::new(PageGranular::new()),
@@ -92,21 +82,10 @@ impl<'a> Parameters<'a> {
         Ok(Self { spec, pairs: pairs.collect::<anyhow::Result<_>>()? })
     }
 
-    /// The value of a parameter, if it is given: one of those that the pool takes, which `which` names.
-    fn take(
-        &mut self,
-        key: &str,
-        range: RangeInclusive<usize>,
-        is_one: impl Fn(usize) -> bool,
-        which: &str,
-    ) -> anyhow::Result<Option<usize>> {
-        let Some(at) = self.pairs.iter().position(|&(name, _)| name == key) else {
-            return Ok(None);
-        };
-        let (_, value) = self.pairs.remove(at);
-        let is_one = range.contains(&value) && is_one(value);
-        ensure!(is_one, "`{key}={value}` in the pool `{}`: it can be {which}", self.spec);
-        Ok(Some(value))
+    /// The value of a parameter, if it is given.
+    fn take(&mut self, key: &str) -> Option<usize> {
+        let at = self.pairs.iter().position(|&(name, _)| name == key)?;
+        Some(self.pairs.remove(at).1)
     }
 
     fn done(self) -> anyhow::Result<()> {
@@ -138,8 +117,8 @@ mod tests {
             "dense:area-mib=0",
             "dense:area-mib=17592186044417",
         ] {
-            let told = make(bad).err().expect(bad).to_string();
-            assert!(told.contains(bad) && told.contains(": it can be "), "{told}");
+            let told = format!("{:#}", make(bad).err().expect(bad));
+            assert!(told.contains(bad) && told.contains("; it can be "), "{told}");
         }
     }
 }
