@@ -154,8 +154,16 @@ pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
 
 /// Gives the signal that the user has sent to a child.
 pub(crate) fn pass_on(child: &std::process::Child) {
-    // SAFETY: the child has not been waited for, so its number is still its own.
-    unsafe { libc::kill(child.id() as i32, asked_by()) };
+    signal(child.id() as i32, asked_by());
+}
+
+/// Gives `signal` to a process or, if `whom` is negative, to a group; it has not been waited for, so the number is still
+/// its own. What is stopped goes on, since it could not heed the signal otherwise.
+pub(crate) fn signal(whom: i32, signal: libc::c_int) {
+    for signal in [signal, libc::SIGCONT] {
+        // SAFETY: a signal changes nothing of this process.
+        unsafe { libc::kill(whom, signal) };
+    }
 }
 
 /// The signal that the user has sent.
@@ -167,9 +175,8 @@ fn asked_by() -> libc::c_int {
 /// `leader`, as the terminal would.
 fn pass_on_to_program(leader: i32, program: i32) {
     let signal = asked_by();
-    let whom = if signal == libc::SIGINT { -leader } else { program };
-    // SAFETY: the leader has not been waited for, so the group is still its own, and the program is in it.
-    unsafe { libc::kill(whom, signal) };
+    // The leader has not been waited for, so the group is still its own, and the program is in it.
+    self::signal(if signal == libc::SIGINT { -leader } else { program }, signal);
 }
 
 /// Runs `job` on `subject`, sampling at intervals of `every`; it may take at most `patience`.

@@ -286,6 +286,41 @@ fn an_interrupted_program_ends_as_it_would_by_itself_and_is_measured() {
 }
 
 #[test]
+fn a_program_that_is_stopped_is_ended_by_a_signal_all_the_same() {
+    build_recorder();
+    let folder = Folder::new("stopped-program");
+    let (word, trace) = (folder.at("word"), folder.at("t.hxt"));
+    for verb in [&["run", "-a", "system"][..], &["record", "-o", &trace]] {
+        let script = format!("echo $$ > {word}.new; mv {word}.new {word}; kill -STOP $$; exit 0");
+        let mut child = attentive()
+            .args(verb)
+            .args(["--", "sh", "-c", &script])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for(&word);
+        let program = std::fs::read_to_string(&word).unwrap();
+        let stat = format!("/proc/{}/stat", program.trim());
+        let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(" T "));
+        let since = Instant::now();
+        let go_on = || assert!(since.elapsed() < Duration::from_secs(20), "{verb:?}: {stat}");
+        while !is_stopped() {
+            go_on();
+        }
+        kill(&child, "-TERM");
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None => go_on(),
+            }
+        };
+        assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{verb:?}");
+        std::fs::remove_file(&word).unwrap();
+    }
+}
+
+#[test]
 fn a_contest_interrupted_in_its_first_round_leaves_an_earlier_record() {
     let folder = Folder::new("first-round");
     let (json, word) = (folder.at("a.json"), folder.at("word"));

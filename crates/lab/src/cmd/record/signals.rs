@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::runner::is_ignored;
+use crate::runner::{self, is_ignored};
 
 const WATCHED: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
@@ -68,8 +68,7 @@ impl Signals {
                 return Ok((status, any));
             }
             if signal > 0 {
-                // SAFETY: the child has not been waited for, so its number is still its own.
-                unsafe { libc::kill(child.id() as i32, signal) };
+                runner::signal(child.id() as i32, signal);
             }
             std::thread::sleep(LOOK_EVERY);
         }
