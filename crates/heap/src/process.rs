@@ -7,6 +7,7 @@
 mod calls;
 mod fork;
 mod global;
+mod streams;
 mod threads;
 
 use core::ptr::NonNull;

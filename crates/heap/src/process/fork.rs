@@ -10,12 +10,12 @@
 //!
 //! The handlers after the copy go by what `prepare` found, whatever has changed since.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_void};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
-use super::Process;
 use super::threads::{cache_word, inside_word, named_cache, set_cache_word};
+use super::{Process, streams};
 use crate::cache::Cache;
 
 /// The process whose forks are seen to, which is the one that hands out caches; null before.
@@ -47,9 +47,8 @@ impl Process {
         }
         // Looked up by name: a linked reference would keep a library from being loaded where there is no
         // such symbol. And looked up now, since another thread may hold the linker's lock at a fork.
-        // SAFETY: a name that ends in 0.
-        let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, SINGLE_THREADED_NAME.as_ptr()) };
-        SINGLE_THREADED.store(word.cast(), Ordering::Relaxed);
+        SINGLE_THREADED.store(symbol(SINGLE_THREADED_NAME).cast(), Ordering::Relaxed);
+        streams::look_up();
         // SAFETY: three functions that stay as long as what they are linked into.
         unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release_in_child)) };
     }
@@ -100,6 +99,12 @@ impl Process {
     }
 }
 
+/// What the dynamic linker knows by that name; null if it is nothing.
+pub(super) fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends in 0.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
 /// Whether this thread is the only one. Threads that the C library did not start do not count: its
 /// own allocator takes no locks either where this says so.
 fn is_alone() -> bool {
@@ -128,6 +133,7 @@ extern "C" fn prepare() {
         return;
     }
     if let Some(process) = process() {
+        streams::lock();
         process.before_fork();
         IS_HELD.store(true, Ordering::Relaxed);
     }
@@ -137,6 +143,7 @@ extern "C" fn release() {
     if let Some(process) = held() {
         // SAFETY: this thread holds the locks since `prepare`.
         unsafe { process.after_fork() };
+        streams::unlock();
     }
 }
 
@@ -144,5 +151,6 @@ extern "C" fn release_in_child() {
     if let Some(process) = held() {
         // SAFETY: the thread that this one is the copy of holds the locks since `prepare`.
         unsafe { process.after_fork_in_child() };
+        streams::reset();
     }
 }

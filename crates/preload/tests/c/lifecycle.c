@@ -285,6 +285,46 @@ static void fork_while_statistics_are_asked(void) {
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
 }
 
+static ssize_t write_with_memory(void *unused, const char *text, size_t bytes) {
+    /* So long that no thread keeps one: each is taken under the heap's lock. */
+    char *copy = malloc(3 << 20);
+    CHECK(copy);
+    memcpy(copy, text, bytes);
+    free(copy);
+    return unused ? 0 : (ssize_t)bytes;
+}
+
+static void *flush_until_stopped(void *unused) {
+    FILE *stream = fopencookie(NULL, "w", (cookie_io_functions_t){ .write = write_with_memory });
+    CHECK(stream);
+    while (!stop) {
+        for (int i = 0; i < 100; i++) fputc('x', stream);
+        fflush(NULL);
+    }
+    fclose(stream);
+    return unused;
+}
+
+/* Who flushes all streams holds the C library's list of them, and writes of these may allocate. */
+static void fork_while_streams_are_flushed(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, flush_until_stopped, NULL) == 0);
+    alarm(50);
+    for (int i = 0; i < 2000; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            fflush(NULL);
+            FILE *stream = fopen("/dev/null", "w");
+            CHECK(stream && fclose(stream) == 0);
+            _exit(0);
+        }
+        reap(child);
+    }
+    alarm(0);
+    stop = 1;
+    pthread_join(thread, NULL);
+}
+
 static pthread_barrier_t have_caches;
 
 static void *wait_with_cache(void *unused) {
@@ -571,7 +611,7 @@ int main(int argc, char **argv) {
         CASE(preinit_allocates), CASE(constructors_and_destructors), CASE(atexit_allocates),
         CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak), CASE(least_stack),
         CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
-        CASE(many_threads_fork), CASE(fork_while_statistics_are_asked),
+        CASE(many_threads_fork), CASE(fork_while_statistics_are_asked), CASE(fork_while_streams_are_flushed),
         CASE(fork_forgets_threads), CASE(fork_forgets_loans),
         CASE(fork_of_one_thread_touches_little), CASE(little_of_the_state_is_touched),
         CASE(raw_fork), CASE(vfork_and_spawn), CASE(signals_during_malloc),

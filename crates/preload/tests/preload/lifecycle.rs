@@ -19,6 +19,7 @@ pub(crate) const CASES: &[&str] = &[
     "fork_of_fork",
     "many_threads_fork",
     "fork_while_statistics_are_asked",
+    "fork_while_streams_are_flushed",
     "fork_forgets_threads",
     "raw_fork",
     "vfork_and_spawn",
