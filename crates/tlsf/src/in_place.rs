@@ -44,8 +44,8 @@ impl<W: Word, const SECOND: usize, const GRANULE: usize> Tlsf<[Row<W, SECOND, GR
 
     /// How many rows of storage it takes to file the blocks of a pool of `pool_bytes`.
     const fn storage_rows_for(pool_bytes: usize) -> usize {
-        // The pool's head takes at least one.
-        let granules = (pool_bytes / GRANULE).saturating_sub(1);
+        // The most it can have, wherever it starts: its head may end right at a multiple of the granule.
+        let granules = pool_bytes.saturating_sub(4 * W::BYTES) / GRANULE;
         let log2 = SECOND.trailing_zeros();
         let rows = if granules < SECOND { 1 } else { (granules.ilog2() - log2 + 2) as usize };
         storage_rows::<W, SECOND>(rows)
@@ -60,6 +60,7 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PoolError;
     use core::ptr::NonNull;
 
     #[repr(align(8))]
@@ -87,5 +88,36 @@ mod tests {
             assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[offset..], 64).is_none());
         }
         assert!(Tlsf::<[Row<u16, 4>]>::new_in(&mut memory.0[..100], 65536).is_none());
+    }
+
+    /// A pool that starts such that its head ends at a multiple of the granule has a granule more than
+    /// others of its size.
+    #[test]
+    fn a_pool_of_the_size_that_the_table_was_made_for_fits_wherever_it_starts() {
+        fn check<W: Word, const SECOND: usize, const GRANULE: usize>() {
+            let mut memory = Memory([MaybeUninit::uninit(); 72 << 10]);
+            let (table, pool) = memory.0.split_at_mut(8 << 10);
+            let start = NonNull::from(pool).cast::<u8>();
+            for pool_bytes in
+                (0..9).flat_map(|log2| (0..2 * GRANULE).map(move |b| (GRANULE << log2) + b))
+            {
+                for offset in 0..GRANULE {
+                    let (heap, _) = Tlsf::<[Row<W, SECOND, GRANULE>]>::new_in(table, pool_bytes)
+                        .expect("8 KiB have room for the table");
+                    // SAFETY: the memory is longer than the offset and the pool together.
+                    let start = unsafe { start.add(offset) };
+                    // SAFETY: the memory outlives the heap.
+                    let added = unsafe { heap.add_pool(start, pool_bytes) };
+                    let is_tiny =
+                        matches!(added, Err(PoolError::TooSmall)) && pool_bytes < 3 * GRANULE;
+                    assert!(added.is_ok() || is_tiny, "{pool_bytes} bytes at {offset}: {added:?}");
+                }
+            }
+        }
+        check::<u16, 2, 16>();
+        check::<u16, 4, 64>();
+        check::<u32, 2, 32>();
+        check::<u32, 16, 64>();
+        check::<usize, 32, 64>();
     }
 }
