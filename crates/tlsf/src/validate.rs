@@ -79,7 +79,13 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// The pool belongs to such a heap and was not removed.
     pub unsafe fn validate_one(pool: Pool) -> Result<(), Corruption> {
         // SAFETY: a pool begins with a block.
-        Self::validate_pool(unsafe { Block::at(pool.first_payload) }, &mut Totals::default())
+        let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
+        // No heap tells here how large a pool may be, and the end of too large a one is no address.
+        let most_granules = (usize::MAX - first.payload()) >> R::Row::GRANULE_LOG2;
+        if first.footer_before().granules() > most_granules {
+            return Err(Corruption::Size(first.payload()));
+        }
+        Self::validate_pool(first, &mut Totals::default())
     }
 
     fn validate_pool(first: Block<R::Row>, totals: &mut Totals) -> Result<(), Corruption> {

@@ -309,6 +309,25 @@ fn validate_finds_every_overwritten_word_of_the_heap() {
     }
 }
 
+/// Where sizes have as many bits as addresses, the end that a size leads to may be no address.
+#[test]
+fn a_pool_whose_size_leads_past_the_last_address_is_found_broken() {
+    let mut arena = Arena::new(4096);
+    let mut heap = WideTlsf::new();
+    let pool = unsafe { heap.add_pool(arena.start(), 4096) }.expect("fits");
+    let size =
+        unsafe { core::ptr::with_exposed_provenance_mut::<usize>(pool.first_payload).sub(2) };
+    let good = unsafe { size.read() };
+    for bad in [!good, !good & !1, usize::MAX, usize::MAX - 1, good | 1 << 63, good | 1 << 61, 0] {
+        unsafe { size.write(bad) };
+        assert!(heap.validate().is_err(), "{bad:#x}");
+        assert!(unsafe { WideTlsf::validate_one(pool) }.is_err(), "{bad:#x}");
+    }
+    unsafe { size.write(good) };
+    assert_eq!(heap.validate(), Ok(()));
+    assert_eq!(unsafe { WideTlsf::validate_one(pool) }, Ok(()));
+}
+
 #[test]
 fn realloc_grows_forward_backward_and_both_ways() {
     let mut arena = Arena::new(8192);
