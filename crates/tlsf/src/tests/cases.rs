@@ -242,6 +242,15 @@ fn small_blocks_are_cut_off_the_victim_unless_it_is_a_wilderness() {
 }
 
 #[test]
+fn a_victim_that_fits_exactly_is_taken_before_a_larger_block_is_split() {
+    let mut arena = Arena::new(4096);
+    let (mut heap, [victim, larger]) = heap_of(&mut arena, [50, 100]);
+    assert_eq!(heap.malloc(16 * 50 - 4), Some(victim));
+    assert_eq!(heap.malloc(16 * 100 - 4), Some(larger));
+    assert_eq!(heap.stats().free_bytes, 0);
+}
+
+#[test]
 fn misuse_is_refused_without_a_change() {
     let mut arena = Arena::new(4096);
     let (mut heap, _) = heap_over(&mut arena, 4096);
@@ -295,6 +304,9 @@ fn validate_finds_every_overwritten_word_of_the_heap() {
             words.push(unsafe { word.byte_add(block.payload_bytes).sub(1) });
         }
     }
+    // The header of the pool's end.
+    let last = walked.last().expect("a pool has a block");
+    words.push(unsafe { last.payload.cast::<u32>().byte_add(last.payload_bytes) });
     for word in words {
         let good = unsafe { word.read() };
         for bad in [!good, good ^ 1, good ^ 2, good ^ 4, good.wrapping_add(64), 0, u32::MAX] {
@@ -307,6 +319,21 @@ fn validate_finds_every_overwritten_word_of_the_heap() {
         unsafe { word.write(good) };
         assert_eq!(heap.validate(), Ok(()));
     }
+}
+
+/// A block too small to be a free one, with neighbours that agree with it.
+#[test]
+fn validate_sees_a_block_below_the_least_size() {
+    use crate::block::Header;
+    let mut arena = Arena::new(4096);
+    let mut heap = WideTlsf::new();
+    unsafe { heap.add_pool(arena.start(), 4096) }.expect("fits");
+    let payload = heap.malloc(100).expect("4 KiB have room");
+    let block = unsafe { crate::block::Block::<Row<usize, 32>>::at(payload.addr().get()) };
+    let granules = block.header().granules();
+    block.set_header(Header::used(1).with_prev_free_of(block.header()));
+    block.after(1).set_header(Header::used(granules - 1));
+    assert_eq!(heap.validate(), Err(Corruption::Size(payload.addr().get())));
 }
 
 /// Where sizes have as many bits as addresses, the end that a size leads to may be no address.
@@ -357,6 +384,49 @@ fn realloc_grows_forward_backward_and_both_ways() {
     }
     assert_eq!(heap.stats().used_bytes, 0);
     assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn realloc_grows_backward_over_exactly_what_it_needs() {
+    let mut arena = Arena::new(4096);
+    let (mut heap, _) = heap_over(&mut arena, 4096);
+    let [before, block, _] = [(); 3].map(|()| heap.malloc(508).expect("4 KiB have room"));
+    unsafe { block.write_bytes(7, 508) };
+    unsafe { heap.free(before) }.expect("allocated above");
+    assert_eq!(unsafe { heap.realloc(block, 16, 1020) }, Ok(Some(before)));
+    assert_eq!(unsafe { core::slice::from_raw_parts(before.as_ptr(), 508) }, [7; 508]);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+/// What stands before an aligned block is less than the alignment and a least block together.
+#[test]
+fn an_aligned_request_is_served_by_the_least_block_that_is_certain_to_have_room() {
+    fn check<S: Shape, const FIRST: usize>()
+    where
+        [S; FIRST]: Rows<Row = S>,
+    {
+        let mut arena = Arena::new(4096);
+        let least = Tlsf::<[S; FIRST]>::MIN_BLOCK_BYTES / 16;
+        for align_granules in [2, 4, 16] {
+            for granules in [least, 7, 20] {
+                let room = granules + align_granules + least - 1;
+                let pool_bytes = 16 * room + Tlsf::<[S; FIRST]>::POOL_OVERHEAD_BYTES;
+                for offset in 0..align_granules {
+                    let mut heap = Tlsf::<[S; FIRST]>::new();
+                    let start = unsafe { arena.start().add(16 * offset) };
+                    unsafe { heap.add_pool(start, pool_bytes) }.expect("4 KiB have room");
+                    let bytes = 16 * granules - Tlsf::<[S; FIRST]>::HEADER_BYTES;
+                    let block = heap.memalign(16 * align_granules, bytes);
+                    let block = block.unwrap_or_else(|| panic!("{granules} at {align_granules}"));
+                    assert_eq!(block.addr().get() % (16 * align_granules), 0);
+                    assert_eq!(heap.validate(), Ok(()));
+                }
+            }
+        }
+    }
+    check::<Row<u32, 32>, 26>();
+    check::<Row<usize, 32>, 32>();
+    check::<Row<u16, 16>, 8>();
 }
 
 #[test]
@@ -481,18 +551,89 @@ fn a_pool_that_leads_out_of_reach_at_either_end_is_refused() {
 }
 
 #[test]
+fn a_pool_is_in_reach_to_the_last_granule_at_either_end() {
+    let mut arena = Arena::new(2 << 20);
+    let middle = unsafe { arena.start().add(1 << 20) };
+    let mut heap: TinyTlsf = Tlsf::new();
+    unsafe { heap.add_pool(middle, 4096) }.expect("the first");
+    let at = |address: usize| NonNull::new(core::ptr::with_exposed_provenance_mut(address));
+    // Indices are 1 to 65,535: zero means none. The head of a pool takes 8 bytes.
+    let (lowest, end) = (heap.base + 16, heap.base + 16 * 65_535);
+    let mut add =
+        |address: usize| unsafe { heap.add_pool(at(address).expect("in the arena"), 4096) };
+    assert_eq!(add(lowest - 16 - 8), Err(PoolError::OutOfReach));
+    assert_eq!(add(end - 4096 + 16), Err(PoolError::OutOfReach));
+    assert!(add(lowest - 8).is_ok());
+    assert!(add(end - 4096).is_ok());
+    let blocks: Vec<_> = core::iter::from_fn(|| heap.malloc(4000)).collect();
+    assert_eq!((blocks.len(), heap.validate()), (3, Ok(())));
+    for block in blocks {
+        assert_eq!(unsafe { heap.free(block) }, Ok(()));
+    }
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+/// A memory that would end past the last address: whatever the sum is, it is not a pool.
+#[test]
+fn a_pool_that_leads_past_the_last_address_is_refused() {
+    let mut arena = Arena::new(4096);
+    let memory = unsafe { core::slice::from_raw_parts_mut(arena.start().cast().as_ptr(), 4096) };
+    // The heap lies below, so the memory does not overlap it.
+    let (heap, rest) = Tlsf::<[Row<u32, 2>]>::new_in(memory, 1024).expect("4 KiB have room");
+    let start = NonNull::from(rest).cast();
+    for bytes in [usize::MAX, usize::MAX - start.addr().get(), isize::MAX as usize] {
+        assert_eq!(unsafe { heap.add_pool(start, bytes) }, Err(PoolError::TooLarge), "{bytes:#x}");
+    }
+    assert_eq!((heap.stats().pools, heap.validate()), (0, Ok(())));
+}
+
+/// Tables with more rows than there are sizes: an index width of 16 bits leaves 14 for a size, and no
+/// block is larger than half of the address space.
+#[test]
+fn a_heap_with_too_many_rows_has_no_larger_blocks() {
+    let mut arena = Arena::new(520 << 10);
+    let mut narrow: Tlsf<[Row<u16, 4>; 16]> = Tlsf::new();
+    assert_eq!(narrow.max_block_bytes(), 16 * ((1 << 14) - 1));
+    let refused = unsafe { narrow.add_pool(arena.start(), 300 << 10) };
+    assert_eq!(refused, Err(PoolError::TooLarge));
+    unsafe { narrow.add_pool(arena.start(), 256 << 10) }.expect("the largest pool");
+    let largest = narrow.max_block_bytes() - 2;
+    assert!(narrow.malloc(largest).is_some());
+    assert_eq!(narrow.validate(), Ok(()));
+
+    let mut wide: Tlsf<[Row<usize, 2>; 64]> = Tlsf::new();
+    assert!(wide.max_block_bytes() <= isize::MAX as usize);
+    unsafe { wide.add_pool(arena.start(), 4096) }.expect("fits");
+    let block = wide.malloc(100).expect("4 KiB have room");
+    for bytes in [isize::MAX as usize, 1 << 63, usize::MAX - 24, usize::MAX] {
+        assert_eq!(wide.malloc(bytes), None, "{bytes:#x}");
+        assert_eq!(wide.last_failure(), Some(Failure::TooLarge), "{bytes:#x}");
+        assert_eq!(wide.memalign(4096, bytes), None, "{bytes:#x}");
+        assert_eq!(wide.memalign(1 << 63, bytes), None, "{bytes:#x}");
+        assert_eq!(unsafe { wide.realloc(block, 16, bytes) }, Ok(None), "{bytes:#x}");
+    }
+    assert_eq!(wide.memalign(1 << 63, 1), None);
+    assert_eq!(wide.last_failure(), Some(Failure::TooLarge));
+    assert_eq!(wide.validate(), Ok(()));
+}
+
+#[test]
 fn a_pool_that_overlaps_another_is_refused_and_one_that_touches_it_is_not() {
     let mut arena = Arena::new(16384);
     let start = arena.start();
     let mut heap: Tlsf = Tlsf::new();
     unsafe { heap.add_pool(start.add(4096), 4096) }.expect("fits");
-    for (offset, bytes) in [(4096, 4096), (0, 4100), (0, 16384), (8191 - 16, 64), (5000, 100)] {
+    for (offset, bytes) in
+        [(4096, 4096), (0, 4100), (0, 16384), (8191, 64), (5000, 100), (0, usize::MAX)]
+    {
         let refused = unsafe { heap.add_pool(start.add(offset), bytes) };
         assert_eq!(refused, Err(PoolError::Overlap), "{bytes} bytes at {offset}");
     }
     let own = NonNull::from(&mut heap).cast::<u8>();
-    let refused = unsafe { heap.add_pool(own, size_of::<Tlsf>()) };
-    assert_eq!(refused, Err(PoolError::Overlap), "the heap itself");
+    for (offset, bytes) in [(0, size_of::<Tlsf>()), (size_of::<Tlsf>() - 64, 64)] {
+        let refused = unsafe { heap.add_pool(own.add(offset), bytes) };
+        assert_eq!(refused, Err(PoolError::Overlap), "the heap itself, from {offset} on");
+    }
     unsafe { heap.add_pool(start, 4096) }.expect("touches the first from below");
     unsafe { heap.add_pool(start.add(8192), 4096) }.expect("touches it from above");
     assert_eq!(heap.stats().pools, 3);
@@ -529,6 +670,12 @@ fn the_sizes_of_the_last_list_are_resized_and_aligned_too() {
     assert_eq!(heap.memalign(1024, 65_000), None);
     assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
     assert_eq!((heap.stats().used_bytes, heap.validate()), (0, Ok(())));
+    // With the alignment it asks for all granules of the largest block.
+    let granules = heap.max_block_bytes() / 16 - 64;
+    let aligned = heap.memalign(1024, 16 * granules - 2).expect("the whole pool is free");
+    assert_eq!(unsafe { heap.free(aligned) }, Ok(()));
+    assert_eq!(heap.memalign(1024, 16 * (granules + 1) - 2), None);
+    assert_eq!(heap.last_failure(), Some(Failure::TooLarge));
 }
 
 /// The bitmap of this table ends with its last list, and what follows it is not a bitmap.

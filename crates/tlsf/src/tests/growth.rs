@@ -106,6 +106,25 @@ fn a_source_that_fails_at_any_call_costs_only_that_request() {
 }
 
 #[test]
+fn a_source_that_has_no_more_is_the_reason_given() {
+    let mut buffer = std::vec![0u8; 64 << 10];
+    let mut heap: Growing<_> = Growing::new(
+        Fixed::new(&mut buffer, 4096),
+        GrowthPolicy { region_bytes: 4096, keep_free_bytes: 0 },
+    );
+    let block = heap.malloc(1000).expect("the source has room");
+    unsafe { block.write_bytes(7, 1000) };
+    assert_eq!(heap.malloc(100_000), None);
+    assert_eq!(heap.heap().last_failure(), Some(Failure::Source));
+    assert_eq!(unsafe { heap.realloc(block, 16, 100_000) }, Ok(None));
+    assert_eq!(heap.heap().last_failure(), Some(Failure::Source));
+    Shadow::check(block, 1000, 7);
+    assert_eq!(heap.malloc(usize::MAX), None);
+    assert_eq!(heap.heap().last_failure(), Some(Failure::TooLarge));
+    assert_eq!(unsafe { heap.free(block) }, Ok(()));
+}
+
+#[test]
 fn the_callers_pool_is_used_first_and_never_given_to_the_source() {
     let mut arena = Arena::new(8192);
     let mut buffer = std::vec![0u8; 64 << 10];
@@ -185,17 +204,26 @@ fn a_block_that_moves_gives_its_region_back() {
     assert_eq!((counts.get_mem_calls, counts.put_mem_calls, counts.region_bytes), (2, 1, 12 << 10));
 }
 
-/// The head of a pool takes more than a page of such a source.
+/// The head of a pool takes more than a page of such a source, and so may a granule.
 #[test]
 fn regions_of_tiny_pages_go_back_whole() {
-    let mut buffer = std::vec![0u8; 64 << 10];
-    let source = Fixed::new(&mut buffer, 16);
-    let policy = GrowthPolicy { region_bytes: 512, keep_free_bytes: 0 };
-    let mut heap: Growing<_, [Row<usize, 32>; 32]> = Growing::new(&source, policy);
-    let blocks = [100, 1000].map(|bytes| heap.malloc(bytes).expect("a region"));
-    assert_eq!(unsafe { heap.free(blocks[1]) }, Ok(()));
-    drop(heap);
-    assert_eq!(source.free_pages(), source.page_count());
+    fn check<T: Shape>()
+    where
+        [T; 20]: Rows<Row = T>,
+    {
+        let mut buffer = std::vec![0u8; 64 << 10];
+        let source = Fixed::new(&mut buffer, 16);
+        for bytes in (0..2000).step_by(8) {
+            let policy = GrowthPolicy { region_bytes: 512, keep_free_bytes: 0 };
+            let mut heap: Growing<_, [T; 20]> = Growing::new(&source, policy);
+            let blocks = [100, bytes].map(|bytes| heap.malloc(bytes).expect("a region"));
+            assert_eq!(unsafe { heap.free(blocks[1]) }, Ok(()));
+            drop(heap);
+            assert_eq!(source.free_pages(), source.page_count(), "{bytes} bytes");
+        }
+    }
+    check::<Row<usize, 32>>();
+    check::<Row<u32, 2, 64>>();
 }
 
 #[test]
@@ -204,9 +232,31 @@ fn chunks_that_no_source_can_reserve_are_refused() {
     let source = Fixed::new(&mut buffer, 4096);
     let too_many = ChunkSet::<_, 2>::new(&source, 1 << (usize::BITS - 1));
     assert_eq!(too_many.err(), Some(hectare_pages::SourceError::Exhausted));
-    // With chunks of half a page nothing would be reserved.
-    let half = std::panic::AssertUnwindSafe(|| ChunkSet::<_, 1>::new(&source, 2048).is_ok());
-    assert!(std::panic::catch_unwind(half).is_err());
+    // With chunks of half a page nothing would be reserved, and those of three are not aligned.
+    for bytes in [2048, 3 * 4096] {
+        let wrong = std::panic::AssertUnwindSafe(|| ChunkSet::<_, 1>::new(&source, bytes).is_ok());
+        assert!(std::panic::catch_unwind(wrong).is_err(), "chunks of {bytes} bytes");
+    }
+    assert!(ChunkSet::<_, 1>::new(&source, 4096).is_ok(), "chunks of one page");
+}
+
+#[test]
+fn each_cpu_has_a_shard_and_the_reservation_goes_back() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Fixed::new(&mut buffer, 4096);
+    {
+        let set = ChunkSet::<_, 4>::new(&source, 64 << 10).expect("256 KiB fit");
+        let heaps: Sharded<'_, _, 3, 4> = Sharded::new(&set, 0);
+        let blocks = [0, 1, 2, 4].map(|cpu| heaps.memalign(cpu, 16, 1000).expect("room"));
+        let mut used_bytes = Vec::new();
+        heaps.for_each(|heap| used_bytes.push(heap.stats().used_bytes));
+        // Four modulo three is one.
+        assert_eq!(used_bytes, [1008, 2016, 1008]);
+        for block in blocks {
+            assert_eq!(unsafe { heaps.free(block) }, Ok(()));
+        }
+    }
+    assert_eq!(source.free_pages(), source.page_count());
 }
 
 /// In separate processes, since each ends its own.
@@ -368,6 +418,23 @@ fn a_block_that_grows_moves_to_another_shard_when_its_own_has_no_room() {
         assert_eq!(unsafe { heaps.free(block) }, Ok(()));
     }
     assert_eq!(set.free_chunks(), 2);
+}
+
+#[test]
+fn a_block_that_moves_to_another_shard_stays_aligned() {
+    let mut buffer = std::vec![0u8; 1 << 20];
+    let source = Fixed::new(&mut buffer, 4096);
+    let set = ChunkSet::<_, 2>::new(&source, 64 << 10).expect("128 KiB fit");
+    let heaps: Sharded<'_, _, 2, 2> = Sharded::new(&set, 0);
+    let mine = heaps.memalign(0, 4096, 20_000).expect("room");
+    let neighbour = heaps.memalign(0, 16, 20_000).expect("room");
+    let other = heaps.memalign(1, 16, 100).expect("a chunk of its own");
+    let moved = unsafe { heaps.realloc(mine, 4096, 50_000) };
+    let moved = moved.expect("a used block").expect("the other shard has room");
+    assert_eq!((moved > other, moved.addr().get() % 4096), (true, 0));
+    for block in [moved, neighbour, other] {
+        assert_eq!(unsafe { heaps.free(block) }, Ok(()));
+    }
 }
 
 #[test]
