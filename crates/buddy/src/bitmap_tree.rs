@@ -190,3 +190,26 @@ impl FrameAllocator for BitmapTree<'_> {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validate_names_each_invariant_that_does_not_hold() {
+        let check = |damage: fn(&mut BitmapTree<'_>), expected: &str| {
+            let mut nodes = alloc::vec![0; BitmapTree::metadata_bytes(100)];
+            let mut tree = BitmapTree::new(100, &mut nodes).unwrap();
+            tree.add_region(FrameId(0), 100).unwrap();
+            tree.alloc(Order::ZERO).unwrap();
+            assert_eq!(tree.validate(), Ok(()));
+            damage(&mut tree);
+            let Err(Invalid(what)) = tree.validate() else { panic!("not seen: {expected}") };
+            assert!(what.contains(expected), "{what}");
+        };
+        // A free frame of which the nodes above know nothing, and one that they know.
+        check(|tree| tree.set_node(128, 1), "(2)");
+        check(|tree| tree.set_and_join(128 + 100, 0, 1), "(3)");
+        check(|tree| tree.set_and_join(128, 0, 1), "count");
+    }
+}

@@ -213,8 +213,8 @@ impl FrameAllocator for &mut dyn FrameAllocator {
 
 mod tests {
     use super::*;
-    use crate::RangeAllocator;
     use crate::{Atomic, BitmapTree, Bitset, Extents, ListLinked, ListVec, TreeLinked, TreeVec};
+    use crate::{MAX_ORDER, RangeAllocator};
     use hectare_base::sync::atomic::AtomicU64;
 
     #[test]
@@ -261,6 +261,74 @@ mod tests {
         let shared = Atomic::new(64, &words).unwrap();
         assert_eq!(shared.free_frames(), 0, "the metadata was not cleared");
         refuses(&mut shared.local());
+    }
+
+    /// Calls `check` with every row, none of its frames free.
+    fn every_row(frames: usize, check: impl Fn(&mut dyn FrameAllocator, &str)) {
+        let mut words = vec![0; Bitset::metadata_words(frames)];
+        check(&mut Bitset::new(frames, &mut words).unwrap(), "bitset");
+        let words: Vec<_> =
+            (0..Atomic::metadata_words(frames)).map(|_| AtomicU64::new(0)).collect();
+        check(&mut Atomic::new(frames, &words).unwrap().local(), "atomic");
+        let mut nodes = vec![0; BitmapTree::metadata_bytes(frames)];
+        check(&mut BitmapTree::new(frames, &mut nodes).unwrap(), "bitmap-tree");
+        check(&mut ListVec::new(frames), "list-vec");
+        check(&mut ListLinked::new(frames), "list-linked");
+        check(&mut TreeVec::new(frames), "tree-vec");
+        check(&mut TreeLinked::new(frames), "tree-linked");
+    }
+
+    #[test]
+    fn a_region_that_is_refused_is_not_added_in_part() {
+        every_row(100, |row, name| {
+            row.add_region(FrameId(50), 10).unwrap();
+            for (start, frames, error) in [
+                (0, 51, Error::NotAllocated),
+                (40, 60, Error::NotAllocated),
+                (60, 41, Error::OutOfRange),
+                (100, 1, Error::OutOfRange),
+                (usize::MAX, 2, Error::OutOfRange),
+                (1, usize::MAX, Error::OutOfRange),
+                (0, 0, Error::InvalidRequest),
+            ] {
+                let got = row.add_region(FrameId(start), frames);
+                assert_eq!(got, Err(error), "{name}: {frames} from {start}");
+                assert_eq!((row.free_frames(), row.validate()), (10, Ok(())), "{name}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_block_past_the_last_frame_is_refused_wherever_it_begins() {
+        every_row(100, |row, name| {
+            for order in Order::all() {
+                for frame in [100, 128, usize::MAX, usize::MAX & !(order.frames() - 1)] {
+                    let got = row.free(FrameId(frame), order);
+                    assert_eq!(got, Err(Error::OutOfRange), "{name}: {order:?} at {frame}");
+                }
+            }
+            assert_eq!((row.free_frames(), row.validate()), (0, Ok(())), "{name}");
+        });
+    }
+
+    #[test]
+    fn the_largest_blocks_are_split_and_whole_again() {
+        let frames = 2 << MAX_ORDER;
+        let [largest, half] = [MAX_ORDER, MAX_ORDER - 1].map(|order| Order::new(order).unwrap());
+        every_row(frames, |row, name| {
+            for block in [0, largest.frames()] {
+                row.free(FrameId(block), largest).unwrap();
+            }
+            for order in [Order::ZERO, half, largest] {
+                let block = row.alloc(order).unwrap();
+                row.free(block, order).unwrap();
+                row.validate().unwrap();
+            }
+            let mut blocks = [(); 2].map(|()| row.alloc(largest).unwrap().0);
+            blocks.sort_unstable();
+            assert_eq!(blocks, [0, largest.frames()], "{name}");
+            assert_eq!(row.alloc(Order::ZERO), Err(Error::Exhausted), "{name}");
+        });
     }
 
     #[test]

@@ -282,6 +282,69 @@ mod plain {
     }
 
     #[test]
+    fn validate_names_each_rule_that_is_broken() {
+        let check = |damage: fn(&Atomic<'_>), expected: &str| {
+            // The second tree has a full word and one of 36 frames.
+            let words = metadata(4096 + 100);
+            let shared = Atomic::new(4096 + 100, &words).unwrap();
+            shared.local().add_region(FrameId(0), 4096 + 100).unwrap();
+            shared.validate().unwrap();
+            damage(&shared);
+            let Err(Invalid(what)) = shared.validate() else { panic!("not seen: {expected}") };
+            assert!(what.contains(expected), "{what}");
+        };
+        // One frame of the second tree's word is held, though nobody has reserved the tree.
+        fn hold(shared: &Atomic<'_>, word: u64) {
+            shared.held_word(1).store(word, Ordering::Relaxed);
+            shared.held_mask(1).store(1, Ordering::Relaxed);
+        }
+        check(|shared| _ = shared.bits(65).fetch_or(1 << 36, Ordering::Relaxed), "past the end");
+        check(|shared| hold(shared, 1), "(1)");
+        check(|shared| hold(shared, 2), "(2)");
+        check(|shared| shared.sector(0).store(0, Ordering::Relaxed), "a sector state");
+        check(|shared| _ = shared.set_top(Top::Partial, 0, true), "a bit of top");
+        check(|shared| _ = shared.set_top(Top::Partial, 2, false), "a bit of top");
+        check(|shared| _ = shared.set_top(Top::Whole, 0, false), "a bit of top");
+    }
+
+    #[test]
+    fn pieces_are_taken_before_a_huge_frame_is_broken() {
+        // (A single word of a sector that has huge frames, too, stays while it is full.)
+        for (order, length) in [(0, 63), (6, 64)] {
+            let order = Order::new(order).unwrap();
+            let words = metadata(2 * 4096);
+            let shared = Atomic::new(2 * 4096, &words).unwrap();
+            let mut local = shared.local();
+            // Huge frames at the front, a word in the same sector, one in another tree.
+            for (start, length) in [(0, 1024), (1088, length), (6016, length)] {
+                local.add_region(FrameId(start), length).unwrap();
+            }
+            let places = [1088, 6016].map(FrameId);
+            for place in places {
+                assert_eq!(local.alloc(order), Ok(place));
+                for _ in order.frames()..length {
+                    local.alloc(order).unwrap();
+                }
+            }
+            assert!(local.alloc(order).is_ok_and(|block| block.0 < 1024));
+        }
+    }
+
+    #[test]
+    fn a_handle_breaks_the_huge_frames_of_its_own_tree_first() {
+        let words = metadata(2 * 4096);
+        let shared = Atomic::new(2 * 4096, &words).unwrap();
+        let mut local = shared.local();
+        local.add_region(FrameId(4096), 4096).unwrap();
+        assert_eq!(local.alloc(Order::ZERO), Ok(FrameId(4096)));
+        local.add_region(FrameId(0), 4096).unwrap();
+        for _ in 1..4096 {
+            assert!(local.alloc(Order::ZERO).is_ok_and(|frame| frame.0 > 4096));
+        }
+        assert!(local.alloc(Order::ZERO).is_ok_and(|frame| frame.0 < 4096));
+    }
+
+    #[test]
     fn too_little_metadata_is_refused() {
         let words = vec![];
         assert_eq!(Atomic::new(1, &words).unwrap_err(), Error::MetadataTooSmall);

@@ -219,6 +219,37 @@ fn one_by_one_and_back() {
     assert_eq!(bitset.alloc(Order::new(18).unwrap()), Ok(FrameId(0)));
 }
 
+/// Each bit of the metadata, inverted by someone else. Only the summaries may say more than there is.
+#[test]
+fn validate_sees_every_inverted_bit_of_the_levels_and_names_each_invariant() {
+    let frames = 10_000;
+    let mut metadata = vec![0; Bitset::metadata_words(frames)];
+    let mut bitset = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+    bitset.add_region(FrameId(0), frames - 3).unwrap();
+    // Words with 63 free frames, with a block of each order, and with one.
+    for (start, length) in [(70, 1), (140, 50), (200, 100), (9000, 63)] {
+        bitset.reserve(FrameId(start), length).unwrap();
+    }
+    bitset.validate().unwrap();
+    let free_frames = bitset.free_frames();
+    let mut seen = std::collections::BTreeSet::new();
+    for bit in 0..WORD * metadata.len() {
+        metadata[bit / WORD] ^= 1 << (bit % WORD);
+        let mut damaged = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+        damaged.free_frames = free_frames;
+        match damaged.validate() {
+            Err(Invalid(what)) => _ = seen.insert(what.rsplit('(').next()),
+            Ok(()) => assert!(bit >= frames, "frame {bit} was inverted"),
+        }
+        metadata[bit / WORD] ^= 1 << (bit % WORD);
+    }
+    let mut damaged = Bitset::over_zeroed(frames, &mut metadata).unwrap();
+    (damaged.free_frames, damaged.floor) = (free_frames, 1);
+    seen.insert(damaged.validate().unwrap_err().0.rsplit('(').next());
+    let named = seen.into_iter().flatten().collect::<Vec<_>>();
+    assert_eq!(named, ["1)", "2)", "3)", "4)", "5)", "6)", "7)", "8)", "9)"]);
+}
+
 #[test]
 fn batches_do_what_single_calls_do() {
     let frames = 5000;
