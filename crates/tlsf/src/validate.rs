@@ -82,7 +82,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let first = unsafe { Block::<R::Row>::at(pool.first_payload) };
         // No heap tells here how large a pool may be, and the end of too large a one is no address.
         let most_granules = (usize::MAX - first.payload()) >> R::Row::GRANULE_LOG2;
-        if first.footer_before().granules() > most_granules {
+        let pool = first.footer_before();
+        if pool.granules() > most_granules || pool.is_free() {
             return Err(Corruption::Size(first.payload()));
         }
         Self::validate_pool(first, &mut Totals::default())

@@ -336,16 +336,19 @@ fn validate_sees_a_block_below_the_least_size() {
     assert_eq!(heap.validate(), Err(Corruption::Size(payload.addr().get())));
 }
 
-/// Where sizes have as many bits as addresses, the end that a size leads to may be no address.
+/// Where sizes have as many bits as addresses, the end that a size leads to may be no address. The mark of a
+/// free block would have the first block joined to what lies before the pool.
 #[test]
-fn a_pool_whose_size_leads_past_the_last_address_is_found_broken() {
+fn a_pool_whose_size_is_overwritten_is_found_broken() {
     let mut arena = Arena::new(4096);
     let mut heap = WideTlsf::new();
     let pool = unsafe { heap.add_pool(arena.start(), 4096) }.expect("fits");
     let size =
         unsafe { core::ptr::with_exposed_provenance_mut::<usize>(pool.first_payload).sub(2) };
     let good = unsafe { size.read() };
-    for bad in [!good, !good & !1, usize::MAX, usize::MAX - 1, good | 1 << 63, good | 1 << 61, 0] {
+    for bad in
+        [good ^ 1, !good, !good & !1, usize::MAX, usize::MAX - 1, good | 1 << 63, good | 1 << 61, 0]
+    {
         unsafe { size.write(bad) };
         assert!(heap.validate().is_err(), "{bad:#x}");
         assert!(unsafe { WideTlsf::validate_one(pool) }.is_err(), "{bad:#x}");
