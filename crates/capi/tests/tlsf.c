@@ -47,6 +47,10 @@ int main(int argc, char** argv)
 
     CHECK(tlsf_malloc(tlsf, 0) == NULL && tlsf_realloc(tlsf, NULL, 0) == NULL);
     CHECK(tlsf_memalign(tlsf, 64, 0) == NULL && tlsf_memalign(tlsf, 48, 100) == NULL);
+    CHECK(tlsf_memalign(tlsf, 0, 100) == NULL && tlsf_memalign(tlsf, SIZE_MAX / 2 + 1, 1) == NULL);
+    CHECK(tlsf_malloc(tlsf, SIZE_MAX) == NULL && tlsf_memalign(tlsf, 64, SIZE_MAX) == NULL);
+    CHECK(tlsf_malloc(tlsf, tlsf_block_size_max()) == NULL);
+    CHECK(tlsf_malloc(tlsf, tlsf_block_size_max() + 1) == NULL && tlsf_check(tlsf) == 0);
     char* least = tlsf_malloc(tlsf, 1);
     CHECK(least && tlsf_block_size(least) == tlsf_block_size_min());
     tlsf_free(tlsf, least);
@@ -62,6 +66,7 @@ int main(int argc, char** argv)
     b = tlsf_realloc(tlsf, b, 9000);
     CHECK(b && (uintptr_t)b % 1024 == 0 && b[0] == 'b' && b[1999] == 'b');
     CHECK(tlsf_realloc(tlsf, b, sizeof memory) == NULL && b[1999] == 'b');
+    CHECK(tlsf_realloc(tlsf, b, SIZE_MAX) == NULL && b[1999] == 'b');
     CHECK(tlsf_realloc(tlsf, c, 0) == NULL);
 
     /* With used neighbours they move, and stay aligned. */
@@ -88,7 +93,10 @@ int main(int argc, char** argv)
     while (filled < 256 && (fill[filled] = tlsf_malloc(tlsf, 500)) != NULL)
         filled++;
     CHECK(filled > 100 && filled < 256);
-    CHECK(tlsf_add_pool(tlsf, more + 8, 1000) == NULL);
+    CHECK(tlsf_add_pool(tlsf, more + 8, 1000) == NULL && tlsf_add_pool(tlsf, NULL, 1000) == NULL);
+    CHECK(tlsf_add_pool(tlsf, more, 16) == NULL && tlsf_add_pool(tlsf, more, SIZE_MAX) == NULL);
+    tlsf_remove_pool(tlsf, NULL);
+    tlsf_walk_pool(NULL, count, NULL);
     CHECK(tlsf_add_pool(tlsf, memory, sizeof memory) == NULL);
     CHECK(tlsf_add_pool(tlsf, memory, tlsf_size()) == NULL && tlsf_check(tlsf) == 0);
     pool_t second = tlsf_add_pool(tlsf, more, sizeof more);
@@ -101,6 +109,18 @@ int main(int argc, char** argv)
     tlsf_remove_pool(tlsf, second);
     memset(more, 0xff, sizeof more);
     CHECK(tlsf_check(tlsf) == 0);
+
+    /* The pool's size, in the word before the header of its first block. */
+    size_t* size = (size_t*)((char*)pool + tlsf_pool_overhead()) - 2;
+    size_t good = *size;
+    for (int bit = 0; bit < 64; bit++) {
+        if (bit == 1) /* only tells whose the pool is */
+            continue;
+        *size = good ^ (size_t)1 << bit;
+        CHECK(tlsf_check(tlsf) < 0 && tlsf_check_pool(pool) < 0);
+    }
+    *size = good;
+    CHECK(tlsf_check(tlsf) == 0 && tlsf_check_pool(pool) == 0);
 
     if (argc > 1 && strcmp(argv[1], "double-free") == 0) {
         tlsf_free(tlsf, a);
