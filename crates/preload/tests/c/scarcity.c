@@ -426,7 +426,7 @@ static void kill_but_for_plain_calls(int in_all) {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ALLOW(SYS_mmap), ALLOW(SYS_munmap), ALLOW(SYS_mprotect), ALLOW(SYS_mremap),
         ALLOW(SYS_brk), ALLOW(SYS_read), ALLOW(SYS_write), ALLOW(SYS_futex),
-        ALLOW(SYS_clock_gettime), ALLOW(SYS_exit_group), ALLOW(SYS_exit), ALLOW(SYS_rt_sigprocmask),
+        ALLOW(SYS_exit_group), ALLOW(SYS_exit), ALLOW(SYS_rt_sigprocmask),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
         ALLOW(MADV_DONTNEED),
