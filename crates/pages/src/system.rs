@@ -37,59 +37,42 @@ pub trait System: PageSource {
     fn fatal(&self, line: &[u8]) -> !;
 }
 
+/// All of a system's services but its memory, as the source within has them.
+macro_rules! passed_on {
+    () => {
+        type Park = S::Park;
+
+        fn cpu(&self) -> usize {
+            self.inner().cpu()
+        }
+
+        fn now_ms(&self) -> u64 {
+            self.inner().now_ms()
+        }
+
+        fn thread_us(&self) -> u64 {
+            self.inner().thread_us()
+        }
+
+        fn secret(&self) -> usize {
+            self.inner().secret()
+        }
+
+        fn memory_bytes(&self) -> usize {
+            self.inner().memory_bytes()
+        }
+
+        fn fatal(&self, line: &[u8]) -> ! {
+            self.inner().fatal(line)
+        }
+    };
+}
+
 impl<S: System> System for Counted<S> {
-    type Park = S::Park;
-
-    fn cpu(&self) -> usize {
-        self.inner().cpu()
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.inner().now_ms()
-    }
-
-    fn thread_us(&self) -> u64 {
-        self.inner().thread_us()
-    }
-
-    fn secret(&self) -> usize {
-        self.inner().secret()
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.inner().memory_bytes()
-    }
-
-    fn fatal(&self, line: &[u8]) -> ! {
-        self.inner().fatal(line)
-    }
+    passed_on!();
 }
 
 #[cfg(target_has_atomic = "64")]
 impl<S: System> System for Failing<S> {
-    type Park = S::Park;
-
-    fn cpu(&self) -> usize {
-        self.inner().cpu()
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.inner().now_ms()
-    }
-
-    fn thread_us(&self) -> u64 {
-        self.inner().thread_us()
-    }
-
-    fn secret(&self) -> usize {
-        self.inner().secret()
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.inner().memory_bytes()
-    }
-
-    fn fatal(&self, line: &[u8]) -> ! {
-        self.inner().fatal(line)
-    }
+    passed_on!();
 }
