@@ -62,7 +62,7 @@ fn what_cannot_be_done_is_said() {
     for (arguments, code, part) in [
         (&["compare", "--allocators", "nosuch"][..], 2, "no allocator is called `nosuch`"),
         (&["compare", "--", "no-such-program"][..], 1, "no program `no-such-program`"),
-        (&["bench", "nosuch"][..], 2, "no benchmark is called `nosuch`"),
+        (&["bench", "nosuch"][..], 2, "no workload or study is called `nosuch`"),
         (&["report", "/nowhere.json"][..], 1, "/nowhere.json"),
     ] {
         let output = hectare(arguments);

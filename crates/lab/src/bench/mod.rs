@@ -320,7 +320,7 @@ fn resident_bytes() -> anyhow::Result<u64> {
 pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
     ENTRIES.iter().copied().find(|entry| entry.name() == name).ok_or_else(|| {
         let names: Vec<_> = ENTRIES.iter().map(Entry::name).collect();
-        anyhow::anyhow!("no benchmark is called `{name}`; there are: {}", names.join(", "))
+        anyhow::anyhow!("no workload or study is called `{name}`; there are: {}", names.join(", "))
     })
 }
 

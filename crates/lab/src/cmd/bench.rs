@@ -23,7 +23,7 @@ use seeds::Seeds;
 /// The arguments of `hectare bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workload or study; `all` is every workload
+    /// The workload or study; `all` is every workload but `random-phases`, `server` and `misuse`
     name: Option<String>,
     /// Explain every workload and study, with its source and parameters
     #[arg(long, exclusive = true)]
@@ -357,5 +357,33 @@ fn list() {
         print!("{}", table::paragraph("    ", &format!("source: {source}")));
         // In one line, for copying.
         println!("    {call}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        _args: Args,
+    }
+
+    #[test]
+    fn the_help_names_the_workloads_that_all_leaves_out() {
+        let help = Command::command().render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let left_out: Vec<_> = bench::ENTRIES
+            .iter()
+            .filter(
+                |entry| matches!(entry, Entry::Workload(workload) if workload.rows().is_empty()),
+            )
+            .map(|entry| format!("`{}`", entry.name()))
+            .collect();
+        let [first @ .., last] = &left_out[..] else { panic!("none is left out") };
+        let named = format!("every workload but {} and {last}", first.join(", "));
+        assert!(help.contains(&named), "{named}: {help}");
     }
 }

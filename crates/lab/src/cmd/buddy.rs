@@ -50,7 +50,7 @@ enum What {
 /// Which allocators, and where the record goes; common to all measurements.
 #[derive(clap::Args)]
 struct Common {
-    /// An allocator; may be given several times [default: all]
+    /// The allocator to demonstrate; may be given several times [default: all]
     #[arg(short, long = "demo", value_name = "NAME")]
     demos: Vec<String>,
     /// Write the record as JSON (`-` is standard output)

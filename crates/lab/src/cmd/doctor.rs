@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Restore what was set
     #[arg(long)]
     restore: bool,
-    /// A command to run in the meantime
+    /// A command to run with --set: when it ends, the settings are restored
     #[arg(last = true, value_name = "CMD", requires = "set", conflicts_with = "restore")]
     command: Vec<OsString>,
 }
@@ -178,7 +178,7 @@ fn findings(
             "load",
             load,
             (busy > 0.5 * machine.cpus as f64)
-                .then_some("something else runs: wait until it ended"),
+                .then_some("something else runs: wait until it has ended"),
         ),
         finding(
             "peak can be reset",

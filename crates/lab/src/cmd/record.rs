@@ -33,25 +33,27 @@ use claim::Claim;
 use images::Image;
 use signals::Signals;
 
-/// The arguments of `hectare record`.
+/// The arguments of `hectare record`. (The usage is written out, since to the parser output and program
+/// are optional: the hidden loop needs neither.)
 #[derive(clap::Args)]
+#[command(override_usage = "hectare record [OPTIONS] --output <F.hxt> -- <CMD>...")]
 pub(crate) struct Args {
-    /// The trace to write.
+    /// The trace to write
     #[arg(short, long, value_name = "F.hxt", required_unless_present = "cost_loop",
         value_parser = place::writable(Kind::Trace))]
     output: Option<PathBuf>,
     /// Keep the traces of all processes that the program starts, not only that of the one that did
-    /// the work.
+    /// the work
     #[arg(long)]
     all: bool,
-    /// Resolution of the times kept, ns; coarser times make smaller files.
+    /// Resolution of the times kept, ns; coarser times make smaller files
     #[arg(long, value_name = "NS", default_value_t = 100,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     tick_ns: u64,
-    /// Run the loop that measures the recorder's cost, and print its ns per event.
+    /// Run the loop that measures the recorder's cost, and print its ns per event
     #[arg(long, hide = true)]
     cost_loop: bool,
-    /// The program and its arguments.
+    /// The program with its arguments
     #[arg(last = true, value_name = "CMD", required_unless_present = "cost_loop")]
     command: Vec<OsString>,
 }

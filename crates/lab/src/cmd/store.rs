@@ -55,15 +55,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     pools::check(&args.pools)?;
     let pages = args.sources.collect()?;
     ensure!(!pages.is_empty(), "there is no whole page, {} bytes, to store", page_bytes());
-    let mut missing: Vec<_> = Device::missing().into_iter().collect();
-    let has_device = missing.is_empty();
+    let no_device = Device::missing().map(|what| format!("the kernel's zram was left out: {what}"));
+    let has_device = no_device.is_none();
+    let mut left_out: Vec<_> = no_device.into_iter().collect();
     let mut kinds = Vec::new();
     for codec in &args.codecs {
         match kernel_algorithm(codec) {
             Some(algorithm) if has_device && Device::has(algorithm) => {
                 kinds.push(Kind::Kernel { algorithm });
             }
-            Some(algorithm) if has_device => missing.push(format!("it has no {algorithm}")),
+            Some(algorithm) if has_device => left_out.push(format!(
+                "the kernel's zram was left out with {algorithm}, which it does not have"
+            )),
             _ => {}
         }
         kinds.extend(args.pools.iter().map(|pool| Kind::Store { pool, codec }));
@@ -92,7 +95,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     for (subject, outcome) in subjects.iter().zip(outcomes.into_iter().flatten()) {
         report.rows.push(outcome.row(&subject.name(), &workload, original_bytes));
     }
-    let left_out = missing.iter().map(|what| format!("the kernel's zram was left out: {what}"));
     report.notes.extend(left_out);
     report.notes.push(
         "density: memory used for each byte stored, by mm_stat's mem_used_total (the kernel's has \

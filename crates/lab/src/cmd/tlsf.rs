@@ -25,7 +25,8 @@ pub(crate) struct Args {
 enum What {
     /// Instructions of each call in its worst states, for several sizes of heap
     Wcet(wcet::Args),
-    /// Overhead and get_mem/put_mem counts of a growing heap, for several region sizes
+    /// Overhead of a growing heap, and how often it takes regions and gives them back, for several
+    /// sizes of region
     Regions(regions::Args),
     /// Peak footprint over Ideal, beside rlsf, talc and others
     Space(space::Args),

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     outputs: Outputs,
     /// Region sizes in KiB, whole pages
-    #[arg(long, value_name = "KIB,…", value_delimiter = ',', default_values_t = [4, 8, 16, 32, 64, 128],
+    #[arg(long, value_name = "KIB,…", value_delimiter = ',', default_value = "4,8,16,32,64,128",
         value_parser = region_kib)]
     regions: Vec<usize>,
     /// Pages of the swap device
