@@ -210,36 +210,7 @@ impl ContestArgs {
         finish: impl FnOnce(&mut Report),
     ) -> anyhow::Result<Report> {
         runner::interrupted();
-        let (mut subjects, mut reference) = self.subjects()?;
-        if let Some(linked) = &self.linked
-            && cases.iter().all(|case| matches!(case.work, Work::Trace { .. }))
-        {
-            // The program brings its library itself; its replay does not.
-            for subject in subjects.iter_mut().chain([&mut reference]) {
-                if *subject == Subject::system() {
-                    subject.library = Some(linked.library.clone());
-                }
-            }
-        }
-        if subjects.iter().all(|subject| *subject == reference) {
-            eprintln!("note: {} is compared with nothing but itself", reference.name);
-        }
-        let contest = Contest {
-            cases,
-            contestants: Contest::contestants(&subjects, &reference),
-            rounds: match self.rounds {
-                Some(rounds) => Rounds::Exactly(usize::from(rounds)),
-                None => Rounds::Within(
-                    Duration::from_secs(self.seconds),
-                    if self.claims.is_empty() { LEAST_ROUNDS } else { assertion::LEAST_ROUNDS },
-                ),
-            },
-            seed: self.seed,
-            looks,
-            ignore_failure: self.ignore_failure,
-            timeout: self.timeout.map(Duration::from_secs),
-            warm_memory: self.warm_memory,
-        };
+        let contest = self.contest(cases, looks)?;
         for claim in &self.claims {
             claim.check(&contest).or_misused()?;
         }
@@ -256,6 +227,69 @@ impl ContestArgs {
         let mut report = Report::new(verb);
         let analysis = Analysis::new(&contest, &results);
         analysis.fill(&mut report);
+        self.tell_linked(&contest, &mut report);
+        self.tell_circumstances(&contest, &results, &mut report, control_notes);
+        let verdicts = self.decide(&contest, &analysis, &mut report)?;
+        finish(&mut report);
+        if results.interrupted && results.rounds == 0 {
+            // No round is complete: an earlier record in the same place says more.
+            report.rows.retain(|row| row.figures.keys().any(|name| name != "role"));
+            self.outputs.tell(&crate::output::table::text(&report));
+            let message = "interrupted before the first round was complete: no file is written";
+            bail!(Exit { code: 130, message: message.to_owned() });
+        }
+        self.outputs.deliver(&report)?;
+        if results.interrupted {
+            bail!(Exit { code: 130, message: "interrupted".to_owned() });
+        }
+        if let Some(failed) = what_failed(&contest, &results) {
+            bail!(Exit { code: BROKEN, message: failed });
+        }
+        if verdicts.contains(&Decision::Fails) {
+            bail!(Exit { code: 3, message: "an assertion fails".to_owned() });
+        }
+        if verdicts.contains(&Decision::Undecided) {
+            bail!(Exit { code: 4, message: "an assertion is undecided".to_owned() });
+        }
+        Ok(report)
+    }
+
+    /// The contest that the arguments ask for.
+    fn contest(&self, cases: Vec<Case>, looks: Looks) -> anyhow::Result<Contest> {
+        let (mut subjects, mut reference) = self.subjects()?;
+        if let Some(linked) = &self.linked
+            && cases.iter().all(|case| matches!(case.work, Work::Trace { .. }))
+        {
+            // The program brings its library itself; its replay does not.
+            for subject in subjects.iter_mut().chain([&mut reference]) {
+                if *subject == Subject::system() {
+                    subject.library = Some(linked.library.clone());
+                }
+            }
+        }
+        if subjects.iter().all(|subject| *subject == reference) {
+            eprintln!("note: {} is compared with nothing but itself", reference.name);
+        }
+        Ok(Contest {
+            cases,
+            contestants: Contest::contestants(&subjects, &reference),
+            rounds: match self.rounds {
+                Some(rounds) => Rounds::Exactly(usize::from(rounds)),
+                None => Rounds::Within(
+                    Duration::from_secs(self.seconds),
+                    if self.claims.is_empty() { LEAST_ROUNDS } else { assertion::LEAST_ROUNDS },
+                ),
+            },
+            seed: self.seed,
+            looks,
+            ignore_failure: self.ignore_failure,
+            timeout: self.timeout.map(Duration::from_secs),
+            warm_memory: self.warm_memory,
+        })
+    }
+
+    /// Says in the report which allocator `system` is, and which one no preloaded library replaces.
+    fn tell_linked(&self, contest: &Contest, report: &mut Report) {
         if let Some(linked) = &self.linked {
             let on_system = |row: &&mut Row| {
                 let mut contestants = contest.contestants.iter();
@@ -269,6 +303,16 @@ impl ContestArgs {
         if let Some(note) = &self.beside_malloc {
             report.notes.insert(0, note.clone());
         }
+    }
+
+    /// Adds to the report with which libraries and settings it was measured, and what to know of them.
+    fn tell_circumstances(
+        &self,
+        contest: &Contest,
+        results: &Results,
+        report: &mut Report,
+        control_notes: Vec<String>,
+    ) {
         let libraries = contest.contestants.iter().filter_map(|contestant| {
             let library = contestant.subject.library.as_ref()?;
             Some((contestant.name.clone(), library.display().to_string().into()))
@@ -284,11 +328,20 @@ impl ContestArgs {
         }
         report.parameter("no_aslr", self.no_aslr);
         report.notes.extend(settings_note(std::env::vars_os()));
-        report.notes.extend(below_ideal(&report, &contest.cases));
+        report.notes.extend(below_ideal(report, &contest.cases));
+    }
+
+    /// Decides the claims, and says in the report how and why.
+    fn decide(
+        &self,
+        contest: &Contest,
+        analysis: &Analysis<'_>,
+        report: &mut Report,
+    ) -> anyhow::Result<Vec<Decision>> {
         let mut verdicts = Vec::new();
         for claim in &self.claims {
-            let Some((decision, ratio)) = claim.decide(&contest, &analysis)? else {
-                let why = claim.obstacle(&contest, &analysis)?.unwrap_or_else(|| {
+            let Some((decision, ratio)) = claim.decide(contest, analysis)? else {
+                let why = claim.obstacle(contest, analysis)?.unwrap_or_else(|| {
                     format!(
                         "it was not measured in every round (what ends soon is not looked at often enough \
                          while it runs, every {} ms), or is zero where another is a multiple of it",
@@ -313,28 +366,7 @@ impl ContestArgs {
             ));
             verdicts.push(decision);
         }
-        finish(&mut report);
-        if results.interrupted && results.rounds == 0 {
-            // No round is complete: an earlier record in the same place says more.
-            report.rows.retain(|row| row.figures.keys().any(|name| name != "role"));
-            self.outputs.tell(&crate::output::table::text(&report));
-            let message = "interrupted before the first round was complete: no file is written";
-            bail!(Exit { code: 130, message: message.to_owned() });
-        }
-        self.outputs.deliver(&report)?;
-        if results.interrupted {
-            bail!(Exit { code: 130, message: "interrupted".to_owned() });
-        }
-        if let Some(failed) = what_failed(&contest, &results) {
-            bail!(Exit { code: BROKEN, message: failed });
-        }
-        if verdicts.contains(&Decision::Fails) {
-            bail!(Exit { code: 3, message: "an assertion fails".to_owned() });
-        }
-        if verdicts.contains(&Decision::Undecided) {
-            bail!(Exit { code: 4, message: "an assertion is undecided".to_owned() });
-        }
-        Ok(report)
+        Ok(verdicts)
     }
 }
 

@@ -15,7 +15,7 @@ mod cost;
 pub(crate) mod images;
 mod signals;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -223,18 +223,7 @@ pub(crate) fn record(
     raw.push(".raw");
     let raw = PathBuf::from(raw);
     let _claim = Claim::on(&raw, &output)?;
-    if let Some(image) = images::found(&raw)?.into_iter().find(|image| image.rows > 0) {
-        let path = image.path.display();
-        bail!(
-            "{path} has {} events that a killed recording left: `hectare info {path} --salvage FILE.hxt` makes a \
-             trace of them; then remove it, or record into another file",
-            image.rows
-        );
-    }
-    for (path, ..) in images::files(&raw)? {
-        eprintln!("note: {}, which a killed recording had left, is removed", path.display());
-    }
-    images::remove(&raw)?;
+    clear_away_what_was_left(&raw)?;
     let signals = Signals::watch()?;
     let event_cost_ns = cost::event_cost_ns(&recorder, folder);
     if signals.any_came() {
@@ -252,10 +241,55 @@ pub(crate) fn record(
     // Sealing may be interrupted.
     drop(signals);
 
-    let mut found = images::found(&raw)?;
+    let found = what_was_recorded(&raw, folder, &command[0], status, options.of.as_deref())?;
+    let sealing = SealOptions {
+        source_ticks_per_second: clock.ticks_per_second(),
+        tick_ns: options.tick_ns,
+        event_cost_ps: event_cost_ns.map_or(0, |ns| (ns * 1000.0) as u64),
+    };
+    let (kept, dropped) = seal_all(found, &output, options.all, sealing)?;
+    let left = dropped.iter().filter(|image| image.still_runs());
+    let left = left.map(|image| (image.pid, image.command.clone())).collect();
+    images::remove(&raw)?;
+    Ok(Recorded { kept, dropped, left, status, interrupted, elapsed, event_cost_ns })
+}
+
+/// Removes what a killed recording has left of files named `raw`.PID.N.
+///
+/// # Errors
+/// When one of them has events, which could be rescued, or cannot be removed.
+fn clear_away_what_was_left(raw: &Path) -> anyhow::Result<()> {
+    if let Some(image) = images::found(raw)?.into_iter().find(|image| image.rows > 0) {
+        let path = image.path.display();
+        bail!(
+            "{path} has {} events that a killed recording left: `hectare info {path} --salvage FILE.hxt` makes a \
+             trace of them; then remove it, or record into another file",
+            image.rows
+        );
+    }
+    for (path, ..) in images::files(raw)? {
+        eprintln!("note: {}, which a killed recording had left, is removed", path.display());
+    }
+    images::remove(raw)
+}
+
+/// What the recorder has left in files named `raw`.PID.N of `folder`: first the image whose command line
+/// contains `of`, or the one that did the work.
+///
+/// # Errors
+/// When it has left nothing, or no command line contains `of`: then the files are removed.
+fn what_was_recorded(
+    raw: &Path,
+    folder: &Path,
+    program: &OsStr,
+    status: ExitStatus,
+    of: Option<&str>,
+) -> anyhow::Result<Vec<Image>> {
+    let program = program.display();
+    let mut found = images::found(raw)?;
     if found.is_empty() {
-        let begun = !images::files(&raw)?.is_empty();
-        images::remove(&raw)?;
+        let begun = !images::files(raw)?.is_empty();
+        images::remove(raw)?;
         ensure!(
             !begun,
             "`{program}` ({status}) recorded nothing: its recording could not be begun in {}, as \
@@ -269,28 +303,34 @@ pub(crate) fn record(
              (set-user-id), where preloading is ignored"
         );
     }
-    if let Some(text) = &options.of {
+    if let Some(text) = of {
         let Some(place) = found.iter().position(|image| image.command.contains(text)) else {
             let all: Vec<_> = found.iter().map(|image| shortened(&image.command)).collect();
-            images::remove(&raw)?;
+            images::remove(raw)?;
             bail!("no command line holds `{text}`; recorded were:\n  {}", all.join("\n  "));
         };
         found[..=place].rotate_right(1);
     }
-    let sealing = SealOptions {
-        source_ticks_per_second: clock.ticks_per_second(),
-        tick_ns: options.tick_ns,
-        event_cost_ps: event_cost_ns.map_or(0, |ns| (ns * 1000.0) as u64),
-    };
+    Ok(found)
+}
+
+/// Seals the first image into `output` and, if `all` are wanted, the others beside it. Returns the
+/// traces, and the images of which none was made.
+fn seal_all(
+    found: Vec<Image>,
+    output: &Path,
+    all: bool,
+    sealing: SealOptions,
+) -> anyhow::Result<(Vec<Kept>, Vec<Image>)> {
     let mut kept = Vec::new();
     let mut dropped = Vec::new();
     for (nth, image) in found.into_iter().enumerate() {
-        if nth > 0 && !options.all {
+        if nth > 0 && !all {
             dropped.push(image);
             continue;
         }
         let path = if nth == 0 {
-            output.clone()
+            output.to_path_buf()
         } else {
             output.with_extension(format!("{}.hxt", image.suffix()))
         };
@@ -314,10 +354,7 @@ pub(crate) fn record(
         let header = Trace::open(&path)?.header().clone();
         kept.push(Kept { done, path, header, sealed, still_runs: image.still_runs() });
     }
-    let left = dropped.iter().filter(|image| image.still_runs());
-    let left = left.map(|image| (image.pid, image.command.clone())).collect();
-    images::remove(&raw)?;
-    Ok(Recorded { kept, dropped, left, status, interrupted, elapsed, event_cost_ns })
+    Ok((kept, dropped))
 }
 
 fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a mut Command {
