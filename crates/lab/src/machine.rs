@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::environment;
 
 /// The machine, and those of its settings that affect measurements.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// Processor model.
     pub(crate) cpu: String,

@@ -10,6 +10,7 @@ mod scale;
 use anyhow::Context;
 use minijinja::{Environment, Value, context};
 
+use crate::machine::Machine;
 use crate::output::table;
 use crate::report::Report;
 use crate::say::shown;
@@ -34,7 +35,7 @@ const LEAST_POINTS: usize = 64;
 /// # Errors
 /// When the template is wrong, which its test would show.
 pub(crate) fn page(reports: &[Report]) -> anyhow::Result<String> {
-    let mut page = draw(reports)?;
+    let mut page = draw(reports, false)?;
     let mut reports = reports.to_vec();
     while page.len() > MOST_BYTES {
         let mut thinned = false;
@@ -63,41 +64,52 @@ pub(crate) fn page(reports: &[Report]) -> anyhow::Result<String> {
         if !thinned {
             break;
         }
-        page = draw(&reports)?;
+        page = draw(&reports, true)?;
     }
     Ok(shown(&page).into_owned())
 }
 
-fn draw(reports: &[Report]) -> anyhow::Result<String> {
+fn draw(reports: &[Report], thinned: bool) -> anyhow::Result<String> {
     let mut environment = Environment::new();
     environment.add_template("report.html", TEMPLATE).context("the report's template")?;
-    let sections: Vec<Value> = reports.iter().map(section).collect();
-    let machine = reports.first().map(|report| {
-        let machine = report.machine.clone();
-        context! {
-            cpu => machine.cpu,
-            cpus => machine.cpus,
-            virtualised => machine.virtualised,
-            takes_memory_back => machine.takes_memory_back,
-            kernel => machine.kernel,
-            libc => machine.libc,
-            governor => machine.governor,
-            thp => machine.thp,
-            aslr => machine.aslr,
-        }
-    });
+    let machine = reports.first().map(|report| &report.machine);
+    let sections: Vec<Value> = reports
+        .iter()
+        .map(|report| {
+            let is_other = machine.is_some_and(|machine| *machine != report.machine);
+            section(report, is_other.then(|| line_of(&report.machine)))
+        })
+        .collect();
     environment
         .get_template("report.html")?
         .render(context! {
             sections,
-            machine,
-            memory => reports.first().map(|r| table::bytes(r.machine.memory_bytes as f64)),
+            machine => machine.map(line_of),
+            thinned,
             version => env!("CARGO_PKG_VERSION"),
         })
         .context("rendering the report")
 }
 
-fn section(report: &Report) -> Value {
+/// The machine and its settings in one line.
+fn line_of(machine: &Machine) -> String {
+    format!(
+        "{} × {}{}, {}{} · Linux {} · {} · governor {} · huge pages {} · ASLR {}",
+        machine.cpus,
+        machine.cpu,
+        if machine.virtualised { " (virtual machine)" } else { "" },
+        table::bytes(machine.memory_bytes as f64),
+        if machine.takes_memory_back { " (free memory goes back to the host)" } else { "" },
+        machine.kernel,
+        machine.libc,
+        machine.governor,
+        machine.thp,
+        machine.aslr
+    )
+}
+
+/// What the page tells of one report; `machine` if it is not the one that the page begins with.
+fn section(report: &Report, machine: Option<String>) -> Value {
     let charts: Vec<Value> = charts::of(report, WIDE)
         .into_iter()
         .zip(charts::of(report, NARROW))
@@ -126,6 +138,7 @@ fn section(report: &Report) -> Value {
     context! {
         verb => report.verb.clone(),
         command => report.command.clone(),
+        machine,
         charts,
         tables,
         legend,
@@ -240,6 +253,25 @@ mod tests {
         let page = page(&[report]).unwrap();
         assert!(page.len() < 2_000_000, "{} bytes", page.len());
         assert!(page.matches("Latency over time").count() >= 300);
+        assert!(page.contains("neighbours are drawn as one"));
+    }
+
+    #[test]
+    fn each_record_has_its_machine_and_can_be_found() {
+        let mut other = report();
+        other.machine.kernel = "0.0-other".to_owned();
+        other.command = "hectare compare --seed 2".to_owned();
+        let page = page(&[report(), report(), other]).unwrap();
+        assert_eq!(page.matches("Linux 0.0-other").count(), 1);
+        assert_eq!(page.matches("Another machine").count(), 1);
+        for nth in 1..=3 {
+            assert_eq!(page.matches(&format!("<a href=\"#record-{nth}\">")).count(), 1);
+            assert_eq!(page.matches(&format!("id=\"record-{nth}\"")).count(), 1);
+        }
+        assert!(page.contains("<title>hectare: compare</title>"));
+        assert!(!page.contains("neighbours are drawn as one"));
+        let single = super::page(&[report()]).unwrap();
+        assert!(!single.contains("<nav>") && !single.contains("Another machine"));
     }
 
     #[test]
