@@ -75,8 +75,8 @@ impl Obstacle {
 /// When there is no such program.
 pub(crate) fn resolve(command: &OsStr) -> anyhow::Result<PathBuf> {
     let mut path = find_in_path(command).with_context(|| missing(command))?;
-    // A script's interpreter may itself be a script; four steps are more than the kernel follows.
-    for _ in 0..4 {
+    // A script's interpreter may itself be a script; the kernel follows as many.
+    for _ in 0..5 {
         let Some(interpreter) = interpreter_of_script(&path)? else { break };
         path = interpreter;
     }
@@ -263,6 +263,27 @@ mod tests {
         let found = resolve(script.as_os_str());
         fs::remove_file(&script).unwrap();
         assert_eq!(found.unwrap(), resolve(OsStr::new("sh")).unwrap());
+    }
+
+    #[test]
+    fn scripts_are_followed_as_far_as_the_kernel_does() {
+        let folder = std::env::temp_dir().join(format!("hectare-scripts-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut interpreter = PathBuf::from("/bin/sh");
+        let mut scripts = Vec::new();
+        for nth in 0..5 {
+            let script = folder.join(format!("script-{nth}"));
+            fs::write(&script, format!("#!{}\n", interpreter.display())).unwrap();
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+            interpreter.clone_from(&script);
+            scripts.push(script);
+        }
+        let found: Vec<_> = scripts.iter().map(|script| resolve(script.as_os_str())).collect();
+        let started = std::process::Command::new(&scripts[4]).status();
+        fs::remove_dir_all(&folder).unwrap();
+        let shell = resolve(OsStr::new("/bin/sh")).unwrap();
+        assert!(found.into_iter().all(|program| program.unwrap() == shell));
+        assert!(started.unwrap().success(), "the kernel follows this one");
     }
 
     #[test]
