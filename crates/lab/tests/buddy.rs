@@ -159,6 +159,10 @@ fn fragmentation_is_told_for_every_demo_at_every_load() {
         assert!((0.0..=1.0).contains(&ratio), "{row}");
     }
     assert_eq!(report["series"].as_array().unwrap().len(), 2 * DEMOS.len());
+    // The table has the first round, some between, and the last.
+    let told =
+        text(&["fragment", "--frames", "2048", "--rounds", "3", "--load", "50", "-d", "bitset"]);
+    assert!(told.contains("after   1 ") && told.contains("after   3 "), "{told}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) struct Args {
     #[command(flatten)]
     common: Common,
     /// Loads in per cent of the frames
-    #[arg(long, value_delimiter = ',', default_values_t = [50, 70, 90])]
+    #[arg(long, value_name = "LOAD,…", value_delimiter = ',', default_value = "50,70,90")]
     load: Vec<usize>,
     /// Rounds of reallocation
     #[arg(long, default_value_t = 100, value_parser = within(1_usize, 100_000))]
@@ -159,14 +159,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 row = row.with("note", note.clone());
             }
             if args.common.prints_table() {
-                print!("  {:30}", subject.name);
-                for round in [1, 10, 30, 100].into_iter().filter(|&round| round <= args.rounds) {
-                    print!("  after {round:>3} {:>6.2} %", at(round) * 100.0);
+                let mut line = format!("  {:30}", subject.name);
+                let earlier = [1, 10, 30, 100].into_iter().filter(|&round| round < args.rounds);
+                for round in earlier.chain([args.rounds]) {
+                    line += &format!("  after {round:>3} {:>6.2} %", at(round) * 100.0);
                 }
-                println!(
-                    "  get {:>6.1} ns  put {:>8.1} ns  {note}",
-                    outcome.alloc_ns, outcome.free_ns
-                );
+                let (get, put) = (outcome.alloc_ns, outcome.free_ns);
+                line += &format!("  get {get:>6.1} ns  put {put:>8.1} ns  {note}");
+                println!("{}", line.trim_end());
             }
             let points = outcome.huge_ratio.iter().enumerate();
             report.series.push(Series {
