@@ -1,10 +1,11 @@
 //! The `hectare` command: records, replays, compares and reports memory allocators.
 //!
 //! ```text
-//!  cmd/compare ──► plan (shuffled complete rounds) ──► runner ──► child process per run
-//!                                                                   │ LD_PRELOAD = subject
-//!                                                                   │ cmd/child: one workload
-//!  output/{table,json,csv,markdown,html} ◄── report ◄── stats ◄─────┘ one record on a pipe
+//!  cmd/compare ──► contest (complete shuffled rounds) ──► runner ──► child process per run
+//!                                                                      │ LD_PRELOAD = subject
+//!                                                                      │ cmd/child: one workload
+//!  output ◄── report ◄── contest/analysis (ratios, by stats) ◄─────────┘ one record on a pipe
+//!    table, JSON, CSV, Markdown, HTML
 //! ```
 //!
 //! One file per verb under [`cmd`]. Verbs pass each other flat records ([`report`]), never live
