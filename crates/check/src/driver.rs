@@ -204,12 +204,6 @@ impl<'a> Driver<'a> {
             free(subject, &object);
         }
     }
-
-    /// Hands all objects over to the caller.
-    #[must_use]
-    pub fn into_objects(mut self) -> Vec<Object> {
-        (0..self.shadow.len()).rev().map(|index| self.shadow.remove(index)).collect()
-    }
 }
 
 fn free(subject: &mut impl Subject, object: &Object) {

@@ -54,11 +54,6 @@ impl<'a, S: System> Front<'a, S> {
         self.seat
     }
 
-    /// The usable bytes of the small objects that its cache holds.
-    pub fn cached_bytes(&self) -> usize {
-        ClassId::all().map(|class| self.cached_objects(class) * class.object_bytes()).sum()
-    }
-
     /// The bytes of the runs that its cache holds.
     pub fn cached_run_bytes(&self) -> usize {
         // SAFETY: this front's own cache.
