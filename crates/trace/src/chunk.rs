@@ -94,6 +94,9 @@ impl ChunkHeader {
         };
         let fits = u64::from(header.stored_bytes) + CHUNK_HEADER_BYTES as u64
             <= u64::from(header.span_bytes);
-        (fits && header.thread.can_be()).then_some(header)
+        // Rows that an open chunk claims would be counted as good whether or not they are there.
+        let is_open = header.state == ChunkState::Open;
+        let can_be = fits && header.thread.can_be() && !(is_open && header.rows > 0);
+        can_be.then_some(header)
     }
 }

@@ -141,6 +141,8 @@ impl Trace {
     /// # Errors
     /// When the file cannot be read.
     pub fn count_rows(&self) -> Result<u64, Error> {
+        // What reading finds is not told: whoever reads the rows themselves finds it again.
+        let found = self.damage.get();
         let mut count = self.rows();
         for (&thread, places) in &self.threads {
             for open in places.chunks(1).filter(|place| place[0].rows == 0) {
@@ -150,7 +152,7 @@ impl Trace {
                 }
             }
         }
-        self.damage.set(Damage::default());
+        self.damage.set(found);
         Ok(count)
     }
 

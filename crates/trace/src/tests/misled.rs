@@ -471,6 +471,35 @@ fn rows_behind_an_open_chunk_are_counted_once() {
     assert_eq!(read(&trace)[&ThreadId(1)].len(), 9);
 }
 
+/// A recorder says how many rows a chunk has when it completes it.
+#[test]
+fn an_open_chunk_that_counts_its_rows_is_damage() {
+    let file = Temp::new("counted");
+    let good = row(MALLOC, &[0, 8]);
+    let closed = plain_chunk(1, 0, &[&good]);
+    let header = ChunkHeader::from_bytes(closed.first_chunk().unwrap()).unwrap();
+    let open = ChunkHeader { state: ChunkState::Open, rows: 5, crc: 0, ..header };
+    let open = [&open.to_bytes()[..], &closed[CHUNK_HEADER_BYTES..]].concat();
+    of_chunks(&file.0, [closed, open]);
+    let trace = Trace::open(&file.0).unwrap();
+    assert_eq!(read(&trace)[&ThreadId(1)].len(), 1);
+    let damage = trace.damage();
+    assert!(damage.any() && damage.good_rows == 1, "{damage:?}");
+}
+
+/// Counting reads chunks, but is not the reading whose damage is told.
+#[test]
+fn what_opening_found_damaged_is_told_after_counting() {
+    let file = Temp::new("counting");
+    let (_, rows) = several_chunks(&file);
+    let bytes = fs::metadata(&file.0).unwrap().len();
+    set_length(&file.0, bytes - 1);
+    let trace = Trace::open(&file.0).unwrap();
+    assert!(trace.damage().index_lost);
+    assert_eq!(trace.count_rows().unwrap(), rows);
+    assert!(trace.damage().index_lost);
+}
+
 /// A chunk left open may be a hole but for its first rows; and so may one whose checksum is right.
 #[test]
 fn the_holes_of_chunks_take_no_memory() {
