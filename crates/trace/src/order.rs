@@ -50,7 +50,8 @@ pub struct Ordered<'a> {
 struct Cursor<'a> {
     rows: ThreadRows<'a>,
     next: Record,
-    /// Serial that the thread's next object will have.
+    /// Serial that the thread's next object has before the next row: all below have been made, or
+    /// lost.
     made: u64,
     /// Whether the next row may go even though its object has not been seen.
     released: bool,
@@ -108,15 +109,16 @@ impl<'a> Ordered<'a> {
             }
             let record = cursor.next;
             cursor.released = false;
-            if let Some(made) = record.made {
-                cursor.made = made.serial() + 1;
-                if !self.parked.is_empty() {
-                    self.wake(thread, cursor.made);
-                }
-            }
             match cursor.rows.next_row()? {
                 Some(next) => {
                     cursor.next = next;
+                    let made = cursor.rows.serial_before(&next);
+                    if made != cursor.made {
+                        cursor.made = made;
+                        if !self.parked.is_empty() {
+                            self.wake(thread, made);
+                        }
+                    }
                     self.keep(thread, cursor);
                 }
                 None => self.wake(thread, u64::MAX),
@@ -151,7 +153,8 @@ impl<'a> Ordered<'a> {
         let mut rows = self.trace.thread_rows(thread);
         match rows.next_row()? {
             Some(next) => {
-                let made = next.made.map_or(rows.next_serial(), ObjectId::serial);
+                let made = rows.serial_before(&next);
+                self.wake(thread, made);
                 self.keep(thread, Box::new(Cursor { rows, next, made, released: false }));
             }
             None => self.wake(thread, u64::MAX),

@@ -55,7 +55,8 @@ pub fn seal(source: &Path, target: &Path, options: SealOptions) -> Result<Sealed
         let mut stream = trace.thread_rows(thread);
         while let Some(mut record) = stream.next_row()? {
             record.time_ticks = clock.convert(record.time_ticks);
-            writer.record(thread, &record).map_err(Error::Write)?;
+            let serial = stream.serial_before(&record);
+            writer.record(thread, &record, serial).map_err(Error::Write)?;
             rows += 1;
         }
         writer.flush(thread).map_err(Error::Write)?;

@@ -138,25 +138,17 @@ impl<W: Write + Seek> Writer<W> {
         Ok(made)
     }
 
-    /// Appends a record read from another trace; its object keeps its number even if earlier rows
-    /// of the thread were lost.
+    /// Appends a record read from another trace, before which the thread's next object had the
+    /// number `serial`: objects keep their numbers even if earlier rows of the thread were lost.
     ///
     /// # Errors
     /// When writing fails.
-    pub fn record(&mut self, thread: ThreadId, record: &Record) -> io::Result<()> {
+    pub fn record(&mut self, thread: ThreadId, record: &Record, serial: u64) -> io::Result<()> {
         let mut buffer = self.buffer(thread);
-        let known = buffer.state.next_serial;
-        let next_serial = match (record.made, record.event.object()) {
-            (Some(made), _) => made.serial(),
-            // The row that made it was lost. A row names only earlier objects, so the next serial
-            // is after this one.
-            (None, Some(own)) if own.thread() == thread => known.max(own.serial() + 1),
-            _ => known,
-        };
-        if next_serial != known {
+        if serial != buffer.state.next_serial {
             self.flush(thread)?;
             buffer = self.buffer(thread);
-            buffer.state.next_serial = next_serial;
+            buffer.state.next_serial = serial;
             buffer.first = buffer.state;
         }
         buffer.event(record.time_ticks, &record.event, record.failed());

@@ -53,9 +53,11 @@ impl<'a> ThreadRows<'a> {
         self.next_row_slow()
     }
 
-    /// The serial that the thread's next object will have, as far as it has been read.
-    pub fn next_serial(&self) -> u64 {
-        self.state.next_serial
+    /// The serial that the thread's next object had before `last`, the row returned last. Where rows
+    /// were lost it is more than the rows returned have made.
+    #[inline]
+    pub fn serial_before(&self, last: &Record) -> u64 {
+        self.state.next_serial - u64::from(last.made.is_some())
     }
 
     #[cold]

@@ -225,7 +225,13 @@ fn the_copy_of_a_trace_with_a_lost_chunk_holds_what_was_good() {
         let again = Trace::open(&copy.0).unwrap();
         assert_eq!(read(&again), good, "seed {seed}");
         again.check().unwrap();
+        assert!(merged(&again) == merged(&trace), "seed {seed}: in another order");
     }
+}
+
+fn merged(trace: &Trace) -> Vec<Step> {
+    let mut ordered = Ordered::new(trace);
+    std::iter::from_fn(|| ordered.next_step().unwrap()).collect()
 }
 
 /// A file as a recorder leaves it, of one complete chunk with these rows, numbers and checksums.
