@@ -323,10 +323,7 @@ fn is_gone(tid: i32) -> bool {
     let pid = unsafe { libc::getpid() };
     // SAFETY: signal 0 is sent to nobody; the call only asks.
     let is_there = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0;
-    // SAFETY: gives a valid pointer to this thread's errno.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    !is_there && unsafe { errno.read() } == libc::ESRCH
+    !is_there && sys::errno() == libc::ESRCH
 }
 
 /// Makes `BASE.<pid>.<n>` with the first free `n`: programs that run one after the other in the
@@ -347,10 +344,7 @@ fn open_file(process: &mut Process) -> bool {
         if let Some(file) = File::create_new(process.name()) {
             return begin_file(process, &file, pid, parent_pid);
         }
-        // SAFETY: gives a valid pointer to this thread's errno.
-        let errno = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
-        if unsafe { errno.read() } != libc::EEXIST {
+        if sys::errno() != libc::EEXIST {
             return false;
         }
     }

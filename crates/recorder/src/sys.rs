@@ -3,6 +3,8 @@
 //! 1. None is a cancellation point, as `malloc` is none: a thread that `pthread_cancel` has marked
 //!    would end in the midst of the recorder, with its lock held. So what the C library makes one
 //!    (`open`, `close`, `read`, `write`, `fallocate`) goes through `syscall`.
+//! 2. A call that a signal has interrupted is made again: where the program's timer ticks, a file on
+//!    tmpfs or in a network would often end the recording.
 
 use core::ffi::CStr;
 use core::ptr::{NonNull, null_mut};
@@ -13,10 +15,7 @@ pub(crate) struct KeepErrno(i32);
 
 impl KeepErrno {
     pub(crate) fn new() -> Self {
-        // SAFETY: gives a valid pointer to this thread's errno.
-        let errno = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
-        Self(unsafe { errno.read() })
+        Self(errno())
     }
 }
 
@@ -27,6 +26,24 @@ impl Drop for KeepErrno {
         // SAFETY: as above.
         unsafe { errno.write(self.0) };
     }
+}
+
+/// The result of `call`, which is made again as long as signals interrupt it (invariant 2).
+fn uninterrupted(call: impl Fn() -> libc::c_long) -> libc::c_long {
+    loop {
+        let result = call();
+        if result != -1 || errno() != libc::EINTR {
+            return result;
+        }
+    }
+}
+
+/// This thread's `errno`.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: gives a valid pointer to this thread's errno.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { errno.read() }
 }
 
 /// How much memory is taken at a time when reserved address space is written.
@@ -102,9 +119,11 @@ impl File {
     }
 
     fn open_with(name: &CStr, flags: i32) -> Option<Self> {
+        let name = name.as_ptr();
         // SAFETY: `name` is a null-terminated string.
-        let fd =
-            unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags, 0o644) };
+        let open =
+            || unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name, flags, 0o644) };
+        let fd = uninterrupted(open);
         (fd >= 0).then(|| Self(fd as i32))
     }
 
@@ -115,19 +134,16 @@ impl File {
         if !may_be_long(offset + bytes as u64) {
             return false;
         }
+        let (from, length) = (offset as i64, bytes as i64);
         // SAFETY: works on the descriptor alone.
-        let done =
-            unsafe { libc::syscall(libc::SYS_fallocate, self.0, 0, offset as i64, bytes as i64) };
-        if done == 0 {
+        let allocate = || unsafe { libc::syscall(libc::SYS_fallocate, self.0, 0, from, length) };
+        if uninterrupted(allocate) == 0 {
             return true;
         }
-        // SAFETY: gives a valid pointer to this thread's errno.
-        let errno = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
-        let unsupported = unsafe { errno.read() } == libc::EOPNOTSUPP;
+        let unsupported = errno() == libc::EOPNOTSUPP;
         // On a file system without allocation, extending the file is all that can be done.
         // SAFETY: works on the descriptor alone; the file only grows, under the caller's lock.
-        unsupported && unsafe { libc::ftruncate(self.0, (offset as i64) + bytes as i64) } == 0
+        unsupported && unsafe { libc::ftruncate(self.0, from + length) } == 0
     }
 
     /// Maps a range of the file, shared, for reading and writing.
@@ -149,8 +165,10 @@ impl File {
 
     /// Reads from the current position; 0 at the end or on an error.
     pub(crate) fn read(&self, out: &mut [u8]) -> usize {
+        let (start, length) = (out.as_mut_ptr(), out.len());
         // SAFETY: `out` is valid for writing its length.
-        let got = unsafe { libc::syscall(libc::SYS_read, self.0, out.as_mut_ptr(), out.len()) };
+        let read = || unsafe { libc::syscall(libc::SYS_read, self.0, start, length) };
+        let got = uninterrupted(read);
         usize::try_from(got).unwrap_or(0)
     }
 }

@@ -331,6 +331,14 @@ fn descriptors_that_the_program_closes_do_not_matter() {
 }
 
 #[test]
+fn a_signal_in_the_midst_of_a_call_does_not_end_the_recording() {
+    let (status, images) = record("interrupted");
+    assert!(status.success(), "{status}");
+    let image = only(images);
+    assert_eq!((image.header.lost_events, image.sizes()[&6003]), (0, 200_000));
+}
+
+#[test]
 fn a_program_whose_files_may_not_grow_goes_on_unrecorded() {
     // Nor may the file of messages, if it is longer already.
     let path = folder().join(format!("messages-{}", std::process::id()));
