@@ -114,10 +114,12 @@ fn current_slow(local: &Local) -> Option<&'static mut Tape> {
     process::tape_for(local)
 }
 
-/// Notes where an object lives, or ends the recording, which would go on without its end.
+/// Notes where an object lives, or ends the recording, which would go on without its end: also on
+/// this tape, whatever room it has.
 #[inline(always)]
-fn follow(address: *mut u8, object: ObjectId, size: usize) {
+fn follow(tape: &mut Tape, address: *mut u8, object: ObjectId, size: usize) {
     if !shadow::set(address, object, size) {
+        tape.limit = tape.cursor;
         process::give_up();
     }
 }
@@ -130,7 +132,7 @@ pub(crate) fn allocated(kind: AllocKind, address: *mut u8, size: usize) {
         state.put_alloc(window, kind, now, size as u64, address.is_null())
     });
     if let Some(object) = made {
-        follow(address, object, size);
+        follow(tape, address, object, size);
     }
 }
 
@@ -144,7 +146,7 @@ pub(crate) fn aligned(address: *mut u8, size: usize, align: usize) {
         state.put_memalign(window, now, size as u64, align_log2, address.is_null())
     });
     if let Some(object) = made {
-        follow(address, object, size);
+        follow(tape, address, object, size);
     }
 }
 
@@ -173,7 +175,7 @@ pub(crate) fn reallocated(old: Option<ObjectId>, address: *mut u8, size: usize) 
         state.put_realloc(window, now, old, size as u64, address.is_null())
     });
     if let Some(object) = made {
-        follow(address, object, size);
+        follow(tape, address, object, size);
     }
 }
 
