@@ -62,6 +62,8 @@ struct Process {
     locked: AtomicBool,
     /// The mapped header of the file; null while there is none.
     header: *mut [u8; HEADER_BYTES],
+    /// Threads with a lower number are of the process that this one was forked from.
+    first_thread: u32,
     epoch_ticks: u64,
     epoch_ns: u64,
     /// Tapes taken from the arena so far.
@@ -184,6 +186,10 @@ fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
     let known = unsafe { here.tape.get().as_mut() };
     // No thread number: it was wiped, so this is a forked child.
     let known = known.filter(|tape| tape.thread().0 != 0);
+    if known.is_none() && here.ended.get() && !is_of_this_process(here.last.get().thread) {
+        // It ended in the parent, which goes on numbering that thread's objects: here it begins.
+        here.ended.set(false);
+    }
     let begins = known.is_none() && !here.ended.get();
     let tape = match known {
         Some(tape) => {
@@ -206,6 +212,11 @@ fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
         tape.event(&Event::ThreadStart);
     }
     Some(tape)
+}
+
+fn is_of_this_process(thread: ThreadId) -> bool {
+    let process = Process::lock();
+    process.is_some_and(|it| !it.header.is_null() && thread.0 >= it.first_thread)
 }
 
 /// A tape for a thread that begins, or that makes calls after its end.
@@ -359,10 +370,11 @@ fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> 
     let page = header.cast::<[u8; HEADER_BYTES]>().as_ptr();
     // SAFETY: mapped just now and nobody else's.
     let out = unsafe { &mut *page };
+    process.first_thread = NEXT_THREAD.load(Ordering::Relaxed);
     let fields = FileHeader {
         pid,
         parent_pid,
-        first_thread: NEXT_THREAD.load(Ordering::Relaxed),
+        first_thread: process.first_thread,
         start_unix_ns: clock::unix_ns(),
         process_start: process_start(),
         ..FileHeader::new()

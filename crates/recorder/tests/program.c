@@ -211,6 +211,39 @@ static void late_threads(void) {
     CHECK(count_maps() < before + 50);
 }
 
+/* A destructor in the last round, after the recorder's own, makes a child, which frees what its parent
+   made as late. */
+static pthread_key_t last_key;
+static void fork_late(void *round) {
+    if ((intptr_t)round < 4) {
+        CHECK(!pthread_setspecific(last_key, (void *)((intptr_t)round + 1)));
+        return;
+    }
+    void *inherited = kept(malloc(5003));
+    int child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        void *own = kept(malloc(5004));
+        free(inherited);
+        free(own);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    free(inherited);
+}
+static void *ends_late(void *unused) {
+    free(kept(malloc(5005)));
+    CHECK(!pthread_setspecific(last_key, (void *)1));
+    return unused;
+}
+static void late_fork(void) {
+    pthread_t thread;
+    CHECK(!pthread_key_create(&last_key, fork_late));
+    CHECK(!pthread_create(&thread, NULL, ends_late, NULL));
+    CHECK(!pthread_join(thread, NULL));
+}
+
 /* Neither is malloc a place at which a thread may be cancelled. */
 static volatile int marked;
 static void *cancelled(void *count) {
@@ -289,6 +322,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "mask")) mask();
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "late-threads")) late_threads();
+    else if (!strcmp(argv[1], "late-fork")) late_fork();
     else if (!strcmp(argv[1], "cancel")) cancel();
     else if (!strcmp(argv[1], "crowded")) crowded();
     else if (!strcmp(argv[1], "close")) close_descriptors(argv[0]);

@@ -300,6 +300,17 @@ fn calls_after_a_threads_end_keep_no_mapping() {
 }
 
 #[test]
+fn a_child_of_a_thread_that_has_ended_has_numbers_of_its_own() {
+    let (status, images) = record("late-fork");
+    assert!(status.success(), "{status}");
+    let child = images.values().find(|image| image.sizes().contains_key(&5004)).expect("a child");
+    let made = child.made();
+    assert_eq!(made.values().collect::<Vec<_>>(), [&5004]);
+    assert!(made.keys().all(|object| object.thread().0 >= child.header.first_thread), "{made:?}");
+    assert_eq!(child.summary.unknown_objects, 1, "what it inherited is not taken for its own");
+}
+
+#[test]
 fn no_call_is_a_place_at_which_a_thread_may_be_cancelled() {
     let (status, images) = record("cancel");
     assert!(status.success(), "{status}");
@@ -311,8 +322,13 @@ fn no_call_is_a_place_at_which_a_thread_may_be_cancelled() {
 fn an_object_that_cannot_be_followed_ends_the_recording() {
     let (status, images) = record_telling("crowded", Stdio::null());
     assert!(status.success(), "{status}");
-    let header = only(images).header;
+    let Image { header, steps, .. } = only(images);
     assert!(header.lost_events > 0 && header.unknown_frees == 0, "{header:?}");
+    // What came after would seem to live for ever, too.
+    assert_eq!(
+        steps.last().map(|last| last.record.event),
+        Some(Event::Malloc { size_bytes: 1 << 20 })
+    );
 }
 
 #[test]
