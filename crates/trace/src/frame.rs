@@ -226,4 +226,43 @@ mod tests {
             assert_eq!(out, plain[..end], "a flip at {at}");
         }
     }
+
+    #[test]
+    fn a_frame_is_believed_only_as_far_as_its_stretch_goes() {
+        let plain = [7; 400];
+        let stored = Packer::new().pack(&plain, 100, Cuts::default());
+        let claiming = |bytes: usize, size: u32, rows: u32| {
+            let mut frame = stored[..HEADER_BYTES + bytes].to_vec();
+            for (nth, field) in [bytes as u32, size, rows].into_iter().enumerate() {
+                frame[4 * nth..][..4].copy_from_slice(&field.to_le_bytes());
+            }
+            let crc = crc(&frame);
+            frame[12..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+            frame
+        };
+        let mut unpacker = Unpacker::new();
+        let mut unpack = |frame: &[u8], plain_bytes| {
+            let mut out = Vec::new();
+            let rows = unpacker.unpack(frame, plain_bytes, &mut out);
+            (rows, out.len(), out.capacity())
+        };
+        let bytes = stored.len() - HEADER_BYTES;
+        let (rows, length, _) = unpack(&claiming(bytes, 400, 100), 400);
+        assert_eq!((rows, length), (100, 400));
+        for (what, frame, plain_bytes) in [
+            ("more than the chunk", claiming(bytes, 400, 100), 399),
+            ("more than it inflates to", claiming(bytes, 401, 100), 1 << 24),
+            ("less than it inflates to", claiming(bytes, 399, 100), 1 << 24),
+            ("a stretch that is cut", claiming(bytes / 2, 400, 100), 1 << 24),
+            ("more than any stretch of that length", claiming(bytes, 1 << 24, 100), 1 << 24),
+        ] {
+            let (rows, length, capacity) = unpack(&frame, plain_bytes);
+            assert_eq!((rows, length), (0, 0), "{what}");
+            assert!(capacity < 1 << 20, "{what}: {capacity} bytes taken");
+        }
+        // Two frames cannot count more rows than a number holds.
+        let whole = claiming(bytes, 400, u32::MAX);
+        let (rows, ..) = unpack(&[&whole[..], &whole].concat(), 800);
+        assert_eq!(rows, u32::MAX);
+    }
 }

@@ -9,6 +9,7 @@ use crate::seal::{SealOptions, seal};
 use crate::*;
 
 mod misled;
+mod told;
 
 /// A file that goes away with the test.
 struct Temp(PathBuf);

@@ -14,7 +14,7 @@ const SEALED_AT: usize = 16;
 const INDEX_OFFSET_AT: usize = 80;
 
 /// A sealed trace of several chunks per thread.
-fn several_chunks(file: &Temp) -> (Rows, u64) {
+pub(super) fn several_chunks(file: &Temp) -> (Rows, u64) {
     let (rows, order) = random_rows(50, 3, 90_000);
     write(&file.0, &order);
     (rows, order.len() as u64)
@@ -229,17 +229,17 @@ fn the_copy_of_a_trace_with_a_lost_chunk_holds_what_was_good() {
     }
 }
 
-fn merged(trace: &Trace) -> Vec<Step> {
+pub(super) fn merged(trace: &Trace) -> Vec<Step> {
     let mut ordered = Ordered::new(trace);
     std::iter::from_fn(|| ordered.next_step().unwrap()).collect()
 }
 
 /// A file as a recorder leaves it, of one complete chunk with these rows, numbers and checksums.
-fn of_one_chunk(path: &Path, thread: u32, first_serial: u64, rows: &[&[u8]]) {
+pub(super) fn of_one_chunk(path: &Path, thread: u32, first_serial: u64, rows: &[&[u8]]) {
     of_chunks(path, [plain_chunk(thread, first_serial, rows)]);
 }
 
-fn of_chunks(path: &Path, chunks: impl IntoIterator<Item = Vec<u8>>) {
+pub(super) fn of_chunks(path: &Path, chunks: impl IntoIterator<Item = Vec<u8>>) {
     let mut content = vec![0; HEADER_BYTES];
     content.extend(chunks.into_iter().flatten());
     let end_offset = content.len() as u64;
@@ -248,7 +248,7 @@ fn of_chunks(path: &Path, chunks: impl IntoIterator<Item = Vec<u8>>) {
     fs::write(path, content).unwrap();
 }
 
-fn plain_chunk(thread: u32, first_serial: u64, rows: &[&[u8]]) -> Vec<u8> {
+pub(super) fn plain_chunk(thread: u32, first_serial: u64, rows: &[&[u8]]) -> Vec<u8> {
     let bytes = rows.concat();
     let header = ChunkHeader {
         state: ChunkState::Plain,
@@ -266,7 +266,7 @@ fn plain_chunk(thread: u32, first_serial: u64, rows: &[&[u8]]) -> Vec<u8> {
 }
 
 /// A row of its parts.
-fn row(tag: u8, numbers: &[u64]) -> Vec<u8> {
+pub(super) fn row(tag: u8, numbers: &[u64]) -> Vec<u8> {
     let mut out = vec![0; 64];
     out[0] = tag;
     let end = numbers.iter().fold(1, |at, &number| varint::put(&mut out, at, number));
@@ -274,7 +274,7 @@ fn row(tag: u8, numbers: &[u64]) -> Vec<u8> {
     out
 }
 
-const MALLOC: u8 = 1;
+pub(super) const MALLOC: u8 = 1;
 const FREE_OWN: u8 = 5 | 1 << 4;
 const REALLOC_FOREIGN: u8 = 4 | 2 << 4;
 const FREE_FOREIGN: u8 = 5 | 2 << 4;

@@ -1,0 +1,220 @@
+//! What is refused, and where and how much damage is told.
+
+use std::fs;
+
+use super::misled::{MALLOC, merged, of_chunks, of_one_chunk, plain_chunk, row, several_chunks};
+use super::{Temp, random_rows, read, write};
+use crate::seal::{SealOptions, seal};
+use crate::*;
+
+const MEMALIGN: u8 = 3;
+const FREE_OWN: u8 = 5 | 1 << 4;
+const FREE_FOREIGN: u8 = 5 | 2 << 4;
+
+/// Flips a bit of the first byte of rows of that chunk.
+fn damage(content: &mut [u8], place: &ChunkPlace) {
+    content[place.offset as usize + CHUNK_HEADER_BYTES] ^= 1;
+}
+
+#[test]
+fn a_row_that_no_writer_writes_ends_its_chunk() {
+    let file = Temp::new("no-row");
+    let good = row(MALLOC, &[9, 8]);
+    for (what, bad) in [
+        ("the object that is made next", row(FREE_OWN, &[0, 0])),
+        ("an alignment of 2^64", row(MEMALIGN, &[0, 8, 64])),
+        ("a time after the last", row(MALLOC, &[u64::MAX, 8])),
+        ("an object of thread 0", row(FREE_FOREIGN, &[0, 0, 1])),
+    ] {
+        of_one_chunk(&file.0, 1, 0, &[&good, &bad, &good]);
+        let trace = Trace::open(&file.0).unwrap();
+        assert_eq!(read(&trace)[&ThreadId(1)].len(), 1, "{what}");
+        let damage = trace.damage();
+        assert_eq!((damage.partial_chunks, damage.bad_chunks, damage.good_chunks), (1, 0, 0));
+        assert_eq!(damage.good_rows, 1, "{what}");
+    }
+    // Nor is any row of a whole chunk believed whose checksum is wrong.
+    let mut chunk = plain_chunk(1, 0, &[&good, &good]);
+    *chunk.last_mut().unwrap() ^= 2;
+    of_chunks(&file.0, [chunk]);
+    let trace = Trace::open(&file.0).unwrap();
+    assert!(read(&trace).is_empty());
+    assert_eq!((trace.damage().bad_chunks, trace.damage().good_rows), (1, 0));
+}
+
+#[test]
+fn damage_is_told_from_its_first_byte_on_whatever_is_read_first() {
+    let file = Temp::new("first-byte");
+    several_chunks(&file);
+    let mut content = fs::read(&file.0).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    // The last chunk of the thread that is read first, and the first of the one read last.
+    let late = trace.threads()[&ThreadId(1)].last().copied().unwrap();
+    let early = trace.threads()[&ThreadId(3)][0];
+    assert!(early.offset < late.offset);
+    damage(&mut content, &late);
+    damage(&mut content, &early);
+    fs::write(&file.0, &content).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    read(&trace);
+    assert_eq!((trace.damage().offset, trace.damage().bad_chunks), (early.offset, 2));
+}
+
+#[test]
+fn what_is_missing_at_the_end_and_what_is_no_chunk_is_counted() {
+    let file = Temp::new("stray");
+    several_chunks(&file);
+    let content = fs::read(&file.0).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    let end = trace.header().index_offset as usize;
+    for cut in [end - 1, end - 1000, HEADER_BYTES + 1000] {
+        fs::write(&file.0, &content[..cut]).unwrap();
+        let damage = Trace::open(&file.0).unwrap().damage();
+        assert_eq!((damage.stray_bytes, damage.index_lost), ((end - cut) as u64, true));
+    }
+    // In a sealed file zeroes are no part of it either.
+    let second = trace.threads().values().flatten().map(|place| place.offset).max().unwrap();
+    for filling in [0_u8, 0xA5] {
+        let mut other = content.clone();
+        other.splice(second as usize..second as usize, [filling; 5000]);
+        fs::write(&file.0, &other).unwrap();
+        let trace = Trace::open(&file.0).unwrap();
+        assert_eq!(trace.damage().offset, second, "{filling}");
+        assert!(trace.damage().stray_bytes >= 5000);
+    }
+    // In one that a recorder left only zeroes can be space that it took and did not use.
+    let good = plain_chunk(1, 0, &[&row(MALLOC, &[0, 8])]);
+    for (nth, filling) in [vec![0; 200_000], vec![7; 200_000]].into_iter().enumerate() {
+        for then in [vec![], vec![0; 100_000]] {
+            let stray = (nth * (filling.len() + then.len())) as u64;
+            of_chunks(&file.0, [good.clone(), filling.clone(), then, good.clone()]);
+            let trace = Trace::open(&file.0).unwrap();
+            assert_eq!(trace.damage().stray_bytes, stray);
+            assert_eq!(read(&trace)[&ThreadId(1)].len(), 2);
+        }
+    }
+}
+
+#[test]
+fn only_an_open_chunk_may_lack_the_end_of_its_space() {
+    let file = Temp::new("promised");
+    let closed = plain_chunk(1, 0, &[&row(MALLOC, &[0, 8])]);
+    let header = ChunkHeader::from_bytes(closed.first_chunk().unwrap()).unwrap();
+    for (state, rows, missing) in [(ChunkState::Open, 0, 0), (ChunkState::Plain, 1, 5000)] {
+        let span_bytes = header.span_bytes + 5000;
+        let header = ChunkHeader { state, rows, span_bytes, ..header };
+        let end_offset = (HEADER_BYTES as u32 + span_bytes).into();
+        let mut first = [0; HEADER_BYTES];
+        FileHeader { end_offset, ..FileHeader::new() }.write_to(&mut first);
+        let content = [&first[..], &header.to_bytes(), &closed[CHUNK_HEADER_BYTES..]].concat();
+        fs::write(&file.0, content).unwrap();
+        let trace = Trace::open(&file.0).unwrap();
+        assert_eq!(read(&trace)[&ThreadId(1)].len(), 1);
+        assert_eq!(trace.damage().stray_bytes, missing, "{state:?}");
+    }
+}
+
+#[test]
+fn a_chunk_of_more_than_any_has_is_none() {
+    let file = Temp::new("most");
+    let good = plain_chunk(1, 0, &[&row(MALLOC, &[0, 8])]);
+    let known = ChunkHeader::from_bytes(good.first_chunk().unwrap()).unwrap();
+    let wide = ChunkHeader { span_bytes: u32::MAX, ..known };
+    let most = 1 << 24;
+    for claims in [
+        ChunkHeader { stored_bytes: most + 1, ..wide },
+        ChunkHeader { plain_bytes: most + 1, ..wide },
+    ] {
+        of_chunks(&file.0, [claims.to_bytes().to_vec(), good.clone()]);
+        let trace = Trace::open(&file.0).unwrap();
+        assert_eq!(read(&trace)[&ThreadId(1)].len(), 1);
+        assert_eq!(trace.damage().stray_bytes, CHUNK_HEADER_BYTES as u64);
+    }
+}
+
+#[test]
+fn a_short_file_of_another_version_is_called_so() {
+    let file = Temp::new("short");
+    let mut bytes = [0; HEADER_BYTES];
+    FileHeader::new().write_to(&mut bytes);
+    fs::write(&file.0, &bytes[..200]).unwrap();
+    assert!(matches!(Trace::open(&file.0), Err(Error::BadHeader)));
+    bytes[8] = 1;
+    fs::write(&file.0, &bytes[..200]).unwrap();
+    assert!(matches!(Trace::open(&file.0), Err(Error::Version { found: 1 })));
+}
+
+#[test]
+fn a_writer_says_where_the_index_is_only_once_it_is_there() {
+    let file = Temp::new("not-yet");
+    let header = FileHeader { index_offset: 5000, end_offset: 7000, ..FileHeader::new() };
+    drop(Writer::new(fs::File::create(&file.0).unwrap(), header).unwrap());
+    let trace = Trace::open(&file.0).unwrap();
+    assert_eq!((trace.header().index_offset, trace.header().end_offset), (0, 0));
+    assert_eq!(trace.damage().offset, HEADER_BYTES as u64, "from the end of what is there");
+}
+
+#[test]
+fn a_copy_keeps_what_was_measured() {
+    let (file, copy) = (Temp::new("measured"), Temp::new("measured-copy"));
+    let header = FileHeader { event_cost_ps: 26_000, ticks_per_second: 7, ..FileHeader::new() };
+    let mut writer = Writer::new(fs::File::create(&file.0).unwrap(), header).unwrap();
+    writer.event(ThreadId(1), 70, &Event::Malloc { size_bytes: 1 }, false).unwrap();
+    writer.finish().unwrap();
+    seal(&file.0, &copy.0, SealOptions::default()).unwrap();
+    let trace = Trace::open(&copy.0).unwrap();
+    assert_eq!((trace.header().event_cost_ps, trace.header().ticks_per_second), (26_000, 7));
+    // A tick of more than a second is taken for one.
+    seal(&file.0, &copy.0, SealOptions { tick_ns: 5_000_000_000, ..SealOptions::default() })
+        .unwrap();
+    assert_eq!(Trace::open(&copy.0).unwrap().header().ticks_per_second, 1);
+}
+
+/// Its clock says that it came last, and that it ended before others had begun.
+#[test]
+fn the_end_is_the_latest_row_of_any_thread() {
+    let file = Temp::new("latest");
+    let (early, late) = (row(MALLOC, &[5, 8]), row(MALLOC, &[900, 8]));
+    let frees_it = row(FREE_FOREIGN, &[1, 2, 0]);
+    of_chunks(&file.0, [plain_chunk(1, 0, &[&early, &frees_it]), plain_chunk(2, 0, &[&late])]);
+    let summary = Summary::of(&Trace::open(&file.0).unwrap()).unwrap();
+    assert_eq!((summary.end_ticks, summary.crossing), (900, 1));
+}
+
+#[test]
+fn who_names_an_object_waits_for_a_thread_that_has_not_begun_and_not_for_what_was_lost() {
+    let file = Temp::new("begun");
+    let order = |chunks: [Vec<u8>; 2]| {
+        of_chunks(&file.0, chunks);
+        let trace = Trace::open(&file.0).unwrap();
+        merged(&trace).iter().map(|step| step.thread.0).collect::<Vec<_>>()
+    };
+    // The chunk of the second thread says that it begins at 100.
+    let begins = |chunk: Vec<u8>| {
+        let known = ChunkHeader::from_bytes(chunk.first_chunk().unwrap()).unwrap();
+        let header = ChunkHeader { first_time_ticks: 100, ..known };
+        [&header.to_bytes()[..], &chunk[CHUNK_HEADER_BYTES..]].concat()
+    };
+    let (made, marks) = (row(MALLOC, &[0, 8]), row(11, &[50, 1]));
+    let names = |serial| plain_chunk(1, 0, &[&row(FREE_FOREIGN, &[1, 2, serial]), &marks]);
+    assert_eq!(order([names(0), begins(plain_chunk(2, 0, &[&made, &marks]))]), [2, 1, 1, 2]);
+    // It begins with the object of number 9: those before were lost.
+    assert_eq!(order([names(8), begins(plain_chunk(2, 9, &[&marks, &made]))]), [1, 1, 2, 2]);
+    // Nothing of it can be read.
+    let nothing = begins(plain_chunk(2, 0, &[&row(12, &[])]));
+    assert_eq!(order([names(0), nothing]), [1, 1]);
+}
+
+#[test]
+fn chunks_end_soon_after_their_size() {
+    let file = Temp::new("size");
+    let (_, order) = random_rows(53, 1, 200_000);
+    write(&file.0, &order);
+    let content = fs::read(&file.0).unwrap();
+    let trace = Trace::open(&file.0).unwrap();
+    for place in trace.threads().values().flatten() {
+        let at = place.offset as usize;
+        let header = ChunkHeader::from_bytes(content[at..].first_chunk().unwrap()).unwrap();
+        assert!(header.plain_bytes < (1 << 17) + MAX_ROW_BYTES as u32, "{header:?}");
+    }
+}
