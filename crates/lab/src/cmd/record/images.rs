@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use hectare_trace::Trace;
+use hectare_trace::{Error, Trace};
 
 /// Names of shells.
 const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"];
@@ -69,16 +69,21 @@ impl Image {
 /// launchers last.
 ///
 /// # Errors
-/// When the folder or a file cannot be read.
+/// When the folder or a file cannot be read: what is in such a file would be removed unread.
 pub(crate) fn found(raw: &Path) -> anyhow::Result<Vec<Image>> {
     let mut images = Vec::new();
     for (path, pid, nth) in files(raw)? {
-        // A process that died while making its file leaves one without a header.
-        if let Ok(trace) = Trace::open(&path) {
-            let rows = trace.count_rows()?;
-            let (begun, command) = (trace.header().process_start, trace.header().command.clone());
-            images.push(Image { path, pid, nth, begun, rows, command, launched: false });
-        }
+        let trace = match Trace::open(&path) {
+            Ok(trace) => trace,
+            Err(error @ Error::Io(_)) => {
+                return Err(error).with_context(|| format!("reading {}", path.display()));
+            }
+            // A process that died while making its file leaves one without a header.
+            Err(_) => continue,
+        };
+        let rows = trace.count_rows().with_context(|| format!("reading {}", path.display()))?;
+        let (begun, command) = (trace.header().process_start, trace.header().command.clone());
+        images.push(Image { path, pid, nth, begun, rows, command, launched: false });
     }
     rank(&mut images);
     Ok(images)
@@ -166,6 +171,19 @@ mod tests {
         remove(&raw).unwrap();
         assert!(!scratch.path().join("t.hxt.raw.70.0").exists());
         assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_passed_over() {
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let raw = scratch.path().join("t.hxt.raw");
+        fs::write(scratch.path().join("t.hxt.raw.70.0"), "no header").unwrap();
+        assert!(found(&raw).unwrap().is_empty());
+        // Leads to itself, so that nobody can open it.
+        let path = scratch.path().join("t.hxt.raw.71.0");
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        let error = format!("{:#}", found(&raw).unwrap_err());
+        assert!(error.contains("t.hxt.raw.71.0"), "{error}");
     }
 
     #[test]
