@@ -309,6 +309,13 @@ impl<'a> Planner<'a> {
                 }
             },
         };
+        let fails = record.event.asked_bytes().is_some() && record.made.is_none();
+        if fails && given.is_some() && record.event.asked_bytes() == Some(0) {
+            // No recorder writes a `realloc` to nothing that left the block: made now it would free
+            // the block, which later records still name.
+            self.totals.skipped_ops += 1;
+            return None;
+        }
         let (given_slot, old_bytes) = given.map_or((NO_SLOT, 0), |(_, known)| known);
         let mut op = match record.event {
             Event::Malloc { size_bytes } => Op::new(Call::Malloc, size_bytes, 0, 0),
@@ -326,7 +333,6 @@ impl<'a> Planner<'a> {
             }
         };
         op.given = given_slot;
-        let fails = record.event.asked_bytes().is_some() && record.made.is_none();
         let ends = matches!(op.call(), Call::Free | Call::Realloc) && !fails;
         if let Some(made) = record.made {
             op.made = self.take_slot();

@@ -186,6 +186,25 @@ fn failed_calls_of_the_recording_are_made_and_left_out() {
     assert_eq!(outcome.failed_allocations, 1);
 }
 
+/// The C library frees a block that is reallocated to nothing: of what a trace says of it
+/// afterwards nothing may be believed.
+#[test]
+fn a_block_whose_reallocation_to_nothing_failed_is_freed_once() {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-nothing.hxt", std::process::id()));
+    let file = Temp(path);
+    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let mut event = |now, event, failed| writer.event(ThreadId(1), now, &event, failed).unwrap();
+    for now in 0..100 {
+        let old = event(now, Event::Malloc { size_bytes: 5000 }, false);
+        event(now, Event::Realloc { old, size_bytes: 0 }, true);
+        event(now, Event::Free { object: old }, false);
+    }
+    writer.finish().unwrap();
+    let outcome = run(&file.0, PLAIN).unwrap();
+    assert_eq!((outcome.ops, outcome.failed_allocations), (200, 0));
+    assert_eq!(outcome.more["skipped_ops_count"], 100.0);
+}
+
 #[test]
 fn a_damaged_trace_is_refused_before_anything_is_measured() {
     let (file, ..) = trace("damaged", 2, 20_000);
