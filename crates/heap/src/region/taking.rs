@@ -214,7 +214,17 @@ impl Region {
         let first = self
             .take_fitting(frames, grid)
             .or_else(|| self.uncache().then(|| self.take_fitting(frames, grid))?)?;
+        if self.is_left_by(request, first) {
+            self.give(self.at(first), frames);
+            return None;
+        }
         Some(Run::holding(self.at(first), frames))
+    }
+
+    /// Whether a request leaves the dirty frames from `first` on to others. What is likely to stay untouched would use up
+    /// what came with the last unit, all of which is resident, and the next that fills its memory would bring another.
+    fn is_left_by(&self, request: &Request, first: FrameId) -> bool {
+        request.outlook == Outlook::Plain && self.fresh.contains(&first.0)
     }
 
     /// Takes dirty frames as they are: the lowest place for a slab, the best fit for other runs.
@@ -238,7 +248,11 @@ impl Region {
         if request.grid != 1 {
             return None;
         }
-        let (first, length) = self.dirty.longest().filter(|&(_, length)| length >= frames / 2)?;
+        let (first, length) = self.dirty.longest()?;
+        // As long as the run, or longer, are only those that it leaves to others.
+        if !(frames / 2..frames).contains(&length) || self.is_left_by(request, first) {
+            return None;
+        }
         let (behind, bare_frames) = (FrameId(first.0 + length), frames - length);
         self.take_behind(behind, bare_frames, source, view)?;
         let taken = self.dirty.take_at(first, length);

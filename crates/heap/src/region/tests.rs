@@ -894,6 +894,27 @@ fn slabs_of_objects_of_pages_are_looked_at() {
     }
 }
 
+/// All of a block is resident: whoever fills its memory would have to bring another.
+#[test]
+fn what_stays_untouched_leaves_a_block_to_others() {
+    let (mut region, view) = open();
+    let hollow = Wanted::Slab { of_pages: true, siblings: 0 };
+    let full = Wanted::Slab { of_pages: false, siblings: 0 };
+    let short = Wanted::Run { frames: 9, align: 1, fills: true };
+    while !region.is_for_plain(9) {
+        fill(region.taken(hollow, &view), 4);
+    }
+    let block = region.take_block(&Os, &view).expect("a block");
+    region.give_block(block, 0, &Os);
+    for wanted in [hollow, short] {
+        assert!(region.taken(wanted, &view).clean, "{wanted:?}");
+    }
+    let of_block = region.taken(full, &view);
+    assert!(!of_block.clean);
+    region.give_slab(of_block.start, 0, &Os);
+    assert_eq!(region.taken(hollow, &view).start, of_block.start, "somebody has had it");
+}
+
 /// What is freed and dirty may be anybody's next: a look at it would take its state for the slab's.
 #[test]
 fn a_slab_that_came_back_is_not_looked_at_in_use() {
