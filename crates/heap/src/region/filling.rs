@@ -299,7 +299,7 @@ impl Region {
             return;
         }
         self.filled_frames = 0;
-        self.stay_plain(self.frontier, source);
+        self.stay_plain(false, source);
         if !self.is_huge_from(first) {
             // SAFETY: committed memory of this region.
             unsafe { source.advise_huge(self.at(first), frames * FRAME_BYTES, false) };

@@ -103,10 +103,11 @@ impl Region {
         frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths
     }
 
-    /// Does without huge pages in all that is committed if only long runs have asked for them, or if the frontier has moved
-    /// on from `frontier`. Whatever stayed huge would have to be known as such, since its pages come with others.
-    pub(super) fn stay_plain(&mut self, frontier: usize, source: &impl PageSource) {
-        if (self.huge.is_of_runs() || frontier < self.frontier)
+    /// Does without huge pages in all that is committed if only long runs have asked for them, or if something that is likely
+    /// to stay untouched has come in them, or has moved the frontier: `is_reached`. Whatever stayed huge would have to be known
+    /// as such, since its pages come with others.
+    pub(super) fn stay_plain(&mut self, is_reached: bool, source: &impl PageSource) {
+        if (self.huge.is_of_runs() || is_reached)
             && let Some(from) = self.huge.withdraw(self.frontier)
         {
             self.ask_from(from, false, source);

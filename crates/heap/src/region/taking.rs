@@ -136,7 +136,8 @@ impl Region {
             self.filling.note_taken(run.start, frames);
         }
         if request.outlook == Outlook::Plain {
-            self.stay_plain(frontier, source);
+            let is_huge = run.clean && self.is_huge_from(FrameId(self.frame_of(run.start)));
+            self.stay_plain(is_huge || frontier < self.frontier, source);
         }
         Ok(run)
     }
@@ -206,23 +207,38 @@ impl Region {
 
     /// Takes dirty frames; those of the kept runs, too, where there is no place without them.
     fn take_dirty(&mut self, request: &Request) -> Option<Run> {
-        let &Request { frames, grid, .. } = request;
-        if frames > MAX_KEPT_FRAMES {
+        if request.frames > MAX_KEPT_FRAMES {
             // To a run that is never kept, the kept ones are but holes in the ranges that it needs.
             self.uncache();
         }
-        let first = self
-            .take_fitting(frames, grid)
-            .or_else(|| self.uncache().then(|| self.take_fitting(frames, grid))?)?;
+        let mut first = self.take_fitting_or_kept(request)?;
         if self.is_left_by(request, first) {
-            self.give(self.at(first), frames);
+            self.give(self.at(first), request.frames);
+            first = self.take_beside_fresh(request)?;
+        }
+        Some(Run::holding(self.at(first), request.frames))
+    }
+
+    fn take_fitting_or_kept(&mut self, request: &Request) -> Option<FrameId> {
+        let &Request { frames, grid, .. } = request;
+        self.take_fitting(frames, grid)
+            .or_else(|| self.uncache().then(|| self.take_fitting(frames, grid))?)
+    }
+
+    /// As [`take_dirty`](Self::take_dirty), but nothing of what came with the last units.
+    #[cold]
+    fn take_beside_fresh(&mut self, request: &Request) -> Option<FrameId> {
+        let fresh = self.fresh.clone();
+        if !self.dirty.take_at(FrameId(fresh.start), fresh.len()) {
             return None;
         }
-        Some(Run::holding(self.at(first), frames))
+        let first = self.take_fitting_or_kept(request);
+        self.dirty.give(FrameId(fresh.start), fresh.len());
+        first
     }
 
     /// Whether a request leaves the dirty frames from `first` on to others. What is likely to stay untouched would use up
-    /// what came with the last unit, all of which is resident, and the next that fills its memory would bring another.
+    /// what came with the last units, all of which is resident, and the next that fills its memory would bring more.
     fn is_left_by(&self, request: &Request, first: FrameId) -> bool {
         request.outlook == Outlook::Plain && self.fresh.contains(&first.0)
     }

@@ -904,11 +904,17 @@ fn what_stays_untouched_leaves_a_block_to_others() {
     while !region.is_for_plain(9) {
         fill(region.taken(hollow, &view), 4);
     }
+    let longer = UNIT_FRAMES + 9;
+    let old = region.taken(Wanted::Run { frames: longer, align: 1, fills: false }, &view);
     let block = region.take_block(&Os, &view).expect("a block");
     region.give_block(block, 0, &Os);
     for wanted in [hollow, short] {
         assert!(region.taken(wanted, &view).clean, "{wanted:?}");
     }
+    // The block fits better.
+    region.give(old.start, longer);
+    assert_eq!(region.taken(short, &view).start, old.start);
+    assert!(region.dirty.take_at(FrameId(region.frame_of(old.start) + 9), UNIT_FRAMES));
     let of_block = region.taken(full, &view);
     assert!(!of_block.clean);
     region.give_slab(of_block.start, 0, &Os);
