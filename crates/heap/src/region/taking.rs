@@ -211,11 +211,9 @@ impl Region {
             // To a run that is never kept, the kept ones are but holes in the ranges that it needs.
             self.uncache();
         }
-        let mut first = self.take_fitting_or_kept(request)?;
-        if self.is_left_by(request, first) {
-            self.give(self.at(first), request.frames);
-            first = self.take_beside_fresh(request)?;
-        }
+        let first = self.take_fitting_or_kept(request)?;
+        let is_left = request.outlook == Outlook::Plain && self.fresh.contains(&first.0);
+        let first = if is_left { self.take_beside_fresh(request, first)? } else { first };
         Some(Run::holding(self.at(first), request.frames))
     }
 
@@ -225,22 +223,21 @@ impl Region {
             .or_else(|| self.uncache().then(|| self.take_fitting(frames, grid))?)
     }
 
-    /// As [`take_dirty`](Self::take_dirty), but nothing of what came with the last units.
+    /// Takes other dirty frames in place of those from `found` on, which came with the last units. What is likely to stay
+    /// untouched would use these up, all of which are resident, and the next that fills its memory would bring more.
     #[cold]
-    fn take_beside_fresh(&mut self, request: &Request) -> Option<FrameId> {
-        let fresh = self.fresh.clone();
-        if !self.dirty.take_at(FrameId(fresh.start), fresh.len()) {
-            return None;
+    fn take_beside_fresh(&mut self, request: &Request, found: FrameId) -> Option<FrameId> {
+        self.give(self.at(found), request.frames);
+        let fresh = FrameId(self.fresh.start);
+        let frames = self.fresh.len();
+        if !self.dirty.take_at(fresh, frames) {
+            // A part of it has gone: what is left is like any other.
+            self.fresh = 0..0;
+            return self.take_fitting_or_kept(request);
         }
         let first = self.take_fitting_or_kept(request);
-        self.dirty.give(FrameId(fresh.start), fresh.len());
+        self.dirty.give(fresh, frames);
         first
-    }
-
-    /// Whether a request leaves the dirty frames from `first` on to others. What is likely to stay untouched would use up
-    /// what came with the last units, all of which is resident, and the next that fills its memory would bring more.
-    fn is_left_by(&self, request: &Request, first: FrameId) -> bool {
-        request.outlook == Outlook::Plain && self.fresh.contains(&first.0)
     }
 
     /// Takes dirty frames as they are: the lowest place for a slab, the best fit for other runs.
@@ -264,11 +261,9 @@ impl Region {
         if request.grid != 1 {
             return None;
         }
-        let (first, length) = self.dirty.longest()?;
-        // As long as the run, or longer, are only those that it leaves to others.
-        if !(frames / 2..frames).contains(&length) || self.is_left_by(request, first) {
-            return None;
-        }
+        // One as long as the run, or longer, it has left to others.
+        let fits = |&(_, length): &(FrameId, usize)| (frames / 2..frames).contains(&length);
+        let (first, length) = self.dirty.longest().filter(fits)?;
         let (behind, bare_frames) = (FrameId(first.0 + length), frames - length);
         self.take_behind(behind, bare_frames, source, view)?;
         let taken = self.dirty.take_at(first, length);

@@ -919,6 +919,9 @@ fn what_stays_untouched_leaves_a_block_to_others() {
     assert!(!of_block.clean);
     region.give_slab(of_block.start, 0, &Os);
     assert_eq!(region.taken(hollow, &view).start, of_block.start, "somebody has had it");
+    // As if it had gone back.
+    assert!(region.dirty.take_at(FrameId(region.fresh.start + 40), 1));
+    assert!(!region.taken(short, &view).clean, "there is no whole block any more");
 }
 
 /// What is freed and dirty may be anybody's next: a look at it would take its state for the slab's.
