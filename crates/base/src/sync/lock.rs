@@ -114,7 +114,7 @@ impl<T, P: Park> Lock<T, P> {
     /// Takes the lock and keeps it until [`unlock`](Self::unlock); for a fork, across which a guard
     /// cannot live.
     pub fn lock_for_fork(&self) {
-        core::mem::forget(self.lock());
+        take_slow::<P>(&self.state);
     }
 
     /// Frees the lock.
@@ -123,7 +123,7 @@ impl<T, P: Park> Lock<T, P> {
     /// The lock is held through [`lock_for_fork`](Self::lock_for_fork), called by this thread or by
     /// the thread of which this one is the forked copy.
     pub unsafe fn unlock(&self) {
-        self.release();
+        release_slow::<P>(&self.state);
     }
 
     #[inline]
@@ -133,15 +133,27 @@ impl<T, P: Park> Lock<T, P> {
 
     #[inline]
     fn release(&self) {
-        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
-            wake::<P>(&self.state);
-        }
+        release::<P>(&self.state);
     }
 }
 
 #[inline]
 fn try_take(state: &AtomicU32) -> bool {
     state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+#[inline]
+fn release<P: Park>(state: &AtomicU32) {
+    if state.swap(FREE, Ordering::Release) == CONTENDED {
+        wake::<P>(state);
+    }
+}
+
+/// As [`release`]: one function, since a fork frees many locks, one after the other.
+#[cold]
+#[inline(never)]
+fn release_slow<P: Park>(state: &AtomicU32) {
+    release::<P>(state);
 }
 
 /// Waits until the lock of this word is free and takes it: one function, whatever the lock

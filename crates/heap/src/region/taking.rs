@@ -217,6 +217,7 @@ impl Region {
         Some(Run::holding(self.at(first), request.frames))
     }
 
+    #[inline(never)]
     fn take_fitting_or_kept(&mut self, request: &Request) -> Option<FrameId> {
         let &Request { frames, grid, .. } = request;
         self.take_fitting(frames, grid)
