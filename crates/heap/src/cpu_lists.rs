@@ -236,6 +236,7 @@ impl<P: Park> Cpus<P> {
     }
 
     /// Lets sequences go on; the gate must be held.
+    #[inline(never)]
     fn resume(&self) {
         for (cpu, _) in self.in_use() {
             self.resume_on(cpu);

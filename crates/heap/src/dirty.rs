@@ -50,6 +50,7 @@ impl DirtyFrames {
     }
 
     /// Adds frames that are not there.
+    #[inline(never)]
     pub(crate) fn give(&mut self, first: FrameId, frames: usize) {
         let given = self.frames.free_range(first, frames);
         debug_assert!(given.is_ok(), "they are there already");

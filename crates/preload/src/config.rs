@@ -9,6 +9,7 @@
 //! To add a key: a field of [`Config`], a row of [`KEYS`], a [`Setting`], a line of docs/malloc-configuration.md.
 
 use core::ffi::{CStr, c_int};
+use core::hint::black_box;
 
 use hectare::{Front, MAX_SAMPLE_MEAN};
 
@@ -245,9 +246,11 @@ impl Problem {
         match self {
             Self::UnknownKey(key) => {
                 line.push(b"unknown key '").push(key).push(b"' is ignored; the keys are ");
-                for (i, key) in KEYS.iter().enumerate() {
-                    line.push(if i == 0 { b"" } else { b", " }).push(key.name);
+                let [keys @ .., last] = keys() else { return };
+                for key in keys {
+                    line.push(key.name).push(b", ");
                 }
+                line.push(last.name);
             }
             Self::BadValue { key, value, expects } => {
                 line.push(b"'").push(key).push(b":").push(value).push(b"' is ignored; ");
@@ -267,6 +270,11 @@ impl Problem {
     }
 }
 
+/// All keys, without the compiler knowing how many: it would unroll what is done with each.
+fn keys() -> &'static [Key] {
+    &KEYS[..black_box(KEYS.len())]
+}
+
 /// Parses `text`; each part that means nothing is passed to `problem`. A later key wins.
 #[cold]
 #[inline(never)]
@@ -276,7 +284,7 @@ fn parse(text: &'static [u8], mut problem: impl FnMut(Problem)) -> Config {
     for part in text.split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
         let colon = part.iter().position(|&byte| byte == b':').unwrap_or(part.len());
         let (name, value) = (&part[..colon], part.get(colon + 1..).unwrap_or_default());
-        match KEYS.iter().find(|key| key.name == name) {
+        match keys().iter().find(|key| key.name == name) {
             None => problem(Problem::UnknownKey(name)),
             Some(key) => {
                 if apply(&mut config, key.setting, value).is_none() {

@@ -86,26 +86,21 @@ fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
     out.push(if config.secure { ",secure:true" } else { "" })?;
     out.push(if config.background { ",background:true" } else { "" })?;
     out.push(if HEAP.keeps_to_plain_calls() { ",sandbox:true" } else { "" })?;
-    for (name, mib) in [("hugetlb", config.hugetlb_mib), ("reserve", config.reserve_mib)] {
-        if mib > 0 {
-            write!(out, ",{name}:{mib}")?;
-        }
-    }
+    number(out, "hugetlb", config.hugetlb_mib)?;
+    number(out, "reserve", config.reserve_mib)?;
     if config.prof {
-        write!(out, ",prof:true,prof_sample:{}", config.prof_sample_bytes)?;
+        number(out, "prof:true,prof_sample", config.prof_sample_bytes)?;
         out.push(if config.prof_by_frames { ",prof_unwind:frames" } else { "" })?;
     }
-    if config.guard_one_in > 0 {
-        write!(out, ",guard:{}", config.guard_one_in)?;
-    }
-    for (name, signal) in
-        [("prof_signal", config.prof_signal), ("stats_signal", config.stats_signal)]
-    {
-        if let Some(signal) = signal {
-            write!(out, ",{name}:{signal}")?;
-        }
-    }
-    Ok(())
+    number(out, "guard", config.guard_one_in)?;
+    number(out, "prof_signal", config.prof_signal.unwrap_or(0) as usize)?;
+    number(out, "stats_signal", config.stats_signal.unwrap_or(0) as usize)
+}
+
+/// One option, unless it is 0, which stands for none.
+#[inline(never)]
+fn number(out: &mut Mode, name: &str, number: usize) -> fmt::Result {
+    if number > 0 { write!(out, ",{name}:{number}") } else { Ok(()) }
 }
 
 /// The front, and every option that is on.

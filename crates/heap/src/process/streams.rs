@@ -23,11 +23,12 @@ pub(super) fn look_up() {
     let unlock = symbol(c"_IO_list_unlock");
     let reset = symbol(c"_IO_list_resetlock");
     // One without the others would be of no use.
-    if !lock.is_null() && !unlock.is_null() && !reset.is_null() {
-        LOCK.store(lock, Relaxed);
-        UNLOCK.store(unlock, Relaxed);
-        RESET.store(reset, Relaxed);
+    if lock.is_null() || unlock.is_null() || reset.is_null() {
+        return;
     }
+    LOCK.store(lock, Relaxed);
+    UNLOCK.store(unlock, Relaxed);
+    RESET.store(reset, Relaxed);
 }
 
 #[inline(never)]

@@ -228,7 +228,7 @@ impl Region {
     /// untouched would use these up, all of which are resident, and the next that fills its memory would bring more.
     #[cold]
     fn take_beside_fresh(&mut self, request: &Request, found: FrameId) -> Option<FrameId> {
-        self.give(self.at(found), request.frames);
+        self.dirty.give(found, request.frames);
         let fresh = FrameId(self.fresh.start);
         let frames = self.fresh.len();
         if !self.dirty.take_at(fresh, frames) {
