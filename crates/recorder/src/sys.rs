@@ -3,8 +3,8 @@
 //! 1. None is a cancellation point, as `malloc` is none: a thread that `pthread_cancel` has marked
 //!    would end in the midst of the recorder, with its lock held. So what the C library makes one
 //!    (`open`, `close`, `read`, `write`, `fallocate`) goes through `syscall`.
-//! 2. A call that a signal has interrupted is made again: where the program's timer ticks, a file on
-//!    tmpfs or in a network would often end the recording.
+//! 2. A call that a signal has interrupted is made again: a file system that lets signals interrupt
+//!    it would otherwise end the recording where the program's timer ticks.
 
 use core::ffi::CStr;
 use core::ptr::{NonNull, null_mut};
