@@ -7,6 +7,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops table
      LD_PRELOAD=target/release/libhectare.so ./loops blocks 1048592 60 1048592
      LD_PRELOAD=target/release/libhectare.so ./loops hollow 16 30000 8000 1
+     LD_PRELOAD=target/release/libhectare.so ./loops again 100000 24300000
      LD_PRELOAD=target/release/libhectare.so ./loops first 4456448 100000 1000000
      LD_PRELOAD=target/release/libhectare.so ./loops holes 40000 50000 5000
      LD_PRELOAD=target/release/libhectare.so ./loops stall 40000 100000
@@ -30,6 +31,8 @@
                          that was resident, over what is asked for
    hollow LEAST MOST COUNT ENDS   COUNT objects of LEAST to MOST bytes, replaced at random 40 times each, of which the first byte is
                          written (1), or the last, too (2): what a replacement takes, and the most that was resident
+   again LEAST MOST      a block of LEAST bytes, one three times as long, and so on up to MOST: each is taken, a byte in each page
+                         written, and freed, 1000 times; what a page of the longest takes, and all page faults
    first BYTES WRITTEN MORE   a block of BYTES, of which the first WRITTEN are written and which is freed between MORE bytes in
                          objects of 100 and as many again: the most that was resident
    holes BYTES LONGER COUNT   COUNT blocks of BYTES, all written; each second is freed; then blocks of LONGER, all written, until
@@ -138,6 +141,22 @@ static void runs(size_t bytes, size_t more, size_t live) {
         keep_least(&least_ns, now_ns() - start);
     }
     printf("%.1f ns a pair\n", least_ns / pairs);
+}
+
+static void again(size_t least, size_t most) {
+    double ns = 0;
+    for (size_t size = least; size <= most; size *= 3) {
+        double start = now_ns();
+        for (int i = 0; i < 1000; i++) {
+            volatile char *block = malloc(size);
+            for (size_t at = 0; at < size; at += 4096) block[at] = 1;
+            free((void *)block);
+        }
+        ns = (now_ns() - start) / 1000 / ((size + 4095) / 4096);
+    }
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    printf("%.1f ns a page, %ld faults\n", ns, used.ru_minflt);
 }
 
 static void hollow(size_t least, size_t most, size_t count, int ends) {
@@ -614,6 +633,8 @@ int main(int argc, char **argv) {
     else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 5 && strcmp(argv[1], "blocks") == 0 && number[0] > 0 && number[1] > 0) blocks(number[0], number[1], number[2]);
+    else if (argc == 4 && strcmp(argv[1], "again") == 0 && number[0] > 0 && number[1] >= number[0])
+        again(number[0], number[1]);
     else if (argc == 6 && strcmp(argv[1], "hollow") == 0 && number[0] > 0 && number[1] >= number[0] && number[2] > 0 && number[3] - 1 < 2)
         hollow(number[0], number[1], number[2], number[3]);
     else if (argc == 5 && strcmp(argv[1], "first") == 0 && number[0] > 0) first(number[0], number[1], number[2]);
@@ -634,6 +655,6 @@ int main(int argc, char **argv) {
         beside(number[0], number[1], number[2]);
     else if ((argc == 7 || argc == 8) && strcmp(argv[1], "swing") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] >= number[1] && number[3] > 0 && number[4] <= DRAWN)
         swing(number[0], (struct swing){.least = number[1], .most = number[2], .count = number[3], .order = number[4], .stay = number[5]});
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | hollow LEAST MOST COUNT ENDS | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | expire N BYTES COUNT | zeros BYTES LONGER COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | hollow LEAST MOST COUNT ENDS | again LEAST MOST | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | expire N BYTES COUNT | zeros BYTES LONGER COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
     return 0;
 }

@@ -47,6 +47,11 @@ impl Region {
             return None;
         }
         let (start, length) = self.dirty.run_around(FrameId(self.fresh.end - 1))?;
+        if start.0 <= align_down(self.fresh.start, UNIT_FRAMES) {
+            // The whole unit is dirty, and can go: if it stayed, the units in front of it would go instead, and the next
+            // long run would find room behind it only.
+            return None;
+        }
         let first = FrameId(start.0.max(self.fresh.start));
         let frames = (start.0 + length).min(self.fresh.end) - first.0;
         (frames <= keep && self.dirty.take_at(first, frames)).then_some((first, frames))

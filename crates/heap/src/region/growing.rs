@@ -28,8 +28,10 @@ impl Region {
         if behind.0 + more > self.bytes / FRAME_BYTES {
             return None;
         }
+        let run = Run::holding(self.at(behind), more);
         if self.dirty.take_at(behind, more) {
-            return Some(Run::holding(self.at(behind), more));
+            self.pass_fresh(&run);
+            return Some(run);
         }
         let again_frames = self.touched_of(behind, more);
         let bare_frames = if frames < MIXED_FRAMES {
@@ -39,8 +41,9 @@ impl Region {
             self.uncache();
             self.take_mixed(behind, more, source, view)?
         };
+        self.pass_fresh(&run);
         let again_frames = again_frames.min(bare_frames);
-        Some(Run { bare_frames, again_frames, ..Run::holding(self.at(behind), more) })
+        Some(Run { bare_frames, again_frames, ..run })
     }
 
     /// Takes the `frames` frames from `first` on, dirty ones and clean ones, for a run that grows. Dirty units

@@ -372,11 +372,12 @@ impl Region {
         run.clean || self.fresh.contains(&self.frame_of(run.start))
     }
 
-    /// Moves the start of what came with the last units, and nobody has had, behind `run` if that is part of it.
-    fn pass_fresh(&mut self, run: &Run) {
+    /// Moves the start of what came with the last units, and nobody has had, behind `run` if that has part of it.
+    pub(super) fn pass_fresh(&mut self, run: &Run) {
         let first = self.frame_of(run.start);
-        if self.fresh.contains(&first) {
-            self.fresh.start = first + run.frames;
+        let end = first + run.frames;
+        if first < self.fresh.end && self.fresh.start < end {
+            self.fresh.start = end;
         }
     }
 }

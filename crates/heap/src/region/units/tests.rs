@@ -198,6 +198,49 @@ fn what_moves_to_where_huge_pages_are_asked_for_is_asked_for() {
     assert!(is_asked(run.start));
 }
 
+/// If the last unit of what is left stayed, with what nobody has had of it, each run would begin behind the one before it.
+#[test]
+fn a_run_taken_again_and_again_stays_in_its_place() {
+    let (mut region, view) = open();
+    for units in [4, 1] {
+        take(&mut region, &view, units * UNIT_FRAMES);
+    }
+    let frames = 4 * UNIT_FRAMES + 100;
+    let mut starts = Vec::new();
+    for _ in 0..4 {
+        let run = take(&mut region, &view, frames);
+        assert!(!region.fresh.is_empty(), "what is left of the last unit");
+        starts.push(run.start);
+        region.give(run.start, frames);
+        region.decommit(3 * UNIT_FRAMES, usize::MAX, &Os);
+        assert_eq!(
+            region.dirty.longest(),
+            Some((FrameId(region.frame_of(starts[0])), 3 * UNIT_FRAMES))
+        );
+    }
+    assert_eq!(starts, [starts[0]; 4]);
+}
+
+#[test]
+fn what_somebody_has_is_not_what_nobody_has_had() {
+    let (mut region, view) = open();
+    let runs: Vec<Run> = [3, 1, 1, 1, 1].map(|n| take(&mut region, &view, n * UNIT_FRAMES)).into();
+    region.give(runs[0].start, runs[0].frames);
+    region.decommit(0, usize::MAX, &Os);
+    region.give(runs[1].start, runs[1].frames);
+    let frames = 2 * UNIT_FRAMES + 100;
+    let run = take(&mut region, &view, frames);
+    assert_eq!(
+        (run.start, run.bare_frames),
+        (runs[0].start, UNIT_FRAMES + 100),
+        "one unit has moved"
+    );
+    let end = region.frame_of(run.start) + frames;
+    assert_eq!(region.fresh.start, end);
+    let _ = region.extend(run.start, frames, frames + 50, &Os, &view).expect("room");
+    assert_eq!(region.fresh.start, end + 50);
+}
+
 /// Below where huge pages are asked for, in units that have gone: no unit for each of them.
 #[test]
 fn short_runs_share_a_unit_that_has_gone() {
