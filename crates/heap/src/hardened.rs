@@ -25,11 +25,11 @@
 //!    its first word; one in quarantine is zero behind the mark, too, and stays so when it leaves that.
 //! 2. The last page of a large object in use is sealed, as far as the system lets it.
 
-use core::hint::black_box;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use hectare_base::rolled;
 use hectare_base::sync::Lock;
 use hectare_pages::System;
 
@@ -467,7 +467,7 @@ impl<S: System> Hardened<S> {
 
     /// Holds the locks across a fork.
     pub(crate) fn before_fork(&self) {
-        self.all_classes().for_each(Lock::lock_for_fork);
+        rolled(&self.classes).iter().for_each(Lock::lock_for_fork);
         self.large.lock_for_fork();
     }
 
@@ -478,15 +478,10 @@ impl<S: System> Hardened<S> {
     pub(crate) unsafe fn after_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.large.unlock() };
-        for class in self.all_classes() {
+        for class in rolled(&self.classes) {
             // SAFETY: the caller's promise.
             unsafe { class.unlock() };
         }
-    }
-
-    /// By a number that the compiler does not know: it would unroll what is done with each.
-    fn all_classes(&self) -> impl Iterator<Item = &Lock<Slots, S::Park>> {
-        self.classes.iter().take(black_box(self.classes.len()))
     }
 }
 
@@ -516,14 +511,11 @@ fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
 impl Large {
     /// Whether the object at `address` is in quarantine.
     fn has(&self, address: usize) -> bool {
-        // Not unrolled: that would be ten times as much code.
-        let mut places = self.quarantine.iter().take(black_box(LARGE_QUARANTINE));
-        places.any(|sealed| sealed.bytes > 0 && sealed.start == address)
+        rolled(&self.quarantine).iter().any(|sealed| sealed.bytes > 0 && sealed.start == address)
     }
 
     fn let_oldest_out<S: System>(&mut self, heap: &Heap<S>) {
-        // As in `has`.
-        for step in 0..black_box(LARGE_QUARANTINE) {
+        for step in 0..rolled(&self.quarantine).len() {
             let place = (self.next + step) % LARGE_QUARANTINE;
             let Sealed { start, bytes } = self.quarantine[place];
             if bytes > 0 {

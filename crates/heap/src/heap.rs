@@ -16,11 +16,11 @@ mod realloc;
 mod relief;
 mod slabs;
 
-use core::hint::black_box;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use hectare_base::rolled;
 use hectare_base::sync::Lock;
 use hectare_pages::System;
 
@@ -234,7 +234,7 @@ impl<S: System> Heap<S> {
         self.cpus.before_fork();
         self.left.lock_for_fork();
         self.pools.before_fork();
-        self.all_bins().for_each(Lock::lock_for_fork);
+        rolled(&self.bins).iter().for_each(Lock::lock_for_fork);
         self.backend.before_fork();
     }
 
@@ -246,7 +246,7 @@ impl<S: System> Heap<S> {
     pub unsafe fn after_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.backend.after_fork() };
-        for bin in self.all_bins() {
+        for bin in rolled(&self.bins) {
             // SAFETY: the caller's promise.
             unsafe { bin.unlock() };
         }
@@ -258,11 +258,6 @@ impl<S: System> Heap<S> {
         unsafe { self.cpus.after_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.looker.unlock() };
-    }
-
-    /// By a number that the compiler does not know: it would unroll what is done with each.
-    fn all_bins(&self) -> impl Iterator<Item = &Lock<Bin, S::Park>> {
-        self.bins.iter().take(black_box(self.bins.len()))
     }
 
     /// Reports a misuse and ends the process.

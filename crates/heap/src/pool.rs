@@ -19,9 +19,9 @@
 //! Each ask takes a cache line from the CPU that is asked. So of many CPUs a few are asked at a time: first
 //! the one that lent last, then those that come next, and at the next ask those behind them.
 
-use core::hint::black_box;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU16;
+use hectare_base::rolled;
 use hectare_base::sync::atomic::{
     AtomicPtr, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -269,8 +269,7 @@ impl<P: Park> Pools<P> {
     }
 
     fn used_bins(&self) -> impl Iterator<Item = &Lock<Slots, P>> {
-        // By a number that the compiler does not know: it would unroll what is done with each.
-        self.in_use().flat_map(|pool| pool.bins.iter().take(black_box(pool.bins.len())))
+        self.in_use().flat_map(|pool| rolled(&pool.bins))
     }
 }
 

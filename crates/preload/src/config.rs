@@ -9,9 +9,9 @@
 //! To add a key: a field of [`Config`], a row of [`KEYS`], a [`Setting`], a line of docs/malloc-configuration.md.
 
 use core::ffi::{CStr, c_int};
-use core::hint::black_box;
 
 use hectare::{Front, MAX_SAMPLE_MEAN};
+use hectare_base::rolled;
 
 use crate::line::Line;
 use crate::once::Once;
@@ -270,9 +270,9 @@ impl Problem {
     }
 }
 
-/// All keys, without the compiler knowing how many: it would unroll what is done with each.
+/// All keys. (A constant that is named twice is there twice.)
 fn keys() -> &'static [Key] {
-    &KEYS[..black_box(KEYS.len())]
+    rolled(KEYS)
 }
 
 /// Parses `text`; each part that means nothing is passed to `problem`. A later key wins.
