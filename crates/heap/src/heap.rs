@@ -260,9 +260,12 @@ impl<S: System> Heap<S> {
         unsafe { self.looker.unlock() };
     }
 
-    /// Reports a misuse and ends the process.
+    /// Reports a misuse and ends the process. The caller holds no lock but perhaps the looker's: a handler of the signal
+    /// that ends the process may allocate, and fork.
     #[cold]
     pub(crate) fn misuse(&self, call: &str, object: *mut u8, cause: Misuse) -> ! {
+        // SAFETY: the lock guards nothing. At worst another thread begins to look while one does.
+        unsafe { self.looker.unlock() };
         cause.abort(self.source(), call, object)
     }
 

@@ -9,7 +9,9 @@ mod support;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
+use hectare::{Heap, Seat};
 use hectare_check::Subject;
 use support::{Front, Source, new_heap};
 
@@ -222,6 +224,43 @@ fn a_freed_object_that_was_written_to() {
         }
     });
     assert_line(&line, "malloc", "corrupted free list");
+}
+
+/// The heap of a child whose handler forks.
+static FORKED: AtomicPtr<Heap<Source>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Does what a fork does to the heap. (Crash handlers start a debugger.)
+extern "C" fn fork_at_the_end(_signal: libc::c_int) {
+    // SAFETY: the child's heap, which lives as long as the child.
+    let heap = unsafe { FORKED.load(Relaxed).as_ref() }.expect("a heap");
+    heap.before_fork();
+    // SAFETY: this thread called `before_fork`.
+    unsafe { heap.after_fork() };
+}
+
+#[test]
+fn a_handler_may_fork_though_a_look_found_the_misuse() {
+    let line = aborts(|front| {
+        let heap = front.heap;
+        FORKED.store((&raw const *heap).cast_mut(), Relaxed);
+        // SAFETY: a handler of the right type. If the heap waits for itself, the alarm ends this process.
+        unsafe {
+            libc::signal(libc::SIGABRT, fork_at_the_end as *const () as libc::sighandler_t);
+            libc::alarm(10);
+        }
+        let mut ended = Front::new(heap);
+        let (freed, twice) = (object(&mut ended, 64), object(&mut ended, 64));
+        // SAFETY: none for the write and the second free: that is the test.
+        unsafe {
+            heap.free_slow(Seat::None, freed.as_ptr());
+            ended.free(twice);
+            twice.write_bytes(0, 64);
+            ended.free(twice);
+        }
+        drop(ended);
+        heap.tend();
+    });
+    assert_line(&line, "free", "double free");
 }
 
 #[test]

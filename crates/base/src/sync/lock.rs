@@ -121,7 +121,7 @@ impl<T, P: Park> Lock<T, P> {
     ///
     /// # Safety
     /// The lock is held through [`lock_for_fork`](Self::lock_for_fork), called by this thread or by
-    /// the thread of which this one is the forked copy.
+    /// the thread of which this one is the forked copy; or the value is one that threads may reach at once.
     pub unsafe fn unlock(&self) {
         release_slow::<P>(&self.state);
     }
