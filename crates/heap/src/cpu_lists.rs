@@ -109,13 +109,12 @@ impl<P: Park> Cpus<P> {
     /// The first call asks the dynamic linker, which may allocate; what finds its way here meanwhile
     /// is told no.
     pub(crate) fn may_begin(&self) -> bool {
-        if self.readiness.load(Acquire) == UNKNOWN {
-            self.readiness.store(UNFIT, Relaxed);
-            if let Some(offset) = rseq::area_offset() {
-                self.area_offset.store(offset, Relaxed);
-                // Release: whoever sees that it is possible sees the offset.
-                self.readiness.store(POSSIBLE, Release);
-            }
+        // One thread asks: a second would take back for a moment what the first has found.
+        let is_first = self.readiness.compare_exchange(UNKNOWN, UNFIT, Relaxed, Relaxed).is_ok();
+        if is_first && let Some(offset) = rseq::area_offset() {
+            self.area_offset.store(offset, Relaxed);
+            // Release: whoever sees that it is possible sees the offset.
+            self.readiness.store(POSSIBLE, Release);
         }
         self.readiness.load(Acquire) >= POSSIBLE
     }
