@@ -54,17 +54,24 @@ pub(crate) use slabs::MAX_SEALED;
 ///    are otherwise taken alone, too.
 /// 3. What each call reads (the keys and the view of the first region) lies at another offset in its
 ///    page than the lists of a cache (`heap/keys.rs`); hence the order of the fields.
+///
+/// Orderings: the atomics here, of the backend, of [`Extremes`] and of [`Pace`] are counts and hints. They decide when
+/// something is done and how much, never whether it may be done: so all are `Relaxed`, and a stale one does no harm. What
+/// threads hand to each other they hand over under locks; for what is read of a region without one see `region/view.rs`,
+/// for the lists of CPUs `sequence.rs` and `cpu_lists.rs`.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct Heap<S: System> {
+    /// By class; what else a page can be has none.
     bins: [Lock<Bin, S::Park>; STATES],
     keys: Keys,
+    /// The last page of each new slab is sealed, for the hardened front.
     seals_slabs: AtomicBool,
     pub(crate) backend: Backend<S>,
     pools: Pools<S::Park>,
     pub(crate) cpus: Cpus<S::Park>,
     left: Lock<LeftCaches, S::Park>,
-    /// Bytes of objects that are out of their slabs.
+    /// Bytes of objects that are out of their slabs: with callers, on lists, in pools and stocks.
     out_bytes: AtomicUsize,
     extremes: Extremes,
     pace: Pace,
@@ -76,9 +83,10 @@ pub struct Heap<S: System> {
     pub(crate) is_shared: AtomicBool,
     /// A slab was added since classes were last checked for being quiet.
     has_grown: AtomicBool,
-    /// How many requests were to be served by objects of larger classes; as many as may be, once the heap was large.
+    /// How many requests have looked for an object of a larger class (`heap/larger.rs`); once the heap was large, as many
+    /// as ever may.
     larger_asked: AtomicUsize,
-    /// The number of the class to check next.
+    /// How many classes lie before the one to check next for being quiet (`heap/quiet.rs`).
     hand: AtomicUsize,
     /// The last scavenge found much and nothing has been taken since: the program is freeing all it
     /// has. Whatever the pools kept of that would hold pages that nobody wants, so they keep nothing.

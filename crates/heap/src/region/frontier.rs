@@ -1,7 +1,5 @@
 //! How far a region is committed: its frontier, and with it that of the metadata.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use hectare_base::align::align_up;
 use hectare_buddy::FrameId;
 use hectare_pages::{PageSource, SourceError};
@@ -37,7 +35,7 @@ impl Region {
         let generous = needed.next_multiple_of(step).min(self.bytes);
         let exact = align_up(needed, source.page_bytes().max(SLAB_BYTES)).min(self.bytes);
         self.commit(generous, source).or_else(|_| self.commit(exact, source))?;
-        view.bytes.store(self.frontier, Relaxed);
+        view.reach(self.frontier);
         Ok(())
     }
 

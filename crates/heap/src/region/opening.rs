@@ -7,7 +7,6 @@
 //! ```
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use hectare_base::align::align_up;
 use hectare_buddy::{Bitset, FrameAllocator, FrameId};
@@ -22,7 +21,6 @@ use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionCache, RegionView};
 use crate::class::SLAB_BYTES;
 use crate::dirty::DirtyFrames;
 use crate::huge::MIN_HUGE_BYTES;
-use crate::run_cache::Near;
 use crate::slab::{FarWords, Slab};
 
 impl Region {
@@ -44,56 +42,31 @@ impl Region {
         source: &impl PageSource,
         view: &RegionView,
     ) -> Result<Self, SourceError> {
-        let page = source.page_bytes();
-        let frames = bytes / FRAME_BYTES;
-        let bit_set = align_up(Bitset::metadata_words(frames) * size_of::<u64>(), page);
-        let cached_at = 2 * bit_set;
-        let page_map_at = align_up(cached_at + size_of::<RegionCache>(), page);
-        let [page_map, run_lengths, slabs, far_words] = Self::tables(bytes, page);
-        let run_lengths_at = page_map_at + page_map;
-        // These come in huge pages in a large region.
-        let slabs_at = align_up(run_lengths_at + run_lengths, page.max(HUGE_PAGE_BYTES));
-        let far_words_at = slabs_at + slabs;
-        let (metadata, start_at) = reserve_behind(far_words_at + far_words, bytes, source)?;
+        let parts = Parts::of(bytes, source.page_bytes());
+        let (metadata, start_at) = reserve_behind(parts.bytes, bytes, source)?;
         let all_bytes = start_at + bytes;
-        // SAFETY: each offset lies within the reservation.
-        let part = |offset: usize| unsafe { metadata.add(offset) };
-        let words = |offset: usize| {
-            let first = part(offset).cast::<u64>();
-            // SAFETY: committed below, zeroed, aligned to a page, this bit set's alone, and given back only if the
-            // region does not come to be.
-            unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), bit_set / 8) }
-        };
-        let bit_sets = || {
-            let mut clean = Bitset::over_zeroed(frames, words(0))?;
-            clean.add_region(FrameId(0), frames)?;
-            Ok((clean, Bitset::over_zeroed(frames, words(bit_set))?))
-        };
-        // SAFETY: the first part of the reservation.
-        let opened = unsafe { source.commit(metadata, page_map_at) }
-            .and_then(|()| bit_sets().map_err(|_: hectare_buddy::Error| SourceError::Exhausted));
-        let (clean, dirty) = match opened {
-            Ok(opened) => opened,
+        // SAFETY: reserved just now, and nobody else knows of it.
+        let (clean, dirty) = match unsafe { parts.bit_sets(metadata, bytes, source) } {
+            Ok(bit_sets) => bit_sets,
             Err(error) => {
                 // SAFETY: the reservation made above, which nobody uses.
                 unsafe { source.release(metadata, all_bytes) };
                 return Err(error);
             }
         };
-        let start = part(start_at);
+        // SAFETY: each offset lies within the reservation.
+        let part = |offset: usize| unsafe { metadata.add(offset) };
+        let front_bytes = parts.front_bytes();
         // Far more than memory: a debugger that dumps the process (gcore) would write all of it.
         // SAFETY: the region and its tables, reserved just now.
-        unsafe { source.advise_dump(part(page_map_at), all_bytes - page_map_at, false) };
-        // SAFETY: committed above, aligned to a page, the region's own from now on; of zeros, as an empty one is.
-        let cached = unsafe { part(cached_at).cast::<RegionCache>().as_mut() };
-        let first_frame = start.addr().get() / FRAME_BYTES;
-        let map = part(page_map_at).as_ptr().cast::<AtomicU8>();
-        view.page_map_of_zero.store(map.wrapping_sub(first_frame), Relaxed);
-        view.slabs.store(part(slabs_at).as_ptr().cast(), Relaxed);
-        view.far_words.store(part(far_words_at).as_ptr().cast(), Relaxed);
-        view.run_lengths.store(part(run_lengths_at).as_ptr().cast(), Relaxed);
-        view.set_near(Near::USUAL);
-        view.start.store(start.expose_provenance().get(), Relaxed);
+        unsafe { source.advise_dump(part(front_bytes), all_bytes - front_bytes, false) };
+        // SAFETY: committed with the bit sets, aligned to a page, the region's own from now on; of zeros, as an empty one is.
+        let cached = unsafe { part(parts.cached_at).cast::<RegionCache>().as_mut() };
+        let start = part(start_at);
+        let tables = parts.tables_at.map(part);
+        view.publish(start, tables);
+        let [page_map, run_lengths, slabs, far_words] =
+            tables.map(|start| Table { start, committed_bytes: 0 });
         Ok(Self {
             start,
             bytes,
@@ -112,10 +85,10 @@ impl Region {
             dirty: DirtyFrames::new(dirty),
             cached,
             shut: Shut::NOTHING,
-            page_map: Table { start: part(page_map_at), committed_bytes: 0 },
-            run_lengths: Table { start: part(run_lengths_at), committed_bytes: 0 },
-            slabs: Table { start: part(slabs_at), committed_bytes: 0 },
-            far_words: Table { start: part(far_words_at), committed_bytes: 0 },
+            page_map,
+            run_lengths,
+            slabs,
+            far_words,
         })
     }
 
@@ -124,6 +97,68 @@ impl Region {
     pub(crate) fn dump_reserved(&self, source: &impl PageSource) {
         // SAFETY: the region.
         unsafe { source.advise_dump(self.start, self.bytes, true) };
+    }
+}
+
+/// Where the parts of the metadata lie, in bytes from its start: the first bit set at 0.
+struct Parts {
+    /// How long a bit set is, and where the second one lies.
+    bit_set_bytes: usize,
+    cached_at: usize,
+    /// In the order of [`Region::tables`].
+    tables_at: [usize; 4],
+    /// How long the metadata is.
+    bytes: usize,
+}
+
+impl Parts {
+    /// Those of a region of `bytes`.
+    fn of(bytes: usize, page: usize) -> Self {
+        let words = Bitset::metadata_words(bytes / FRAME_BYTES);
+        let bit_set_bytes = align_up(words * size_of::<u64>(), page);
+        let cached_at = 2 * bit_set_bytes;
+        let page_map_at = align_up(cached_at + size_of::<RegionCache>(), page);
+        let [page_map, run_lengths, slabs, far_words] = Region::tables(bytes, page);
+        let run_lengths_at = page_map_at + page_map;
+        // These come in huge pages in a large region.
+        let slabs_at = align_up(run_lengths_at + run_lengths, page.max(HUGE_PAGE_BYTES));
+        let far_words_at = slabs_at + slabs;
+        let tables_at = [page_map_at, run_lengths_at, slabs_at, far_words_at];
+        Self { bit_set_bytes, cached_at, tables_at, bytes: far_words_at + far_words }
+    }
+
+    /// How long what lies before the tables is, which is committed at once.
+    fn front_bytes(&self) -> usize {
+        self.tables_at[0]
+    }
+
+    /// Commits the front, and makes the bit sets of a region of `bytes`: all its frames are clean, none
+    /// is dirty.
+    ///
+    /// # Safety
+    /// The metadata is a reservation of `source` of this length, which nobody else uses as long as the bit sets are used.
+    unsafe fn bit_sets(
+        &self,
+        metadata: NonNull<u8>,
+        bytes: usize,
+        source: &impl PageSource,
+    ) -> Result<(Bitset<'static>, Bitset<'static>), SourceError> {
+        // SAFETY: the first part of the reservation.
+        unsafe { source.commit(metadata, self.front_bytes()) }?;
+        let words = |at: usize| {
+            // SAFETY: both bit sets lie within the reservation.
+            let first = unsafe { metadata.add(at) }.cast::<u64>();
+            let count = self.bit_set_bytes / size_of::<u64>();
+            // SAFETY: committed just now, zeroed, aligned to a page, and this bit set's alone.
+            unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), count) }
+        };
+        let frames = bytes / FRAME_BYTES;
+        let make = || {
+            let mut clean = Bitset::over_zeroed(frames, words(0))?;
+            clean.add_region(FrameId(0), frames)?;
+            Ok((clean, Bitset::over_zeroed(frames, words(self.bit_set_bytes))?))
+        };
+        make().map_err(|_: hectare_buddy::Error| SourceError::Exhausted)
     }
 }
 

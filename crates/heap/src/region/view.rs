@@ -1,4 +1,10 @@
 //! What can be read of a region without its lock: the way from an address to what it belongs to.
+//!
+//! Orderings: everything here is `Relaxed`. A thread looks up addresses of objects, and has each of them, directly or by way
+//! of other threads, from the one that allocated it. Before that one had it the region was published, committed as far, and
+//! its page map written there; and whatever passes an address from thread to thread so that it may be used orders that
+//! before what the receiver reads. (An address that no such way leads to is a wild pointer, for which an old answer is
+//! as good as any.)
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -15,15 +21,15 @@ use crate::slab::{FarWords, FreshSlab, Slab, SlabRef};
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct RegionView {
-    pub(super) start: AtomicUsize,
+    start: AtomicUsize,
     /// Up to the frontier.
-    pub(super) bytes: AtomicUsize,
+    bytes: AtomicUsize,
     /// Where the page map would begin if it began with address 0: the way from an address to its
     /// entry is on the critical path of a free, and this saves a step of it.
-    pub(super) page_map_of_zero: AtomicPtr<AtomicU8>,
-    pub(super) slabs: AtomicPtr<Slab>,
-    pub(super) far_words: AtomicPtr<FarWords>,
-    pub(super) run_lengths: AtomicPtr<AtomicU32>,
+    page_map_of_zero: AtomicPtr<AtomicU8>,
+    slabs: AtomicPtr<Slab>,
+    far_words: AtomicPtr<FarWords>,
+    run_lengths: AtomicPtr<AtomicU32>,
     near: AtomicU64,
     bare_pages: AtomicBool,
     was_wide: AtomicBool,
@@ -42,6 +48,24 @@ impl RegionView {
             bare_pages: AtomicBool::new(false),
             was_wide: AtomicBool::new(false),
         }
+    }
+
+    /// Shows where a region begins of which nothing is committed yet, and where its tables do: page map, run table, slabs,
+    /// and their far words.
+    pub(super) fn publish(&self, start: NonNull<u8>, tables: [NonNull<u8>; 4]) {
+        let [page_map, run_lengths, slabs, far_words] = tables.map(NonNull::as_ptr);
+        let first_frame = start.addr().get() / FRAME_BYTES;
+        self.page_map_of_zero.store(page_map.cast::<AtomicU8>().wrapping_sub(first_frame), Relaxed);
+        self.slabs.store(slabs.cast(), Relaxed);
+        self.far_words.store(far_words.cast(), Relaxed);
+        self.run_lengths.store(run_lengths.cast(), Relaxed);
+        self.set_near(Near::USUAL);
+        self.start.store(start.expose_provenance().get(), Relaxed);
+    }
+
+    /// Shows that the region, and with it the tables, is committed up to `frontier`.
+    pub(super) fn reach(&self, frontier: usize) {
+        self.bytes.store(frontier, Relaxed);
     }
 
     /// How long kept runs may be for what is asked for.
