@@ -1,19 +1,30 @@
-//! What goes back to the system, and when it is looked for.
+//! When memory is looked for that can go back to the system, and what such a *look* does.
+//!
+//! ```text
+//!   relieve      a call has exchanged a batch, or freed an object of a slab that is given up
+//!     ├─ dirty memory has lain idle for a second ──────────────▶ some of it goes        backend/keeping.rs
+//!     ├─ the slabs emptied some milliseconds ago, or much has
+//!     │  been idle in them for half a second (pace.rs) ────────▶ look
+//!     └─ a slab was needed though much is idle ────────────────▶ quiet classes          heap/quiet.rs
+//!   look
+//!     1. what lies ready on lists and in pools goes to its slabs                        heap/relief/emptying.rs
+//!     2. where much has been idle for long, the emptier slabs are given up
+//!     3. frames of slabs that no object in use reaches into go back                     heap/relief/holes.rs
+//!   tend         the same for a program that makes no calls, by a thread that looks after the heap
+//!   trim         all that can go, at once
+//! ```
+//! One thread at a time looks.
 
-use core::ptr::NonNull;
+mod emptying;
+mod holes;
+
 use core::sync::atomic::Ordering::Relaxed;
 
-use hectare_pages::{PageRange, System};
+use hectare_pages::System;
 
 use super::Heap;
-use crate::cache::Cache;
-use crate::class::{ClassId, SLAB_BYTES};
 use crate::fill::Fill;
-use crate::leaving::Leaving;
-use crate::object::{Batch, FreeObject, Key};
-use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
-use crate::slots::Slots;
 
 /// How much may lie idle in the slabs without a look at the emptier ones: this share of what is
 /// live, and at least this much.
@@ -26,10 +37,6 @@ const LITTLE_SHARE: usize = 16;
 /// The most that a look made by a call gives back, so that it takes some milliseconds, or in a heap of very many slabs a few
 /// walks over these. The next look follows as after any emptying.
 pub(super) const LOOK_BYTES: usize = 32 << 20;
-
-/// At most this many times what is needed leaves the pools' stocks for its sake: where the objects are scattered they may
-/// empty no slab, and each one that goes is a cache miss.
-const STOCK_SHARE: usize = 32;
 
 /// Of calls that have neither taken from slabs nor given to them, one in this many reads the clock.
 const IDLE_RELIEFS: u8 = 16;
@@ -155,182 +162,6 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// Gives all that a cache holds to the slabs. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// The caller alone uses the cache.
-    #[inline(never)]
-    unsafe fn empty_cache(&self, cache: NonNull<Cache>) -> usize {
-        let mut gone_bytes = 0;
-        for class in ClassId::all() {
-            // SAFETY: the caller's promise.
-            gone_bytes += unsafe { self.empty_list(cache, class) };
-        }
-        gone_bytes
-    }
-
-    /// Gives what a cache holds of `class` to the slabs. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// As for [`empty_cache`](Self::empty_cache).
-    pub(super) unsafe fn empty_list(&self, cache: NonNull<Cache>, class: ClassId) -> usize {
-        // SAFETY: the caller's promise.
-        let cache = unsafe { &mut *cache.as_ptr() };
-        let mut gone_bytes = 0;
-        while let Some(batch) = cache.drain(class) {
-            gone_bytes += self.give_to_slabs(class, &[batch]);
-        }
-        gone_bytes
-    }
-
-    /// Gives what lies ready for later requests, the thread's at `seat` and all that is common, to the slabs and the
-    /// backend, when memory for a run of `frames` is out or is asked back: each object on a list may be what keeps a slab
-    /// from being empty. Only kept huge blocks go if no such run was ever there. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
-    #[cold]
-    pub(crate) unsafe fn release_all(&self, seat: Seat, frames: usize) -> usize {
-        let gone_bytes = self.release_kept();
-        if frames * FRAME_BYTES > self.backend.committed_bytes() {
-            return gone_bytes;
-        }
-        // SAFETY: the caller's promise, passed on.
-        gone_bytes + unsafe { self.release_seat(seat) } + self.release_pools()
-    }
-
-    /// Gives all that the thread at `seat` keeps to the slabs and the backend. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
-    #[cold]
-    pub(crate) unsafe fn release_seat(&self, seat: Seat) -> usize {
-        // SAFETY: the caller's promise, passed on.
-        let mut gone_bytes = unsafe { self.release_own(seat) };
-        if let Seat::Own(cache) = seat {
-            // SAFETY: the caller's promise: this thread's alone.
-            gone_bytes += unsafe { self.empty_cache(cache) };
-        }
-        gone_bytes
-    }
-
-    /// Moves what lies in the pools' stocks to the slabs for as long as the heap would have to grow to serve `frames`
-    /// frames at a multiple of `align`, up to [`STOCK_SHARE`] times as much.
-    #[cold]
-    pub(super) fn empty_stocks(&self, frames: usize, align: usize) {
-        if self.backend.has_dirty(frames, align) {
-            return;
-        }
-        let most_bytes = STOCK_SHARE * frames * FRAME_BYTES;
-        let mut gone_bytes = 0;
-        for class in ClassId::all() {
-            loop {
-                let bytes = self.empty_pools(class, Slots::drain_stock, SLAB_BYTES);
-                if bytes == 0 {
-                    break;
-                }
-                gone_bytes += bytes;
-                if gone_bytes >= most_bytes || self.backend.has_dirty(frames, align) {
-                    return;
-                }
-            }
-        }
-    }
-
-    fn empty_all_pools(&self, drain: fn(&mut Slots, ClassId) -> Option<Batch>) -> usize {
-        let mut gone_bytes = 0;
-        for class in ClassId::all() {
-            gone_bytes += self.empty_pools(class, drain, usize::MAX);
-        }
-        gone_bytes
-    }
-
-    /// Gives what `drain` takes from the pools' slots of `class` to the slabs, until `most_bytes` have gone. Returns how
-    /// many bytes went.
-    #[inline(never)]
-    pub(super) fn empty_pools(
-        &self,
-        class: ClassId,
-        drain: fn(&mut Slots, ClassId) -> Option<Batch>,
-        most_bytes: usize,
-    ) -> usize {
-        let mut gone_bytes = 0;
-        self.pools.drain(class, drain, |batches| {
-            gone_bytes += self.give_to_slabs(class, batches);
-            gone_bytes >= most_bytes
-        });
-        gone_bytes
-    }
-
-    /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
-    /// has become free in slabs that a few objects, used or cached, keep from being empty.
-    /// Skips bins whose lock is held. Ends once `most_bytes` have gone; the rest follows as if it had only now become
-    /// idle. Returns how many bytes went.
-    #[cold]
-    pub(super) fn scavenge(&self, most_bytes: usize) -> usize {
-        let fill = self.fill();
-        let freed_bytes = self.extremes.freed_bytes(fill);
-        let has_emptied = self.has_emptied(fill);
-        self.extremes.reset(fill);
-        if self.source().page_bytes() > FRAME_BYTES {
-            // What cannot go is as good as in use: the next scavenge is as far off as after finding nothing.
-            self.backend.note_scavenge(fill.live_bytes + fill.idle_bytes, 0, has_emptied, false);
-            return 0;
-        }
-        let mut gone = 0;
-        for bin in &self.bins {
-            while gone < most_bytes
-                && let Some(mut bin) = bin.try_lock()
-            {
-                let mut idle = IdleFrames::new(self);
-                let is_done =
-                    bin.scavenge(most_bytes - gone, &mut |start, bytes| idle.add(start, bytes));
-                gone += idle.finish();
-                if is_done {
-                    break;
-                }
-            }
-        }
-        let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
-        self.backend.note_scavenge(fill.live_bytes, gone, has_emptied, found_much);
-        let idle_bytes = fill.idle_bytes.saturating_sub(gone);
-        self.extremes.note_idle(if gone < most_bytes { idle_bytes } else { 0 });
-        self.draining.store(found_much, Relaxed);
-        gone
-    }
-
-    /// Empties the CPUs' lists, the pools and the caches left behind into the slabs. Returns how many bytes went.
-    pub fn release_pools(&self) -> usize {
-        self.release_lists() + self.empty_all_pools(|slots, _| slots.drain())
-    }
-
-    /// As [`release_pools`](Self::release_pools), except for what swings.
-    fn release_idle(&self) {
-        self.release_lists();
-        self.empty_all_pools(Slots::drain_idle);
-    }
-
-    /// Empties the CPUs' lists and the caches left behind into the slabs. Returns how many bytes went.
-    fn release_lists(&self) -> usize {
-        let mut gone_bytes = 0;
-        loop {
-            let Some(cache) = self.left.lock().pop() else { break };
-            // SAFETY: it was left, and is this thread's now.
-            gone_bytes += unsafe { self.empty_cache(cache) };
-            self.backend.put_cache(cache);
-        }
-        self.cpus.drain(|class, batch| {
-            gone_bytes += self.give_to_slabs(class, &[batch]);
-        });
-        gone_bytes
-    }
-
-    /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
-    #[cold]
-    pub(crate) fn release_kept(&self) -> usize {
-        self.backend.huge.lock().release_kept(self.source())
-    }
-
     /// Gives what the heap does not need back to the system: the pools' objects, the freed huge blocks and all
     /// dirty memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
@@ -361,63 +192,6 @@ impl<S: System> Heap<S> {
 
 fn is_much_idle(fill: Fill) -> bool {
     fill.is_idle(IDLE_SHARE, MIN_IDLE_BYTES)
-}
-
-/// Idle frames of one bin's slabs on their way back to the system, many in a call.
-struct IdleFrames<'a, S: System> {
-    heap: &'a Heap<S>,
-    leaving: Leaving,
-    gone_bytes: usize,
-}
-
-impl<'a, S: System> IdleFrames<'a, S> {
-    fn new(heap: &'a Heap<S>) -> Self {
-        Self { heap, leaving: Leaving::NONE, gone_bytes: 0 }
-    }
-
-    /// Takes frames of a slab that hold no object in use, and whose bin's lock is held until
-    /// [`finish`](Self::finish).
-    fn add(&mut self, start: NonNull<u8>, bytes: usize) {
-        let (address, frames) = (start.addr().get(), bytes / FRAME_BYTES);
-        if let Some(view) = self.heap.backend.find(address) {
-            // SAFETY: frames of a slab whose bin's lock is held.
-            unsafe { view.mark(address, frames, ClassId::NONE) };
-            self.heap.backend.become_bare(frames);
-        }
-        if self.leaving.add(start, bytes) {
-            self.decommit();
-        }
-    }
-
-    fn decommit(&mut self) {
-        // SAFETY: by `add`, nothing in them is in use.
-        let gone = unsafe { self.leaving.decommit(self.heap.source()) };
-        if !gone.all {
-            gone.ranges.iter().for_each(|range| unmark(self.heap.key(), range));
-        }
-        self.gone_bytes += gone.bytes;
-    }
-
-    /// Gives back the remaining ones. Returns how many bytes went in all.
-    fn finish(mut self) -> usize {
-        self.decommit();
-        self.gone_bytes
-    }
-}
-
-/// Clears the marks at the starts of frames that may not have gone: their slab takes them to hold no memory,
-/// so it does not clear these itself when it is empty (`Slab::unmark_frames`).
-#[cold]
-fn unmark(key: Key, range: &PageRange) {
-    for offset in (0..range.bytes).step_by(FRAME_BYTES) {
-        // SAFETY: within the range.
-        let start = unsafe { range.start.add(offset) };
-        // SAFETY: committed memory that no object in use reaches into.
-        let object = unsafe { FreeObject::new(start) };
-        if object.is_marked(key) {
-            object.unmark();
-        }
-    }
 }
 
 #[cfg(test)]

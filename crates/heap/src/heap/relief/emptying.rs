@@ -1,0 +1,167 @@
+//! What lies ready for later requests, on lists, in pools and in kept blocks, goes to the slabs, the backend and the system.
+//!
+//! ```text
+//!   release_all      no memory is left, or it is asked back: everything that this thread can reach
+//!   release_seat     what the thread keeps: runs, objects for given-up slabs, its lists
+//!   release_pools    what is common: CPUs' lists, caches left by ended threads, pools
+//!   release_idle     the same before a look, but for what swings
+//!   empty_stocks     as much of the pools' stocks as makes room for what would else need new memory
+//! ```
+//! An object that waits on a list counts as in use to its slab, and may be the only one that keeps it from being empty.
+
+use core::ptr::NonNull;
+
+use hectare_pages::System;
+
+use crate::cache::Cache;
+use crate::class::{ClassId, SLAB_BYTES};
+use crate::heap::Heap;
+use crate::object::Batch;
+use crate::region::FRAME_BYTES;
+use crate::seat::Seat;
+use crate::slots::Slots;
+
+/// At most this many times what is needed leaves the pools' stocks for its sake: where the objects are scattered they may
+/// empty no slab, and each one that goes is a cache miss.
+const STOCK_SHARE: usize = 32;
+
+impl<S: System> Heap<S> {
+    /// Gives what lies ready for later requests, the thread's at `seat` and all that is common, to the slabs and the
+    /// backend, when memory for a run of `frames` is out or is asked back: each object on a list may be what keeps a slab
+    /// from being empty. Only kept huge blocks go if no such run was ever there. Returns how many bytes went.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    #[cold]
+    pub(crate) unsafe fn release_all(&self, seat: Seat, frames: usize) -> usize {
+        let gone_bytes = self.release_kept();
+        if frames * FRAME_BYTES > self.backend.committed_bytes() {
+            return gone_bytes;
+        }
+        // SAFETY: the caller's promise, passed on.
+        gone_bytes + unsafe { self.release_seat(seat) } + self.release_pools()
+    }
+
+    /// Gives all that the thread at `seat` keeps to the slabs and the backend. Returns how many bytes went.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    #[cold]
+    pub(crate) unsafe fn release_seat(&self, seat: Seat) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        let mut gone_bytes = unsafe { self.release_own(seat) };
+        if let Seat::Own(cache) = seat {
+            // SAFETY: the caller's promise: this thread's alone.
+            gone_bytes += unsafe { self.empty_cache(cache) };
+        }
+        gone_bytes
+    }
+
+    /// Gives all that a cache holds to the slabs. Returns how many bytes went.
+    ///
+    /// # Safety
+    /// The caller alone uses the cache.
+    #[inline(never)]
+    pub(super) unsafe fn empty_cache(&self, cache: NonNull<Cache>) -> usize {
+        let mut gone_bytes = 0;
+        for class in ClassId::all() {
+            // SAFETY: the caller's promise.
+            gone_bytes += unsafe { self.empty_list(cache, class) };
+        }
+        gone_bytes
+    }
+
+    /// Gives what a cache holds of `class` to the slabs. Returns how many bytes went.
+    ///
+    /// # Safety
+    /// As for [`empty_cache`](Self::empty_cache).
+    pub(crate) unsafe fn empty_list(&self, cache: NonNull<Cache>, class: ClassId) -> usize {
+        // SAFETY: the caller's promise.
+        let cache = unsafe { &mut *cache.as_ptr() };
+        let mut gone_bytes = 0;
+        while let Some(batch) = cache.drain(class) {
+            gone_bytes += self.give_to_slabs(class, &[batch]);
+        }
+        gone_bytes
+    }
+
+    /// Moves what lies in the pools' stocks to the slabs for as long as the heap would have to grow to serve `frames`
+    /// frames at a multiple of `align`, up to [`STOCK_SHARE`] times as much.
+    #[cold]
+    pub(crate) fn empty_stocks(&self, frames: usize, align: usize) {
+        if self.backend.has_dirty(frames, align) {
+            return;
+        }
+        let most_bytes = STOCK_SHARE * frames * FRAME_BYTES;
+        let mut gone_bytes = 0;
+        for class in ClassId::all() {
+            loop {
+                let bytes = self.empty_pools(class, Slots::drain_stock, SLAB_BYTES);
+                if bytes == 0 {
+                    break;
+                }
+                gone_bytes += bytes;
+                if gone_bytes >= most_bytes || self.backend.has_dirty(frames, align) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Empties the CPUs' lists, the pools and the caches left behind into the slabs. Returns how many bytes went.
+    pub fn release_pools(&self) -> usize {
+        self.release_lists() + self.empty_all_pools(|slots, _| slots.drain())
+    }
+
+    /// As [`release_pools`](Self::release_pools), except for what swings.
+    pub(super) fn release_idle(&self) {
+        self.release_lists();
+        self.empty_all_pools(Slots::drain_idle);
+    }
+
+    /// Empties the CPUs' lists and the caches left behind into the slabs. Returns how many bytes went.
+    fn release_lists(&self) -> usize {
+        let mut gone_bytes = 0;
+        loop {
+            let Some(cache) = self.left.lock().pop() else { break };
+            // SAFETY: it was left, and is this thread's now.
+            gone_bytes += unsafe { self.empty_cache(cache) };
+            self.backend.put_cache(cache);
+        }
+        self.cpus.drain(|class, batch| {
+            gone_bytes += self.give_to_slabs(class, &[batch]);
+        });
+        gone_bytes
+    }
+
+    /// Gives back the freed huge blocks that lie ready. Returns how many bytes went.
+    #[cold]
+    pub(crate) fn release_kept(&self) -> usize {
+        self.backend.huge.lock().release_kept(self.source())
+    }
+
+    fn empty_all_pools(&self, drain: fn(&mut Slots, ClassId) -> Option<Batch>) -> usize {
+        let mut gone_bytes = 0;
+        for class in ClassId::all() {
+            gone_bytes += self.empty_pools(class, drain, usize::MAX);
+        }
+        gone_bytes
+    }
+
+    /// Gives what `drain` takes from the pools' slots of `class` to the slabs, until `most_bytes` have gone. Returns how
+    /// many bytes went.
+    #[inline(never)]
+    pub(crate) fn empty_pools(
+        &self,
+        class: ClassId,
+        drain: fn(&mut Slots, ClassId) -> Option<Batch>,
+        most_bytes: usize,
+    ) -> usize {
+        let mut gone_bytes = 0;
+        self.pools.drain(class, drain, |batches| {
+            gone_bytes += self.give_to_slabs(class, batches);
+            gone_bytes >= most_bytes
+        });
+        gone_bytes
+    }
+}

@@ -1,0 +1,108 @@
+//! Holes: idle frames inside slabs that a few objects keep from being empty, on their way back to the system.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use hectare_pages::{PageRange, System};
+
+use crate::class::ClassId;
+use crate::heap::Heap;
+use crate::leaving::Leaving;
+use crate::object::{FreeObject, Key};
+use crate::region::FRAME_BYTES;
+
+impl<S: System> Heap<S> {
+    /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
+    /// has become free in slabs that a few objects, used or cached, keep from being empty.
+    /// Skips bins whose lock is held. Ends once `most_bytes` have gone; the rest follows as if it had only now become
+    /// idle. Returns how many bytes went.
+    #[cold]
+    pub(crate) fn scavenge(&self, most_bytes: usize) -> usize {
+        let fill = self.fill();
+        let freed_bytes = self.extremes.freed_bytes(fill);
+        let has_emptied = self.has_emptied(fill);
+        self.extremes.reset(fill);
+        if self.source().page_bytes() > FRAME_BYTES {
+            // What cannot go is as good as in use: the next scavenge is as far off as after finding nothing.
+            self.backend.note_scavenge(fill.live_bytes + fill.idle_bytes, 0, has_emptied, false);
+            return 0;
+        }
+        let mut gone = 0;
+        for bin in &self.bins {
+            while gone < most_bytes
+                && let Some(mut bin) = bin.try_lock()
+            {
+                let mut idle = IdleFrames::new(self);
+                let is_done =
+                    bin.scavenge(most_bytes - gone, &mut |start, bytes| idle.add(start, bytes));
+                gone += idle.finish();
+                if is_done {
+                    break;
+                }
+            }
+        }
+        let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
+        self.backend.note_scavenge(fill.live_bytes, gone, has_emptied, found_much);
+        let idle_bytes = fill.idle_bytes.saturating_sub(gone);
+        self.extremes.note_idle(if gone < most_bytes { idle_bytes } else { 0 });
+        self.draining.store(found_much, Relaxed);
+        gone
+    }
+}
+
+/// Idle frames of one bin's slabs on their way back to the system, many in a call.
+struct IdleFrames<'a, S: System> {
+    heap: &'a Heap<S>,
+    leaving: Leaving,
+    gone_bytes: usize,
+}
+
+impl<'a, S: System> IdleFrames<'a, S> {
+    fn new(heap: &'a Heap<S>) -> Self {
+        Self { heap, leaving: Leaving::NONE, gone_bytes: 0 }
+    }
+
+    /// Takes frames of a slab that hold no object in use, and whose bin's lock is held until
+    /// [`finish`](Self::finish).
+    fn add(&mut self, start: NonNull<u8>, bytes: usize) {
+        let (address, frames) = (start.addr().get(), bytes / FRAME_BYTES);
+        if let Some(view) = self.heap.backend.find(address) {
+            // SAFETY: frames of a slab whose bin's lock is held.
+            unsafe { view.mark(address, frames, ClassId::NONE) };
+            self.heap.backend.become_bare(frames);
+        }
+        if self.leaving.add(start, bytes) {
+            self.decommit();
+        }
+    }
+
+    fn decommit(&mut self) {
+        // SAFETY: by `add`, nothing in them is in use.
+        let gone = unsafe { self.leaving.decommit(self.heap.source()) };
+        if !gone.all {
+            gone.ranges.iter().for_each(|range| unmark(self.heap.key(), range));
+        }
+        self.gone_bytes += gone.bytes;
+    }
+
+    /// Gives back the remaining ones. Returns how many bytes went in all.
+    fn finish(mut self) -> usize {
+        self.decommit();
+        self.gone_bytes
+    }
+}
+
+/// Clears the marks at the starts of frames that may not have gone: their slab takes them to hold no memory,
+/// so it does not clear these itself when it is empty (`Slab::unmark_frames`).
+#[cold]
+fn unmark(key: Key, range: &PageRange) {
+    for offset in (0..range.bytes).step_by(FRAME_BYTES) {
+        // SAFETY: within the range.
+        let start = unsafe { range.start.add(offset) };
+        // SAFETY: committed memory that no object in use reaches into.
+        let object = unsafe { FreeObject::new(start) };
+        if object.is_marked(key) {
+            object.unmark();
+        }
+    }
+}
