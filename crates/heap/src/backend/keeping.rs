@@ -13,6 +13,10 @@
 //! When clean frames must be taken although there are dirty ones (too few in a row, or in the wrong
 //! place), whole units of those move to where they are needed (`region/units.rs`), and of the other
 //! dirty frames some go back by the same bound: a heap does not grow far by its holes.
+//!
+//! When idle memory inside slabs is looked for is another question (`backend/keeping/slack.rs`).
+
+mod slack;
 
 use core::sync::atomic::Ordering;
 
@@ -22,7 +26,11 @@ use super::{Backend, State};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, Region};
 
+pub(super) use slack::SLACK_BYTES;
+
+/// What may always stay dirty, besides what threads keep.
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
+
 /// How long it takes to forget half of the past.
 pub(crate) const HALF_LIFE_MS: u64 = 1000;
 
@@ -31,16 +39,6 @@ const MIN_HEADROOM_BYTES: usize = 4 << 20;
 
 /// What threads may always keep of freed runs.
 const MIN_LENT_BYTES: usize = 2 << 20;
-
-/// By how much the heap may grow, or its slabs empty, before they are looked through: an eighth of
-/// what is in use, and at least this much; the smaller value where a look finds much.
-pub(super) const SLACK_BYTES: usize = 4 << 20;
-const MIN_SLACK_BYTES: usize = 256 << 10;
-
-/// How far slabs may empty where live memory swings. If half of what went at a look that found them emptied has been taken
-/// anew by the next such look, within [`SWING_MS`], twice as much may be idle, up to this and to what was lately in use.
-const MAX_SWING_BYTES: usize = 64 << 20;
-const SWING_MS: u64 = 100;
 
 /// A call gives back this share of what is too much, and at least this much: of runs of 40 KB that takes 0.2 ms.
 const STEP_SHARE: usize = 64;
@@ -67,76 +65,9 @@ impl Vain {
 }
 
 impl<S: System> Backend<S> {
+    /// Notes how much is held, which has become more.
     pub(super) fn note_peak(&self, state: &mut State) {
         state.peak_held_frames = state.peak_held_frames.max(self.held_frames(state));
-    }
-
-    /// Whether the heap has grown so much that it should look for idle memory in the slabs first.
-    #[inline]
-    pub(crate) fn should_scavenge(&self) -> bool {
-        self.grown_frames.load(Ordering::Relaxed) > self.growth_limit_frames.load(Ordering::Relaxed)
-    }
-
-    /// By how many bytes the slabs may empty before the next scavenge.
-    #[inline]
-    pub(crate) fn slack_bytes(&self) -> usize {
-        self.emptying_limit_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Begins to count anew after a scavenge that gave back `gone_bytes`, far more than had been freed if it
-    /// `found_much`; `live_bytes` are out of the slabs. `has_emptied` says that it came because the slabs had
-    /// emptied, not because the heap grew.
-    pub(crate) fn note_scavenge(
-        &self,
-        live_bytes: usize,
-        gone_bytes: usize,
-        has_emptied: bool,
-        found_much: bool,
-    ) {
-        let gone_frames = gone_bytes / FRAME_BYTES;
-        let mut state = self.state.lock();
-        self.age(&mut state);
-        self.note_gone(&mut state, if has_emptied { gone_frames } else { 0 });
-        let swing_frames = state.swing_frames;
-        let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
-        let used_frames = self.held_frames(&state).saturating_sub(idle_frames);
-        self.choose_pages(&mut state, used_frames);
-        drop(state);
-        let live_frames = live_bytes / FRAME_BYTES;
-        let found = Found { live_frames, idle_frames, used_frames, gone_frames, found_much };
-        let last_frames = self.growth_limit_frames.load(Ordering::Relaxed);
-        let growth_frames = found.growth_frames(last_frames);
-        self.growth_limit_frames.store(growth_frames, Ordering::Relaxed);
-        let emptying_frames = found.emptying_frames(growth_frames).max(swing_frames);
-        self.emptying_limit_bytes.store(emptying_frames * FRAME_BYTES, Ordering::Relaxed);
-    }
-
-    /// Notes what went in a scavenge of slabs that had emptied, and whether half of what went in the previous one was
-    /// soon taken anew.
-    fn note_gone(&self, state: &mut State, gone_frames: usize) {
-        state.taken_anew_frames += self.returned_frames.swap(0, Ordering::Relaxed)
-            + self.grown_frames.swap(0, Ordering::Relaxed);
-        if gone_frames == 0 {
-            return;
-        }
-        let now_ms = self.source.now_ms();
-        let is_soon = now_ms < state.scavenged_ms + SWING_MS;
-        let swings = is_soon && 2 * state.taken_anew_frames > state.scavenged_frames;
-        let most_frames = state.peak_held_frames.min(MAX_SWING_BYTES / FRAME_BYTES);
-        let last_frames = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
-        let swing_frames = last_frames + last_frames.max(gone_frames);
-        state.swing_frames = if swings { swing_frames.min(most_frames) } else { 0 };
-        state.taken_anew_frames = 0;
-        (state.scavenged_ms, state.scavenged_frames) = (now_ms, gone_frames);
-    }
-
-    /// Has the first region ask for huge pages or not, where `used_frames` frames are of use.
-    fn choose_pages(&self, state: &mut State, used_frames: usize) {
-        let resident_frames = used_frames + self.dirty_frames(state);
-        let of_slabs = 2 * self.slab_frames.load(Ordering::Relaxed) >= state.used_frames;
-        if let Some(region) = &mut state.regions[0] {
-            region.choose_pages(resident_frames, of_slabs, &self.source);
-        }
     }
 
     /// What follows when `frames` frames have become dirty.
@@ -338,55 +269,6 @@ pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
     u32::try_from(half_lives).ok().and_then(|times| amount.checked_shr(times)).unwrap_or(0)
 }
 
-/// What a scavenge has found.
-struct Found {
-    /// Out of the slabs.
-    live_frames: usize,
-    /// In the slabs, but not out of them.
-    idle_frames: usize,
-    /// Of the whole heap, without what is idle.
-    used_frames: usize,
-    gone_frames: usize,
-    /// Far more went than had been freed.
-    found_much: bool,
-}
-
-impl Found {
-    /// By how much the heap may grow, or its slabs empty, unless something speaks against it.
-    fn usual_frames(&self) -> usize {
-        (self.used_frames / 8).max(SLACK_BYTES / FRAME_BYTES)
-    }
-
-    /// By how many frames the heap may grow before the next scavenge; before this one it was `last`. If much was
-    /// found, the last objects of many pages are going, and each of them counts: then the next scavenge comes
-    /// sooner. It comes later if next to nothing was found.
-    fn growth_frames(&self, last: usize) -> usize {
-        let usual = self.usual_frames();
-        if self.found_much {
-            (last / 2).max(MIN_SLACK_BYTES / FRAME_BYTES)
-        } else if self.gone_frames < last / 8 {
-            (last * 2).clamp(usual, usual.max(self.used_frames / 2))
-        } else {
-            usual
-        }
-    }
-
-    /// By how many frames the slabs may empty before the next scavenge, unless memory swings. Usually as many as the heap
-    /// may grow by, `growth`; fewer where little is left in much.
-    fn emptying_frames(&self, growth: usize) -> usize {
-        if self.is_sparse() {
-            (self.live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES)
-        } else {
-            growth
-        }
-    }
-
-    /// Whether little is left in much: each object that goes may be the last of its page.
-    fn is_sparse(&self) -> bool {
-        self.idle_frames > (2 * self.live_frames).max(MIN_ALLOWANCE_BYTES / FRAME_BYTES)
-    }
-}
-
 impl State {
     /// Whether most of what runs hold was never touched.
     fn is_sparse(&self) -> bool {
@@ -422,95 +304,11 @@ mod tests {
     use crate::class::ClassId;
     use crate::region::Wanted;
 
-    const MIB: usize = 1 << 20;
+    pub(super) const MIB: usize = 1 << 20;
 
-    fn grow<S: System>(backend: &Backend<S>, bytes: usize) -> NonNull<u8> {
+    pub(super) fn grow<S: System>(backend: &Backend<S>, bytes: usize) -> NonNull<u8> {
         let wanted = Wanted::Run { frames: bytes / FRAME_BYTES, align: 1, fills: false };
         backend.get_run(wanted, ClassId::RUN).expect("memory").start
-    }
-
-    #[test]
-    fn a_look_comes_sooner_where_much_was_found_and_later_where_nothing_was() {
-        let found = |used_frames, gone_frames, found_much| Found {
-            live_frames: 0,
-            idle_frames: 0,
-            used_frames,
-            gone_frames,
-            found_much,
-        };
-        let much = found(1 << 16, 0, true);
-        assert_eq!([1000, 100].map(|last| much.growth_frames(last)), [500, 64]);
-        assert_eq!(
-            found(1 << 16, 1000, false).growth_frames(8000),
-            8192,
-            "an eighth of what is used"
-        );
-        assert_eq!(found(100, 1000, false).growth_frames(8000), 1024, "4 MiB at least");
-        let little = found(1 << 16, 999, false);
-        assert_eq!(little.growth_frames(8000), 16_000, "less than an eighth of that has gone");
-        assert_eq!(little.growth_frames(30_000), 32_768, "half of what is used at most");
-        assert_eq!(found(1 << 16, 0, false).growth_frames(1000), 8192);
-    }
-
-    #[test]
-    fn fewer_may_empty_where_little_is_left_in_much() {
-        let emptying = |live_frames, idle_frames| {
-            let nothing = Found {
-                live_frames,
-                idle_frames,
-                used_frames: 0,
-                gone_frames: 0,
-                found_much: false,
-            };
-            nothing.emptying_frames(777)
-        };
-        assert_eq!((emptying(1000, 2048), emptying(1000, 2049)), (777, 250), "8 MiB at least");
-        assert_eq!((emptying(2000, 4000), emptying(2000, 4001)), (777, 500), "twice what is live");
-        assert_eq!(emptying(100, 4000), 64);
-    }
-
-    #[test]
-    fn what_a_look_finds_decides_how_far_the_heap_grows_until_the_next() {
-        let backend = Box::new(Backend::new(Os, 256 * MIB));
-        let grows_to = |bytes| {
-            grow(&backend, bytes);
-            assert!(!backend.should_scavenge(), "{bytes} bytes are not enough");
-            grow(&backend, FRAME_BYTES);
-            backend.should_scavenge()
-        };
-        assert!(grows_to(4 * MIB));
-        backend.note_scavenge(0, 0, false, true);
-        assert!(grows_to(2 * MIB));
-        backend.note_scavenge(0, 0, false, true);
-        assert!(grows_to(MIB));
-        backend.note_scavenge(0, MIB, false, false);
-        assert!(grows_to(4 * MIB));
-    }
-
-    #[test]
-    fn twice_as_much_may_be_idle_where_half_of_what_went_soon_came_back() {
-        let backend = Box::new(Backend::new(Os, 256 * MIB));
-        grow(&backend, 80 * MIB);
-        // Any time is soon after a look in the future, and none after one when the machine was started.
-        let look = |was_soon: bool, has_emptied| {
-            backend.state.lock().scavenged_ms = if was_soon { u64::MAX / 2 } else { 0 };
-            let before = backend.slack_bytes();
-            backend.note_scavenge(0, 16 * MIB, has_emptied, false);
-            backend.slack_bytes() >= before + 16 * MIB
-        };
-        assert!(!look(false, true));
-        grow(&backend, 8 * MIB);
-        assert!(!look(true, true), "no more than half");
-        grow(&backend, 5 * MIB);
-        // A look because the heap grew tells nothing of that.
-        assert!(!look(true, false));
-        grow(&backend, 5 * MIB);
-        assert!(!look(false, true), "long after");
-        grow(&backend, 5 * MIB);
-        look(true, false);
-        grow(&backend, 5 * MIB);
-        assert!(look(true, true));
-        assert!(!look(true, true), "nothing has come since");
     }
 
     #[test]
