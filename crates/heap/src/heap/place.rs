@@ -27,6 +27,17 @@ pub(crate) enum Place {
     },
 }
 
+impl Place {
+    /// How many bytes the object there has, at least what was asked for.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::Small { class, .. } => class.object_bytes(),
+            Self::Run { frames } => frames * FRAME_BYTES,
+            Self::Huge { bytes } => bytes,
+        }
+    }
+}
+
 impl<S: System> Heap<S> {
     /// What `start` is the start of.
     pub(crate) fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
@@ -37,15 +48,7 @@ impl<S: System> Heap<S> {
         if !address.is_multiple_of(MIN_ALIGN) {
             return Err(Misuse::Misaligned);
         }
-        let Some(view) = self.backend.find(address) else {
-            let huge = self.backend.huge.lock();
-            return match huge.usable_bytes(start) {
-                Some(bytes) => Ok(Place::Huge { bytes }),
-                None if huge.contains(address) => Err(Misuse::Interior),
-                None if huge.was_freed(address) => Err(Misuse::DoubleFree),
-                None => Err(Misuse::Foreign),
-            };
-        };
+        let Some(view) = self.backend.find(address) else { return self.place_outside(start) };
         // SAFETY: `find` says that the address lies in the region.
         let listed = unsafe { view.class_of(address) };
         let is_leaving = listed == ClassId::LEAVING;
@@ -55,17 +58,7 @@ impl<S: System> Heap<S> {
             listed
         };
         if class.is_small() {
-            let within = address % SLAB_BYTES % class.object_bytes();
-            // SAFETY: in the object's slab.
-            let begin = unsafe { start.sub(within) };
-            // SAFETY: the start of an object of a size class, which is only looked at.
-            let is_free = unsafe { FreeObject::new(begin) }.is_marked(self.key());
-            match (within, is_free) {
-                (0, false) => {}
-                (0, true) => return Err(Misuse::DoubleFree),
-                (_, false) => return Err(Misuse::Interior),
-                (_, true) => return Err(Misuse::NotAllocated),
-            }
+            self.check_small(start, class)?;
             return Ok(Place::Small { class, is_leaving });
         }
         if let Some(frames) = self.backend.run_length(start) {
@@ -79,6 +72,33 @@ impl<S: System> Heap<S> {
         } else {
             Misuse::NotAllocated
         })
+    }
+
+    /// What `start`, which lies in no region, is the start of.
+    fn place_outside(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
+        let address = start.addr().get();
+        let huge = self.backend.huge.lock();
+        match huge.usable_bytes(start) {
+            Some(bytes) => Ok(Place::Huge { bytes }),
+            None if huge.contains(address) => Err(Misuse::Interior),
+            None if huge.was_freed(address) => Err(Misuse::DoubleFree),
+            None => Err(Misuse::Foreign),
+        }
+    }
+
+    /// What is wrong with `start`, which lies in a slab of `class`, unless it is the start of an object that is not free.
+    fn check_small(&self, start: NonNull<u8>, class: ClassId) -> Result<(), Misuse> {
+        let within = start.addr().get() % SLAB_BYTES % class.object_bytes();
+        // SAFETY: in the object's slab.
+        let begin = unsafe { start.sub(within) };
+        // SAFETY: the start of an object of a size class, which is only looked at.
+        let is_free = unsafe { FreeObject::new(begin) }.is_marked(self.key());
+        match (within, is_free) {
+            (0, false) => Ok(()),
+            (0, true) => Err(Misuse::DoubleFree),
+            (_, false) => Err(Misuse::Interior),
+            (_, true) => Err(Misuse::NotAllocated),
+        }
     }
 
     /// Whether a run that begins before `address` reaches beyond it. Slow: for error messages.
@@ -103,10 +123,6 @@ impl<S: System> Heap<S> {
     /// # Errors
     /// What is wrong with the pointer.
     pub fn usable_bytes(&self, object: NonNull<u8>) -> Result<usize, Misuse> {
-        Ok(match self.place_of(object)? {
-            Place::Small { class, .. } => class.object_bytes(),
-            Place::Run { frames } => frames * FRAME_BYTES,
-            Place::Huge { bytes } => bytes,
-        })
+        self.place_of(object).map(Place::bytes)
     }
 }

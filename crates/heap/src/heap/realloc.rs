@@ -23,35 +23,17 @@ impl<S: System> Heap<S> {
             Ok(place) => place,
             Err(cause) => self.misuse("realloc", object.as_ptr(), cause),
         };
-        let mut taken_bytes = bytes;
-        let old_bytes = match place {
-            Place::Small { class, .. } => {
-                if class.keeps(bytes) {
-                    return object.as_ptr();
-                }
-                class.object_bytes()
-            }
-            Place::Run { frames } => {
-                let old_bytes = frames * FRAME_BYTES;
-                if let Some(kept) = self.resize_run(object, old_bytes, bytes) {
-                    return kept.as_ptr();
-                }
-                taken_bytes = Self::moved_run_bytes(old_bytes, bytes);
-                old_bytes
-            }
-            Place::Huge { bytes: old_bytes } => {
-                if bytes >= MOVE_BYTES {
-                    let resized = self.backend.huge.lock().resize(object, bytes, self.source());
-                    if let Some(start) = resized {
-                        return start.as_ptr();
-                    }
-                }
-                old_bytes
-            }
+        if let Some(start) = self.resize(object, place, bytes) {
+            return start.as_ptr();
+        }
+        let old_bytes = place.bytes();
+        let with_room = match place {
+            Place::Run { .. } => Self::moved_run_bytes(old_bytes, bytes),
+            Place::Small { .. } | Place::Huge { .. } => bytes,
         };
         // SAFETY: the caller's promise, passed on.
-        let mut moved = unsafe { self.malloc_aligned(seat, taken_bytes, MIN_ALIGN) };
-        if moved.is_null() && taken_bytes > bytes {
+        let mut moved = unsafe { self.malloc_aligned(seat, with_room, MIN_ALIGN) };
+        if moved.is_null() && with_room > bytes {
             // It must not fail for want of room to grow.
             // SAFETY: as above.
             moved = unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) };
@@ -64,5 +46,16 @@ impl<S: System> Heap<S> {
         let free = |object| unsafe { self.free_slow(seat, object) };
         // SAFETY: both have as many bytes; one was just taken.
         unsafe { move_to(moved, object, old_bytes.min(bytes), free) }
+    }
+
+    /// Makes the object in `place` hold `bytes` without copying it; `None`, and nothing has changed, if that is not possible,
+    /// or not worth it. Returns where it is then.
+    fn resize(&self, object: NonNull<u8>, place: Place, bytes: usize) -> Option<NonNull<u8>> {
+        match place {
+            Place::Small { class, .. } => class.keeps(bytes).then_some(object),
+            Place::Run { frames } => self.resize_run(object, frames * FRAME_BYTES, bytes),
+            Place::Huge { .. } if bytes < MOVE_BYTES => None,
+            Place::Huge { .. } => self.backend.huge.lock().resize(object, bytes, self.source()),
+        }
     }
 }
