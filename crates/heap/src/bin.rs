@@ -100,6 +100,44 @@ struct Returning {
     index: u32,
 }
 
+/// How the slabs of a class's objects are found.
+struct Finder<'a, S> {
+    /// The class's, as [`ClassId::reciprocal`] says.
+    reciprocal: u32,
+    /// Of the first region, where nearly all slabs are.
+    slabs: SlabTable,
+    source: &'a S,
+}
+
+impl<S: SlabSource> Finder<'_, S> {
+    /// The slab of `object` and its number there, and fetches what taking it back will read.
+    ///
+    /// # Errors
+    /// The object, if none begins there.
+    #[inline(always)]
+    fn find(&self, object: FreeObject) -> Result<Returning, *mut u8> {
+        let address = object.as_ptr().addr().get();
+        let (slab, far_words) = match self.slabs.offset_of(address) {
+            // SAFETY: as `offset_of` says.
+            Some(offset) => unsafe {
+                (self.slabs.slab_at(offset), self.slabs.far_words_at(offset))
+            },
+            None => match self.source.slab_of(address) {
+                Some(slab) => (slab, core::ptr::null_mut()),
+                None => return Err(object.as_ptr().as_ptr()),
+            },
+        };
+        // The fraction is less than the reciprocal exactly for multiples of the object's size.
+        let product = (address % SLAB_BYTES) as u64 * u64::from(self.reciprocal);
+        if product as u32 >= self.reciprocal {
+            return Err(object.as_ptr().as_ptr());
+        }
+        let index = (product >> 32) as u32;
+        slab.prefetch_for(index, far_words);
+        Ok(Returning { slab, index })
+    }
+}
+
 /// The next object of each of several lists that are walked side by side.
 struct Walk([Option<FreeObject>; GIVEN_AT_ONCE]);
 
@@ -319,8 +357,7 @@ impl Bin {
         batches: &[Batch],
         source: &impl SlabSource,
     ) -> Result<(), *mut u8> {
-        let reciprocal = class.reciprocal();
-        let slabs = source.first_slabs();
+        let finder = Finder { reciprocal: class.reciprocal(), slabs: source.first_slabs(), source };
         let Some(first) = batches.first() else { return Ok(()) };
         let mut found = [first.head; PREFETCHED];
         let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
@@ -335,26 +372,7 @@ impl Bin {
                 // given back, for its memory may go with it.
                 let count = walk.step(&mut found);
                 for (&object, ahead) in found[..count].iter().zip(&mut ahead) {
-                    let address = object.as_ptr().addr().get();
-                    let (slab, far_words) = match slabs.offset_of(address) {
-                        // SAFETY: as `offset_of` says.
-                        Some(offset) => unsafe {
-                            (slabs.slab_at(offset), slabs.far_words_at(offset))
-                        },
-                        None => match source.slab_of(address) {
-                            Some(slab) => (slab, core::ptr::null_mut()),
-                            None => return Err(object.as_ptr().as_ptr()),
-                        },
-                    };
-                    // The fraction is less than the reciprocal exactly for multiples of the
-                    // object's size.
-                    let product = (address % SLAB_BYTES) as u64 * u64::from(reciprocal);
-                    if product as u32 >= reciprocal {
-                        return Err(object.as_ptr().as_ptr());
-                    }
-                    let index = (product >> 32) as u32;
-                    slab.prefetch_for(index, far_words);
-                    *ahead = Returning { slab, index };
+                    *ahead = finder.find(object)?;
                 }
                 // Counted here at once: a count in memory for each would be the critical path.
                 self.free_objects += count;
