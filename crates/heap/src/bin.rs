@@ -8,9 +8,11 @@
 
 use core::ptr::NonNull;
 
+use crate::batch::{Batch, GIVEN_AT_ONCE};
 use crate::class::{ClassId, SLAB_BYTES};
+use crate::gathered::Gathered;
 use crate::homes::{GROUPS, Lists, home_of};
-use crate::object::{Batch, FreeObject, GIVEN_AT_ONCE, Gathered};
+use crate::object::FreeObject;
 use crate::region::SlabTable;
 use crate::slab::{Returned, Slab, SlabRef};
 

@@ -33,9 +33,10 @@
 
 use core::ptr::NonNull;
 
+use crate::batch::Batch;
 use crate::class::{BATCH_OBJECTS, ClassId, LEAST_OBJECTS, LINE_ROW, STATES};
 use crate::departing::Departing;
-use crate::object::{Batch, FreeObject, Key, Link};
+use crate::object::{FreeObject, Key, Link};
 use crate::own_runs::OwnRuns;
 use crate::sample::{Draws, Due, Rates};
 

@@ -18,12 +18,13 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use hectare_pages::System;
 
+use crate::batch::Batch;
 use crate::cache::longer_limit;
 use crate::class::ClassId;
 use crate::cpu_lists::TRIES;
 use crate::heap::Heap;
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject, Key};
+use crate::object::{FreeObject, Key};
 use crate::seat::Seat;
 use crate::sequence::{Place, Refusal};
 

@@ -19,9 +19,10 @@ use core::sync::atomic::{
 use hectare_base::sync::{Lock, Park};
 use hectare_pages::rseq;
 
+use crate::batch::{Batch, Packed};
 use crate::cache::first_limit;
 use crate::class::{ClassId, STATES};
-use crate::object::{Batch, FreeObject, Key, Packed};
+use crate::object::{FreeObject, Key};
 use crate::sequence::{self, CPUS, CpuLists, Place, Refusal, Table};
 
 /// How often a sequence is tried: a thread that is interrupted each time (a debugger steps through

@@ -4,8 +4,9 @@
 //! request would take it. One at a time, each would take the lock of its class and wait for its slab's descriptor; so a
 //! thread's objects go some at a time. What is left goes when the thread ends, memory is out, or is asked back.
 
+use crate::batch::Batch;
 use crate::class::ClassId;
-use crate::object::{Batch, FreeObject, Key, Link};
+use crate::object::{FreeObject, Key, Link};
 
 /// Classes whose numbers differ by a multiple of this take turns.
 const GROUPS: usize = 8;

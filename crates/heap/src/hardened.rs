@@ -34,9 +34,10 @@ use hectare_base::sync::Lock;
 use hectare_pages::System;
 
 use crate::class::{ClassId, MIN_ALIGN, STATES};
+use crate::gathered::Gathered;
 use crate::heap::{Heap, MAX_SEALED, Place};
 use crate::misuse::Misuse;
-use crate::object::{FreeObject, Gathered};
+use crate::object::FreeObject;
 use crate::random::Random;
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;

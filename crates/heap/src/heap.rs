@@ -41,6 +41,7 @@ use crate::stats::{ClassStats, Stats};
 
 use keys::Keys;
 pub(crate) use place::Place;
+pub(crate) use realloc::move_to;
 pub(crate) use slabs::MAX_SEALED;
 
 /// A general-purpose heap over the memory of `S`. All methods may be called by any thread.

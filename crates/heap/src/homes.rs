@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
     use crate::class::ClassId;
-    use crate::object::Gathered;
+    use crate::gathered::Gathered;
     use crate::slab::{FarWords, FreshSlab};
 
     const CLASS: ClassId = ClassId::for_bytes(1024);

@@ -19,6 +19,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "class and slab geometry fits by assertion")]
 
 mod backend;
+mod batch;
 mod bin;
 mod cache;
 mod class;
@@ -27,6 +28,7 @@ mod cpu_lists;
 mod departing;
 mod dirty;
 mod fill;
+mod gathered;
 mod guard;
 mod hardened;
 mod heap;

@@ -28,8 +28,8 @@ use hectare_base::sync::atomic::{
 };
 use hectare_base::sync::{Lock, Park};
 
+use crate::batch::{Batch, Batches};
 use crate::class::{ClassId, STATES};
-use crate::object::{Batch, Batches};
 use crate::slots::Slots;
 
 /// CPUs with a pool of their own; the CPU numbered `n` uses pool `n % CPUS`. (Few of everything under

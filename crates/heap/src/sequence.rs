@@ -20,8 +20,9 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
 
+use crate::batch::Packed;
 use crate::class::{ClassId, STATES};
-use crate::object::{FreeObject, Key, Packed};
+use crate::object::{FreeObject, Key};
 
 /// CPUs that can have lists.
 pub(crate) const CPUS: usize = 1024;

@@ -31,8 +31,9 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use hectare_base::prefetch;
 
 use crate::class::{ClassId, MIN_ALIGN, SLAB_BYTES};
+use crate::gathered::Gathered;
 use crate::homes::{GROUPS, Home, ListName};
-use crate::object::{FreeObject, Gathered};
+use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 use frames::Frames;

@@ -19,8 +19,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use hectare_base::sync::atomic::AtomicUsize;
 
+use crate::batch::{Batch, Packed};
 use crate::class::{BATCH_BYTES, ClassId, LONG_BATCH_BYTES};
-use crate::object::{Batch, Packed};
 
 /// How many batches of 8 KiB of a class a pool keeps at first, how many have a place in the pool itself,
 /// and how many in the stock.

@@ -45,6 +45,8 @@ mod class {
     }
 }
 
+#[path = "../src/batch.rs"]
+mod batch;
 #[path = "../src/object.rs"]
 mod object;
 #[path = "../src/pool.rs"]
@@ -56,11 +58,12 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use batch::Batch;
 use class::ClassId;
 use hectare_base::sync::SpinPark;
 use loom::sync::Arc;
 use loom::thread;
-use object::{Batch, FreeObject};
+use object::FreeObject;
 use pool::Pools;
 use slots::Slots;
 

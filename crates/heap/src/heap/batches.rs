@@ -6,10 +6,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use hectare_pages::System;
 
 use super::Heap;
+use crate::batch::{Batch, Batches};
 use crate::bin::{Objects, SlabSource};
 use crate::class::ClassId;
+use crate::gathered::Gathered;
 use crate::misuse::Misuse;
-use crate::object::{Batch, Batches, FreeObject, Gathered};
+use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 use crate::seat::Seat;
 

@@ -5,11 +5,12 @@ use core::ptr::NonNull;
 use hectare_pages::System;
 
 use super::{Heap, Place};
+use crate::batch::Batch;
 use crate::cache::Cache;
 use crate::class::{ClassId, RECIPROCALS, SLAB_BYTES};
 use crate::departing::Departing;
 use crate::misuse::Misuse;
-use crate::object::{Batch, FreeObject, Key};
+use crate::object::{FreeObject, Key};
 use crate::seat::Seat;
 
 impl<S: System> Heap<S> {

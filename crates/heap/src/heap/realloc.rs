@@ -7,7 +7,6 @@ use hectare_pages::System;
 use super::large::MOVE_BYTES;
 use super::{Heap, Place};
 use crate::class::MIN_ALIGN;
-use crate::object::move_to;
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 
@@ -58,4 +57,24 @@ impl<S: System> Heap<S> {
             Place::Huge { .. } => self.backend.huge.lock().resize(object, bytes, self.source()),
         }
     }
+}
+
+/// Moves the first `bytes` of an object to one that was just taken, and has `free` free the old one;
+/// does nothing if `taken` is null. Returns `taken`.
+///
+/// # Safety
+/// Both have at least that many bytes, and are different objects.
+#[inline(always)]
+pub(crate) unsafe fn move_to(
+    taken: *mut u8,
+    object: NonNull<u8>,
+    bytes: usize,
+    free: impl FnOnce(*mut u8),
+) -> *mut u8 {
+    if !taken.is_null() {
+        // SAFETY: the caller's promise: different objects are disjoint.
+        unsafe { taken.copy_from_nonoverlapping(object.as_ptr(), bytes) };
+        free(object.as_ptr());
+    }
+    taken
 }

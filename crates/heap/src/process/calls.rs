@@ -8,7 +8,7 @@ use hectare_pages::Os;
 use super::Process;
 use super::threads::cache_word;
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
-use crate::object::move_to;
+use crate::heap::move_to;
 use crate::special::Kind;
 
 impl Process {

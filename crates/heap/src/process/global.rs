@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 
 use super::Process;
 use crate::class::MIN_ALIGN;
-use crate::object::move_to;
+use crate::heap::move_to;
 
 /// The heap as a Rust program's global allocator.
 ///

@@ -9,7 +9,7 @@
 
 use core::ptr::NonNull;
 
-use crate::object::Gathered;
+use crate::gathered::Gathered;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 
 const _: () = assert!(SLAB_FRAMES == 16, "one bit a frame in a u16");

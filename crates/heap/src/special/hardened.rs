@@ -6,7 +6,7 @@ use hectare_pages::Os;
 
 use super::Kind;
 use crate::class::MIN_ALIGN;
-use crate::object::move_to;
+use crate::heap::move_to;
 use crate::process::Process;
 
 impl Process {

@@ -13,10 +13,10 @@ use core::ptr::NonNull;
 
 use hectare_pages::System;
 
+use crate::batch::Batch;
 use crate::cache::Cache;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::heap::Heap;
-use crate::object::Batch;
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::slots::Slots;
