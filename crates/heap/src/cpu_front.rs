@@ -26,7 +26,7 @@ use crate::heap::Heap;
 use crate::misuse::Misuse;
 use crate::object::{FreeObject, Key};
 use crate::seat::Seat;
-use crate::sequence::{Place, Refusal};
+use crate::sequence::{Refusal, Word};
 
 impl<S: System> Heap<S> {
     /// How many sequences the slow paths have tried again. For tests.
@@ -101,7 +101,7 @@ impl<S: System> Heap<S> {
     /// An object of `class`, and the rest of its batch for this CPU's list, which was empty.
     unsafe fn refill(&self, class: ClassId) -> *mut u8 {
         // SAFETY: the caller's promise, passed on.
-        let spare = unsafe { self.cpus.exchange(Place::Spare, class, None) };
+        let spare = unsafe { self.cpus.exchange(Word::Spare, class, None) };
         let batch = spare.or_else(|| {
             let count = self.lengthen(class);
             let pooled = self.take_pooled(class, count);
@@ -112,7 +112,7 @@ impl<S: System> Heap<S> {
         if let Some(head) = batch.head.next() {
             let rest = Batch { head, count: batch.count - 1 };
             // SAFETY: as above. What another thread has put there meanwhile comes out.
-            if let Some(other) = unsafe { self.cpus.exchange(Place::List, class, Some(rest)) } {
+            if let Some(other) = unsafe { self.cpus.exchange(Word::List, class, Some(rest)) } {
                 self.put_batch(class, other);
             }
         }
@@ -155,12 +155,12 @@ impl<S: System> Heap<S> {
     unsafe fn overflow(&self, class: ClassId, object: FreeObject) {
         let single = Batch::with(object, None, self.key());
         // SAFETY: the caller's promise, passed on.
-        let full = unsafe { self.cpus.exchange(Place::List, class, Some(single)) };
+        let full = unsafe { self.cpus.exchange(Word::List, class, Some(single)) };
         let surplus = if self.lengthen(class) < class.batch() {
             full
         } else {
             // SAFETY: as above.
-            unsafe { self.cpus.exchange(Place::Spare, class, full) }
+            unsafe { self.cpus.exchange(Word::Spare, class, full) }
         };
         if let Some(batch) = surplus {
             self.put_batch(class, batch);

@@ -23,7 +23,7 @@ use crate::batch::{Batch, Packed};
 use crate::cache::first_limit;
 use crate::class::{ClassId, STATES};
 use crate::object::{FreeObject, Key};
-use crate::sequence::{self, CPUS, CpuLists, Place, Refusal, Table};
+use crate::sequence::{self, CPUS, CpuLists, Refusal, Table, Word};
 
 /// How often a sequence is tried: a thread that is interrupted each time (a debugger steps through
 /// it) goes on without the lists.
@@ -168,7 +168,7 @@ impl<P: Park> Cpus<P> {
     /// As [`pop`](Self::pop).
     pub(crate) unsafe fn exchange(
         &self,
-        place: Place,
+        place: Word,
         class: ClassId,
         batch: Option<Batch>,
     ) -> Option<Batch> {

@@ -66,7 +66,7 @@ const LARGE_QUARANTINE_BYTES: usize = 256 << 20;
 
 /// What is kept of one class. All zeros: nothing.
 #[derive(Debug)]
-struct Slots {
+struct ClassState {
     fresh: [Option<FreeObject>; FRESH],
     fresh_len: usize,
     quarantine: [Option<FreeObject>; QUARANTINE],
@@ -101,7 +101,7 @@ struct Large {
 /// The state of the front. All methods may be called by any thread.
 #[derive(Debug)]
 pub(crate) struct Hardened<S: System> {
-    classes: [Lock<Slots, S::Park>; STATES],
+    classes: [Lock<ClassState, S::Park>; STATES],
     large: Lock<Large, S::Park>,
     /// Whether large objects have a sealed page behind them, unless there are too many.
     seals_large: AtomicBool,
@@ -111,7 +111,7 @@ pub(crate) struct Hardened<S: System> {
     keeps_longer: AtomicBool,
 }
 
-impl Slots {
+impl ClassState {
     const EMPTY: Self = Self {
         fresh: [None; FRESH],
         fresh_len: 0,
@@ -199,7 +199,7 @@ impl<S: System> Hardened<S> {
     pub(crate) const fn new() -> Self {
         const NOTHING: Sealed = Sealed { start: 0, bytes: 0 };
         Self {
-            classes: [const { Lock::new(Slots::EMPTY) }; STATES],
+            classes: [const { Lock::new(ClassState::EMPTY) }; STATES],
             large: Lock::new(Large { quarantine: [NOTHING; LARGE_QUARANTINE], next: 0, bytes: 0 }),
             seals_large: AtomicBool::new(false),
             large_objects: AtomicUsize::new(0),
@@ -252,7 +252,7 @@ impl<S: System> Hardened<S> {
     }
 
     #[cold]
-    fn refill(&self, heap: &Heap<S>, class: ClassId, slots: &mut Slots) {
+    fn refill(&self, heap: &Heap<S>, class: ClassId, slots: &mut ClassState) {
         if slots.random.is_new() {
             let seed = heap.source().secret() as u64 ^ heap.source().now_ms();
             slots.random.begin(seed.wrapping_mul(2 * class.index() as u64 + 1));
@@ -560,7 +560,7 @@ mod tests {
                 front.release(&heap, 0);
             }
         }
-        let kept = |slots: &Slots| {
+        let kept = |slots: &ClassState| {
             let all = slots.quarantine.iter().chain(&slots.fresh);
             all.filter(|place| place.is_some()).count()
         };

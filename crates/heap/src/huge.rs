@@ -32,7 +32,7 @@ const REMEMBERED: usize = 32;
 
 /// Committed from its start, and reserved behind that.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Block {
+pub(crate) struct HugeBlock {
     pub(crate) start: NonNull<u8>,
     pub(crate) committed_bytes: usize,
     pub(crate) reserved_bytes: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Block {
 /// The table of huge blocks.
 #[derive(Debug)]
 pub(crate) struct Huge {
-    table: Option<NonNull<Block>>,
+    table: Option<NonNull<HugeBlock>>,
     table_bytes: usize,
     len: usize,
     pub(crate) bytes: usize,
@@ -68,7 +68,7 @@ impl Huge {
         }
     }
 
-    fn blocks(&self) -> &[Block] {
+    fn blocks(&self) -> &[HugeBlock] {
         match self.table {
             // SAFETY: by the invariant the first `len` entries are written.
             Some(table) => unsafe { core::slice::from_raw_parts(table.as_ptr(), self.len) },
@@ -76,7 +76,7 @@ impl Huge {
         }
     }
 
-    fn blocks_mut(&mut self) -> &mut [Block] {
+    fn blocks_mut(&mut self) -> &mut [HugeBlock] {
         match self.table {
             // SAFETY: by the invariant the first `len` entries are written.
             Some(table) => unsafe { core::slice::from_raw_parts_mut(table.as_ptr(), self.len) },
@@ -117,7 +117,7 @@ impl Huge {
             // SAFETY: the whole of the block just taken.
             unsafe { source.advise_huge(start, bytes, true) };
         }
-        self.insert(Block { start, committed_bytes: bytes, reserved_bytes: bytes });
+        self.insert(HugeBlock { start, committed_bytes: bytes, reserved_bytes: bytes });
         Some((start, true))
     }
 
@@ -141,7 +141,7 @@ impl Huge {
     #[inline(never)]
     fn release_each(
         &mut self,
-        next: fn(&mut Kept) -> Option<Block>,
+        next: fn(&mut Kept) -> Option<HugeBlock>,
         source: &impl PageSource,
     ) -> usize {
         let mut gone_bytes = 0;
@@ -209,7 +209,7 @@ impl Huge {
         Some(())
     }
 
-    fn take_back(&mut self, start: NonNull<u8>) -> Option<Block> {
+    fn take_back(&mut self, start: NonNull<u8>) -> Option<HugeBlock> {
         let block = self.remove(self.index_of(start)?);
         self.gone[self.next_gone % REMEMBERED] = start.addr().get();
         self.next_gone = self.next_gone.wrapping_add(1);
@@ -296,7 +296,7 @@ impl Huge {
         bytes: usize,
         moving_bytes: usize,
         source: &impl PageSource,
-    ) -> Option<Block> {
+    ) -> Option<HugeBlock> {
         self.make_way(bytes.saturating_sub(moving_bytes), source);
         self.take_from(source, || {
             let block = Self::reserve_with_room(bytes, source)?;
@@ -305,20 +305,20 @@ impl Huge {
                 release(block, source);
                 return None;
             }
-            Some(Block { committed_bytes: bytes, ..block })
+            Some(HugeBlock { committed_bytes: bytes, ..block })
         })
     }
 
     /// Address space for `bytes` and as much again, or just for `bytes` if there is no more.
     #[inline(never)]
-    fn reserve_with_room(bytes: usize, source: &impl PageSource) -> Option<Block> {
+    fn reserve_with_room(bytes: usize, source: &impl PageSource) -> Option<HugeBlock> {
         let page = source.page_bytes();
         let sizes = [bytes.saturating_mul(2), bytes];
         sizes.into_iter().find_map(|reserved_bytes| {
             let start = source.reserve(reserved_bytes, page.max(HUGE_PAGE_BYTES)).ok()?;
             // SAFETY: the whole of the reservation just made.
             unsafe { source.advise_huge(start, reserved_bytes, true) };
-            Some(Block { start, committed_bytes: 0, reserved_bytes })
+            Some(HugeBlock { start, committed_bytes: 0, reserved_bytes })
         })
     }
 
@@ -328,12 +328,12 @@ impl Huge {
         let table = match self.table {
             Some(table) => table,
             None => {
-                let table = source.reserve(MAX_BLOCKS * size_of::<Block>(), page).ok()?.cast();
+                let table = source.reserve(MAX_BLOCKS * size_of::<HugeBlock>(), page).ok()?.cast();
                 self.table = Some(table);
                 table
             }
         };
-        if (self.len + 1) * size_of::<Block>() > self.table_bytes {
+        if (self.len + 1) * size_of::<HugeBlock>() > self.table_bytes {
             if self.len == MAX_BLOCKS {
                 return None;
             }
@@ -347,7 +347,7 @@ impl Huge {
     }
 
     #[inline(never)]
-    fn insert(&mut self, block: Block) {
+    fn insert(&mut self, block: HugeBlock) {
         let at = self.blocks().partition_point(|other| other.start < block.start);
         let Some(table) = self.table else { return };
         // SAFETY: at ≤ len, and `make_room` committed room for len + 1 entries.
@@ -362,7 +362,7 @@ impl Huge {
         self.len += 1;
     }
 
-    fn remove(&mut self, index: usize) -> Block {
+    fn remove(&mut self, index: usize) -> HugeBlock {
         let block = self.blocks()[index];
         let len = self.len;
         self.blocks_mut().copy_within(index + 1..len, index);
@@ -374,7 +374,7 @@ impl Huge {
 
 /// Gives back a block that is off the table and whose owner has given it up. Returns how many
 /// bytes of memory went.
-fn release(block: Block, source: &impl PageSource) -> usize {
+fn release(block: HugeBlock, source: &impl PageSource) -> usize {
     // SAFETY: the whole of a reservation that nobody uses.
     unsafe { source.release(block.start, block.reserved_bytes) };
     block.committed_bytes
@@ -387,7 +387,7 @@ fn release(block: Block, source: &impl PageSource) -> usize {
 /// Both ranges are committed, disjoint, and used by nobody else.
 unsafe fn move_contents(
     from: NonNull<u8>,
-    to: Block,
+    to: HugeBlock,
     bytes: usize,
     source: &impl PageSource,
 ) -> Option<()> {
@@ -403,7 +403,7 @@ unsafe fn move_contents(
             let start = unsafe { to.start.add(bytes) };
             let reserved_bytes = to.reserved_bytes - bytes;
             if reserved_bytes > 0 {
-                release(Block { start, committed_bytes: 0, reserved_bytes }, source);
+                release(HugeBlock { start, committed_bytes: 0, reserved_bytes }, source);
             }
             return None;
         }

@@ -12,14 +12,14 @@
 //!    fits a request, as much as it takes goes back first ([`Kept::make_way`]).
 
 use crate::backend::{HALF_LIFE_MS, halved};
-use crate::huge::Block;
+use crate::huge::HugeBlock;
 
 const MAX_BLOCKS: usize = 16;
 
 /// The kept blocks. All zeros when empty.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    blocks: [Option<Block>; MAX_BLOCKS],
+    blocks: [Option<HugeBlock>; MAX_BLOCKS],
     len: usize,
     bytes: usize,
     /// How much may be kept.
@@ -48,8 +48,8 @@ impl Kept {
     }
 
     /// The kept block that fits `bytes` best: at most an eighth larger, and aligned to `align`.
-    pub(crate) fn take(&mut self, bytes: usize, align: usize) -> Option<Block> {
-        let fits = |block: &Block| {
+    pub(crate) fn take(&mut self, bytes: usize, align: usize) -> Option<HugeBlock> {
+        let fits = |block: &HugeBlock| {
             (bytes..=bytes.saturating_add(bytes / 8)).contains(&block.committed_bytes)
                 && block.start.addr().get().is_multiple_of(align)
         };
@@ -71,7 +71,7 @@ impl Kept {
 
     /// A block that must go back for `wanted_bytes` to be taken from the system; what it has
     /// committed is subtracted from them. `None` when enough has gone.
-    pub(crate) fn make_way(&mut self, wanted_bytes: &mut usize) -> Option<Block> {
+    pub(crate) fn make_way(&mut self, wanted_bytes: &mut usize) -> Option<HugeBlock> {
         if *wanted_bytes == 0 {
             return None;
         }
@@ -82,7 +82,7 @@ impl Kept {
 
     /// Keeps `block` if that much may be kept, else returns it.
     #[must_use]
-    pub(crate) fn put(&mut self, block: Block) -> Option<Block> {
+    pub(crate) fn put(&mut self, block: HugeBlock) -> Option<HugeBlock> {
         if self.bytes + block.committed_bytes > self.regret_bytes || self.len == MAX_BLOCKS {
             self.gone_bytes = self.gone_bytes.saturating_add(block.committed_bytes);
             return Some(block);
@@ -106,19 +106,19 @@ impl Kept {
     }
 
     /// A block that may be kept no longer.
-    pub(crate) fn pop_over(&mut self) -> Option<Block> {
+    pub(crate) fn pop_over(&mut self) -> Option<HugeBlock> {
         if self.bytes > self.regret_bytes { self.evict() } else { None }
     }
 
     /// The block that was freed first, which now goes back.
-    pub(crate) fn evict(&mut self) -> Option<Block> {
+    pub(crate) fn evict(&mut self) -> Option<HugeBlock> {
         let block = self.remove(0)?;
         self.gone_bytes = self.gone_bytes.saturating_add(block.committed_bytes);
         Some(block)
     }
 
     #[inline(never)]
-    fn remove(&mut self, index: usize) -> Option<Block> {
+    fn remove(&mut self, index: usize) -> Option<HugeBlock> {
         let block = self.blocks[..self.len].get(index).copied()??;
         self.blocks.copy_within(index + 1..self.len, index);
         self.len -= 1;
@@ -134,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    fn block(committed_bytes: usize) -> Block {
-        Block { start: NonNull::dangling(), committed_bytes, reserved_bytes: committed_bytes }
+    fn block(committed_bytes: usize) -> HugeBlock {
+        HugeBlock { start: NonNull::dangling(), committed_bytes, reserved_bytes: committed_bytes }
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) type Table = [AtomicPtr<CpuLists>; CPUS];
 
 /// Which of a class's two words.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum Word {
     List,
     Spare,
 }
@@ -66,7 +66,7 @@ pub(crate) use arch::{exchange, pop, push};
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
-    use super::{CPUS, ClassId, CpuLists, FreeObject, Key, Packed, Place, Refusal, STATES, Table};
+    use super::{CPUS, ClassId, CpuLists, FreeObject, Key, Packed, Refusal, STATES, Table, Word};
     use core::arch::asm;
     use core::mem::offset_of;
     use hectare_pages::rseq::{CPU_ID_OFFSET, SEQUENCE_OFFSET, SIGNATURE};
@@ -243,7 +243,7 @@ mod arch {
     pub(crate) unsafe fn exchange(
         table: &Table,
         area: isize,
-        place: Place,
+        place: Word,
         class: ClassId,
         new: Packed,
     ) -> Result<Packed, Refusal> {
@@ -271,7 +271,7 @@ mod arch {
 #[cfg(not(target_arch = "x86_64"))]
 mod arch {
     //! No sequences here: the lists are never begun, and every call is refused.
-    use super::{ClassId, FreeObject, Key, Packed, Place, Refusal, Table};
+    use super::{ClassId, FreeObject, Key, Packed, Refusal, Table, Word};
 
     pub(crate) unsafe fn pop(
         _: &Table,
@@ -294,7 +294,7 @@ mod arch {
     pub(crate) unsafe fn exchange(
         _: &Table,
         _: isize,
-        _: Place,
+        _: Word,
         _: ClassId,
         _: Packed,
     ) -> Result<Packed, Refusal> {

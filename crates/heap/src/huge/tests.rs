@@ -5,7 +5,7 @@ use super::*;
 type Source = Failing<Counted<Os>>;
 
 const MIB: usize = 1 << 20;
-const TABLE_BYTES: usize = MAX_BLOCKS * size_of::<Block>();
+const TABLE_BYTES: usize = MAX_BLOCKS * size_of::<HugeBlock>();
 
 fn source() -> Source {
     Failing::new(Counted::new(Os))
