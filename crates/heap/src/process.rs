@@ -110,6 +110,12 @@ impl Process {
         }
     }
 
+    /// The size of a page of the system, in bytes.
+    #[must_use]
+    pub fn page_bytes(&'static self) -> usize {
+        Os.page_bytes()
+    }
+
     /// Gives what is not needed back to the system, except for `keep_bytes`; returns how many bytes
     /// went.
     pub fn trim(&'static self, keep_bytes: usize) -> usize {

@@ -149,20 +149,14 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes: us
     0
 }
 
-fn page_bytes() -> usize {
-    // SAFETY: no preconditions.
-    let bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) };
-    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn valloc(bytes: usize) -> *mut u8 {
-    or_enomem(aligned(page_bytes(), bytes))
+    or_enomem(aligned(HEAP.page_bytes(), bytes))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn pvalloc(bytes: usize) -> *mut u8 {
-    let page = page_bytes();
+    let page = HEAP.page_bytes();
     match bytes.max(1).checked_next_multiple_of(page) {
         Some(bytes) => or_enomem(aligned(page, bytes)),
         None => out_of_memory(),
