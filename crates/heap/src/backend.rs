@@ -1,9 +1,21 @@
-//! The backend: the process-wide owner of the regions. It hands out runs and slabs, and takes them
-//! back. What of that goes back to the system is decided in `backend/keeping.rs`.
+//! The backend: the process-wide owner of the regions. It hands out runs and slabs, and takes them back.
+//!
+//! | question | file |
+//! |---|---|
+//! | how is a run taken, given back, resized? | here |
+//! | how does one come from a block that is opened without the lock? | `backend/blocks.rs` |
+//! | what of the slabs holds memory? | `backend/slabs.rs` |
+//! | what of freed memory stays, what goes back to the system, and when? | `backend/keeping.rs` |
+//! | by how much may the slabs empty before they are looked through? | `backend/keeping/slack.rs` |
+//! | how much address space do regions reserve? | `backend/regions.rs` |
+//! | where do the heap's own tables lie? | `backend/metadata.rs` |
+//! | what of sealed memory that the system refuses to open again? | `backend/shut.rs` |
+//! | what do statistics tell? | `backend/stats.rs` |
 
 mod blocks;
 mod keeping;
 mod metadata;
+mod regions;
 mod shut;
 mod slabs;
 mod stats;
@@ -12,37 +24,20 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use hectare_base::align::{align_down, align_up};
-use hectare_base::sync::{Lock, LockGuard, Park};
+use hectare_base::sync::{Lock, LockGuard};
 use hectare_pages::System;
 
 use crate::cache::Cache;
-use crate::class::{ClassId, SLAB_BYTES};
+use crate::class::ClassId;
 use crate::huge::{Huge, MIN_HUGE_BYTES};
-use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted, has_room};
+use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
 
 use blocks::OPENERS;
+use keeping::Vain;
 pub(crate) use keeping::{HALF_LIFE_MS, halved};
-use keeping::{SLACK_BYTES, Vain};
 
 /// How many regions a heap can have.
 const REGIONS: usize = 32;
-
-/// How much address space a region takes at most where nothing else is asked for, and how many times as much as there
-/// can be of memory: what is not used of it costs next to nothing. Halved until the system agrees.
-const MAX_REGION_BYTES: usize = 256 << 30;
-const MEMORY_TIMES: usize = 4;
-
-/// How long a run can be: this share of the first region, and at most this many bytes. Where the region is as long
-/// as it should be, what large objects leave serves any other; where address space is scarce it must not be held.
-const LONGEST_RUN_SHARE: usize = 64;
-const LONGEST_RUN_BYTES: usize = 1 << 30;
-
-/// The smallest region worth having.
-const MIN_REGION_BYTES: usize = 1 << 20;
-
-/// How often the lock is looked at where it must not be waited for.
-const PATIENCE: usize = 1000;
 
 /// The lock around what is free, held.
 type Held<'a, S> = LockGuard<'a, State, <S as System>::Park>;
@@ -87,7 +82,7 @@ pub(crate) struct Backend<S: System> {
 #[repr(C)]
 struct State {
     /// How much address space the first takes if it can, and others at least; 0 stands for
-    /// [some times](MEMORY_TIMES) what there can be of memory.
+    /// some times what there can be of memory (`backend/regions.rs`).
     region_bytes: usize,
     used_frames: usize,
     /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
@@ -354,20 +349,6 @@ impl<S: System> Backend<S> {
         true
     }
 
-    /// Has the next `bytes` come from what was set aside for the process. Returns whether they will.
-    ///
-    /// # Safety
-    /// The process has one thread.
-    pub(crate) unsafe fn set_aside(&self, bytes: usize) -> bool {
-        let mut state = self.state.lock();
-        if state.regions[0].is_none() && self.open_region(&mut state, bytes).is_none() {
-            return false;
-        }
-        let region = state.regions[0].as_mut();
-        // SAFETY: the caller's promise, passed on.
-        region.is_some_and(|region| unsafe { region.set_aside(bytes, &self.source) }.is_ok())
-    }
-
     /// How many frames are free and still hold memory. (Only the regions in use are visited: a loop over all possible ones
     /// would be unrolled to a page of code.)
     #[inline(never)]
@@ -382,103 +363,6 @@ impl<S: System> Backend<S> {
         let state = self.state.lock();
         let count = self.count.load(Ordering::Relaxed);
         state.regions.iter().take(count).flatten().any(|region| region.has_dirty(frames, align))
-    }
-
-    /// Whether the regions may serve `bytes` for which the system has refused a mapping: as much as they once held; or more, if
-    /// what is scarce is address space, which they hold. Where memory is, theirs would not be refused.
-    #[cold]
-    pub(crate) fn may_have_room(&self, bytes: usize) -> bool {
-        let is_scarce =
-            || !has_room(align_up(bytes, self.source.page_bytes().max(FRAME_BYTES)), &self.source);
-        bytes <= self.committed_bytes() || bytes <= MAX_REGION_BYTES && is_scarce()
-    }
-
-    /// Reserves one more region, of at least `least_bytes`.
-    #[cold]
-    fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
-        let index = self.count.load(Ordering::Relaxed);
-        let others = state.regions.iter().take(index).flatten();
-        let reserved = || others.map(Region::reserved_bytes).sum();
-        let wanted = match state.region_bytes {
-            0 => self.usual_region_bytes(),
-            // As much as all before: however little is asked for, there are enough regions.
-            bytes => bytes.max(reserved()),
-        };
-        let place = state.regions.get_mut(index)?;
-        let unit = SLAB_BYTES.max(self.source.page_bytes());
-        let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
-        let mut bytes = wanted.max(least);
-        loop {
-            match Region::open(align_down(bytes, unit), &self.source, &self.views[index]) {
-                Ok(mut region) => {
-                    if bytes < wanted {
-                        region.leave_room(least, &self.source);
-                    }
-                    if index == 0 {
-                        let limit = SLACK_BYTES / FRAME_BYTES;
-                        self.growth_limit_frames.store(limit, Ordering::Relaxed);
-                        self.emptying_limit_bytes.store(SLACK_BYTES, Ordering::Relaxed);
-                        self.note_longest_run(&region);
-                    }
-                    *place = Some(region);
-                    self.count.store(index + 1, Ordering::Release);
-                    return Some(());
-                }
-                Err(_) if bytes / 2 >= least => bytes /= 2,
-                Err(_) => return None,
-            }
-        }
-    }
-
-    /// How much address space a region takes where nothing else is asked for: a power of two, so that its metadata can
-    /// come in huge pages.
-    fn usual_region_bytes(&self) -> usize {
-        let bytes = self.source.memory_bytes().saturating_mul(MEMORY_TIMES);
-        1 << bytes.clamp(MIN_REGION_BYTES, MAX_REGION_BYTES).ilog2()
-    }
-
-    /// Notes how long a run can be, by the first region.
-    fn note_longest_run(&self, first: &Region) {
-        let longest = (first.reserved_bytes() / LONGEST_RUN_SHARE).min(LONGEST_RUN_BYTES);
-        self.min_huge_bytes.store(longest, Ordering::Relaxed);
-    }
-
-    /// Gives up what the regions have reserved and not reached, until others have room. Nothing, if the lock does not become
-    /// free for some hundred microseconds: it may be held by what a signal has interrupted, or by a thread that a fork has
-    /// lost, and a program may set limits there.
-    #[cold]
-    pub(crate) fn leave_room(&self) {
-        for _ in 0..PATIENCE {
-            if let Some(mut state) = self.state.try_lock() {
-                let source = &self.source;
-                return self.shorten_regions(&mut state, |region| region.leave_room(0, source));
-            }
-            S::Park::give_way();
-        }
-    }
-
-    /// Has each region reserve no more than `bytes`, those that there are as far as they have not reached more.
-    #[cold]
-    pub(crate) fn reserve_at_most(&self, bytes: usize) {
-        let mut state = self.state.lock();
-        state.region_bytes = bytes;
-        self.shorten_regions(&mut state, |region| while region.shorten(bytes, &self.source) {});
-    }
-
-    fn shorten_regions(&self, state: &mut State, shorten: impl FnMut(&mut Region)) {
-        state.regions.iter_mut().flatten().for_each(shorten);
-        if let Some(first) = &state.regions[0] {
-            self.note_longest_run(first);
-        }
-    }
-
-    /// Has dumps of the process contain whatever objects the regions commit from now on, without being told; if another thread is
-    /// in the backend, or the one that this call has interrupted, what they commit later may be missing there.
-    #[cold]
-    pub(crate) fn dump_reserved(&self) {
-        if let Some(state) = self.state.try_lock() {
-            state.regions.iter().flatten().for_each(|region| region.dump_reserved(&self.source));
-        }
     }
 
     /// Holds the backend's locks across a fork.
@@ -538,22 +422,6 @@ mod tests {
     use hectare_pages::Os;
 
     use super::*;
-
-    /// Where the lock never becomes free, the call ends all the same.
-    #[test]
-    fn room_is_not_waited_for() {
-        let backend: &Backend<Os> =
-            std::boxed::Box::leak(std::boxed::Box::new(Backend::new(Os, 0)));
-        let held = backend.state.lock();
-        let (done, is_done) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            backend.leave_room();
-            done.send(()).expect("the test waits");
-        });
-        let ended = is_done.recv_timeout(core::time::Duration::from_secs(20));
-        drop(held);
-        ended.expect("it waits for the lock");
-    }
 
     /// Those that are as long as huge objects are counted, by whichever way they became so.
     #[test]

@@ -9,7 +9,17 @@
 //!              clean      frames that are free and read as zero          ┐ two bit-set
 //!              dirty      frames that are free and still hold memory     ┘ buddy allocators
 //! ```
-//! How a run is found in it is in `region/taking.rs`; what goes back to the system, in `region/going_back.rs`.
+//! | question | file |
+//! |---|---|
+//! | what can a thread read of it without the lock? | `region/view.rs` |
+//! | how does it begin, how far is it committed, what does it give up of its address space? | `region/opening.rs`, `frontier.rs`, `table.rs`, `reserve.rs` |
+//! | how is a run found, or lengthened in place? | `region/taking.rs`, `growing.rs` |
+//! | where does a run come from that no dirty one is long enough for? | `region/units.rs` |
+//! | where do slabs come from that there is no dirty memory for? | `region/slab_block.rs` |
+//! | where are huge pages asked for, and are they worth their price? | `region/huge_part.rs` (where), `huge_pages.rs` (when), `dear.rs` |
+//! | do programs fill the runs that they take? | `region/filling.rs` |
+//! | what goes back to the system, and how? | `region/going_back.rs` |
+//! | what of sealed frames that the system refuses to open? | `region/shut.rs` |
 //!
 //! Invariants
 //! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or shut, or in use: never two

@@ -26,8 +26,6 @@ use super::{Backend, State};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, Region};
 
-pub(super) use slack::SLACK_BYTES;
-
 /// What may always stay dirty, besides what threads keep.
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
 

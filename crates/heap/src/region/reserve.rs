@@ -52,6 +52,7 @@ impl Region {
 
 /// Whether `bytes` more of address space could be reserved.
 pub(crate) fn has_room(bytes: usize, source: &impl PageSource) -> bool {
+    let bytes = align_up(bytes, source.page_bytes());
     let room: Option<NonNull<u8>> = source.reserve(bytes, source.page_bytes()).ok();
     // SAFETY: reserved just now, and known to nobody.
     room.map(|start| unsafe { source.release(start, bytes) }).is_some()

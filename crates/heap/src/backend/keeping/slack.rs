@@ -13,7 +13,7 @@ use crate::region::FRAME_BYTES;
 
 /// By how much the heap may grow, or its slabs empty, before they are looked through: an eighth of
 /// what is in use, and at least this much; the smaller value where a look finds much.
-pub(in super::super) const SLACK_BYTES: usize = 4 << 20;
+const SLACK_BYTES: usize = 4 << 20;
 const MIN_SLACK_BYTES: usize = 256 << 10;
 
 /// How far slabs may empty where live memory swings. If half of what went at a look that found them emptied has been taken
@@ -22,6 +22,12 @@ const MAX_SWING_BYTES: usize = 64 << 20;
 const SWING_MS: u64 = 100;
 
 impl<S: System> Backend<S> {
+    /// Sets the slack of a heap that begins.
+    pub(in super::super) fn begin_slack(&self) {
+        self.growth_limit_frames.store(SLACK_BYTES / FRAME_BYTES, Ordering::Relaxed);
+        self.emptying_limit_bytes.store(SLACK_BYTES, Ordering::Relaxed);
+    }
+
     /// Whether the heap has grown so much that it should look for idle memory in the slabs first.
     #[inline]
     pub(crate) fn should_scavenge(&self) -> bool {

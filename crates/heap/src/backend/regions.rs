@@ -1,0 +1,162 @@
+//! How much address space the regions reserve, and what they give up of it.
+
+use core::sync::atomic::Ordering;
+
+use hectare_base::align::{align_down, align_up};
+use hectare_base::sync::Park;
+use hectare_pages::System;
+
+use super::{Backend, State};
+use crate::class::SLAB_BYTES;
+use crate::region::{Region, has_room};
+
+/// How much address space a region takes at most where nothing else is asked for, and how many times as much as there
+/// can be of memory: what is not used of it costs next to nothing. Halved until the system agrees.
+const MAX_REGION_BYTES: usize = 256 << 30;
+const MEMORY_TIMES: usize = 4;
+
+/// How long a run can be: this share of the first region, and at most this many bytes. Where the region is as long
+/// as it should be, what large objects leave serves any other; where address space is scarce it must not be held.
+const LONGEST_RUN_SHARE: usize = 64;
+const LONGEST_RUN_BYTES: usize = 1 << 30;
+
+/// The smallest region worth having.
+const MIN_REGION_BYTES: usize = 1 << 20;
+
+/// How often the lock is looked at where it must not be waited for.
+const PATIENCE: usize = 1000;
+
+impl<S: System> Backend<S> {
+    /// Reserves one more region, of at least `least_bytes`.
+    #[cold]
+    pub(super) fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
+        let index = self.count.load(Ordering::Relaxed);
+        let others = state.regions.iter().take(index).flatten();
+        let reserved = || others.map(Region::reserved_bytes).sum();
+        let wanted = match state.region_bytes {
+            0 => self.usual_region_bytes(),
+            // As much as all before: however little is asked for, there are enough regions.
+            bytes => bytes.max(reserved()),
+        };
+        let place = state.regions.get_mut(index)?;
+        let unit = SLAB_BYTES.max(self.source.page_bytes());
+        let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
+        let mut bytes = wanted.max(least);
+        loop {
+            match Region::open(align_down(bytes, unit), &self.source, &self.views[index]) {
+                Ok(mut region) => {
+                    if bytes < wanted {
+                        region.leave_room(least, &self.source);
+                    }
+                    if index == 0 {
+                        self.begin_slack();
+                        self.note_longest_run(&region);
+                    }
+                    *place = Some(region);
+                    self.count.store(index + 1, Ordering::Release);
+                    return Some(());
+                }
+                Err(_) if bytes / 2 >= least => bytes /= 2,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// How much address space a region takes where nothing else is asked for: a power of two, so that its metadata can
+    /// come in huge pages.
+    fn usual_region_bytes(&self) -> usize {
+        let bytes = self.source.memory_bytes().saturating_mul(MEMORY_TIMES);
+        1 << bytes.clamp(MIN_REGION_BYTES, MAX_REGION_BYTES).ilog2()
+    }
+
+    /// Notes how long a run can be, by the first region.
+    fn note_longest_run(&self, first: &Region) {
+        let longest = (first.reserved_bytes() / LONGEST_RUN_SHARE).min(LONGEST_RUN_BYTES);
+        self.min_huge_bytes.store(longest, Ordering::Relaxed);
+    }
+
+    /// Whether the regions may serve `bytes` for which the system has refused a mapping: as much as they once held; or more, if
+    /// what is scarce is address space, which they hold. Where memory is, theirs would not be refused.
+    #[cold]
+    pub(crate) fn may_have_room(&self, bytes: usize) -> bool {
+        let is_scarce = || !has_room(bytes, &self.source);
+        bytes <= self.committed_bytes() || bytes <= MAX_REGION_BYTES && is_scarce()
+    }
+
+    /// Gives up what the regions have reserved and not reached, until others have room. Nothing, if the lock does not become
+    /// free for some hundred microseconds: it may be held by what a signal has interrupted, or by a thread that a fork has
+    /// lost, and a program may set limits there.
+    #[cold]
+    pub(crate) fn leave_room(&self) {
+        for _ in 0..PATIENCE {
+            if let Some(mut state) = self.state.try_lock() {
+                let source = &self.source;
+                return self.shorten_regions(&mut state, |region| region.leave_room(0, source));
+            }
+            S::Park::give_way();
+        }
+    }
+
+    /// Has each region reserve no more than `bytes`, those that there are as far as they have not reached more.
+    #[cold]
+    pub(crate) fn reserve_at_most(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        state.region_bytes = bytes;
+        self.shorten_regions(&mut state, |region| while region.shorten(bytes, &self.source) {});
+    }
+
+    fn shorten_regions(&self, state: &mut State, shorten: impl FnMut(&mut Region)) {
+        state.regions.iter_mut().flatten().for_each(shorten);
+        if let Some(first) = &state.regions[0] {
+            self.note_longest_run(first);
+        }
+    }
+
+    /// Has the next `bytes` come from what was set aside for the process. Returns whether they will.
+    ///
+    /// # Safety
+    /// The process has one thread.
+    pub(crate) unsafe fn set_aside(&self, bytes: usize) -> bool {
+        let mut state = self.state.lock();
+        if state.regions[0].is_none() && self.open_region(&mut state, bytes).is_none() {
+            return false;
+        }
+        let region = state.regions[0].as_mut();
+        // SAFETY: the caller's promise, passed on.
+        region.is_some_and(|region| unsafe { region.set_aside(bytes, &self.source) }.is_ok())
+    }
+
+    /// Has dumps of the process contain whatever objects the regions commit from now on, without being told; if another thread is
+    /// in the backend, or the one that this call has interrupted, what they commit later may be missing there.
+    #[cold]
+    pub(crate) fn dump_reserved(&self) {
+        if let Some(state) = self.state.try_lock() {
+            state.regions.iter().flatten().for_each(|region| region.dump_reserved(&self.source));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use hectare_pages::Os;
+
+    use super::*;
+
+    /// Where the lock never becomes free, the call ends all the same.
+    #[test]
+    fn room_is_not_waited_for() {
+        let backend: &Backend<Os> =
+            std::boxed::Box::leak(std::boxed::Box::new(Backend::new(Os, 0)));
+        let held = backend.state.lock();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            backend.leave_room();
+            done.send(()).expect("the test waits");
+        });
+        let ended = is_done.recv_timeout(core::time::Duration::from_secs(20));
+        drop(held);
+        ended.expect("it waits for the lock");
+    }
+}
