@@ -92,7 +92,7 @@ struct Sealed {
 }
 
 #[derive(Debug)]
-struct Large {
+struct LargeQuarantine {
     quarantine: [Sealed; LARGE_QUARANTINE],
     next: usize,
     bytes: usize,
@@ -102,7 +102,7 @@ struct Large {
 #[derive(Debug)]
 pub(crate) struct Hardened<S: System> {
     classes: [Lock<ClassState, S::Park>; STATES],
-    large: Lock<Large, S::Park>,
+    large: Lock<LargeQuarantine, S::Park>,
     /// Whether large objects have a sealed page behind them, unless there are too many.
     seals_large: AtomicBool,
     /// How many large objects are in use.
@@ -200,7 +200,11 @@ impl<S: System> Hardened<S> {
         const NOTHING: Sealed = Sealed { start: 0, bytes: 0 };
         Self {
             classes: [const { Lock::new(ClassState::EMPTY) }; STATES],
-            large: Lock::new(Large { quarantine: [NOTHING; LARGE_QUARANTINE], next: 0, bytes: 0 }),
+            large: Lock::new(LargeQuarantine {
+                quarantine: [NOTHING; LARGE_QUARANTINE],
+                next: 0,
+                bytes: 0,
+            }),
             seals_large: AtomicBool::new(false),
             large_objects: AtomicUsize::new(0),
             keeps_longer: AtomicBool::new(false),
@@ -509,7 +513,7 @@ fn put_large<S: System>(heap: &Heap<S>, start: usize, bytes: usize) {
     unsafe { heap.free_slow(Seat::None, start.as_ptr()) };
 }
 
-impl Large {
+impl LargeQuarantine {
     /// Whether the object at `address` is in quarantine.
     fn has(&self, address: usize) -> bool {
         rolled(&self.quarantine).iter().any(|sealed| sealed.bytes > 0 && sealed.start == address)

@@ -79,15 +79,7 @@ impl Watched {
         let address = object.addr().get();
         let guarded = process.guard.contains(address);
         let known = process.known(special, object);
-        let class = match known {
-            Known::Alone(sample) | Known::Packed(sample) => sample.class(),
-            Known::Nothing
-                if let Ok(Place::Small { class, .. }) = process.heap.place_of(object) =>
-            {
-                class
-            }
-            Known::Nothing | Known::Gone => ClassId::NONE,
-        };
+        let class = self.class_of(object, known);
         // A guarded one has exactly as many bytes as were asked for.
         if !guarded && class.is_small() && class.keeps(bytes) {
             if matches!(known, Known::Alone(_) | Known::Packed(_)) {
@@ -109,8 +101,25 @@ impl Watched {
             // SAFETY: both have as many bytes; one was just taken.
             return unsafe { move_to(moved, object, old_bytes.min(bytes), free) };
         }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.realloc_by_heap(object, bytes, known, due) }
+    }
+
+    /// As [`realloc`](Self::realloc), of an object of the heap's own, where no small object is to be sampled.
+    ///
+    /// # Safety
+    /// As [`realloc`](Process::realloc).
+    unsafe fn realloc_by_heap(
+        &self,
+        object: NonNull<u8>,
+        bytes: usize,
+        known: Known,
+        due: Due,
+    ) -> *mut u8 {
+        let Self { process, special, .. } = *self;
+        // Before the heap can hand its address out again (`special.rs`, invariant 1).
         if let Known::Alone(_) = known {
-            process.profile.forget(address);
+            process.profile.forget(object.addr().get());
         }
         // SAFETY: the thread's own seat; the caller's promise.
         let resized = unsafe { process.heap.realloc(self.seat(), object, bytes) };
@@ -125,6 +134,18 @@ impl Watched {
             process.profile.record(resized.addr(), bytes, ClassId::RUN, frames, &Os);
         }
         resized
+    }
+
+    /// The size class of an object, by which it was drawn if it is `known`; none, if it has none.
+    fn class_of(&self, object: NonNull<u8>, known: Known) -> ClassId {
+        match known {
+            Known::Alone(sample) | Known::Packed(sample) => sample.class(),
+            Known::Nothing => match self.process.heap.place_of(object) {
+                Ok(Place::Small { class, .. }) => class,
+                _ => ClassId::NONE,
+            },
+            Known::Gone => ClassId::NONE,
+        }
     }
 
     #[inline(always)]
