@@ -99,6 +99,9 @@ impl<S: System> Heap<S> {
     }
 
     /// An object of `class`, and the rest of its batch for this CPU's list, which was empty.
+    ///
+    /// # Safety
+    /// As [`take_by_cpu`](Self::take_by_cpu).
     unsafe fn refill(&self, class: ClassId) -> *mut u8 {
         // SAFETY: the caller's promise, passed on.
         let spare = unsafe { self.cpus.exchange(Word::Spare, class, None) };
@@ -152,6 +155,9 @@ impl<S: System> Heap<S> {
     }
 
     /// Makes a list of `object` alone in place of this CPU's full one.
+    ///
+    /// # Safety
+    /// As [`give_by_cpu`](Self::give_by_cpu).
     unsafe fn overflow(&self, class: ClassId, object: FreeObject) {
         let single = Batch::with(object, None, self.key());
         // SAFETY: the caller's promise, passed on.

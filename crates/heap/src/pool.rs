@@ -57,6 +57,10 @@ impl<P: Park> CpuPool<P> {
         memory.cast()
     }
 
+    /// As above, where no lock can be made of zeros.
+    ///
+    /// # Safety
+    /// As above.
     #[cfg(loom)]
     unsafe fn open(memory: NonNull<u8>) -> NonNull<Self> {
         let pool = memory.cast();

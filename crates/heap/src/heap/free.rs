@@ -144,7 +144,7 @@ impl<S: System> Heap<S> {
             // SAFETY: `Seat::None` is any thread's.
             None => unsafe { self.give(Seat::None, class, object) },
         }
-        // A program may free nothing else for a long time.
+        // Now, since no other call may come for a long time.
         // SAFETY: the caller's promise, passed on.
         unsafe { self.relieve(seat) };
     }
@@ -184,6 +184,10 @@ impl<S: System> Heap<S> {
         gone_bytes
     }
 
+    /// Puts an object where the thread at `seat` keeps free ones, and sees to what follows if there are many.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
     unsafe fn give(&self, seat: Seat, class: ClassId, object: FreeObject) {
         let key = self.key();
         let cache = match seat {

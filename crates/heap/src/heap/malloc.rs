@@ -103,6 +103,9 @@ impl<S: System> Heap<S> {
     }
 
     /// As [`malloc_slow`](Self::malloc_slow), for an object of `class`, or of a larger one, at a multiple of `align`.
+    ///
+    /// # Safety
+    /// As [`malloc_slow`](Self::malloc_slow).
     unsafe fn take_slow(&self, seat: Seat, class: ClassId, align: usize) -> *mut u8 {
         let cache = match seat {
             Seat::Own(cache) => cache,

@@ -181,6 +181,10 @@ impl Process {
         unsafe { move_to(moved.as_ptr(), object, class.object_bytes().min(bytes), free) }
     }
 
+    /// As [`realloc`](Self::realloc), by the slow path.
+    ///
+    /// # Safety
+    /// As [`realloc`](Self::realloc).
     #[cold]
     #[inline(never)]
     unsafe fn realloc_slow(&'static self, object: NonNull<u8>, bytes: usize) -> *mut u8 {

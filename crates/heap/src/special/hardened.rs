@@ -28,6 +28,9 @@ impl Process {
     }
 
     /// Always moves to a new object, so that what the old one held is gone with it, unless memory for a shorter one is out.
+    ///
+    /// # Safety
+    /// As [`realloc`](Process::realloc).
     pub(super) unsafe fn hardened_realloc(
         &'static self,
         object: NonNull<u8>,
