@@ -7,12 +7,6 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 
-/* A number that the compiler does not know to be no power of two. */
-static size_t volatile_three(void) {
-    volatile size_t three = 3;
-    return three;
-}
-
 static const char *const NAMES[] = {
     "malloc", "free", "calloc", "realloc", "aligned_alloc", "memalign", "posix_memalign", "valloc",
     "pvalloc", "malloc_usable_size", "reallocarray", "free_sized", "free_aligned_sized", "cfree",
@@ -136,8 +130,30 @@ static void posix_memalign_einval(void) {
     errno = 99;
     CHECK(posix_memalign(&place, 8, 100) == 0 && place && errno == 99);
     free(place);
-    errno = 0;
-    CHECK(aligned_alloc(volatile_three(), 96) == NULL && errno == EINVAL);
+}
+
+/* An alignment that is no power of two is rounded up to one, as glibc 2.36 does. */
+static void odd_alignments(void) {
+    size_t odd[] = {0, 3, 17, 24, 48, 100, 4095, 5000, 65537};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        volatile size_t align = odd[i];
+        void *all[] = {memalign(align, 96), aligned_alloc(align, 96)};
+        for (int j = 0; j < 2; j++) {
+            size_t rounded = 1;
+            while (rounded < align) rounded *= 2;
+            CHECK(all[j] && (uintptr_t)all[j] % rounded == 0, "%p aligned to %zu", all[j], align);
+            CHECK(malloc_usable_size(all[j]) >= 96);
+        }
+        free(all[0]);
+        free(all[1]);
+    }
+    size_t none[] = {((size_t)1 << 63) + 1, SIZE_MAX};
+    for (size_t i = 0; i < 2; i++) {
+        errno = 0;
+        CHECK(!memalign(none[i], 96) && errno == EINVAL);
+        errno = 0;
+        CHECK(!aligned_alloc(none[i], 96) && errno == EINVAL);
+    }
 }
 
 static void aligned(void) {
@@ -669,7 +685,7 @@ static void a_peak_goes_back(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(names_are_ours), CASE(free_keeps_errno), CASE(too_large_is_enomem),
-        CASE(calloc_overflow), CASE(calloc_is_zero), CASE(posix_memalign_einval), CASE(aligned),
+        CASE(calloc_overflow), CASE(calloc_is_zero), CASE(posix_memalign_einval), CASE(odd_alignments), CASE(aligned),
         CASE(least_alignment), CASE(zero_bytes_unique), CASE(realloc_to_zero),
         CASE(realloc_keeps_contents), CASE(realloc_huge_moves_pages),
         CASE(untouched_contents_move), CASE(parts_stay_together),

@@ -11,6 +11,7 @@ pub(crate) const CASES: &[&str] = &[
     "calloc_overflow",
     "calloc_is_zero",
     "posix_memalign_einval",
+    "odd_alignments",
     "aligned",
     "least_alignment",
     "zero_bytes_unique",
