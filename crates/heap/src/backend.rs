@@ -261,7 +261,8 @@ impl<S: System> Backend<S> {
         if refusal == Refusal::NoMemory {
             return None;
         }
-        self.open_region(state, wanted.room_frames() * FRAME_BYTES)?;
+        let align = wanted.align_frames() * FRAME_BYTES;
+        self.open_region(state, wanted.room_frames() * FRAME_BYTES, align)?;
         self.take(state, wanted, false).ok()
     }
 

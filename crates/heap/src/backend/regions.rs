@@ -8,7 +8,7 @@ use hectare_pages::System;
 
 use super::{Backend, State};
 use crate::class::SLAB_BYTES;
-use crate::region::{Region, has_room};
+use crate::region::{HUGE_PAGE_BYTES, Region, has_room};
 
 /// How much address space a region takes at most where nothing else is asked for, and how many times as much as there
 /// can be of memory: what is not used of it costs next to nothing. Halved until the system agrees.
@@ -27,9 +27,14 @@ const MIN_REGION_BYTES: usize = 1 << 20;
 const PATIENCE: usize = 1000;
 
 impl<S: System> Backend<S> {
-    /// Reserves one more region, of at least `least_bytes`.
+    /// Reserves one more region, of at least `least_bytes`, aligned to at least `least_align`.
     #[cold]
-    pub(super) fn open_region(&self, state: &mut State, least_bytes: usize) -> Option<()> {
+    pub(super) fn open_region(
+        &self,
+        state: &mut State,
+        least_bytes: usize,
+        least_align: usize,
+    ) -> Option<()> {
         let index = self.count.load(Ordering::Relaxed);
         let others = state.regions.iter().take(index).flatten();
         let reserved = || others.map(Region::reserved_bytes).sum();
@@ -43,7 +48,10 @@ impl<S: System> Backend<S> {
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
         let mut bytes = wanted.max(least);
         loop {
-            match Region::open(align_down(bytes, unit), &self.source, &self.views[index]) {
+            // Only the shortest is not aligned to huge pages: to align it may take more than it has.
+            let is_last = bytes / 2 < least;
+            let align = unit.max(least_align).max(if is_last { 0 } else { HUGE_PAGE_BYTES });
+            match Region::open(align_down(bytes, unit), align, &self.source, &self.views[index]) {
                 Ok(mut region) => {
                     if bytes < wanted {
                         region.leave_room(least, &self.source);
@@ -56,7 +64,7 @@ impl<S: System> Backend<S> {
                     self.count.store(index + 1, Ordering::Release);
                     return Some(());
                 }
-                Err(_) if bytes / 2 >= least => bytes /= 2,
+                Err(_) if !is_last => bytes /= 2,
                 Err(_) => return None,
             }
         }
@@ -118,7 +126,9 @@ impl<S: System> Backend<S> {
     /// The process has one thread.
     pub(crate) unsafe fn set_aside(&self, bytes: usize) -> bool {
         let mut state = self.state.lock();
-        if state.regions[0].is_none() && self.open_region(&mut state, bytes).is_none() {
+        if state.regions[0].is_none()
+            && self.open_region(&mut state, bytes, HUGE_PAGE_BYTES).is_none()
+        {
             return false;
         }
         let region = state.regions[0].as_mut();

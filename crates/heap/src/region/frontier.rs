@@ -14,7 +14,7 @@ const MAX_STEP_BYTES: usize = 64 << 20;
 
 /// In a region of this size further slab descriptors come in huge pages: one, which serves 680 MiB, is less than
 /// a hundredth of the whole.
-const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
+pub(super) const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
 
 impl Region {
     /// Moves the frontier so that `frames` frames lie below it.

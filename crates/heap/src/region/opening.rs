@@ -14,6 +14,7 @@ use hectare_pages::{PageSource, SourceError};
 
 use super::dear::DearBlocks;
 use super::filling::Filling;
+use super::frontier::HUGE_TABLE_FROM_BYTES;
 use super::huge_part::HugePart;
 use super::shut::Shut;
 use super::table::Table;
@@ -36,14 +37,15 @@ impl Region {
     }
 
     /// Reserves a region of `bytes`, a multiple of [`SLAB_BYTES`] and of the page, and publishes
-    /// it in `view`.
+    /// it in `view`. It is aligned as far as any run can ask, if address space allows, and to `align` at least.
     pub(crate) fn open(
         bytes: usize,
+        align: usize,
         source: &impl PageSource,
         view: &RegionView,
     ) -> Result<Self, SourceError> {
         let parts = Parts::of(bytes, source.page_bytes());
-        let (metadata, start_at) = reserve_behind(parts.bytes, bytes, source)?;
+        let (metadata, start_at) = reserve_behind(parts.bytes, bytes, align, source)?;
         let all_bytes = start_at + bytes;
         // SAFETY: reserved just now, and nobody else knows of it.
         let (clean, dirty) = match unsafe { parts.bit_sets(metadata, bytes, source) } {
@@ -121,10 +123,16 @@ impl Parts {
         let [page_map, run_lengths, slabs, far_words] = Region::tables(bytes, page);
         let run_lengths_at = page_map_at + page_map;
         // These come in huge pages in a large region.
-        let slabs_at = align_up(run_lengths_at + run_lengths, page.max(HUGE_PAGE_BYTES));
+        let unit = if bytes > HUGE_TABLE_FROM_BYTES { page.max(HUGE_PAGE_BYTES) } else { page };
+        let slabs_at = align_up(run_lengths_at + run_lengths, unit);
         let far_words_at = slabs_at + slabs;
         let tables_at = [page_map_at, run_lengths_at, slabs_at, far_words_at];
-        Self { bit_set_bytes, cached_at, tables_at, bytes: far_words_at + far_words }
+        Self {
+            bit_set_bytes,
+            cached_at,
+            tables_at,
+            bytes: align_up(far_words_at + far_words, unit),
+        }
     }
 
     /// How long what lies before the tables is, which is committed at once.
@@ -164,16 +172,26 @@ impl Parts {
 
 /// Address space for a region of `bytes` behind `metadata_bytes`, and how far behind its start the region begins: all in one,
 /// so that fewer pages of the system's own describe what is used of both. The region is aligned as far as any run can ask; by
-/// a source that cannot align so far, to huge pages.
+/// a source that cannot align so far, to huge pages; or to `align`, if that is less. What lies in front to align it goes at once.
 fn reserve_behind(
     metadata_bytes: usize,
     bytes: usize,
+    align: usize,
     source: &impl PageSource,
 ) -> Result<(NonNull<u8>, usize), SourceError> {
     let reserve = |align: usize| {
         let align = align.max(source.page_bytes());
         let start_at = align_up(metadata_bytes, align);
-        source.reserve(start_at + bytes, align).map(|metadata| (metadata, start_at))
+        let reserved = source.reserve(start_at + bytes, align)?;
+        let lead = start_at - metadata_bytes;
+        if lead == 0 {
+            return Ok((reserved, start_at));
+        }
+        // SAFETY: the front of what was reserved just now, which nobody uses.
+        unsafe { source.release(reserved, lead) };
+        // SAFETY: within the reservation.
+        Ok((unsafe { reserved.add(lead) }, metadata_bytes))
     };
-    reserve(MIN_HUGE_BYTES / 2).or_else(|_| reserve(HUGE_PAGE_BYTES))
+    let [most, usual] = [MIN_HUGE_BYTES / 2, HUGE_PAGE_BYTES].map(|usual| usual.max(align));
+    reserve(most).or_else(|_| reserve(usual)).or_else(|_| reserve(align))
 }

@@ -40,6 +40,14 @@ impl Wanted {
         }
     }
 
+    /// What the run must begin at a multiple of, in frames.
+    pub(crate) fn align_frames(self) -> usize {
+        match self {
+            Self::Run { align, .. } => align,
+            Self::Slab { .. } => SLAB_FRAMES,
+        }
+    }
+
     /// `run`, taken for it, is looked at later like a run of this length; not at all, if `None`.
     fn looked_at_frames(self, run: &Run) -> Option<usize> {
         match self {

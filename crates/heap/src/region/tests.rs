@@ -19,7 +19,7 @@ const BYTES: usize = 128 << 20;
 
 fn open() -> (Region, RegionView) {
     let view = RegionView::new();
-    let region = Region::open(BYTES, &Os, &view).expect("address space");
+    let region = Region::open(BYTES, HUGE_PAGE_BYTES, &Os, &view).expect("address space");
     (region, view)
 }
 
@@ -59,7 +59,7 @@ unsafe impl PageSource for Endless {
 fn a_region_too_long_for_its_bit_sets_keeps_nothing() {
     let source = Endless { end: Cell::new(1), held_bytes: Cell::new(0) };
     let bytes = (1 << 48) + SLAB_BYTES;
-    assert!(Region::open(bytes, &source, &RegionView::new()).is_err());
+    assert!(Region::open(bytes, HUGE_PAGE_BYTES, &source, &RegionView::new()).is_err());
     assert_eq!(source.held_bytes.get(), 0);
 }
 
@@ -94,7 +94,7 @@ fn a_region_gives_up_what_it_has_not_reached() {
 fn a_region_leaves_room_for_others() {
     let source = Failing::new(Os);
     let view = RegionView::new();
-    let mut region = Region::open(BYTES, &source, &view).expect("address space");
+    let mut region = Region::open(BYTES, HUGE_PAGE_BYTES, &source, &view).expect("address space");
     for (refused, bytes) in [(0, BYTES), (2, BYTES / 16 * 9), (100, BYTES / 16)] {
         source.refuse(source.calls()..source.calls() + refused);
         region.leave_room(BYTES / 16, &source);
@@ -978,7 +978,7 @@ fn whole_units_go_before_the_pieces_behind_them() {
 #[test]
 fn what_the_system_refuses_stays_dirty() {
     let (source, view) = (Failing::new(Os), RegionView::new());
-    let mut region = Region::open(BYTES, &source, &view).expect("address space");
+    let mut region = Region::open(BYTES, HUGE_PAGE_BYTES, &source, &view).expect("address space");
     let wanted = Wanted::Run { frames: 20, align: 1, fills: true };
     // More than go in one call.
     let runs: Vec<_> =
@@ -1027,7 +1027,7 @@ fn a_long_run_that_stays_untouched_goes_back() {
 #[test]
 fn a_long_run_that_the_system_refuses_changes_nothing() {
     let (source, view) = (Failing::new(Os), RegionView::new());
-    let mut region = Region::open(BYTES, &source, &view).expect("address space");
+    let mut region = Region::open(BYTES, HUGE_PAGE_BYTES, &source, &view).expect("address space");
     let frames = 2 * UNIT_FRAMES + 1;
     let wanted = Wanted::Run { frames, align: 1, fills: true };
     let runs = [(); 3].map(|()| region.take(wanted, false, &source, &view).expect("memory"));

@@ -210,6 +210,39 @@ static void limit_leaves_room_for_others(void) {
     free(p);
 }
 
+/* However little address space there is, nearly all that the program and the library do not need is had for objects, also
+   where the limit comes when the heap has begun; an alignment that finds no place takes none. */
+static void any_limit_is_used(void) {
+    if (getenv("TEST_AGAIN")) {
+        size_t limit = strtoull(getenv("TEST_AGAIN"), NULL, 10), others = (size_t)8 << 20;
+        if (limit % 2) {
+            free(malloc(100));
+            limit_address_space(limit);
+            others = (size_t)16 << 20;
+        }
+        for (int i = 0; i < 100; i++) free(memalign((size_t)8 << 20, 100));
+        void *list = NULL;
+        size_t bytes = take_all(1000, &list) * 1000;
+        CHECK(bytes > (limit - others) / 10 * 9, "%zu bytes of %zu", bytes, limit);
+        give_all(&list);
+        return;
+    }
+    for (double bytes = 17 << 20; bytes < 500 << 20; bytes *= 1.15) {
+        for (size_t late = 0; late < 2; late++) {
+            pid_t child = fork();
+            if (child == 0) {
+                size_t limit = (size_t)bytes / 2 * 2 + late;
+                char text[24];
+                snprintf(text, sizeof text, "%zu", limit);
+                if (!late) limit_address_space(limit);
+                again(text);
+            }
+            int status;
+            CHECK(waitpid(child, &status, 0) == child && status == 0, "%.0f bytes, %zu: status %x", bytes, late, status);
+        }
+    }
+}
+
 /* How much address space the process has. */
 static size_t mapped_bytes(void) {
     size_t pages = 0;
@@ -673,7 +706,7 @@ int main(int argc, char **argv) {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(shorter_where_memory_is_out), CASE(regions_on_the_least_stack),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
-        CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room),
+        CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room), CASE(any_limit_is_used),
         CASE(any_limit_leaves_memory), CASE(any_size_has_room), CASE(grows_where_limited),
         CASE(limited_by_itself), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),

@@ -12,6 +12,7 @@ const CASES: &[&str] = &[
     "fresh_calloc_is_not_touched",
     "limit_leaves_room_for_others",
     "any_limit_leaves_room",
+    "any_limit_is_used",
     "any_limit_leaves_memory",
     "any_size_has_room",
     "grows_where_limited",

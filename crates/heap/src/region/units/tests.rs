@@ -11,7 +11,7 @@ use super::*;
 
 fn open() -> (Region, RegionView) {
     let view = RegionView::new();
-    let region = Region::open(64 << 20, &Os, &view).expect("address space");
+    let region = Region::open(64 << 20, HUGE_PAGE_BYTES, &Os, &view).expect("address space");
     (region, view)
 }
 
