@@ -84,7 +84,7 @@ struct Entries {
 }
 
 /// The pages that a thread has seen to be readable. What is on its stack stays so while it lives; a stack that the program
-/// lays out by itself can go, which matters only where tables are wrong, too.
+/// lays out by itself can go, which matters only where tables are wrong, too: saved frame pointers are followed without.
 #[derive(Clone, Copy)]
 struct Seen {
     /// An address of the thread's own.

@@ -23,6 +23,11 @@ impl Memory {
         Self(page_of(address))
     }
 
+    /// No page at all.
+    pub(super) fn nothing() -> Self {
+        Self(0..0)
+    }
+
     /// Adds `seen`, other pages that are readable, if there is no gap between.
     #[inline(always)]
     pub(super) fn join(&mut self, seen: Range<usize>) {

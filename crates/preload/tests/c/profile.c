@@ -228,9 +228,40 @@ static void *of_misled_thread(void *sealed) {
     for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) CHECK(misled(bases[i]));
     return NULL;
 }
+
+/* Calls `function` on another stack, with `base` as its frame pointer. No table tells of this one. */
+void switched(void *stack, void (*function)(void), void *base);
+__asm__(".text\n"
+        ".type switched, @function\n"
+        "switched:\n"
+        "push %rbp\n"
+        "push %rbx\n"
+        "mov %rsp, %rbx\n"
+        "mov %rdi, %rsp\n"
+        "mov %rdx, %rbp\n"
+        "call *%rsi\n"
+        "mov %rbx, %rsp\n"
+        "pop %rbx\n"
+        "pop %rbp\n"
+        "ret\n"
+        ".size switched, .-switched\n");
 #else
 static void *of_misled_thread(void *sealed) { return sealed; }
+static void switched(void *stack, void (*function)(void), void *base) { function(); }
 #endif
+
+static void allocates(void) { CHECK(malloc(100)); }
+
+/* A coroutine's stack is gone in part when the next one lies beside it, whose first frame has any word for a frame pointer. */
+static void stack_that_went(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = 16;
+    char *stack = mmap(NULL, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED);
+    switched(stack + pages * page, allocates, NULL);
+    char *gone = stack + (pages - 1) * page;
+    CHECK(mprotect(gone, page, PROT_NONE) == 0);
+    switched(gone, allocates, gone + 64);
+}
 
 /* A table that is wrong harms nobody until stacks are walked by it, and must not then. */
 static void misled_by_tables(void) {
@@ -265,7 +296,7 @@ static void one_at_a_time(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(sites), CASE(by_call), CASE(all_freed), CASE(resized_in_sparse_slabs), CASE(signals_anywhere),
-        CASE(signal_while_idle), CASE(forks), CASE(mode), CASE(one_at_a_time), CASE(misled_by_tables),
+        CASE(signal_while_idle), CASE(forks), CASE(mode), CASE(one_at_a_time), CASE(misled_by_tables), CASE(stack_that_went),
     };
     dump = dlsym(RTLD_DEFAULT, "hectare_prof_dump");
     CHECK(dump);

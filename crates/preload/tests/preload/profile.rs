@@ -35,6 +35,12 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("profile::misled_by_tables", &["cc"], || {
         Profiled::run("misled", "misled_by_tables", "prof_sample:1")?.done()
     });
+    for unwind in ["tables", "frames"] {
+        suite.test_with(format!("profile::stack_that_went[{unwind}]"), &["cc"], move || {
+            let options = format!("prof_sample:1,prof_unwind:{unwind}");
+            Profiled::run(&format!("went-{unwind}"), "stack_that_went", &options)?.done()
+        });
+    }
     suite.test_with("profile::freed_objects_are_forgotten", &["cc"], freed_objects_are_forgotten);
     suite.test_with("profile::resized_in_sparse_slabs", &["cc"], resized_in_sparse_slabs);
     suite.test_with("profile::symbols_resolve", &["cc", "addr2line"], symbols_resolve);
