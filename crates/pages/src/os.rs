@@ -671,6 +671,71 @@ mod tests {
         }
     }
 
+    /// The kernel then tells how far it came, which is no error.
+    #[test]
+    fn a_locked_range_amid_others_ends_no_batch() {
+        let page = Os.page_bytes();
+        let start = Os.get(8 * page, page).expect("memory");
+        // SAFETY: each range below lies in the pages just taken.
+        unsafe {
+            let ranges =
+                [0, 2, 4, 6].map(|i| PageRange { start: start.add(i * page), bytes: page });
+            let is_locked = libc::mlock(start.as_ptr().add(4 * page).cast(), page) == 0;
+            if is_locked && CAN_GIVE_LOCKED.load(Relaxed) {
+                start.write_bytes(7, 8 * page);
+                assert_eq!(Os.decommit_all(&ranges), 4 * page);
+                for i in 0..8 {
+                    let expected = if i % 2 == 0 { 0 } else { 7 };
+                    assert_eq!(start.add(i * page).read(), expected, "page {i}");
+                }
+            } else {
+                std::eprintln!("skipped: needs Linux 5.18 and a page that may be locked");
+            }
+            Os.release(start, 8 * page);
+        }
+    }
+
+    #[test]
+    fn a_pinned_thread_runs_on_its_cpu() {
+        // SAFETY: sets of CPUs are plain numbers; the calls write them, and concern this thread alone.
+        unsafe {
+            let (mut allowed, bytes) = (core::mem::zeroed(), size_of::<libc::cpu_set_t>());
+            assert_eq!(libc::sched_getaffinity(0, bytes, &raw mut allowed), 0);
+            let is_allowed = |&cpu: &usize| libc::CPU_ISSET(cpu, &allowed);
+            for cpu in (0..libc::CPU_SETSIZE as usize).filter(is_allowed).take(8) {
+                let mut only: libc::cpu_set_t = core::mem::zeroed();
+                libc::CPU_SET(cpu, &mut only);
+                assert_eq!(libc::sched_setaffinity(0, bytes, &raw const only), 0);
+                assert_eq!(Os.cpu(), cpu);
+            }
+        }
+    }
+
+    /// All threads of a process draw the same; each process another.
+    #[test]
+    fn a_secret_is_the_process_s_own() {
+        const CHILD: &str = "HECTARE_TEST_SECRET";
+        let secret = Os.secret();
+        if std::env::var_os(CHILD).is_some() {
+            std::println!("secret {secret} told");
+            return;
+        }
+        assert_eq!(std::thread::spawn(|| Os.secret()).join().expect("a thread"), secret);
+        let mut secrets = std::vec![std::format!("{secret}")];
+        for _ in 0..6 {
+            let program = std::env::current_exe().expect("this test");
+            let mut child = std::process::Command::new(program);
+            child.args(["--exact", "os::tests::a_secret_is_the_process_s_own", "--nocapture"]);
+            let told = child.env(CHILD, "1").output().expect("a process").stdout;
+            let told = std::string::String::from_utf8(told).expect("text");
+            let secret = told.split("secret ").nth(1).and_then(|rest| rest.split(' ').next());
+            secrets.push(secret.expect("a secret").into());
+        }
+        secrets.sort();
+        secrets.dedup();
+        assert_eq!(secrets.len(), 7, "{secrets:?}");
+    }
+
     #[test]
     fn pages_move_without_a_copy() {
         let page = Os.page_bytes();
