@@ -59,7 +59,8 @@ impl fmt::Display for Error {
             Self::Damaged(damage) => {
                 damage.fmt(f)?;
                 if damage.good_rows > 0 {
-                    f.write_str(" (`hectare info F --salvage NEW.hxt` makes a trace of them)")?;
+                    let them = if damage.good_rows == 1 { "it" } else { "them" };
+                    write!(f, " (`hectare info F --salvage NEW.hxt` makes a trace of {them})")?;
                 }
                 Ok(())
             }
@@ -111,18 +112,64 @@ impl Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the trace is damaged from byte {} on:", self.offset)?;
-        if self.bad_chunks > 0 {
-            write!(f, " {} chunks are unreadable;", self.bad_chunks)?;
-        }
-        if self.partial_chunks > 0 {
-            write!(f, " {} chunks are readable in part;", self.partial_chunks)?;
-        }
-        if self.stray_bytes > 0 {
-            write!(f, " {} bytes are missing or no part of it;", self.stray_bytes)?;
+        for (count, one, more) in [
+            (self.bad_chunks, "chunk is unreadable", "chunks are unreadable"),
+            (self.partial_chunks, "chunk is readable in part", "chunks are readable in part"),
+            (
+                self.stray_bytes,
+                "byte is missing or no part of it",
+                "bytes are missing or no part of it",
+            ),
+        ] {
+            match count {
+                0 => {}
+                1 => write!(f, " 1 {one};")?,
+                _ => write!(f, " {count} {more};")?,
+            }
         }
         if self.index_lost {
             f.write_str(" its index is lost (cut short, changed, or followed by something);")?;
         }
-        write!(f, " good: {} chunks with {} events", self.good_chunks, self.good_rows)
+        let [of_chunks, of_rows] =
+            [self.good_chunks, self.good_rows].map(|count| if count == 1 { "" } else { "s" });
+        write!(
+            f,
+            " good: {} chunk{of_chunks} with {} event{of_rows}",
+            self.good_chunks, self.good_rows
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_no_plural() {
+        let told = |count| {
+            Error::Damaged(Damage {
+                offset: 7,
+                bad_chunks: count,
+                partial_chunks: count,
+                stray_bytes: count,
+                index_lost: false,
+                good_chunks: count,
+                good_rows: count,
+            })
+            .to_string()
+        };
+        assert_eq!(
+            told(1),
+            "the trace is damaged from byte 7 on: 1 chunk is unreadable; 1 chunk is readable in part; \
+             1 byte is missing or no part of it; good: 1 chunk with 1 event (`hectare info F --salvage \
+             NEW.hxt` makes a trace of it)"
+        );
+        assert_eq!(
+            told(2),
+            "the trace is damaged from byte 7 on: 2 chunks are unreadable; 2 chunks are readable in part; \
+             2 bytes are missing or no part of it; good: 2 chunks with 2 events (`hectare info F --salvage \
+             NEW.hxt` makes a trace of them)"
+        );
+        assert_eq!(told(0), "the trace is damaged from byte 7 on: good: 0 chunks with 0 events");
     }
 }

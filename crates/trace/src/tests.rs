@@ -177,7 +177,7 @@ fn every_cut_yields_a_prefix_of_each_thread_and_an_error() {
         let error = trace.check().expect_err("the cut went unnoticed");
         let good: usize = got.values().map(Vec::len).sum();
         assert_eq!(trace.damage().good_rows, good as u64);
-        assert!(error.to_string().contains(&format!("{good} events")), "{error}");
+        assert!(error.to_string().contains(&format!("with {good} event")), "{error}");
         assert_eq!(error.to_string().contains("info F --salvage"), good > 0, "{error}");
     }
     for length in [0, 5, 8, 100, HEADER_BYTES - 1] {
