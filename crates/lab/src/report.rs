@@ -133,6 +133,17 @@ impl Row {
     }
 }
 
+/// The rows of each workload, in the order in which the workloads first appear.
+pub(crate) fn by_workload<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+) -> IndexMap<&'a str, Vec<&'a Row>> {
+    let mut workloads: IndexMap<&str, Vec<&Row>> = IndexMap::new();
+    for row in rows {
+        workloads.entry(&row.workload).or_default().push(row);
+    }
+    workloads
+}
+
 /// The names of all figures of `rows` that are a number or a text, in the order in which the rows
 /// give them. A name that only later rows have is placed before the one that follows it there, or
 /// last.

@@ -157,7 +157,10 @@ fn section(report: &Report, machine: Option<String>) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::contest::analysis::ALL_CASES;
     use crate::report::{Row, Series};
 
     fn report() -> Report {
@@ -272,6 +275,56 @@ mod tests {
         assert!(!page.contains("neighbours are drawn as one"));
         let single = super::page(&[report()]).unwrap();
         assert!(!single.contains("<nav>") && !single.contains("Another machine"));
+    }
+
+    /// A report with `rows` rows and plots, four allocators on each case, which are named as `scaling` wants them.
+    fn many(rows: usize) -> Report {
+        let mut report = report();
+        for nth in 0..rows {
+            let (subject, case) = (format!("subject-{}", nth % 4), nth / 4);
+            let workload = format!("w{}, {} threads", case / 2, 1 + case % 2);
+            let mut row = Row::new(&subject, &workload).with("op_ns", 5.0).with("time_ns", 9.0);
+            for metric in ["time_ratio", "memory_ratio"] {
+                row = row.with(metric, 1.0 + nth as f64);
+            }
+            report.rows.push(row);
+            report.series.push(Series { subject, workload, ..report.series[0].clone() });
+        }
+        // And as many allocators on one.
+        for nth in 0..rows {
+            let row = Row::new(format!("other-{nth}"), ALL_CASES).with("library_instructions", 3.0);
+            report
+                .rows
+                .push(row.with("time_ratio", nth as f64).with("memory_ratio", (rows - nth) as f64));
+        }
+        report
+    }
+
+    /// Of this thread alone, so that what else the machine does is not in it.
+    fn processor_time() -> Duration {
+        // SAFETY: all-zero is a valid `timespec`.
+        let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+        // SAFETY: valid for writing.
+        let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+        assert_eq!(told, 0);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    #[test]
+    fn a_page_takes_time_in_proportion_to_its_rows() {
+        let least = |rows: usize| {
+            let report = [many(rows)];
+            let once = |_| {
+                let since = processor_time();
+                assert!(draw(&report, false).unwrap().contains("</html>"));
+                processor_time() - since
+            };
+            (0..3).map(once).min().unwrap()
+        };
+        let (few, many) = (least(125), least(2000));
+        let ratio = many.as_secs_f64() / few.as_secs_f64();
+        // Sixteen times the rows: some 16 to 20 times the time. Where each row looks at all, 256 times.
+        assert!(ratio < 48.0, "{few:?} for 125, {many:?} for 2000: {ratio:.1} times as long");
     }
 
     #[test]

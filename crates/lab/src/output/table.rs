@@ -97,14 +97,9 @@ pub(crate) fn tables(report: &Report) -> Vec<Table> {
 }
 
 fn tables_as_named(report: &Report) -> Vec<Table> {
-    let mut workloads: Vec<&str> = Vec::new();
-    for row in &report.rows {
-        if !workloads.contains(&row.workload.as_str()) {
-            workloads.push(&row.workload);
-        }
-    }
+    let workloads = report::by_workload(&report.rows);
     if report.rows.iter().any(|row| row.figures.contains_key("time_ratio")) {
-        let table = |workload| contest_table(report, workload, &rows_of(report, workload));
+        let table = |(workload, rows): (_, Vec<_>)| contest_table(report, workload, &rows);
         return workloads.into_iter().map(table).collect();
     }
     if let [first, _, ..] = &report.rows[..]
@@ -114,15 +109,11 @@ fn tables_as_named(report: &Report) -> Vec<Table> {
         let lines: Vec<_> = report.rows.iter().map(|row| (row.workload.as_str(), row)).collect();
         return vec![plain(&first.subject, &lines)];
     }
-    let table = |workload| {
-        let rows = rows_of(report, workload).into_iter();
+    let table = |(workload, rows): (_, Vec<&Row>)| {
+        let rows = rows.into_iter();
         plain(workload, &rows.map(|row| (row.subject.as_str(), row)).collect::<Vec<_>>())
     };
     workloads.into_iter().map(table).collect()
-}
-
-fn rows_of<'a>(report: &'a Report, workload: &str) -> Vec<&'a Row> {
-    report.rows.iter().filter(|row| row.workload == workload).collect()
 }
 
 fn contest_table(report: &Report, workload: &str, rows: &[&Row]) -> Table {

@@ -8,13 +8,14 @@ mod lines;
 mod memory;
 mod ratios;
 
+use indexmap::{IndexMap, IndexSet};
 use serde_json::Value;
 
 use super::plot::{Format, class};
 use super::scale::Scale;
 use crate::contest::analysis::ALL_CASES;
 use crate::output::table::bytes;
-use crate::report::{Report, Row, Series};
+use crate::report::{Report, Row, Series, by_workload};
 
 /// One chart.
 pub(crate) struct Chart {
@@ -35,45 +36,62 @@ fn names_width(width: f64) -> f64 {
 
 /// Every chart that `report` has the data for, `width` pixels wide.
 pub(crate) fn of(report: &Report, width: f64) -> Vec<Chart> {
+    let view = View::of(report);
     let mut charts = Vec::new();
-    charts.extend(ratios::pareto(report, width));
+    charts.extend(ratios::pareto(&view, width));
     // The intervals over all cases come first, next to the plot above.
     let (all, each): (Vec<&str>, Vec<&str>) =
-        workloads(report).into_iter().partition(|workload| *workload == ALL_CASES);
+        view.workloads.keys().copied().partition(|workload| *workload == ALL_CASES);
     for workload in all.into_iter().chain(each) {
-        charts.extend(ratios::intervals(report, workload, width));
+        charts.extend(ratios::intervals(&view, workload, width));
     }
-    charts.extend(lines::scaling(report, width));
-    charts.extend(bars::counted(report, width));
-    for workload in workloads(report) {
-        charts.extend(lines::latencies(report, workload, width));
+    charts.extend(lines::scaling(&view, width));
+    charts.extend(bars::counted(&view, width));
+    for workload in view.workloads.keys() {
+        charts.extend(lines::latencies(&view, workload, width));
     }
-    charts.extend(series(report, width));
+    charts.extend(series(&view, width));
     charts
+}
+
+/// A report as its charts look at it: they ask for rows and colours by name, once for each of what may be
+/// thousands, so these are looked up and not searched for.
+struct View<'a> {
+    report: &'a Report,
+    workloads: IndexMap<&'a str, Vec<&'a Row>>,
+    subjects: IndexSet<&'a str>,
+}
+
+impl<'a> View<'a> {
+    fn of(report: &'a Report) -> Self {
+        Self { report, workloads: by_workload(&report.rows), subjects: subjects(report) }
+    }
+
+    /// The rows of a workload.
+    fn rows(&self, workload: &str) -> &[&'a Row] {
+        self.workloads.get(workload).map_or(&[], Vec::as_slice)
+    }
+
+    /// The class that gives a subject its colour.
+    fn class_of(&self, subject: &str) -> String {
+        self.subjects.get_index_of(subject).map_or("other".to_owned(), class)
+    }
+
+    /// What ratios are to.
+    fn reference(&self) -> &'a str {
+        let reference = self.report.parameters.get("reference").and_then(Value::as_str);
+        reference.unwrap_or("the reference")
+    }
 }
 
 /// The subjects in the order of their colours: the order in which they first appear, without
 /// controls.
-pub(crate) fn subjects(report: &Report) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for row in report.rows.iter().filter(|row| !is_control(row)) {
-        if !names.contains(&row.subject.as_str()) {
-            names.push(&row.subject);
-        }
-    }
+pub(crate) fn subjects(report: &Report) -> IndexSet<&str> {
+    let rows = report.rows.iter().filter(|row| !is_control(row));
+    let mut names: IndexSet<&str> = rows.map(|row| row.subject.as_str()).collect();
     // Ours keeps one colour in every report.
-    if let Some(at) = names.iter().position(|name| *name == "hectare") {
-        names[..=at].rotate_right(1);
-    }
-    names
-}
-
-fn workloads(report: &Report) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for row in &report.rows {
-        if !names.contains(&row.workload.as_str()) {
-            names.push(&row.workload);
-        }
+    if let Some(at) = names.get_index_of("hectare") {
+        names.move_index(at, 0);
     }
     names
 }
@@ -83,30 +101,15 @@ fn is_control(row: &Row) -> bool {
     matches!(role, Some("again" | "planted"))
 }
 
-fn class_of(report: &Report, subject: &str) -> String {
-    subjects(report).iter().position(|name| *name == subject).map_or("other".to_owned(), class)
-}
-
-fn reference(report: &Report) -> &str {
-    report.parameters.get("reference").and_then(Value::as_str).unwrap_or("the reference")
-}
-
 /// Every plot that a verb put into the report's series.
-fn series(report: &Report, width: f64) -> Vec<Chart> {
-    let mut keys: Vec<(&str, &str)> = Vec::new();
-    for one in &report.series {
-        let key = (one.plot.as_str(), one.workload.as_str());
-        if !keys.contains(&key) {
-            keys.push(key);
-        }
+fn series(view: &View<'_>, width: f64) -> Vec<Chart> {
+    let mut plots: IndexMap<(&str, &str), Vec<&Series>> = IndexMap::new();
+    for one in &view.report.series {
+        plots.entry((&one.plot, &one.workload)).or_default().push(one);
     }
-    keys.into_iter()
-        .map(|(plot, workload)| {
-            let lines: Vec<&Series> = report
-                .series
-                .iter()
-                .filter(|one| one.plot == plot && one.workload == workload)
-                .collect();
+    plots
+        .into_iter()
+        .map(|((plot, workload), lines)| {
             let first = lines[0];
             let svg = match plot {
                 "occupancy map" => memory::occupancy(&lines, width),
@@ -123,7 +126,7 @@ fn series(report: &Report, width: f64) -> Vec<Chart> {
                     let (x, y) = (format_of(&first.x_name), format_of(&first.y_name));
                     let over_time = plot.ends_with("over time");
                     let (log_x, log_y) = (!over_time && spread(0), !over_time && spread(1));
-                    lines::line_plot(report, &lines, width, (log_x, x), (log_y, y))
+                    lines::line_plot(view, &lines, width, (log_x, x), (log_y, y))
                 }
             };
             Chart {

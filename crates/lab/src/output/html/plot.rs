@@ -203,8 +203,13 @@ impl<'a> Plot<'a> {
 
     /// Labels beside points, each at the nearest place where it covers neither a point nor another
     /// label; a thin line leads to the point if it is not right beside the label.
+    /// More than a plot has room for would only cover each other, so then there are none.
     pub(crate) fn labels(&mut self, labels: &[(String, [f64; 2])]) {
         const HEIGHT: f64 = 13.0;
+        const MOST: usize = 100;
+        if labels.len() > MOST {
+            return;
+        }
         let dots: Vec<(f64, f64)> =
             labels.iter().map(|(_, [x, y])| (self.at_x(*x), self.at_y(*y))).collect();
         let mut taken: Vec<Box2> = dots.iter().map(|&(x, y)| Box2::around(x, y, 6.0)).collect();

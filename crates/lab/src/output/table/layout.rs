@@ -27,14 +27,28 @@ pub(super) fn draw(table: &Table, most: usize) -> String {
             *width = words.fold(*width, usize::max);
         }
     }
+    let blocks = blocks(&table.head, &widths, most);
+    let of_figures = |at: usize| table.lines.iter().any(|line| is_figure(&line[at]));
+    let columns = widths.into_iter().enumerate();
+    let columns =
+        columns.map(|(at, width)| Shape { width, to_the_right: at > 0 && of_figures(at) });
+    let columns: Vec<Shape> = columns.collect();
     let mut out = String::new();
-    for (nth, block) in blocks(&table.head, &widths, most).iter().enumerate() {
+    for (nth, block) in blocks.iter().enumerate() {
         if nth > 0 {
             out.push('\n');
         }
-        draw_block(&mut out, table, &widths, block, nth == 0);
+        draw_block(&mut out, table, &columns, block, nth == 0);
     }
     out
+}
+
+/// How the cells of a column are set.
+struct Shape {
+    /// In characters.
+    width: usize,
+    /// At its right edge, as figures are.
+    to_the_right: bool,
 }
 
 /// The length of a line with columns of these widths, in characters.
@@ -78,39 +92,37 @@ fn blocks(head: &[Column], widths: &[usize], most: usize) -> Vec<Vec<usize>> {
     blocks
 }
 
-fn draw_block(out: &mut String, table: &Table, widths: &[usize], block: &[usize], first: bool) {
+fn draw_block(out: &mut String, table: &Table, columns: &[Shape], block: &[usize], first: bool) {
     let heads: Vec<Vec<String>> =
-        block.iter().map(|&at| broken(&table.head[at].name, widths[at])).collect();
+        block.iter().map(|&at| broken(&table.head[at].name, columns[at].width)).collect();
     let height = heads.iter().map(Vec::len).max().unwrap_or(0);
     for row in 0..height {
         let cells = heads.iter().map(|lines| {
             let above = height - lines.len();
             row.checked_sub(above).map_or("", |row| lines[row].as_str())
         });
-        draw_line(out, table, widths, block, cells);
+        draw_line(out, columns, block, cells);
     }
     for line in &table.lines {
         if is_remark(line) && first {
-            let _ = writeln!(out, "  {:width$}  {}", line[0], line[1], width = widths[0]);
+            let _ = writeln!(out, "  {:width$}  {}", line[0], line[1], width = columns[0].width);
         } else if !is_remark(line) {
-            draw_line(out, table, widths, block, block.iter().map(|&at| line[at].as_str()));
+            draw_line(out, columns, block, block.iter().map(|&at| line[at].as_str()));
         }
     }
 }
 
 fn draw_line<'a>(
     out: &mut String,
-    table: &Table,
-    widths: &[usize],
+    columns: &[Shape],
     block: &[usize],
     cells: impl Iterator<Item = &'a str>,
 ) {
     let mut text = String::new();
     for (&at, cell) in block.iter().zip(cells) {
-        let width = widths[at];
+        let Shape { width, to_the_right } = columns[at];
         text.extend(std::iter::repeat_n(' ', GAP));
-        let of_figures = table.lines.iter().any(|line| is_figure(&line[at]));
-        let _ = if at > 0 && of_figures {
+        let _ = if to_the_right {
             write!(text, "{cell:>width$}")
         } else {
             write!(text, "{cell:width$}")

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use super::{Chart, class_of, count, format_of, names_width, scale_of};
+use super::{Chart, View, count, format_of, names_width, scale_of};
 use crate::output::html::plot::{Axis, Plot, escape, svg};
 use crate::output::html::scale::Scale;
-use crate::report::{Report, Row, Series};
+use crate::report::{Row, Series};
 
 /// Bars for figures that are counted once and have no interval: instructions, cache misses.
-pub(super) fn counted(report: &Report, width: f64) -> Vec<Chart> {
+pub(super) fn counted(view: &View<'_>, width: f64) -> Vec<Chart> {
     const FIGURES: [(&str, &str); 4] = [
         ("library_instructions", "Instructions in the allocator"),
         ("all_instructions", "Instructions in all, with the harness"),
@@ -20,7 +20,7 @@ pub(super) fn counted(report: &Report, width: f64) -> Vec<Chart> {
     let mut charts = Vec::new();
     for (figure, title) in FIGURES {
         let mut rows: Vec<(&Row, f64)> =
-            report.rows.iter().filter_map(|row| Some((row, row.number(figure)?))).collect();
+            view.report.rows.iter().filter_map(|row| Some((row, row.number(figure)?))).collect();
         if rows.len() < 2 {
             continue;
         }
@@ -36,7 +36,7 @@ pub(super) fn counted(report: &Report, width: f64) -> Vec<Chart> {
                 names - 6.0,
                 y + 11.0,
                 escape(&row.subject),
-                class_of(report, &row.subject),
+                view.class_of(&row.subject),
                 names + length + 6.0,
                 y + 11.0
             );

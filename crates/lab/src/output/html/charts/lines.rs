@@ -1,71 +1,71 @@
 //! Lines over threads, percentiles or time.
 
-use super::{Chart, class_of, count, is_narrow, scale_of, subjects, tick_time, workloads};
+use std::collections::BTreeMap;
+
+use indexmap::IndexMap;
+
+use super::{Chart, View, count, is_narrow, scale_of, tick_time};
 use crate::bench::LatencyRecord;
 use crate::output::html::plot::{Axis, Format, Plot};
 use crate::output::html::scale::Scale;
 use crate::output::table::figure;
-use crate::report::{Report, Series};
+use crate::report::Series;
+
+/// A workload's name without its number of threads, and that number.
+fn threads_of(workload: &str) -> Option<(String, f64)> {
+    let (name, rest) = workload.split_once(", ")?;
+    let (threads, more) = rest.split_once(" thread")?;
+    let more = more.trim_start_matches('s');
+    Some((format!("{name}{more}"), threads.parse().ok()?))
+}
 
 /// Time per operation over the number of threads, for workloads run with several numbers.
-pub(super) fn scaling(report: &Report, width: f64) -> Vec<Chart> {
-    let threads_of = |workload: &str| -> Option<(String, f64)> {
-        let (name, rest) = workload.split_once(", ")?;
-        let (threads, more) = rest.split_once(" thread")?;
-        let more = more.trim_start_matches('s');
-        Some((format!("{name}{more}"), threads.parse().ok()?))
-    };
-    let mut groups: Vec<String> = Vec::new();
-    for workload in workloads(report) {
-        if let Some((group, _)) = threads_of(workload)
-            && !groups.contains(&group)
-        {
-            groups.push(group);
+pub(super) fn scaling(view: &View<'_>, width: f64) -> Vec<Chart> {
+    // By what is run, then by the number of the subject.
+    let mut groups: IndexMap<String, BTreeMap<usize, Vec<[f64; 2]>>> = IndexMap::new();
+    for (workload, rows) in &view.workloads {
+        let Some((group, threads)) = threads_of(workload) else { continue };
+        let lines = groups.entry(group).or_default();
+        for row in rows.iter().filter(|row| !row.is_broken()) {
+            let subject = view.subjects.get_index_of(row.subject.as_str());
+            if let (Some(subject), Some(ns)) = (subject, row.number("op_ns")) {
+                lines.entry(subject).or_default().push([threads, ns]);
+            }
         }
     }
     groups
         .into_iter()
-        .filter_map(|group| {
-            let lines: Vec<Series> = subjects(report)
+        .filter_map(|(group, lines)| {
+            let lines: Vec<Series> = lines
                 .into_iter()
-                .map(|subject| {
-                    let mut points: Vec<[f64; 2]> = report
-                        .rows
-                        .iter()
-                        .filter(|row| row.subject == subject && !row.is_broken())
-                        .filter_map(|row| {
-                            let (name, threads) = threads_of(&row.workload)?;
-                            (name == group).then_some([threads, row.number("op_ns")?])
-                        })
-                        .collect();
+                .filter(|(_, points)| points.len() > 1)
+                .map(|(subject, mut points)| {
                     points.sort_by(|a, b| a[0].total_cmp(&b[0]));
                     Series {
                         plot: String::new(),
-                        subject: subject.to_owned(),
+                        subject: view.subjects[subject].to_owned(),
                         workload: group.clone(),
                         x_name: "threads".to_owned(),
                         y_name: "time per operation".to_owned(),
                         points,
                     }
                 })
-                .filter(|series| series.points.len() > 1)
                 .collect();
             let references: Vec<&Series> = lines.iter().collect();
             (!lines.is_empty()).then(|| Chart {
                 title: format!("Scaling: {group}"),
                 about: "Time per operation over the number of threads; lower is better.".to_owned(),
-                svg: line_plot(report, &references, width, (true, count), (true, tick_time)),
+                svg: line_plot(view, &references, width, (true, count), (true, tick_time)),
             })
         })
         .collect()
 }
 
 /// Percentiles of the latency of each kind of operation.
-pub(super) fn latencies(report: &Report, workload: &str, width: f64) -> Vec<Chart> {
-    let records: Vec<(&str, Vec<LatencyRecord>)> = report
-        .rows
+pub(super) fn latencies(view: &View<'_>, workload: &str, width: f64) -> Vec<Chart> {
+    let records: Vec<(&str, Vec<LatencyRecord>)> = view
+        .rows(workload)
         .iter()
-        .filter(|row| row.workload == workload)
         .filter_map(|row| {
             let value = row.figures.get("latencies")?.clone();
             Some((row.subject.as_str(), serde_json::from_value(value).ok()?))
@@ -116,7 +116,7 @@ pub(super) fn latencies(report: &Report, workload: &str, width: f64) -> Vec<Char
                     "Each operation timed, in a run of its own; reading the clock costs {clock:.0} \
                      ns, which is in every figure."
                 ),
-                svg: line_plot(report, &references, width, (false, mark), (true, tick_time)),
+                svg: line_plot(view, &references, width, (false, mark), (true, tick_time)),
             }
         })
         .collect()
@@ -132,7 +132,7 @@ fn mark(place: f64) -> String {
 /// Lines over a common axis; for each axis, whether it is logarithmic and how its values are
 /// written.
 pub(super) fn line_plot(
-    report: &Report,
+    view: &View<'_>,
     lines: &[&Series],
     width: f64,
     (log_x, x_format): (bool, Format),
@@ -156,7 +156,7 @@ pub(super) fn line_plot(
     for line in lines {
         let class = match line.subject.as_str() {
             "live" | "ideal" => "ideal".to_owned(),
-            name => class_of(report, name),
+            name => view.class_of(name),
         };
         plot.line(&class, &line.subject, &line.points);
         if let Some(end) = line.points.last() {

@@ -1,19 +1,18 @@
 //! Allocators beside their reference: all in one plane, and one by one with their intervals.
 
-use super::{Chart, class_of, factor, is_control, is_narrow, names_width, reference, workloads};
+use super::{Chart, View, factor, is_control, is_narrow, names_width};
 use crate::contest::analysis::ALL_CASES;
 use crate::output::html::plot::{Axis, Plot, escape, svg};
 use crate::output::html::scale::Scale;
-use crate::report::{Report, Row};
+use crate::report::Row;
 
 /// Time against memory, both as ratios to the reference.
-pub(super) fn pareto(report: &Report, width: f64) -> Option<Chart> {
-    let workloads = workloads(report);
-    let workload = workloads.iter().find(|name| **name == ALL_CASES).or(workloads.first())?;
-    let points: Vec<(&str, [f64; 2])> = report
-        .rows
+pub(super) fn pareto(view: &View<'_>, width: f64) -> Option<Chart> {
+    let all = view.workloads.get_key_value(ALL_CASES);
+    let (&workload, rows) = all.or_else(|| view.workloads.first())?;
+    let points: Vec<(&str, [f64; 2])> = rows
         .iter()
-        .filter(|row| row.workload == **workload && !is_control(row))
+        .filter(|row| !is_control(row))
         .filter_map(|row| {
             Some((row.subject.as_str(), [row.number("time_ratio")?, row.number("memory_ratio")?]))
         })
@@ -23,7 +22,7 @@ pub(super) fn pareto(report: &Report, width: f64) -> Option<Chart> {
     }
     let around_one = |axis: usize| points.iter().map(move |(_, p)| p[axis]).chain([1.0]);
     let x = Axis {
-        name: &format!("time / {} (left is faster)", reference(report)),
+        name: &format!("time / {} (left is faster)", view.reference()),
         scale: Scale::around(around_one(0), true, false),
         format: factor,
     };
@@ -34,20 +33,15 @@ pub(super) fn pareto(report: &Report, width: f64) -> Option<Chart> {
     };
     let mut plot = Plot::new(width, 400.0, x, y);
     plot.unit_cross();
-    let mut front: Vec<[f64; 2]> = points
-        .iter()
-        .map(|(_, point)| *point)
-        .filter(|a| !points.iter().any(|(_, b)| b != a && b[0] <= a[0] && b[1] <= a[1]))
-        .collect();
-    front.sort_by(|a, b| a[0].total_cmp(&b[0]));
+    let front = front(points.iter().map(|(_, point)| *point).collect());
     plot.steps("front", "nobody is both faster and leaner than these", &front);
     for (name, point) in &points {
         let title = format!("{name}: time {:.3}, memory {:.3}", point[0], point[1]);
-        plot.dot(&class_of(report, name), &title, *point);
+        plot.dot(&view.class_of(name), &title, *point);
     }
     let labels: Vec<_> = points.iter().map(|(name, point)| ((*name).to_owned(), *point)).collect();
     plot.labels(&labels);
-    let whole = if *workload == ALL_CASES { "all cases (geometric mean)" } else { workload };
+    let whole = if workload == ALL_CASES { "all cases (geometric mean)" } else { workload };
     Some(Chart {
         title: "Speed and memory together".to_owned(),
         about: format!(
@@ -58,13 +52,23 @@ pub(super) fn pareto(report: &Report, width: f64) -> Option<Chart> {
     })
 }
 
+/// Those of which no other is at most as large in both.
+fn front(mut points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
+    points.sort_by(|a, b| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
+    let mut front: Vec<[f64; 2]> = Vec::new();
+    for point in points {
+        // Whoever comes before is at most as large in the first, and the last in the front least in the second.
+        if front.last().is_none_or(|last| point[1] < last[1] || point == *last) {
+            front.push(point);
+        }
+    }
+    front
+}
+
 /// Ratios with their intervals, one line per subject, time and memory.
-pub(super) fn intervals(report: &Report, workload: &str, width: f64) -> Option<Chart> {
-    let mut rows: Vec<&Row> = report
-        .rows
-        .iter()
-        .filter(|row| row.workload == workload && row.number("time_ratio").is_some())
-        .collect();
+pub(super) fn intervals(view: &View<'_>, workload: &str, width: f64) -> Option<Chart> {
+    let mut rows = view.rows(workload).to_vec();
+    rows.retain(|row| row.number("time_ratio").is_some());
     if rows.len() < 2 {
         return None;
     }
@@ -90,7 +94,7 @@ pub(super) fn intervals(report: &Report, workload: &str, width: f64) -> Option<C
             r#"<text class="axis" x="{:.1}" y="{:.1}">{metric} / {}</text><line class="unit" x1="{one:.1}" x2="{one:.1}" y1="{:.1}" y2="{:.1}"/><text class="tick" text-anchor="middle" x="{one:.1}" y="{:.1}">1</text>"#,
             left + 12.0,
             top + 12.0,
-            escape(reference(report)),
+            escape(view.reference()),
             top + 20.0,
             top + panel_height - 20.0,
             top + panel_height - 6.0,
@@ -112,7 +116,7 @@ pub(super) fn intervals(report: &Report, workload: &str, width: f64) -> Option<C
             else {
                 continue;
             };
-            let class = class_of(report, &row.subject);
+            let class = view.class_of(&row.subject);
             let title = format!("{}: {value:.3} [{low:.3}, {high:.3}]", row.subject);
             body.push_str(&format!(
                 r#"<g><title>{}</title><line class="whisker {class}" x1="{:.1}" x2="{:.1}" y1="{y:.1}" y2="{y:.1}"/><circle class="dot {class}" cx="{:.1}" cy="{y:.1}" r="4"/></g>"#,
@@ -138,4 +142,25 @@ pub(super) fn intervals(report: &Report, workload: &str, width: f64) -> Option<C
         about: "Ratios per round with their intervals (95 % from six rounds on); left of the line is better.".to_owned(),
         svg: svg(width, height, &format!("ratios in {workload}"), &body),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_front_is_what_nobody_beats_in_both() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..200 {
+            // Few values, so that many are equal.
+            let points: Vec<[f64; 2]> = (0..random.usize(1..30))
+                .map(|_| [0, 1].map(|_| f64::from(random.u32(0..8))))
+                .collect();
+            let beats = |b: &[f64; 2], a: &[f64; 2]| b != a && b[0] <= a[0] && b[1] <= a[1];
+            let mut expected = points.clone();
+            expected.retain(|a| !points.iter().any(|b| beats(b, a)));
+            expected.sort_by(|a, b| a[0].total_cmp(&b[0]));
+            assert_eq!(front(points.clone()), expected, "{points:?}");
+        }
+    }
 }
