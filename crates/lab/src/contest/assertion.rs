@@ -26,6 +26,10 @@ use super::analysis::{Analysis, Metric};
 use crate::bench::Memory;
 use crate::stats::Ratio;
 
+/// What a side can be, for the messages about one that is something else.
+const FORMS: &str = "and a side is `rss(hectare)`, `0.9*rss(system)`, `time(system, redis)` for one case, or a \
+                     number with its unit like `5 ms` or `64 MiB`";
+
 /// Fewer rounds decide no claim: by chance alone the ratios of three all lie on the same side of
 /// the limit one time in four, those of five one time in sixteen.
 pub(crate) const LEAST_ROUNDS: usize = 5;
@@ -292,9 +296,23 @@ fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
+/// What follows the parenthesis that closes one which is open at the beginning of `text`.
+fn behind(text: &str) -> &str {
+    let mut depth = 1;
+    let closes = |c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        depth == 0
+    };
+    text.find(closes).map_or("", |at| text[at + 1..].trim())
+}
+
 fn side(text: &str) -> anyhow::Result<Side> {
     let text = text.trim();
     let Some((before, inside)) = text.split_once('(') else { return number(text) };
+    let rest = behind(inside);
+    // (A name may have a parenthesis that closes none.)
+    let is_name = rest.ends_with(')') && !rest.contains('(');
+    ensure!(rest.is_empty() || is_name, "`{rest}` stands after a figure, {FORMS}");
     let inside = inside.strip_suffix(')').context("a closing parenthesis is missing")?;
     let (factor, name) = match before.split_once('*') {
         None => (1.0, before.trim()),
@@ -302,7 +320,7 @@ fn side(text: &str) -> anyhow::Result<Side> {
             let value: f64 = factor
                 .trim()
                 .parse()
-                .map_err(|_| anyhow::anyhow!("`{}` is not a factor", factor.trim()))?;
+                .map_err(|_| anyhow::anyhow!("`{}` is not a factor, {FORMS}", factor.trim()))?;
             (value, name.trim())
         }
     };
@@ -324,9 +342,9 @@ fn side(text: &str) -> anyhow::Result<Side> {
 fn number(text: &str) -> anyhow::Result<Side> {
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (value, unit) = text.split_at(digits);
-    let value: f64 = value.parse().map_err(|_| {
-        anyhow::anyhow!("`{text}` is neither a number nor a figure like `rss(hectare)`")
-    })?;
+    let value: f64 = value
+        .parse()
+        .map_err(|_| anyhow::anyhow!("`{text}` is neither a number nor a figure, {FORMS}"))?;
     let (scale, dimension) = match unit.trim() {
         "" => (1.0, None),
         "ns" => (1.0, Some(Dimension::Time)),
@@ -414,6 +432,13 @@ mod tests {
             ("time(a) < time(b) < time(c)", "more than once"),
             ("time(a) < -1", "neither a number"),
             ("", "compares nothing"),
+            (
+                "x < y*0.9",
+                "`x` is neither a number nor a figure, and a side is `rss(hectare)`, `0.9*rss",
+            ),
+            ("rss(a) < rss(b)*0.9", "`*0.9` stands after a figure, and a side is `rss(hectare)`"),
+            ("rss(a)/rss(b) < 0.9", "`/rss(b)` stands after a figure"),
+            ("rss(a) + 5 MiB < 1 GiB", "`+ 5 MiB` stands after a figure"),
         ] {
             let message = format!("{:#}", text.parse::<Claim>().unwrap_err());
             assert!(message.contains(part), "{text}: {message}");
