@@ -20,7 +20,7 @@ use crate::within::within;
 pub(crate) struct Args {
     #[command(flatten)]
     outputs: Outputs,
-    /// Region sizes in KiB, whole pages
+    /// Region sizes in KiB, separated by commas: whole pages
     #[arg(long, value_name = "KIB,…", value_delimiter = ',', default_value = "4,8,16,32,64,128",
         value_parser = region_kib)]
     regions: Vec<usize>,
@@ -95,6 +95,11 @@ fn writes(args: &Args) -> Vec<Write> {
     writes
 }
 
+/// The size of all regions over the live bytes, minus one; of nothing live there is no share.
+fn overhead(region_bytes: usize, live_bytes: usize) -> Option<f64> {
+    (live_bytes > 0).then(|| region_bytes as f64 / live_bytes as f64 - 1.0)
+}
+
 fn replay(
     report: &mut Report,
     writes: &[Write],
@@ -108,7 +113,7 @@ fn replay(
     let (mut overhead_sum, mut samples) = (0.0, 0u32);
     let mut points = Vec::new();
     let drops = pages / 2;
-    let mut before_drop_overhead = 0.0;
+    let mut before_drop_overhead = None;
     let start = Instant::now();
     for (number, &(page, length)) in writes.iter().enumerate() {
         if let Some((object, old)) = objects[page].take() {
@@ -122,10 +127,12 @@ fn replay(
             live_bytes += length;
             peak_live_bytes = peak_live_bytes.max(live_bytes);
         }
-        let overhead = || heap.counts().region_bytes as f64 / live_bytes.max(1) as f64 - 1.0;
+        let overhead = || overhead(heap.counts().region_bytes, live_bytes);
         if number % (writes.len() / SAMPLES).max(1) == 0 && number > 0 {
-            overhead_sum += overhead();
-            samples += 1;
+            if let Some(overhead) = overhead() {
+                overhead_sum += overhead;
+                samples += 1;
+            }
             points.push([number as f64, heap.counts().region_bytes as f64]);
         }
         if number + drops + 1 == writes.len() {
@@ -135,19 +142,19 @@ fn replay(
     let ns = start.elapsed().as_nanos() as f64;
     let counts = heap.counts();
     let workload = format!("regions of {} KiB", policy.region_bytes >> 10);
+    let mut row = Row::new("hectare-tlsf", &workload);
+    for (name, overhead) in [
+        ("mean_overhead_ratio", (samples > 0).then(|| overhead_sum / f64::from(samples))),
+        ("peak_overhead_ratio", overhead(counts.peak_region_bytes, peak_live_bytes)),
+        ("full_overhead_ratio", before_drop_overhead),
+        ("half_dropped_overhead_ratio", overhead(counts.region_bytes, live_bytes)),
+    ] {
+        if let Some(overhead) = overhead {
+            row = row.with(name, overhead);
+        }
+    }
     report.rows.push(
-        Row::new("hectare-tlsf", &workload)
-            .with("mean_overhead_ratio", overhead_sum / f64::from(samples.max(1)))
-            .with(
-                "peak_overhead_ratio",
-                counts.peak_region_bytes as f64 / peak_live_bytes as f64 - 1.0,
-            )
-            .with("full_overhead_ratio", before_drop_overhead)
-            .with(
-                "half_dropped_overhead_ratio",
-                counts.region_bytes as f64 / live_bytes.max(1) as f64 - 1.0,
-            )
-            .with("get_mem_calls", counts.get_mem_calls)
+        row.with("get_mem_calls", counts.get_mem_calls)
             .with("put_mem_calls", counts.put_mem_calls)
             .with("write_ns", ns / writes.len() as f64),
     );

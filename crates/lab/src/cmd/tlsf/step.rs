@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use rustc_hash::FxHashSet;
 
 /// What the child is doing, as an index of the caller's; read from the child's memory.
@@ -65,7 +65,9 @@ pub(super) fn count(work: impl FnOnce(&Marker)) -> anyhow::Result<BTreeMap<usize
         unsafe { libc::_exit(if done { 0 } else { 1 }) };
     }
     ensure!(child > 0, "fork: {}", std::io::Error::last_os_error());
-    let counts = Tracee { pid: child, unmarked: FxHashSet::default() }.follow();
+    let mut tracee =
+        Tracee { pid: child, unmarked: FxHashSet::default(), resumed: libc::PTRACE_CONT };
+    let counts = tracee.follow();
     if counts.is_err() {
         // SAFETY: our own child.
         unsafe { libc::kill(child, libc::SIGKILL) };
@@ -79,7 +81,13 @@ struct Tracee {
     /// Addresses whose instruction is known not to be a mark. Asking once is enough, since code
     /// does not change, and asking costs a system call.
     unmarked: FxHashSet<usize>,
+    /// How it was resumed last.
+    resumed: libc::c_uint,
 }
+
+/// Signals that come to whoever has a terminal or a stopped job, and mean nothing to the child. A traced
+/// process stops for each, also for those that it would ignore.
+const MEANINGLESS: [libc::c_int; 4] = [libc::SIGWINCH, libc::SIGSTOP, libc::SIGTSTP, libc::SIGCONT];
 
 impl Tracee {
     fn follow(&mut self) -> anyhow::Result<BTreeMap<usize, Count>> {
@@ -116,23 +124,33 @@ impl Tracee {
     }
 
     /// Waits for the child: `true` if it stopped at a mark or after a step, `false` if it is done.
-    fn wait(&self) -> anyhow::Result<bool> {
-        let mut status = 0;
-        // SAFETY: `status` is valid for writing.
-        let waited = unsafe { libc::waitpid(self.pid, &mut status, 0) };
-        ensure!(waited == self.pid, "waitpid: {}", std::io::Error::last_os_error());
-        if libc::WIFEXITED(status) {
-            let code = libc::WEXITSTATUS(status);
-            ensure!(code == 0, "the traced child failed (is ptrace allowed here?)");
-            return Ok(false);
+    fn wait(&mut self) -> anyhow::Result<bool> {
+        loop {
+            let mut status = 0;
+            // SAFETY: `status` is valid for writing.
+            let waited = unsafe { libc::waitpid(self.pid, &mut status, 0) };
+            ensure!(waited == self.pid, "waitpid: {}", std::io::Error::last_os_error());
+            if libc::WIFEXITED(status) {
+                let code = libc::WEXITSTATUS(status);
+                ensure!(code == 0, "the traced child failed (is ptrace allowed here?)");
+                return Ok(false);
+            }
+            ensure!(
+                libc::WIFSTOPPED(status),
+                "the traced child was killed by signal {}",
+                libc::WTERMSIG(status)
+            );
+            match libc::WSTOPSIG(status) {
+                libc::SIGTRAP => return Ok(true),
+                // It stopped before the next instruction.
+                signal if MEANINGLESS.contains(&signal) => self.resume(self.resumed)?,
+                signal => bail!("the traced child got signal {signal}"),
+            }
         }
-        if libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGTRAP {
-            return Ok(true);
-        }
-        bail!("the traced child got signal {}", libc::WSTOPSIG(status));
     }
 
-    fn resume(&self, how: libc::c_uint) -> anyhow::Result<()> {
+    fn resume(&mut self, how: libc::c_uint) -> anyhow::Result<()> {
+        self.resumed = how;
         let nothing = std::ptr::null_mut::<c_void>();
         // SAFETY: the child is stopped, and gets no signal.
         let done = unsafe { libc::ptrace(how, self.pid, nothing, nothing) };
@@ -153,9 +171,16 @@ impl Tracee {
     fn read(&self, what: libc::c_uint, place: usize) -> anyhow::Result<usize> {
         let place = std::ptr::without_provenance_mut::<c_void>(place);
         let nothing = std::ptr::null_mut::<c_void>();
+        // -1 is a word, too: only this shows whether it is an error.
+        // SAFETY: gives the place of this thread's own.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        unsafe { *errno = 0 };
         // SAFETY: reads the stopped child's memory or registers; a wrong address gives an error.
         let word = unsafe { libc::ptrace(what, self.pid, place, nothing) };
-        usize::try_from(word as u64).context("a word of the child")
+        let error = std::io::Error::last_os_error();
+        ensure!(word != -1 || error.raw_os_error() == Some(0), "reading the traced child: {error}");
+        Ok(word as usize)
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -186,5 +211,29 @@ mod tests {
         // One instruction may load the number of rounds.
         assert!((200..=201).contains(&counts[&1].most), "{counts:?}");
         assert_eq!(counts[&1].calls, 2);
+    }
+
+    #[test]
+    fn a_terminal_that_changes_its_size_disturbs_no_count() {
+        let counts = count(|marker| {
+            let winch = || {
+                // SAFETY: a signal that does nothing, to this process.
+                assert_eq!(unsafe { libc::raise(libc::SIGWINCH) }, 0);
+            };
+            winch();
+            marker.count(0, winch);
+            marker.count(1, || ());
+        });
+        assert_eq!(counts.expect("a count")[&1].most, 0);
+    }
+
+    #[test]
+    fn a_child_that_is_killed_is_told_with_the_signal() {
+        let error = count(|_| {
+            // SAFETY: ends this process, a child.
+            unsafe { libc::raise(libc::SIGKILL) };
+        });
+        let message = error.expect_err("a killed child").to_string();
+        assert!(message.contains("killed by signal 9"), "{message}");
     }
 }

@@ -185,7 +185,8 @@ fn latencies(report: &mut Report, setting: &Setting, calls: usize) -> anyhow::Re
     let most_live = if setting.pool_bytes > 1 << 20 { 100_000 } else { 300 };
     let mut live: Vec<NonNull<u8>> = Vec::with_capacity(most_live + 1);
     let mut times: [Vec<u64>; 2] = [(); 2].map(|()| Vec::with_capacity(calls));
-    while times[0].len() < calls {
+    // At least one of each: that of `free` is decided by a coin.
+    while times[0].len() < calls || times[1].is_empty() {
         let bytes = 1 << random.u32(0..12);
         let bytes = random.usize(0..bytes);
         let before = ticks();
