@@ -27,6 +27,7 @@ mod input;
 mod machine;
 mod measure;
 mod output;
+mod parser;
 mod pools;
 mod progress;
 mod replay;
@@ -40,8 +41,7 @@ mod within;
 
 use std::sync::Arc;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 /// Invariant 1: harness memory is mapped here, measured memory comes from `malloc`.
 #[global_allocator]
@@ -57,7 +57,7 @@ Begin with:
                                  where both agree
   hectare compare -- CMD         CMD itself under every allocator found
   hectare                        eight real programs' traces on every allocator
-                                 found, in three minutes; leaves
+                                 found, in under three minutes; leaves
                                  hectare-report.html
   hectare doctor                 what can be measured well on this machine, and
                                  what is found
@@ -117,75 +117,12 @@ enum Verb {
     /// Holds that many bytes of touched memory until the end of its standard input
     #[command(hide = true)]
     Hold { bytes: usize },
+    /// The loop that measures the recorder's cost; prints its ns per event
+    #[command(hide = true)]
+    CostLoop,
     /// One measured thing in a fresh process (started by the other verbs)
     #[command(hide = true)]
     Child(cmd::child::Args),
-}
-
-/// Ends the command if its first word is no verb. The parser would complain of an unexpected
-/// argument instead, since without a verb the command takes the arguments of `compare`.
-fn refuse_unknown_verb() {
-    let Some(word) = std::env::args_os().nth(1) else { return };
-    let mut command = Cli::command();
-    let is_option = word.as_encoded_bytes().starts_with(b"-");
-    if is_option || word == "help" || command.find_subcommand(&word).is_some() {
-        return;
-    }
-    let word = word.to_string_lossy();
-    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
-    let verbs: Vec<&str> = verbs.map(|verb| verb.get_name()).collect();
-    let hint = if word.ends_with(".hxt") {
-        format!("A trace stands after one, as in `hectare replay {word}`")
-    } else {
-        format!("A program stands after `--`, as in `hectare compare -- {word}`")
-    };
-    let message = format!("there is no verb `{word}`; there are: {}. {hint}", verbs.join(", "));
-    command.error(ErrorKind::InvalidSubcommand, message).exit();
-}
-
-/// Takes `-5` for the value that it is meant to be, so that it is told what can be given there; the
-/// parser would take it for an option, and advise to put it after `--`.
-fn with_negative_values(command: clap::Command) -> clap::Command {
-    command
-        .mut_args(|arg| {
-            let takes_value = arg.get_action().takes_values();
-            arg.allow_negative_numbers(takes_value)
-        })
-        .mut_subcommands(with_negative_values)
-}
-
-/// The command line, or the parser's error.
-fn parsed() -> Result<Cli, clap::Error> {
-    let mut command = with_negative_values(Cli::command());
-    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
-    Cli::from_arg_matches(&matches).map_err(|error| {
-        // With the usage of the verb.
-        let verb = matches.subcommand_name().and_then(|name| command.find_subcommand_mut(name));
-        match verb {
-            Some(verb) => error.format(verb),
-            None => error.format(&mut command),
-        }
-    })
-}
-
-/// Adds the remedy to the error if a program was given without `--`, which many other commands do
-/// not need.
-fn with_way_out(mut error: clap::Error) -> clap::Error {
-    let takes_program =
-        (error.get(ContextKind::Usage)).is_some_and(|usage| usage.to_string().contains("<CMD>"));
-    if error.kind() == ErrorKind::UnknownArgument
-        && takes_program
-        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
-        && !word.starts_with('-')
-    {
-        let tip = if word.ends_with(".hxt") {
-            format!("a trace is measured by 'hectare replay {word}'")
-        } else {
-            format!("a program stands after '--', as in '-- {word}'")
-        };
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
-    error
 }
 
 fn main() -> std::process::ExitCode {
@@ -200,8 +137,7 @@ fn main() -> std::process::ExitCode {
     if !runner::is_ignored(libc::SIGXFSZ) {
         let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     }
-    refuse_unknown_verb();
-    let cli = parsed().unwrap_or_else(|error| with_way_out(error).exit());
+    let cli = parser::parsed().unwrap_or_else(|error| say::parsers(&error));
     let done = match cli.verb {
         None => cmd::compare::run(cli.compare),
         Some(Verb::Run(args)) => cmd::run::run(args),
@@ -218,9 +154,10 @@ fn main() -> std::process::ExitCode {
         Some(Verb::Zram(args)) => cmd::zram::run(args),
         Some(Verb::Report(args)) => cmd::report::run(args),
         Some(Verb::Doctor(args)) => cmd::doctor::run(args),
-        Some(Verb::Completions(args)) => cmd::completions::run(args, &Cli::command()),
+        Some(Verb::Completions(args)) => cmd::completions::run(args, parser::shown()),
         Some(Verb::Keeper) => environment::keep_watch(),
         Some(Verb::Hold { bytes }) => runner::hold(bytes),
+        Some(Verb::CostLoop) => cmd::record::run_cost_loop(),
         Some(Verb::Child(args)) => cmd::child::run(args),
     };
     say::finish();

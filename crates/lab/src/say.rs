@@ -6,9 +6,11 @@
 //! 2. What goes to the error output is not part of the result: losing it changes nothing.
 //! 3. A name from outside (of a file, in a trace) cannot control the terminal: control characters
 //!    other than line breaks and tabs are shown as escapes, `\u{1b}`.
+//! 4. `println!` and `eprintln!` print one line, whatever is in it: a line break in a name is shown as
+//!    `\n`, too. Texts of several lines go through `print!` and `eprint!`.
 
 use std::borrow::Cow;
-use std::fmt::Arguments;
+use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
 
 /// As the standard library's, by [`result`].
@@ -16,10 +18,10 @@ macro_rules! print {
     ($($text:tt)*) => { $crate::say::result(format_args!($($text)*)) };
 }
 
-/// As the standard library's, by [`result`].
+/// As the standard library's, by [`result`]; one line (4).
 macro_rules! println {
     () => { $crate::say::result(format_args!("\n")) };
-    ($($text:tt)*) => { $crate::say::result(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::say::result(format_args!("{}\n", $crate::say::line(format_args!($($text)*)))) };
 }
 
 /// As the standard library's, by [`beside`].
@@ -27,9 +29,9 @@ macro_rules! eprint {
     ($($text:tt)*) => { $crate::say::beside(format_args!($($text)*)) };
 }
 
-/// As the standard library's, by [`beside`].
+/// As the standard library's, by [`beside`]; one line (4).
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::say::beside(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::say::beside(format_args!("{}\n", $crate::say::line(format_args!($($text)*)))) };
 }
 
 /// Prints to the standard output.
@@ -52,12 +54,42 @@ fn ended_by(written: io::Result<()>) {
 
 /// Prints to the error output.
 pub(crate) fn beside(text: Arguments<'_>) {
-    // Here a reader that went away does not end the command, either (2).
+    though_nobody_reads(|| io::stderr().write_all(shown(&text.to_string()).as_bytes()));
+}
+
+/// Does what writes to the error output: here a reader that went away does not end the command, either (2).
+fn though_nobody_reads(write: impl FnOnce() -> io::Result<()>) {
     // SAFETY: sets the action of a signal; a result written meanwhile fails with an error (1).
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    let _ = io::stderr().write_all(shown(&text.to_string()).as_bytes());
+    let _ = write();
     // SAFETY: as above, back to what `main` has set.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// Ends the command with what its parser gave in place of arguments: help and the version are results,
+/// everything else is said beside.
+pub(crate) fn parsers(error: &clap::Error) -> ! {
+    if !error.use_stderr() {
+        ended_by(error.print());
+        finish();
+    } else if let Cow::Owned(text) = shown(&error.render().to_string()) {
+        beside(format_args!("{text}"));
+    } else {
+        // In colours, where there are any.
+        though_nobody_reads(|| error.print());
+    }
+    std::process::exit(error.exit_code())
+}
+
+/// What is printed as one line (4).
+pub(crate) fn line(text: Arguments<'_>) -> String {
+    in_one_line(&text.to_string()).into_owned()
+}
+
+/// A number of things: `1 event`, `2 events`.
+pub(crate) fn counted(count: impl TryInto<u64> + Display + Copy, one: &str) -> String {
+    let plural = if count.try_into().is_ok_and(|count| count == 1) { "" } else { "s" };
+    format!("{count} {one}{plural}")
 }
 
 /// A text without control characters, including line breaks: for a name within a line.
@@ -93,5 +125,13 @@ mod tests {
         let name = "a\u{1b}[31m\u{9b}1m\r\tb\nc µ";
         assert_eq!(shown(name), "a\\u{1b}[31m\\u{9b}1m\\r\tb\nc µ");
         assert_eq!(in_one_line(name), "a\\u{1b}[31m\\u{9b}1m\\r\\tb\\nc µ");
+        assert_eq!(line(format_args!("{name} {}", 1)), "a\\u{1b}[31m\\u{9b}1m\\r\\tb\\nc µ 1");
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        let told = [0_u64, 1, 2].map(|count| counted(count, "event"));
+        assert_eq!(told, ["0 events", "1 event", "2 events"]);
+        assert_eq!(counted(1_usize, "chunk"), "1 chunk");
     }
 }

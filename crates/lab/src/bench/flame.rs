@@ -17,6 +17,7 @@ use inferno::flamegraph::{self, Options};
 use super::Parameters;
 use crate::cmd::child::ChildRecord;
 use crate::output::place::{self, Kind};
+use crate::say::counted;
 use crate::scratch::Scratch;
 use crate::subject::Subject;
 
@@ -71,8 +72,10 @@ pub(crate) fn draw(
     let mut options = Options::default();
     options.title = format!("{name} on {}", subject.name);
     options.subtitle = Some(format!(
-        "{} threads, {} operations each, {runs} runs; processor time of the timed section alone",
-        parameters.threads, parameters.ops
+        "{}, {} each, {}; processor time of the timed section alone",
+        counted(parameters.threads, "thread"),
+        counted(parameters.ops, "operation"),
+        counted(runs, "run")
     ));
     options.count_name = "ns".to_owned();
     options.notes = place::FLAME_NOTE.to_owned();

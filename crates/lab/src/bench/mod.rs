@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::WindowRecord;
 use crate::report::Report;
+use crate::say;
 pub(crate) use domain::{Domain, Domains};
 
 /// The parameters of a workload. Recorded with each row, so that the row can be reproduced.
@@ -326,7 +327,7 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
 
 /// The parsed arguments of a study; wrong ones and `--help` end the command as they do for a verb.
 fn study_args<T: clap::Parser>(args: &[String]) -> T {
-    T::try_parse_from(args).unwrap_or_else(|error| error.exit())
+    T::try_parse_from(args).unwrap_or_else(|error| say::parsers(&error))
 }
 
 /// A range of sizes in bytes, as `512..576`.

@@ -13,6 +13,7 @@ use std::time::Instant;
 use super::Outcome;
 use super::heap::Tally;
 use crate::measure::{Window, WindowRecord};
+use crate::say::counted;
 use crate::threads;
 
 /// The result of a team.
@@ -97,8 +98,8 @@ pub(super) fn finish(
 ) -> anyhow::Result<Outcome> {
     anyhow::ensure!(
         tally.damaged == 0,
-        "{} objects had lost their content: the heap handed out memory that was in use",
-        tally.damaged
+        "{} found without its content: the heap handed out memory that was in use",
+        counted(tally.damaged, "object")
     );
     Ok(Outcome {
         ops,

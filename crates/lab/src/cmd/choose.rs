@@ -23,6 +23,7 @@ use crate::contest::Looks;
 use crate::output::place::{self, Kind};
 use crate::replay::{Mode, Touch};
 use crate::runner;
+use crate::say::counted;
 use crate::scratch::Scratch;
 use crate::subject::program::beside_malloc;
 
@@ -108,16 +109,16 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
     let kept = recorded.kept.first().context("nothing was recorded")?;
     let others = recorded.dropped.len();
     let why = if is_named { "chosen by --of from" } else { "the most of" };
+    let events = counted(kept.sealed.rows, "event");
     let mut lines = vec![format!(
-        "advice on process {}, `{}`: {} events, {why} the {} programs recorded",
+        "advice on process {}, `{}`: {}, {why} the {} programs recorded",
         kept.header.pid,
         shortened(&kept.header.command),
-        kept.sealed.rows,
+        events,
         others + 1
     )];
     if others == 0 {
-        lines[0] =
-            format!("advice on `{}`: {} events", shortened(&kept.header.command), kept.sealed.rows);
+        lines[0] = format!("advice on `{}`: {events}", shortened(&kept.header.command));
     }
     if kept.header.lost_events > 0 {
         lines.push(record::CUT_SHORT.to_owned());
@@ -127,10 +128,10 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
     dropped.sort_by_key(|image| (image.pid != kept.header.pid, std::cmp::Reverse(image.rows)));
     for image in dropped.into_iter().take(3) {
         lines.push(format!(
-            "not on process {}, `{}`: {} events{} (--of TEXT chooses by the command line)",
+            "not on process {}, `{}`: {}{} (--of TEXT chooses by the command line)",
             image.pid,
             shortened(&image.command),
-            image.rows,
+            counted(image.rows, "event"),
             if image.launched { ", before it executed another program" } else { "" }
         ));
     }

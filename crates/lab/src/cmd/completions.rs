@@ -14,15 +14,12 @@ pub(crate) struct Args {
 /// The name typed to run the command.
 const NAME: &str = env!("CARGO_BIN_NAME");
 
-/// Runs the verb for the command line that `command` describes. Scripts would complete hidden
-/// verbs, too, so they are generated from the visible ones.
-pub(crate) fn run(args: Args, command: &Command) -> anyhow::Result<()> {
-    let seen = command.get_subcommands().filter(|verb| !verb.is_hide_set());
-    let mut shown =
-        Command::new(NAME).args(command.get_arguments().cloned()).subcommands(seen.cloned());
+/// Runs the verb for the command line that `command` describes, of which all would be completed: also
+/// what is hidden.
+pub(crate) fn run(args: Args, mut command: Command) -> anyhow::Result<()> {
     // The generator panics when it cannot write.
     let mut script = Vec::new();
-    generate(args.shell, &mut shown, NAME, &mut script);
+    generate(args.shell, &mut command, NAME, &mut script);
     print!("{}", String::from_utf8(script)?);
     Ok(())
 }

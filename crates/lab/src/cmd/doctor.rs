@@ -62,7 +62,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             println!("  {:<30} → {advice}", "");
         }
     }
-    println!("\nallocators found");
+    println!();
+    println!("allocators found");
     for subject in subject::found() {
         let place = subject.library.map_or("the C library".to_owned(), |p| p.display().to_string());
         println!("  {:<30} {place}", subject.name);

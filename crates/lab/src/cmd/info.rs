@@ -13,7 +13,7 @@ use super::record::CUT_SHORT;
 use crate::output::place::{self, Kind};
 use crate::output::{Files, Outputs};
 use crate::report::{Report, Row};
-use crate::say::in_one_line;
+use crate::say::{counted, in_one_line};
 
 /// The arguments of `hectare info`.
 #[derive(clap::Args)]
@@ -75,7 +75,11 @@ fn salvage(source: &Path, target: &Path, good: &Summary) -> anyhow::Result<Strin
         verify(new, good).context("what was written does not read back, and is not kept")
     })
     .with_context(|| format!("writing {}", target.display()))?;
-    Ok(format!("{done} {}: {} events\n", target.display(), good.rows()))
+    Ok(format!(
+        "{done} {}: {}\n",
+        in_one_line(&target.to_string_lossy()),
+        counted(good.rows(), "event")
+    ))
 }
 
 /// Reads a copy to its end: it must be whole, and hold the `good` part of its source.
@@ -84,7 +88,7 @@ fn verify(copy: &Path, good: &Summary) -> anyhow::Result<()> {
     let written = Summary::of(&trace)?;
     trace.check()?;
     let (found, wanted) = (written.rows(), good.rows());
-    ensure!(found == wanted, "it holds {found} events, not {wanted}");
+    ensure!(found == wanted, "it holds {}, not {wanted}", counted(found, "event"));
     let rows = |summary: &Summary| -> Vec<_> {
         summary.threads.iter().map(|(&id, thread)| (id, thread.rows, thread.made)).collect()
     };
@@ -139,12 +143,12 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
     };
     line(
         "Ideal (live peak)",
-        format!("{} in {} objects", bytes(summary.peak_bytes), summary.peak_objects),
+        format!("{} in {}", bytes(summary.peak_bytes), counted(summary.peak_objects, "object")),
     );
     line("  in steps of 16", format!("{} (+{of_16:.1} %)", bytes(rounded)));
     line(
         "live at the end",
-        format!("{} in {} objects", bytes(summary.end_bytes), summary.end_objects),
+        format!("{} in {}", bytes(summary.end_bytes), counted(summary.end_objects, "object")),
     );
     for (key, count) in [
         ("failed when recorded", summary.failed),

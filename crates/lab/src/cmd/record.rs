@@ -28,20 +28,18 @@ use super::Exit;
 use crate::output::place::{self, Kind};
 use crate::replay::clock;
 use crate::runner;
+use crate::say::counted;
 use crate::subject::{self, program};
 use claim::Claim;
 use images::Image;
 use signals::Signals;
 
-/// The arguments of `hectare record`. (The usage is written out, since to the parser output and program
-/// are optional: the hidden loop needs neither.)
+/// The arguments of `hectare record`.
 #[derive(clap::Args)]
-#[command(override_usage = "hectare record [OPTIONS] --output <F.hxt> -- <CMD>...")]
 pub(crate) struct Args {
     /// The trace to write
-    #[arg(short, long, value_name = "F.hxt", required_unless_present = "cost_loop",
-        value_parser = place::writable(Kind::Trace))]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "F.hxt", value_parser = place::writable(Kind::Trace))]
+    output: PathBuf,
     /// Keep the traces of all processes that the program starts, not only that of the one that did
     /// the work
     #[arg(long)]
@@ -50,23 +48,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NS", default_value_t = 100,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     tick_ns: u64,
-    /// Run the loop that measures the recorder's cost, and print its ns per event
-    #[arg(long, hide = true)]
-    cost_loop: bool,
     /// The program with its arguments
-    #[arg(last = true, value_name = "CMD", required_unless_present = "cost_loop")]
+    #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    if args.cost_loop {
-        println!("{}", cost::cost_loop_ns());
-        return Ok(());
-    }
-    let output = args.output.context("no output given: `-o F.hxt`")?;
     let options = Options { all: args.all, tick_ns: args.tick_ns, of: None };
-    let recorded = record(&output, &args.command, options)?;
+    let recorded = record(&args.output, &args.command, options)?;
     recorded.tell(true);
     if let Some(note) = args.command.first().and_then(|program| program::beside_malloc(program)) {
         eprintln!("note: {note}");
@@ -77,6 +67,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let is_whole = |kept: &Kept| kept.header.lost_events == 0 && !kept.sealed.damage.any();
     ensure!(recorded.kept.iter().all(is_whole), "a trace is incomplete, as told above");
+    Ok(())
+}
+
+/// Runs the hidden verb that measures the recorder's cost, in a process that may be recorded.
+pub(crate) fn run_cost_loop() -> anyhow::Result<()> {
+    println!("{}", cost::cost_loop_ns());
     Ok(())
 }
 
@@ -143,8 +139,8 @@ impl Recorded {
                 false => "recorded".to_owned(),
             };
             eprintln!(
-                "{place} {} events of `{}`, {} bytes",
-                kept.sealed.rows,
+                "{place} {} of `{}`, {} bytes",
+                counted(kept.sealed.rows, "event"),
                 shortened(&kept.header.command),
                 kept.sealed.file_bytes,
             );
@@ -174,7 +170,8 @@ impl Recorded {
             eprintln!("{count} more recorded and not kept (`hectare record --all` keeps them):");
             const NAMED: usize = 5;
             for image in self.dropped.iter().take(NAMED) {
-                eprintln!("  {} events of `{}`", image.rows, shortened(&image.command));
+                let events = counted(image.rows, "event");
+                eprintln!("  {events} of `{}`", shortened(&image.command));
             }
             if count > NAMED {
                 eprintln!("  and {} more", count - NAMED);
@@ -262,9 +259,9 @@ fn clear_away_what_was_left(raw: &Path) -> anyhow::Result<()> {
     if let Some(image) = images::found(raw)?.into_iter().find(|image| image.rows > 0) {
         let path = image.path.display();
         bail!(
-            "{path} has {} events that a killed recording left: `hectare info {path} --salvage FILE.hxt` makes a \
-             trace of them; then remove it, or record into another file",
-            image.rows
+            "{path} has {} that a killed recording left: `hectare info {path} --salvage FILE.hxt` makes a \
+             trace of what is in it; then remove it, or record into another file",
+            counted(image.rows, "event")
         );
     }
     for (path, ..) in images::files(raw)? {
@@ -307,7 +304,7 @@ fn what_was_recorded(
         let Some(place) = found.iter().position(|image| image.command.contains(text)) else {
             let all: Vec<_> = found.iter().map(|image| shortened(&image.command)).collect();
             images::remove(raw)?;
-            bail!("no command line holds `{text}`; recorded were:\n  {}", all.join("\n  "));
+            bail!("no command line holds `{text}`; recorded were: `{}`", all.join("`, `"));
         };
         found[..=place].rotate_right(1);
     }

@@ -16,6 +16,7 @@ use crate::pools::process::{self, Sources};
 use crate::pools::zram::{Account, Device};
 use crate::report::{Report, Row};
 use crate::runner;
+use crate::say::counted;
 use crate::within::within;
 
 /// The arguments of `hectare zram`.
@@ -54,7 +55,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     drop(device);
 
     let stored: usize = lengths.iter().sum();
-    let workload = format!("{} pages, {:.1} MB compressed", pages.len(), stored as f64 / 1e6);
+    let workload =
+        format!("{}, {:.1} MB compressed", counted(pages.len(), "page"), stored as f64 / 1e6);
     let mut report = Report::new("zram");
     report.parameter("pages", pages.len());
     report.parameter("algorithm", args.algorithm.as_str());

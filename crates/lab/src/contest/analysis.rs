@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{Broken, Case, Contest, Results, Role, Run};
 use crate::report::{Report, Row, Series};
+use crate::say::counted;
 use crate::stats::{self, Ratio, Verdict};
 
 /// The name of the rows over all cases.
@@ -324,7 +325,10 @@ impl<'a> Analysis<'a> {
             if self.did_other_work(case, contestant) {
                 Some("did other work than the reference".to_owned())
             } else if failed > of_reference {
-                Some(format!("failed in {failed} allocations, the reference in {of_reference}"))
+                Some(format!(
+                    "failed in {}, the reference in {of_reference}",
+                    counted(failed, "allocation")
+                ))
             } else {
                 None
             }

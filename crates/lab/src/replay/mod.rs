@@ -27,6 +27,7 @@ use hectare_trace::{Summary, Trace};
 
 use crate::bench::Outcome;
 use crate::measure::{Stretch, Window, WindowRecord};
+use crate::say::counted;
 use clock::Rate;
 use engine::{Counts, Run, Table};
 use latency::Latencies;
@@ -165,7 +166,7 @@ fn run_in_segments(path: &Path, options: Options, most_ops: u64) -> anyhow::Resu
     }
     trace.check().with_context(|| path.display().to_string())?;
     ensure!(segments > 0, "{} holds no operation to replay", path.display());
-    ensure!(counts.corrupt == 0, "{} blocks lost their content", counts.corrupt);
+    ensure!(counts.corrupt == 0, "{} lost content", counted(counts.corrupt, "block"));
 
     let totals = planner.totals();
     let ns = |ticks: u64| (ticks as f64 * rate.ns_per_tick).round();

@@ -50,7 +50,9 @@ fn shells_complete_the_verbs_that_can_be_typed() {
         let script = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(output.status.code(), Some(0), "{shell}: {}", stderr(&output));
         assert!(script.contains("choose") && script.contains("allocators"), "{shell}: {script}");
-        assert!(!script.contains("keeper"), "{shell} completes a verb that is hidden");
+        for hidden in ["keeper", "cost-loop"] {
+            assert!(!script.contains(hidden), "{shell} completes {hidden}, which is hidden");
+        }
     }
     assert_eq!(hectare(&["completions", "abacus"]).status.code(), Some(2));
 }
@@ -152,6 +154,35 @@ fn the_list_of_benchmarks_shows_what_can_be_typed() {
 }
 
 #[test]
+fn what_concerns_programs_is_shown_where_programs_are_measured() {
+    for (verb, is_shown) in
+        [("compare", true), ("choose", true), ("replay", false), ("bench", false)]
+    {
+        let help = String::from_utf8(hectare(&[verb, "--help"]).stdout).unwrap();
+        assert_eq!(help.contains("--ignore-failure"), is_shown, "{verb}");
+        assert!(help.contains("--timeout"), "{verb}: {help}");
+    }
+}
+
+#[test]
+fn a_name_with_a_line_break_leaves_a_message_on_its_line() {
+    for arguments in [
+        &["info", "no\nfile.hxt"][..],
+        &["no\nverb"],
+        &["compare", "no\nargument"],
+        &["run", "-a", "no\nallocator", "--", "true"],
+        &["run", "-a", "system", "--", "/no\nprogram"],
+        &["bench", "larson", "--seeds", "no\nseed"],
+        &["compare", "--json", "/no\nfolder/x", "--", "true"],
+        &["compare", "--assert", "no\nfigure < 1", "--", "true"],
+    ] {
+        let told = stderr(&hectare(arguments));
+        assert!(told.contains("no\\n"), "{arguments:?}: {told}");
+        assert!(!told.contains("no\n"), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
 fn nobodys_memory_is_read_unasked() {
     for verb in ["zram", "store"] {
         let output = hectare(&[verb]);
@@ -162,13 +193,16 @@ fn nobodys_memory_is_read_unasked() {
 
 #[test]
 fn a_result_that_cannot_be_printed_is_told_without_a_panic() {
-    for arguments in [&["bench", "--list"][..], &["doctor"], &["compare", "--help"]] {
+    for arguments in [
+        &["bench", "--list"][..],
+        &["doctor"],
+        &["compare", "--help"],
+        &["--version"],
+        &["bench", "stress", "--", "--help"],
+        &["completions", "bash"],
+    ] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = Command::new(HECTARE).args(arguments).stdout(full).output().unwrap();
-        if arguments.contains(&"--help") {
-            assert!(output.status.code().is_some(), "no panic: {:?}", output.status);
-            continue;
-        }
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
         assert!(stderr(&output).contains("writing to the standard output: No space left"));
     }

@@ -204,8 +204,8 @@ fn contest(requests: &Requests, args: &Args, report: &mut Report) -> anyhow::Res
         }
     }
     if args.common.prints_table() {
-        println!(
-            "{}: {} requests, {} frames in use at most\n{:30}  {:>8}  {:>12}  {:>12}  {:>8}",
+        print!(
+            "{}: {} requests, {} frames in use at most\n{:30}  {:>8}  {:>12}  {:>12}  {:>8}\n",
             requests.name,
             requests.ops.len(),
             requests.peak_frames,

@@ -20,7 +20,7 @@ pub(super) fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<Op
     for _ in 0..3 {
         for (recorded, best) in best.iter_mut().enumerate() {
             let mut command = Command::new(std::env::current_exe()?);
-            command.args(["record", "--cost-loop"]);
+            command.arg("cost-loop");
             if recorded == 1 {
                 preloaded(&mut command, recorder, &raw);
             }

@@ -20,6 +20,7 @@ use crate::output;
 use crate::output::place::{self, Kind};
 use crate::pools::process;
 use crate::runner;
+use crate::say::{counted, in_one_line};
 use crate::within::within;
 
 /// The compressor; lengths depend on its version.
@@ -64,8 +65,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(!events.is_empty(), "process {} has no private pages", args.pid);
     let name = std::fs::read_to_string(format!("/proc/{}/comm", args.pid)).unwrap_or_default();
     let mut text = format!(
-        "{MAGIC}\n# private pages of `{}`, {looks} looks {} ms apart, {} bytes a page, {COMPRESSOR}\n",
-        name.trim(),
+        "{MAGIC}\n# private pages of `{}`, {} {} ms apart, {} bytes a page, {COMPRESSOR}\n",
+        in_one_line(name.trim()),
+        counted(looks, "look"),
         args.every_ms,
         page_bytes(),
     );
@@ -73,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         writeln!(text, "{} {}", event.page, event.length_bytes).context("formatting")?;
     }
     output::put(&args.output, text.as_bytes())?;
-    eprintln!("{} events in {looks} looks", events.len());
+    eprintln!("{} in {}", counted(events.len(), "event"), counted(looks, "look"));
     if interrupted.load(Ordering::Relaxed) {
         bail!(Exit { code: 130, message: "interrupted".to_owned() });
     }

@@ -3,6 +3,7 @@
 
 use super::{Analysis, Metric, OTHER_WORK};
 use crate::contest::{LEAST_ROUNDS, Role};
+use crate::say::counted;
 use crate::stats::{self, Verdict};
 
 impl Analysis<'_> {
@@ -138,8 +139,10 @@ impl Analysis<'_> {
                 }
                 if let failed @ 1.. = self.failed_allocations(index, contestant) {
                     notes.push(format!(
-                        "{}: {failed} allocations failed in {}",
-                        who.name, case.name
+                        "{}: {} failed in {}",
+                        who.name,
+                        counted(failed, "allocation"),
+                        case.name
                     ));
                 }
             }
