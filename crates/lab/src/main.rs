@@ -24,6 +24,7 @@ mod cmd;
 mod contest;
 mod environment;
 mod input;
+mod list;
 mod machine;
 mod measure;
 mod output;

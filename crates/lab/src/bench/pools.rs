@@ -25,7 +25,7 @@ use crate::within::within;
 /// The study behind `hectare bench pools`.
 pub(crate) struct Pools;
 
-const DEFAULT_POOLS: [&str; 5] = ["xv", "zs", "dense", "page-granular", "powers-of-two"];
+const DEFAULT_POOLS: &str = "xv,zs,dense,page-granular,powers-of-two";
 const WINDOW_BYTES: usize = 64;
 const LARGEST_BYTES: usize = 4096;
 /// The wide ranges of the kernel study.
@@ -35,8 +35,8 @@ const WIDE: [(usize, usize); 3] = [(0, 2048), (0, 4096), (2048, 4096)];
 #[derive(Parser)]
 #[command(name = "hectare bench pools --", no_binary_name = true)]
 struct Args {
-    /// Pools to measure
-    #[arg(long, num_args = 1.., default_values_t = DEFAULT_POOLS.map(str::to_owned))]
+    /// Pools to measure, separated by commas
+    #[arg(long, value_name = "POOL,…", num_args = 1.., default_value = DEFAULT_POOLS)]
     pools: Vec<String>,
     /// Slots, each with an object
     #[arg(long, default_value_t = 10_000, value_parser = within(1_usize, 10_000_000))]
@@ -208,7 +208,8 @@ impl Study for Pools {
     }
 
     fn run(&self, args: &[String]) -> anyhow::Result<Report> {
-        let args = super::study_args::<Args>(args);
+        let mut args = super::study_args::<Args>(args);
+        args.pools = pools::asked(&args.pools)?;
         if args.callgrind {
             return counted::count(&args);
         }
@@ -305,7 +306,7 @@ mod tests {
     fn every_subject_is_measured_and_only_xv_fails_at_a_page() {
         let args = ["--slots", "50", "--steps", "500", "--runs", "1", "--every", "21"];
         let report = Pools.run(&args.map(str::to_owned)).expect("a report");
-        assert_eq!(report.rows.len(), DEFAULT_POOLS.len() * (4 + WIDE.len()));
+        assert_eq!(report.rows.len(), DEFAULT_POOLS.split(',').count() * (4 + WIDE.len()));
         for row in &report.rows {
             assert!(row.number("pair_ns") > Some(0.0));
             let failed = row.number("failed_allocations") > Some(0.0);

@@ -20,8 +20,8 @@ pub(crate) struct Stress;
 #[derive(Parser)]
 #[command(name = "hectare bench stress --", no_binary_name = true)]
 struct Args {
-    /// Pools to measure
-    #[arg(long, value_delimiter = ' ', num_args = 1.., default_values_t = ["xv".to_owned(), "zs".to_owned(), "dense".to_owned()])]
+    /// Pools to measure, separated by commas
+    #[arg(long, value_name = "POOL,…", num_args = 1.., default_value = "xv,zs,dense")]
     pools: Vec<String>,
     /// Coin flips
     #[arg(long, default_value_t = 1_000_000, value_parser = within(1_u64, 100_000_000))]
@@ -220,7 +220,8 @@ impl Study for Stress {
     }
 
     fn run(&self, args: &[String]) -> anyhow::Result<Report> {
-        let args = super::study_args::<Args>(args);
+        let mut args = super::study_args::<Args>(args);
+        args.pools = pools::asked(&args.pools)?;
         let mut report = Report::new("bench stress");
         report.parameter("ops", args.ops);
         report.parameter("max_live", args.max_live);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Study, parse_range};
+use crate::list;
 use crate::report::{Report, Row, Series};
 use crate::stats::geometric_mean;
 use crate::within::within;
@@ -46,9 +47,9 @@ struct Args {
     /// The arena in MiB
     #[arg(long, value_name = "MIB", default_value_t = 400, value_parser = within(1_usize, 1 << 20))]
     arena_mib: usize,
-    /// Only the subject of this name or, if there is none, those whose name contains it; may be
-    /// given several times
-    #[arg(long, value_name = "NAME")]
+    /// Only the subjects of these names, separated by commas; if none has such a name, those whose
+    /// name contains it
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
     /// Measure only this range of sizes, as `16..80`
     #[arg(long, value_parser = parse_range)]
@@ -56,8 +57,8 @@ struct Args {
     /// Count instructions and simulated cache misses under valgrind instead, which takes minutes
     #[arg(long)]
     callgrind: bool,
-    /// A C TLSF with mattconte's names, as a shared library; may be given several times
-    #[arg(long = "library", value_name = "FILE")]
+    /// C TLSFs with mattconte's names, as shared libraries, separated by commas
+    #[arg(long = "library", value_name = "FILE,…")]
     libraries: Vec<PathBuf>,
     /// Seed of the sizes and of the order
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -68,8 +69,8 @@ impl Args {
     /// The subjects to be measured.
     fn subjects(&self) -> anyhow::Result<Vec<Who>> {
         let mut whos: Vec<Who> = Who::BUILT_IN.to_vec();
-        for path in &self.libraries {
-            whos.push(Who::Library(Arc::new(Library::load(path)?)));
+        for path in list::files(&self.libraries) {
+            whos.push(Who::Library(Arc::new(Library::load(&path)?)));
         }
         let names: Vec<String> = whos.iter().map(|who| who.name().to_owned()).collect();
         let is_meant = |only: &String, name: &str| {
@@ -78,7 +79,12 @@ impl Args {
         whos.retain(|who| {
             self.only.is_empty() || self.only.iter().any(|only| is_meant(only, who.name()))
         });
-        anyhow::ensure!(!whos.is_empty(), "no subject has such a name");
+        anyhow::ensure!(
+            !whos.is_empty(),
+            "no subject is called {}; there are: {}",
+            self.only.join(" or "),
+            names.join(", ")
+        );
         Ok(whos)
     }
 }

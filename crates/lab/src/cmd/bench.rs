@@ -13,6 +13,7 @@ use super::contesting::ContestArgs;
 use super::{Exit, OrMisused};
 use crate::bench::{self, Entry, Parameters, Workload, best_peer, callgrind, domain, flame};
 use crate::contest::{Case, Looks, Work};
+use crate::list;
 use crate::machine::Machine;
 use crate::output::table;
 use crate::replay::{Mode, Touch};
@@ -46,8 +47,9 @@ pub(crate) struct Args {
     /// With `all`: the bundled traces are rows of the same run
     #[arg(long)]
     with_traces: bool,
-    /// With `all`: nothing is measured, the rows come from these records of `bench all --json`
-    #[arg(long, value_name = "F.json,…", value_delimiter = ',')]
+    /// With `all`: nothing is measured, the rows come from these records of `bench all --json`,
+    /// separated by commas
+    #[arg(long, value_name = "F.json,…")]
     from: Vec<PathBuf>,
     /// Count instructions and simulated cache misses with valgrind instead of measuring time
     #[arg(long)]
@@ -55,8 +57,8 @@ pub(crate) struct Args {
     /// Draw a flame graph for each allocator into this folder, with perf, instead of measuring time
     #[arg(long, value_name = "FOLDER", conflicts_with = "callgrind")]
     flame: Option<PathBuf>,
-    /// Another parameter of the workload, as NAME=VALUE
-    #[arg(short, long = "set", value_name = "NAME=VALUE")]
+    /// Other parameters of the workload, separated by commas
+    #[arg(short, long = "set", value_name = "NAME=VALUE,…", value_delimiter = ',')]
     set: Vec<String>,
     /// Arguments of a study (see `hectare bench NAME -- --help`)
     #[arg(last = true)]
@@ -261,7 +263,7 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
 /// Every workload's rows, and the tables against the best peer of each.
 fn all(args: &Args) -> anyhow::Result<()> {
     if !args.from.is_empty() {
-        let mut report = best_peer::merged(&args.from)?;
+        let mut report = best_peer::merged(&list::files(&args.from))?;
         best_peer::judge(&mut report);
         args.contest.outputs.tell(&best_peer::tables(&report));
         return args.contest.outputs.write(&report);

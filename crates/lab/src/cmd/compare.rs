@@ -12,6 +12,7 @@ use super::Exit;
 use super::contesting::{ContestArgs, Linked};
 use crate::contest::analysis::ALL_CASES;
 use crate::contest::{Case, Looks, Work};
+use crate::list;
 use crate::output::place::{self, Kind};
 use crate::replay::{self, Ideal, Mode, Touch};
 use crate::report::Series;
@@ -23,8 +24,8 @@ use crate::subject::{self, program};
 pub(crate) struct Args {
     #[command(flatten)]
     contest: ContestArgs,
-    /// Traces to replay instead of the bundled ones
-    #[arg(long = "trace", value_name = "FILE.hxt")]
+    /// Traces to replay instead of the bundled ones, separated by commas
+    #[arg(long = "trace", value_name = "FILE.hxt,…")]
     traces: Vec<PathBuf>,
     /// Order and pace of the replays
     #[arg(long, value_enum, default_value = "speed")]
@@ -60,6 +61,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         Exit::misused("no program is given after `--`")
     );
     args.contest.refuse_ignore_failure()?;
+    args.traces = list::files(&args.traces);
     let bundled = args.traces.is_empty();
     if bundled {
         args.traces = bundled_traces()?;

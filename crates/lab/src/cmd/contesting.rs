@@ -36,7 +36,7 @@ const LONGEST_S: u64 = 10 * 366 * 24 * 3600;
 pub(crate) struct ContestArgs {
     /// Allocators, separated by commas: names, or NAME=/path/lib.so [default: all that are found]
     #[arg(short, long, value_name = "A,B,…")]
-    pub(crate) allocators: Option<String>,
+    pub(crate) allocators: Vec<String>,
     /// The allocator that the others are compared with
     #[arg(long, value_name = "NAME", default_value = REFERENCE)]
     pub(crate) reference: String,
@@ -132,7 +132,7 @@ impl ContestArgs {
 
     /// Whether anything but the outputs is given.
     pub(crate) fn is_changed(&self) -> bool {
-        self.is_contest() || self.allocators.is_some()
+        self.is_contest() || !self.allocators.is_empty()
     }
 
     /// Refuses what concerns programs alone, for contests of traces and workloads: one that fails has
@@ -152,14 +152,12 @@ impl ContestArgs {
     /// # Errors
     /// When one is unknown, or cannot be preloaded from where it is.
     pub(crate) fn chosen(&self) -> anyhow::Result<Vec<Subject>> {
-        match &self.allocators {
-            Some(list) => Subject::parse_list(list).or_misused(),
-            None => {
-                let found = subject::found();
-                found.iter().try_for_each(Subject::check_path)?;
-                Ok(found)
-            }
+        if !self.allocators.is_empty() {
+            return Subject::parse_list(&self.allocators.join(",")).or_misused();
         }
+        let found = subject::found();
+        found.iter().try_for_each(Subject::check_path)?;
+        Ok(found)
     }
 
     /// The subjects, the reference, and both in their order for a contest.

@@ -22,6 +22,7 @@ use crate::pools::process::Sources;
 use crate::pools::zram::{AlignedPage, Device};
 use crate::report::{Report, Row};
 use crate::runner;
+use crate::say::counted;
 use crate::threads;
 use crate::within::within;
 
@@ -30,14 +31,15 @@ use crate::within::within;
 pub(crate) struct Args {
     #[command(flatten)]
     sources: Sources,
-    /// Pools to store in
-    #[arg(long, num_args = 1.., default_values_t = ["dense".to_owned()])]
+    /// Pools to store in, separated by commas
+    #[arg(long, value_name = "POOL,…", num_args = 1.., default_value = "dense")]
     pools: Vec<String>,
-    /// Codecs: lz4, zstd, zstd:LEVEL
-    #[arg(long, num_args = 1.., default_values_t = ["lz4", "zstd"].map(str::to_owned))]
+    /// Codecs, separated by commas: lz4, zstd, zstd:LEVEL
+    #[arg(long, value_name = "CODEC,…", num_args = 1.., value_delimiter = ',', default_value = "lz4,zstd")]
     codecs: Vec<String>,
-    /// How many threads put and get
-    #[arg(long, num_args = 1.., default_values_t = [1, 2], value_parser = within(1_usize, 1000))]
+    /// Numbers of threads that put and get, separated by commas
+    #[arg(long, value_name = "N,…", num_args = 1.., value_delimiter = ',', default_value = "1,2",
+        value_parser = within(1_usize, 1000))]
     threads: Vec<usize>,
     /// Store equal contents once
     #[arg(long)]
@@ -50,9 +52,9 @@ pub(crate) struct Args {
 }
 
 /// Runs the verb.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     args.sources.check()?;
-    pools::check(&args.pools)?;
+    args.pools = pools::asked(&args.pools)?;
     let pages = args.sources.collect()?;
     ensure!(!pages.is_empty(), "there is no whole page, {} bytes, to store", page_bytes());
     let no_device = Device::missing().map(|what| format!("the kernel's zram was left out: {what}"));
@@ -87,7 +89,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
 
     let original_bytes = pages.len() * page_bytes() as usize;
-    let workload = format!("{} pages, {:.1} MB", pages.len(), original_bytes as f64 / 1e6);
+    let workload =
+        format!("{}, {:.1} MB", counted(pages.len(), "page"), original_bytes as f64 / 1e6);
     let mut report = Report::new("store");
     report.parameter("pages", pages.len());
     report.parameter("dedup", args.dedup);

@@ -21,9 +21,11 @@ use anyhow::{Context, bail, ensure};
 use hectare_pool::{Handle, Pool};
 
 use super::Exit;
+use super::record::shortened;
 use crate::output::Outputs;
 use crate::pools;
 use crate::report::{Report, Row, Series};
+use crate::say::counted;
 
 /// The first line of a file of events.
 const MAGIC: &str = "hectare-swap 1";
@@ -49,8 +51,8 @@ enum What {
 struct Replay {
     /// A file of events
     file: Option<PathBuf>,
-    /// Pools to replay on
-    #[arg(long, num_args = 1.., default_values_t = ["xv", "zs", "dense"].map(str::to_owned))]
+    /// Pools to replay on, separated by commas
+    #[arg(long, value_name = "POOL,…", num_args = 1.., default_value = "xv,zs,dense")]
     pools: Vec<String>,
     #[command(flatten)]
     outputs: Outputs,
@@ -80,14 +82,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         "which file of events? `hectare swap FILE` replays one, `hectare swap record --pid N` \
          makes one",
     ))?;
-    pools::check(&replay.pools)?;
+    let pools = pools::asked(&replay.pools)?;
     let Recorded { made, events } = read(&file)?;
     let mut report = Report::new("swap");
     report.parameter("file", file.display().to_string());
     report.parameter("made", made);
     report.parameter("events", events.len());
     let workload = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    for (at, spec) in replay.pools.iter().enumerate() {
+    for (at, spec) in pools.iter().enumerate() {
         let run = replay_on(pools::make(spec)?.as_ref(), &events)?;
         report.rows.push(run.row(spec, &workload));
         let mut plot = |subject: &str, points: Vec<[f64; 2]>| {
@@ -140,8 +142,9 @@ fn parse(text: &str) -> anyhow::Result<Recorded> {
         });
         let event = event.with_context(|| {
             format!(
-                "line {number} is `{line}`, not a page and a length ({} good before it)",
-                events.len()
+                "line {number} is `{}`, not a page and a length ({} before it)",
+                shortened(line),
+                counted(events.len(), "good event")
             )
         })?;
         events.push(event);
@@ -298,6 +301,10 @@ mod tests {
         let bad = parse("hectare-swap 1\n7 100\n7 1o0\n");
         let error = bad.err().expect("a bad length");
         assert!(error.to_string().contains("line 3"), "{error}");
+        assert!(error.to_string().contains("(1 good event before it)"), "{error}");
+        let endless = parse(&format!("hectare-swap 1\n{}\n", "7 1o0 ".repeat(1000)));
+        let error = endless.err().expect("no page and length").to_string();
+        assert!(error.contains("line 2") && error.chars().count() < 200, "{error}");
     }
 
     #[test]

@@ -4,11 +4,12 @@ mod grown;
 pub(crate) mod process;
 pub(crate) mod zram;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use hectare_pages::{FutexPark, Os};
 use hectare_pool::{Dense, Limits, Pool, Xv, Zs, ZsConfig};
 
-use crate::cmd::OrMisused;
+use crate::cmd::{Exit, OrMisused};
+use crate::list;
 
 pub(crate) use grown::{PageGranular, PowersOfTwo};
 
@@ -54,12 +55,15 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
     Ok(pool)
 }
 
-/// Checks the names of pools, for verbs with work to do before the last of them is made.
+/// The pools that `--pools` asks for, each of which can be made.
 ///
 /// # Errors
 /// As [`make`], as a wrong argument.
-pub(crate) fn check(specs: &[String]) -> anyhow::Result<()> {
-    specs.iter().try_for_each(|spec| make(spec).map(drop).or_misused())
+pub(crate) fn asked(given: &[String]) -> anyhow::Result<Vec<String>> {
+    let specs = list::with_parameters(given);
+    ensure!(!specs.is_empty(), Exit::misused(format!("no pool is given; there are: {SPECS}")));
+    specs.iter().try_for_each(|spec| make(spec).map(drop)).or_misused()?;
+    Ok(specs)
 }
 
 /// `key=value,…` after the name of a pool.

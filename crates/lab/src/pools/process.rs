@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 
 use crate::cmd::Exit;
 use crate::input;
+use crate::list;
 use crate::machine::page_bytes;
 use crate::within::within;
 
@@ -18,14 +19,14 @@ const PRESENT: u64 = 1 << 63;
 /// Whose pages a verb works on.
 #[derive(clap::Args)]
 pub(crate) struct Sources {
-    /// Processes whose private pages to store
-    #[arg(long, num_args = 1..)]
+    /// Processes whose private pages to store, separated by commas
+    #[arg(long, value_name = "PID,…", num_args = 1.., value_delimiter = ',')]
     pid: Vec<u32>,
     /// Store the private pages of every process on this machine, whoever owns it
     #[arg(long, conflicts_with = "pid")]
     all: bool,
-    /// Files whose pages to store after those
-    #[arg(long, num_args = 1..)]
+    /// Files whose pages to store after those, separated by commas
+    #[arg(long, value_name = "FILE,…", num_args = 1..)]
     file: Vec<PathBuf>,
     /// Store at most this much, uncompressed
     #[arg(long, default_value_t = 256, value_parser = within(1_usize, 1 << 20))]
@@ -66,7 +67,7 @@ impl Sources {
                 result?;
             }
         }
-        for path in &self.file {
+        for path in &list::files(&self.file) {
             // Read no more than will be stored: a device may have no end.
             let mut bytes = Vec::new();
             input::open(path)?

@@ -175,6 +175,7 @@ fn a_name_with_a_line_break_leaves_a_message_on_its_line() {
         &["bench", "larson", "--seeds", "no\nseed"],
         &["compare", "--json", "/no\nfolder/x", "--", "true"],
         &["compare", "--assert", "no\nfigure < 1", "--", "true"],
+        &["bench", "tlsf", "--", "--only", "no\nsubject"],
     ] {
         let told = stderr(&hectare(arguments));
         assert!(told.contains("no\\n"), "{arguments:?}: {told}");

@@ -1,16 +1,18 @@
 //! `hectare tlsf space`: how much more memory than the live bytes a heap needs at its peak, on
 //! random work and on recorded traces, and how long it takes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use hectare_trace::{Event, ObjectId, Ordered, Trace};
 use rustc_hash::FxHashMap;
 
 use crate::bench::tlsf::subjects::{Arena, Library, Subject, Who, Work};
+use crate::cmd::Exit;
 use crate::cmd::compare::bundled_traces;
+use crate::list;
 use crate::output::Outputs;
 use crate::report::{Report, Row};
 use crate::within::within;
@@ -29,14 +31,14 @@ pub(crate) struct Args {
     /// Runs with seeds of their own
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = within(1_u64, 1000))]
     seeds: u64,
-    /// Traces to replay instead of the bundled ones; may be given several times
-    #[arg(long = "trace", value_name = "FILE")]
+    /// Traces to replay instead of the bundled ones, separated by commas
+    #[arg(long = "trace", value_name = "FILE.hxt,…")]
     traces: Vec<PathBuf>,
     /// Rounds of each trace, the fastest of which is reported; 0 replays none
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = within(0_usize, 1000))]
     trace_rounds: usize,
-    /// A C TLSF with mattconte's names, as a shared library; may be given several times
-    #[arg(long = "library", value_name = "FILE")]
+    /// C TLSFs with mattconte's names, as shared libraries, separated by commas
+    #[arg(long = "library", value_name = "FILE,…")]
     libraries: Vec<PathBuf>,
 }
 
@@ -54,7 +56,7 @@ enum Sizes {
     LogUniform,
 }
 
-/// What is done: 0 frees, everything else allocates.
+/// One operation.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Alloc(u32),
@@ -64,38 +66,39 @@ enum Op {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let traces = traces(args)?;
     let mut report = Report::new("tlsf space");
     report.parameter("ops", args.ops as u64);
     report.parameter("slots", args.slots as u64);
     report.parameter("seeds", args.seeds);
-    let whos = comparable(&args.libraries)?;
+    report.parameter("trace_rounds", args.trace_rounds as u64);
+    let whos = comparable(&list::files(&args.libraries))?;
     let mut arena = Arena::new(ARENA_BYTES, false)?;
     for sizes in [Sizes::Uniform, Sizes::Biased, Sizes::LogUniform] {
         // The same part of the arena is touched again and again, so a subject's footprint is the
         // highest byte it handed out: its pool could have been no smaller.
         let works: Vec<Vec<Op>> = (0..args.seeds).map(|seed| ops(args, sizes, seed)).collect();
         for who in &whos {
-            let (mut sum, mut worst, mut failed) = (0.0, 0.0_f64, 0);
+            let mut overheads = Vec::new();
+            let mut failed = 0;
             for ops in &works {
                 let mut work = Stress { ops, base: arena.address(), slots: args.slots };
                 let outcome = measure(who, &mut arena, &mut work)?;
-                sum += outcome.overhead;
-                worst = worst.max(outcome.overhead);
+                overheads.extend(outcome.overhead);
                 failed += outcome.failed_allocations;
             }
-            report.rows.push(
-                Row::new(who.name(), format!("stress, {sizes:?}"))
-                    .with("mean_overhead_ratio", sum / works.len().max(1) as f64)
-                    .with("worst_overhead_ratio", worst)
-                    .with("failed_allocations", failed),
-            );
+            let mut row = Row::new(who.name(), format!("stress, {sizes:?}"));
+            if overheads.len() == works.len() {
+                let worst = overheads.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                row = row
+                    .with("mean_overhead_ratio", overheads.iter().sum::<f64>() / works.len() as f64)
+                    .with("worst_overhead_ratio", worst);
+            }
+            report.rows.push(row.with("failed_allocations", failed));
         }
     }
-    if args.trace_rounds > 0 {
-        let traces = if args.traces.is_empty() { bundled_traces()? } else { args.traces.clone() };
-        for trace in traces {
-            replay(&mut report, &mut arena, &whos, &trace, args.trace_rounds)?;
-        }
+    for trace in &traces {
+        replay(&mut report, &mut arena, &whos, trace, args.trace_rounds)?;
     }
     report.notes.push(
         "traces: all threads merged to one; a realloc allocates anew and frees the old block; \
@@ -109,6 +112,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             .to_owned(),
     );
     args.outputs.deliver(&report)
+}
+
+/// A trace as operations.
+struct Replayed {
+    name: String,
+    ops: Vec<Op>,
+}
+
+/// The traces to be replayed, read before anything is measured.
+fn traces(args: &Args) -> anyhow::Result<Vec<Replayed>> {
+    if args.trace_rounds == 0 {
+        let message = "--trace gives traces, and --trace-rounds 0 replays none";
+        ensure!(args.traces.is_empty(), Exit::misused(message));
+        return Ok(Vec::new());
+    }
+    let paths = if args.traces.is_empty() { bundled_traces()? } else { list::files(&args.traces) };
+    let read = |path: &PathBuf| {
+        let ops = trace_ops(path).with_context(|| path.display().to_string())?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Replayed { name, ops })
+    };
+    paths.iter().map(read).collect()
 }
 
 /// The heaps whose footprint is measured.
@@ -128,8 +153,11 @@ fn measure(who: &Who, arena: &mut Arena, work: &mut Stress) -> anyhow::Result<Ou
     }
     // The smallest arena that serves everything, by bisection to a thousandth.
     let peak_bytes = work.peak_live_bytes();
-    let (mut refusing, mut serving) = (peak_bytes, 4 * peak_bytes + (1 << 20));
+    let (mut refusing, mut serving) = (peak_bytes, (4 * peak_bytes + (1 << 20)).min(ARENA_BYTES));
     let mut outcome = arena.shrunk(serving, |arena| who.with(arena, work))?;
+    if outcome.failed_allocations > 0 {
+        return Ok(Outcome { overhead: None, ..outcome });
+    }
     while serving - refusing > peak_bytes / 1000 + 8192 {
         let bytes = refusing.midpoint(serving) & !4095;
         let in_this = arena.shrunk(bytes, |arena| who.with(arena, work))?;
@@ -139,7 +167,7 @@ fn measure(who: &Who, arena: &mut Arena, work: &mut Stress) -> anyhow::Result<Ou
             refusing = bytes;
         }
     }
-    outcome.overhead = serving as f64 / peak_bytes as f64 - 1.0;
+    outcome.overhead = Some(serving as f64 / peak_bytes as f64 - 1.0);
     Ok(outcome)
 }
 
@@ -148,12 +176,10 @@ fn replay(
     report: &mut Report,
     arena: &mut Arena,
     whos: &[Who],
-    path: &std::path::Path,
+    Replayed { name, ops }: &Replayed,
     rounds: usize,
 ) -> anyhow::Result<()> {
-    let ops = trace_ops(path).with_context(|| path.display().to_string())?;
-    let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    let mut work = Stress { ops: &ops, base: arena.address(), slots: 0 };
+    let mut work = Stress { ops, base: arena.address(), slots: 0 };
     let mut best: Vec<Option<Outcome>> = vec![None; whos.len()];
     let mut order: Vec<usize> = (0..whos.len()).collect();
     let mut random = fastrand::Rng::with_seed(1);
@@ -171,18 +197,22 @@ fn replay(
     }
     for (who, best) in whos.iter().zip(best) {
         let best = best.context("no round was made")?;
+        let mut row = Row::new(who.name(), format!("trace {name}"));
+        if let Some(overhead) = best.overhead {
+            row = row.with("peak_overhead_ratio", overhead);
+        }
         report.rows.push(
-            Row::new(who.name(), format!("trace {name}"))
-                .with("peak_overhead_ratio", best.overhead)
-                .with("op_ns", best.op_ns)
-                .with("failed_allocations", best.failed_allocations),
+            row.with("op_ns", best.op_ns).with("failed_allocations", best.failed_allocations),
         );
     }
     Ok(())
 }
 
 /// What the trace's program allocated and freed, all threads in one order.
-fn trace_ops(path: &std::path::Path) -> anyhow::Result<Vec<Op>> {
+///
+/// # Errors
+/// When it cannot be read to its end, or nothing in it asks for memory.
+fn trace_ops(path: &Path) -> anyhow::Result<Vec<Op>> {
     let trace = Trace::open(path)?;
     let mut ordered = Ordered::new(&trace);
     let mut live: Vec<ObjectId> = Vec::new();
@@ -210,6 +240,8 @@ fn trace_ops(path: &std::path::Path) -> anyhow::Result<Vec<Op>> {
         }
     }
     trace.check()?;
+    let asks = |op: &Op| matches!(op, Op::Alloc(1..));
+    ensure!(ops.iter().any(asks), "there is no allocation in it");
     Ok(ops)
 }
 
@@ -248,7 +280,9 @@ struct Stress<'a> {
 
 #[derive(Clone, Copy)]
 struct Outcome {
-    overhead: f64,
+    /// The arena needed, over the peak of the live bytes, minus one; nothing if no arena that can be had
+    /// serves all.
+    overhead: Option<f64>,
     /// Mean time of an operation, including the harness's part.
     op_ns: f64,
     failed_allocations: u64,
@@ -312,7 +346,8 @@ impl Work for Stress<'_> {
                 unsafe { subject.free(ptr, bytes) };
             }
         }
-        let overhead = (end - self.base) as f64 / peak_live_bytes as f64 - 1.0;
+        let overhead =
+            (peak_live_bytes > 0).then(|| (end - self.base) as f64 / peak_live_bytes as f64 - 1.0);
         Outcome { overhead, op_ns, failed_allocations }
     }
 }

@@ -1,0 +1,61 @@
+//! Lists on the command line. Every option that takes one takes it in the same way: values separated by
+//! commas, or the option given several times. Where the values are of one form the parser divides them
+//! (`value_delimiter`); here is what has commas of its own.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Files. A value that names a file is that file, whatever commas are in its name.
+pub(crate) fn files(given: &[PathBuf]) -> Vec<PathBuf> {
+    let divided = |value: &PathBuf| -> Vec<PathBuf> {
+        let bytes = value.as_os_str().as_bytes();
+        if value.exists() || !bytes.contains(&b',') {
+            return vec![value.clone()];
+        }
+        let parts = bytes.split(|&byte| byte == b',').filter(|part| !part.is_empty());
+        parts.map(|part| OsStr::from_bytes(part).into()).collect()
+    };
+    given.iter().flat_map(divided).collect()
+}
+
+/// Names with parameters, `NAME:key=value,key=value`: a part that is `key=value` alone belongs to the name before it.
+pub(crate) fn with_parameters(given: &[String]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for part in given.iter().flat_map(|value| value.split(',')).filter(|part| !part.is_empty()) {
+        match names.last_mut() {
+            Some(name) if part.contains('=') && !part.contains(':') => {
+                name.push(',');
+                name.push_str(part);
+            }
+            _ => names.push(part.to_owned()),
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn files_are_divided_unless_a_file_has_the_whole_name() {
+        let scratch = Scratch::new().unwrap();
+        let whole = scratch.path().join("a,b.hxt");
+        std::fs::write(&whole, "").unwrap();
+        let given = [whole.clone(), "c,d".into(), "e".into(), "f,".into()];
+        let expected: Vec<PathBuf> = vec![whole, "c".into(), "d".into(), "e".into(), "f".into()];
+        assert_eq!(files(&given), expected);
+    }
+
+    #[test]
+    fn parameters_stay_with_their_name() {
+        let given = ["xv,zs:chain=1,step=4,dense".to_owned(), "dense:compact=0".to_owned()];
+        assert_eq!(
+            with_parameters(&given),
+            ["xv", "zs:chain=1,step=4", "dense", "dense:compact=0"]
+        );
+        assert_eq!(with_parameters(&["step=4".to_owned(), "x,".to_owned()]), ["step=4", "x"]);
+    }
+}
