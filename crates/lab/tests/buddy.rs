@@ -83,7 +83,10 @@ fn addresses_are_printed_one_a_line() {
     let order_two = text(&["-p", "-b", "3", "-o", "2", "-d", "bitset", "--rounds", "2"]);
     let lines: Vec<&str> = order_two.lines().take(4).collect();
     assert_eq!(lines[..3], ["bitset 0x0", "bitset 0x4000", "bitset 0x8000"]);
-    assert!(lines[3].starts_with("demo"), "{order_two}");
+    assert!(lines[3].starts_with("allocator"), "{order_two}");
+    // A record on the standard output stands there alone, without them.
+    let report = record(&["-p", "-b", "3", "-d", "bitset", "--rounds", "1"]);
+    assert_eq!(rows(&report).len(), 1);
     for demo in DEMOS {
         let printed = text(&["-p", "-b", "40", "-d", demo, "--rounds", "1"]);
         let mut addresses: Vec<&str> =
@@ -146,6 +149,10 @@ fn growth_goes_on_to_the_block_count_or_the_end_of_patience() {
     let counts: Vec<u64> =
         rows(&report).iter().map(|row| row["blocks"].as_u64().unwrap()).collect();
     assert_eq!(counts, [64, 128, 256, 64, 128, 256]);
+    // What is left out is told, and draws no line.
+    let large = ["growth", "-o", "18", "-b", "64", "-a", "buddy-alloc,bitset"];
+    assert!(text(&large).contains("buddy-alloc: left out"), "{}", text(&large));
+    assert_eq!(record(&large)["series"].as_array().unwrap().len(), 1);
     let impatient = ["growth", "-b", "4096", "-d", "list-linked", "--patience-ms", "0"];
     assert_eq!(rows(&record(&impatient)).len(), 1);
 }
@@ -202,7 +209,7 @@ fn a_page_and_a_plot_are_written() {
 #[test]
 fn what_cannot_be_done_is_said() {
     for (arguments, part) in [
-        (&["-d", "nosuch"][..], "there is no demo `nosuch`; there are: list-vec, "),
+        (&["-d", "nosuch"][..], "there is no allocator `nosuch` here; there are: list-vec, "),
         (&["-o", "19"], "order 19 is too large: the largest is 18"),
         (&["-b", "0"], "0 blocks were asked for"),
         (&["-b", "99999999999"], "give fewer"),
@@ -214,11 +221,15 @@ fn what_cannot_be_done_is_said() {
         (&["--rounds", "0"], "a whole number from 1 to"),
         (&["--rounds", "18446744073709551615"], "a whole number from 1 to"),
         (&["--json", "-", "--report", "-"], "cannot both be written"),
+        (&["--report", "x.svg"], "no plot to write alone"),
+        (&["runs", "--report", "x.svg"], "no plot to write alone"),
+        (&["runs", "-a", "list-vec,bitset-checked"], "name another, or none"),
+        (&["--threads", "2,1,2"], "2 is given twice"),
         (&["-b", "9", "-d", "bitset", "--json", "/nowhere/x"], "/nowhere/x"),
         (&["-b", "9", "-d", "bitset", "--report", "/nowhere/x"], "/nowhere/x"),
         (&["growth", "-b", "0"], "0 blocks were asked for"),
         (&["growth", "-o", "40"], "order 40 is too large"),
-        (&["growth", "-d", "nosuch"], "no demo `nosuch`"),
+        (&["growth", "-d", "nosuch"], "no allocator `nosuch`"),
         (&["fragment", "--frames", "1000"], "from 2048 to"),
         (&["fragment", "--frames", "3000"], "multiple of 512"),
         (&["fragment", "--frames", "5120000000000"], "from 2048 to"),

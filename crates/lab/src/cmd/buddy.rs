@@ -16,15 +16,15 @@ mod picture;
 mod runs;
 mod subjects;
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use hectare_buddy::{MAX_ORDER, Order};
 
 use super::{Exit, OrMisused};
-use crate::output::place::{self, Kind};
-use crate::output::{self, export};
+use crate::output::{self, Outputs};
 use crate::report::Report;
+use crate::say::counted;
 
 /// The arguments of `hectare buddy`.
 #[derive(clap::Args)]
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Time over block count, for every demo: shows the complexity of each
+    /// Time over block count: shows the complexity of each allocator
     Growth(growth::Args),
     /// Random reallocation at several loads: how much free memory stays in whole huge frames
     Fragment(fragment::Args),
@@ -50,54 +50,78 @@ enum What {
 /// Which allocators, and where the record goes; common to all measurements.
 #[derive(clap::Args)]
 struct Common {
-    /// The allocator to demonstrate; may be given several times [default: all]
-    #[arg(short, long = "demo", value_name = "NAME")]
-    demos: Vec<String>,
-    /// Write the record as JSON (`-` is standard output)
-    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Json))]
-    json: Option<PathBuf>,
-    /// Write an HTML page with the plots, or the first plot alone if the name ends in `.svg`
-    #[arg(long, value_name = "FILE", value_parser = place::writable(Kind::Html))]
-    report: Option<PathBuf>,
+    /// Allocators, separated by commas [default: all]
+    #[arg(
+        short,
+        long,
+        visible_short_alias = 'd',
+        alias = "demo",
+        value_name = "A,B,…",
+        value_delimiter = ','
+    )]
+    allocators: Vec<String>,
+    /// Where to write what was measured.
+    #[command(flatten)]
+    outputs: Outputs,
 }
+
+/// The help of measurements that have plots.
+const PLOT_ALONE: &str = "A --report whose name ends in `.svg` is the first plot alone.";
 
 impl Common {
     /// The allocators asked for, in the order of the table.
     fn subjects(&self) -> anyhow::Result<Vec<&'static subjects::Listed>> {
-        ensure!(
-            self.json.is_none() || self.json != self.report,
-            Exit::misused(
-                "--json and --report cannot both be written to one place: give one a file"
-            )
-        );
-        for name in &self.demos {
+        for name in &self.allocators {
             if !subjects::ALL.iter().any(|subject| subject.name == name) {
                 let names: Vec<&str> = subjects::ALL.iter().map(|subject| subject.name).collect();
                 let names = names.join(", ");
-                bail!(Exit::misused(format!("there is no demo `{name}`; there are: {names}")));
+                bail!(Exit::misused(format!(
+                    "there is no allocator `{name}` here; there are: {names}"
+                )));
             }
         }
-        let asked = |name: &str| self.demos.is_empty() || self.demos.iter().any(|n| n == name);
+        let asked = |name: &str| self.allocators.is_empty() || self.names(name);
         Ok(subjects::ALL.iter().filter(|subject| asked(subject.name)).collect())
     }
 
-    /// Writes the record to the places asked for.
-    fn finish(&self, report: &Report, pictures: &[picture::Occupancy]) -> anyhow::Result<()> {
-        if let Some(path) = &self.json {
-            output::put(path, export::json(report)?.as_bytes())?;
-        }
-        if let Some(path) = &self.report {
-            let is_svg = path.extension().is_some_and(|extension| extension == "svg");
-            let page = if is_svg { picture::svg(report) } else { picture::page(report, pictures) };
-            output::put(path, page.as_bytes())?;
-        }
+    /// Whether that allocator is asked for by its name.
+    fn names(&self, name: &str) -> bool {
+        self.allocators.iter().any(|asked| asked == name)
+    }
+
+    /// Refuses to write a plot alone, for a measurement that has none.
+    fn refuse_plot_alone(&self) -> anyhow::Result<()> {
+        let asked = self.outputs.files.report.as_deref().is_some_and(is_plot_alone);
+        let message =
+            "there is no plot to write alone: give --report a name that does not end in `.svg`";
+        ensure!(!asked, Exit::misused(message));
         Ok(())
     }
 
-    /// Whether the table goes to standard output, which it does unless the record does.
-    fn prints_table(&self) -> bool {
-        self.json.as_ref().is_none_or(|path| !place::is_standard_output(path))
+    /// Prints what is for people.
+    fn tell(&self, text: &str) {
+        self.outputs.tell(text);
     }
+
+    /// Writes the record to the places asked for; the page is one of these measurements' own.
+    fn finish(&self, report: &Report, pictures: &[picture::Occupancy]) -> anyhow::Result<()> {
+        let mut others = self.outputs.clone();
+        let page = others.files.report.take();
+        let written = others.write(report);
+        if let Some(path) = page {
+            let page = match is_plot_alone(&path) {
+                true => picture::svg(report),
+                false => picture::page(report, pictures),
+            };
+            output::put(&path, page.as_bytes())?;
+        }
+        written
+    }
+}
+
+/// Whether a report is the first plot alone, by its name.
+fn is_plot_alone(report: &Path) -> bool {
+    report.extension().is_some_and(|extension| extension == "svg")
 }
 
 /// An order from the command line.
@@ -116,7 +140,8 @@ fn frames(blocks: usize, order: Order) -> anyhow::Result<usize> {
     match blocks.checked_mul(order.frames()) {
         Some(frames) if frames <= LARGEST => Ok(frames),
         _ => bail!(Exit::misused(format!(
-            "{blocks} blocks of order {} are more than {LARGEST} frames (1 TiB): give fewer",
+            "{} of order {}: more than {LARGEST} frames (1 TiB); give fewer",
+            counted(blocks, "block"),
             order.get()
         ))),
     }

@@ -19,7 +19,7 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["buddy", "-b", "-5"], 2, "'-5'"),
         (&["record", "-o", "-", "--", "true"], 2, "is no regular file"),
         (&["swap"], 2, "which file of events?"),
-        (&["buddy", "-d", "nosuch"], 2, "there is no demo `nosuch`"),
+        (&["buddy", "-d", "nosuch"], 2, "there is no allocator `nosuch` here"),
         (&["buddy", "--json", "-", "--report", "-"], 2, "cannot both be written"),
         (&["replay", "--csv", "-", "--json", "-", "x.hxt"], 2, "Usage: hectare replay"),
         (&["tlsf", "regions", "--regions", "0"], 2, "whole number from 4"),
@@ -161,6 +161,70 @@ fn what_concerns_programs_is_shown_where_programs_are_measured() {
         let help = String::from_utf8(hectare(&[verb, "--help"]).stdout).unwrap();
         assert_eq!(help.contains("--ignore-failure"), is_shown, "{verb}");
         assert!(help.contains("--timeout"), "{verb}: {help}");
+    }
+}
+
+#[test]
+fn lists_are_divided_by_commas_or_given_again() {
+    let folder = Folder::new("lists");
+    let file = folder.script("pages", &"a page of text ".repeat(2000));
+    let subjects = |arguments: &[&str]| -> Vec<String> {
+        let output = hectare(&[arguments, &["--json", "-"]].concat());
+        let record: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{arguments:?}: {}", stderr(&output)));
+        let rows = record["rows"].as_array().unwrap();
+        rows.iter().map(|row| row["subject"].as_str().unwrap().to_owned()).collect()
+    };
+    let store = |more: &[&str]| {
+        let mut told = subjects(&[&["store", "--rounds", "1", "--file", &file][..], more].concat());
+        told.retain(|subject| !subject.starts_with("kernel"));
+        told
+    };
+    let expected = [
+        "xv, lz4",
+        "zs:chain=1,step=4, lz4",
+        "xv, lz4, 2 threads",
+        "zs:chain=1,step=4, lz4, 2 threads",
+    ];
+    let sorted = |mut names: Vec<String>| {
+        names.sort();
+        names
+    };
+    let expected = sorted(expected.map(|subject| format!("store, {subject}")).to_vec());
+    for lists in [
+        &["--pools", "xv,zs:chain=1,step=4", "--codecs", "lz4", "--threads", "1,2"][..],
+        &[
+            "--pools",
+            "xv",
+            "--pools",
+            "zs:chain=1,step=4",
+            "--codecs",
+            "lz4",
+            "--threads",
+            "1",
+            "--threads",
+            "2",
+        ],
+        &["--pools", "xv", "zs:chain=1,step=4", "--codecs", "lz4", "--threads", "1", "2"],
+    ] {
+        assert_eq!(sorted(store(lists)), expected, "{lists:?}");
+    }
+    for lists in [
+        &["-a", "bitset,atomic"][..],
+        &["-a", "bitset", "-a", "atomic"],
+        &["-d", "bitset", "--demo", "atomic"],
+    ] {
+        let arguments = [&["buddy", "-b", "9", "--rounds", "1"][..], lists].concat();
+        assert_eq!(subjects(&arguments), ["bitset", "atomic"], "{lists:?}");
+    }
+    // Neither is there: the first is looked for by its own name.
+    for verb in [
+        &["compare", "-a", "system", "--trace"][..],
+        &["buddy", "runs", "--trace"],
+        &["tlsf", "space", "--trace"],
+    ] {
+        let output = hectare(&[verb, &["no-1.hxt,no-2.hxt"]].concat());
+        assert!(stderr(&output).contains("no-1.hxt: cannot read"), "{verb:?}: {}", stderr(&output));
     }
 }
 

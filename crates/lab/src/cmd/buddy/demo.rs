@@ -10,6 +10,7 @@ use hectare_buddy::{FrameId, Order};
 use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
 use super::{Common, Exit, frames, order};
 use crate::report::{Report, Row};
+use crate::say::counted;
 use crate::threads;
 use crate::within::within;
 
@@ -47,6 +48,9 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
     rounds: usize,
 }
+
+/// The heading of the names in the table.
+const NAMES: &str = "allocator";
 
 /// Blocks of the demo if no number is given: the workshop's.
 const DEFAULT_BLOCKS: usize = 100_000;
@@ -199,13 +203,13 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 fn blocks_for(subject: &Listed, args: &Args) -> (usize, Option<String>) {
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
     // Whoever names a slow allocator and a number means it.
-    let is_meant = args.blocks.is_some() && args.common.demos.iter().any(|n| n == subject.name);
+    let is_meant = args.blocks.is_some() && args.common.names(subject.name);
     if is_meant || asked <= subject.default_blocks {
         return (asked, None);
     }
     let few = subject.default_blocks;
     let note =
-        format!("{few} of {asked} blocks: quadratic; -d {0} -b {asked} for all", subject.name);
+        format!("{few} of {asked} blocks: quadratic; -a {0} -b {asked} for all", subject.name);
     (few, Some(note))
 }
 
@@ -243,11 +247,16 @@ fn check(args: &Args) -> anyhow::Result<()> {
         Exit::misused("a batch of 0 blocks was asked for: it must have at least one")
     );
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
+    for (nth, number) in args.threads.iter().enumerate() {
+        let message = || Exit::misused(format!("--threads: {number} is given twice"));
+        ensure!(!args.threads[..nth].contains(number), message());
+    }
     let threads = args.threads.iter().copied().max().unwrap_or(1);
     ensure!(
         asked >= threads,
         Exit::misused(format!(
-            "{asked} blocks cannot be shared by {threads} threads: give at least one a thread"
+            "{} cannot be shared by {threads} threads: give at least one a thread",
+            counted(asked, "block")
         ))
     );
     Ok(())
@@ -258,6 +267,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let asked = args.blocks.unwrap_or(DEFAULT_BLOCKS);
     frames(asked, order)?;
     check(args)?;
+    args.common.refuse_plot_alone()?;
     let frees = args.free || args.shuffle;
     let mut report = Report::new("buddy");
     report.parameter("blocks", asked);
@@ -268,9 +278,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     report.parameter("shuffle", args.shuffle);
 
     let mut random = fastrand::Rng::with_seed(1);
-    let mut shuffled: Vec<usize> = (0..asked).collect();
-    random.shuffle(&mut shuffled);
-    let shuffled = args.shuffle.then_some(shuffled.as_slice());
+    let shuffled = args.shuffle.then(|| {
+        let mut shuffled: Vec<usize> = (0..asked).collect();
+        random.shuffle(&mut shuffled);
+        shuffled
+    });
+    let shuffled = shuffled.as_deref();
 
     let mut lines = lines(args, order)?;
     for round in 0..args.rounds {
@@ -293,7 +306,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             }
             if args.print_addresses && round == 0 {
                 for block in &result.blocks {
-                    println!("{} {:#x}", subject.name, block.0 * FRAME_BYTES);
+                    args.common.tell(&format!("{} {:#x}\n", subject.name, block.0 * FRAME_BYTES));
                 }
             }
             lines[turn].alloc_ns.push(result.alloc_ns);
@@ -310,9 +323,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         first.get_or_insert_with(|| row.clone());
         report.rows.push(row);
     }
-    if args.common.prints_table() {
-        print(&report, frees, args.threads.len() > 1);
-    }
+    args.common.tell(&table(&report, frees, args.threads.len() > 1));
     args.common.finish(&report, &[])
 }
 
@@ -363,28 +374,30 @@ fn row(line: Measured, order: Order, frees: bool, first: Option<&Row>) -> Row {
     row
 }
 
-fn print(report: &Report, frees: bool, has_threads: bool) {
-    let width = report.rows.iter().map(|row| row.subject.len()).max().unwrap_or(0);
-    print!("{:width$}", "demo");
+fn table(report: &Report, frees: bool, has_threads: bool) -> String {
+    let longest = report.rows.iter().map(|row| row.subject.len()).max();
+    let width = longest.unwrap_or(0).max(NAMES.len());
+    let mut text = format!("{NAMES:width$}");
     if has_threads {
-        print!("  {:>7}", "threads");
+        text += &format!("  {:>7}", "threads");
     }
-    print!("  {:>9}  {:>12}  {:>9}  {:>10}", "blocks", "alloc ms", "ns/block", "GiB/s");
+    text += &format!("  {:>9}  {:>12}  {:>9}  {:>10}", "blocks", "alloc ms", "ns/block", "GiB/s");
     if frees {
-        print!("  {:>12}  {:>9}", "free ms", "ns/block");
+        text += &format!("  {:>12}  {:>9}", "free ms", "ns/block");
     }
     if has_threads {
-        print!("  times the first: alloc{}", if frees { ", free" } else { "" });
+        text += "  times the first: alloc";
+        text += if frees { ", free" } else { "" };
     }
-    println!();
+    text += "\n";
     for row in &report.rows {
-        print!("{:width$}", row.subject);
+        text += &format!("{:width$}", row.subject);
         let number = |name| row.number(name).unwrap_or(f64::NAN);
         if has_threads {
-            print!("  {:>7}", number("threads"));
+            text += &format!("  {:>7}", number("threads"));
         }
         if row.number("alloc_ms").is_some() {
-            print!(
+            text += &format!(
                 "  {:>9}  {:>12.3}  {:>9.2}  {:>10.1}",
                 number("blocks"),
                 number("alloc_ms"),
@@ -392,18 +405,16 @@ fn print(report: &Report, frees: bool, has_threads: bool) {
                 number("alloc_gib_per_s"),
             );
             if frees {
-                print!("  {:>12.3}  {:>9.2}", number("free_ms"), number("free_ns"));
+                text += &format!("  {:>12.3}  {:>9.2}", number("free_ms"), number("free_ns"));
             }
         }
-        if let Some(ratio) = row.number("alloc_times_first") {
-            print!("  {ratio:>5.2}");
-        }
-        if let Some(ratio) = row.number("free_times_first") {
-            print!("  {ratio:>5.2}");
+        for name in ["alloc_times_first", "free_times_first"] {
+            text.extend(row.number(name).map(|ratio| format!("  {ratio:>5.2}")));
         }
         if let Some(note) = row.figures.get("note").and_then(|note| note.as_str()) {
-            print!("  ({note})");
+            text += &format!("  ({note})");
         }
-        println!();
+        text += "\n";
     }
+    text
 }

@@ -12,16 +12,17 @@ use hectare_buddy::{HUGE_ORDER, Order};
 
 use super::picture::Occupancy;
 use super::subjects::{Job, Subject};
-use super::{Common, Exit};
+use super::{Common, Exit, PLOT_ALONE};
 use crate::report::{Report, Row, Series};
 use crate::within::within;
 
 /// The arguments of `hectare buddy fragment`.
 #[derive(clap::Args)]
+#[command(after_help = PLOT_ALONE)]
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
-    /// Loads in per cent of the frames
+    /// Loads in per cent of the frames, separated by commas
     #[arg(long, value_name = "LOAD,…", value_delimiter = ',', default_value = "50,70,90")]
     load: Vec<usize>,
     /// Rounds of reallocation
@@ -114,10 +115,7 @@ impl Job for Life {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(
         args.frames.is_multiple_of(HUGE_ORDER.frames()),
-        Exit::misused(format!(
-            "{} frames were asked for: the experiment needs a multiple of 512",
-            args.frames
-        ))
+        Exit::misused(format!("--frames {}: the experiment needs a multiple of 512", args.frames))
     );
     for &load in &args.load {
         ensure!(
@@ -132,13 +130,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     report.parameter("seed", args.seed);
     let mut pictures = Vec::new();
     for &load_percent in &args.load {
-        if args.common.prints_table() {
-            println!("load {load_percent} %: share of the free memory in whole 2 MiB frames");
-        }
+        let title =
+            format!("load {load_percent} %: share of the free memory in whole 2 MiB frames\n");
+        args.common.tell(&title);
         for subject in args.common.subjects()? {
             let frames = args.frames.min(subject.fragment_frames);
             let mut row = Row::new(subject.name, format!("load {load_percent} %"));
             if let Some(why) = subject.refuses(frames) {
+                args.common.tell(&format!("  {:30}  {why}\n", subject.name));
                 report.rows.push(row.with("note", why));
                 continue;
             }
@@ -158,16 +157,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 note = format!("{frames} of {} frames: too slow with all", args.frames);
                 row = row.with("note", note.clone());
             }
-            if args.common.prints_table() {
-                let mut line = format!("  {:30}", subject.name);
-                let earlier = [1, 10, 30, 100].into_iter().filter(|&round| round < args.rounds);
-                for round in earlier.chain([args.rounds]) {
-                    line += &format!("  after {round:>3} {:>6.2} %", at(round) * 100.0);
-                }
-                let (get, put) = (outcome.alloc_ns, outcome.free_ns);
-                line += &format!("  get {get:>6.1} ns  put {put:>8.1} ns  {note}");
-                println!("{}", line.trim_end());
+            let mut line = format!("  {:30}", subject.name);
+            let earlier = [1, 10, 30, 100].into_iter().filter(|&round| round < args.rounds);
+            for round in earlier.chain([args.rounds]) {
+                line += &format!("  after {round:>3} {:>6.2} %", at(round) * 100.0);
             }
+            let (get, put) = (outcome.alloc_ns, outcome.free_ns);
+            line += &format!("  get {get:>6.1} ns  put {put:>8.1} ns  {note}");
+            args.common.tell(&format!("{}\n", line.trim_end()));
             let points = outcome.huge_ratio.iter().enumerate();
             report.series.push(Series {
                 plot: format!("free memory in whole huge frames, load {load_percent} %"),

@@ -3,11 +3,12 @@
 use hectare_buddy::Order;
 
 use super::subjects::{Growth, Job, Subject};
-use super::{Common, order};
+use super::{Common, PLOT_ALONE, order};
 use crate::report::{Report, Row, Series};
 
 /// The arguments of `hectare buddy growth`.
 #[derive(clap::Args)]
+#[command(after_help = PLOT_ALONE)]
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
@@ -17,7 +18,7 @@ pub(super) struct Args {
     /// Size of a block: 2^ORDER frames of 4 KiB, 0 to 18
     #[arg(short, long, default_value_t = 0)]
     order: u8,
-    /// A quadratic allocator gets no more blocks once a step took this long
+    /// A quadratic allocator gets no more blocks when twice as many would take this long
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     patience_ms: u64,
 }
@@ -56,7 +57,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let mut blocks = 64.min(args.blocks);
         loop {
             if let Some(why) = subject.refuses(blocks * order.frames()) {
-                report.notes.push(format!("{}: {why}", subject.name));
+                let note = format!("{}: {why}", subject.name);
+                args.common.tell(&format!("{note}\n"));
+                report.notes.push(note);
                 break;
             }
             let best = (0..3)
@@ -69,19 +72,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                     .with("best_alloc_ms", best / 1e6)
                     .with("alloc_ns", best / blocks as f64),
             );
-            if args.common.prints_table() {
-                println!(
-                    "{:30} {blocks:>9} blocks {:>12.4} ms {:>10.2} ns/block",
-                    subject.name,
-                    best / 1e6,
-                    best / blocks as f64
-                );
-            }
+            args.common.tell(&format!(
+                "{:30} {blocks:>9} blocks {:>12.4} ms {:>10.2} ns/block\n",
+                subject.name,
+                best / 1e6,
+                best / blocks as f64
+            ));
             let is_slow = best / 1e6 * 4.0 > args.patience_ms as f64;
             if blocks == args.blocks || (subject.growth == Growth::Quadratic && is_slow) {
                 break;
             }
             blocks = (blocks * 2).min(args.blocks);
+        }
+        if points.is_empty() {
+            continue;
         }
         report.series.push(Series {
             plot: "time over block count".to_owned(),

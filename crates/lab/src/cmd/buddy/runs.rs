@@ -24,7 +24,9 @@ mod requests;
 use super::demo::median;
 use super::subjects::{Growth, Job, Listed, Subject, Words};
 use super::{Common, Exit};
+use crate::list;
 use crate::report::{Report, Row};
+use crate::say::{counted, in_one_line};
 use crate::within::within;
 use keeper::{BestRun, Blocks, Keeper, Ranges};
 use requests::{Op, Requests};
@@ -34,8 +36,8 @@ use requests::{Op, Requests};
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
-    /// Take the requests from this trace; may be given several times [default: a generator]
-    #[arg(long, value_name = "FILE")]
+    /// Take the requests from these traces, separated by commas [default: a generator]
+    #[arg(long, value_name = "FILE.hxt,…")]
     trace: Vec<PathBuf>,
     /// Requests of the generator
     #[arg(long, conflicts_with = "trace", default_value_t = 200_000, value_parser = within(1_usize, 100_000_000))]
@@ -126,9 +128,13 @@ impl Candidate {
         if self.is_best_run { "bitset-best-run" } else { self.listed.name }
     }
 
+    /// Why it cannot serve the requests, if it cannot.
+    fn left_out(self, requests: &Requests) -> Option<String> {
+        self.listed.refuses(frames_for(requests))
+    }
+
     fn measure(self, requests: &Requests) -> Outcome {
-        // Room for what rounding up and fragmentation take.
-        let frames = (requests.peak_frames * 2).next_power_of_two();
+        let frames = frames_for(requests);
         match self.listed.name {
             "bitset" => {
                 let mut metadata = vec![0; Bitset::metadata_words(frames)];
@@ -154,6 +160,11 @@ impl Candidate {
     }
 }
 
+/// How many frames a candidate manages: there must be room for what rounding up and fragmentation take.
+fn frames_for(requests: &Requests) -> usize {
+    (requests.peak_frames * 2).next_power_of_two()
+}
+
 fn candidates(common: &Common) -> anyhow::Result<Vec<Candidate>> {
     let listed = common.subjects()?;
     let plain = listed
@@ -163,7 +174,14 @@ fn candidates(common: &Common) -> anyhow::Result<Vec<Candidate>> {
         .map(|&listed| Candidate { listed, is_best_run: false });
     let bitset = listed.iter().find(|listed| listed.name == "bitset");
     let best = bitset.map(|&listed| Candidate { listed, is_best_run: true });
-    Ok(plain.chain(best).collect())
+    let all: Vec<Candidate> = plain.chain(best).collect();
+    ensure!(
+        !all.is_empty(),
+        Exit::misused(
+            "lists take minutes, and checked allocators are the same: name another, or none"
+        )
+    );
+    Ok(all)
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
@@ -174,23 +192,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             args.live
         ))
     );
+    args.common.refuse_plot_alone()?;
+    let candidates = candidates(&args.common)?;
     let all = if args.trace.is_empty() {
         vec![Requests::generated(args)]
     } else {
-        args.trace.iter().map(|path| Requests::of_trace(path)).collect::<anyhow::Result<_>>()?
+        let traces = list::files(&args.trace);
+        traces.iter().map(|path| Requests::of_trace(path)).collect::<anyhow::Result<_>>()?
     };
     let mut report = Report::new("buddy runs");
     report.parameter("rounds", args.rounds);
     report.parameter("seed", args.seed);
     for requests in &all {
         ensure!(!requests.ops.is_empty(), "{}: there is no allocation in it", requests.name);
-        contest(requests, args, &mut report)?;
+        contest(requests, &candidates, args, &mut report);
     }
     args.common.finish(&report, &[])
 }
 
-fn contest(requests: &Requests, args: &Args, report: &mut Report) -> anyhow::Result<()> {
-    let candidates = candidates(&args.common)?;
+fn contest(requests: &Requests, candidates: &[Candidate], args: &Args, report: &mut Report) {
     let mut random = fastrand::Rng::with_seed(args.seed);
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); candidates.len()];
     let mut last: Vec<Option<Outcome>> = candidates.iter().map(|_| None).collect();
@@ -198,36 +218,40 @@ fn contest(requests: &Requests, args: &Args, report: &mut Report) -> anyhow::Res
         let mut turns: Vec<usize> = (0..candidates.len()).collect();
         random.shuffle(&mut turns);
         for turn in turns {
+            if candidates[turn].left_out(requests).is_some() {
+                continue;
+            }
             let outcome = candidates[turn].measure(requests);
             times[turn].push(outcome.ns_per_op);
             last[turn] = Some(outcome);
         }
     }
-    if args.common.prints_table() {
-        print!(
-            "{}: {} requests, {} frames in use at most\n{:30}  {:>8}  {:>12}  {:>12}  {:>8}\n",
-            requests.name,
-            requests.ops.len(),
-            requests.peak_frames,
-            "candidate",
-            "ns/op",
-            "span/peak",
-            "touched/peak",
-            "refused"
-        );
-    }
+    args.common.tell(&format!(
+        "{}: {}, {} in use at most\n{:30}  {:>8}  {:>12}  {:>12}  {:>8}\n",
+        in_one_line(&requests.name),
+        counted(requests.ops.len(), "request"),
+        counted(requests.peak_frames, "frame"),
+        "candidate",
+        "ns/op",
+        "span/peak",
+        "touched/peak",
+        "refused"
+    ));
     for ((candidate, times), outcome) in candidates.iter().zip(times).zip(last) {
-        let Some(outcome) = outcome else { continue };
+        let Some(outcome) = outcome else {
+            let why = candidate.left_out(requests).unwrap_or_default();
+            args.common.tell(&format!("{:30}  {why}\n", candidate.name()));
+            report.rows.push(Row::new(candidate.name(), &requests.name).with("note", why));
+            continue;
+        };
         let ns = median(times);
         let over_peak = |frames: usize| frames as f64 / requests.peak_frames as f64;
         let (span, touched) = (over_peak(outcome.span_frames), over_peak(outcome.touched_frames));
-        if args.common.prints_table() {
-            println!(
-                "{:30}  {ns:>8.1}  {span:>12.3}  {touched:>12.3}  {:>8}",
-                candidate.name(),
-                outcome.refused
-            );
-        }
+        args.common.tell(&format!(
+            "{:30}  {ns:>8.1}  {span:>12.3}  {touched:>12.3}  {:>8}\n",
+            candidate.name(),
+            outcome.refused
+        ));
         report.rows.push(
             Row::new(candidate.name(), &requests.name)
                 .with("requests", requests.ops.len())
@@ -238,5 +262,4 @@ fn contest(requests: &Requests, args: &Args, report: &mut Report) -> anyhow::Res
                 .with("refused", outcome.refused),
         );
     }
-    Ok(())
 }
