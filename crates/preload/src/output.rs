@@ -273,6 +273,7 @@ fn describe(error: c_int) -> &'static str {
         libc::EROFS => "the file system is read-only",
         libc::ENOSPC => "no space is left there",
         libc::EBUSY => "it is being written",
+        libc::EMFILE | libc::ENFILE => "too many files are open",
         _ => "the system refuses",
     }
 }

@@ -68,6 +68,7 @@ pub(crate) fn add(suite: &mut Suite) {
         nobody_reads(command, "stats:true")
     });
     suite.test_with("configuration::files_are_limited", &["cc"], files_are_limited);
+    suite.test_with("configuration::files_are_too_many", &["cc"], files_are_too_many);
     suite.test_with("configuration::background", &["cc"], || background(&[]));
     suite.test_with("configuration::background_in_a_child", &["cc"], || background(&["child"]));
     for (case, printed) in [
@@ -166,6 +167,18 @@ fn files_are_limited() -> Outcome {
     let line = format!("hectare: cannot write the statistics to '{}': ", path.display());
     let is_told = ended.stderr.starts_with(line.as_bytes());
     ensure(ended.status.success() && is_told, || format!("{ended:?}"))
+}
+
+/// Where a program may open no file more, that is what is told.
+fn files_are_too_many() -> Outcome {
+    let path = scratch("files-are-too-many").join("stats.json");
+    let mut command = preloaded(program("opens_no_more.c")?);
+    command.env("HECTARE_CONF", format!("stats_json:{}", path.display()));
+    let ended = run(&mut command)?.well()?;
+    let place = path.display();
+    let line =
+        format!("hectare: cannot write the statistics to '{place}': too many files are open\n");
+    ensure(ended.stderr == line, || ended.describe("not told"))
 }
 
 /// An idle program shrinks with the background thread and stays as it is without.
