@@ -24,16 +24,22 @@ pub(crate) struct Progress {
 impl Progress {
     /// Nothing done yet, of an unknown length.
     pub(crate) fn new() -> Self {
+        let progress = Self::of_one_thread();
+        // Drawn anew by a thread, which need not be had.
+        if progress.line_due.is_none() && threads::can_start() {
+            progress.bar.enable_steady_tick(Duration::from_millis(250));
+        }
+        progress
+    }
+
+    /// The same, drawn at each step alone: for a process that forks, and so may have no thread that holds a lock.
+    pub(crate) fn of_one_thread() -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
         let style =
             ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {wide_msg}")
                 .expect("a valid template");
         bar.set_style(style);
-        // By a thread, which need not be had.
-        if terminal && threads::can_start() {
-            bar.enable_steady_tick(Duration::from_millis(250));
-        }
         let begun = Instant::now();
         let line_due = (!terminal).then_some(begun + LINE_EVERY);
         Self { bar, line_due, begun, done: 0, length: 0 }

@@ -97,8 +97,20 @@ pub(crate) fn program_case(command: &[OsString]) -> anyhow::Result<Case> {
     Ok(Case { name, work: Work::Program(command.to_vec()), ideal: None, known: Vec::new() })
 }
 
-/// The cases of several traces, each with a name of its own: that of its file, or its whole path if
-/// another file has the same name.
+/// A name for each trace: that of its file, or its whole path if another file has the same name.
+pub(crate) fn trace_names(paths: &[PathBuf]) -> Vec<String> {
+    let name = |path: &PathBuf| {
+        let stem = path.file_stem();
+        let mut others = paths.iter().filter(|&other| other != path);
+        let alone =
+            !others.any(|other| other.file_stem() == stem) && stem != Some(ALL_CASES.as_ref());
+        let name = if alone { stem.unwrap_or_default() } else { path.as_os_str() };
+        name.to_string_lossy().into_owned()
+    };
+    paths.iter().map(name).collect()
+}
+
+/// The cases of several traces, each with a [name](trace_names) of its own.
 ///
 /// # Errors
 /// When one cannot be read, or is given twice.
@@ -108,13 +120,8 @@ pub(crate) fn trace_cases(
     touch: Touch,
 ) -> anyhow::Result<Vec<Case>> {
     let mut cases: Vec<Case> = Vec::new();
-    for path in paths {
-        let stem = path.file_stem();
-        let mut others = paths.iter().filter(|&other| other != path);
-        let alone =
-            !others.any(|other| other.file_stem() == stem) && stem != Some(ALL_CASES.as_ref());
-        let name = if alone { stem.unwrap_or_default() } else { path.as_os_str() };
-        let case = trace_case(path, &name.to_string_lossy(), mode, touch)?;
+    for (path, name) in paths.iter().zip(trace_names(paths)) {
+        let case = trace_case(path, &name, mode, touch)?;
         let is_same = |other: &Case| match (&other.work, &case.work) {
             (Work::Trace { path: one, .. }, Work::Trace { path: two, .. }) => one == two,
             _ => false,

@@ -29,6 +29,14 @@ fn nothing_is_neither_salvaged_nor_replayed() {
     let output = hectare(&["replay", &empty, "--allocators", "system", "--rounds", "1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("nothing to replay"), "{}", stderr(&output));
+    for verb in [
+        &["buddy", "runs", "-a", "bitset", "--rounds", "1", "--trace"][..],
+        &["tlsf", "space", "--ops", "1", "--seeds", "1", "--trace"],
+    ] {
+        let output = hectare(&[verb, &[&empty]].concat());
+        assert_eq!(output.status.code(), Some(1), "{verb:?}");
+        assert!(stderr(&output).contains("there is no allocation in it"), "{}", stderr(&output));
+    }
     let output = hectare(&["info", &whole, "--salvage", &whole]);
     assert_eq!(output.status.code(), Some(1), "a trace is not its own copy");
     assert!(hectare(&["info", &whole]).status.success());
@@ -133,6 +141,20 @@ fn traces_of_one_name_are_told_apart() {
     for path in [&one, &other] {
         let rows = record["rows"].as_array().unwrap();
         assert_eq!(rows.iter().filter(|row| row["workload"] == path.as_str()).count(), 3);
+    }
+    let both = format!("{one},{other}");
+    for verb in [
+        &["buddy", "runs", "-a", "bitset", "--rounds", "1"][..],
+        &["tlsf", "space", "--ops", "1", "--seeds", "1", "--trace-rounds", "1"],
+    ] {
+        let output = hectare(&[verb, &["--json", "-", "--trace", &both]].concat());
+        let record: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = record["rows"].as_array().unwrap();
+        for path in [&one, &other] {
+            let is_named =
+                |row: &&serde_json::Value| row["workload"].as_str().unwrap().ends_with(path);
+            assert!(rows.iter().filter(is_named).count() > 1, "{verb:?}: {record}");
+        }
     }
     for again in [one.clone(), folder.at("other/../t.hxt")] {
         let twice = replay(&[&one, &again]);

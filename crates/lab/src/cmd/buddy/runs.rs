@@ -24,6 +24,7 @@ mod requests;
 use super::demo::median;
 use super::subjects::{Growth, Job, Listed, Subject, Words};
 use super::{Common, Exit};
+use crate::cmd::compare::trace_names;
 use crate::list;
 use crate::report::{Report, Row};
 use crate::say::{counted, in_one_line};
@@ -198,7 +199,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         vec![Requests::generated(args)]
     } else {
         let traces = list::files(&args.trace);
-        traces.iter().map(|path| Requests::of_trace(path)).collect::<anyhow::Result<_>>()?
+        let named = traces.iter().zip(trace_names(&traces));
+        named.map(|(path, name)| Requests::of_trace(path, name)).collect::<anyhow::Result<_>>()?
     };
     let mut report = Report::new("buddy runs");
     report.parameter("rounds", args.rounds);

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::bench::tlsf::subjects::{Arena, Library, Subject, Who, Work};
 use crate::cmd::Exit;
-use crate::cmd::compare::bundled_traces;
+use crate::cmd::compare::{bundled_traces, trace_names};
 use crate::list;
 use crate::output::Outputs;
 use crate::report::{Report, Row};
@@ -128,12 +128,11 @@ fn traces(args: &Args) -> anyhow::Result<Vec<Replayed>> {
         return Ok(Vec::new());
     }
     let paths = if args.traces.is_empty() { bundled_traces()? } else { list::files(&args.traces) };
-    let read = |path: &PathBuf| {
+    let read = |(path, name): (&PathBuf, String)| {
         let ops = trace_ops(path).with_context(|| path.display().to_string())?;
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Replayed { name, ops })
     };
-    paths.iter().map(read).collect()
+    paths.iter().zip(trace_names(&paths)).map(read).collect()
 }
 
 /// The heaps whose footprint is measured.

@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report.parameter("bound_aligned_instructions", BOUND_ALIGNED_INSTRUCTIONS);
     eprintln!("every instruction of each call is stepped over: about two minutes");
     let mut worst: BTreeMap<usize, Count> = BTreeMap::new();
-    let mut bar = Progress::new();
+    let mut bar = Progress::of_one_thread();
     bar.set_length(SETTINGS.len() as u64 + 1);
     bar.begin(format!("counting on {}", SETTINGS[0].name));
     for (nth, setting) in SETTINGS.iter().enumerate() {

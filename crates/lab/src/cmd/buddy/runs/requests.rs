@@ -72,9 +72,8 @@ impl Requests {
     }
 
     /// The requests behind the objects of a trace.
-    pub(super) fn of_trace(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn of_trace(path: &Path, name: String) -> anyhow::Result<Self> {
         let trace = Trace::open(path).with_context(|| format!("opening {}", path.display()))?;
-        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let mut made = Self { name, ..Self::default() };
         let mut model = Model::default();
         let mut rows = Ordered::new(&trace);
