@@ -102,7 +102,7 @@ impl<'a> Ordered<'a> {
             if let Some(object) = cursor.next.event.object()
                 && object.thread() != thread
                 && !cursor.released
-                && !self.exists(object)
+                && !self.exists(object)?
             {
                 self.park(thread, cursor, object);
                 continue;
@@ -145,30 +145,38 @@ impl<'a> Ordered<'a> {
         let Some(Reverse((_, thread))) = self.ready.pop() else {
             return Ok(self.release_earliest());
         };
-        if let Some(cursor) = self.open.remove(&thread) {
-            self.current = Some((thread, cursor));
-            return Ok(true);
-        }
-        self.unopened.remove(&thread);
-        let mut rows = self.trace.thread_rows(thread);
-        match rows.next_row()? {
-            Some(next) => {
-                let made = rows.serial_before(&next);
-                self.wake(thread, made);
-                self.keep(thread, Box::new(Cursor { rows, next, made, released: false }));
-            }
-            None => self.wake(thread, u64::MAX),
+        let cursor = match self.unopened.remove(&thread) {
+            true => self.begin(thread)?,
+            false => self.open.remove(&thread),
+        };
+        if let Some(cursor) = cursor {
+            // One that was named before it began has its place by the time before its first row.
+            self.keep(thread, cursor);
         }
         Ok(true)
     }
 
+    /// Reads the thread's first row; `None` if it has none that is good.
+    fn begin(&self, thread: ThreadId) -> Result<Option<Box<Cursor<'a>>>, Error> {
+        let mut rows = self.trace.thread_rows(thread);
+        let first = rows.next_row()?;
+        Ok(first.map(|next| {
+            let made = rows.serial_before(&next);
+            Box::new(Cursor { rows, next, made, released: false })
+        }))
+    }
+
     /// Whether the object has been made, or never will be (its thread is not in this file, has
-    /// ended, or lost the row that made it).
-    fn exists(&self, object: ObjectId) -> bool {
-        match self.open.get(&object.thread()) {
-            Some(cursor) => object.serial() < cursor.made,
-            None => !self.unopened.contains(&object.thread()),
+    /// ended, or lost the row that made it). A thread that has not begun is read to know what it
+    /// lost.
+    fn exists(&mut self, object: ObjectId) -> Result<bool, Error> {
+        let owner = object.thread();
+        if self.unopened.remove(&owner)
+            && let Some(cursor) = self.begin(owner)?
+        {
+            self.open.insert(owner, cursor);
         }
+        Ok(self.open.get(&owner).is_none_or(|cursor| object.serial() < cursor.made))
     }
 
     fn park(&mut self, thread: ThreadId, cursor: Box<Cursor<'a>>, object: ObjectId) {

@@ -32,8 +32,9 @@ impl Trace {
                 offset = next;
             } else {
                 let (next, zero) = self.next_header(offset, reach)?;
-                // A recorder that dies between taking space and writing a header leaves zeroes.
-                if self.header.sealed || !zero {
+                // After the last chunk of a recorder that died there can be space that it took and did
+                // not use. Zeroes before a chunk are one that is lost: it was there before the next.
+                if self.header.sealed || !zero || next < reach {
                     self.note(offset, |damage| damage.stray_bytes += next - offset);
                 }
                 offset = next;

@@ -114,8 +114,9 @@ fn chunks_behind_a_hole_are_found() {
         out.write_all_at(rest, first.len() as u64 + gap).unwrap();
         let length = (first.len() + rest.len()) as u64 + gap;
         unseal(&holed.0, length);
-        opened_soon(&holed.0, &rows, &format!("a hole of {gap} bytes")).check().unwrap();
-        // The hole is not part of it once there is something else there.
+        let trace = opened_soon(&holed.0, &rows, &format!("a hole of {gap} bytes"));
+        assert_eq!(trace.damage().stray_bytes, gap);
+        // Whether or not there is something else there, too.
         out.write_all_at(b"x", first.len() as u64 + gap - 1).unwrap();
         let trace = Trace::open(&holed.0).unwrap();
         assert_eq!(read(&trace), rows);

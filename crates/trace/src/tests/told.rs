@@ -1,5 +1,6 @@
 //! What is refused, and where and how much damage is told.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use super::misled::{MALLOC, merged, of_chunks, of_one_chunk, plain_chunk, row, several_chunks};
@@ -82,15 +83,100 @@ fn what_is_missing_at_the_end_and_what_is_no_chunk_is_counted() {
         assert_eq!(trace.damage().offset, second, "{filling}");
         assert!(trace.damage().stray_bytes >= 5000);
     }
-    // In one that a recorder left only zeroes can be space that it took and did not use.
+    // In one that a recorder left only zeroes at its end can be space that it took and did not use.
     let good = plain_chunk(1, 0, &[&row(MALLOC, &[0, 8])]);
-    for (nth, filling) in [vec![0; 200_000], vec![7; 200_000]].into_iter().enumerate() {
+    for filling in [vec![0; 200_000], vec![7; 200_000]] {
         for then in [vec![], vec![0; 100_000]] {
-            let stray = (nth * (filling.len() + then.len())) as u64;
-            of_chunks(&file.0, [good.clone(), filling.clone(), then, good.clone()]);
+            let bytes = (filling.len() + then.len()) as u64;
+            let unused = if filling[0] == 0 { 0 } else { bytes };
+            let (good, filling) = (good.clone(), filling.clone());
+            for (chunks, stray) in [
+                ([good.clone(), filling.clone(), then.clone(), good.clone()], bytes),
+                ([good.clone(), good, filling, then], unused),
+            ] {
+                of_chunks(&file.0, chunks);
+                let trace = Trace::open(&file.0).unwrap();
+                assert_eq!(trace.damage().stray_bytes, stray);
+                assert_eq!(read(&trace)[&ThreadId(1)].len(), 2);
+            }
+        }
+    }
+}
+
+/// Chunks of `rows_each` rows as a recorder leaves them, in the order in which they begin.
+fn recorded(order: &[Step], rows_each: usize) -> Vec<(ChunkHeader, Vec<u8>)> {
+    let mut states: BTreeMap<ThreadId, (RowState, Option<usize>)> = BTreeMap::new();
+    let mut chunks: Vec<(ChunkHeader, Vec<u8>)> = Vec::new();
+    for Step { thread, record } in order {
+        let (state, open) = states.entry(*thread).or_insert((RowState::new(*thread), None));
+        let at = *open.get_or_insert_with(|| {
+            let mut header = ChunkHeader::from_bytes(
+                plain_chunk(thread.0, state.next_serial, &[]).first_chunk().unwrap(),
+            )
+            .unwrap();
+            header.first_time_ticks = state.time_ticks;
+            chunks.push((header, Vec::new()));
+            chunks.len() - 1
+        });
+        let (header, rows) = &mut chunks[at];
+        let mut window = [0; ROW_WINDOW_BYTES];
+        let failed = record.failed();
+        let (length, _) = state.put(&mut window, record.time_ticks, &record.event, failed);
+        rows.extend_from_slice(&window[..length]);
+        header.rows += 1;
+        header.last_time_ticks = record.time_ticks;
+        if header.rows as usize == rows_each {
+            *open = None;
+        }
+    }
+    for (header, rows) in &mut chunks {
+        header.span_bytes += rows.len() as u32;
+        header.stored_bytes = rows.len() as u32;
+        header.plain_bytes = rows.len() as u32;
+        header.crc = crc32fast::hash(rows);
+    }
+    chunks
+}
+
+/// Whether its header is damaged or it never came to the disk.
+#[test]
+fn a_recording_that_lost_a_threads_first_chunk_says_so_and_keeps_order_and_names() {
+    let file = Temp::new("first-lost");
+    let (_, mut order) = random_rows(61, 4, 20_000);
+    // No two rows at one time, whose order would be free.
+    (0..).zip(&mut order).for_each(|(now, step)| step.record.time_ticks = now);
+    let chunks = recorded(&order, 700);
+    let bytes = |lost: Option<(usize, bool)>| {
+        chunks.iter().enumerate().map(move |(nth, (header, rows))| {
+            let mut chunk = [&header.to_bytes()[..], rows].concat();
+            match lost {
+                Some((at, true)) if at == nth => chunk.fill(0),
+                Some((at, false)) if at == nth => chunk[0] ^= 1,
+                _ => {}
+            }
+            chunk
+        })
+    };
+    of_chunks(&file.0, bytes(None));
+    let trace = Trace::open(&file.0).unwrap();
+    assert!(merged(&trace) == order);
+    trace.check().unwrap();
+    for thread in 1..=4 {
+        let is_its = |(header, _): &(ChunkHeader, Vec<u8>)| header.thread == ThreadId(thread);
+        let first = chunks.iter().position(is_its).unwrap();
+        for is_zeroed in [false, true] {
+            of_chunks(&file.0, bytes(Some((first, is_zeroed))));
             let trace = Trace::open(&file.0).unwrap();
-            assert_eq!(trace.damage().stray_bytes, stray);
-            assert_eq!(read(&trace)[&ThreadId(1)].len(), 2);
+            let mut left = 700;
+            let mut good = order.clone();
+            good.retain(|step| {
+                let is_lost = step.thread == ThreadId(thread) && left > 0;
+                left -= usize::from(is_lost);
+                !is_lost
+            });
+            assert!(merged(&trace) == good, "thread {thread}");
+            let span_bytes = u64::from(chunks[first].0.span_bytes);
+            assert_eq!(trace.damage().stray_bytes, span_bytes, "thread {thread}, {is_zeroed}");
         }
     }
 }
