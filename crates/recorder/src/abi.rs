@@ -42,25 +42,21 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut u8 {
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(old: *mut u8, size: usize) -> *mut u8 {
-    // The entry is removed before the call: once the block has moved, its address may belong to
-    // another object.
-    let object = if old.is_null() { None } else { shadow::take(old) };
-    if !old.is_null() && object.is_none() {
-        // SAFETY: the caller's promise.
-        return unsafe { realloc_unknown(old, size) };
-    }
-    if size == 0 && !old.is_null() {
-        if let Some(object) = object {
-            shadow::set(old, object, size);
-        }
+    if size == 0 && !old.is_null() && tape::freeing(old, false) {
         // glibc frees here; an allocator that returns a block instead gives the same trace.
-        tape::freeing(old, false);
         // SAFETY: the caller's promise.
         let address = unsafe { next::realloc(old, 0) };
         if !address.is_null() {
             tape::allocated(AllocKind::Malloc, address, 0);
         }
         return address;
+    }
+    // The entry is removed before the call: once the block has moved, its address may belong to
+    // another object.
+    let object = if old.is_null() { None } else { shadow::take(old) };
+    if !old.is_null() && object.is_none() {
+        // SAFETY: the caller's promise.
+        return unsafe { realloc_unknown(old, size) };
     }
     // SAFETY: the caller's promise.
     let address = unsafe { next::realloc(old, size) };
