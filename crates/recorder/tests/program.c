@@ -135,6 +135,26 @@ static void fork_in_threads(int raw) {
     for (int t = 0; t < 3; t++) pthread_join(threads[t], NULL);
 }
 
+/* Processes that end while their threads are in the midst of calls. */
+static void *churn_on(void *unused) {
+    for (;;) free(kept(malloc(12345)));
+    return unused;
+}
+static void sudden(void) {
+    for (int round = 0; round < 60; round++) {
+        int child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            pthread_t thread;
+            for (int t = 0; t < 4; t++) CHECK(!pthread_create(&thread, NULL, churn_on, NULL));
+            usleep(2000);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
 /* What the owner may not write into, only the system's administrator can. */
 static void mask(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -319,6 +339,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "hand-over")) hand_over();
     else if (!strcmp(argv[1], "fork")) fork_in_threads(0);
     else if (!strcmp(argv[1], "raw-fork")) fork_in_threads(1);
+    else if (!strcmp(argv[1], "sudden")) sudden();
     else if (!strcmp(argv[1], "mask")) mask();
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "late-threads")) late_threads();

@@ -382,6 +382,24 @@ fn what_was_recorded_survives_a_kill() {
     assert_eq!(only(images).sizes()[&8002], 500);
 }
 
+/// Rows that were begun and not completed are none: they would be of another size.
+#[test]
+fn a_sudden_end_leaves_no_row_in_part() {
+    let (status, images) = record("sudden");
+    assert!(status.success(), "{status}");
+    assert_eq!(images.len(), 61);
+    let mut churned = 0;
+    for image in images.values() {
+        for step in image.steps.iter().filter(|step| step.thread.0 > image.header.first_thread) {
+            if let Some(size) = step.record.event.asked_bytes() {
+                assert_eq!(size, 12_345, "{step:?}");
+                churned += 1;
+            }
+        }
+    }
+    assert!(churned > 1000, "{churned}");
+}
+
 #[test]
 fn without_a_name_nothing_is_recorded_and_the_program_runs() {
     let status = Command::new(program())

@@ -14,6 +14,10 @@
 //!
 //! The object made is not written: it is the next serial of the thread. The recorder calls the
 //! `put_*` functions on every event of the recorded program; they are inlined with constant kinds.
+//! They write the tag last: without it there is no row, so a program that dies in the midst of one
+//! leaves none that is wrong.
+
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use crate::event::{Event, ObjectId, Record, ThreadId};
 use crate::varint;
@@ -84,9 +88,9 @@ impl RowState {
         size_bytes: u64,
         failed: bool,
     ) -> (usize, Option<ObjectId>) {
-        out[0] = kind as u8 | if failed { FAILED } else { 0 };
         let at = self.put_time(out, now_ticks);
         let at = varint::put(out, at, size_bytes);
+        put_tag(out, kind as u8 | if failed { FAILED } else { 0 });
         (at, self.make(failed))
     }
 
@@ -100,10 +104,10 @@ impl RowState {
         align_log2: u8,
         failed: bool,
     ) -> (usize, Option<ObjectId>) {
-        out[0] = MEMALIGN | if failed { FAILED } else { 0 };
         let at = self.put_time(out, now_ticks);
         let at = varint::put(out, at, size_bytes);
         let at = varint::put(out, at, u64::from(align_log2));
+        put_tag(out, MEMALIGN | if failed { FAILED } else { 0 });
         (at, self.make(failed))
     }
 
@@ -117,11 +121,9 @@ impl RowState {
         size_bytes: u64,
         failed: bool,
     ) -> (usize, Option<ObjectId>) {
-        let at = self.put_object(out, REALLOC, now_ticks, old);
-        if failed {
-            out[0] |= FAILED;
-        }
+        let (given, at) = self.put_object(out, now_ticks, old);
         let at = varint::put(out, at, size_bytes);
+        put_tag(out, REALLOC | given | if failed { FAILED } else { 0 });
         (at, self.make(failed))
     }
 
@@ -134,7 +136,7 @@ impl RowState {
         object: Option<ObjectId>,
         sized: bool,
     ) -> usize {
-        self.put_object(out, if sized { SIZED_FREE } else { FREE }, now_ticks, object)
+        self.put_named(out, if sized { SIZED_FREE } else { FREE }, now_ticks, object)
     }
 
     /// Writes an event of any kind; `failed` counts only for those that ask for memory.
@@ -162,18 +164,12 @@ impl RowState {
             Event::Free { object } => (self.put_free(out, now, object, false), None),
             Event::SizedFree { object } => (self.put_free(out, now, object, true), None),
             Event::UsableSize { object } => {
-                (self.put_object(out, USABLE_SIZE, now, Some(object)), None)
+                (self.put_named(out, USABLE_SIZE, now, Some(object)), None)
             }
-            Event::ThreadStart => (self.put_object(out, THREAD_START, now, None), None),
-            Event::ThreadEnd => (self.put_object(out, THREAD_END, now, None), None),
-            Event::Fork { child_pid } => {
-                let at = self.put_object(out, FORK, now, None);
-                (varint::put(out, at, u64::from(child_pid)), None)
-            }
-            Event::Marker { value } => {
-                let at = self.put_object(out, MARKER, now, None);
-                (varint::put(out, at, value), None)
-            }
+            Event::ThreadStart => (self.put_named(out, THREAD_START, now, None), None),
+            Event::ThreadEnd => (self.put_named(out, THREAD_END, now, None), None),
+            Event::Fork { child_pid } => (self.put_value(out, FORK, now, child_pid.into()), None),
+            Event::Marker { value } => (self.put_value(out, MARKER, now, value), None),
         }
     }
 
@@ -187,30 +183,47 @@ impl RowState {
         varint::put(out, 1, delta)
     }
 
+    /// Writes time and object; returns the object's bits of the tag and the place after it.
     #[inline(always)]
     fn put_object(
+        &mut self,
+        out: &mut RowWindow,
+        now_ticks: u64,
+        object: Option<ObjectId>,
+    ) -> (u8, usize) {
+        let at = self.put_time(out, now_ticks);
+        match object {
+            None => (0, at),
+            Some(object) if object.thread() == self.thread => {
+                (OWN_OBJECT, varint::put(out, at, self.next_serial - object.serial()))
+            }
+            Some(object) => {
+                let at = varint::put(out, at, u64::from(object.thread().0));
+                (FOREIGN_OBJECT, varint::put(out, at, object.serial()))
+            }
+        }
+    }
+
+    /// Writes a row of a kind that has only an object, if that.
+    #[inline(always)]
+    fn put_named(
         &mut self,
         out: &mut RowWindow,
         kind: u8,
         now_ticks: u64,
         object: Option<ObjectId>,
     ) -> usize {
+        let (given, at) = self.put_object(out, now_ticks, object);
+        put_tag(out, kind | given);
+        at
+    }
+
+    /// Writes a row of a kind that has only a number.
+    fn put_value(&mut self, out: &mut RowWindow, kind: u8, now_ticks: u64, value: u64) -> usize {
         let at = self.put_time(out, now_ticks);
-        match object {
-            None => {
-                out[0] = kind;
-                at
-            }
-            Some(object) if object.thread() == self.thread => {
-                out[0] = kind | OWN_OBJECT;
-                varint::put(out, at, self.next_serial - object.serial())
-            }
-            Some(object) => {
-                out[0] = kind | FOREIGN_OBJECT;
-                let at = varint::put(out, at, u64::from(object.thread().0));
-                varint::put(out, at, object.serial())
-            }
-        }
+        let at = varint::put(out, at, value);
+        put_tag(out, kind);
+        at
     }
 
     #[inline(always)]
@@ -291,4 +304,13 @@ impl RowState {
             _ => None,
         }
     }
+}
+
+/// Makes a row of what was written before, and not earlier.
+#[inline(always)]
+fn put_tag(out: &mut RowWindow, tag: u8) {
+    // Forbids the compiler to write the tag first; the processor shows its own writes in order to
+    // whoever comes after the program's death.
+    compiler_fence(Ordering::SeqCst);
+    out[0] = tag;
 }
