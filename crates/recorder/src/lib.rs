@@ -35,6 +35,7 @@ pub mod abi;
 mod chunk;
 mod clock;
 mod decision;
+mod lock;
 mod next;
 mod process;
 mod shadow;

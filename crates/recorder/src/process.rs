@@ -2,9 +2,9 @@
 //! thread ends or the process forks. Everything here is off the hot path.
 //!
 //! ```text
-//!  arena  ┌─────────┬──────┬──────┬─ ─     mapped with MADV_WIPEONFORK: a child finds it zeroed
-//!         │ Process │ Tape │ Tape │
-//!         └─────────┴──────┴──────┴─ ─
+//!  arena  ┌──────┬─────────┬──────┬──────┬─ ─     mapped with MADV_WIPEONFORK: a child finds it zeroed
+//!         │ Lock │ Process │ Tape │ Tape │
+//!         └──────┴─────────┴──────┴──────┴─ ─
 //! ```
 //!
 //! 1. `Process` is used only between [`Process::lock`] and the drop of its guard; zero is the
@@ -14,10 +14,11 @@
 //! 3. No descriptor is kept open: programs close descriptors they do not know, and the numbers are
 //!    reused. The file is opened by name for every new chunk.
 
+use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_void};
 use core::ops::{Deref, DerefMut};
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use hectare_trace::header::{live, write_command};
 use hectare_trace::{Event, FileHeader, HEADER_BYTES, RowState, ThreadId};
@@ -25,6 +26,7 @@ use hectare_trace::{Event, FileHeader, HEADER_BYTES, RowState, ThreadId};
 use crate::chunk::Chunk;
 use crate::clock;
 use crate::decision;
+use crate::lock::Lock;
 use crate::shadow;
 use crate::sys::{self, File, Grain, KeepErrno};
 use crate::tape::{self, Tape};
@@ -35,7 +37,7 @@ use crate::tls::{self, Local};
 static NEXT_THREAD: AtomicU32 = AtomicU32::new(1);
 
 /// The arena; null before recording is on. Not wiped: a child has it at the same address.
-static ARENA: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+static ARENA: AtomicPtr<Arena> = AtomicPtr::new(null_mut());
 
 /// Key whose destructor reports the end of a thread.
 static END_KEY: AtomicU32 = AtomicU32::new(0);
@@ -55,11 +57,14 @@ const NAME_BYTES: usize = 4096;
 /// Room for what is appended to the name: two numbers, each after a dot, and the terminator.
 const NUMBERS_BYTES: usize = 24;
 
-/// The process's part of the arena.
-#[repr(C)]
+/// The beginning of the arena; the tapes follow.
+struct Arena {
+    lock: Lock,
+    process: UnsafeCell<Process>,
+}
+
+/// The state under the lock.
 struct Process {
-    /// First, since it is accessed without a reference to the rest.
-    locked: AtomicBool,
     /// The mapped header of the file; null while there is none.
     header: *mut [u8; HEADER_BYTES],
     /// Threads with a lower number are of the process that this one was forked from.
@@ -108,18 +113,14 @@ const TAPE_BYTES: usize = 128;
 const _: () = assert!(size_of::<LateTape>() <= TAPE_BYTES);
 
 /// The process under its lock.
-struct Guard(NonNull<Process>);
+struct Guard(&'static Arena);
 
 impl Process {
     fn lock() -> Option<Guard> {
-        let process = NonNull::new(ARENA.load(Ordering::Acquire))?;
-        // SAFETY: the arena is never unmapped, zero is an unlocked flag.
-        let locked = unsafe { AtomicBool::from_ptr(process.cast().as_ptr()) };
-        while locked.swap(true, Ordering::Acquire) {
-            // SAFETY: has no precondition.
-            unsafe { libc::sched_yield() };
-        }
-        Some(Guard(process))
+        // SAFETY: null, or the arena, which is never unmapped and where zero is valid.
+        let arena = unsafe { ARENA.load(Ordering::Acquire).as_ref() }?;
+        arena.lock.lock();
+        Some(Guard(arena))
     }
 }
 
@@ -127,21 +128,21 @@ impl Deref for Guard {
     type Target = Process;
 
     fn deref(&self) -> &Process {
-        // SAFETY: by invariant 1 the lock is held; zero is a valid process.
-        unsafe { self.0.as_ref() }
+        // SAFETY: by invariant 1 nobody else uses it, since the lock is held.
+        unsafe { &*self.0.process.get() }
     }
 }
 
 impl DerefMut for Guard {
     fn deref_mut(&mut self) -> &mut Process {
         // SAFETY: as above, and the guard is borrowed mutably.
-        unsafe { self.0.as_mut() }
+        unsafe { &mut *self.0.process.get() }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.locked.store(false, Ordering::Release);
+        self.0.lock.unlock();
     }
 }
 
@@ -204,8 +205,8 @@ fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
             new_tape(here)?
         }
     };
-    if !tape.begin_chunk(map_chunk) {
-        give_up();
+    if let Err(stop) = tape.begin_chunk(map_chunk) {
+        give_up(stop);
         return None;
     }
     if begins {
@@ -222,9 +223,11 @@ fn is_of_this_process(thread: ThreadId) -> bool {
 /// A tape for a thread that begins, or that makes calls after its end.
 fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     let mut process = Process::lock()?;
-    if process.header.is_null() && !open_file(&mut process) {
+    if process.header.is_null()
+        && let Err(stop) = open_file(&mut process)
+    {
         drop(process);
-        give_up();
+        give_up(stop);
         return None;
     }
     let state = if here.ended.get() {
@@ -235,7 +238,7 @@ fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     if !state.thread.can_be() {
         // Its objects would be taken for those of an earlier thread.
         drop(process);
-        give_up();
+        give_up(Stop::Threads);
         return None;
     }
     let Some(place) = process.take_tape() else {
@@ -246,7 +249,7 @@ fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     unsafe { place.write(Tape::new(process.epoch_ticks, state)) };
     if here.ended.get() {
         process.complete_late_tapes();
-        process.note_late_tape(place);
+        process.note_late_tape(place, here.tid.get());
     }
     here.tape.set(place.as_ptr());
     // SAFETY: written just now.
@@ -260,7 +263,7 @@ impl Process {
             self.free = unsafe { free.as_ref() }.next;
             return Some(free.cast());
         }
-        let offset = size_of::<Self>().next_multiple_of(TAPE_BYTES) + self.tapes * TAPE_BYTES;
+        let offset = size_of::<Arena>().next_multiple_of(TAPE_BYTES) + self.tapes * TAPE_BYTES;
         if offset + TAPE_BYTES > ARENA_BYTES {
             return None;
         }
@@ -277,10 +280,8 @@ impl Process {
         self.free = free.as_ptr();
     }
 
-    fn note_late_tape(&mut self, tape: NonNull<Tape>) {
+    fn note_late_tape(&mut self, tape: NonNull<Tape>, tid: i32) {
         let late = tape.cast::<LateTape>();
-        // SAFETY: has no precondition.
-        let tid = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
         // SAFETY: the place is this thread's, and nobody else knows it yet.
         unsafe { LateTape::link(late).write(LateLink { tid, next: self.late }) };
         self.late = late.as_ptr();
@@ -328,18 +329,17 @@ impl Process {
     }
 }
 
-/// Whether no thread of this process has that number.
+/// Whether no thread has that number. It is not asked of this process alone, which can be a child that
+/// uses its parent's memory (`vfork`).
 fn is_gone(tid: i32) -> bool {
-    // SAFETY: has no precondition.
-    let pid = unsafe { libc::getpid() };
     // SAFETY: signal 0 is sent to nobody; the call only asks.
-    let is_there = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0;
+    let is_there = unsafe { libc::syscall(libc::SYS_tkill, tid, 0) } == 0;
     !is_there && sys::errno() == libc::ESRCH
 }
 
 /// Makes `BASE.<pid>.<n>` with the first free `n`: programs that run one after the other in the
 /// same process (`exec`) each have a file.
-fn open_file(process: &mut Process) -> bool {
+fn open_file(process: &mut Process) -> Result<(), Stop> {
     let base = BASE_NAME.load(Ordering::Acquire);
     // SAFETY: null-terminated, and never unmapped: set by `prepare` before the arena.
     let base = unsafe { CStr::from_ptr(base.cast()) }.to_bytes();
@@ -356,17 +356,14 @@ fn open_file(process: &mut Process) -> bool {
             return begin_file(process, &file, pid, parent_pid);
         }
         if sys::errno() != libc::EEXIST {
-            return false;
+            break;
         }
     }
-    false
+    Err(Stop::File)
 }
 
-fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> bool {
-    if !file.allocate(0, HEADER_BYTES) {
-        return false;
-    }
-    let Some(header) = file.map(0, HEADER_BYTES) else { return false };
+fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> Result<(), Stop> {
+    let header = map(file, 0, HEADER_BYTES)?;
     let page = header.cast::<[u8; HEADER_BYTES]>().as_ptr();
     // SAFETY: mapped just now and nobody else's.
     let out = unsafe { &mut *page };
@@ -390,7 +387,7 @@ fn begin_file(process: &mut Process, file: &File, pid: u32, parent_pid: u32) -> 
     process.header = page;
     process.epoch_ticks = clock::ticks();
     process.epoch_ns = clock::monotonic_ns();
-    true
+    Ok(())
 }
 
 /// When this process began, clock ticks since the system did; 0 if it is not told.
@@ -420,20 +417,30 @@ fn put_number(out: &mut [u8], at: usize, number: u32) -> usize {
 }
 
 /// Takes space at the end of the file and maps it.
-fn map_chunk(bytes: usize, state: RowState) -> Option<Chunk> {
-    let process = Process::lock()?;
-    let file = File::open(process.name())?;
-    let end = process.live(live::END_OFFSET_AT)?;
+fn map_chunk(bytes: usize, state: RowState) -> Result<Chunk, Stop> {
+    let process = Process::lock().ok_or(Stop::File)?;
+    let file = File::open(process.name()).ok_or(Stop::File)?;
+    let end = process.live(live::END_OFFSET_AT).ok_or(Stop::File)?;
     let offset = end.load(Ordering::Relaxed);
-    if !file.allocate(offset, bytes) {
-        return None;
-    }
-    let start = file.map(offset, bytes)?;
+    let start = map(&file, offset, bytes)?;
     // SAFETY: a fresh range of the file (the lock is held), zero as in any new file.
     let chunk = unsafe { Chunk::begin(start, bytes, state) };
-    end.store(offset + bytes as u64, Ordering::Relaxed);
+    // After the header: whatever lies before the end is a chunk, whenever the program dies.
+    end.store(offset + bytes as u64, Ordering::Release);
     measure_clock(&process);
-    Some(chunk)
+    Ok(chunk)
+}
+
+/// Allocates a range of the file and maps it. Nothing is requested beyond the process's file size
+/// limit, for which the kernel would end the program.
+fn map(file: &File, offset: u64, bytes: usize) -> Result<NonNull<u8>, Stop> {
+    if !sys::may_be_long(offset + bytes as u64) {
+        return Err(Stop::Length);
+    }
+    if !file.allocate(offset, bytes) {
+        return Err(Stop::Disk);
+    }
+    file.map(offset, bytes).ok_or(Stop::Addresses)
 }
 
 /// Notes how fast the clock has run so far.
@@ -448,23 +455,43 @@ fn measure_clock(process: &Process) {
     }
 }
 
+/// Why a recording cannot be continued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stop {
+    File,
+    Length,
+    Disk,
+    Addresses,
+    Threads,
+}
+
+impl Stop {
+    fn reason(self) -> &'static [u8] {
+        match self {
+            Self::File => {
+                b"the program cannot open its file (after chroot, as another user, or with all \
+                  descriptors in use)"
+            }
+            Self::Length => b"files may not be so large (ulimit -f)",
+            Self::Disk => b"the disk is full",
+            Self::Addresses => b"the program has no address space left (ulimit -v)",
+            Self::Threads => b"the program has had 2^24 threads",
+        }
+    }
+}
+
 /// Called when the recording cannot be continued: what has been recorded stays, and the program goes on
 /// unrecorded.
 #[cold]
-pub(crate) fn give_up() {
+pub(crate) fn give_up(stop: Stop) {
     if !decision::stop() {
         return;
     }
     if let Some(process) = Process::lock() {
         process.count_lost();
         let name = process.name().to_bytes();
-        sys::say(&[
-            b"hectare recorder: ",
-            name,
-            b" cannot be continued (the disk is full, files may not be so large, the program can no \
-              longer open the file, has no address space left, or has had 2^24 threads): recording \
-              stops here\n",
-        ]);
+        let reason = stop.reason();
+        sys::say(&[b"hectare recorder: ", name, b": recording stops here: ", reason, b"\n"]);
     }
 }
 
@@ -505,6 +532,7 @@ extern "C" fn thread_end(round: *mut c_void) {
     // SAFETY: this thread's tape (invariant 2), just taken out of its hands.
     let last = unsafe { &mut *place.as_ptr() }.finish_chunk();
     here.last.set(last);
+    here.tid.set(sys::thread_number());
     here.ended.set(true);
     if let Some(mut process) = Process::lock() {
         process.give_tape(place);

@@ -8,7 +8,7 @@
 
 use core::ffi::CStr;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Preserves `errno` while it lives: the program must not notice the recording.
 pub(crate) struct KeepErrno(i32);
@@ -38,12 +38,34 @@ fn uninterrupted(call: impl Fn() -> libc::c_long) -> libc::c_long {
     }
 }
 
+/// This thread's number in the system.
+pub(crate) fn thread_number() -> i32 {
+    // SAFETY: has no precondition.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
 /// This thread's `errno`.
 pub(crate) fn errno() -> i32 {
     // SAFETY: gives a valid pointer to this thread's errno.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     unsafe { errno.read() }
+}
+
+/// Sleeps until [`wake_one`] is called for `word`; returns at once if that is not `value`, and may
+/// return early.
+pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let forever = core::ptr::null::<libc::timespec>();
+    // SAFETY: the kernel only reads the word, which is borrowed.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, forever) };
+}
+
+/// Wakes one of those who sleep in [`sleep_while`] for `word`, if there are any.
+pub(crate) fn wake_one(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel uses no more than the word's address.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
 }
 
 /// How much memory is taken at a time when reserved address space is written.
@@ -128,12 +150,8 @@ impl File {
     }
 
     /// Allocates the range in the file, so that a write to its mapping cannot fail for lack of
-    /// space. Nothing is requested beyond the process's file size limit, for which the kernel would
-    /// end the program.
+    /// space. A file of that length [may be](may_be_long).
     pub(crate) fn allocate(&self, offset: u64, bytes: usize) -> bool {
-        if !may_be_long(offset + bytes as u64) {
-            return false;
-        }
         let (from, length) = (offset as i64, bytes as i64);
         // SAFETY: works on the descriptor alone.
         let allocate = || unsafe { libc::syscall(libc::SYS_fallocate, self.0, 0, from, length) };
@@ -213,7 +231,7 @@ fn identity(status: &libc::stat) -> [u64; 2] {
 
 /// Whether the process's limit allows a file of that many bytes; beyond it the kernel ends the
 /// program.
-fn may_be_long(bytes: u64) -> bool {
+pub(crate) fn may_be_long(bytes: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;

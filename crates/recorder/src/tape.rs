@@ -7,7 +7,7 @@ use hectare_trace::{AllocKind, Event, ObjectId, ROW_WINDOW_BYTES, RowState, RowW
 
 use crate::chunk::{self, Chunk};
 use crate::clock;
-use crate::process;
+use crate::process::{self, Stop};
 use crate::shadow;
 use crate::tls::{self, Local};
 
@@ -66,14 +66,14 @@ impl Tape {
     /// Continues in a new chunk, made of the mapping that `map` returns for a size.
     pub(crate) fn begin_chunk(
         &mut self,
-        map: impl FnOnce(usize, RowState) -> Option<Chunk>,
-    ) -> bool {
-        let Some(chunk) = map(chunk::size_of_nth(self.chunks), self.state) else { return false };
+        map: impl FnOnce(usize, RowState) -> Result<Chunk, Stop>,
+    ) -> Result<(), Stop> {
+        let chunk = map(chunk::size_of_nth(self.chunks), self.state)?;
         (self.cursor, self.limit) = chunk.rows();
         self.chunk = Some(chunk);
         self.rows = 0;
         self.chunks += 1;
-        true
+        Ok(())
     }
 
     /// Writes a row with `put`, which gets a window and the time, and returns the row's length.
@@ -120,7 +120,7 @@ fn current_slow(local: &Local) -> Option<&'static mut Tape> {
 fn follow(tape: &mut Tape, address: *mut u8, object: ObjectId, size: usize) {
     if !shadow::set(address, object, size) {
         tape.limit = tape.cursor;
-        process::give_up();
+        process::give_up(Stop::Addresses);
     }
 }
 

@@ -18,8 +18,11 @@ pub(crate) struct Local {
     pub(crate) tape: Cell<*mut Tape>,
     /// Set on the slow path: an allocation that happens there is the recorder's own doing.
     pub(crate) busy: Cell<bool>,
-    /// Set by the last destructor; `last` is valid then.
+    /// Set by the last destructor; `last` and `tid` are valid then.
     pub(crate) ended: Cell<bool>,
+    /// The thread's number in the system. Asked for only at its end, since a child that uses its
+    /// parent's memory (`vfork`) has these words, too, and a number of its own.
+    pub(crate) tid: Cell<i32>,
     /// The state of the rows at the thread's end, for calls that come even later.
     pub(crate) last: Cell<RowState>,
 }

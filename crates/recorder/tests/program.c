@@ -6,6 +6,7 @@
 #include <linux/capability.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -264,6 +265,53 @@ static void late_fork(void) {
     CHECK(!pthread_join(thread, NULL));
 }
 
+/* Three threads make calls after their end. The second makes a child that uses the memory of all three
+   (vfork), while the first has its calls still before it; the third comes when the child is gone. */
+static volatile int first_is_late, child_is_gone, third_is_gone;
+static __thread int makes_child;
+static void vfork_late(void *round) {
+    if ((intptr_t)round < 4) {
+        CHECK(!pthread_setspecific(last_key, (void *)((intptr_t)round + 1)));
+        return;
+    }
+    if (!makes_child) {
+        free(kept(malloc(5006)));
+        first_is_late = 1;
+        while (!child_is_gone) sched_yield();
+        for (int i = 0; i < 10; i++) free(kept(malloc(5006)));
+        return;
+    }
+    while (!first_is_late) sched_yield();
+    int child = vfork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        free(kept(malloc(5007)));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    child_is_gone = 1;
+    while (!third_is_gone) sched_yield();
+    for (int i = 0; i < 10; i++) free(kept(malloc(5007)));
+}
+static void *vforks_late(void *makes) {
+    makes_child = makes != NULL;
+    free(kept(malloc(5005)));
+    CHECK(!pthread_setspecific(last_key, (void *)1));
+    return NULL;
+}
+static void late_vfork(void) {
+    pthread_t threads[3];
+    CHECK(!pthread_key_create(&last_key, vfork_late));
+    CHECK(!pthread_create(&threads[0], NULL, vforks_late, NULL));
+    CHECK(!pthread_create(&threads[1], NULL, vforks_late, &makes_child));
+    while (!child_is_gone) sched_yield();
+    CHECK(!pthread_create(&threads[2], NULL, free_late, NULL));
+    CHECK(!pthread_join(threads[2], NULL));
+    third_is_gone = 1;
+    for (int t = 0; t < 2; t++) CHECK(!pthread_join(threads[t], NULL));
+}
+
 /* Neither is malloc a place at which a thread may be cancelled. */
 static volatile int marked;
 static void *cancelled(void *count) {
@@ -307,9 +355,10 @@ static void limited(void) {
     for (int i = 0; i < 500000; i++) free(kept(malloc(9001)));
 }
 
-/* A signal may end these calls before they have done anything: here two times of three. The recorder
-   calls the system by this name. */
-static volatile int interrupting;
+/* The recorder calls the system by this name. A signal may end these calls before they have done
+   anything: here two times of three. Others are refused, or take long. */
+static volatile int interrupting, refusing, refusal, is_holding;
+static __thread int holds;
 long syscall(long number, ...) {
     static long (*next)(long, ...);
     static int calls;
@@ -322,6 +371,14 @@ long syscall(long number, ...) {
         errno = EINTR;
         return -1;
     }
+    if (refusing && number == refusing) {
+        errno = refusal;
+        return -1;
+    }
+    if (holds && number == SYS_fallocate) {
+        is_holding = 1;
+        usleep(50000);
+    }
     if (!next) next = dlsym(RTLD_NEXT, "syscall");
     return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
@@ -329,6 +386,37 @@ static void interrupted(void) {
     interrupting = 1;
     for (int i = 0; i < 200000; i++) free(kept(malloc(6003)));
     interrupting = 0;
+}
+
+static void refused(long number, int error) {
+    refusal = error;
+    refusing = number;
+    for (int i = 0; i < 200000; i++) free(kept(malloc(6004)));
+    refusing = 0;
+}
+
+/* The thread that waits for the recorder's lock has a higher priority than the one that holds it, and
+   shares a processor with it. Without the right to such priorities the two have equal ones. */
+static void *of_priority(void *priority) {
+    struct sched_param param = {.sched_priority = (int)(intptr_t)priority};
+    int error = pthread_setschedparam(pthread_self(), SCHED_FIFO, &param);
+    CHECK(error == 0 || error == EPERM);
+    holds = param.sched_priority == 1;
+    while (!holds && !is_holding) usleep(1000);
+    for (int i = 0; i < 1000; i++) free(kept(malloc(6005)));
+    return NULL;
+}
+static void priorities(void) {
+    alarm(30);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    pthread_t threads[2];
+    for (intptr_t t = 0; t < 2; t++) {
+        CHECK(!pthread_create(&threads[t], NULL, of_priority, (void *)(t + 1)));
+    }
+    for (int t = 0; t < 2; t++) CHECK(!pthread_join(threads[t], NULL));
 }
 
 int main(int argc, char **argv) {
@@ -344,12 +432,17 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "late-threads")) late_threads();
     else if (!strcmp(argv[1], "late-fork")) late_fork();
+    else if (!strcmp(argv[1], "late-vfork")) late_vfork();
     else if (!strcmp(argv[1], "cancel")) cancel();
     else if (!strcmp(argv[1], "crowded")) crowded();
     else if (!strcmp(argv[1], "close")) close_descriptors(argv[0]);
     else if (!strcmp(argv[1], "title")) title();
     else if (!strcmp(argv[1], "limited")) limited();
     else if (!strcmp(argv[1], "interrupted")) interrupted();
+    else if (!strcmp(argv[1], "full-disk")) refused(SYS_fallocate, ENOSPC);
+    else if (!strcmp(argv[1], "other-root")) refused(SYS_openat, ENOENT);
+    else if (!strcmp(argv[1], "plain-files")) refused(SYS_fallocate, EOPNOTSUPP);
+    else if (!strcmp(argv[1], "priorities")) priorities();
     else if (!strcmp(argv[1], "exec")) { free(kept(malloc(7001))); execl(argv[0], argv[0], "family", NULL); exit(8); }
     else if (!strcmp(argv[1], "killed")) { for (int i = 0; i < 50000; i++) free(kept(malloc(8001))); raise(SIGKILL); }
     else if (!strcmp(argv[1], "aborts")) { for (int i = 0; i < 500; i++) kept(malloc(8002)); abort(); }

@@ -311,6 +311,21 @@ fn a_child_of_a_thread_that_has_ended_has_numbers_of_its_own() {
 }
 
 #[test]
+fn a_child_that_uses_its_parents_memory_ends_no_threads_tape() {
+    let (status, images) = record("late-vfork");
+    assert!(status.success(), "{status}");
+    let sizes = only(images).sizes();
+    assert_eq!((sizes[&5006], sizes[&5007]), (11, 11));
+}
+
+#[test]
+fn who_waits_for_the_recorder_lets_those_of_lower_priority_run() {
+    let (status, images) = record("priorities");
+    assert!(status.success(), "{status}");
+    assert_eq!(only(images).sizes()[&6005], 2000);
+}
+
+#[test]
 fn no_call_is_a_place_at_which_a_thread_may_be_cancelled() {
     let (status, images) = record("cancel");
     assert!(status.success(), "{status}");
@@ -352,6 +367,34 @@ fn a_signal_in_the_midst_of_a_call_does_not_end_the_recording() {
     assert!(status.success(), "{status}");
     let image = only(images);
     assert_eq!((image.header.lost_events, image.sizes()[&6003]), (0, 200_000));
+}
+
+#[test]
+fn files_whose_space_cannot_be_allocated_are_recorded_into() {
+    let (status, images) = record("plain-files");
+    assert!(status.success(), "{status}");
+    let image = only(images);
+    assert_eq!((image.header.lost_events, image.sizes()[&6004]), (0, 200_000));
+}
+
+#[test]
+fn what_ends_a_recording_is_told() {
+    let path = folder().join(format!("reasons-{}", std::process::id()));
+    for (case, reason) in [
+        ("full-disk", "the disk is full"),
+        ("other-root", "the program cannot open its file"),
+        ("limited", "files may not be so large (ulimit -f)"),
+        ("crowded", "the program has no address space left (ulimit -v)"),
+    ] {
+        let messages = std::fs::File::create(&path).unwrap();
+        let (status, images) = record_telling(case, messages.into());
+        assert!(status.success(), "{case}: {status}");
+        assert_eq!(only(images).header.lost_events, 1, "{case}");
+        let told = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(told.lines().count(), 1, "{case}: {told}");
+        assert!(told.contains(&format!(": recording stops here: {reason}")), "{case}: {told}");
+    }
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]
