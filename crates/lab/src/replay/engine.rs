@@ -18,7 +18,8 @@
 //!    run gives an error instead of a figure.
 //!
 //! Orderings: an object's pointer is stored `Release` and loaded `Acquire`, so the block's content
-//! goes with it; so is the progress of a lane, which lets others reuse emptied slots.
+//! goes with it; so is the progress of a lane, which lets others reuse emptied slots, and the number of
+//! lanes that are done, whose progress nobody looks at any more.
 
 mod operation;
 mod order;

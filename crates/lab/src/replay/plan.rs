@@ -11,7 +11,7 @@
 //!    find the wrong object in it.
 //! 2. The plan depends on the trace and the mode alone: every subject executes the same one, and
 //!    its hash goes into the record.
-//! 3. No operation of one thread merely uses an object that another thread ends.
+//! 3. No operation of one thread merely uses an object that one of another thread can free.
 //! 4. Memory: the operations of one segment, and what is live.
 
 use std::collections::VecDeque;
@@ -263,24 +263,29 @@ impl<'a> Planner<'a> {
         Ok((segment.ops > 0).then_some(segment))
     }
 
-    /// A thread may ask about a block that another frees later. Nothing in the replay orders the
-    /// two, and waiting could make threads wait for each other. So the question is asked about no
-    /// block instead, and counted as left out.
+    /// A thread may ask about a block that another frees later, or moves by a reallocation that
+    /// failed when it was recorded. Nothing in the replay orders the two, and waiting could make
+    /// threads wait for each other. So the earlier operation is put about no block instead, and
+    /// counted as left out.
     fn order_uses(&mut self, segment: &mut Segment, lane: usize, op: &Op) {
         if self.wanted.serial || op.given == NO_SLOT {
             return;
         }
-        let ends = op.call() == Call::Free || op.call() == Call::Realloc && op.made != NO_SLOT;
-        if !ends {
-            let last = segment.lanes[lane].ops.len() - 1;
-            self.uses.entry(op.given).or_default().push((lane, last));
-            return;
-        }
-        for (user, nth) in self.uses.remove(&op.given).unwrap_or_default() {
-            if user != lane {
-                segment.lanes[user].ops[nth].given = NO_SLOT;
+        let can_free = |op: &Op| matches!(op.call(), Call::Free | Call::Realloc);
+        let mut uses = self.uses.remove(&op.given).unwrap_or_default();
+        uses.retain(|&(user, nth)| {
+            let earlier = &mut segment.lanes[user].ops[nth];
+            let stays = user == lane || !can_free(op) && !can_free(earlier);
+            if !stays {
+                earlier.given = NO_SLOT;
                 self.totals.skipped_ops += 1;
             }
+            stays
+        });
+        let ends = can_free(op) && (op.call() == Call::Free || op.made != NO_SLOT);
+        if !ends {
+            uses.push((lane, segment.lanes[lane].ops.len() - 1));
+            self.uses.insert(op.given, uses);
         }
     }
 

@@ -205,6 +205,31 @@ fn a_block_whose_reallocation_to_nothing_failed_is_freed_once() {
     assert_eq!(outcome.more["skipped_ops_count"], 100.0);
 }
 
+/// Failed when they were recorded, they succeed now, and each frees the block that the other thread
+/// reallocates or asks about.
+#[test]
+fn reallocations_of_one_block_by_two_threads_do_not_meet() {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-meet.hxt", std::process::id()));
+    let file = Temp(path);
+    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    let malloc = Event::Malloc { size_bytes: 100 };
+    let old = writer.event(ThreadId(1), 0, &malloc, false).unwrap();
+    for now in 1..3000 {
+        let event = match now % 5 {
+            0 => Event::UsableSize { object: old.unwrap() },
+            _ => Event::Realloc { old, size_bytes: now % 7 * 20_000 + 1 },
+        };
+        writer.event(ThreadId(1 + (now % 2) as u32), now, &event, true).unwrap();
+    }
+    writer.finish().unwrap();
+    let outcome = run(&file.0, Options { touch: Touch::None, ..PLAIN }).unwrap();
+    assert_eq!((outcome.ops, outcome.failed_allocations), (3000, 0));
+    // Only the last is put about the block.
+    assert_eq!(outcome.more["skipped_ops_count"], 2998.0);
+    let serial = run(&file.0, Options { mode: Mode::Serial, ..PLAIN }).unwrap();
+    assert_eq!(serial.more["skipped_ops_count"], 0.0);
+}
+
 #[test]
 fn a_damaged_trace_is_refused_before_anything_is_measured() {
     let (file, ..) = trace("damaged", 2, 20_000);

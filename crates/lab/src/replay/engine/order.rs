@@ -57,7 +57,7 @@ impl Run<'_> {
     /// their first operations, so those that begin later need not be looked at.
     #[inline]
     fn others_have_done(&self, nth: usize, must: u64) -> bool {
-        let first = self.done.load(Ordering::Relaxed);
+        let first = self.done.load(Ordering::Acquire);
         for (lane, progress) in self.progress.iter().enumerate().skip(first) {
             let at = progress.0.load(Ordering::Acquire);
             if lane != nth && at < must {
@@ -67,8 +67,8 @@ impl Run<'_> {
             if begins >= must {
                 break;
             }
-            if at == u64::MAX && self.done.load(Ordering::Relaxed) == lane {
-                self.done.store(lane + 1, Ordering::Relaxed);
+            if at == u64::MAX && self.done.load(Ordering::Acquire) == lane {
+                self.done.store(lane + 1, Ordering::Release);
             }
         }
         true
