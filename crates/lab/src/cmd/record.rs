@@ -340,7 +340,10 @@ fn seal_all(
             );
         }
         let done = place::done(&path);
-        let sealed = place::replace(&path, |new| Ok(seal(&image.path, new, sealing)?));
+        // The output was looked at before the program ran, which may have made something there.
+        let sealed = place::check(&path, Kind::Trace)
+            .map_err(anyhow::Error::msg)
+            .and_then(|()| place::replace(&path, |new| Ok(seal(&image.path, new, sealing)?)));
         let sealed = sealed.with_context(|| {
             let (raw, path) = (image.path.display(), path.display());
             format!(

@@ -285,6 +285,30 @@ fn what_cannot_be_sealed_is_kept_and_told_how_to_make_a_trace_of() {
 }
 
 #[test]
+fn what_is_no_trace_is_not_replaced_by_one() {
+    build_recorder();
+    let folder = Folder::new("not-replaced");
+    let trace = folder.at("t.hxt");
+    // The shell's own trace would come there, or that of `ls`, which does the work.
+    for mine in [folder.at("t.$$.0.hxt"), trace.clone()] {
+        let script = format!("echo mine > {mine}; ls -l / > /dev/null; exec true");
+        let output = hectare(&["record", "--all", "-o", &trace, "--", "sh", "-c", &script]);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let told = stderr(&output);
+        assert!(told.contains("exists and is no trace of hectare"), "{told}");
+        let advice = told.split('`').find(|words| words.starts_with("hectare info")).expect(&told);
+        let words: Vec<&str> = advice.split(' ').skip(1).collect();
+        let mine = words.last().unwrap();
+        assert_eq!(std::fs::read_to_string(mine).unwrap(), "mine\n");
+        std::fs::remove_file(mine).unwrap();
+        assert_eq!(hectare(&words).status.code(), Some(0), "{advice}");
+        for entry in std::fs::read_dir(&folder.0).unwrap().flatten() {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
+#[test]
 fn names_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;
     let word = std::ffi::OsStr::from_bytes(b"\xff\xfe");
