@@ -9,17 +9,29 @@ use std::sync::Mutex;
 use hectare_pages::{Os, PageSource};
 use hectare_pool::{Handle, Pool, PoolError, PoolStats};
 
-/// Handles of both are addresses; [`PageGranular`] keeps the size in the upper 16 bits.
-const ADDRESS_BITS: u32 = 48;
+/// Where the objects of a stand-in lie; none of them ever moves.
+pub(crate) trait Places: Sync {
+    const NAME: &'static str;
 
-fn handle(place: NonNull<u8>, tag: usize) -> Result<Handle, PoolError> {
-    let address = place.as_ptr().expose_provenance() as u64;
-    NonZeroU64::new(address | (tag as u64) << ADDRESS_BITS)
-        .map(Handle::from_raw)
-        .ok_or(PoolError::Full)
+    /// The largest object, bytes.
+    fn max_size_bytes(&self) -> usize;
+
+    /// A place for an object of that size, at least 1 and at most the largest.
+    fn take(&self, size_bytes: usize) -> Result<NonNull<u8>, PoolError>;
+
+    /// # Safety
+    /// `place` was taken for an object of that size, and nobody uses it any more.
+    unsafe fn give_back(&self, place: NonNull<u8>, size_bytes: usize);
+
+    fn stats(&self) -> PoolStats;
 }
 
-/// The address and the tag of a handle.
+/// A pool of such places. A handle is an address, with the object's size in its upper 16 bits.
+pub(crate) struct StandIn<P>(pub(crate) P);
+
+const ADDRESS_BITS: u32 = 48;
+
+/// The address and the size of a handle.
 fn open(handle: Handle) -> (NonNull<u8>, usize) {
     let raw = handle.to_raw().get();
     let address = (raw & ((1 << ADDRESS_BITS) - 1)) as usize;
@@ -27,18 +39,53 @@ fn open(handle: Handle) -> (NonNull<u8>, usize) {
     (NonNull::new(place).expect("a handle is not null"), (raw >> ADDRESS_BITS) as usize)
 }
 
-/// # Safety
-/// `place` has room for `data`, and nobody else uses it.
-unsafe fn write(place: NonNull<u8>, data: &[u8]) {
-    // SAFETY: the caller's promise.
-    unsafe { place.copy_from_nonoverlapping(NonNull::from(data).cast(), data.len()) };
-}
+impl<P: Places> Pool for StandIn<P> {
+    fn name(&self) -> &'static str {
+        P::NAME
+    }
 
-/// # Safety
-/// `place` has `bytes` that were written and that nobody writes meanwhile.
-unsafe fn read(place: NonNull<u8>, bytes: usize, reader: &mut dyn FnMut(&[u8])) {
-    // SAFETY: the caller's promise.
-    reader(unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) });
+    fn max_size_bytes(&self) -> usize {
+        self.0.max_size_bytes()
+    }
+
+    fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
+        if size_bytes == 0 || size_bytes > self.max_size_bytes() {
+            return Err(PoolError::Size);
+        }
+        let address = self.0.take(size_bytes)?.as_ptr().expose_provenance() as u64;
+        let handle = NonZeroU64::new(address | (size_bytes as u64) << ADDRESS_BITS);
+        Ok(Handle::from_raw(handle.expect("a size is not 0")))
+    }
+
+    unsafe fn free(&self, handle: Handle) {
+        let (place, size_bytes) = open(handle);
+        // SAFETY: taken in `alloc`, and by the caller's promise no longer used.
+        unsafe { self.0.give_back(place, size_bytes) };
+    }
+
+    unsafe fn size_bytes(&self, handle: Handle) -> usize {
+        open(handle).1
+    }
+
+    unsafe fn write(&self, handle: Handle, data: &[u8]) {
+        let (place, _) = open(handle);
+        // SAFETY: by the caller's promise the place has room for `data`, and nobody else uses it.
+        unsafe { place.copy_from_nonoverlapping(NonNull::from(data).cast(), data.len()) };
+    }
+
+    unsafe fn read(&self, handle: Handle, _bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+        let (place, size_bytes) = open(handle);
+        // SAFETY: by the caller's promise as many bytes were written, and nobody writes them now.
+        reader(unsafe { std::slice::from_raw_parts(place.as_ptr(), size_bytes) });
+    }
+
+    fn compact(&self) -> usize {
+        0
+    }
+
+    fn stats(&self) -> PoolStats {
+        self.0.stats()
+    }
 }
 
 /// Maps each object separately.
@@ -54,19 +101,14 @@ impl PageGranular {
     }
 }
 
-impl Pool for PageGranular {
-    fn name(&self) -> &'static str {
-        "page-granular"
-    }
+impl Places for PageGranular {
+    const NAME: &'static str = "page-granular";
 
     fn max_size_bytes(&self) -> usize {
         self.page_bytes
     }
 
-    fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
-        if size_bytes == 0 || size_bytes > self.page_bytes {
-            return Err(PoolError::Size);
-        }
+    fn take(&self, size_bytes: usize) -> Result<NonNull<u8>, PoolError> {
         let place = Os.get(self.page_bytes, self.page_bytes);
         let place = place.map_err(|_| PoolError::OutOfMemory)?;
         let mut stats = self.stats.lock().expect("a thread panicked");
@@ -74,37 +116,17 @@ impl Pool for PageGranular {
         stats.stored_bytes += size_bytes;
         stats.page_bytes += self.page_bytes;
         stats.pages_taken += 1;
-        handle(place, size_bytes)
+        Ok(place)
     }
 
-    unsafe fn free(&self, handle: Handle) {
-        let (place, size_bytes) = open(handle);
-        // SAFETY: mapped for this object in `alloc`.
+    unsafe fn give_back(&self, place: NonNull<u8>, size_bytes: usize) {
+        // SAFETY: mapped for this object in `take`.
         unsafe { Os.release(place, self.page_bytes) };
         let mut stats = self.stats.lock().expect("a thread panicked");
         stats.objects -= 1;
         stats.stored_bytes -= size_bytes;
         stats.page_bytes -= self.page_bytes;
         stats.pages_returned += 1;
-    }
-
-    unsafe fn size_bytes(&self, handle: Handle) -> usize {
-        open(handle).1
-    }
-
-    unsafe fn write(&self, handle: Handle, data: &[u8]) {
-        // SAFETY: the caller's promise.
-        unsafe { write(open(handle).0, data) };
-    }
-
-    unsafe fn read(&self, handle: Handle, _bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
-        let (place, size_bytes) = open(handle);
-        // SAFETY: the caller's promise.
-        unsafe { read(place, size_bytes, reader) };
-    }
-
-    fn compact(&self) -> usize {
-        0
     }
 
     fn stats(&self) -> PoolStats {
@@ -162,19 +184,14 @@ impl PowersOfTwo {
     }
 }
 
-impl Pool for PowersOfTwo {
-    fn name(&self) -> &'static str {
-        "powers-of-two"
-    }
+impl Places for PowersOfTwo {
+    const NAME: &'static str = "powers-of-two";
 
     fn max_size_bytes(&self) -> usize {
         1 << (Slabs::LEAST_SHIFT as usize + Slabs::POWERS - 1)
     }
 
-    fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
-        if size_bytes == 0 || size_bytes > self.max_size_bytes() {
-            return Err(PoolError::Size);
-        }
+    fn take(&self, size_bytes: usize) -> Result<NonNull<u8>, PoolError> {
         let power = Slabs::power(size_bytes);
         let mut state = self.state.lock().expect("a thread panicked");
         if state.free[power].is_none() {
@@ -185,34 +202,14 @@ impl Pool for PowersOfTwo {
         state.free[power] = unsafe { place.cast().read() };
         state.stats.objects += 1;
         state.stats.stored_bytes += size_bytes;
-        handle(place, size_bytes)
+        Ok(place)
     }
 
-    unsafe fn free(&self, handle: Handle) {
-        let (place, size_bytes) = open(handle);
+    unsafe fn give_back(&self, place: NonNull<u8>, size_bytes: usize) {
         let mut state = self.state.lock().expect("a thread panicked");
         state.stats.objects -= 1;
         state.stats.stored_bytes -= size_bytes;
         state.push(Slabs::power(size_bytes), place);
-    }
-
-    unsafe fn size_bytes(&self, handle: Handle) -> usize {
-        open(handle).1
-    }
-
-    unsafe fn write(&self, handle: Handle, data: &[u8]) {
-        // SAFETY: the caller's promise.
-        unsafe { write(open(handle).0, data) };
-    }
-
-    unsafe fn read(&self, handle: Handle, _bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
-        let (place, size_bytes) = open(handle);
-        // SAFETY: the caller's promise.
-        unsafe { read(place, size_bytes, reader) };
-    }
-
-    fn compact(&self) -> usize {
-        0
     }
 
     fn stats(&self) -> PoolStats {

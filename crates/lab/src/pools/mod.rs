@@ -11,7 +11,7 @@ use hectare_pool::{Dense, Limits, Pool, Xv, Zs, ZsConfig};
 use crate::cmd::{Exit, OrMisused};
 use crate::list;
 
-pub(crate) use grown::{PageGranular, PowersOfTwo};
+use grown::{PageGranular, PowersOfTwo, StandIn};
 
 /// What `--pools` understands, for help texts.
 pub(crate) const SPECS: &str = "xv, zs, zs:chain=N,step=N, dense, \
@@ -47,8 +47,8 @@ pub(crate) fn make(spec: &str) -> anyhow::Result<Box<dyn Pool + Send>> {
             limits.check(page_bytes).with_context(wrong)?;
             Box::new(Dense::<Os, FutexPark>::with_limits(Os, limits))
         }
-        "page-granular" => Box::new(PageGranular::new()),
-        "powers-of-two" => Box::new(PowersOfTwo::new()),
+        "page-granular" => Box::new(StandIn(PageGranular::new())),
+        "powers-of-two" => Box::new(StandIn(PowersOfTwo::new())),
         _ => bail!("there is no pool `{name}`; there are: {SPECS}"),
     };
     parameters.done()?;
