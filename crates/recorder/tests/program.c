@@ -74,6 +74,29 @@ static void family(void) {
     mark(2);
 }
 
+/* Blocks whose allocation the recorder has not seen, in places where it had seen others. */
+void free_sized(void *, size_t) __attribute__((weak));
+static void unseen(void) {
+    mark(1);
+    void *a = kept(malloc(200));
+    void *behind = kept(malloc(16)); /* so that the first has to move */
+    void *b = kept(realloc(a, 100000));
+    CHECK(a != b);
+    for (int i = 0; i < 2; i++) {
+        CHECK(kept(__libc_malloc(200)) == a); /* the C library gives out what was freed last */
+        free(a);
+    }
+    void *c = kept(realloc(__libc_malloc(300), 500));
+    CHECK(realloc(kept(__libc_malloc(50)), 0) == NULL);
+    void *refused = kept(__libc_malloc(50));
+    CHECK(realloc(refused, PTRDIFF_MAX) == NULL);
+    __libc_free(refused);
+    void *d = kept(pvalloc(0));
+    if (free_sized) free_sized(b, 100000); else free(b);
+    free(behind); free(c); free(d);
+    mark(2);
+}
+
 /* Producers hand objects over; consumers free them, so the addresses are handed out again at once
    to whoever asks next. The size tells who made an object, and for whom. */
 enum { PAIRS = 4, HANDED = 10000 };
@@ -222,6 +245,25 @@ static int count_maps(void) {
     return lines;
 }
 static void *free_late(void *unused) { kept(strerror(77777)); return unused; }
+static void *free_at_once(void *unused) { free(kept(malloc(5008))); return unused; }
+static long resident_pages(void) {
+    long size, resident;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    CHECK(fscanf(statm, "%ld %ld", &size, &resident) == 2);
+    fclose(statm);
+    return resident;
+}
+static void many_threads(void) {
+    long before = 0;
+    for (int i = 0; i < 8200; i++) {
+        pthread_t thread;
+        if (i == 200) before = resident_pages();
+        if (i == 8198) usleep(20000);
+        CHECK(!pthread_create(&thread, NULL, i % 2 ? free_late : free_at_once, NULL));
+        CHECK(!pthread_join(thread, NULL));
+    }
+    CHECK(resident_pages() < before + 64);
+}
 static void late_threads(void) {
     int before = count_maps();
     for (int i = 0; i < 300; i++) {
@@ -310,6 +352,10 @@ static void late_vfork(void) {
     CHECK(!pthread_join(threads[2], NULL));
     third_is_gone = 1;
     for (int t = 0; t < 2; t++) CHECK(!pthread_join(threads[t], NULL));
+    /* Completes the tapes of all who are gone; the system may take a moment to let them. */
+    usleep(20000);
+    CHECK(!pthread_create(&threads[2], NULL, free_late, NULL));
+    CHECK(!pthread_join(threads[2], NULL));
 }
 
 /* Neither is malloc a place at which a thread may be cancelled. */
@@ -346,6 +392,13 @@ static void crowded(void) {
     int count = 0;
     while (count < 200 && (blocks[count] = kept(malloc(1 << 20)))) count++;
     while (count > 0) free(blocks[--count]);
+}
+
+static void timed(void) {
+    mark(1);
+    usleep(100000);
+    for (int i = 0; i < 20000; i++) free(kept(malloc(6006)));
+    mark(2);
 }
 
 /* Far more is recorded than files of this process may hold. */
@@ -391,7 +444,11 @@ static void interrupted(void) {
 static void refused(long number, int error) {
     refusal = error;
     refusing = number;
-    for (int i = 0; i < 200000; i++) free(kept(malloc(6004)));
+    for (int i = 0; i < 200000; i++) {
+        errno = 77;
+        free(kept(malloc(6004)));
+        CHECK(errno == 77);
+    }
     refusing = 0;
 }
 
@@ -424,6 +481,7 @@ int main(int argc, char **argv) {
     alarm(240);
     atexit(at_exit);
     if (!strcmp(argv[1], "family")) family();
+    else if (!strcmp(argv[1], "unseen")) unseen();
     else if (!strcmp(argv[1], "hand-over")) hand_over();
     else if (!strcmp(argv[1], "fork")) fork_in_threads(0);
     else if (!strcmp(argv[1], "raw-fork")) fork_in_threads(1);
@@ -431,6 +489,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "mask")) mask();
     else if (!strcmp(argv[1], "short-threads")) short_threads();
     else if (!strcmp(argv[1], "late-threads")) late_threads();
+    else if (!strcmp(argv[1], "many-threads")) many_threads();
+    else if (!strcmp(argv[1], "timed")) timed();
     else if (!strcmp(argv[1], "late-fork")) late_fork();
     else if (!strcmp(argv[1], "late-vfork")) late_vfork();
     else if (!strcmp(argv[1], "cancel")) cancel();

@@ -7,6 +7,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use hectare_trace::{Event, FileHeader, ObjectId, Ordered, Record, Step, Summary, ThreadId, Trace};
 
@@ -52,9 +53,20 @@ struct Image {
     header: FileHeader,
     steps: Vec<Step>,
     summary: Summary,
+    /// Chunks that were not completed.
+    open_chunks: usize,
 }
 
 impl Image {
+    /// What was recorded between the marks 1 and 2.
+    fn between_marks(&self) -> &[Step] {
+        let at = |value| {
+            let marker = Event::Marker { value };
+            self.steps.iter().position(|step| step.record.event == marker).expect("a marker")
+        };
+        &self.steps[at(1) + 1..at(2)]
+    }
+
     fn sizes(&self) -> BTreeMap<u64, usize> {
         let mut sizes = BTreeMap::new();
         for step in &self.steps {
@@ -99,8 +111,11 @@ fn record_telling(case: &str, error_output: Stdio) -> (ExitStatus, BTreeMap<(u32
         while let Some(step) = ordered.next_step().unwrap() {
             steps.push(step);
         }
-        let image = Image { header: trace.header().clone(), steps, summary };
-        images.insert((pid.parse().unwrap(), nth.parse().unwrap()), image);
+        let (pid, nth) = (pid.parse().unwrap(), nth.parse().unwrap());
+        assert_eq!(suffix, format!("{pid}.{nth}"), "numbers without zeroes before them");
+        let open_chunks = trace.threads().values().flatten().filter(|it| it.rows == 0).count();
+        let image = Image { header: trace.header().clone(), steps, summary, open_chunks };
+        images.insert((pid, nth), image);
         std::fs::remove_file(entry.path()).unwrap();
     }
     (status, images)
@@ -116,12 +131,7 @@ fn every_call_of_the_family_is_recorded_as_it_was_made() {
     let (status, images) = record("family");
     assert!(status.success());
     let image = only(images);
-    let events: Vec<Record> = image.steps.iter().map(|step| step.record).collect();
-    let at = |value| {
-        let marker = Event::Marker { value };
-        events.iter().position(|record| record.event == marker).expect("a marker")
-    };
-    let calls = &events[at(1) + 1..at(2)];
+    let calls: Vec<Record> = image.between_marks().iter().map(|step| step.record).collect();
     let memalign = |size_bytes, align_log2| Event::Memalign { size_bytes, align_log2 };
     let made = |nth: usize| calls[nth].made;
     let realloc = |old, size_bytes| Event::Realloc { old, size_bytes };
@@ -163,6 +173,54 @@ fn every_call_of_the_family_is_recorded_as_it_was_made() {
     }
     assert_eq!(calls.len(), expected.len());
     assert!(image.header.command.ends_with("family"), "{}", image.header.command);
+}
+
+/// Its place may have been that of an object that was recorded.
+#[test]
+fn a_block_that_was_not_seen_made_is_taken_for_no_other() {
+    let (status, images) = record("unseen");
+    assert!(status.success());
+    let image = only(images);
+    let calls: Vec<Record> = image.between_marks().iter().map(|step| step.record).collect();
+    let made = |nth: usize| calls[nth].made;
+    let expected = [
+        Event::Malloc { size_bytes: 200 },
+        Event::Malloc { size_bytes: 16 },
+        Event::Realloc { old: made(0), size_bytes: 100_000 },
+        Event::Malloc { size_bytes: 500 },
+        Event::Malloc { size_bytes: i64::MAX as u64 },
+        Event::Memalign { size_bytes: 4096, align_log2: 12 },
+        Event::SizedFree { object: made(2) },
+        Event::Free { object: made(1) },
+        Event::Free { object: made(3) },
+        Event::Free { object: made(5) },
+    ];
+    assert_eq!(calls.iter().map(|call| call.event).collect::<Vec<_>>(), expected);
+    assert_eq!(image.header.unknown_frees, 4, "two frees and two reallocations");
+}
+
+#[test]
+fn the_speed_of_the_clock_is_told() {
+    let since = Instant::now();
+    let (status, images) = record("timed");
+    let most = since.elapsed().as_secs_f64();
+    assert!(status.success(), "{status}");
+    let image = only(images);
+    let [first, .., last] = image.between_marks() else { panic!("no calls") };
+    assert_eq!(first.record.made.map(ObjectId::thread), Some(ThreadId(1)));
+    let start = image.steps[0].record.time_ticks;
+    let ticks = last.record.time_ticks - start;
+    let seconds = ticks as f64 / image.header.ticks_per_second as f64;
+    assert!((0.1..most).contains(&seconds), "{seconds} s of {most} s");
+}
+
+#[test]
+fn a_thread_that_has_ended_takes_no_memory() {
+    let (status, images) = record("many-threads");
+    assert!(status.success(), "{status}");
+    let image = only(images);
+    assert_eq!(image.sizes()[&5008], 4100);
+    assert_eq!(image.open_chunks, 2, "the first thread's and the last late one's");
 }
 
 #[test]
@@ -229,6 +287,7 @@ fn check_forks(case: &str) {
         let forked = Event::Fork { child_pid: *pid };
         let told = parent.steps.iter().any(|step| step.record.event == forked);
         assert_eq!(told, case == "fork", "the parent's row for process {pid}");
+        assert!(!child.summary.calls.contains_key("fork"));
     }
 }
 
@@ -314,8 +373,10 @@ fn a_child_of_a_thread_that_has_ended_has_numbers_of_its_own() {
 fn a_child_that_uses_its_parents_memory_ends_no_threads_tape() {
     let (status, images) = record("late-vfork");
     assert!(status.success(), "{status}");
-    let sizes = only(images).sizes();
+    let image = only(images);
+    let sizes = image.sizes();
     assert_eq!((sizes[&5006], sizes[&5007]), (11, 11));
+    assert_eq!(image.open_chunks, 2, "the first thread's and the last one's");
 }
 
 #[test]
@@ -419,7 +480,8 @@ fn a_program_whose_files_may_not_grow_goes_on_unrecorded() {
 fn what_was_recorded_survives_a_kill() {
     let (status, images) = record("killed");
     assert!(!status.success());
-    assert_eq!(only(images).sizes()[&8001], 50_000);
+    let image = only(images);
+    assert_eq!((image.sizes()[&8001], image.open_chunks), (50_000, 1));
     let (status, images) = record("aborts");
     assert!(!status.success());
     assert_eq!(only(images).sizes()[&8002], 500);
@@ -441,6 +503,21 @@ fn a_sudden_end_leaves_no_row_in_part() {
         }
     }
     assert!(churned > 1000, "{churned}");
+}
+
+#[test]
+fn a_name_that_is_too_long_is_told_and_the_program_runs() {
+    for (bytes, reason) in [(4090, "is too long"), (4072, "is too long"), (4071, "open its file")] {
+        let output = Command::new(program())
+            .arg("family")
+            .env("LD_PRELOAD", recorder())
+            .env("HECTARE_TRACE", format!("/{}", "x".repeat(bytes - 1)))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{bytes} bytes: {}", output.status);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains(reason), "{bytes} bytes: {told}");
+    }
 }
 
 #[test]
