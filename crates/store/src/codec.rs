@@ -91,9 +91,8 @@ impl Zstd {
     #[cold]
     fn new_context(&self) -> std::io::Result<Context> {
         let mut compressor = Compressor::with_dictionary(self.level, &self.dictionary)?;
-        // A page's size, checksum and dictionary are known, so they need no space in the data.
+        // A page's size and dictionary are known, so they need no space in the data.
         compressor.include_contentsize(false)?;
-        compressor.include_checksum(false)?;
         compressor.include_dictid(false)?;
         let decompressor = Decompressor::with_dictionary(&self.dictionary)?;
         Ok(Context { compressor, decompressor })

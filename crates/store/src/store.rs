@@ -348,8 +348,9 @@ impl<P: Pool> Store<P> {
         bytes
     }
 
-    /// Makes room if the limit is exceeded with `new`, which is in no slot yet. The footprint is looked at with every 16th put, or with
-    /// every one while the limit is small or less than an eighth away.
+    /// Makes room if the limit is exceeded with `new`, which is in no slot yet. The footprint is
+    /// looked at with every 16th put, or with every one while the limit is small or less than an
+    /// eighth away.
     fn keep_limit(&self, new: &Content) -> Result<(), StoreError> {
         let was = self.until_look.fetch_sub(1, Relaxed);
         if (1..=PUTS_A_LOOK).contains(&was) {

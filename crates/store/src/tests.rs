@@ -353,6 +353,22 @@ fn statistics_are_in_the_kernels_columns() {
 }
 
 #[test]
+fn a_pages_state_is_told_in_the_kernels_letters() {
+    let compressed = |codec| PageKind::Compressed { bytes: 1, codec, shared: false };
+    for (kind, is_idle, is_incompressible, letters) in [
+        (PageKind::SameFilled, false, false, "s....."),
+        (PageKind::WrittenBack, true, false, ".w.i.."),
+        (PageKind::Raw, false, true, "..h..n"),
+        (compressed(0), false, false, "......"),
+        (compressed(1), false, false, "....r."),
+    ] {
+        let touched = Duration::from_micros(12_000_345);
+        let state = PageState { key: 7, touched, kind, is_idle, is_incompressible };
+        assert_eq!(state.to_string(), format!("           7           12.000345 {letters}"));
+    }
+}
+
+#[test]
 fn many_threads_share_it() {
     const THREADS: usize = 4;
     const KEYS: usize = 64;

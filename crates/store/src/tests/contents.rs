@@ -25,9 +25,19 @@ fn equal_contents_are_stored_once() {
     }
     assert_eq!(store.pool().stats().objects, 1);
     assert_eq!(store.stats().sharing_pages, 49);
+    let shared_pages = || {
+        let mut pages = 0;
+        store.for_each_page(|state| {
+            let is_shared = matches!(state.kind, PageKind::Compressed { shared: true, .. });
+            pages += usize::from(is_shared);
+        });
+        pages
+    };
+    assert_eq!(shared_pages(), 50);
     for key in 0..49 {
         shadow.remove(&store, key);
     }
+    assert_eq!(shared_pages(), 0);
     shadow.check_all(&store);
     shadow.drain(&store);
     // The index forgets what is gone, so the content is stored anew.
@@ -47,6 +57,9 @@ fn incompressible_pages_are_kept_raw() {
     assert_eq!((stats.raw_pages, stats.raw_pages_ever), (20, 20));
     assert_eq!(stats.compressed_bytes, 20 * PAGE);
     assert_eq!(store.pool().stats().objects, 20, "beside a pool that has room for them");
+    shadow.put(&store, 0, noise(&mut random)).expect("memory");
+    let stats = store.stats();
+    assert_eq!((stats.raw_pages, stats.raw_pages_ever), (20, 21), "one in place of another");
 }
 
 #[test]
@@ -194,6 +207,76 @@ fn a_page_that_does_not_become_shorter_than_the_bound_is_raw() {
         store.put(0, &page).expect("memory");
         assert_eq!(store.stats().raw_pages, usize::from(is_raw), "{raw_from_bytes} of {bytes}");
     }
+}
+
+/// Leaves out a page's end, from this place on, where it is zero.
+struct Beginning(usize);
+
+impl Codec for Beginning {
+    fn name(&self) -> &str {
+        "beginning"
+    }
+
+    fn bound_bytes(&self, page_bytes: usize) -> usize {
+        page_bytes
+    }
+
+    fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize> {
+        out[..self.0].copy_from_slice(&page[..self.0]);
+        Some(self.0)
+    }
+
+    fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool {
+        let (beginning, end) = page.split_at_mut(data.len());
+        beginning.copy_from_slice(data);
+        end.fill(0);
+        true
+    }
+}
+
+#[test]
+fn a_page_that_becomes_as_long_as_the_longest_object_is_one() {
+    let most_bytes = dense().max_size_bytes();
+    let page_bytes = 2 * most_bytes;
+    let mut page = noise(&mut Random::new(31)).repeat(page_bytes.div_ceil(PAGE));
+    page.truncate(page_bytes);
+    page[most_bytes..].fill(0);
+    for (bytes, is_raw) in [(most_bytes, false), (most_bytes + 1, true)] {
+        let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Beginning(bytes))];
+        let config = Config { codecs, ..Config::new(1).of_page_bytes(page_bytes) };
+        let store = Store::new(dense(), config).expect("a store");
+        store.put(0, &page).expect("memory");
+        assert_eq!(store.stats().raw_pages, usize::from(is_raw), "{bytes} bytes");
+        let mut read = vec![1; page_bytes];
+        assert!(store.get(0, &mut read) == Ok(true) && read == page, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn a_codec_fills_the_page_or_refuses() {
+    let page = text(&mut Random::new(32));
+    let (page, _) = page.split_at(PAGE / 2);
+    let codecs: [Box<dyn Codec>; 2] = [Box::new(Lz4), Box::new(Zstd::new(3))];
+    for codec in &codecs {
+        let mut data = vec![0; codec.bound_bytes(page.len())];
+        let bytes = codec.compress(page, &mut data).expect("room");
+        data.truncate(bytes);
+        let mut read = vec![0; PAGE / 2];
+        assert!(codec.decompress(&data, &mut read) && read == page, "{codec:?}");
+        assert!(!codec.decompress(&data, &mut [0; PAGE]), "{codec:?} filled half of it");
+    }
+}
+
+#[test]
+fn zstd_has_its_level_and_stores_no_length() {
+    let page = text(&mut Random::new(33));
+    let compressed_bytes = |level| {
+        let codec = Zstd::new(level);
+        codec.compress(&page, &mut vec![0; codec.bound_bytes(PAGE)]).expect("room")
+    };
+    assert!(compressed_bytes(19) < compressed_bytes(1));
+    let with_length = zstd::bulk::compress(&page, 3).expect("room");
+    assert!(compressed_bytes(3) < with_length.len());
 }
 
 #[test]

@@ -276,6 +276,53 @@ fn near_a_large_limit_every_put_looks() {
     assert!(stats.pool_bytes > limit_bytes - 2 * PAGE);
 }
 
+/// A look notes the most memory there was.
+#[test]
+fn far_from_a_limit_every_16th_put_looks() {
+    for (limit_bytes, puts_a_look) in [(0, 16), (16 << 20, 16), ((16 << 20) - 1, 1)] {
+        let config = Config { limit_bytes, ..Config::new(64) };
+        let store = Store::new(dense(), config).expect("a store");
+        let mut random = Random::new(29);
+        let looks = (0..64).filter(|&key| {
+            store.counters.most_memory_bytes.store(0, Relaxed);
+            store.put(key, &text(&mut random)).expect("memory");
+            store.counters.most_memory_bytes.load(Relaxed) > 0
+        });
+        assert!(looks.eq((0..64).step_by(puts_a_look)), "a limit of {limit_bytes} bytes");
+    }
+}
+
+#[test]
+fn what_was_compacted_and_the_most_memory_are_told() {
+    let pool: Zs<Os> = Zs::new(Os).expect("memory");
+    let store = Store::new(pool, Config::new(300)).expect("a store");
+    let mut random = Random::new(30);
+    (0..300).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+    let most_bytes = store.stats().pool_bytes;
+    (0..300).filter(|key| key % 3 > 0).for_each(|key| assert_eq!(store.remove(key), Ok(true)));
+    let bytes = store.compact();
+    let stats = store.stats();
+    assert!(bytes > 0 && stats.pool_bytes < most_bytes);
+    assert_eq!(stats.compacted_pages, (bytes / PAGE) as u64);
+    assert_eq!(stats.most_pool_bytes, most_bytes);
+}
+
+#[test]
+fn what_leaves_the_file_makes_room_in_it() {
+    let file = scratch_file();
+    let backing = Some(file.try_clone().expect("a descriptor"));
+    let store =
+        Store::new(dense(), Config { backing, backing_pages: 3, ..config(3) }).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(31));
+    for _ in 0..3 {
+        (0..3).for_each(|key| shadow.put(&store, key, noise(&mut random)).expect("memory"));
+        assert_eq!(store.write_back(Select::All).expect("room").written_back_pages, 3);
+        shadow.check_all(&store);
+        (0..3).for_each(|key| shadow.remove(&store, key));
+    }
+    assert_eq!(file.metadata().expect("a file").len(), 3 * PAGE as u64);
+}
+
 #[test]
 fn what_compaction_makes_room_for_stays_in_memory() {
     let limit_bytes = 1 << 20;
