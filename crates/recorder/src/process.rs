@@ -235,14 +235,11 @@ fn new_tape(here: &Local) -> Option<&'static mut Tape> {
     } else {
         RowState::new(ThreadId(NEXT_THREAD.fetch_add(1, Ordering::Relaxed)))
     };
-    if !state.thread.can_be() {
-        // Its objects would be taken for those of an earlier thread.
+    // Without a number of its own its objects would be taken for those of an earlier thread.
+    let place = if state.thread.can_be() { process.take_tape() } else { None };
+    let Some(place) = place else {
         drop(process);
         give_up(Stop::Threads);
-        return None;
-    }
-    let Some(place) = process.take_tape() else {
-        process.count_lost();
         return None;
     };
     // SAFETY: the place is in the arena, aligned, and nobody else's.
@@ -475,7 +472,7 @@ impl Stop {
             Self::Length => b"files may not be so large (ulimit -f)",
             Self::Disk => b"the disk is full",
             Self::Addresses => b"the program has no address space left (ulimit -v)",
-            Self::Threads => b"the program has had 2^24 threads",
+            Self::Threads => b"the program has had 2^24 threads, or has 400 000 at a time",
         }
     }
 }

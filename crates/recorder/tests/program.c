@@ -1,5 +1,6 @@
 /* The program that the recorder's tests record: one case for each argument. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -244,6 +245,15 @@ static int count_maps(void) {
     fclose(maps);
     return lines;
 }
+/* A thread that was joined is there for the system a little longer. */
+static void wait_until_alone(void) {
+    for (int tasks = 0; tasks != 1; usleep(1000)) {
+        DIR *folder = opendir("/proc/self/task");
+        tasks = -2;
+        while (readdir(folder)) tasks++;
+        closedir(folder);
+    }
+}
 static void *free_late(void *unused) { kept(strerror(77777)); return unused; }
 static void *free_at_once(void *unused) { free(kept(malloc(5008))); return unused; }
 static long resident_pages(void) {
@@ -254,15 +264,19 @@ static long resident_pages(void) {
     return resident;
 }
 static void many_threads(void) {
+    /* A further arena would be a further part of the recorder's table. */
+    CHECK(mallopt(M_ARENA_MAX, 1));
     long before = 0;
     for (int i = 0; i < 8200; i++) {
         pthread_t thread;
         if (i == 200) before = resident_pages();
-        if (i == 8198) usleep(20000);
+        if (i == 8199) wait_until_alone();
         CHECK(!pthread_create(&thread, NULL, i % 2 ? free_late : free_at_once, NULL));
         CHECK(!pthread_join(thread, NULL));
     }
-    CHECK(resident_pages() < before + 64);
+    /* This thread's chunk has become one of 256 KiB. A tape that each thread kept would be 1 MiB, one that
+       each late thread kept half of it. */
+    CHECK(resident_pages() < before + 100);
 }
 static void late_threads(void) {
     int before = count_maps();
@@ -352,8 +366,8 @@ static void late_vfork(void) {
     CHECK(!pthread_join(threads[2], NULL));
     third_is_gone = 1;
     for (int t = 0; t < 2; t++) CHECK(!pthread_join(threads[t], NULL));
-    /* Completes the tapes of all who are gone; the system may take a moment to let them. */
-    usleep(20000);
+    /* Completes the tapes of all who are gone. */
+    wait_until_alone();
     CHECK(!pthread_create(&threads[2], NULL, free_late, NULL));
     CHECK(!pthread_join(threads[2], NULL));
 }
