@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -234,6 +235,7 @@ static void close_descriptors(const char *file) {
     int fds[8];
     for (int i = 0; i < 8; i++) CHECK((fds[i] = open(file, O_RDONLY)) >= 0);
     for (int i = 0; i < 200000; i++) free(kept(malloc(6002)));
+    CHECK(open(file, O_RDONLY) == fds[7] + 1); /* the recorder has kept none */
     for (int i = 0; i < 8; i++) CHECK(close(fds[i]) == 0);
 }
 
@@ -466,6 +468,13 @@ static void refused(long number, int error) {
     refusing = 0;
 }
 
+/* What was the error output is another file by then. */
+static void other_output(void) {
+    CHECK(dup2(memfd_create("other", 0), 2) == 2);
+    refused(SYS_fallocate, ENOSPC);
+    CHECK(lseek(2, 0, SEEK_END) == 0);
+}
+
 /* The thread that waits for the recorder's lock has a higher priority than the one that holds it, and
    shares a processor with it. Without the right to such priorities the two have equal ones. */
 static void *of_priority(void *priority) {
@@ -516,6 +525,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "full-disk")) refused(SYS_fallocate, ENOSPC);
     else if (!strcmp(argv[1], "other-root")) refused(SYS_openat, ENOENT);
     else if (!strcmp(argv[1], "plain-files")) refused(SYS_fallocate, EOPNOTSUPP);
+    else if (!strcmp(argv[1], "other-output")) other_output();
     else if (!strcmp(argv[1], "priorities")) priorities();
     else if (!strcmp(argv[1], "exec")) { free(kept(malloc(7001))); execl(argv[0], argv[0], "family", NULL); exit(8); }
     else if (!strcmp(argv[1], "killed")) { for (int i = 0; i < 50000; i++) free(kept(malloc(8001))); raise(SIGKILL); }

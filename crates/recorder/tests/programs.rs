@@ -53,7 +53,8 @@ struct Image {
     header: FileHeader,
     steps: Vec<Step>,
     summary: Summary,
-    /// Chunks that were not completed.
+    chunks: usize,
+    /// Those that were not completed.
     open_chunks: usize,
 }
 
@@ -113,8 +114,10 @@ fn record_telling(case: &str, error_output: Stdio) -> (ExitStatus, BTreeMap<(u32
         }
         let (pid, nth) = (pid.parse().unwrap(), nth.parse().unwrap());
         assert_eq!(suffix, format!("{pid}.{nth}"), "numbers without zeroes before them");
-        let open_chunks = trace.threads().values().flatten().filter(|it| it.rows == 0).count();
-        let image = Image { header: trace.header().clone(), steps, summary, open_chunks };
+        let places: Vec<_> = trace.threads().values().flatten().collect();
+        let open_chunks = places.iter().filter(|place| place.rows == 0).count();
+        let header = trace.header().clone();
+        let image = Image { header, steps, summary, chunks: places.len(), open_chunks };
         images.insert((pid, nth), image);
         std::fs::remove_file(entry.path()).unwrap();
     }
@@ -459,6 +462,13 @@ fn what_ends_a_recording_is_told() {
 }
 
 #[test]
+fn no_message_goes_into_a_file_of_the_program() {
+    let (status, images) = record_telling("other-output", Stdio::null());
+    assert!(status.success(), "{status}");
+    assert_eq!(only(images).header.lost_events, 1);
+}
+
+#[test]
 fn a_program_whose_files_may_not_grow_goes_on_unrecorded() {
     // Nor may the file of messages, if it is longer already.
     let path = folder().join(format!("messages-{}", std::process::id()));
@@ -482,6 +492,7 @@ fn what_was_recorded_survives_a_kill() {
     assert!(!status.success());
     let image = only(images);
     assert_eq!((image.sizes()[&8001], image.open_chunks), (50_000, 1));
+    assert!(image.chunks < 10, "{} chunks, though each is larger than the last", image.chunks);
     let (status, images) = record("aborts");
     assert!(!status.success());
     assert_eq!(only(images).sizes()[&8002], 500);

@@ -423,6 +423,11 @@ fn tend_goes_by_the_clock_of_the_store() {
     let store = Store::new(dense(), Config { policy, ..config(1) }).expect("a store");
     store.put(0, &text(&mut Random::new(27))).expect("memory");
     assert_eq!(store.tend().expect("a file").written_back_pages, 1);
+    // Of two threads that tend it the later may come first.
+    store.tend_at(Duration::from_secs(5)).expect("a file");
+    store.tend_at(Duration::from_secs(3)).expect("a file");
+    store.put(0, &text(&mut Random::new(27))).expect("memory");
+    store.for_each_page(|state| assert_eq!(state.touched, Duration::from_secs(5)));
 }
 
 #[test]
