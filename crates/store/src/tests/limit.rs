@@ -381,6 +381,26 @@ fn a_damaged_page_keeps_tend_from_no_other() {
 }
 
 #[test]
+fn tend_tells_the_first_of_two_failures_and_needs_no_file() {
+    for backing in [Some(full_device()), None] {
+        let has_file = backing.is_some();
+        let store = Store::new(dense(), Config { backing, ..config(2) }).expect("a store");
+        let mut random = Random::new(32);
+        (0..2).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+        if has_file {
+            store.slots[1].lock().expect("a sound lock").checksum ^= 1;
+        }
+        let told = store.tend_at(Duration::from_secs(3600));
+        if has_file {
+            assert_eq!(told, Err(StoreError::Damaged { key: 1 }));
+            assert_eq!(store.stats().failed_writes, 1);
+        } else {
+            assert_eq!(told, Ok(Tended { recompressed_pages: 2, written_back_pages: 0 }));
+        }
+    }
+}
+
+#[test]
 fn a_full_file_keeps_tend_from_no_eviction() {
     let limit_bytes = 1 << 20;
     let evict = Some(Evict::new(|_, _| true));
@@ -445,7 +465,9 @@ fn a_page_is_idle_when_all_of_the_time_has_passed() {
 #[test]
 fn any_percentage_is_pressure_at_the_limit_at_most() {
     let limit_bytes = 1 << 20;
-    for (percent, leaves_them) in [(usize::MAX, true), (101, true), (100, true), (0, false)] {
+    // The first times the limit is 100 times 2^64.
+    let percentages = [(100 << 44, true), (usize::MAX, true), (101, true), (100, true), (0, false)];
+    for (percent, leaves_them) in percentages {
         let evict = Some(Evict::new(|_, _| true));
         let policy = Policy { pressure_percent: percent, ..Policy::default() };
         let config = Config { limit_bytes, evict, policy, ..Config::new(20) };
