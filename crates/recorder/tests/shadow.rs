@@ -6,12 +6,21 @@ mod shadow;
 #[path = "../src/sys.rs"]
 mod sys;
 
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use hectare_trace::{ObjectId, ThreadId};
+
+/// All tests of this process share the table.
+fn prepare() {
+    static PREPARED: Once = Once::new();
+    PREPARED.call_once(|| assert!(shadow::prepare()));
+}
 
 /// On aarch64 programs and their heaps lie in the upper half of 48 bits, on x86-64 of 47.
 #[test]
 fn an_object_is_found_wherever_a_program_can_have_it() {
-    assert!(shadow::prepare());
+    prepare();
     let addresses = [0x10_0000, 0x7fff_f7e0_1230, 0xaaaa_b000_0010, 0xffff_ffff_eff8_usize];
     let objects = addresses.map(|address| {
         let object = ObjectId::new(ThreadId(1), address as u64);
@@ -23,4 +32,35 @@ fn an_object_is_found_wherever_a_program_can_have_it() {
         assert_eq!(shadow::take(address), Some(object), "{address:p}");
         assert_eq!(shadow::get(address), None, "{address:p}");
     }
+}
+
+/// Each part of the table, of 64 MiB of addresses, is made by whoever needs it first.
+#[test]
+fn two_threads_that_make_one_part_of_the_table_find_both_their_objects() {
+    prepare();
+    let came = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 1..=2 {
+            let came = &came;
+            // Polls, so that neither is woken later than the other.
+            let meet = |nth: usize| {
+                came.fetch_add(1, Ordering::AcqRel);
+                while came.load(Ordering::Acquire) < 2 * nth {
+                    std::thread::yield_now();
+                }
+            };
+            scope.spawn(move || {
+                for part in 1000_usize..4000 {
+                    let nth = 2 * (part - 1000) + 1;
+                    let address = part * (64 << 20) + thread as usize * 4096;
+                    let address = std::ptr::without_provenance_mut(address);
+                    let object = ObjectId::new(ThreadId(thread), part as u64);
+                    meet(nth);
+                    assert!(shadow::set(address, object, 1 << 20));
+                    meet(nth + 1);
+                    assert_eq!(shadow::get(address), Some(object), "{address:p}");
+                }
+            });
+        }
+    });
 }
