@@ -276,6 +276,22 @@ fn near_a_large_limit_every_put_looks() {
     assert!(stats.pool_bytes > limit_bytes - 2 * PAGE);
 }
 
+#[test]
+fn no_more_goes_to_the_file_than_makes_room() {
+    let limit_bytes = 2 << 20;
+    let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Lz4)];
+    let config = Config { limit_bytes, codecs, ..config(2000) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(34);
+    let mut keys = 0..2000;
+    while store.stats().pool_bytes <= limit_bytes / 100 * 91 {
+        store.put(keys.next().expect("room"), &text(&mut random)).expect("memory");
+    }
+    let tended = store.tend_at(Duration::from_secs(1)).expect("a file");
+    assert!((1..200).contains(&tended.written_back_pages), "{tended:?} of {}", keys.start);
+    assert!(keys.start > 500);
+}
+
 /// A look notes the most memory there was.
 #[test]
 fn far_from_a_limit_every_16th_put_looks() {
