@@ -56,7 +56,7 @@ pub(crate) use slabs::MAX_SEALED;
 /// 3. What each call reads (the keys and the view of the first region) lies at another offset in its
 ///    page than the lists of a cache (`heap/keys.rs`); hence the order of the fields.
 ///
-/// Orderings: the atomics here, of the backend, of [`Extremes`] and of [`Pace`] are counts and hints. They decide when
+/// Orderings: the atomics here, of the backend, of `Extremes` and of `Pace` are counts and hints. They decide when
 /// something is done and how much, never whether it may be done: so all are `Relaxed`, and a stale one does no harm. What
 /// threads hand to each other they hand over under locks; for what is read of a region without one see `region/view.rs`,
 /// for the lists of CPUs `sequence.rs` and `cpu_lists.rs`.
