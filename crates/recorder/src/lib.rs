@@ -35,7 +35,6 @@ pub mod abi;
 mod chunk;
 mod clock;
 mod decision;
-mod lock;
 mod next;
 mod process;
 mod shadow;

@@ -14,19 +14,17 @@
 //! 3. No descriptor is kept open: programs close descriptors they do not know, and the numbers are
 //!    reused. The file is opened by name for every new chunk.
 
-use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_void};
-use core::ops::{Deref, DerefMut};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use hectare_base::sync::{Lock, LockGuard, Park};
 use hectare_trace::header::{live, write_command};
 use hectare_trace::{Event, FileHeader, HEADER_BYTES, RowState, ThreadId};
 
 use crate::chunk::Chunk;
 use crate::clock;
 use crate::decision;
-use crate::lock::Lock;
 use crate::shadow;
 use crate::sys::{self, File, Grain, KeepErrno};
 use crate::tape::{self, Tape};
@@ -58,10 +56,7 @@ const NAME_BYTES: usize = 4096;
 const NUMBERS_BYTES: usize = 24;
 
 /// The beginning of the arena; the tapes follow.
-struct Arena {
-    lock: Lock,
-    process: UnsafeCell<Process>,
-}
+type Arena = Lock<Process, Sleep>;
 
 /// The state under the lock.
 struct Process {
@@ -112,37 +107,29 @@ impl LateTape {
 const TAPE_BYTES: usize = 128;
 const _: () = assert!(size_of::<LateTape>() <= TAPE_BYTES);
 
-/// The process under its lock.
-struct Guard(&'static Arena);
+/// How threads wait for the arena.
+struct Sleep;
+
+impl Park for Sleep {
+    fn wait(word: &AtomicU32, expected: u32) {
+        sys::sleep_while(word, expected);
+    }
+
+    fn wake_one(word: &AtomicU32) {
+        sys::wake_one(word);
+    }
+
+    fn give_way() {
+        // SAFETY: has no precondition.
+        unsafe { libc::sched_yield() };
+    }
+}
 
 impl Process {
-    fn lock() -> Option<Guard> {
-        // SAFETY: null, or the arena, which is never unmapped and where zero is valid.
+    fn lock() -> Option<LockGuard<'static, Self, Sleep>> {
+        // SAFETY: null, or the arena, which is never unmapped; zeros are a free lock around a valid process.
         let arena = unsafe { ARENA.load(Ordering::Acquire).as_ref() }?;
-        arena.lock.lock();
-        Some(Guard(arena))
-    }
-}
-
-impl Deref for Guard {
-    type Target = Process;
-
-    fn deref(&self) -> &Process {
-        // SAFETY: by invariant 1 nobody else uses it, since the lock is held.
-        unsafe { &*self.0.process.get() }
-    }
-}
-
-impl DerefMut for Guard {
-    fn deref_mut(&mut self) -> &mut Process {
-        // SAFETY: as above, and the guard is borrowed mutably.
-        unsafe { &mut *self.0.process.get() }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.lock.unlock();
+        Some(arena.lock())
     }
 }
 

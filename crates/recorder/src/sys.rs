@@ -57,6 +57,7 @@ pub(crate) fn errno() -> i32 {
 pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let forever = core::ptr::null::<libc::timespec>();
+    let _errno = KeepErrno::new();
     // SAFETY: the kernel only reads the word, which is borrowed.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, forever) };
 }
@@ -64,6 +65,7 @@ pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
 /// Wakes one of those who sleep in [`sleep_while`] for `word`, if there are any.
 pub(crate) fn wake_one(word: &AtomicU32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let _errno = KeepErrno::new();
     // SAFETY: the kernel uses no more than the word's address.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
 }

@@ -69,7 +69,8 @@ impl Park for SpinPark {
 
 /// A value behind a lock. Not reentrant, not fair; a panic while it is held does not poison it.
 ///
-/// The state comes first: of a long value the front may be all that is ever touched.
+/// The state comes first: of a long value the front may be all that is ever touched. Memory of zeros is a free lock, if zeros are
+/// a value.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Lock<T, P = SpinPark> {
@@ -227,6 +228,14 @@ mod tests {
     extern crate std;
     use super::*;
     use std::sync::Arc;
+
+    /// Who maps memory relies on it.
+    #[test]
+    fn zeros_are_a_free_lock() {
+        // SAFETY: as `Lock` says; zero is a number.
+        let lock: Lock<u32> = unsafe { core::mem::zeroed() };
+        assert_eq!(lock.try_lock().map(|value| *value), Some(0));
+    }
 
     #[test]
     fn four_threads_count_without_loss() {
