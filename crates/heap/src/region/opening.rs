@@ -47,7 +47,11 @@ impl Region {
         let parts = Parts::of(bytes, source.page_bytes());
         let (metadata, start_at) = reserve_behind(parts.bytes, bytes, align, source)?;
         let all_bytes = start_at + bytes;
-        // SAFETY: reserved just now, and nobody else knows of it.
+        // Where the system has huge pages everywhere, the first object would bring one, and the kernel would make one of what is
+        // left where memory has gone. So they come only where they are asked for.
+        // SAFETY: reserved just now.
+        unsafe { source.advise_huge(metadata, all_bytes, false) };
+        // SAFETY: as above, and nobody else knows of it.
         let (clean, dirty) = match unsafe { parts.bit_sets(metadata, bytes, source) } {
             Ok(bit_sets) => bit_sets,
             Err(error) => {

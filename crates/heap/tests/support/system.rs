@@ -240,7 +240,9 @@ unsafe impl PageSource for Strict {
     }
 
     unsafe fn advise_huge(&self, start: NonNull<u8>, bytes: usize, huge: bool) {
-        self.meet_at(Moment::HugePages);
+        if huge {
+            self.meet_at(Moment::HugePages);
+        }
         // SAFETY: the caller's promise, passed on.
         unsafe { Os.advise_huge(start, bytes, huge) }
     }

@@ -635,6 +635,28 @@ static void reserve_is_not_dumped(void) {
     }
 }
 
+/* Huge pages come where the heap asks for them only, also where the machine has them everywhere (TEST_EVERYWHERE): a small
+   program would hold two mebibytes more, and the kernel would make huge pages of what is left where memory has gone. */
+static void small_without_huge_pages(void) {
+    enum { COUNT = 1000, BYTES = 1000 };
+    char line[512], *object = NULL;
+    for (int i = 0; i < COUNT; i++) memset(object = malloc(BYTES), 1, BYTES);
+    FILE *file = fopen("/proc/self/smaps", "r");
+    CHECK(file);
+    size_t start = 0, end = 0, kib = 0;
+    int is_known = 0;
+    while (fgets(line, sizeof line, file)) {
+        size_t from, to;
+        if (sscanf(line, "%zx-%zx ", &from, &to) == 2) start = from, end = to;
+        if ((uintptr_t)object < start || (uintptr_t)object >= end) continue;
+        if (sscanf(line, "AnonHugePages: %zu", &kib) == 1) is_known = 1;
+        if (strncmp(line, "VmFlags:", 8) == 0) CHECK(!is_known || strstr(line, " nh"), "%s", line);
+    }
+    fclose(file);
+    CHECK(kib == 0, "%zu KiB of huge pages", kib);
+    CHECK(is_known || !getenv("TEST_EVERYWHERE"));
+}
+
 /* How many bytes of huge pages that were set aside the process has. */
 static size_t hugetlb_bytes(void) {
     char line[256];
@@ -711,7 +733,7 @@ int main(int argc, char **argv) {
         CASE(limited_by_itself), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
-        CASE(hugetlb_pool), CASE(reserve_is_not_dumped),
+        CASE(hugetlb_pool), CASE(reserve_is_not_dumped), CASE(small_without_huge_pages),
     };
     arguments = argv;
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -23,6 +23,7 @@ const CASES: &[&str] = &[
     "more_than_there_can_be",
     "locked_memory_goes_back",
     "reserve_is_not_dumped",
+    "small_without_huge_pages",
 ];
 
 /// Every object is known to the profile, of which no file is written.
@@ -48,6 +49,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite_control_group(suite);
     suite_overcommit(suite);
     suite_hugetlb(suite);
+    suite_huge_everywhere(suite);
     suite.test_with("scarcity::sandboxed[told]", &["cc"], || {
         let mut command = preloaded(program("scarcity.c")?);
         let command = command.arg("sandboxed").env("TEST_TOLD", "1");
@@ -135,6 +137,32 @@ fn suite_hugetlb(suite: &mut Suite) {
         let _restored = Setting::set(HUGE_PAGES, before, &pages.to_string())?;
         let mut command = preloaded(program);
         run(command.arg("hugetlb_pool").env("HECTARE_CONF", "hugetlb:64"))?.well().map(drop)
+    });
+}
+
+/// Where the machine has transparent huge pages: `always`, `madvise` or `never`, of which the one that holds is in brackets.
+const HUGE_WHERE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+fn suite_huge_everywhere(suite: &mut Suite) {
+    let name = "scarcity::small_without_huge_pages[everywhere]";
+    let modes = match fs::read_to_string(HUGE_WHERE) {
+        Ok(modes) => modes,
+        Err(error) => return suite.skip(name, format!("{HUGE_WHERE} cannot be read: {error}")),
+    };
+    let before = modes.split(['[', ']']).nth(1).unwrap_or_default().to_owned();
+    let may_set = std::env::var_os(MAY_SET).is_some();
+    if before != "always" && !may_set {
+        return suite.skip(
+            name,
+            format!("{HUGE_WHERE} is {before}, not always; {MAY_SET}=1 lets root set it"),
+        );
+    }
+    suite.test_with(name, &["cc"], move || {
+        let mut command = preloaded(program("scarcity.c")?);
+        let command = command.arg("small_without_huge_pages").env("TEST_EVERYWHERE", "1");
+        let _restored =
+            (before != "always").then(|| Setting::set(HUGE_WHERE, before, "always")).transpose()?;
+        run(command)?.well().map(drop)
     });
 }
 
