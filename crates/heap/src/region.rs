@@ -164,6 +164,11 @@ impl Region {
             }
             self.publish_near(view);
         }
+        // SAFETY: as above.
+        if unsafe { self.holds_for_nothing(start, frames, source) } {
+            self.give_back(FrameId(first), frames, source);
+            return;
+        }
         if self.cached.frames() + frames > MAX_CACHED_FRAMES {
             self.uncache();
         }

@@ -23,13 +23,16 @@
 //! zeros, and the next may be filled with something else. Another that comes back so is dirty memory, unless
 //! others have come back filled since: a program that has such a run again and again keeps its memory. Only
 //! where many of them were seen in use (counted apart from shorter ones), and most were empty behind their
-//! fronts, do the next ones have no huge pages.
+//! fronts, do the next ones have no huge pages. Those that came in huge pages before that hold all of their memory for
+//! nothing, and whoever takes it next would, too: they go back when they are freed.
 //!
 //! Asking the system which pages are resident would tell zeros from what was never written, but it is one
-//! more call that a sandbox may not know, and of a huge page all are.
+//! more call that a sandbox may not know, and of a huge page all are. So it is only asked which of these long runs have
+//! huge pages.
 
 use core::ptr::NonNull;
 
+use hectare_base::rolled;
 use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
@@ -42,11 +45,11 @@ const AWAITED: usize = 16;
 /// A slab is looked at like a run of this length: a short one.
 pub(super) const SLAB_LOOK_FRAMES: usize = SLAB_FRAMES - 1;
 
-/// How many pages of a run are looked at, and how many words of each: fewer of a run in use, where each
-/// is a call of 0.4 µs.
+/// How many pages of a run are looked at, and how far apart the words of each: farther in a run in use, where each is a call
+/// of 0.4 µs.
 const PAGES: usize = 8;
-const WORDS: usize = 8;
-const WORDS_IN_USE: usize = 2;
+const STEP: usize = FRAME_BYTES / 8;
+const STEP_IN_USE: usize = FRAME_BYTES / 2;
 
 /// After this many pages there is a verdict; at twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
@@ -158,19 +161,19 @@ impl Awaited {
     #[inline(never)]
     pub(crate) fn look(self, source: &impl PageSource) -> Option<usize> {
         let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
-        is_set(self.start).then(|| self.filled_pages(WORDS_IN_USE, &is_set))
+        is_set(self.start).then(|| self.filled_pages(STEP_IN_USE, &is_set))
     }
 
-    /// In how many of [`PAGES`] pages one of `words` words is set, by `is_set`, which is asked of places
-    /// inside the run. (One copy for all callers: unrolled for each it would add a kilobyte to every process.)
+    /// In how many of [`PAGES`] pages one of the words that lie `step` bytes apart is set, by `is_set`, which is asked of
+    /// places inside the run. (One copy for all callers: unrolled for each it would add a kilobyte to every process.)
     #[inline(never)]
-    fn filled_pages(self, words: usize, is_set: &dyn Fn(NonNull<u8>) -> bool) -> usize {
+    fn filled_pages(self, step: usize, is_set: &dyn Fn(NonNull<u8>) -> bool) -> usize {
         let mut filled = 0_u32;
-        for place in 0..PAGES * words {
-            let (page, word) = (place / words, place % words);
+        for at in (0..PAGES * FRAME_BYTES).step_by(step) {
+            let (page, word) = (at / FRAME_BYTES, at % FRAME_BYTES);
             let first = page * self.frames / PAGES * FRAME_BYTES;
-            // SAFETY: within the run: page < PAGES, word < words.
-            let word = unsafe { self.start.add(first + word * (FRAME_BYTES / words)) };
+            // SAFETY: within the run: page < PAGES, word < FRAME_BYTES.
+            let word = unsafe { self.start.add(first + word) };
             if filled >> page & 1 == 0 && is_set(word) {
                 filled |= 1 << page;
             }
@@ -215,7 +218,7 @@ impl Filling {
     #[inline(never)]
     pub(super) fn forget(&mut self, start: NonNull<u8>) -> bool {
         let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
-        let place = self.awaited.iter().position(is_it);
+        let place = rolled(&self.awaited).iter().position(is_it);
         place.is_some_and(|place| self.awaited[place].take().is_some())
     }
 
@@ -235,7 +238,7 @@ impl Filling {
             Kind::Long if is_set(start) => &mut self.long_returned,
             Kind::Short | Kind::Long => return false,
         };
-        seen.note(Awaited { start, frames }.filled_pages(WORDS, &is_set));
+        seen.note(Awaited { start, frames }.filled_pages(STEP, &is_set));
         true
     }
 
@@ -285,6 +288,29 @@ impl Region {
     pub(super) fn is_for_plain(&self, frames: usize) -> bool {
         let kind = Kind::of_run(frames);
         self.filling.are_empty(kind) || kind == Kind::Middle && self.is_sparse()
+    }
+
+    /// Whether the run that comes back is a long one that came in huge pages, though most of those in use are seen to stay
+    /// empty, and did so itself: all of it is resident. (One that came page by page holds little.)
+    ///
+    /// # Safety
+    /// The frames of the run at `start` are committed memory that nobody uses.
+    #[inline(never)]
+    pub(super) unsafe fn holds_for_nothing(
+        &self,
+        start: NonNull<u8>,
+        frames: usize,
+        source: &impl PageSource,
+    ) -> bool {
+        if Kind::of_run(frames) != Kind::Long || !self.filling.are_empty(Kind::Long) {
+            return false;
+        }
+        // SAFETY: within the run.
+        let middle = unsafe { start.add(frames / 2 * FRAME_BYTES) };
+        // SAFETY: committed, aligned to a word, and nobody writes there.
+        let is_set = |word: NonNull<u8>| unsafe { word.cast::<usize>().read() != 0 };
+        source.is_resident(middle) == Some(true)
+            && 2 * Awaited { start, frames }.filled_pages(STEP, &is_set) < PAGES
     }
 
     /// Gives back a long run of which most was never touched, and asks for no huge pages where only such

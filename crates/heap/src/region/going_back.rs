@@ -106,6 +106,7 @@ impl Region {
 
     /// Gives frames that nobody uses back to the system, which makes them clean, or dirty if it refuses.
     /// Returns whether they went.
+    #[inline(never)]
     pub(super) fn give_back(
         &mut self,
         first: FrameId,

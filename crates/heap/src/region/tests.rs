@@ -924,6 +924,38 @@ fn what_stays_untouched_leaves_a_block_to_others() {
     assert!(!region.taken(short, &view).clean, "there is no whole block any more");
 }
 
+/// What came in huge pages before most were seen to stay empty would be resident for nothing, whoever took it next.
+#[test]
+fn long_runs_that_hold_nothing_go_when_they_are_freed() {
+    let view = RegionView::new();
+    let region = Region::open(256 << 20, HUGE_PAGE_BYTES, &Os, &view);
+    let mut region = region.expect("address space");
+    let wanted = Wanted::Run { frames: UNIT_FRAMES, align: 1, fills: true };
+    let runs = [(); 48].map(|()| {
+        let run = region.taken(wanted, &view);
+        fill(run, 1);
+        run
+    });
+    assert!(region.is_for_plain(UNIT_FRAMES));
+    let [hollow, full, light] = [0, 1, 47].map(|at| runs[at]);
+    // Not those that are waited for: these are looked at anyway, and the first decides for all.
+    for run in runs {
+        region.filling.forget(run.start);
+    }
+    // SAFETY: the whole run, which is the test's.
+    unsafe { full.start.write_bytes(1, UNIT_FRAMES * FRAME_BYTES) };
+    // SAFETY: the page in the middle. Zeros, but there, as where huge pages are.
+    unsafe { hollow.start.add(UNIT_FRAMES / 2 * FRAME_BYTES).write_volatile(0) };
+    for (run, stays) in [(full, true), (light, true), (hollow, false)] {
+        let dirty = region.dirty_frames();
+        // SAFETY: nobody uses it any more.
+        unsafe { region.give_run(run.start, UNIT_FRAMES, &Os, &view) };
+        region.uncache();
+        let expected = if stays { dirty + UNIT_FRAMES } else { dirty };
+        assert_eq!(region.dirty_frames(), expected, "frame {}", region.frame_of(run.start));
+    }
+}
+
 /// What is freed and dirty may be anybody's next: a look at it would take its state for the slab's.
 #[test]
 fn a_slab_that_came_back_is_not_looked_at_in_use() {
