@@ -13,16 +13,19 @@
 //!
 //! Use [`Bitset`] for a single owner and [`Atomic`] for many; the others are there to show why.
 //! They track frames, not allocations; [`Checked`] around any of them refuses to free anything but
-//! exactly what was allocated, for another 32 KiB a GiB.
+//! exactly what was allocated, for another 32 KiB a GiB. [`Atomic`] and [`Checked`] exist where the processor has
+//! atomic instructions on 64 bits, the others everywhere.
 #![no_std]
 
 #[cfg(any(test, feature = "alloc"))]
 extern crate alloc;
 
+#[cfg(target_has_atomic = "64")]
 mod atomic;
 mod bitmap_tree;
 mod bits;
 mod bitset;
+#[cfg(target_has_atomic = "64")]
 mod checked;
 mod frame;
 #[cfg(any(test, feature = "alloc"))]
@@ -33,9 +36,11 @@ mod stats;
 #[cfg(any(test, feature = "alloc"))]
 mod tree;
 
+#[cfg(target_has_atomic = "64")]
 pub use atomic::{Atomic, Local};
 pub use bitmap_tree::BitmapTree;
 pub use bitset::Bitset;
+#[cfg(target_has_atomic = "64")]
 pub use checked::{Checked, Extents};
 pub use frame::{Error, FrameAllocator, FrameId, Invalid, MAX_ORDER, Order, RangeAllocator};
 #[cfg(any(test, feature = "alloc"))]

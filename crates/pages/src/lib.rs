@@ -13,10 +13,12 @@
 #![no_std]
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 
+// What the smallest processors lack: atomic instructions that read and write, and of 64 bits.
+#[cfg(target_has_atomic = "ptr")]
 mod counted;
-// It needs 64-bit atomics, which small processors lack.
 #[cfg(target_has_atomic = "64")]
 mod failing;
+#[cfg(target_has_atomic = "32")]
 mod fixed;
 #[cfg(feature = "os")]
 mod hugetlb;
@@ -27,13 +29,17 @@ mod os;
 #[cfg(feature = "os")]
 pub mod rseq;
 mod source;
+#[cfg(target_has_atomic = "32")]
 mod system;
 
+#[cfg(target_has_atomic = "ptr")]
 pub use counted::{Counted, Counts};
 #[cfg(target_has_atomic = "64")]
 pub use failing::Failing;
+#[cfg(target_has_atomic = "32")]
 pub use fixed::Fixed;
 #[cfg(feature = "os")]
 pub use os::{FutexPark, Os};
 pub use source::{PageRange, PageSource, SourceError};
+#[cfg(target_has_atomic = "32")]
 pub use system::System;

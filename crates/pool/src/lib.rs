@@ -7,7 +7,8 @@
 //! | [`Zs`] | size classes over chains of pages (zsmalloc) | yes | one a class |
 //! | [`Xv`] | variable-size blocks that never straddle a page (xvMalloc) | no | one |
 //!
-//! All of them account for everything they take: see [`PoolStats`].
+//! All of them account for everything they take: see [`PoolStats`]. [`Dense`] and [`Zs`] exist where the processor has
+//! atomic instructions on 64 bits.
 #![no_std]
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 
@@ -15,22 +16,31 @@
 extern crate std;
 
 mod api;
+#[cfg(target_has_atomic = "64")]
 mod dense;
+#[cfg(target_has_atomic = "64")]
 mod pin;
+#[cfg(target_has_atomic = "64")]
 mod setting;
+#[cfg_attr(not(target_has_atomic = "64"), expect(dead_code, reason = "`Xv` needs less of it"))]
 mod span;
 mod stats;
+#[cfg(target_has_atomic = "64")]
 mod table;
 #[cfg(all(test, not(loom)))]
 mod testing;
 mod xv;
+#[cfg(target_has_atomic = "64")]
 mod zs;
 
 pub use api::{Handle, Pool, PoolError};
+#[cfg(target_has_atomic = "64")]
 pub use dense::{Dense, Limits};
+#[cfg(target_has_atomic = "64")]
 pub use setting::OutOfRange;
 pub use stats::PoolStats;
 pub use xv::Xv;
+#[cfg(target_has_atomic = "64")]
 pub use zs::{ClassStats, ClassTable, Zs, ZsConfig};
 
 /// Runs the README's example as a test.

@@ -11,6 +11,8 @@
 //! Start with [`Tlsf`]. Its type parameter chooses index width, alignment, and the fineness of
 //! the lists: [`Tlsf`] alone manages pools within 32 GiB of the first with 4 bytes of overhead a block,
 //! [`WideTlsf`] pools anywhere with 8, [`TinyTlsf`] up to 256 KiB with 2.
+//!
+//! On processors that cannot swap a word atomically (Cortex-M0) there is all but [`Locked`] and [`Sharded`].
 #![no_std]
 
 mod bin;
@@ -20,9 +22,11 @@ mod growing;
 mod heap;
 mod in_place;
 mod lists;
+#[cfg(target_has_atomic = "32")]
 mod locked;
 mod pool;
 mod resize;
+#[cfg(target_has_atomic = "32")]
 mod sharded;
 mod stats;
 mod table;
@@ -32,8 +36,10 @@ mod word;
 pub use error::{Corruption, Failure, Misuse, PoolError};
 pub use growing::{Growing, GrowthCounts, GrowthPolicy};
 pub use heap::Tlsf;
+#[cfg(target_has_atomic = "32")]
 pub use locked::{Heap, Locked};
 pub use pool::{BlockInfo, Blocks, Pool, Pools};
+#[cfg(target_has_atomic = "32")]
 pub use sharded::{ChunkSet, Sharded};
 pub use stats::Stats;
 pub use table::{Row, Rows, Shape};

@@ -84,6 +84,9 @@ heap!(S: PageSource, R: Rows => Growing<S, R>);
 /// ```
 /// With memory in it, such a `static` serves as `#[global_allocator]`. If the heap then detects a
 /// misuse, the program ends with a panic message.
+///
+/// An interrupt handler must not use it: one that interrupts whoever holds the lock waits for ever.
+/// Where handlers allocate, keep the heap, which is `Send`, in a cell that only critical sections reach.
 #[derive(Debug)]
 pub struct Locked<H, P: Park = SpinPark> {
     lock: Lock<H, P>,

@@ -3,9 +3,12 @@
 //! [`atomic`], [`cell`] and [`hint`] are `core`'s, or loom's under `--cfg loom`: code to be
 //! model-checked takes them from here and nowhere else.
 
+// It swaps, which the smallest processors cannot.
+#[cfg(target_has_atomic = "32")]
 mod lock;
 mod padded;
 
+#[cfg(target_has_atomic = "32")]
 pub use lock::{Lock, LockGuard, Park, SpinPark};
 pub use padded::Padded;
 
