@@ -174,9 +174,8 @@ impl<P: Pool> Store<P> {
             return relief;
         }
         let fits = || self.memory_bytes() <= most_bytes;
-        let now_s = self.now_s.load(Relaxed);
-        let ages = std::iter::successors(Some(now_s), |&age_s| (age_s > 0).then_some(age_s / 2));
-        let idle = ages.map(|age_s| Select::Idle(Duration::from_secs(age_s.into())));
+        let idle = std::iter::once_with(|| ages(self.now_s.load(Relaxed), self.oldest_s()));
+        let idle = idle.flatten().map(|age_s| Select::Idle(Duration::from_secs(age_s.into())));
         for select in std::iter::once(Select::Raw).chain(idle) {
             let mut pages = 0;
             let done = self.for_each_while(select, |key, slot| {
@@ -204,6 +203,16 @@ impl<P: Pool> Store<P> {
             }
         }
         relief
+    }
+
+    /// The age of the page in memory that has not been touched for longest, in seconds. O(pages).
+    fn oldest_s(&self) -> u32 {
+        let now_s = self.now_s.load(Relaxed);
+        if now_s == 0 {
+            return 0;
+        }
+        let in_memory = self.slots.iter().map(lock).filter(|slot| slot.content.is_in_memory());
+        in_memory.map(|slot| now_s.saturating_sub(slot.touched_s)).max().unwrap_or(0)
     }
 
     /// Compacts the pool if memory exceeds `most_bytes` and it is worth it. Returns whether memory
@@ -331,6 +340,9 @@ impl<P: Pool> Store<P> {
         let whole_s =
             |after: Duration| after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
         let mut done = 0;
+        if select == Select::Raw && self.counters.raw.load(Relaxed) == 0 {
+            return Ok(done);
+        }
         for (key, slot) in self.slots.iter().enumerate() {
             let mut slot = lock(slot);
             let is_meant = match select {
@@ -349,5 +361,25 @@ impl<P: Pool> Store<P> {
             }
         }
         Ok(done)
+    }
+}
+
+/// The least ages of the pages that make room, in turn: halves of `now_s`, down to any age. Where none is older
+/// than `oldest_s`, looking for older ones would go through all keys in vain.
+fn ages(now_s: u32, oldest_s: u32) -> impl Iterator<Item = u32> {
+    let halves = std::iter::successors(Some(now_s), |&age_s| (age_s > 0).then_some(age_s / 2));
+    halves.skip_while(move |&age_s| age_s > oldest_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ages;
+
+    #[test]
+    fn ages_that_no_page_has_are_left_out() {
+        let told = |now_s, oldest_s| ages(now_s, oldest_s).collect::<Vec<_>>();
+        assert_eq!(told(3600, 100), [56, 28, 14, 7, 3, 1, 0]);
+        assert_eq!(told(100, 100), [100, 50, 25, 12, 6, 3, 1, 0]);
+        assert_eq!((told(7, 0), told(0, 0)), (vec![0], vec![0]));
     }
 }

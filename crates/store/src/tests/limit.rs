@@ -111,6 +111,27 @@ fn without_a_file_the_limit_evicts_old_pages() {
     shadow.drain(&store);
 }
 
+/// Of a large table most keys may have no page: to go through all of them for each few pages took a thousand
+/// times as long as the rest of a put.
+#[test]
+fn where_no_page_is_raw_room_is_made_without_a_look_at_every_key() {
+    let (limit_bytes, pages) = (1 << 20, 1000);
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(pages) };
+    let store = Arc::new(Store::new(dense(), config).expect("a store"));
+    let writer = Arc::clone(&store);
+    let (done, is_done) = std::sync::mpsc::channel();
+    let _last_key = store.slots[pages - 1].lock().expect("free");
+    std::thread::spawn(move || {
+        let mut random = Random::new(29);
+        let put = |key| writer.put(key, &text(&mut random)).expect("room is made");
+        (0..pages - 1).for_each(put);
+        done.send(writer.stats()).expect("the test waits");
+    });
+    let stats = is_done.recv_timeout(Duration::from_secs(60)).expect("it waits for the last key");
+    assert!(stats.evicted_pages > 0 && stats.raw_pages_ever == 0, "{stats:?}");
+    assert!(stats.most_pool_bytes <= limit_bytes + 2 * PAGE, "{stats:?}");
+}
+
 #[test]
 fn what_is_not_taken_stays_and_the_limit_is_told() {
     let limit_bytes = 64 << 10;
