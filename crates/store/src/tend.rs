@@ -194,7 +194,8 @@ impl<P: Pool> Store<P> {
             });
             relief.failed = relief.failed.or(done.err());
             relief.fits = fits();
-            if !relief.fits {
+            // Whether it was worth it without these pages' room has been looked at above.
+            if !relief.fits && pages > 0 {
                 self.compact();
                 relief.fits = fits();
             }

@@ -1,6 +1,7 @@
 //! The limit: what it keeps, what it evicts, and what goes to the file.
 
 use super::*;
+use hectare_pool::{Handle, PoolStats};
 
 #[test]
 fn the_limit_is_kept_and_what_was_there_stays() {
@@ -109,6 +110,65 @@ fn without_a_file_the_limit_evicts_old_pages() {
     assert_eq!(store.stats().evicted_pages, evicted.len() as u64);
     shadow.check_all(&store);
     shadow.drain(&store);
+}
+
+/// Counts how often it is compacted.
+struct Compacted(Dense<Os>, AtomicU32);
+
+impl Pool for Compacted {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn max_size_bytes(&self) -> usize {
+        self.0.max_size_bytes()
+    }
+
+    fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
+        self.0.alloc(size_bytes)
+    }
+
+    unsafe fn free(&self, handle: Handle) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.free(handle) };
+    }
+
+    unsafe fn size_bytes(&self, handle: Handle) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.size_bytes(handle) }
+    }
+
+    unsafe fn write(&self, handle: Handle, data: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.write(handle, data) };
+    }
+
+    unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.read(handle, bounce, reader) };
+    }
+
+    fn compact(&self) -> usize {
+        self.1.fetch_add(1, Relaxed);
+        self.0.compact()
+    }
+
+    fn stats(&self) -> PoolStats {
+        self.0.stats()
+    }
+}
+
+/// Compaction goes through all objects, and gains nothing before a page has gone.
+#[test]
+fn a_cache_at_its_limit_is_not_compacted_for_every_few_pages() {
+    let (limit_bytes, pages) = (1 << 20, 10_000);
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(pages) };
+    let store = Store::new(Compacted(dense(), AtomicU32::new(0)), config).expect("a store");
+    let mut random = Random::new(31);
+    (0..pages).for_each(|key| store.put(key, &text(&mut random)).expect("room is made"));
+    let (evicted, compactions) = (store.stats().evicted_pages, store.pool().1.load(Relaxed));
+    assert!(u64::from(compactions) * 128 < evicted, "{compactions} times for {evicted} pages");
+    assert!(evicted > 9000, "{evicted} of {pages} pages");
 }
 
 /// Of a large table most keys may have no page: to go through all of them for each few pages took a thousand
