@@ -13,7 +13,8 @@ use crate::table::{Rows, Shape};
 pub(crate) type Resized<R> = (Option<NonNull<u8>>, Option<Block<<R as Rows>::Row>>);
 
 impl<R: ?Sized + Rows> Tlsf<R> {
-    /// Allocates `size` bytes aligned to `align`, a power of two.
+    /// Allocates `size` bytes aligned to `align`, a power of two. Where it is none, debug builds panic, and others
+    /// give a block that is aligned to the granule alone.
     ///
     /// What lies before the aligned address goes back to the free lists: an aligned block costs no
     /// more memory than any other.
