@@ -27,6 +27,7 @@ mod order;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use anyhow::bail;
 
@@ -149,10 +150,16 @@ impl<'a> Run<'a> {
             let starter = std::thread::Builder::new().stack_size(LANE_STACK_BYTES).spawn_scoped(
                 scope,
                 || -> anyhow::Result<Counts> {
-                    let mut running = Vec::new();
+                    let mut counts = Counts::default();
+                    let mut running: Vec<ScopedJoinHandle<'_, Counts>> = Vec::new();
                     for lane in 1..self.lanes.len() {
                         let first = self.progress[lane].0.load(Ordering::Relaxed);
                         self.wait_for_window(lane, first);
+                        // A thread that is done keeps its stack, which would count as the subject's
+                        // memory, until it is joined.
+                        for done in running.extract_if(.., |thread| thread.is_finished()) {
+                            counts.add(self.joined(done)?);
+                        }
                         let thread = std::thread::Builder::new()
                             .stack_size(LANE_STACK_BYTES)
                             .spawn_scoped(scope, move || self.lane(lane, start));
@@ -165,9 +172,8 @@ impl<'a> Run<'a> {
                             }
                         }
                     }
-                    let mut counts = Counts::default();
                     for thread in running {
-                        counts.add(thread.join().map_err(|_| anyhow::anyhow!("a lane panicked"))?);
+                        counts.add(self.joined(thread)?);
                     }
                     Ok(counts)
                 },
@@ -175,6 +181,14 @@ impl<'a> Run<'a> {
             let mut counts = self.lane(0, start);
             counts.add(starter.join().map_err(|_| anyhow::anyhow!("the starter panicked"))??);
             Ok(counts)
+        })
+    }
+
+    /// What a lane's thread counted, once it has ended.
+    fn joined(&self, thread: ScopedJoinHandle<'_, Counts>) -> anyhow::Result<Counts> {
+        thread.join().map_err(|_| {
+            self.abandoned.store(true, Ordering::Relaxed);
+            anyhow::anyhow!("a lane panicked")
         })
     }
 

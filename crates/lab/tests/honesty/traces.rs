@@ -252,3 +252,27 @@ fn a_name_of_a_trace_breaks_neither_a_table_nor_the_terminal() {
     let missing = hectare(&["info", "no\u{1b}[31m.hxt"]);
     assert!(stderr(&missing).contains("no\\u{1b}[31m.hxt"), "{}", stderr(&missing));
 }
+
+#[test]
+fn threads_that_have_ended_hold_no_memory() {
+    let folder = Folder::new("ended");
+    let trace = folder.at("t.hxt");
+    let file = std::fs::File::create(&trace).unwrap();
+    let mut writer = Writer::new(file, FileHeader::new()).unwrap();
+    for thread in 1..=1000 {
+        // Ten of them are as many operations as a window has: no more overlap.
+        for nth in 0..200 {
+            let now = u64::from(thread) * 200 + nth;
+            let event = Event::Malloc { size_bytes: 100 };
+            let object = writer.event(ThreadId(thread), now, &event, false).unwrap();
+            writer.event(ThreadId(thread), now, &Event::Free { object }, false).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    let output = hectare(&["replay", &trace, "-a", "system", "--rounds", "1", "--json", "-"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let peak_bytes = record["rows"][0]["peak_bytes"].as_f64().unwrap();
+    // What is left of their stacks alone would be 8 MiB.
+    assert!(peak_bytes < 4e6, "{peak_bytes}");
+}
