@@ -173,6 +173,16 @@ impl Usage {
         Self::from_rusage(&usage)
     }
 
+    /// What the children that this process has waited for have used, with theirs; the peak is that of
+    /// the largest of them.
+    pub(crate) fn of_children() -> Self {
+        // SAFETY: all-zero is a valid `rusage`.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` is valid for writing.
+        unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
+        Self::from_rusage(&usage)
+    }
+
     /// From the kernel's record.
     pub(crate) fn from_rusage(usage: &libc::rusage) -> Self {
         let ns =

@@ -26,6 +26,7 @@ use crate::runner;
 use crate::say::counted;
 use crate::scratch::Scratch;
 use crate::subject::program::beside_malloc;
+use verdict::Ran;
 
 /// The arguments of `hectare choose`.
 #[derive(clap::Args)]
@@ -77,7 +78,9 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let mut chosen = chosen(&recorded, args.of.is_some())?;
     let mut replayed = None;
     let held = args.contest.hold_and("choose", vec![case], looks, |report| {
-        let mut lines = verdict::lines(report, recorded.elapsed);
+        let Recorded { elapsed, peak_bytes, counts_first, .. } = recorded;
+        let ran = Ran { elapsed, peak_bytes, is_certain: counts_first };
+        let mut lines = verdict::lines(report, ran);
         lines.append(&mut chosen);
         report.notes.splice(0..0, lines);
         replayed = Some(report.clone());

@@ -25,6 +25,7 @@ use hectare_trace::seal::{SealOptions, Sealed, seal};
 use hectare_trace::{FileHeader, RECORDER_CLOCK_SHIFT, Trace};
 
 use super::Exit;
+use crate::measure::Usage;
 use crate::output::place::{self, Kind};
 use crate::replay::clock;
 use crate::runner;
@@ -120,6 +121,11 @@ pub(crate) struct Recorded {
     pub(crate) interrupted: bool,
     /// How long it ran.
     pub(crate) elapsed: Duration,
+    /// The most that the largest of its processes had resident at a time, with the recorder's own,
+    /// bytes. Those that nobody waits for do not count.
+    pub(crate) peak_bytes: u64,
+    /// Whether the process whose trace comes first is surely one of them: the command started it.
+    pub(crate) counts_first: bool,
     /// Measured cost of recording, ns per event.
     pub(crate) event_cost_ns: Option<f64>,
 }
@@ -233,8 +239,10 @@ pub(crate) fn record(
     let child = preloaded(Command::new(&command[0]).args(arguments), &recorder, &raw)
         .spawn()
         .with_context(|| format!("cannot start `{program}`"))?;
+    let started = child.id();
     let (status, interrupted) = signals.wait(child)?;
     let elapsed = start.elapsed();
+    let peak_bytes = Usage::of_children().peak_bytes;
     // Sealing may be interrupted.
     drop(signals);
 
@@ -248,7 +256,18 @@ pub(crate) fn record(
     let left = dropped.iter().filter(|image| image.still_runs());
     let left = left.map(|image| (image.pid, image.command.clone())).collect();
     images::remove(&raw)?;
-    Ok(Recorded { kept, dropped, left, status, interrupted, elapsed, event_cost_ns })
+    let counts_first = kept.first().is_some_and(|kept| kept.header.pid == started);
+    Ok(Recorded {
+        kept,
+        dropped,
+        left,
+        status,
+        interrupted,
+        elapsed,
+        peak_bytes,
+        counts_first,
+        event_cost_ns,
+    })
 }
 
 /// Removes what a killed recording has left of files named `raw`.PID.N.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::contest::LEAST_ROUNDS;
-use crate::output::table::time;
+use crate::output::table::{bytes, time};
 use crate::report::{Report, Row};
 use crate::stats::{Ratio, SAME_SHARE};
 
@@ -21,11 +21,107 @@ const METRICS: [Metric; 2] = [
     Metric { name: "memory", runs: "memory_runs", less: "leaner", more: "fatter", even: "as lean" },
 ];
 
-/// Where the replay takes a smaller share of what the program ran than this, time is no reason to choose.
+/// Where the replay has a smaller share of what the program took, time or memory, than this, that is
+/// no reason to choose.
 const LEAST_SHARE: f64 = SAME_SHARE;
 
-/// The verdict: the choice first, then every allocator. `ran` is how long the program took while it was recorded.
-pub(super) fn lines(report: &Report, ran: Duration) -> Vec<String> {
+/// What the program took while it was recorded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ran {
+    /// How long it ran.
+    pub(super) elapsed: Duration,
+    /// The most that its largest process had resident, with the recorder's own, bytes.
+    pub(super) peak_bytes: u64,
+    /// Whether the process advised on is surely counted there.
+    pub(super) is_certain: bool,
+}
+
+/// A figure of the replay beside the program's.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    of_replay: f64,
+    of_program: f64,
+}
+
+impl Part {
+    fn share(self) -> f64 {
+        self.of_replay / self.of_program
+    }
+}
+
+/// What a replay can say about the program that was recorded.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    time: Option<Part>,
+    memory: Option<Part>,
+    /// The most that was live, beside what the program held.
+    live: Option<Part>,
+    /// Whether that was held by the process advised on, and not by another alone.
+    is_certain: bool,
+}
+
+impl Reach {
+    fn of(reference: Option<&Row>, ran: Ran) -> Self {
+        let part = |name: &str, of_program: f64| {
+            Some(Part { of_replay: reference?.number(name)?, of_program })
+        };
+        Self {
+            time: part("time_ns", ran.elapsed.as_nanos() as f64),
+            memory: part("peak_bytes", ran.peak_bytes as f64),
+            live: part("ideal_live_bytes", ran.peak_bytes as f64),
+            is_certain: ran.is_certain,
+        }
+    }
+
+    /// Why the replay does not show what the program does, if that is so: it writes to every page.
+    fn contradiction(&self) -> Option<String> {
+        let live = self.live.filter(|live| self.is_certain && live.share() > 1.0)?;
+        Some(format!(
+            "no advice: of the memory that it asks for the program writes only to a part, but its replay to \
+             every page: {} were live at once, and it held {} at most. `--check` or `hectare compare -- CMD` \
+             measures the program itself",
+            bytes(live.of_replay),
+            bytes(live.of_program)
+        ))
+    }
+
+    /// Whether the replay takes longer than the whole program did.
+    fn is_longer(&self) -> bool {
+        self.time.is_some_and(|time| time.share() > 1.0)
+    }
+
+    /// Whether next to nothing of the program's time is the allocator's.
+    fn is_slight(&self) -> bool {
+        self.time.is_some_and(|time| time.share() < LEAST_SHARE)
+    }
+
+    /// Whether next to nothing of the program's memory is the allocator's.
+    fn is_small(&self) -> bool {
+        self.is_certain && self.memory.is_some_and(|memory| memory.share() < LEAST_SHARE)
+    }
+
+    /// The replay beside the program, in words.
+    fn words(&self) -> String {
+        let words = |part: Option<Part>, figure: fn(f64) -> String, of: &str, did: &str| {
+            let Part { of_replay, of_program } = part?;
+            let percent = 100.0 * of_replay / of_program;
+            Some(format!(
+                "{}{of}, {percent:.2} % of the {}{did}",
+                figure(of_replay),
+                figure(of_program)
+            ))
+        };
+        let time = words(self.time, time, " under REFERENCE", " that the program ran");
+        // A process that nobody waited for may have held more.
+        let known = self.memory.filter(|memory| memory.share() <= 1.0);
+        let memory = words(known, bytes, "", " that its largest process held");
+        let told: Vec<String> = time.into_iter().chain(memory).collect();
+        if told.is_empty() { String::new() } else { format!(" ({})", told.join("; ")) }
+    }
+}
+
+/// The verdict: the choice first, then every allocator.
+pub(super) fn lines(report: &Report, ran: Ran) -> Vec<String> {
     let of_role =
         |role: &'static str| report.rows.iter().filter(move |row| text(row, "role") == Some(role));
     let at_reference = of_role("reference").next();
@@ -38,19 +134,24 @@ pub(super) fn lines(report: &Report, ran: Duration) -> Vec<String> {
     let reference = report.parameters.get("reference").and_then(|v| v.as_str()).unwrap_or("it");
     let sure = report.parameters.get("confidence").and_then(|v| v.as_f64()).unwrap_or(0.0);
     let rounds = report.parameters.get("rounds").and_then(|v| v.as_u64()).unwrap_or(u64::MAX);
-    let replay_ns = at_reference.and_then(|row| row.number("time_ns"));
-    let share = replay_ns.map(|ns| ns / ran.as_nanos() as f64);
-    let is_slight = share.is_some_and(|share| share < LEAST_SHARE);
+    let reach = Reach::of(at_reference, ran);
     let mut lines = vec![if rounds < LEAST_ROUNDS as u64 {
         format!("no advice: it takes {LEAST_ROUNDS} complete rounds, and there are {rounds}")
     } else {
-        choice(&subjects, reference, is_slight)
+        reach.contradiction().unwrap_or_else(|| choice(&subjects, reference, &reach))
     }];
+    if reach.is_longer() {
+        lines.push(
+            "by time nothing is sure: the replay takes longer than the program, so it does what the program \
+             does not (writes to memory that the program leaves alone, waits for other threads)"
+                .to_owned(),
+        );
+    }
     let is_seen = |row: &Row| verdict(row, &METRICS[0]) == Some("more");
     if of_role("planted").next().is_some_and(|planted| !is_seen(planted)) {
         lines.push(
-            "by time nothing is sure: the slowness that was planted to test this was not seen; raise \
-             --rounds"
+            "a difference in time as small as the slowness that was planted to test this cannot be told here: \
+             it was not seen; raise --rounds"
                 .to_owned(),
         );
     }
@@ -65,18 +166,10 @@ pub(super) fn lines(report: &Report, ran: Duration) -> Vec<String> {
     for (row, why) in unsound {
         lines.push(format!("no advice on {}: {why}", row.subject));
     }
-    let part = match (replay_ns, share) {
-        (Some(ns), Some(share)) => format!(
-            " ({} under {reference}, {:.2} % of the {} that the program ran)",
-            time(ns),
-            100.0 * share,
-            time(ran.as_nanos() as f64)
-        ),
-        _ => String::new(),
-    };
     lines.push(format!(
-        "a replay has the allocator's time alone{part}: the whole program gains less, `--check` or \
-         `hectare compare -- CMD` measures it"
+        "a replay has the allocator's time and memory alone{}: the whole program gains less, `--check` or \
+         `hectare compare -- CMD` measures it",
+        reach.words().replace("REFERENCE", reference)
     ));
     lines
 }
@@ -95,29 +188,37 @@ fn unsound(row: &Row, reference: Option<&Row>) -> Option<String> {
     }
 }
 
-/// What to choose; by memory alone if the allocator's time `is_slight`.
-fn choice(subjects: &[&Row], reference: &str, is_slight: bool) -> String {
+/// What to choose, by what the replay can say about the program.
+fn choice(subjects: &[&Row], reference: &str, reach: &Reach) -> String {
     let [time, memory] = &METRICS;
-    let (fast, lean) = (best(subjects, time), best(subjects, memory));
-    if is_slight {
-        return match &lean[..] {
-            [] => format!("stay with {reference}: the program hardly uses its allocator"),
-            lean => format!(
-                "choose {} for memory; in time it hardly matters, for the program hardly uses its allocator",
-                either(lean, Some(time))
-            ),
-        };
-    }
+    let is_slight = reach.is_slight();
+    let is_small = reach.is_small();
+    let fast = if is_slight || reach.is_longer() { vec![] } else { best(subjects, time) };
+    let lean = if is_small { vec![] } else { best(subjects, memory) };
     match (&fast[..], &lean[..]) {
+        ([], []) if is_slight => {
+            format!("stay with {reference}: the program hardly uses its allocator")
+        }
         ([], []) => format!("stay with {reference}: nothing better is shown"),
-        (fast, []) => format!(
-            "choose {} for time; nobody is shown to be leaner than {reference}",
-            either(fast, Some(memory))
-        ),
-        ([], lean) => format!(
-            "choose {} for memory; nobody is shown to be faster than {reference}",
-            either(lean, Some(time))
-        ),
+        (fast, []) => {
+            let why = if is_small {
+                "in memory it hardly matters, for the program has most of its from elsewhere"
+                    .to_owned()
+            } else {
+                format!("nobody is shown to be leaner than {reference}")
+            };
+            format!("choose {} for time; {why}", either(fast, Some(memory)))
+        }
+        ([], lean) => {
+            let why = if is_slight {
+                "in time it hardly matters, for the program hardly uses its allocator".to_owned()
+            } else if reach.is_longer() {
+                "by time nothing is sure".to_owned()
+            } else {
+                format!("nobody is shown to be faster than {reference}")
+            };
+            format!("choose {} for memory; {why}", either(lean, Some(time)))
+        }
         (fast, lean) => {
             let both: Vec<&Row> = fast
                 .iter()
@@ -236,7 +337,7 @@ mod tests {
         report.parameter("reference", "system");
         report.parameter("confidence", 0.75);
         report.rows = rows;
-        lines(&report, Duration::from_millis(10))
+        lines(&report, Ran { elapsed: Duration::from_millis(10), peak_bytes: 0, is_certain: false })
     }
 
     #[test]
@@ -285,11 +386,48 @@ mod tests {
     }
 
     #[test]
+    fn a_replay_that_does_what_the_program_does_not_is_no_reason() {
+        let (fast, lean) = (row("fast", 0.5, 1.2), row("lean", 1.1, 0.7));
+        let elapsed = Duration::from_millis(10);
+        let told = |ns: f64, live: f64, (peak_bytes, is_certain): (u64, bool)| {
+            let reference = Row::new("system", "x").with("role", "reference").with("time_ns", ns);
+            let reference = reference.with("peak_bytes", live).with("ideal_live_bytes", live);
+            let mut report = Report::new("choose");
+            report.parameter("reference", "system");
+            report.rows = vec![reference, fast.clone(), lean.clone()];
+            lines(&report, Ran { elapsed, peak_bytes, is_certain })
+        };
+        let mib = f64::from(1 << 20);
+        let usual = told(1e6, 9.0 * mib, (10 << 20, true));
+        assert!(usual[0].starts_with("choose fast (fatter by 20.0 %) for time, lean"), "{usual:?}");
+        let part = "10.00 % of the 10.0 ms that the program ran; 9.0 MiB, 90.00 % of the 10.0 MiB that its";
+        assert!(usual.last().unwrap().contains(part), "{usual:?}");
+        // It held less than it had asked for.
+        let unwritten = told(1e6, 128.0 * mib, (58 << 20, true));
+        assert!(unwritten[0].starts_with("no advice: of the memory that"), "{unwritten:?}");
+        assert!(unwritten[0].contains("128.0 MiB were live at once, and it held 58.0 MiB"));
+        assert!(
+            told(1e6, 128.0 * mib, (58 << 20, false))[0].starts_with("choose fast"),
+            "not sure"
+        );
+        let longer = told(11e6, 9.0 * mib, (10 << 20, true));
+        assert_eq!(longer[0], "choose lean (slower by 10.0 %) for memory; by time nothing is sure");
+        assert!(longer[1].starts_with("by time nothing is sure: the replay takes longer"));
+        let elsewhere = told(1e6, mib, (100 << 20, true));
+        let expected = "choose fast (fatter by 20.0 %) for time; in memory it hardly matters";
+        assert!(elsewhere[0].starts_with(expected), "{elsewhere:?}");
+    }
+
+    #[test]
     fn what_is_not_seen_of_the_planted_slowness_is_told() {
         for (ratio, is_told) in [(1.1, false), (1.0, true)] {
             let planted = row("system +10 %", ratio, 1.0).with("role", "planted");
             let told = lines_of(vec![row("fast", 0.8, 1.0), planted]);
-            assert_eq!(told[1].starts_with("by time nothing is sure"), is_told, "{told:?}");
+            assert_eq!(
+                told[1].starts_with("a difference in time as small as"),
+                is_told,
+                "{told:?}"
+            );
         }
     }
 
