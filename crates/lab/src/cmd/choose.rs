@@ -17,7 +17,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::compare::{program_case, trace_case};
 use super::contesting::{ContestArgs, Linked};
-use super::record::{self, Options, Recorded, shortened};
+use super::record::{self, Options, Recorded, Unreached, shortened};
 use super::{BROKEN, Exit};
 use crate::contest::Looks;
 use crate::output::place::{self, Kind};
@@ -69,6 +69,17 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         );
     }
     let advised = recorded.kept.first().context("nothing was recorded")?;
+    let is_last = |unreached: &&Unreached| unreached.pids.contains(&advised.header.pid);
+    if let Some(unreached) = recorded.unreached.iter().find(is_last) {
+        // What was recorded is what that process did before, as `rustup` does before `rustc`.
+        ensure!(
+            args.of.is_some(),
+            "no advice: of `{}` only a launcher was recorded. {} (--of TEXT advises on the launcher all the \
+             same)",
+            program.name,
+            unreached.explain()
+        );
+    }
     let started_as = started_as(&advised.header.command, &args.command[0]);
     args.contest.linked = Linked::of(started_as);
     args.contest.beside_malloc = beside_malloc(started_as);
@@ -138,6 +149,7 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
             if image.launched { ", before it executed another program" } else { "" }
         ));
     }
+    lines.extend(recorded.unreached.iter().map(Unreached::explain));
     Ok(lines)
 }
 

@@ -14,6 +14,7 @@ mod claim;
 mod cost;
 pub(crate) mod images;
 mod signals;
+mod unreached;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ use crate::subject::{self, program};
 use claim::Claim;
 use images::Image;
 use signals::Signals;
+use unreached::Lookout;
+pub(crate) use unreached::Unreached;
 
 /// The arguments of `hectare record`.
 #[derive(clap::Args)]
@@ -115,6 +118,8 @@ pub(crate) struct Recorded {
     pub(crate) dropped: Vec<Image>,
     /// Those of them that were still running: their process numbers and command lines.
     pub(crate) left: Vec<(u32, String)>,
+    /// What it ran that could not be recorded.
+    pub(crate) unreached: Vec<Unreached>,
     /// How the program ended.
     pub(crate) status: ExitStatus,
     /// Whether a signal to this command was passed on to it.
@@ -165,6 +170,9 @@ impl Recorded {
                  recorded when it runs in the foreground, or is ended by the command",
                 shortened(command)
             );
+        }
+        for unreached in &self.unreached {
+            eprintln!("hectare: {}", unreached.explain());
         }
         let cost = match self.event_cost_ns {
             Some(ns) => format!("recording costs {ns:.1} ns an event on this machine"),
@@ -240,7 +248,8 @@ pub(crate) fn record(
         .spawn()
         .with_context(|| format!("cannot start `{program}`"))?;
     let started = child.id();
-    let (status, interrupted) = signals.wait(child)?;
+    let mut lookout = Lookout::for_process(started);
+    let (status, interrupted) = signals.wait(child, || lookout.look())?;
     let elapsed = start.elapsed();
     let peak_bytes = Usage::of_children().peak_bytes;
     // Sealing may be interrupted.
@@ -261,6 +270,7 @@ pub(crate) fn record(
         kept,
         dropped,
         left,
+        unreached: lookout.unreached(),
         status,
         interrupted,
         elapsed,

@@ -385,3 +385,33 @@ fn an_interrupted_recording_gives_no_advice() {
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(stderr(&output).contains("hectare: interrupted"), "{}", stderr(&output));
 }
+
+#[test]
+fn what_cannot_be_recorded_is_told_and_its_launcher_not_advised_on() {
+    build_recorder();
+    let folder = Folder::new("unreached");
+    let (program, trace) = (folder.at("own"), folder.at("t.hxt"));
+    // It has a `malloc` of its own, as a Rust compiler has, and runs long enough to be seen.
+    let source = "#include <stddef.h>\n#include <unistd.h>\nvoid *malloc(size_t n) { (void)n; return 0; }\n\
+        int main(void) { usleep(500000); return 0; }\n";
+    assert!(compile(source, &[], &program));
+    let launcher =
+        folder.script("launcher", &format!("#!/bin/sh\nls / > /dev/null\nexec {program}\n"));
+    let explained = format!("what cannot be recorded: {program} has an allocator of its own");
+    let output = hectare(&["record", "-o", &trace, "--", &launcher]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&explained), "{}", stderr(&output));
+    let choose = |of: &[&str], program: &[&str]| {
+        let rounds = ["--rounds", "1", "--allocators", "system"];
+        hectare(&[&["choose"][..], of, &rounds, &["--"], program].concat())
+    };
+    // The process that became the program did nothing else.
+    let output = choose(&[], &["sh", "-c", &format!("x=$(exit 3); exec {program}")]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no advice: of `sh` only a launcher was recorded"));
+    assert!(stderr(&output).contains(&explained), "{}", stderr(&output));
+    let output = choose(&["--of", "launcher"], &[&launcher]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = unwrapped(&output.stdout);
+    assert!(told.contains(&unwrapped(explained.as_bytes())), "{told}");
+}

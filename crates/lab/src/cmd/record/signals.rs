@@ -55,9 +55,13 @@ impl Signals {
         CAME.load(Ordering::Relaxed) != 0
     }
 
-    /// Waits for the program and passes signals on to it. Returns how it ended, and whether a
-    /// signal came.
-    pub(super) fn wait(&self, mut child: Child) -> anyhow::Result<(ExitStatus, bool)> {
+    /// Waits for the program, passes signals on to it, and calls `meanwhile` every few ms. Returns
+    /// how it ended, and whether a signal came.
+    pub(super) fn wait(
+        &self,
+        mut child: Child,
+        mut meanwhile: impl FnMut(),
+    ) -> anyhow::Result<(ExitStatus, bool)> {
         const LOOK_EVERY: Duration = Duration::from_millis(5);
         let mut any = false;
         loop {
@@ -70,6 +74,7 @@ impl Signals {
             if signal > 0 {
                 runner::signal(child.id() as i32, signal);
             }
+            meanwhile();
             std::thread::sleep(LOOK_EVERY);
         }
     }

@@ -1,0 +1,80 @@
+//! What a recorded program runs that its recorder cannot be preloaded into.
+//!
+//! Such a program leaves no file, so that it ran can only be seen while it does. It is looked for now
+//! and then: one that ends soon may be missed, and has taken little.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::runner;
+use crate::subject::program::{self, Obstacle};
+
+/// Looking takes at most one part in this many of the time.
+const SHARE_OF_TIME: u32 = 50;
+
+/// A program that the recorder did not reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unreached {
+    /// The processes whose last program it was.
+    pub(crate) pids: Vec<u32>,
+    path: PathBuf,
+    obstacle: Obstacle,
+}
+
+impl Unreached {
+    /// What a reader must know.
+    pub(crate) fn explain(&self) -> String {
+        let Self { pids, path, obstacle } = self;
+        let whom = match &pids[..] {
+            [pid] => format!("process {pid} ran"),
+            pids => format!("{} processes ran", pids.len()),
+        };
+        format!("{whom} what cannot be recorded: {}", obstacle.explain(path))
+    }
+}
+
+/// Looks at the programs that a process and its descendants run.
+pub(super) struct Lookout {
+    root: u32,
+    /// What each process was last seen to run: before that it was a launcher.
+    last: BTreeMap<u32, PathBuf>,
+    due: Instant,
+}
+
+impl Lookout {
+    /// From now on, for the process `root`.
+    pub(super) fn for_process(root: u32) -> Self {
+        Self { root, last: BTreeMap::new(), due: Instant::now() }
+    }
+
+    /// Looks, if the last look is long enough ago.
+    pub(super) fn look(&mut self) {
+        let begun = Instant::now();
+        if begun < self.due {
+            return;
+        }
+        let below = runner::descendants(self.root as i32).into_iter().map(|pid| pid as u32);
+        for pid in [self.root].into_iter().chain(below) {
+            if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
+                self.last.insert(pid, path);
+            }
+        }
+        self.due = Instant::now() + begun.elapsed() * SHARE_OF_TIME;
+    }
+
+    /// Those of the programs seen that the recorder cannot reach.
+    pub(super) fn unreached(self) -> Vec<Unreached> {
+        let mut processes: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
+        for (pid, path) in self.last {
+            processes.entry(path).or_default().push(pid);
+        }
+        // A file that is gone, or no program any more, says nothing.
+        let unreached = |(path, pids): (PathBuf, Vec<u32>)| {
+            let obstacle = program::obstacle(&path).ok()??;
+            Some(Unreached { pids, path, obstacle })
+        };
+        processes.into_iter().filter_map(unreached).collect()
+    }
+}
