@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::runner;
 use crate::subject::program::{self, Obstacle};
 
-/// Looking takes at most one part in this many of the time.
+/// Looking at all processes takes at most one part in this many of the time,
 const SHARE_OF_TIME: u32 = 50;
+
+/// unless that would take longer: on a busy machine a look is slow because others work.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// A program that the recorder did not reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +43,7 @@ pub(super) struct Lookout {
     root: u32,
     /// What each process was last seen to run: before that it was a launcher.
     last: BTreeMap<u32, PathBuf>,
+    /// When those below the root are looked at again.
     due: Instant,
 }
 
@@ -49,19 +53,24 @@ impl Lookout {
         Self { root, last: BTreeMap::new(), due: Instant::now() }
     }
 
-    /// Looks, if the last look is long enough ago.
+    /// Looks at the process, and at those below it if that was not done just before.
     pub(super) fn look(&mut self) {
+        self.note(self.root);
         let begun = Instant::now();
         if begun < self.due {
             return;
         }
-        let below = runner::descendants(self.root as i32).into_iter().map(|pid| pid as u32);
-        for pid in [self.root].into_iter().chain(below) {
-            if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
-                self.last.insert(pid, path);
-            }
+        for pid in runner::descendants(self.root as i32) {
+            self.note(pid as u32);
         }
-        self.due = Instant::now() + begun.elapsed() * SHARE_OF_TIME;
+        let pause = (begun.elapsed() * SHARE_OF_TIME).min(LONGEST_PAUSE);
+        self.due = Instant::now() + pause;
+    }
+
+    fn note(&mut self, pid: u32) {
+        if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
+            self.last.insert(pid, path);
+        }
     }
 
     /// Those of the programs seen that the recorder cannot reach.
