@@ -69,17 +69,13 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         );
     }
     let advised = recorded.kept.first().context("nothing was recorded")?;
-    let is_last = |unreached: &&Unreached| unreached.pids.contains(&advised.header.pid);
-    if let Some(unreached) = recorded.unreached.iter().find(is_last) {
-        // What was recorded is what that process did before, as `rustup` does before `rustc`.
-        ensure!(
-            args.of.is_some(),
-            "no advice: of `{}` only a launcher was recorded. {} (--of TEXT advises on the launcher all the \
-             same)",
-            program.name,
-            unreached.explain()
-        );
-    }
+    let is_last = |unreached: &Unreached| unreached.pids.contains(&advised.header.pid);
+    // What was recorded is what that process did before, as `rustup` does before `rustc`.
+    ensure!(
+        args.of.is_some() || !recorded.unreached.iter().any(is_last),
+        "no advice: of `{}` only a launcher was recorded, as told above (--of TEXT advises on it all the same)",
+        program.name
+    );
     let started_as = started_as(&advised.header.command, &args.command[0]);
     args.contest.linked = Linked::of(started_as);
     args.contest.beside_malloc = beside_malloc(started_as);
@@ -90,7 +86,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let mut replayed = None;
     let held = args.contest.hold_and("choose", vec![case], looks, |report| {
         let Recorded { elapsed, peak_bytes, counts_first, .. } = recorded;
-        let ran = Ran { elapsed, peak_bytes, is_certain: counts_first };
+        let cut_short = (advised.header.lost_events > 0).then_some(record::CUT_SHORT);
+        let ran = Ran { elapsed, peak_bytes, is_certain: counts_first, cut_short };
         let mut lines = verdict::lines(report, ran);
         lines.append(&mut chosen);
         report.notes.splice(0..0, lines);
@@ -133,9 +130,6 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
     )];
     if others == 0 {
         lines[0] = format!("advice on `{}`: {events}", shortened(&kept.header.command));
-    }
-    if kept.header.lost_events > 0 {
-        lines.push(record::CUT_SHORT.to_owned());
     }
     // What that process was before comes first: that is what a wrapper looks like.
     let mut dropped: Vec<_> = recorded.dropped.iter().collect();

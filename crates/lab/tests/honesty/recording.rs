@@ -262,6 +262,10 @@ fn an_incomplete_recording_is_kept_and_is_no_success() {
     assert!(stderr(&output).contains("cut short"), "{}", stderr(&output));
     assert!(stderr(&output).contains("a trace is incomplete"), "{}", stderr(&output));
     assert!(hectare(&["info", &trace]).status.success(), "what was recorded is kept");
+    let choose = format!("ulimit -f 200; exec {HECTARE} choose -r 3 -a system -- {program}");
+    let output = Command::new("sh").args(["-c", &choose]).stdin(Stdio::null()).output().unwrap();
+    let told = unwrapped(&output.stdout);
+    assert!(told.contains("no advice: the recording is cut short"), "{told}{}", stderr(&output));
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(super) struct Ran {
     pub(super) peak_bytes: u64,
     /// Whether the process advised on is surely counted there.
     pub(super) is_certain: bool,
+    /// Why only a part of it was recorded, if so.
+    pub(super) cut_short: Option<&'static str>,
 }
 
 /// A figure of the replay beside the program's.
@@ -137,6 +139,8 @@ pub(super) fn lines(report: &Report, ran: Ran) -> Vec<String> {
     let reach = Reach::of(at_reference, ran);
     let mut lines = vec![if rounds < LEAST_ROUNDS as u64 {
         format!("no advice: it takes {LEAST_ROUNDS} complete rounds, and there are {rounds}")
+    } else if let Some(why) = ran.cut_short {
+        format!("no advice: {why}")
     } else {
         reach.contradiction().unwrap_or_else(|| choice(&subjects, reference, &reach))
     }];
@@ -337,7 +341,15 @@ mod tests {
         report.parameter("reference", "system");
         report.parameter("confidence", 0.75);
         report.rows = rows;
-        lines(&report, Ran { elapsed: Duration::from_millis(10), peak_bytes: 0, is_certain: false })
+        lines(
+            &report,
+            Ran {
+                elapsed: Duration::from_millis(10),
+                peak_bytes: 0,
+                is_certain: false,
+                cut_short: None,
+            },
+        )
     }
 
     #[test]
@@ -386,6 +398,16 @@ mod tests {
     }
 
     #[test]
+    fn part_of_a_program_gives_no_advice() {
+        let mut report = Report::new("choose");
+        report.rows = vec![row("fast", 0.5, 0.5)];
+        let elapsed = Duration::from_millis(10);
+        let cut_short = Some("the recording is cut short");
+        let ran = Ran { elapsed, peak_bytes: 0, is_certain: false, cut_short };
+        assert_eq!(lines(&report, ran)[0], "no advice: the recording is cut short");
+    }
+
+    #[test]
     fn a_replay_that_does_what_the_program_does_not_is_no_reason() {
         let (fast, lean) = (row("fast", 0.5, 1.2), row("lean", 1.1, 0.7));
         let elapsed = Duration::from_millis(10);
@@ -395,7 +417,7 @@ mod tests {
             let mut report = Report::new("choose");
             report.parameter("reference", "system");
             report.rows = vec![reference, fast.clone(), lean.clone()];
-            lines(&report, Ran { elapsed, peak_bytes, is_certain })
+            lines(&report, Ran { elapsed, peak_bytes, is_certain, cut_short: None })
         };
         let mib = f64::from(1 << 20);
         let usual = told(1e6, 9.0 * mib, (10 << 20, true));
