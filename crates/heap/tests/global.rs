@@ -1,5 +1,6 @@
 //! The heap as the global allocator of a program, this one.
 
+use std::alloc::{Layout, alloc_zeroed, dealloc, realloc};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,73 @@ fn fork_for_a_while() -> libc::c_int {
         failed = status_of(child);
     }
     failed
+}
+
+/// How many bytes of this process are resident.
+fn resident_bytes() -> usize {
+    let told = std::fs::read_to_string("/proc/self/statm").expect("/proc");
+    let pages = told.split(' ').nth(1).expect("a second number");
+    pages.parse::<usize>().expect("a number") * 4096
+}
+
+/// Buffers for vector instructions are aligned to 64 bytes and more. In a child, of which nothing else changes what is
+/// resident.
+#[test]
+fn zeros_that_are_widely_aligned_stay_untouched_as_they_grow() {
+    const BYTES: usize = 64 << 20;
+    const FEW: usize = 8 << 20;
+    // SAFETY: the child allocates, and makes system calls.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let layout = Layout::from_size_align(BYTES, 128).expect("a layout");
+        let before = resident_bytes();
+        // SAFETY: the layout has bytes.
+        let block = unsafe { alloc_zeroed(layout) };
+        let is_untouched = resident_bytes() < before + FEW;
+        // SAFETY: the block has as many; a child without one fails.
+        let contents = unsafe { std::slice::from_raw_parts_mut(block, BYTES) };
+        let is_zero = contents[BYTES - 1] == 0;
+        contents[BYTES - 1] = 7;
+        // SAFETY: the block has that layout.
+        let grown = unsafe { realloc(block, layout, BYTES + BYTES / 2) };
+        let is_still_untouched = resident_bytes() < before + FEW;
+        let is_aligned = grown.addr().is_multiple_of(layout.align());
+        // SAFETY: the block has more bytes.
+        let contents = unsafe { std::slice::from_raw_parts(grown, BYTES) };
+        let is_kept = contents[0] == 0 && contents[BYTES - 1] == 7;
+        let steps = [is_untouched, is_zero, is_still_untouched, is_aligned, is_kept];
+        // SAFETY: ends this process without the harness's exit handlers.
+        unsafe { libc::_exit(steps.iter().position(|step| !step).map_or(0, |at| at as i32 + 1)) };
+    }
+    assert_eq!(status_of(child), 0, "the exit status, in its second byte, is the step that failed");
+}
+
+/// Of all sizes and alignments, as it grows and shrinks.
+#[test]
+fn what_is_widely_aligned_stays_so() {
+    let sizes = [100, 3000, 20_000, 33_000, 70_000, 3_000_000, 50_000_000, 90_000_000, 40_000, 200];
+    for align in (4..=13).map(|shift| 1 << shift) {
+        let layout = |bytes| Layout::from_size_align(bytes, align).expect("a layout");
+        // SAFETY: the layout has bytes.
+        let mut object = unsafe { alloc_zeroed(layout(sizes[0])) };
+        for step in sizes.windows(2) {
+            let &[before, after] = step else { unreachable!() };
+            let least = before.min(after);
+            // SAFETY: an object of `before` bytes.
+            unsafe { object.write_bytes(align.ilog2() as u8, before) };
+            // SAFETY: as above.
+            object = unsafe { realloc(object, layout(before), after) };
+            assert!(
+                !object.is_null() && object.addr().is_multiple_of(align),
+                "{before} to {after}"
+            );
+            // SAFETY: an object of `after` bytes, of which so many were written.
+            let contents = unsafe { std::slice::from_raw_parts(object, least) };
+            assert!(contents.iter().all(|byte| u32::from(*byte) == align.ilog2()), "{align}");
+        }
+        // SAFETY: the object has that layout.
+        unsafe { dealloc(object, layout(sizes[sizes.len() - 1])) };
+    }
 }
 
 /// In a child, whose limit is its own.

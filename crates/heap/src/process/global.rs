@@ -4,7 +4,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
 
 use super::Process;
-use crate::class::MIN_ALIGN;
+use crate::class::{MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::heap::move_to;
 
 /// The heap as a Rust program's global allocator.
@@ -30,6 +30,13 @@ impl Malloc {
     }
 }
 
+/// Whether an object for `bytes` is aligned to `align` wherever it lies, without being asked for: above the size classes
+/// each begins at a page.
+#[inline]
+fn is_aligned_anyway(bytes: usize, align: usize) -> bool {
+    align <= MIN_ALIGN || bytes > MAX_SMALL_BYTES && align <= PROCESS.page_bytes()
+}
+
 // SAFETY: objects are disjoint, of at least the size and the alignment asked for, and stay where
 // they are until they are freed; no method unwinds.
 unsafe impl GlobalAlloc for Malloc {
@@ -49,7 +56,7 @@ unsafe impl GlobalAlloc for Malloc {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if layout.align() <= MIN_ALIGN {
+        if is_aligned_anyway(layout.size(), layout.align()) {
             return PROCESS.malloc_zeroed(layout.size());
         }
         let object = PROCESS.malloc_aligned(layout.size(), layout.align());
@@ -63,7 +70,7 @@ unsafe impl GlobalAlloc for Malloc {
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         // SAFETY: an object of this allocator, by the caller's promise, and none lies at 0.
         let object = unsafe { NonNull::new_unchecked(object) };
-        if layout.align() <= MIN_ALIGN {
+        if is_aligned_anyway(bytes, layout.align()) {
             // SAFETY: the caller's promise, passed on.
             return unsafe { PROCESS.realloc(object, bytes) };
         }
