@@ -7,7 +7,7 @@
 //! | what of the slabs holds memory? | `backend/slabs.rs` |
 //! | what of freed memory stays, what goes back to the system, and when? | `backend/keeping.rs` |
 //! | by how much may the slabs empty before they are looked through? | `backend/keeping/slack.rs` |
-//! | how much address space do regions reserve? | `backend/regions.rs` |
+//! | which regions are there, and how much address space do they reserve? | `backend/opened.rs`, `backend/regions.rs` |
 //! | where do the heap's own tables lie? | `backend/metadata.rs` |
 //! | what of sealed memory that the system refuses to open again? | `backend/shut.rs` |
 //! | what do statistics tell? | `backend/stats.rs` |
@@ -15,6 +15,7 @@
 mod blocks;
 mod keeping;
 mod metadata;
+mod opened;
 mod regions;
 mod shut;
 mod slabs;
@@ -35,9 +36,7 @@ use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Want
 use blocks::OPENERS;
 use keeping::Vain;
 pub(crate) use keeping::{HALF_LIFE_MS, halved};
-
-/// How many regions a heap can have.
-const REGIONS: usize = 32;
+use opened::{REGIONS, Regions};
 
 /// The lock around what is free, held.
 type Held<'a, S> = LockGuard<'a, State, <S as System>::Park>;
@@ -52,7 +51,7 @@ pub(crate) struct Backend<S: System> {
     /// For reading without the lock; the first, which each free reads, is where nearly all memory lies.
     views: [RegionView; REGIONS],
     pub(crate) source: S,
-    /// How many views are in use.
+    /// How many views are in use: as many as regions have been opened.
     count: AtomicUsize,
     /// Frames taken that held no memory, since the last scavenge.
     grown_frames: AtomicUsize,
@@ -77,7 +76,7 @@ pub(crate) struct Backend<S: System> {
     pub(crate) huge: Lock<Huge, S::Park>,
 }
 
-/// In this order, since most of the regions, behind the first, are never there.
+/// In this order: the regions come last, since most of their places are never used.
 #[derive(Debug)]
 #[repr(C)]
 struct State {
@@ -112,7 +111,7 @@ struct State {
     metadata: Option<NonNull<u8>>,
     metadata_left_bytes: usize,
     metadata_bytes: usize,
-    regions: [Option<Region>; REGIONS],
+    regions: Regions,
 }
 
 // SAFETY: the pointers name metadata of the heap, guarded by the lock around the state.
@@ -139,7 +138,7 @@ impl<S: System> Backend<S> {
             min_huge_bytes: AtomicUsize::new(0),
             openers: [const { Lock::new(()) }; OPENERS],
             state: Lock::new(State {
-                regions: [const { None }; REGIONS],
+                regions: Regions::NONE,
                 region_bytes,
                 used_frames: 0,
                 long_frames: 0,
@@ -206,7 +205,7 @@ impl<S: System> Backend<S> {
         let frames = run.frames;
         self.took(&mut state, &run);
         let marked = if class == ClassId::RUN {
-            state.regions[index].as_mut()?.set_run_length(run.start, frames);
+            state.regions.get_mut(index)?.set_run_length(run.start, frames);
             state.note_length(0, frames);
             1
         } else {
@@ -216,7 +215,7 @@ impl<S: System> Backend<S> {
         };
         // SAFETY: the run was just taken from this region.
         unsafe { self.views[index].mark(run.start.addr().get(), marked, class) };
-        if let Some(other) = state.regions[index].as_mut().and_then(Region::due_look) {
+        if let Some(other) = state.regions.get_mut(index).and_then(Region::due_look) {
             drop(state);
             self.look_at(other, index);
         }
@@ -227,7 +226,7 @@ impl<S: System> Backend<S> {
     #[inline(never)]
     fn look_at(&self, run: Awaited, index: usize) {
         let Some(filled_pages) = run.look(&self.source) else { return };
-        if let Some(region) = &mut self.state.lock().regions[index] {
+        if let Some(region) = self.state.lock().regions.get_mut(index) {
             region.note_look(run, filled_pages, &self.views[index]);
         }
     }
@@ -237,7 +236,7 @@ impl<S: System> Backend<S> {
         state.regret_frames += run.again_frames;
         state.used_frames += run.frames;
         self.note_peak(state);
-        state.idle_frames = state.idle_frames.min(self.dirty_frames(state));
+        state.idle_frames = state.idle_frames.min(state.dirty_frames());
         if run.bare_frames > 0 {
             self.grown_frames.fetch_add(run.bare_frames, Ordering::Relaxed);
             self.grew(state, run.bare_frames);
@@ -271,7 +270,6 @@ impl<S: System> Backend<S> {
     fn take(&self, state: &mut State, wanted: Wanted, opens: bool) -> Taken {
         let mut refusal = Refusal::NoRange;
         for (index, (region, view)) in state.regions.iter_mut().zip(&self.views).enumerate() {
-            let Some(region) = region else { break };
             match region.take(wanted, opens && index == 0, &self.source, view) {
                 Ok(run) => return Ok((index, run)),
                 Err(Refusal::Block) => return Err(Refusal::Block),
@@ -310,7 +308,7 @@ impl<S: System> Backend<S> {
         let mut gone = 0;
         release(&mut |first| {
             let Some(start) = NonNull::new(self.views[0].at(first)) else { return };
-            let Some(region) = &state.regions[0] else { return };
+            let Some(region) = state.regions.first() else { return };
             let frames = region.run_length(start);
             self.give_run(&mut state, 0, start, frames);
             gone += frames;
@@ -319,7 +317,7 @@ impl<S: System> Backend<S> {
     }
 
     fn give_run(&self, state: &mut State, index: usize, start: NonNull<u8>, frames: usize) {
-        let Some(region) = state.regions[index].as_mut() else { return };
+        let Some(region) = state.regions.get_mut(index) else { return };
         // SAFETY: the run begins in this region, and is being given back.
         unsafe { self.views[index].mark_run(start.addr().get(), ClassId::NONE) };
         // SAFETY: as above.
@@ -332,7 +330,7 @@ impl<S: System> Backend<S> {
     pub(crate) fn resize_run(&self, start: NonNull<u8>, wanted: usize) -> bool {
         let Some(index) = self.index_of(start.addr().get()) else { return false };
         let mut state = self.state.lock();
-        let Some(region) = state.regions[index].as_mut() else { return false };
+        let Some(region) = state.regions.get_mut(index) else { return false };
         let frames = region.run_length(start);
         if wanted > frames {
             let more = region.extend(start, frames, wanted, &self.source, &self.views[index]);
@@ -350,20 +348,10 @@ impl<S: System> Backend<S> {
         true
     }
 
-    /// How many frames are free and still hold memory. (Only the regions in use are visited: a loop over all possible ones
-    /// would be unrolled to a page of code.)
-    #[inline(never)]
-    fn dirty_frames(&self, state: &State) -> usize {
-        let count = self.count.load(Ordering::Relaxed);
-        state.regions.iter().take(count).flatten().map(Region::dirty_frames).sum()
-    }
-
     /// Whether there are free frames that still hold memory for a run of `frames` frames at a multiple of `align`.
     #[inline(never)]
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
-        let state = self.state.lock();
-        let count = self.count.load(Ordering::Relaxed);
-        state.regions.iter().take(count).flatten().any(|region| region.has_dirty(frames, align))
+        self.state.lock().regions.iter().any(|region| region.has_dirty(frames, align))
     }
 
     /// Holds the backend's locks across a fork.
@@ -392,7 +380,7 @@ impl<S: System> Backend<S> {
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&self) {
         let state = self.state.lock();
-        let in_use: usize = state.regions.iter().flatten().map(Region::validate).sum();
+        let in_use: usize = state.regions.iter().map(Region::validate).sum();
         assert_eq!(in_use, state.used_frames, "frames in use");
         let of_slabs = self.slab_frames.load(Ordering::Relaxed);
         let bare = self.bare_frames.load(Ordering::Relaxed);
@@ -401,6 +389,12 @@ impl<S: System> Backend<S> {
 }
 
 impl State {
+    /// How many frames are free and still hold memory.
+    #[inline(never)]
+    fn dirty_frames(&self) -> usize {
+        self.regions.iter().map(Region::dirty_frames).sum()
+    }
+
     /// Counts a run that was `before` frames long and now is `after`, if it is as long as huge objects.
     #[inline(never)]
     fn note_length(&mut self, before: usize, after: usize) {

@@ -107,9 +107,8 @@ pub(crate) struct Region {
     filling: Filling,
     /// What came with the last units and nobody has had since, in frames from the start.
     fresh: Range<usize>,
-    /// How often the system has refused to move a unit: after that none is moved. (A number, so that `None` of a region is
-    /// all zeros: the niche of a `bool` would change that.)
-    refused_moves: u32,
+    /// The system has refused to move a unit: none is moved any more.
+    refuses_moves: bool,
     dear_blocks: DearBlocks,
     clean: Bitset<'static>,
     dirty: DirtyFrames,
@@ -131,11 +130,6 @@ impl Region {
     /// Whether there is a place for a run of `frames` of them at a multiple of `align`, as far as is known.
     pub(crate) fn has_dirty(&self, frames: usize, align: usize) -> bool {
         self.dirty.may_fit(frames, align) || self.cached.frames() >= frames
-    }
-
-    /// Committed bytes.
-    pub(crate) fn frontier_bytes(&self) -> usize {
-        self.frontier
     }
 
     /// Tells threads how much longer than requested a kept run may be.

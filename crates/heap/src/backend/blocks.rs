@@ -38,7 +38,7 @@ impl<S: System> Backend<S> {
         if !taken.is_err_and(|refusal| refusal == Refusal::Block) {
             return (state, taken);
         }
-        let region = state.regions[0].as_mut();
+        let region = state.regions.first_mut();
         if let Some(block) =
             region.and_then(|region| region.take_block(&self.source, &self.views[0]))
         {
@@ -67,7 +67,7 @@ impl<S: System> Backend<S> {
         }
         let mut state = self.state.lock();
         state.regret_frames += if block.was_used { UNIT_FRAMES } else { 0 };
-        if let Some(region) = &mut state.regions[0] {
+        if let Some(region) = state.regions.first_mut() {
             region.give_block(block, took_us, &self.source);
         }
         state

@@ -92,7 +92,7 @@ impl<S: System> Backend<S> {
     #[inline(never)]
     fn give_back_beyond(&self, state: &mut State, busy_frames: usize, frames: usize) -> usize {
         // The usual case, before the clock is read.
-        let dirty = self.dirty_frames(state);
+        let dirty = state.dirty_frames();
         if dirty <= state.least_allowance_frames(self.held_frames(state)) {
             return 0;
         }
@@ -105,7 +105,7 @@ impl<S: System> Backend<S> {
 
     /// As [`decommit_some`](Self::decommit_some), unless an attempt like it was in vain.
     fn decommit_unless_vain(&self, state: &mut State, keep: usize, frames: usize) -> usize {
-        let dirty = self.dirty_frames(state);
+        let dirty = state.dirty_frames();
         if dirty <= keep || state.vain.is_some_and(|vain| vain.is_as_vain(dirty, keep)) {
             return 0;
         }
@@ -132,7 +132,7 @@ impl<S: System> Backend<S> {
         if half_lives == 0 {
             return;
         }
-        let dirty = self.dirty_frames(state);
+        let dirty = state.dirty_frames();
         if state.halved_ms > 0 {
             let halve = |frames| halved(frames, half_lives);
             state.regret_frames = halve(state.regret_frames);
@@ -150,7 +150,7 @@ impl<S: System> Backend<S> {
     /// Gives back a part of what is due, unless the program has needed it meanwhile. Returns how many frames went.
     #[inline(never)]
     fn give_due(&self, state: &mut State) -> usize {
-        let dirty = self.dirty_frames(state);
+        let dirty = state.dirty_frames();
         let due = state.due_frames.min(state.idle_frames).min(dirty);
         let gone = self.decommit_some(state, dirty - due, 0);
         // If none went the rest may stay: pieces of huge pages.
@@ -189,7 +189,7 @@ impl<S: System> Backend<S> {
         if gone > 0 {
             // The rest goes at the next call.
             self.tends_at_ms.store(self.source.now_ms(), Ordering::Relaxed);
-        } else if kept_bytes > 0 || self.dirty_frames(&state) > 0 {
+        } else if kept_bytes > 0 || state.dirty_frames() > 0 {
             self.expect_tending();
         }
         huge_bytes + gone * FRAME_BYTES
@@ -213,12 +213,10 @@ impl<S: System> Backend<S> {
     /// gigabytes in short runs would take tens of milliseconds, with the lock held. Returns how many frames went.
     #[inline(never)]
     fn decommit_some(&self, state: &mut State, keep: usize, frames: usize) -> usize {
-        let mut over = self.dirty_frames(state).saturating_sub(keep);
+        let mut over = state.dirty_frames().saturating_sub(keep);
         let mut left = (over / STEP_SHARE).max(MIN_STEP_BYTES / FRAME_BYTES).max(frames);
         let mut given_back = 0;
-        // Only those in use: each place that a region could have lies on pages of its own.
-        let count = self.count.load(Ordering::Relaxed);
-        for region in state.regions.iter_mut().take(count).rev().flatten() {
+        for region in state.regions.iter_mut().rev() {
             if over == 0 || left == 0 {
                 break;
             }
@@ -270,7 +268,7 @@ pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
 impl State {
     /// Whether most of what runs hold was never touched.
     fn is_sparse(&self) -> bool {
-        self.regions[0].as_ref().is_some_and(Region::is_sparse)
+        self.regions.first().is_some_and(Region::is_sparse)
     }
 
     /// How many frames may always be dirty, besides those that threads keep.
@@ -315,7 +313,7 @@ mod tests {
             let backend = Box::new(Backend::new(Os, 256 * MIB));
             let run = grow(&backend, (mib * MIB as f64) as usize);
             backend.put_run(run);
-            assert_eq!(backend.dirty_frames(&backend.state.lock()), left_frames, "of {mib} MiB");
+            assert_eq!(backend.state.lock().dirty_frames(), left_frames, "of {mib} MiB");
         }
     }
 
@@ -331,7 +329,7 @@ mod tests {
             drop(state);
             backend.put_run(run);
             let state = backend.state.lock();
-            (backend.dirty_frames(&state), state.due_frames)
+            (state.dirty_frames(), state.due_frames)
         };
         assert_eq!(put(small[0], 600, 1000), (1024 + 1 - 600, 0));
         backend.source.refuse_all(true);
@@ -417,7 +415,7 @@ mod tests {
             backend.put_run(run);
         });
         let mut state = backend.state.lock();
-        let dirty_frames = backend.dirty_frames(&state);
+        let dirty_frames = state.dirty_frames();
         (state.due_frames, state.idle_frames) = (dirty_frames, dirty_frames);
         drop(state);
         assert_eq!(dirty_frames, 36 * MIB / FRAME_BYTES);

@@ -35,15 +35,16 @@ impl<S: System> Backend<S> {
         least_bytes: usize,
         least_align: usize,
     ) -> Option<()> {
-        let index = self.count.load(Ordering::Relaxed);
-        let others = state.regions.iter().take(index).flatten();
-        let reserved = || others.map(Region::reserved_bytes).sum();
+        let index = state.regions.len();
+        let reserved = || state.regions.iter().map(Region::reserved_bytes).sum();
         let wanted = match state.region_bytes {
             0 => self.usual_region_bytes(),
             // As much as all before: however little is asked for, there are enough regions.
             bytes => bytes.max(reserved()),
         };
-        let place = state.regions.get_mut(index)?;
+        if !state.regions.have_place() {
+            return None;
+        }
         let unit = SLAB_BYTES.max(self.source.page_bytes());
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
         let mut bytes = wanted.max(least);
@@ -60,7 +61,7 @@ impl<S: System> Backend<S> {
                         self.begin_slack();
                         self.note_longest_run(&region);
                     }
-                    *place = Some(region);
+                    state.regions.push(region);
                     self.count.store(index + 1, Ordering::Release);
                     return Some(());
                 }
@@ -114,8 +115,8 @@ impl<S: System> Backend<S> {
     }
 
     fn shorten_regions(&self, state: &mut State, shorten: impl FnMut(&mut Region)) {
-        state.regions.iter_mut().flatten().for_each(shorten);
-        if let Some(first) = &state.regions[0] {
+        state.regions.iter_mut().for_each(shorten);
+        if let Some(first) = state.regions.first() {
             self.note_longest_run(first);
         }
     }
@@ -126,12 +127,12 @@ impl<S: System> Backend<S> {
     /// The process has one thread.
     pub(crate) unsafe fn set_aside(&self, bytes: usize) -> bool {
         let mut state = self.state.lock();
-        if state.regions[0].is_none()
+        if state.regions.is_empty()
             && self.open_region(&mut state, bytes, HUGE_PAGE_BYTES).is_none()
         {
             return false;
         }
-        let region = state.regions[0].as_mut();
+        let region = state.regions.first_mut();
         // SAFETY: the caller's promise, passed on.
         region.is_some_and(|region| unsafe { region.set_aside(bytes, &self.source) }.is_ok())
     }
@@ -141,7 +142,7 @@ impl<S: System> Backend<S> {
     #[cold]
     pub(crate) fn dump_reserved(&self) {
         if let Some(state) = self.state.try_lock() {
-            state.regions.iter().flatten().for_each(|region| region.dump_reserved(&self.source));
+            state.regions.iter().for_each(|region| region.dump_reserved(&self.source));
         }
     }
 }

@@ -29,7 +29,7 @@ impl<S: System> Backend<S> {
         let Some(index) = self.index_of(address) else { return };
         let mut state = self.state.lock();
         let Some((_, frames)) = self.views[index].run_at(address) else { return };
-        let Some(region) = state.regions[index].as_mut() else { return };
+        let Some(region) = state.regions.get_mut(index) else { return };
         // SAFETY: the run begins in this region, and is being given back.
         unsafe { self.views[index].mark_run(address, ClassId::NONE) };
         region.shut(start, frames, &self.source);
@@ -56,7 +56,7 @@ impl<S: System> Backend<S> {
     fn try_to_reopen(&self) {
         let mut state = self.state.lock();
         let mut has_shut = false;
-        for region in state.regions.iter_mut().map_while(Option::as_mut) {
+        for region in state.regions.iter_mut() {
             while region.reopen(&self.source).is_some() {}
             has_shut |= region.has_shut();
         }

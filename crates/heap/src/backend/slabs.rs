@@ -38,7 +38,7 @@ impl<S: System> Backend<S> {
         bare_frames: usize,
     ) -> Option<&'a mut Region> {
         let index = self.index_of(start.addr().get())?;
-        let region = state.regions[index].as_mut()?;
+        let region = state.regions.get_mut(index)?;
         self.bare_frames.fetch_sub(bare_frames, Ordering::Relaxed);
         self.slab_frames.fetch_sub(SLAB_FRAMES, Ordering::Relaxed);
         // SAFETY: the slab lies in this region, and is being given back.

@@ -8,7 +8,7 @@ use super::Backend;
 use crate::region::FRAME_BYTES;
 
 /// The backend's share of the heap's statistics.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct BackendStats {
     pub(crate) used_bytes: usize,
     /// Of these, the bytes of slabs.
@@ -25,19 +25,15 @@ pub(crate) struct BackendStats {
 impl<S: System> Backend<S> {
     pub(crate) fn stats(&self) -> BackendStats {
         let state = self.state.lock();
-        let mut stats = BackendStats {
+        BackendStats {
             used_bytes: state.used_frames * FRAME_BYTES,
             slab_bytes: self.slab_frames.load(Relaxed) * FRAME_BYTES,
             huge_bytes: state.long_frames * FRAME_BYTES,
             huge_objects: state.long_runs,
+            dirty_bytes: state.dirty_frames() * FRAME_BYTES,
+            committed_bytes: self.committed_bytes(),
             metadata_bytes: state.metadata_bytes,
-            ..BackendStats::default()
-        };
-        for region in state.regions.iter().map_while(Option::as_ref) {
-            stats.dirty_bytes += region.dirty_frames() * FRAME_BYTES;
-            stats.committed_bytes += region.frontier_bytes();
-            stats.regions += 1;
+            regions: state.regions.len(),
         }
-        stats
     }
 }

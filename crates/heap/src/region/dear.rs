@@ -19,8 +19,7 @@ const MOST_PASSED: u32 = 1 << 14;
 /// What the last blocks took.
 #[derive(Debug)]
 pub(super) struct DearBlocks {
-    /// How many were dear in a row. (Not a `bool`, whose niche would stand for the absence of a region:
-    /// the heap's static would no longer be all zeros.)
+    /// How many were dear in a row.
     in_a_row: u32,
     /// For how many slabs no block is opened after the last one; 0 while blocks are cheap.
     passed: u32,

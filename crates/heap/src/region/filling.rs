@@ -146,8 +146,7 @@ impl Seen {
     }
 }
 
-/// A run that is waited for. (Without its [`Kind`], whose niche would stand for `None`: the heap's static would no longer be
-/// all zeros.)
+/// A run that is waited for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Awaited {
     start: NonNull<u8>,

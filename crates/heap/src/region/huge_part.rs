@@ -11,8 +11,7 @@
 /// then a few per cent of the whole at most, and a small program does not grow.
 pub(super) const HUGE_PAGES_FROM_BYTES: usize = 16 << 20;
 
-/// Where they are asked for, in bytes from the region's start. (Two numbers, not an `enum`, whose niche would stand
-/// for the absence of a region: the heap's static would no longer be all zeros.)
+/// Where they are asked for, in bytes from the region's start.
 #[derive(Debug)]
 pub(super) struct HugePart {
     from_bytes: usize,

@@ -85,7 +85,7 @@ impl Region {
             run_frames: 0,
             filling: Filling::new(),
             fresh: 0..0,
-            refused_moves: 0,
+            refuses_moves: false,
             dear_blocks: DearBlocks::new(),
             clean,
             dirty: DirtyFrames::new(dirty),

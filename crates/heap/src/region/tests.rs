@@ -74,7 +74,7 @@ fn a_region_gives_up_what_it_has_not_reached() {
     }
     assert!(!region.shorten(BYTES / 16 * 9, &Os), "no less than that is wanted");
     while region.shorten(0, &Os) {}
-    assert_eq!(region.reserved_bytes(), region.frontier_bytes());
+    assert_eq!(region.reserved_bytes(), region.frontier);
     let left = region.frontier / FRAME_BYTES - 60 * SLAB_FRAMES;
     let run = |frames| Wanted::Run { frames, align: 1, fills: false };
     assert_eq!(region.take(run(left + 1), false, &Os, &view).err(), Some(Refusal::NoRange));
@@ -618,7 +618,7 @@ fn where_nothing_can_move_a_run_is_bare() {
         let taken_frames = clean_frames - region.clean.free_frames();
         assert_eq!(taken_frames, 2 * UNIT_FRAMES + lost_frames, "{refusal}");
         // That answer holds for good.
-        assert_eq!(region.refused_moves > 0, refusal == SourceError::Unsupported);
+        assert_eq!(region.refuses_moves, refusal == SourceError::Unsupported);
     }
 }
 
@@ -674,7 +674,7 @@ fn a_run_of_zeros_is_left_untouched() {
 #[test]
 fn units_from_which_all_has_moved_are_no_holes() {
     let (mut region, view) = open();
-    let committed_frames = |region: &Region| region.frontier_bytes() / FRAME_BYTES;
+    let committed_frames = |region: &Region| region.frontier / FRAME_BYTES;
     let runs: Vec<Run> = (1..=8).map(|i| take_units(&mut region, &view, 1, i)).collect();
     assert_eq!(committed_frames(&region) - region.empty_unit_frames(1), 8 * UNIT_FRAMES);
     for run in runs.iter().step_by(2) {
@@ -1140,7 +1140,7 @@ fn sparse_runs_have_no_huge_pages() {
     let (mut region, view) = open();
     use_runs(&mut region, &view, 240, 8);
     let wanted = Wanted::Run { frames: 240, align: 1, fills: true };
-    while region.frontier_bytes() < BYTES / 2 {
+    while region.frontier < BYTES / 2 {
         let run = region.taken(wanted, &view);
         assert!(!run.huge && region.huge.start() >= HUGE_PAGES_FROM_BYTES);
     }

@@ -233,7 +233,7 @@ impl Region {
         let end = (first.0 + frames).min(MOVES_BELOW_FRAMES);
         let mut unit = first;
         while unit.0 < end
-            && self.refused_moves == 0
+            && !self.refuses_moves
             && let Some(from) = self.dirty.take_block(UNIT_FRAMES)
         {
             // SAFETY: below the frontier, and both free until they were just taken.
@@ -246,7 +246,7 @@ impl Region {
                     }
                     // The same unit would be the next again, and before Linux 6.17 each refusal costs the
                     // other its mapping for a moment.
-                    self.refused_moves = 1;
+                    self.refuses_moves = true;
                     break;
                 }
             }

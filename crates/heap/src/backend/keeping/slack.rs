@@ -89,9 +89,9 @@ impl<S: System> Backend<S> {
 
     /// Has the first region ask for huge pages or not, where `used_frames` frames are of use.
     fn choose_pages(&self, state: &mut State, used_frames: usize) {
-        let resident_frames = used_frames + self.dirty_frames(state);
+        let resident_frames = used_frames + state.dirty_frames();
         let of_slabs = 2 * self.slab_frames.load(Ordering::Relaxed) >= state.used_frames;
-        if let Some(region) = &mut state.regions[0] {
+        if let Some(region) = state.regions.first_mut() {
             region.choose_pages(resident_frames, of_slabs, &self.source);
         }
     }
