@@ -301,9 +301,9 @@ impl<S: System> Backend<S> {
         Some(frames)
     }
 
-    /// Takes back runs that a thread has kept, all that `release` calls its argument with, each by
+    /// Takes back runs that were a thread's own, all that `release` calls its argument with, each by
     /// its first frame. Returns how many frames they had.
-    pub(crate) fn put_kept(&self, release: impl FnOnce(&mut dyn FnMut(usize))) -> usize {
+    pub(crate) fn put_own_runs(&self, release: impl FnOnce(&mut dyn FnMut(usize))) -> usize {
         let mut state = self.state.lock();
         let mut gone = 0;
         release(&mut |first| {

@@ -17,7 +17,7 @@ use crate::region::SlabTable;
 use crate::slab::{Returned, Slab, SlabRef};
 
 /// The first group whose slabs are given up: of the fuller ones at most an eighth is free.
-const LEAST_LEFT: usize = 1;
+const FIRST_GIVEN_UP: usize = 1;
 
 /// A quiet bin has been half free at this many looks in a row.
 const QUIET_LOOKS: u8 = 2;
@@ -478,11 +478,11 @@ impl Bin {
         let most_bytes =
             most_bytes.min(LOOK_STEP_BYTES.max(self.slabs as usize * LEAST_STEP_BYTES));
         let mut gone_bytes = 0;
-        self.lists.all_from(LEAST_LEFT, |group, slab| {
+        self.lists.all_from(FIRST_GIVEN_UP, |group, slab| {
             if gone_bytes >= most_bytes {
                 return false;
             }
-            if group >= GROUPS / 2 || slab.leaves() {
+            if group >= GROUPS / 2 || slab.is_given_up() {
                 slab.scavenge(&mut |start, bytes| {
                     gone_bytes += bytes;
                     decommit(start, bytes);
@@ -492,12 +492,12 @@ impl Bin {
         })
     }
 
-    /// Gives up the slabs of the emptier groups; one that must be taken from after all stays.
-    pub(crate) fn evacuate(&mut self, source: &impl SlabSource) {
-        self.lists.all_from(LEAST_LEFT, |_, slab| {
-            match slab.leave() {
+    /// Gives up the slabs of the emptier groups, each until objects are taken from it after all.
+    pub(crate) fn give_up_emptier_slabs(&mut self, source: &impl SlabSource) {
+        self.lists.all_from(FIRST_GIVEN_UP, |_, slab| {
+            match slab.give_up() {
                 0 => {}
-                frames => source.show(slab.start(), frames, ClassId::LEAVING),
+                frames => source.show(slab.start(), frames, ClassId::GIVEN_UP),
             }
             true
         });

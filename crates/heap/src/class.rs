@@ -29,7 +29,7 @@ pub const STATES: usize = 68;
 /// How many size classes there are.
 pub(crate) const CLASSES: usize = 64;
 
-const _: () = assert!(ClassId::KEPT.0 as usize + 1 == STATES);
+const _: () = assert!(ClassId::OWN_RUN.0 as usize + 1 == STATES);
 
 /// A size class, or what else the page map can say of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +42,9 @@ impl ClassId {
     /// The page is the first of a run that is one large object.
     pub(crate) const RUN: Self = Self(CLASSES as u8 + 1);
     /// The page is of a slab that is given up: its descriptor tells the class.
-    pub(crate) const LEAVING: Self = Self(CLASSES as u8 + 2);
-    /// The page is the first of a run that was freed and that a thread keeps.
-    pub(crate) const KEPT: Self = Self(CLASSES as u8 + 3);
+    pub(crate) const GIVEN_UP: Self = Self(CLASSES as u8 + 2);
+    /// The page is the first of a run that was freed and that a thread keeps for itself.
+    pub(crate) const OWN_RUN: Self = Self(CLASSES as u8 + 3);
 
     /// Classes by which two threads with an object each are likely to share a cache line: their objects
     /// are smaller than two lines, and do not fill whole ones.
@@ -112,7 +112,7 @@ impl ClassId {
     pub const fn index(self) -> usize {
         let index = self.0 as usize;
         // SAFETY: every value of the type is less than STATES: NONE, one of `CLASSES` classes,
-        // RUN, LEAVING, KEPT.
+        // RUN, GIVEN_UP, OWN_RUN.
         unsafe { core::hint::assert_unchecked(index < STATES) };
         index
     }

@@ -15,7 +15,7 @@
 //! reads the clock, for the backend too: half of what nobody has needed for a half-life goes back, and the limit goes
 //! down by as much.
 //!
-//! A run that is kept is [`ClassId::KEPT`](crate::class::ClassId::KEPT) in the page map, so that a
+//! Such a run is [`ClassId::OWN_RUN`](crate::class::ClassId::OWN_RUN) in the page map, so that a
 //! second free of it is seen, whatever has been written into it: nothing here is kept in the runs
 //! themselves, and none is touched. That two threads free one run in the same few nanoseconds is
 //! seen as seldom as with small objects.
@@ -33,7 +33,7 @@ use crate::cache::Cache;
 use crate::class::ClassId;
 use crate::heap::Heap;
 use crate::region::FRAME_BYTES;
-use crate::run_cache::{MAX_KEPT_FRAMES, Near, RunCache};
+use crate::run_cache::{LONGEST_CACHED_FRAMES, Near, RunCache};
 use crate::seat::Seat;
 
 /// How many runs of one length a thread keeps.
@@ -51,7 +51,7 @@ const MIN_GONE_RUNS: u16 = 1000;
 /// What a thread keeps. Zeroed, it is open and keeps nothing.
 #[derive(Debug)]
 pub(crate) struct OwnRuns {
-    kept: RunCache<DEPTH>,
+    cached: RunCache<DEPTH>,
     limit_frames: usize,
     /// The fewest frames there were since `halved_ms`.
     idle_frames: usize,
@@ -65,13 +65,13 @@ pub(crate) struct OwnRuns {
 impl OwnRuns {
     /// What it holds, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.kept.frames() * FRAME_BYTES
+        self.cached.frames() * FRAME_BYTES
     }
 
     #[inline(always)]
     fn pop(&mut self, frames: usize, near: Near) -> Option<usize> {
-        let (first, _) = self.kept.pop(frames, near)?;
-        self.idle_frames = self.idle_frames.min(self.kept.frames());
+        let (first, _) = self.cached.pop(frames, near)?;
+        self.idle_frames = self.idle_frames.min(self.cached.frames());
         Some(first)
     }
 
@@ -79,8 +79,8 @@ impl OwnRuns {
     #[inline(always)]
     fn push(&mut self, first: usize, frames: usize) -> bool {
         if self.calls_left == 0
-            || self.kept.frames() + frames > self.limit_frames
-            || !self.kept.push(first, frames)
+            || self.cached.frames() + frames > self.limit_frames
+            || !self.cached.push(first, frames)
         {
             return false;
         }
@@ -90,8 +90,8 @@ impl OwnRuns {
 
     /// Lets runs out until at most `keep_frames` are left.
     fn shrink(&mut self, keep_frames: usize, mut out: impl FnMut(usize)) {
-        while self.kept.frames() > keep_frames
-            && let Some((first, _)) = self.kept.pop_any(&mut self.next_out)
+        while self.cached.frames() > keep_frames
+            && let Some((first, _)) = self.cached.pop_any(&mut self.next_out)
         {
             out(first);
         }
@@ -101,14 +101,14 @@ impl OwnRuns {
     /// ones have room, too. `None` if the run is longer than the limit.
     fn keep_beside(&self, frames: usize) -> Option<usize> {
         let most = self.limit_frames.checked_sub(frames)?;
-        let held = self.kept.frames();
+        let held = self.cached.frames();
         Some(if held <= most { held } else { most.min(self.limit_frames / 4 * 3) })
     }
 
     /// How many frames there may be once the time since the last call is accounted for.
     fn age(&mut self, now_ms: u64) -> usize {
         self.calls_left = CLOCK_CALLS;
-        let held = self.kept.frames();
+        let held = self.cached.frames();
         let half_lives = now_ms.saturating_sub(self.halved_ms) / HALF_LIFE_MS;
         if half_lives == 0 {
             return held;
@@ -129,7 +129,7 @@ impl<S: System> Heap<S> {
     #[inline(always)]
     pub(crate) unsafe fn take_own_run(&self, cache: NonNull<Cache>, bytes: usize) -> *mut u8 {
         let null = core::ptr::null_mut();
-        if bytes > MAX_KEPT_FRAMES * FRAME_BYTES {
+        if bytes > LONGEST_CACHED_FRAMES * FRAME_BYTES {
             return null;
         }
         // SAFETY: the caller's promise: this thread's, or one that is only read.
@@ -160,7 +160,7 @@ impl<S: System> Heap<S> {
             return false;
         }
         // SAFETY: the run begins in this region, and is this thread's from now on.
-        unsafe { view.mark_run(object.addr(), ClassId::KEPT) };
+        unsafe { view.mark_run(object.addr(), ClassId::OWN_RUN) };
         true
     }
 
@@ -177,7 +177,7 @@ impl<S: System> Heap<S> {
             return Some(());
         }
         let frames = self.backend.put_run(start)?;
-        if frames <= MAX_KEPT_FRAMES {
+        if frames <= LONGEST_CACHED_FRAMES {
             // SAFETY: the caller's promise: this thread's alone.
             unsafe { cache.as_mut() }.note_gone_run(frames);
         }
@@ -201,8 +201,8 @@ impl<S: System> Heap<S> {
         let view = self.backend.first_view();
         let Some((_, frames)) = view.run_at(start.addr().get()) else { return false };
         let Some(keep) = runs.keep_beside(frames) else { return false };
-        if runs.kept.frames() > keep {
-            let gone = self.backend.put_kept(|out| runs.shrink(keep, out));
+        if runs.cached.frames() > keep {
+            let gone = self.backend.put_own_runs(|out| runs.shrink(keep, out));
             cache.note_gone_run(gone);
         }
         true
@@ -211,7 +211,7 @@ impl<S: System> Heap<S> {
     /// Gives back what of the runs has lain idle, and what was lent for it; the backend does likewise.
     fn age_runs(&self, runs: &mut OwnRuns) {
         let keep = runs.age(self.source().now_ms());
-        let idle = self.backend.put_kept(|out| runs.shrink(keep, out));
+        let idle = self.backend.put_own_runs(|out| runs.shrink(keep, out));
         runs.limit_frames -= idle;
         self.backend.take_back(idle);
         // What else is too much goes part by part: the next free comes here again.
@@ -271,7 +271,7 @@ impl<S: System> Heap<S> {
         let Some(mut runs) = cache.runs else { return 0 };
         // SAFETY: invariant 2.
         let runs = unsafe { runs.as_mut() };
-        let gone = self.backend.put_kept(|out| runs.shrink(0, out));
+        let gone = self.backend.put_own_runs(|out| runs.shrink(0, out));
         self.backend.take_back(core::mem::take(&mut runs.limit_frames));
         gone * FRAME_BYTES
     }
@@ -301,8 +301,8 @@ mod tests {
     use super::*;
 
     fn of_limit(limit_frames: usize) -> OwnRuns {
-        let kept = RunCache::new();
-        OwnRuns { kept, limit_frames, idle_frames: 0, halved_ms: 0, calls_left: 0, next_out: 0 }
+        let cached = RunCache::new();
+        OwnRuns { cached, limit_frames, idle_frames: 0, halved_ms: 0, calls_left: 0, next_out: 0 }
     }
 
     #[test]

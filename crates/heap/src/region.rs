@@ -132,7 +132,7 @@ impl Region {
         self.dirty.may_fit(frames, align) || self.cached.frames() >= frames
     }
 
-    /// Tells threads how much longer than requested a kept run may be.
+    /// Tells threads how much longer than requested a cached run may be.
     fn publish_near(&self, view: &RegionView) {
         view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });
     }

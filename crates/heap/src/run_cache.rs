@@ -10,10 +10,10 @@
 //! 3. A bit of `filled` is set exactly while its stack is not empty.
 
 /// How many stacks there are, a bit of a word for each. The lengths are all up to 16 frames, then
-/// eight to a doubling; there is no stack 0, and those above [`MAX_KEPT_FRAMES`] stay empty.
+/// eight to a doubling; there is no stack 0, and those above [`LONGEST_CACHED_FRAMES`] stay empty.
 const STACKS: usize = u64::BITS as usize;
 
-/// The lengths that a kept run may have, a bit each: the one that was asked for, and longer ones.
+/// The lengths that a cached run may have, a bit each: the one that was asked for, and longer ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Near(pub(crate) u64);
 
@@ -38,8 +38,8 @@ pub(crate) struct RunCache<const DEPTH: usize> {
     frames: usize,
 }
 
-/// Runs of at most this many frames are kept: 1 MiB.
-pub(crate) const MAX_KEPT_FRAMES: usize = 256;
+/// Runs of at most this many frames are cached: 1 MiB.
+pub(crate) const LONGEST_CACHED_FRAMES: usize = 256;
 
 /// The length of the runs on each stack.
 static STACK_FRAMES: [u16; STACKS] = {
@@ -55,10 +55,10 @@ static STACK_FRAMES: [u16; STACKS] = {
 
 /// The stack of the shortest runs that have as many frames as the index says. A table, since a branch
 /// on the length is often mispredicted.
-static STACK_OF: [u8; MAX_KEPT_FRAMES + 1] = {
-    let mut stacks = [0; MAX_KEPT_FRAMES + 1];
+static STACK_OF: [u8; LONGEST_CACHED_FRAMES + 1] = {
+    let mut stacks = [0; LONGEST_CACHED_FRAMES + 1];
     let mut frames = 1;
-    while frames <= MAX_KEPT_FRAMES {
+    while frames <= LONGEST_CACHED_FRAMES {
         let last = stacks[frames - 1];
         let is_longer = frames > STACK_FRAMES[last as usize] as usize;
         stacks[frames] = last + is_longer as u8;
@@ -72,7 +72,7 @@ fn stack_for(length: usize) -> Option<usize> {
     STACK_OF.get(length).map(|&stack| usize::from(stack))
 }
 
-/// How long a run is that serves `length` frames, if such runs are kept.
+/// How long a run is that serves `length` frames, if such runs are cached.
 pub(crate) fn stepped(length: usize) -> Option<usize> {
     stack_for(length).map(|stack| usize::from(STACK_FRAMES[stack % STACKS]))
 }
@@ -119,7 +119,7 @@ impl<const DEPTH: usize> RunCache<DEPTH> {
         true
     }
 
-    /// Takes out the shortest kept run of at least `length` frames, from 1 to [`MAX_KEPT_FRAMES`], if
+    /// Takes out the shortest cached run of at least `length` frames, from 1 to [`LONGEST_CACHED_FRAMES`], if
     /// it is one of the lengths that `near` allows: its first frame and its length.
     #[inline(always)]
     pub(crate) fn pop(&mut self, length: usize, near: Near) -> Option<(usize, usize)> {
@@ -161,14 +161,14 @@ mod tests {
 
     #[test]
     fn each_length_has_the_least_stack_that_serves_it() {
-        for length in 1..=MAX_KEPT_FRAMES {
+        for length in 1..=LONGEST_CACHED_FRAMES {
             let stack = stack_for(length).expect("a stack");
             let frames = usize::from(STACK_FRAMES[stack]);
             assert!(frames >= length && usize::from(STACK_FRAMES[stack - 1]) < length, "{length}");
             assert_eq!(stepped(length), Some(frames));
             assert!(length <= 8 || (frames - length) * 8 < length, "{length} in {frames}");
         }
-        assert_eq!(stepped(MAX_KEPT_FRAMES + 1), None);
+        assert_eq!(stepped(LONGEST_CACHED_FRAMES + 1), None);
     }
 
     #[test]
@@ -190,17 +190,17 @@ mod tests {
                 let mut cache = RunCache::<4>::new();
                 cache.push(0, frames) && cache.pop(length, Near::WIDE).is_some()
             };
-            (length..=MAX_KEPT_FRAMES).filter(serves).max()
+            (length..=LONGEST_CACHED_FRAMES).filter(serves).max()
         };
-        let twice = |n| stepped(n).map(|stepped| (2 * stepped).min(MAX_KEPT_FRAMES));
-        assert!((8..=MAX_KEPT_FRAMES).all(|n| longest(n) == twice(n)));
+        let twice = |n| stepped(n).map(|stepped| (2 * stepped).min(LONGEST_CACHED_FRAMES));
+        assert!((8..=LONGEST_CACHED_FRAMES).all(|n| longest(n) == twice(n)));
     }
 
     #[test]
     fn tells_what_it_may_hand_out() {
         for near in [Near::USUAL, Near::WIDE] {
-            for length in (1..=MAX_KEPT_FRAMES).filter_map(stepped) {
-                for frames in 1..=MAX_KEPT_FRAMES + 1 {
+            for length in (1..=LONGEST_CACHED_FRAMES).filter_map(stepped) {
+                for frames in 1..=LONGEST_CACHED_FRAMES + 1 {
                     let mut cache = RunCache::<4>::new();
                     let handed_out = cache.push(0, frames) && cache.pop(length, near).is_some();
                     assert_eq!(serves(length, frames, near), handed_out, "{frames} for {length}");
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn refuses_what_is_long_or_too_much() {
         let mut cache = RunCache::<4>::new();
-        assert!(!cache.push(0, MAX_KEPT_FRAMES + 1));
+        assert!(!cache.push(0, LONGEST_CACHED_FRAMES + 1));
         assert!(!cache.push(0, 17), "no length that the heap asks for");
         let kept = (0..9).filter(|&i| cache.push(i * 16, 16)).count();
         assert_eq!((kept, cache.frames()), (4, 64));

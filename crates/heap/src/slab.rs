@@ -251,7 +251,7 @@ impl Slab {
     /// upon a frame without memory, `gathered` notes the next such ones too, `stretch` in all at
     /// most. O(count).
     pub(crate) fn take(&mut self, count: usize, gathered: &mut Gathered, stretch: usize) {
-        self.frames.stay();
+        self.frames.resume();
         let start = self.start();
         let object_bytes = self.object_bytes();
         let taken = (count - gathered.count()).min(self.free());
@@ -342,14 +342,14 @@ impl Slab {
     }
 
     /// Whether it is given up.
-    pub(crate) fn leaves(&self) -> bool {
-        self.frames.leaves()
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.frames.is_given_up()
     }
 
     /// Gives the slab up until objects are taken from it. Returns the frames, a bit each, of which
     /// the page map must say so: none, if it had been given up before.
-    pub(crate) fn leave(&mut self) -> u16 {
-        self.frames.leave()
+    pub(crate) fn give_up(&mut self) -> u16 {
+        self.frames.give_up()
     }
 
     /// Panics unless invariants 1 and 2 hold. For tests.

@@ -103,10 +103,10 @@ impl<S: System> Heap<S> {
             return;
         }
         match self.place_of(start) {
-            Ok(Place::Small { class, is_leaving }) => {
+            Ok(Place::Small { class, is_given_up }) => {
                 // SAFETY: `place_of` says that it is an object of a size class.
                 let object = unsafe { FreeObject::new(start) };
-                if is_leaving {
+                if is_given_up {
                     // SAFETY: the caller's promise, passed on.
                     unsafe { self.send_to_slab(seat, class, object) };
                 } else {

@@ -10,7 +10,7 @@ use super::relief::LOOK_BYTES;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, RegionView, Wanted};
-use crate::run_cache::{MAX_KEPT_FRAMES, serves, stepped};
+use crate::run_cache::{LONGEST_CACHED_FRAMES, serves, stepped};
 use crate::seat::Seat;
 
 /// From this size on, a growing run moves its pages to a huge block instead of being copied, and a
@@ -18,7 +18,7 @@ use crate::seat::Seat;
 /// huge block goes back and faults anew; copying a mebibyte takes no longer than clearing one.
 pub(super) const MOVE_BYTES: usize = 8 << 20;
 
-/// A run above [`MAX_KEPT_FRAMES`], whose length is exact to the page, grows by at least this share of its
+/// A run above [`LONGEST_CACHED_FRAMES`], whose length is exact to the page, grows by at least this share of its
 /// length when it must move, so that one that grows in small steps is rarely copied. One that is too long by
 /// no more than this stays as it is.
 const ROOM_SHARE: usize = 8;
@@ -52,13 +52,13 @@ impl<S: System> Heap<S> {
         let frames = self.frames_for(bytes);
         let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
         if let Seat::Own(cache) = seat
-            && frames <= MAX_KEPT_FRAMES
+            && frames <= LONGEST_CACHED_FRAMES
             && align == 1
         {
             // SAFETY: the caller's promise, passed on.
-            let kept = unsafe { self.take_own_run(cache, bytes) };
-            if !kept.is_null() {
-                return (kept, false);
+            let own = unsafe { self.take_own_run(cache, bytes) };
+            if !own.is_null() {
+                return (own, false);
             }
             // SAFETY: the caller's promise, passed on.
             unsafe { self.regret_run(cache, frames) };
@@ -95,15 +95,15 @@ impl<S: System> Heap<S> {
         align: usize,
     ) -> bool {
         let least = self.frames_for(bytes);
-        // One aligned beyond its page never came from the kept ones.
-        let is_kept_kind = align <= self.source().page_bytes().max(FRAME_BYTES);
+        // One aligned beyond its page never came from a cache.
+        let may_be_cached = align <= self.source().page_bytes().max(FRAME_BYTES);
         let near = self.backend.find(start.addr().get()).map(RegionView::widest_near);
-        frames == least || is_kept_kind && near.is_some_and(|near| serves(least, frames, near))
+        frames == least || may_be_cached && near.is_some_and(|near| serves(least, frames, near))
     }
 
     /// How many bytes to take where a run of `old_bytes` must move to hold `bytes`.
     pub(super) fn moved_run_bytes(old_bytes: usize, bytes: usize) -> usize {
-        let is_growing = bytes > old_bytes && old_bytes > MAX_KEPT_FRAMES * FRAME_BYTES;
+        let is_growing = bytes > old_bytes && old_bytes > LONGEST_CACHED_FRAMES * FRAME_BYTES;
         if is_growing { bytes.max(old_bytes + old_bytes / ROOM_SHARE) } else { bytes }
     }
 
@@ -120,7 +120,8 @@ impl<S: System> Heap<S> {
             let frames = self.frames_for(bytes);
             let old_frames = old_bytes / FRAME_BYTES;
             let least_frames = old_frames - old_frames / ROOM_SHARE;
-            let is_near = frames > MAX_KEPT_FRAMES && (least_frames..=old_frames).contains(&frames);
+            let is_near =
+                frames > LONGEST_CACHED_FRAMES && (least_frames..=old_frames).contains(&frames);
             if is_near || frames == old_frames {
                 return Some(run);
             }

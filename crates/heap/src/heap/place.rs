@@ -14,10 +14,10 @@ use crate::slab::SlabRef;
 /// Where an address that is to be freed, resized or measured leads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
-    /// An object of a size class; `is_leaving` if its slab is given up.
+    /// An object of a size class; whether its slab is given up.
     Small {
         class: ClassId,
-        is_leaving: bool,
+        is_given_up: bool,
     },
     Run {
         frames: usize,
@@ -42,7 +42,7 @@ impl<S: System> Heap<S> {
     /// What `start` is the start of.
     pub(crate) fn place_of(&self, start: NonNull<u8>) -> Result<Place, Misuse> {
         if let Some(class) = self.class_of_fast(start) {
-            return Ok(Place::Small { class, is_leaving: false });
+            return Ok(Place::Small { class, is_given_up: false });
         }
         let address = start.addr().get();
         if !address.is_multiple_of(MIN_ALIGN) {
@@ -51,20 +51,20 @@ impl<S: System> Heap<S> {
         let Some(view) = self.backend.find(address) else { return self.place_outside(start) };
         // SAFETY: `find` says that the address lies in the region.
         let listed = unsafe { view.class_of(address) };
-        let is_leaving = listed == ClassId::LEAVING;
-        let class = if is_leaving {
+        let is_given_up = listed == ClassId::GIVEN_UP;
+        let class = if is_given_up {
             view.slab_table().slab_of(address).map_or(ClassId::NONE, SlabRef::class)
         } else {
             listed
         };
         if class.is_small() {
             self.check_small(start, class)?;
-            return Ok(Place::Small { class, is_leaving });
+            return Ok(Place::Small { class, is_given_up });
         }
         if let Some(frames) = self.backend.run_length(start) {
             return Ok(Place::Run { frames });
         }
-        if class == ClassId::KEPT && address.is_multiple_of(FRAME_BYTES) {
+        if class == ClassId::OWN_RUN && address.is_multiple_of(FRAME_BYTES) {
             return Err(Misuse::DoubleFree);
         }
         Err(if class == ClassId::RUN || self.lies_in_run(address) {

@@ -146,7 +146,7 @@ impl<S: System> Heap<S> {
         self.pace.settle();
         if is_due {
             self.pace.note_look(self.source().now_ms(), self.fill().idle_bytes);
-            self.evacuate();
+            self.give_up_emptier_slabs();
         }
         self.scavenge(most_bytes)
     }
@@ -154,10 +154,10 @@ impl<S: System> Heap<S> {
     /// Gives up the emptier slabs. So that they become empty, what is freed in them goes straight back
     /// there, not to a thread's list and from there to the next request.
     #[cold]
-    fn evacuate(&self) {
+    fn give_up_emptier_slabs(&self) {
         for bin in &self.bins {
             if let Some(mut bin) = bin.try_lock() {
-                bin.evacuate(self);
+                bin.give_up_emptier_slabs(self);
             }
         }
     }

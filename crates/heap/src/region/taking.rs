@@ -1,7 +1,7 @@
 //! How a run is found: the places that memory comes from, each asked when those before have none.
 //!
 //! ```text
-//!   kept         a run of about that length that was freed lately
+//!   cached       a run of about that length that was freed lately
 //!   dirty        frames that hold memory, where they fit best
 //!   units        clean units, to which dirty ones move: for what will fill them     region/units.rs
 //!   lengthened   the longest dirty run, and the clean frames behind it
@@ -19,12 +19,12 @@ use super::filling::SLAB_LOOK_FRAMES;
 use super::huge_pages::LONG_FRAMES;
 use super::{FRAME_BYTES, Region, RegionView, SLAB_FRAMES};
 use crate::dirty::take_range;
-use crate::run_cache::MAX_KEPT_FRAMES;
+use crate::run_cache::LONGEST_CACHED_FRAMES;
 
 /// What frames are wanted for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
-    /// A run of `frames` at a multiple of `align` frames. One that was kept may be a little longer.
+    /// A run of `frames` at a multiple of `align` frames. One that was cached may be a little longer.
     /// The caller is going to fill it, if it `fills`.
     Run { frames: usize, align: usize, fills: bool },
     /// A slab of a class that has `siblings`; of objects that have pages of their own, if it is `of_pages`.
@@ -187,7 +187,7 @@ impl Region {
             return Err(Refusal::NoRange);
         }
         let found = self
-            .take_kept(request, view)
+            .take_cached(request, view)
             .or_else(|| self.take_dirty(request))
             .or_else(|| self.take_units(request, source, view))
             .or_else(|| self.take_lengthened(request, source, view));
@@ -204,29 +204,29 @@ impl Region {
         align_down(start, align * FRAME_BYTES) == start
     }
 
-    /// Takes a run that was kept as it was.
-    fn take_kept(&mut self, request: &Request, view: &RegionView) -> Option<Run> {
-        if request.align != 1 || request.frames > MAX_KEPT_FRAMES {
+    /// Takes a run that was freed lately and kept as it was.
+    fn take_cached(&mut self, request: &Request, view: &RegionView) -> Option<Run> {
+        if request.align != 1 || request.frames > LONGEST_CACHED_FRAMES {
             return None;
         }
         let (first, frames) = self.cached.pop(request.frames, view.near())?;
         Some(Run::holding(self.at(FrameId(first)), frames))
     }
 
-    /// Takes dirty frames; those of the kept runs, too, where there is no place without them.
+    /// Takes dirty frames; those of the cached runs, too, where there is no place without them.
     fn take_dirty(&mut self, request: &Request) -> Option<Run> {
-        if request.frames > MAX_KEPT_FRAMES {
-            // To a run that is never kept, the kept ones are but holes in the ranges that it needs.
+        if request.frames > LONGEST_CACHED_FRAMES {
+            // To a run that is never cached, the cached ones are but holes in the ranges that it needs.
             self.uncache();
         }
-        let first = self.take_fitting_or_kept(request)?;
+        let first = self.take_fitting_or_cached(request)?;
         let is_left = request.outlook == Outlook::Plain && self.fresh.contains(&first.0);
         let first = if is_left { self.take_beside_fresh(request, first)? } else { first };
         Some(Run::holding(self.at(first), request.frames))
     }
 
     #[inline(never)]
-    fn take_fitting_or_kept(&mut self, request: &Request) -> Option<FrameId> {
+    fn take_fitting_or_cached(&mut self, request: &Request) -> Option<FrameId> {
         let &Request { frames, grid, .. } = request;
         self.take_fitting(frames, grid)
             .or_else(|| self.uncache().then(|| self.take_fitting(frames, grid))?)
@@ -242,9 +242,9 @@ impl Region {
         if !self.dirty.take_at(fresh, frames) {
             // A part of it has gone: what is left is like any other.
             self.fresh = 0..0;
-            return self.take_fitting_or_kept(request);
+            return self.take_fitting_or_cached(request);
         }
-        let first = self.take_fitting_or_kept(request);
+        let first = self.take_fitting_or_cached(request);
         self.dirty.give(fresh, frames);
         first
     }

@@ -68,7 +68,7 @@ impl RegionView {
         self.bytes.store(frontier, Relaxed);
     }
 
-    /// How long kept runs may be for what is asked for.
+    /// How long cached runs may be for what is asked for.
     #[inline(always)]
     pub(crate) fn near(&self) -> Near {
         Near(self.near.load(Relaxed))

@@ -41,7 +41,7 @@ pub(super) struct Frames {
     /// The page map is still to be told of objects taken there.
     shown: u16,
     /// The slab is given up: the page map says so for all frames that are not hidden.
-    leaves: bool,
+    given_up: bool,
     /// How many threads have memory come for stretches of them, without a lock. (One that a fork finds at it never comes
     /// back in the child, as the objects that it has taken do not.)
     coming: u8,
@@ -50,7 +50,7 @@ pub(super) struct Frames {
 impl Frames {
     /// Those of a slab that was just opened.
     pub(super) fn new(bare: bool) -> Self {
-        Self { bare: if bare { ALL } else { 0 }, hidden: 0, shown: 0, leaves: false, coming: 0 }
+        Self { bare: if bare { ALL } else { 0 }, hidden: 0, shown: 0, given_up: false, coming: 0 }
     }
 
     /// Which of them hold memory.
@@ -130,22 +130,22 @@ impl Frames {
         self.coming > 0
     }
 
-    /// Objects are taken again from a slab that may have been given up.
+    /// Objects are taken again from the slab: if it was given up, it no longer is.
     #[inline]
-    pub(super) fn stay(&mut self) {
-        if core::mem::take(&mut self.leaves) {
+    pub(super) fn resume(&mut self) {
+        if core::mem::take(&mut self.given_up) {
             self.shown |= !self.hidden;
         }
     }
 
     /// The slab is given up. Returns the frames for which the page map must say so: none, if it had been before.
-    pub(super) fn leave(&mut self) -> u16 {
-        if core::mem::replace(&mut self.leaves, true) { 0 } else { !self.hidden }
+    pub(super) fn give_up(&mut self) -> u16 {
+        if core::mem::replace(&mut self.given_up, true) { 0 } else { !self.hidden }
     }
 
     /// Whether it is given up.
-    pub(super) fn leaves(&self) -> bool {
-        self.leaves
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// The frames that must be entered into the page map now that objects were taken: those that were hidden; all, if
@@ -205,9 +205,9 @@ mod tests {
     fn a_slab_given_up_is_shown_but_for_what_has_gone() {
         let mut frames = Frames::new(false);
         frames.go(0b11);
-        assert_eq!((frames.leave(), frames.leave()), (!0b11, 0));
-        frames.stay();
-        assert!(!frames.leaves());
+        assert_eq!((frames.give_up(), frames.give_up()), (!0b11, 0));
+        frames.resume();
+        assert!(!frames.is_given_up());
         assert_eq!(counts(&take(&mut frames, (1, 2), 1)), [0, 1, 1]);
         assert_eq!(frames.take_shown(), !0b01);
     }

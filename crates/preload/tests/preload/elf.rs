@@ -26,7 +26,7 @@ const ORDINARY_FUNCTIONS: [&str; 7] = [
 ];
 const WARM_FUNCTIONS: [&str; 6] = [
     "S$GT$$GT$8scavenge",
-    "8evacuate",
+    "21give_up_emptier_slabs",
     "12send_to_slab",
     "15take_from_block",
     "16take_whole_units",
