@@ -1,18 +1,30 @@
 //! What stays of the memory that is freed, and what goes back to the system.
 //!
-//! Dirty frames are reused before clean ones, so what is kept costs resident memory only as far
-//! as it is not needed. How much may stay when memory is freed: an eighth of what is in use (frames
-//! of slabs that were given back hold nothing, and do not count as in use) and at least
-//! [`MIN_ALLOWANCE_BYTES`]; what exceeds that goes back on the spot, so that a program that then falls
-//! idle holds little. A program in the midst of its work would fault for nothing: so as much as is in
-//! use may stay (but not when a run of 32 MiB or more is freed, of which few come again), and one frame
-//! more for each that faults anew (*regret*), as long as no more is resident than an eighth above the
-//! most that was lately in use at once. That peak and regret halve each [`HALF_LIFE_MS`], and half of
-//! the dirty frames that nobody has needed meanwhile go back, part by part at the next calls.
+//! A freed frame is *dirty*: it still holds memory. Dirty frames are reused before clean ones, so what is kept costs
+//! resident memory only as far as it is not needed.
 //!
-//! When clean frames must be taken although there are dirty ones (too few in a row, or in the wrong
-//! place), whole units of those move to where they are needed (`region/units.rs`), and of the other
-//! dirty frames some go back by the same bound: a heap does not grow far by its holes.
+//! When memory is freed, so many frames may stay dirty; any more go back on the spot:
+//! ```text
+//!   allowance   max(least, min(headroom, busy + regret))
+//!
+//!   least       max(8 MiB, held / 8) − what threads may keep of freed runs
+//!   headroom    peak + peak / 8 + 4 MiB − held      (2 × peak + 4 MiB − held, where most of what runs hold was never touched)
+//!   busy        held; but 0 when a run of 32 MiB or more is freed, of which few come again
+//!
+//!   held        frames in use that hold memory      (not those of slabs that never came, or have gone back)
+//!   peak        the most that was lately held at once
+//!   regret      one for each frame that went back and was then taken anew
+//! ```
+//! `least` is for a program that falls idle, which then holds little. One in the midst of its work would fault for nothing
+//! if all that it frees beyond this went: so as much as it uses may stay, and the more, the more has gone in vain, as long as
+//! no more is resident than an eighth above the peak.
+//!
+//! The past is forgotten by halves. Each [`HALF_LIFE_MS`] regret halves, and so does what the peak is above what is held.
+//! Half of the dirty frames that nobody has needed meanwhile become *due*: they go back at the next calls, a part at each.
+//!
+//! Sometimes clean frames must be taken although there are dirty ones (too few in a row, or in the wrong place). Whole units
+//! of these move to where they are needed (`region/units.rs`); of the other dirty frames what exceeds the headroom goes
+//! back. So a heap does not grow far by its holes.
 //!
 //! When idle memory inside slabs is looked for is another question (`backend/keeping/slack.rs`).
 

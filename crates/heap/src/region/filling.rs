@@ -1,34 +1,44 @@
 //! Whether the program fills the large objects that it asks for.
 //!
-//! A buffer is often longer than what is ever put into it, and of clean memory only what was touched is
-//! resident. That is lost by huge pages, and where runs begin wherever there is room: then the fronts of
-//! some lie where the ends of others were, until all is resident. So each of the runs of fresh memory
-//! taken lately is looked at when it comes back: in some of its pages, a word in each eighth. One that is
-//! still in use when sixteen more have been taken is looked at as it is, through the system and without a
-//! lock, since its owner may write to it, have protected it, or serve its page faults; if its front reads
-//! as zero it is passed over, for it may yet be filled. Where most pages of either still read as zero
-//! - runs ask for no huge pages.
+//! A buffer is often longer than what is ever put into it, and of clean memory only what was touched is resident. Two things
+//! lose that: huge pages; and runs that begin wherever there is room, for then the fronts of some lie where the ends of
+//! others were, until all is resident. So some runs that held nothing when they were taken are looked at later, to learn what
+//! the next are likely to be.
 //!
-//! Where that is so of runs that came back, the region is *sparse*:
-//! - runs begin at multiples of a slab, so that their fronts lie where fronts were;
-//! - a kept run serves requests down to half its length: what is not touched costs nothing, and what
-//!   was is still in the processor's cache;
+//! # How a run is looked at
+//!
+//! In some of its pages, a few words of each. The last sixteen runs are waited for:
+//! - One that comes back is read.
+//! - One that is still in use when sixteen more have been taken is looked at as it is, through the system and without a lock,
+//!   since its owner may write to it, have protected it, or serve its page faults. If its front reads as zero it is passed
+//!   over, for it may yet be filled. Slabs of objects that have pages of their own are looked at so, too.
+//!
+//! Asking the system which pages are resident would tell zeros from what was never written, but it is one more call that a
+//! sandbox may not know, and of a huge page all are. So it is only asked which long runs have huge pages.
+//!
+//! # What follows where most pages read as zero
+//!
+//! | of | which | the verdict comes | what follows |
+//! |---|---|---|---|
+//! | runs of 64 KiB to 2 MiB | come back | after some runs | the region is *sparse*, below |
+//! | runs and slabs of any kind | are in use | after some of this kind | the next of the kind stay *plain*: they ask for no huge pages |
+//! | runs of 2 MiB and more | come back | with the first | that run goes back to the system as a whole, below |
+//!
+//! In a sparse region runs of 64 KiB to 2 MiB stay plain, and
+//! - begin at multiples of a slab, so that their fronts lie where fronts were;
+//! - a cached run serves requests down to half its length: what is not touched costs nothing, and what was is still in the
+//!   processor's cache;
 //! - more may stay dirty, and threads may keep more (`backend/keeping.rs`), since it holds little.
 //!
-//! Most programs have few runs of a huge page or more, so the first that comes back is a verdict; one whose
-//! front reads as zero says nothing, since its pages may have moved to where it has grown. If most of it was
-//! never touched it goes back to the system as a whole: as dirty memory, what is not resident would be used
-//! before what is. If only long runs had asked for huge pages, nobody does any longer. That is all: the next
-//! long runs still have huge pages in their own units, for what reads as zero may have been filled with
-//! zeros, and the next may be filled with something else. Another that comes back so is dirty memory, unless
-//! others have come back filled since: a program that has such a run again and again keeps its memory. Only
-//! where many of them were seen in use (counted apart from shorter ones), and most were empty behind their
-//! fronts, do the next ones have no huge pages. Those that came in huge pages before that hold all of their memory for
-//! nothing, and whoever takes it next would, too: they go back when they are freed.
+//! Most programs have few runs of 2 MiB or more, so the first that comes back is a verdict; but one whose front reads as zero
+//! says nothing, since its pages may have moved to where it has grown. The run goes back because as dirty memory, what is not
+//! resident of it would be used before what is. If only long runs had asked for huge pages, nobody does any longer. That is
+//! all: the next long runs still have huge pages in their own units, for what reads as zero may have been filled with zeros,
+//! and the next may be filled with something else. Another that comes back so is dirty memory, unless others have come back
+//! filled since: a program that has such a run again and again keeps its memory.
 //!
-//! Asking the system which pages are resident would tell zeros from what was never written, but it is one
-//! more call that a sandbox may not know, and of a huge page all are. So it is only asked which of these long runs have
-//! huge pages.
+//! Once most of the long runs in use were seen to stay empty, those that came in huge pages before that hold all of their memory
+//! for nothing, and whoever took it next would, too: so they go back when they are freed, if they read as zero for the most part.
 
 use core::ptr::NonNull;
 

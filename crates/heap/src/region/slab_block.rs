@@ -1,32 +1,49 @@
-//! Where the slabs of growing classes come from, and short runs where many are filled: blocks of a huge page.
+//! Blocks: whole huge pages of clean memory that become dirty memory at once, for slabs of growing classes and for short runs.
 //!
-//! A page fault costs more than all that a slab's objects cost afterwards, and one fault for two
-//! mebibytes costs as much as a hundred for four kibibytes. Slabs that follow many others are going
-//! to be filled, so for them a block is taken as a whole: its first touch brings all of it, and from
-//! then on it is dirty memory like any other. A program may only ever touch a part of a large object, so
-//! runs ask for a block only where others that were seen mostly filled (`region/filling.rs`) have come
-//! page by page.
+//! A page fault costs more than all that a slab's objects cost afterwards, and one fault for two mebibytes costs as much as
+//! a hundred for four kibibytes. So where slabs or runs are going to be filled, and there is no dirty memory for the next, a
+//! block is opened: its first touch brings all of it, and from then on it is dirty memory like any other.
 //!
-//! The kernel clears the block at that touch. Meanwhile it is neither clean nor dirty memory but the
-//! opener's, and the backend's lock is free. Other threads that want a block wait for this one, so that the
-//! heap is never more than a block ahead of what it needs; in a heap of some size, those on other CPUs open
-//! one of their own (`backend/blocks.rs`). They do not help to touch it, since the kernel clears a huge page
-//! before it checks whether another thread has done so.
+//! # For whom a block is opened
 //!
-//! A block is opened where no slab's worth of memory is dirty. A one-page run among the slabs leaves
-//! fifteen frames that no slab fits into, though: so a growing class gets one in spite of such pieces, as long as
-//! they are few beside its slabs and the heap has never shrunk. (In one that
-//! has, pieces come and go, and each time a block would be opened for what they could hold.) Where huge
-//! pages are asked for anyhow it does without: there the next slab is part of the last huge page.
+//! A slab that follows many others of its class is going to be filled. *Pieces* are dirty frames that no slab fits into: a run
+//! of one page among the slabs leaves fifteen.
 //!
-//! In a heap that has shrunk most units keep some slab in use, and what has gone of them would come back
-//! page by page. So there the next block is a unit that has gone as a whole, or a new one, and the holes are
-//! passed over until the rest of their units is free, too: they hold nothing. That takes address space, so a
-//! new unit is opened only while the holes are at most three quarters of what was touched.
+//! | for a slab of a class that has | where so much was touched | and what is dirty is |
+//! |---|---|---|
+//! | 8 slabs | 2 MiB | less than a slab |
+//! | 4 slabs | 4 MiB | less than a slab |
+//! | 5 slabs | 4 MiB | few pieces: 1 MiB, and half of what the class's slabs are, at most (1) |
+//! | 20 slabs | 12 MiB | the same, instead of the row above (1) |
+//! | 4 slabs | 16 MiB, and the heap grows again (2) | anything |
 //!
-//! While there are pieces, such a heap grows again page by page, since what it takes may be an object now and
-//! then. Once it has grown so by a block's worth, with nothing going back meanwhile, it really is growing: then
-//! blocks are opened for all classes that grow, and for runs.
+//! A program may touch only a part of a run, so there must have been others of its kind, and these were seen filled
+//! (`region/filling.rs`):
+//!
+//! | for a run shorter than a block, if | where so much was touched | and what is dirty is |
+//! |---|---|---|
+//! | 2 MiB of runs came page by page, half of all that was touched | 4 MiB | 1 MiB at most (3) |
+//! | 2 MiB of runs came page by page | 8 MiB | 1 MiB at most (3) |
+//! | | 16 MiB, and the heap grows again (2) | anything |
+//!
+//! 1. Not in a heap that has shrunk, where pieces come and go, and each time a block would be opened for what they could
+//!    hold. And (also 3) not where huge pages are asked for anyhow: there the next slab or run is part of the last huge page.
+//! 2. While there are pieces, a heap that has shrunk grows page by page, since what it takes may be an object now and then.
+//!    Once it has grown so by a block's worth, with nothing going back meanwhile, it really is growing.
+//!
+//! # Where it lies
+//!
+//! In a heap that has shrunk most units keep some slab in use, and what has gone of them would come back page by page. So the
+//! block is a unit that has gone as a whole, or a new one, and the holes are passed over until the rest of their units is
+//! free, too: they hold nothing. That takes address space, so a new unit is opened only while the holes are at most three
+//! quarters of what was touched.
+//!
+//! # Who opens it
+//!
+//! The kernel clears the block at its first touch. Meanwhile it is neither clean nor dirty memory but the opener's, and the
+//! backend's lock is free. Other threads that want a block wait for this one, so that the heap is never more than a block
+//! ahead of what it needs; in a heap of some size, those on other CPUs open one of their own (`backend/blocks.rs`). They do
+//! not help to touch it, since the kernel clears a huge page before it checks whether another thread has done so.
 
 use core::ptr::NonNull;
 
@@ -39,24 +56,22 @@ use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_FRAMES};
 use crate::dirty::take_range;
 
 /// Once this much has been touched, a block is but a fraction of the whole: a small program does not
-/// grow.
+/// grow. A class that has so many slabs is growing: the next is going to be filled. (The others of its block
+/// serve whichever class asks next.)
 const BLOCKS_FROM_BYTES: usize = 4 << 20;
-
-/// A class that has this many slabs is growing: the next is going to be filled. The others of a block
-/// serve whichever class asks next.
 const SIBLINGS_OF_GROWTH: usize = 4;
 
-/// Half as much is enough where a class has this many slabs, a quarter of it: a program of few sizes, which
+/// Half as much is enough where the slabs of one class are a quarter of it: a program of few sizes, which
 /// is not going to stay that small.
 const EARLY_BLOCKS_FROM_BYTES: usize = 2 << 20;
 const SIBLINGS_OF_EARLY_GROWTH: usize = 8;
 
-/// Beside pieces a class must have this many; once so much has been touched that most classes have a few, more.
+/// How many slabs a class must have beside pieces. Once so much has been touched that most classes have a few, it takes more.
 const SIBLINGS_BESIDE_PIECES: usize = 5;
 const LARGE_FROM_BYTES: usize = 12 << 20;
 const SIBLINGS_IN_LARGE: usize = 20;
 
-/// Runs get one, too, where this many frames of them have come page by page and none went back: at once where
+/// Runs get a block where this many frames of them have come page by page and none went back: from 4 MiB on where
 /// they are half of the region, else from this size on. (From 4, 6 MiB on the peak of the cc1 trace is a fifth higher.)
 const MANY_RUN_FRAMES: usize = UNIT_FRAMES;
 const BLOCKS_FOR_SOME_RUNS_FROM_BYTES: usize = 8 << 20;

@@ -1,7 +1,18 @@
 //! By how much the heap may grow, or its slabs empty, before they are looked through (`heap/relief.rs`): the *slack*.
 //!
-//! A look that finds little was too early, one that finds much was late; and where what went at one look is soon taken anew,
-//! live memory swings, and looks cost more than they give. So each look sets the slack for the next.
+//! A look that finds little came too early, one that finds much came late. So each look sets the slack for the next:
+//! ```text
+//!   growth     usual                                  usual = max(used / 8, 4 MiB)
+//!              half of the last, at least 256 KiB     if far more went than had been freed: the last objects of many
+//!                                                     pages are going, and each of them counts
+//!              twice the last, from usual to used / 2 if next to nothing went, less than an eighth of the last
+//!
+//!   emptying   as growth
+//!              live / 4, at least 256 KiB             if little is left in much: more than twice as much is idle as live
+//!              twice the last, or the last and what   at least, if live memory swings: where what goes at one look is
+//!              went, up to 64 MiB and the peak        soon taken anew, looks cost more than they give
+//! ```
+//! *Used* is all that the heap holds but what is idle in slabs, *live* what is out of the slabs.
 
 use core::sync::atomic::Ordering;
 
@@ -11,15 +22,14 @@ use super::MIN_ALLOWANCE_BYTES;
 use crate::backend::{Backend, State};
 use crate::region::FRAME_BYTES;
 
-/// By how much the heap may grow, or its slabs empty, before they are looked through: an eighth of
-/// what is in use, and at least this much; the smaller value where a look finds much.
+/// What the slack is usually, at least; and what it is at least where a look finds much.
 const SLACK_BYTES: usize = 4 << 20;
 const MIN_SLACK_BYTES: usize = 256 << 10;
 
-/// How far slabs may empty where live memory swings. If half of what went at a look that found them emptied has been taken
-/// anew by the next such look, within [`SWING_MS`], twice as much may be idle, up to this and to what was lately in use.
-const MAX_SWING_BYTES: usize = 64 << 20;
+/// Live memory swings if half of what went at a look that found the slabs emptied has been taken anew by the next such look,
+/// within this time; and how far they may then empty at most.
 const SWING_MS: u64 = 100;
+const MAX_SWING_BYTES: usize = 64 << 20;
 
 impl<S: System> Backend<S> {
     /// Sets the slack of a heap that begins.
@@ -116,9 +126,7 @@ impl Found {
         (self.used_frames / 8).max(SLACK_BYTES / FRAME_BYTES)
     }
 
-    /// By how many frames the heap may grow before the next scavenge; before this one it was `last`. If much was
-    /// found, the last objects of many pages are going, and each of them counts: then the next scavenge comes
-    /// sooner. It comes later if next to nothing was found.
+    /// By how many frames the heap may grow before the next scavenge; before this one it was `last`.
     fn growth_frames(&self, last: usize) -> usize {
         let usual = self.usual_frames();
         if self.found_much {
@@ -130,8 +138,7 @@ impl Found {
         }
     }
 
-    /// By how many frames the slabs may empty before the next scavenge, unless memory swings. Usually as many as the heap
-    /// may grow by, `growth`; fewer where little is left in much.
+    /// By how many frames the slabs may empty before the next scavenge, unless memory swings. The heap may grow by `growth`.
     fn emptying_frames(&self, growth: usize) -> usize {
         if self.is_sparse() {
             (self.live_frames / 4).max(MIN_SLACK_BYTES / FRAME_BYTES)
