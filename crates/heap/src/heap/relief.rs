@@ -20,6 +20,7 @@ mod holes;
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use hectare_base::sync::LockGuard;
 use hectare_pages::System;
 
 use super::Heap;
@@ -40,6 +41,9 @@ pub(super) const LOOK_BYTES: usize = 32 << 20;
 
 /// Of calls that have neither taken from slabs nor given to them, one in this many reads the clock.
 const IDLE_RELIEFS: u8 = 16;
+
+/// Held by the thread that looks.
+type Looker<'a, S> = LockGuard<'a, (), <S as System>::Park>;
 
 impl<S: System> Heap<S> {
     /// Looks for memory to give back when the slabs have become much emptier, or much has been idle
@@ -75,28 +79,39 @@ impl<S: System> Heap<S> {
         let fill = self.fill();
         self.note_idle(fill);
         self.note_emptying(fill);
-        let is_due = self.is_look_due(fill);
-        let has_emptied = self.has_emptied_for_long(fill);
-        // Where many threads free, all see it: one of them looks.
-        let looker = if is_due || has_emptied { self.looker.try_lock() } else { None };
-        // Another may have looked meanwhile.
-        let is_due = looker.is_some() && self.is_look_due(fill);
-        let looker = looker.filter(|_| is_due || has_emptied);
+        let look = self.begin_look(fill);
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
             let seen = unsafe { &mut (*cache.as_ptr()).looks };
-            if looker.is_some() || *seen != self.pace.looks() {
-                *seen = self.pace.looks() + u32::from(is_due);
+            let looks = self.pace.looks();
+            if look.is_some() || *seen != looks {
+                // One that is due is counted when it begins, below.
+                *seen = looks + u32::from(look.as_ref().is_some_and(|&(_, is_due)| is_due));
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.empty_cache(cache) };
             }
         }
-        if let Some(_looker) = looker {
+        if let Some((_looker, is_due)) = look {
             self.look_for_holes(is_due, LOOK_BYTES);
         } else {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.empty_quiet_classes(seat, fill) };
         }
+    }
+
+    /// Whether this thread is to look now: the looker's lock, and whether a look [is due](Self::is_look_due), or else has
+    /// only the emptying of the slabs as its cause.
+    #[inline]
+    fn begin_look(&self, fill: Fill) -> Option<(Looker<'_, S>, bool)> {
+        let has_emptied = self.has_emptied_for_long(fill);
+        if !has_emptied && !self.is_look_due(fill) {
+            return None;
+        }
+        // Where many threads free, all see it: one of them looks.
+        let looker = self.looker.try_lock()?;
+        // Another may have looked meanwhile.
+        let is_due = self.is_look_due(fill);
+        (is_due || has_emptied).then_some((looker, is_due))
     }
 
     /// What the slabs hold now.
