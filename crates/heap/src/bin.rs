@@ -87,7 +87,7 @@ impl Rush {
 
 /// What is asked of a bin.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Objects {
+pub(crate) struct Demand {
     pub(crate) class: ClassId,
     /// At most a [batch](ClassId::batch).
     pub(crate) count: usize,
@@ -265,7 +265,7 @@ impl Bin {
     /// Takes what is wanted, or less, if the slabs with room have less.
     pub(crate) fn take(
         &mut self,
-        wanted: Objects,
+        wanted: Demand,
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
@@ -282,7 +282,7 @@ impl Bin {
         }
     }
 
-    fn note_rush(&mut self, wanted: Objects, source: &impl SlabSource) {
+    fn note_rush(&mut self, wanted: Demand, source: &impl SlabSource) {
         if self.slabs <= UNDIVIDED_SLABS {
             self.rush = Rush::NONE;
             return;
@@ -292,7 +292,7 @@ impl Bin {
     }
 
     /// The slab to take from: the fullest, in a rush that of the home.
-    fn slab_for(&mut self, wanted: Objects) -> Option<SlabRef> {
+    fn slab_for(&mut self, wanted: Demand) -> Option<SlabRef> {
         let Some(cpu) = wanted.cpu.filter(|_| self.rush.is_on) else { return self.lists.fullest() };
         let own = self.lists.fullest_of(home_of(cpu));
         if own.is_none() && self.has_free(SHARED_BEYOND) { self.lists.fullest() } else { own }
@@ -303,7 +303,7 @@ impl Bin {
     pub(crate) fn take_new(
         &mut self,
         name: SlabRef,
-        wanted: Objects,
+        wanted: Demand,
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
@@ -328,7 +328,7 @@ impl Bin {
         &mut self,
         name: SlabRef,
         slab: &mut Slab,
-        wanted: Objects,
+        wanted: Demand,
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {

@@ -7,7 +7,7 @@ use hectare_pages::System;
 
 use super::Heap;
 use crate::batch::{Batch, Batches};
-use crate::bin::{Objects, SlabSource};
+use crate::bin::{Demand, SlabSource};
 use crate::class::ClassId;
 use crate::gathered::Gathered;
 use crate::misuse::Misuse;
@@ -57,7 +57,7 @@ impl<S: System> Heap<S> {
     pub(crate) fn gather_from_bin(&self, class: ClassId, count: usize, gathered: &mut Gathered) {
         self.end_drain();
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
-        let wanted = Objects { class, count: count.min(class.batch()), cpu };
+        let wanted = Demand { class, count: count.min(class.batch()), cpu };
         let bin = &self.bins[class.index()];
         bin.lock().take(wanted, gathered, self);
         if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {
@@ -75,7 +75,7 @@ impl<S: System> Heap<S> {
                 bin.take_new(name, wanted, gathered, self);
             } else {
                 // Another CPU's will do.
-                bin.take(Objects { cpu: None, ..wanted }, gathered, self);
+                bin.take(Demand { cpu: None, ..wanted }, gathered, self);
             }
         }
         self.bring_memory(class, gathered);
