@@ -12,11 +12,15 @@
 //!
 //! Invariant: the table's first `len` entries are sorted by start and describe disjoint blocks.
 
+mod zeros;
+
 use core::ptr::NonNull;
 
 use hectare_base::align::checked_align_up;
+use hectare_base::rolled;
 use hectare_pages::{PageSource, SourceError, System};
 
+use self::zeros::Zeros;
 use crate::kept::Kept;
 use crate::region::HUGE_PAGE_BYTES;
 
@@ -50,6 +54,7 @@ pub(crate) struct Huge {
     gone: [usize; REMEMBERED],
     next_gone: usize,
     kept: Kept,
+    zeros: Zeros,
 }
 
 // SAFETY: the table is metadata of the heap that is reached only through this value.
@@ -65,6 +70,7 @@ impl Huge {
             gone: [0; REMEMBERED],
             next_gone: 0,
             kept: Kept::new(),
+            zeros: Zeros::new(),
         }
     }
 
@@ -84,13 +90,14 @@ impl Huge {
         }
     }
 
+    #[inline(never)]
     fn index_of(&self, start: NonNull<u8>) -> Option<usize> {
         self.blocks().binary_search_by_key(&start.addr(), |block| block.start.addr()).ok()
     }
 
     /// Takes a block of at least `bytes`, aligned to `align`, and whether it reads as zero. A caller
-    /// that asked for zeros gets them, and may leave most of them untouched; any other will write,
-    /// and gets a kept block or huge pages.
+    /// that asked for zeros gets them, and may leave most of them untouched (`huge/zeros.rs`); any other
+    /// will write, and gets a kept block or huge pages.
     #[inline(never)]
     pub(crate) fn get(
         &mut self,
@@ -113,12 +120,21 @@ impl Huge {
         self.make_way(bytes, source);
         let align = align.max(page).max(HUGE_PAGE_BYTES);
         let start = self.take_from(source, || source.get(bytes, align).ok())?;
-        if !wants_zeros {
-            // SAFETY: the whole of the block just taken.
-            unsafe { source.advise_huge(start, bytes, true) };
+        let is_huge = !wants_zeros || self.will_fill_zeros(source);
+        // SAFETY: the whole of the block just taken.
+        unsafe { source.advise_huge(start, bytes, is_huge) };
+        if wants_zeros {
+            self.zeros.note_taken(start, is_huge);
         }
         self.insert(HugeBlock { start, committed_bytes: bytes, reserved_bytes: bytes });
         Some((start, true))
+    }
+
+    /// Whether zeros that are asked for now are likely to be filled.
+    fn will_fill_zeros(&mut self, source: &impl PageSource) -> bool {
+        let index = self.zeros.last().and_then(|start| self.index_of(start));
+        let last = index.map(|index| self.blocks()[index]);
+        self.zeros.will_be_filled(last, source)
     }
 
     /// How many bytes of freed blocks lie ready.
@@ -152,6 +168,7 @@ impl Huge {
     }
 
     /// Gives back as much of what lies ready as is about to be taken.
+    #[inline(never)]
     fn make_way(&mut self, bytes: usize, source: &impl PageSource) {
         let mut wanted_bytes = bytes;
         while let Some(block) = self.kept.make_way(&mut wanted_bytes) {
@@ -175,7 +192,7 @@ impl Huge {
 
     /// Whether a block that began at `address` was given back lately.
     pub(crate) fn was_freed(&self, address: usize) -> bool {
-        self.gone.contains(&address)
+        rolled(&self.gone).contains(&address)
     }
 
     /// How many blocks there are.
@@ -196,6 +213,7 @@ impl Huge {
     #[inline(never)]
     pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl System) -> Option<()> {
         let block = self.take_back(start)?;
+        self.zeros.look(block, source);
         self.age(source);
         if let Some(block) = self.kept.put(block) {
             release(block, source);
@@ -209,6 +227,7 @@ impl Huge {
         Some(())
     }
 
+    #[inline(never)]
     fn take_back(&mut self, start: NonNull<u8>) -> Option<HugeBlock> {
         let block = self.remove(self.index_of(start)?);
         self.gone[self.next_gone % REMEMBERED] = start.addr().get();
@@ -323,6 +342,7 @@ impl Huge {
     }
 
     /// Sees to it that one more block can be entered.
+    #[inline(never)]
     fn make_room(&mut self, source: &impl PageSource) -> Option<()> {
         let page = source.page_bytes();
         let table = match self.table {

@@ -106,7 +106,8 @@ fn number(out: &mut Mode, name: &str, number: usize) -> fmt::Result {
 /// The front, and every option that is on.
 pub(crate) fn text() -> &'static str {
     let text = current().map(|mode| &mode.bytes[..mode.len]);
-    text.and_then(|text| str::from_utf8(text).ok()).unwrap_or("front:thread")
+    // SAFETY: only whole texts are appended. (Checked, it would take half a kilobyte of code.)
+    text.map_or("front:thread", |text| unsafe { str::from_utf8_unchecked(text) })
 }
 
 /// The front alone.

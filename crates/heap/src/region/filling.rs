@@ -164,6 +164,16 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
+    /// The `frames` frames from `start` on.
+    pub(crate) fn run(start: NonNull<u8>, frames: usize) -> Self {
+        Self { start, frames }
+    }
+
+    /// Whether three quarters of its pages are filled, by `is_set`, which is asked of words of them.
+    pub(crate) fn is_full(self, is_set: &dyn Fn(NonNull<u8>) -> bool) -> bool {
+        self.filled_pages(STEP, is_set) >= PAGES / 4 * 3
+    }
+
     /// In how many of [`PAGES`] pages of a run in use something was written; `None` if its front was not.
     /// To be called without a lock: a program can have a thread serve the page faults of its objects, and
     /// that thread may allocate. It does not matter whether the run is still there, or whose it is.
