@@ -2,6 +2,7 @@
 
 use core::mem::MaybeUninit;
 use core::ops::{Deref, DerefMut};
+use core::ptr;
 
 use crate::region::Region;
 
@@ -43,13 +44,13 @@ impl Deref for Regions {
 
     fn deref(&self) -> &[Region] {
         // SAFETY: by the invariant there is a region in each of these places.
-        unsafe { core::slice::from_raw_parts(self.places.as_ptr().cast(), self.len) }
+        unsafe { &*ptr::slice_from_raw_parts(self.places.as_ptr().cast(), self.len) }
     }
 }
 
 impl DerefMut for Regions {
     fn deref_mut(&mut self) -> &mut [Region] {
         // SAFETY: as above.
-        unsafe { core::slice::from_raw_parts_mut(self.places.as_mut_ptr().cast(), self.len) }
+        unsafe { &mut *ptr::slice_from_raw_parts_mut(self.places.as_mut_ptr().cast(), self.len) }
     }
 }

@@ -188,7 +188,8 @@ impl Awaited {
     #[inline(never)]
     fn filled_pages(self, step: usize, is_set: &dyn Fn(NonNull<u8>) -> bool) -> usize {
         let mut filled = 0_u32;
-        for at in (0..PAGES * FRAME_BYTES).step_by(step) {
+        for place in 0..PAGES * FRAME_BYTES / step {
+            let at = place * step;
             let (page, word) = (at / FRAME_BYTES, at % FRAME_BYTES);
             let first = page * self.frames / PAGES * FRAME_BYTES;
             // SAFETY: within the run: page < PAGES, word < FRAME_BYTES.
