@@ -159,7 +159,7 @@ fn suite_huge_everywhere(suite: &mut Suite) {
     }
     suite.test_with(name, &["cc"], move || {
         let mut command = preloaded(program("scarcity.c")?);
-        let command = command.arg("small_without_huge_pages").env("TEST_EVERYWHERE", "1");
+        let command = command.arg("small_without_huge_pages");
         let _restored =
             (before != "always").then(|| Setting::set(HUGE_WHERE, before, "always")).transpose()?;
         run(command)?.well().map(drop)
