@@ -7,7 +7,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const NEEDED: [&str; 4] = [
+const NEEDED: [&str; 5] = [
+    // Programs linked with the library ask for it by this name, wherever it lay then; valgrind and packagers know it by it.
+    "-Wl,-soname,libhectare.so",
     // Our constructor runs ahead of every other library's: so our fork handlers are the first to
     // be registered, and `prepare` runs after all that may still allocate.
     "-Wl,-z,initfirst",

@@ -72,6 +72,7 @@ const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
+const DT_SONAME: u64 = 14;
 const R_X86_64_RELATIVE: u32 = 8;
 const R_X86_64_TPOFF64: u32 = 18;
 const DT_TEXTREL: u64 = 22;
@@ -83,6 +84,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test("elf::static_tls_is_small", static_tls_is_small);
     suite.test("elf::text_is_small", text_is_small);
     suite.test("elf::needs_the_c_library_alone", needs_the_c_library_alone);
+    suite.test("elf::has_a_name_of_its_own", has_a_name_of_its_own);
     suite.test("elf::writable_part_is_small", writable_part_is_small);
     suite.test("elf::initialised_first_and_never_unloaded", dynamic_flags);
     let aliases = "elf::what_calls_read_aliases_no_list";
@@ -120,8 +122,14 @@ fn text_is_small() -> Outcome {
 }
 
 fn needs_the_c_library_alone() -> Outcome {
-    let needed = Image::read()?.needed()?;
+    let needed = Image::read()?.names(DT_NEEDED)?;
     ensure(needed == ["libc.so.6"], || format!("asked for are {needed:?}"))
+}
+
+/// Without one, a program linked by the library's path asks for that path.
+fn has_a_name_of_its_own() -> Outcome {
+    let names = Image::read()?.names(DT_SONAME)?;
+    ensure(names == ["libhectare.so"], || format!("the library is named {names:?}"))
 }
 
 fn writable_part_is_small() -> Outcome {
@@ -313,13 +321,13 @@ impl Image {
         Ok(entries.map(|at| (self.word(at), self.word(at + 8))).collect())
     }
 
-    /// The names of the libraries that this one asks for.
-    fn needed(&self) -> Result<Vec<String>, String> {
+    /// The names that the entries with `tag` tell: the library's own, or those that it asks for.
+    fn names(&self, tag: u64) -> Result<Vec<String>, String> {
         let entries = self.dynamic()?;
         // They lie in the first segment, which begins with the file.
         let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB).ok_or("no strings")?.1;
-        let needed = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED);
-        Ok(needed.map(|(_, at)| self.string(strings + at)).collect())
+        let named = entries.iter().filter(|(named, _)| *named == tag);
+        Ok(named.map(|(_, at)| self.string(strings + at)).collect())
     }
 
     /// The string at an offset, up to its null.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::{
-    Ended, Outcome, Suite, ensure, plain, preloaded, run, run_with_input, scratch,
+    Ended, Outcome, Suite, ensure, plain, preloaded, program, run, run_with_input, scratch,
 };
 
 pub(crate) fn add(suite: &mut Suite) {
@@ -40,7 +40,22 @@ pub(crate) fn add(suite: &mut Suite) {
             "sort",
         )
     });
+    suite.test_with("programs::under_memcheck", &["cc", "valgrind"], under_memcheck);
     suite.test_with("programs::redis", &["redis-server", "redis-benchmark"], redis);
+}
+
+/// As crates/preload/README.md has it.
+fn under_memcheck() -> Outcome {
+    let mut command = preloaded("valgrind");
+    command.args(["--leak-check=full", "--soname-synonyms=somalloc=libhectare.so"]);
+    let told =
+        run(command.arg("--show-mismatched-frees=no").arg(program("memcheck.c")?))?.well()?;
+    let seen = [
+        "Invalid write of size 1",
+        "after a block of size 30",
+        "77 bytes in 1 blocks are definitely lost",
+    ];
+    ensure(seen.iter().all(|line| told.stderr.contains(line)), || told.describe("memcheck"))
 }
 
 const PYTHON: &str = "
