@@ -227,7 +227,8 @@ impl<S: System> Backend<S> {
     fn look_at(&self, run: Awaited, index: usize) {
         let Some(filled_pages) = run.look(&self.source) else { return };
         if let Some(region) = self.state.lock().regions.get_mut(index) {
-            region.note_look(run, filled_pages, &self.views[index]);
+            region.note_look(run, filled_pages);
+            self.views[index].show(region);
         }
     }
 
@@ -270,7 +271,9 @@ impl<S: System> Backend<S> {
     fn take(&self, state: &mut State, wanted: Wanted, opens: bool) -> Taken {
         let mut refusal = Refusal::NoRange;
         for (index, (region, view)) in state.regions.iter_mut().zip(&self.views).enumerate() {
-            match region.take(wanted, opens && index == 0, &self.source, view) {
+            let taken = region.take(wanted, opens && index == 0, &self.source);
+            view.show(region);
+            match taken {
                 Ok(run) => return Ok((index, run)),
                 Err(Refusal::Block) => return Err(Refusal::Block),
                 Err(Refusal::NoMemory) => refusal = Refusal::NoMemory,
@@ -321,7 +324,8 @@ impl<S: System> Backend<S> {
         // SAFETY: the run begins in this region, and is being given back.
         unsafe { self.views[index].mark_run(start.addr().get(), ClassId::NONE) };
         // SAFETY: as above.
-        unsafe { region.give_run(start, frames, &self.source, &self.views[index]) };
+        unsafe { region.give_run(start, frames, &self.source) };
+        self.views[index].show(region);
         state.note_length(frames, 0);
         self.gave(state, frames);
     }
@@ -333,7 +337,8 @@ impl<S: System> Backend<S> {
         let Some(region) = state.regions.get_mut(index) else { return false };
         let frames = region.run_length(start);
         if wanted > frames {
-            let more = region.extend(start, frames, wanted, &self.source, &self.views[index]);
+            let more = region.extend(start, frames, wanted, &self.source);
+            self.views[index].show(region);
             let Some(more) = more else { return false };
             region.set_run_length(start, wanted);
             state.note_length(frames, wanted);

@@ -132,9 +132,9 @@ impl Region {
         self.dirty.may_fit(frames, align) || self.cached.frames() >= frames
     }
 
-    /// Tells threads how much longer than requested a cached run may be.
-    fn publish_near(&self, view: &RegionView) {
-        view.set_near(if self.is_sparse() { Near::WIDE } else { Near::USUAL });
+    /// How much longer than requested a cached run may be.
+    pub(crate) fn near(&self) -> Near {
+        if self.is_sparse() { Near::WIDE } else { Near::USUAL }
     }
 
     /// Takes back a large object's run. The next request of its length is likely to get it, so it is
@@ -147,16 +147,15 @@ impl Region {
         start: NonNull<u8>,
         frames: usize,
         source: &impl PageSource,
-        view: &RegionView,
     ) {
         let first = self.frame_of(start);
         let were_untouched = self.filling.are_long_untouched();
         // SAFETY: the caller's promise; what was in use is committed.
-        if unsafe { self.filling.look(start, frames) } {
-            if self.filling.are_long_untouched() && !were_untouched {
-                return self.give_untouched(FrameId(first), frames, source);
-            }
-            self.publish_near(view);
+        if unsafe { self.filling.look(start, frames) }
+            && self.filling.are_long_untouched()
+            && !were_untouched
+        {
+            return self.give_untouched(FrameId(first), frames, source);
         }
         // SAFETY: as above.
         if unsafe { self.holds_for_nothing(start, frames, source) } {

@@ -47,7 +47,7 @@ use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
-use super::{FRAME_BYTES, Region, RegionView, SLAB_FRAMES};
+use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 
 /// How many runs are waited for at most; beyond that the oldest is looked at in use.
 const AWAITED: usize = 16;
@@ -280,11 +280,14 @@ impl Region {
         self.filling.due.take()
     }
 
-    /// Notes what was seen of it, and tells threads what follows.
-    pub(crate) fn note_look(&mut self, run: Awaited, filled_pages: usize, view: &RegionView) {
+    /// Notes what was seen of it.
+    pub(crate) fn note_look(&mut self, run: Awaited, filled_pages: usize) {
         self.filling.note_in_use(run, filled_pages);
-        view.set_bare_pages(self.is_for_plain(SLAB_LOOK_FRAMES));
-        self.publish_near(view);
+    }
+
+    /// Whether objects that have pages of their own are likely to leave most of these untouched.
+    pub(super) fn leaves_pages_bare(&self) -> bool {
+        self.is_for_plain(SLAB_LOOK_FRAMES)
     }
 
     /// Whether most of what was in runs that came back was never touched.

@@ -4,7 +4,7 @@ use hectare_base::align::align_up;
 use hectare_buddy::FrameId;
 use hectare_pages::{PageSource, SourceError};
 
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region};
 use crate::class::SLAB_BYTES;
 use crate::slab::{FarWords, Slab};
 
@@ -22,7 +22,6 @@ impl Region {
         &mut self,
         frames: usize,
         source: &impl PageSource,
-        view: &RegionView,
     ) -> Result<(), SourceError> {
         let needed = frames * FRAME_BYTES;
         if needed <= self.frontier {
@@ -34,9 +33,7 @@ impl Region {
         let step = align_up(step, MIN_STEP_BYTES);
         let generous = needed.next_multiple_of(step).min(self.bytes);
         let exact = align_up(needed, source.page_bytes().max(SLAB_BYTES)).min(self.bytes);
-        self.commit(generous, source).or_else(|_| self.commit(exact, source))?;
-        view.reach(self.frontier);
-        Ok(())
+        self.commit(generous, source).or_else(|_| self.commit(exact, source))
     }
 
     fn commit(&mut self, frontier: usize, source: &impl PageSource) -> Result<(), SourceError> {

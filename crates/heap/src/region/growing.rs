@@ -7,7 +7,7 @@ use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
-use super::{FRAME_BYTES, Region, RegionView, Run};
+use super::{FRAME_BYTES, Region, Run};
 
 /// From this length on, 8 MiB, a run grows by whatever is free behind it. While there is dirty memory elsewhere,
 /// copying a shorter one costs less than faulting in the pages that it would grow by.
@@ -21,7 +21,6 @@ impl Region {
         frames: usize,
         wanted: usize,
         source: &impl PageSource,
-        view: &RegionView,
     ) -> Option<Run> {
         let behind = FrameId(self.frame_of(run) + frames);
         let more = wanted - frames;
@@ -35,11 +34,11 @@ impl Region {
         }
         let again_frames = self.touched_of(behind, more);
         let bare_frames = if frames < MIXED_FRAMES {
-            self.take_behind(behind, more, source, view)?;
+            self.take_behind(behind, more, source)?;
             more
         } else {
             self.uncache();
-            self.take_mixed(behind, more, source, view)?
+            self.take_mixed(behind, more, source)?
         };
         self.pass_fresh(&run);
         let again_frames = again_frames.min(bare_frames);
@@ -55,13 +54,12 @@ impl Region {
         first: FrameId,
         frames: usize,
         source: &impl PageSource,
-        view: &RegionView,
     ) -> Option<usize> {
         let end = first.0 + frames;
         if !self.are_free(first, end) {
             return None;
         }
-        self.reach(end, source, view).ok()?;
+        self.reach(end, source).ok()?;
         self.touched = self.touched.max(end);
         let mut bare_frames = 0;
         let mut at = first;

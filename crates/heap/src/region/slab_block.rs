@@ -52,7 +52,7 @@ use hectare_pages::PageSource;
 
 use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, SLAB_FRAMES};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, SLAB_FRAMES};
 use crate::dirty::take_range;
 
 /// Once this much has been touched, a block is but a fraction of the whole: a small program does not
@@ -127,11 +127,7 @@ impl Block {
 
 impl Region {
     /// Takes a block, if there is one.
-    pub(crate) fn take_block(
-        &mut self,
-        source: &impl PageSource,
-        view: &RegionView,
-    ) -> Option<Block> {
+    pub(crate) fn take_block(&mut self, source: &impl PageSource) -> Option<Block> {
         if !self.has_units(source) || self.dear_blocks.pass_slab() {
             return None;
         }
@@ -141,7 +137,7 @@ impl Region {
         let end = first.0 + UNIT_FRAMES;
         let was_used = first.0 < self.touched;
         let is_far = !was_used && left > self.touched / 4 * 3;
-        if is_far || self.reach(end, source, view).is_err() {
+        if is_far || self.reach(end, source).is_err() {
             self.give_clean(first, UNIT_FRAMES);
             return None;
         }

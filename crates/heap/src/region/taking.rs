@@ -17,7 +17,7 @@ use hectare_pages::PageSource;
 
 use super::filling::SLAB_LOOK_FRAMES;
 use super::huge_pages::LONG_FRAMES;
-use super::{FRAME_BYTES, Region, RegionView, SLAB_FRAMES};
+use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 use crate::dirty::take_range;
 use crate::run_cache::LONGEST_CACHED_FRAMES;
 
@@ -130,11 +130,10 @@ impl Region {
         wanted: Wanted,
         opens: bool,
         source: &impl PageSource,
-        view: &RegionView,
     ) -> Result<Run, Refusal> {
         let frontier = self.frontier;
         let request = self.request_for(wanted, opens);
-        let run = self.find(&request, source, view)?;
+        let run = self.find(&request, source)?;
         if request.is_filled() && run.bare_frames > 0 {
             self.note_bare(run, source);
         }
@@ -177,24 +176,19 @@ impl Region {
     }
 
     /// Asks one place after the other for memory, the cheapest first.
-    fn find(
-        &mut self,
-        request: &Request,
-        source: &impl PageSource,
-        view: &RegionView,
-    ) -> Result<Run, Refusal> {
+    fn find(&mut self, request: &Request, source: &impl PageSource) -> Result<Run, Refusal> {
         if !self.can_align(request.align) {
             return Err(Refusal::NoRange);
         }
         let found = self
-            .take_cached(request, view)
+            .take_cached(request)
             .or_else(|| self.take_dirty(request))
-            .or_else(|| self.take_units(request, source, view))
-            .or_else(|| self.take_lengthened(request, source, view));
+            .or_else(|| self.take_units(request, source))
+            .or_else(|| self.take_lengthened(request, source));
         match found {
             Some(run) => Ok(run),
             None if request.opens => Err(Refusal::Block),
-            None => self.take_clean(request, source, view),
+            None => self.take_clean(request, source),
         }
     }
 
@@ -205,11 +199,11 @@ impl Region {
     }
 
     /// Takes a run that was freed lately and kept as it was.
-    fn take_cached(&mut self, request: &Request, view: &RegionView) -> Option<Run> {
+    fn take_cached(&mut self, request: &Request) -> Option<Run> {
         if request.align != 1 || request.frames > LONGEST_CACHED_FRAMES {
             return None;
         }
-        let (first, frames) = self.cached.pop(request.frames, view.near())?;
+        let (first, frames) = self.cached.pop(request.frames, self.near())?;
         Some(Run::holding(self.at(FrameId(first)), frames))
     }
 
@@ -260,12 +254,7 @@ impl Region {
 
     /// Takes the longest dirty run with the clean frames behind it, if no more of these than dirty ones
     /// are needed.
-    fn take_lengthened(
-        &mut self,
-        request: &Request,
-        source: &impl PageSource,
-        view: &RegionView,
-    ) -> Option<Run> {
+    fn take_lengthened(&mut self, request: &Request, source: &impl PageSource) -> Option<Run> {
         let frames = request.frames;
         if request.grid != 1 {
             return None;
@@ -274,7 +263,7 @@ impl Region {
         let fits = |&(_, length): &(FrameId, usize)| (frames / 2..frames).contains(&length);
         let (first, length) = self.dirty.longest().filter(fits)?;
         let (behind, bare_frames) = (FrameId(first.0 + length), frames - length);
-        self.take_behind(behind, bare_frames, source, view)?;
+        self.take_behind(behind, bare_frames, source)?;
         let taken = self.dirty.take_at(first, length);
         debug_assert!(taken, "it is the longest of the dirty runs");
         if request.is_filled() {
@@ -284,15 +273,10 @@ impl Region {
     }
 
     /// Takes clean frames, on the grid if there is a place, and memory for it.
-    fn take_clean(
-        &mut self,
-        request: &Request,
-        source: &impl PageSource,
-        view: &RegionView,
-    ) -> Result<Run, Refusal> {
+    fn take_clean(&mut self, request: &Request, source: &impl PageSource) -> Result<Run, Refusal> {
         let &Request { frames, align, grid, .. } = request;
-        let (first, again_frames) = match self.take_clean_at(frames, grid, source, view) {
-            Err(_) if grid != align => self.take_clean_at(frames, align, source, view),
+        let (first, again_frames) = match self.take_clean_at(frames, grid, source) {
+            Err(_) if grid != align => self.take_clean_at(frames, align, source),
             taken => taken,
         }?;
         if request.is_filled() {
@@ -310,11 +294,10 @@ impl Region {
         frames: usize,
         align: usize,
         source: &impl PageSource,
-        view: &RegionView,
     ) -> Result<(FrameId, usize), Refusal> {
         let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
         let again_frames = self.touched_of(first, frames);
-        if self.touch_clean(first, frames, source, view).is_ok() {
+        if self.touch_clean(first, frames, source).is_ok() {
             return Ok((first, again_frames));
         }
         // The frontier cannot move. Behind many runs that are too short a place beyond it is
@@ -322,7 +305,7 @@ impl Region {
         let limit = self.frontier / FRAME_BYTES;
         let first = self.clean.alloc_range(frames, align, limit).map_err(|_| Refusal::NoMemory)?;
         let again_frames = self.touched_of(first, frames);
-        self.touch_clean(first, frames, source, view)?;
+        self.touch_clean(first, frames, source)?;
         Ok((first, again_frames))
     }
 
@@ -333,13 +316,12 @@ impl Region {
         first: FrameId,
         frames: usize,
         source: &impl PageSource,
-        view: &RegionView,
     ) -> Option<()> {
         let has_room = first.0 + frames <= self.bytes / FRAME_BYTES;
         if !has_room || self.clean.reserve(first, frames).is_err() {
             return None;
         }
-        self.touch_clean(first, frames, source, view).ok()
+        self.touch_clean(first, frames, source).ok()
     }
 
     /// Sees to it that clean frames just taken may be used; gives them back when out of memory.
@@ -349,10 +331,9 @@ impl Region {
         first: FrameId,
         frames: usize,
         source: &impl PageSource,
-        view: &RegionView,
     ) -> Result<(), Refusal> {
         let end = first.0 + frames;
-        if self.reach(end, source, view).is_err() {
+        if self.reach(end, source).is_err() {
             self.give_clean(first, frames);
             return Err(Refusal::NoMemory);
         }

@@ -77,7 +77,7 @@ fn a_region_gives_up_what_it_has_not_reached() {
     assert_eq!(region.reserved_bytes(), region.frontier);
     let left = region.frontier / FRAME_BYTES - 60 * SLAB_FRAMES;
     let run = |frames| Wanted::Run { frames, align: 1, fills: false };
-    assert_eq!(region.take(run(left + 1), false, &Os, &view).err(), Some(Refusal::NoRange));
+    assert_eq!(region.take(run(left + 1), false, &Os).err(), Some(Refusal::NoRange));
     let rest = region.taken(run(left), &view);
     assert_eq!(rest.frames, left);
     region.give(rest.start, left);
@@ -202,7 +202,8 @@ fn give_pieces(region: &mut Region, slabs: &[SlabRef]) {
 impl Region {
     /// Takes what is `wanted` as the backend does.
     fn taken(&mut self, wanted: Wanted, view: &RegionView) -> Run {
-        let run = self.take(wanted, false, &Os, view).expect("memory");
+        let run = self.take(wanted, false, &Os).expect("memory");
+        view.show(self);
         self.look_at_due(view);
         run
     }
@@ -212,19 +213,20 @@ impl Region {
         if let Some(run) = self.due_look()
             && let Some(filled_pages) = run.look(&Os)
         {
-            self.note_look(run, filled_pages, view);
+            self.note_look(run, filled_pages);
+            view.show(self);
         }
     }
 }
 
 /// Takes what is `wanted`, from a block where that is its place.
 fn take_opening(region: &mut Region, view: &RegionView, wanted: Wanted) -> Run {
-    let taken = region.take(wanted, true, &Os, view);
+    let taken = region.take(wanted, true, &Os);
     if !matches!(taken, Err(Refusal::Block)) {
         region.look_at_due(view);
         return taken.expect("memory");
     }
-    if let Some(mut block) = region.take_block(&Os, view) {
+    if let Some(mut block) = region.take_block(&Os) {
         block.touch(&Os);
         region.give_block(block, 0, &Os);
     }
@@ -468,8 +470,8 @@ fn new_blocks_leave_holes_in_three_quarters_of_a_region_at_most() {
 }
 
 /// How many slabs do without a block until the next one, and that block.
-fn next_block(region: &mut Region, view: &RegionView) -> (u32, Block) {
-    (0..).find_map(|passed| Some((passed, region.take_block(&Os, view)?))).expect("a block")
+fn next_block(region: &mut Region) -> (u32, Block) {
+    (0..).find_map(|passed| Some((passed, region.take_block(&Os)?))).expect("a block")
 }
 
 #[test]
@@ -479,21 +481,21 @@ fn after_two_dear_blocks_slabs_come_page_by_page() {
         let slabs = take_slabs(&mut region, &view, 4 * UNIT_SLABS);
         hollow_out(&mut region, &slabs, |i| i < UNIT_SLABS);
         for _ in 0..2 {
-            let (passed, block) = next_block(&mut region, &view);
+            let (passed, block) = next_block(&mut region);
             assert_eq!(passed, 0, "one alone");
             region.give_block(block, took_us, &Os);
             take_slabs(&mut region, &view, UNIT_SLABS);
         }
-        assert_eq!(next_block(&mut region, &view).0, expected, "after two that took {took_us} us");
+        assert_eq!(next_block(&mut region).0, expected, "after two that took {took_us} us");
     }
 }
 
 #[test]
 fn blocks_that_come_apart_are_dear_and_hold_nothing() {
-    let (mut region, view) = open();
+    let (mut region, _) = open();
     for expected in [0, 0, 256] {
         let dirty = region.dirty_frames();
-        let (passed, mut block) = next_block(&mut region, &view);
+        let (passed, mut block) = next_block(&mut region);
         assert_eq!(passed, expected);
         block.came_apart = true;
         region.give_block(block, 100, &Os);
@@ -503,7 +505,7 @@ fn blocks_that_come_apart_are_dear_and_hold_nothing() {
     let source = Failing::new(Os);
     source.refuse_all(true);
     let dirty = region.dirty_frames();
-    let (_, mut block) = next_block(&mut region, &view);
+    let (_, mut block) = next_block(&mut region);
     block.came_apart = true;
     region.give_block(block, 100, &source);
     assert_eq!(region.dirty_frames(), dirty + UNIT_FRAMES);
@@ -514,15 +516,15 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     let (mut region, view) = open();
     take_slabs(&mut region, &view, HUGE_PAGES_FROM_BYTES / SLAB_BYTES);
     let mut open_block = |took_us| {
-        let (passed, block) = next_block(&mut region, &view);
+        let (passed, block) = next_block(&mut region);
         region.give_block(block, took_us, &Os);
         while region.take_fitting(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
-        let slab = region.take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os, &view);
+        let slab = region.take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os);
         (passed, slab.expect("memory").huge)
     };
     assert_eq!(open_block(3000), (0, true), "one may be by chance");
     assert_eq!(open_block(3000), (0, false), "two are not");
-    let (passed, block) = next_block(&mut region, &view);
+    let (passed, block) = next_block(&mut region);
     assert_eq!(passed, 256, "growth passes blocks by, too");
     region.give_block(block, 100, &Os);
     let frontier = region.frontier / FRAME_BYTES;
@@ -610,7 +612,7 @@ fn where_nothing_can_move_a_run_is_bare() {
         }
         let wanted = Wanted::Run { frames: 2 * UNIT_FRAMES, align: 1, fills: true };
         let clean_frames = region.clean.free_frames();
-        let run = region.take(wanted, false, &Unmoving(refusal), &view).expect("memory");
+        let run = region.take(wanted, false, &Unmoving(refusal)).expect("memory");
         assert_eq!((run.bare_frames, run.clean), (2 * UNIT_FRAMES, true), "{refusal}");
         assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES, "{refusal}");
         // A place that is lost is never handed out.
@@ -634,7 +636,7 @@ fn what_lies_in_front_of_a_lost_place_stays_dirty() {
     region.give(unsafe { half.start.add((UNIT_FRAMES - front) * FRAME_BYTES) }, front);
     let wanted = Wanted::Run { frames: UNIT_FRAMES + front, align: 1, fills: true };
     let lost = Unmoving(SourceError::Exhausted);
-    let run = region.take(wanted, false, &lost, &view).expect("memory");
+    let run = region.take(wanted, false, &lost).expect("memory");
     assert!(run.clean);
     assert_eq!(region.dirty_frames(), UNIT_FRAMES + front);
 }
@@ -653,7 +655,7 @@ fn a_run_that_grew_into_a_lost_place_leaves_what_lay_before() {
     let clean_frames = region.clean.free_frames();
     let (frames, wanted) = (4 * UNIT_FRAMES, 6 * UNIT_FRAMES);
     let lost = Unmoving(SourceError::Exhausted);
-    assert!(region.extend(long.start, frames, wanted, &lost, &view).is_none());
+    assert!(region.extend(long.start, frames, wanted, &lost).is_none());
     assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES);
     assert_eq!(region.clean.free_frames(), clean_frames - UNIT_FRAMES, "that is lost");
 }
@@ -699,8 +701,9 @@ fn use_runs(region: &mut Region, view: &RegionView, frames: usize, filled: usize
         for &run in &runs {
             fill(run, filled);
             // SAFETY: the run just taken.
-            unsafe { region.give_run(run.start, run.frames, &Os, view) };
+            unsafe { region.give_run(run.start, run.frames, &Os) };
         }
+        view.show(region);
         seen.extend(runs);
     }
     seen
@@ -831,7 +834,7 @@ fn what_came_with_a_run_goes_with_it() {
     }
     // A page in the midst of the first unit stays in use.
     let behind = FrameId(region.frame_of(page(first, FRAMES * 2)));
-    region.take_behind(behind, 1, &Os, &view).expect("a clean frame");
+    region.take_behind(behind, 1, &Os).expect("a clean frame");
     for run in [first, second, third] {
         region.give(run.start, FRAMES);
     }
@@ -906,7 +909,7 @@ fn what_stays_untouched_leaves_a_block_to_others() {
     }
     let longer = UNIT_FRAMES + 9;
     let old = region.taken(Wanted::Run { frames: longer, align: 1, fills: false }, &view);
-    let block = region.take_block(&Os, &view).expect("a block");
+    let block = region.take_block(&Os).expect("a block");
     region.give_block(block, 0, &Os);
     for wanted in [hollow, short] {
         assert!(region.taken(wanted, &view).clean, "{wanted:?}");
@@ -949,7 +952,7 @@ fn long_runs_that_hold_nothing_go_when_they_are_freed() {
     for (run, stays) in [(full, true), (light, true), (hollow, false)] {
         let dirty = region.dirty_frames();
         // SAFETY: nobody uses it any more.
-        unsafe { region.give_run(run.start, UNIT_FRAMES, &Os, &view) };
+        unsafe { region.give_run(run.start, UNIT_FRAMES, &Os) };
         region.uncache();
         let expected = if stays { dirty + UNIT_FRAMES } else { dirty };
         assert_eq!(region.dirty_frames(), expected, "frame {}", region.frame_of(run.start));
@@ -1014,7 +1017,7 @@ fn what_the_system_refuses_stays_dirty() {
     let wanted = Wanted::Run { frames: 20, align: 1, fills: true };
     // More than go in one call.
     let runs: Vec<_> =
-        (0..140).map(|_| region.take(wanted, false, &source, &view).expect("memory")).collect();
+        (0..140).map(|_| region.take(wanted, false, &source).expect("memory")).collect();
     for run in runs.iter().step_by(2) {
         region.give(run.start, run.frames);
     }
@@ -1046,7 +1049,7 @@ fn a_long_run_that_stays_untouched_goes_back() {
         }
         let dirty = region.dirty_frames();
         // SAFETY: the run just taken.
-        unsafe { region.give_run(run.start, run.frames, &Os, &view) };
+        unsafe { region.give_run(run.start, run.frames, &Os) };
         assert_eq!(region.dirty_frames() - dirty, if stays { frames } else { 0 });
         assert_eq!(region.huge.start() < HUGE_PAGES_FROM_BYTES, stays, "{eighths} eighths");
         assert_eq!(region.filled_frames > 0, stays, "they are counted anew");
@@ -1062,13 +1065,13 @@ fn a_long_run_that_the_system_refuses_changes_nothing() {
     let mut region = Region::open(BYTES, HUGE_PAGE_BYTES, &source, &view).expect("address space");
     let frames = 2 * UNIT_FRAMES + 1;
     let wanted = Wanted::Run { frames, align: 1, fills: true };
-    let runs = [(); 3].map(|()| region.take(wanted, false, &source, &view).expect("memory"));
+    let runs = [(); 3].map(|()| region.take(wanted, false, &source).expect("memory"));
     // SAFETY: the front of a run.
     unsafe { runs[2].start.write(1) };
     source.refuse_all(true);
     let dirty = region.dirty_frames();
     // SAFETY: a run just taken.
-    unsafe { region.give_run(runs[2].start, frames, &source, &view) };
+    unsafe { region.give_run(runs[2].start, frames, &source) };
     assert_eq!(region.dirty_frames() - dirty, frames);
     assert!(region.huge.start() < HUGE_PAGES_FROM_BYTES && region.filled_frames > 0);
 }
@@ -1095,17 +1098,17 @@ fn sparse_runs_begin_anywhere_at_a_limit() {
     region.decommit(0, usize::MAX, &Os);
     let source = Failing::new(Os);
     let wanted = |frames| Wanted::Run { frames, align: 1, fills: false };
-    let first = region.take(wanted(5 * SLAB_FRAMES), false, &source, &view).expect("memory");
+    let first = region.take(wanted(5 * SLAB_FRAMES), false, &source).expect("memory");
     assert!(first.start.addr().get().is_multiple_of(SLAB_BYTES));
     source.refuse_all(true);
     for frames in [SLAB_FRAMES, 1] {
-        while region.take(wanted(frames), false, &source, &view).is_ok() {}
+        while region.take(wanted(frames), false, &source).is_ok() {}
     }
     // SAFETY: within the run.
     let start = unsafe { first.start.add(8 * FRAME_BYTES) };
     region.give(start, FRAMES);
     assert_eq!(region.decommit(0, usize::MAX, &Os), FRAMES);
-    let run = region.take(wanted(FRAMES), false, &source, &view).expect("a place off the grid");
+    let run = region.take(wanted(FRAMES), false, &source).expect("a place off the grid");
     assert_eq!((run.start, run.frames), (start, FRAMES));
 }
 
@@ -1114,11 +1117,11 @@ fn sparse_runs_begin_anywhere_at_a_limit() {
 fn a_place_behind_many_short_ones_is_found_at_a_limit() {
     const SHORT: usize = 17;
     const COUNT: usize = 70;
-    let (mut region, view) = open();
+    let (mut region, _) = open();
     let source = Failing::new(Os);
     let wanted = |frames| Wanted::Run { frames, align: 1, fills: false };
     let take = |region: &mut Region, frames| {
-        region.take(wanted(frames), false, &source, &view).map(|run| run.start)
+        region.take(wanted(frames), false, &source).map(|run| run.start)
     };
     let short: Vec<_> = (0..COUNT).map(|_| take(&mut region, SHORT).expect("memory")).collect();
     let place = take(&mut region, 40).expect("memory");

@@ -22,7 +22,7 @@ use hectare_buddy::FrameId;
 use hectare_pages::{PageSource, SourceError};
 
 use super::taking::Request;
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionView, Run};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, Run};
 use crate::dirty::take_range;
 
 /// Frames of a huge page.
@@ -51,15 +51,13 @@ impl Region {
         &mut self,
         request: &Request,
         source: &impl PageSource,
-        view: &RegionView,
     ) -> Option<Run> {
         let frames = request.frames;
         let is_for_units = request.align == 1 && request.is_filled();
         if !is_for_units || !self.is_worth_units(frames, source) {
             return None;
         }
-        self.take_beside(frames, source, view)
-            .or_else(|| self.take_whole_units(frames, source, view))
+        self.take_beside(frames, source).or_else(|| self.take_whole_units(frames, source))
     }
 
     /// Whether a run of `frames` frames that will be filled is worth a unit, or part of one.
@@ -71,16 +69,11 @@ impl Region {
     /// Takes a run in clean units alone, to which dirty ones move. What is left of the last one is dirty if its memory
     /// is there: if it has moved, or comes with the run.
     #[inline(never)]
-    fn take_whole_units(
-        &mut self,
-        frames: usize,
-        source: &impl PageSource,
-        view: &RegionView,
-    ) -> Option<Run> {
+    fn take_whole_units(&mut self, frames: usize, source: &impl PageSource) -> Option<Run> {
         let whole = align_up(frames, UNIT_FRAMES);
         let first = self.take_clean_units(frames, whole)?;
         let again_frames = self.touched_of(first, whole);
-        self.touch_clean(first, whole, source, view).ok()?;
+        self.touch_clean(first, whole, source).ok()?;
         let moved = self.move_dirty(first, whole, source)?;
         let left = whole - frames;
         let comes_whole = self.is_huge_from(first) || left <= UNIT_FRAMES - NEARLY_UNIT_FRAMES;
@@ -161,16 +154,11 @@ impl Region {
     /// Takes dirty frames with clean units behind them, where huge pages are asked for: otherwise what is left of
     /// a run's last huge page would stay empty, since the next run of its length does not fit there.
     #[inline(never)]
-    fn take_beside(
-        &mut self,
-        frames: usize,
-        source: &impl PageSource,
-        view: &RegionView,
-    ) -> Option<Run> {
+    fn take_beside(&mut self, frames: usize, source: &impl PageSource) -> Option<Run> {
         let (first, length, behind) = self.beside(frames)?;
         let (end, last) = (first.0 + length, first.0 + frames);
         let again_frames = self.touched_of(FrameId(end), behind);
-        self.take_behind(FrameId(end), behind, source, view)?;
+        self.take_behind(FrameId(end), behind, source)?;
         let taken = self.dirty.take_at(first, length);
         debug_assert!(taken, "it is one of the dirty runs");
         // Within a unit, memory comes with what lies in front.

@@ -11,7 +11,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
 };
 
-use super::FRAME_BYTES;
+use super::{FRAME_BYTES, Region};
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::run_cache::Near;
 use crate::slab::{FarWords, FreshSlab, Slab, SlabRef};
@@ -63,9 +63,21 @@ impl RegionView {
         self.start.store(start.expose_provenance().get(), Relaxed);
     }
 
-    /// Shows that the region, and with it the tables, is committed up to `frontier`.
-    pub(super) fn reach(&self, frontier: usize) {
-        self.bytes.store(frontier, Relaxed);
+    /// Shows how far `region`, and with it the tables, is committed, and what its next runs are likely to be. To be called
+    /// after whatever may change that, before another thread learns of what was taken. Writes only what has changed: each
+    /// `free` of each thread reads this line.
+    #[inline(never)]
+    pub(crate) fn show(&self, region: &Region) {
+        if self.bytes.load(Relaxed) != region.frontier {
+            self.bytes.store(region.frontier, Relaxed);
+        }
+        if self.near() != region.near() {
+            self.set_near(region.near());
+        }
+        let leaves_pages_bare = region.leaves_pages_bare();
+        if self.leaves_pages_bare() != leaves_pages_bare {
+            self.bare_pages.store(leaves_pages_bare, Relaxed);
+        }
     }
 
     /// How long cached runs may be for what is asked for.
@@ -74,7 +86,7 @@ impl RegionView {
         Near(self.near.load(Relaxed))
     }
 
-    pub(super) fn set_near(&self, near: Near) {
+    fn set_near(&self, near: Near) {
         self.near.store(near.0, Relaxed);
         if near == Near::WIDE {
             self.was_wide.store(true, Relaxed);
@@ -89,10 +101,6 @@ impl RegionView {
     /// Whether objects that have pages of their own are likely to leave most of these untouched.
     pub(crate) fn leaves_pages_bare(&self) -> bool {
         self.bare_pages.load(Relaxed)
-    }
-
-    pub(super) fn set_bare_pages(&self, bare: bool) {
-        self.bare_pages.store(bare, Relaxed);
     }
 
     /// How far behind the region's start `address` lies, if it lies in the committed part.
