@@ -84,9 +84,10 @@ pub struct Heap<S: System> {
     pub(crate) is_shared: AtomicBool,
     /// A slab was added since classes were last checked for being quiet.
     has_grown: AtomicBool,
-    /// How many requests have looked for an object of a larger class (`heap/larger.rs`); once the heap was large, as many
-    /// as ever may.
+    /// How many requests have looked for an object of a larger class, and whether that is over, since the heap was large
+    /// (`heap/larger.rs`).
     larger_asked: AtomicUsize,
+    was_large: AtomicBool,
     /// How many classes lie before the one to check next for being quiet (`heap/quiet.rs`).
     hand: AtomicUsize,
     /// The last scavenge found much and nothing has been taken since: the program is freeing all it
@@ -122,6 +123,7 @@ impl<S: System> Heap<S> {
             is_shared: AtomicBool::new(false),
             has_grown: AtomicBool::new(false),
             larger_asked: AtomicUsize::new(0),
+            was_large: AtomicBool::new(false),
             hand: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
         }

@@ -25,8 +25,8 @@ const LEAST_BYTES: usize = 512;
 /// So much must be live for each request that comes here.
 const LIVE_BYTES_EACH: usize = 1 << 10;
 
-/// A heap of which 16 MiB have been live is large, and so many requests are all that ever come here.
-const MOST_REQUESTS: usize = (16 << 20) / LIVE_BYTES_EACH;
+/// A heap of which so much has been live is large.
+const LARGE_BYTES: usize = 16 << 20;
 
 impl<S: System> Heap<S> {
     /// A class larger than `class` of which the cache's list has an object now, at a multiple of `align`, where memory would
@@ -75,16 +75,16 @@ impl<S: System> Heap<S> {
         })
     }
 
-    /// Whether the heap is small, and was, and few requests have come here. A large heap only reads the count.
+    /// Whether the heap is small, and always was, and few requests have come here.
     fn may_serve_larger(&self) -> bool {
-        let asked = self.larger_asked.load(Relaxed);
-        if asked >= MOST_REQUESTS {
+        if self.was_large.load(Relaxed) {
             return false;
         }
-        let allowed = self.live_bytes() / LIVE_BYTES_EACH;
-        if allowed >= MOST_REQUESTS {
-            self.larger_asked.store(MOST_REQUESTS, Relaxed);
+        let live_bytes = self.live_bytes();
+        if live_bytes >= LARGE_BYTES {
+            self.was_large.store(true, Relaxed);
+            return false;
         }
-        asked < allowed && allowed < MOST_REQUESTS
+        self.larger_asked.load(Relaxed) < live_bytes / LIVE_BYTES_EACH
     }
 }
