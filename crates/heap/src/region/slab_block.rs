@@ -17,19 +17,24 @@
 //! | 20 slabs | 12 MiB | the same, instead of the row above (1) |
 //! | 4 slabs | 16 MiB, and the heap grows again (2) | anything |
 //!
+//! Below 4 MiB a block is no small part of the whole: there it takes a program of few sizes, of one of which the slabs are
+//! a quarter, and which is not going to stay that small. From 12 MiB on most classes have a few slabs. What the class leaves of
+//! its block serves whichever asks next.
+//!
 //! A program may touch only a part of a run, so there must have been others of its kind, and these were seen filled
 //! (`region/filling.rs`):
 //!
 //! | for a run shorter than a block, if | where so much was touched | and what is dirty is |
 //! |---|---|---|
 //! | 2 MiB of runs came page by page, half of all that was touched | 4 MiB | 1 MiB at most (3) |
-//! | 2 MiB of runs came page by page | 8 MiB | 1 MiB at most (3) |
+//! | 2 MiB of runs came page by page | 8 MiB (4) | 1 MiB at most (3) |
 //! | | 16 MiB, and the heap grows again (2) | anything |
 //!
 //! 1. Not in a heap that has shrunk, where pieces come and go, and each time a block would be opened for what they could
 //!    hold. And (also 3) not where huge pages are asked for anyhow: there the next slab or run is part of the last huge page.
 //! 2. While there are pieces, a heap that has shrunk grows page by page, since what it takes may be an object now and then.
 //!    Once it has grown so by a block's worth, with nothing going back meanwhile, it really is growing.
+//! 4. Were it from 4 or 6 MiB on, the peak of the cc1 trace would be a fifth higher.
 //!
 //! # Where it lies
 //!
@@ -55,29 +60,23 @@ use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, SLAB_FRAMES};
 use crate::dirty::take_range;
 
-/// Once this much has been touched, a block is but a fraction of the whole: a small program does not
-/// grow. A class that has so many slabs is growing: the next is going to be filled. (The others of its block
-/// serve whichever class asks next.)
+/// Once this much has been touched, a block is but a fraction of the whole: a small program does not grow by it.
 const BLOCKS_FROM_BYTES: usize = 4 << 20;
-const SIBLINGS_OF_GROWTH: usize = 4;
-
-/// Half as much is enough where the slabs of one class are a quarter of it: a program of few sizes, which
-/// is not going to stay that small.
-const EARLY_BLOCKS_FROM_BYTES: usize = 2 << 20;
-const SIBLINGS_OF_EARLY_GROWTH: usize = 8;
-
-/// How many slabs a class must have beside pieces. Once so much has been touched that most classes have a few, it takes more.
-const SIBLINGS_BESIDE_PIECES: usize = 5;
-const LARGE_FROM_BYTES: usize = 12 << 20;
-const SIBLINGS_IN_LARGE: usize = 20;
-
-/// Runs get a block where this many frames of them have come page by page and none went back: from 4 MiB on where
-/// they are half of the region, else from this size on. (From 4, 6 MiB on the peak of the cc1 trace is a fifth higher.)
-const MANY_RUN_FRAMES: usize = UNIT_FRAMES;
-const BLOCKS_FOR_SOME_RUNS_FROM_BYTES: usize = 8 << 20;
 
 /// Up to this many frames, pieces of dirty memory are few.
 const FEW_FRAMES: usize = (1 << 20) / FRAME_BYTES;
+
+/// What is dirty where a slab needs memory and none of it will do.
+#[derive(Debug, Clone, Copy)]
+enum Pieces {
+    /// Less than a slab.
+    None,
+    /// Few, in a region that grows page by page and has not shrunk.
+    Few,
+    /// Any, in one that grows again.
+    PassedOver,
+    Many,
+}
 
 /// A block on its way from clean memory to dirty: whoever has taken it has it alone.
 #[derive(Debug)]
@@ -164,48 +163,47 @@ impl Region {
     }
 
     /// Whether a block is the place for the next slab of a class that has `siblings`, for which no dirty frames are
-    /// to be had.
+    /// to be had: the first table above.
     #[inline(never)]
     pub(super) fn wants_block(&self, siblings: usize) -> bool {
-        if self.is_regrowing() && siblings >= SIBLINGS_OF_GROWTH {
-            return true;
-        }
-        let are_pieces_few = self.dirty_frames() < SLAB_FRAMES || self.are_few_beside(siblings);
-        self.is_growing(siblings) && are_pieces_few
+        let least_siblings = match (self.pieces_beside(siblings), self.touched_mib()) {
+            (Pieces::None, 2..4) => 8,
+            (Pieces::None, 4..) => 4,
+            (Pieces::Few, 4..12) => 5,
+            (Pieces::Few, 12..) => 20,
+            (Pieces::PassedOver, _) => 4,
+            _ => return false,
+        };
+        siblings >= least_siblings
     }
 
-    /// Whether a class that has `siblings` is growing, in a region of this size.
-    fn is_growing(&self, siblings: usize) -> bool {
-        let least = if self.has_blocks() { SIBLINGS_OF_GROWTH } else { SIBLINGS_OF_EARLY_GROWTH };
-        self.has_touched(EARLY_BLOCKS_FROM_BYTES) && siblings >= least
-    }
-
-    /// Whether a region that grows page by page, and has not shrunk, has but a few pieces free: at most half as much as the
-    /// slabs of a class that has `siblings`, which are many in a large region.
-    fn are_few_beside(&self, siblings: usize) -> bool {
-        let is_few = 2 * self.dirty_frames() <= siblings * SLAB_FRAMES && self.has_few_dirty();
-        let is_large = self.has_touched(LARGE_FROM_BYTES);
-        let least = if is_large { SIBLINGS_IN_LARGE } else { SIBLINGS_BESIDE_PIECES };
-        is_few
-            && siblings >= least
-            && self.has_blocks()
+    /// What is dirty beside a class that has `siblings`. Few pieces are at most half as much as its slabs.
+    fn pieces_beside(&self, siblings: usize) -> Pieces {
+        let dirty = self.dirty_frames();
+        if dirty < SLAB_FRAMES {
+            Pieces::None
+        } else if self.is_regrowing() {
+            Pieces::PassedOver
+        } else if 2 * dirty <= siblings * SLAB_FRAMES
+            && self.has_few_dirty()
             && self.grows_by_pages()
             && !self.has_shrunk()
+        {
+            Pieces::Few
+        } else {
+            Pieces::Many
+        }
     }
 
-    /// Whether a block is the place for the next run of `frames` frames, for which no dirty ones are to be had.
+    /// Whether a block is the place for the next run of `frames` frames, for which no dirty ones are to be had: the second
+    /// table above.
     #[inline(never)]
     pub(super) fn wants_block_for_run(&self, frames: usize) -> bool {
-        let are_growing = self.has_many_runs() && self.has_few_dirty() && self.grows_by_pages();
+        let is_half_of_runs = 2 * self.run_frames >= self.touched;
+        let are_many = self.run_frames >= UNIT_FRAMES
+            && self.touched_mib() >= if is_half_of_runs { 4 } else { 8 };
+        let are_growing = are_many && self.has_few_dirty() && self.grows_by_pages();
         (are_growing || self.is_regrowing()) && frames < UNIT_FRAMES && self.is_for_filled(frames)
-    }
-
-    /// Whether enough frames of runs have come page by page that the next come in blocks.
-    fn has_many_runs(&self) -> bool {
-        let is_of_runs = 2 * self.run_frames >= self.touched;
-        let from_bytes =
-            if is_of_runs { BLOCKS_FROM_BYTES } else { BLOCKS_FOR_SOME_RUNS_FROM_BYTES };
-        self.run_frames >= MANY_RUN_FRAMES && self.has_touched(from_bytes)
     }
 
     /// Whether only a few pieces are dirty.
@@ -225,17 +223,17 @@ impl Region {
 
     /// Whether a long region has grown page by page, by a block's worth or more, with nothing going back meanwhile.
     fn is_regrowing(&self) -> bool {
-        self.regrown_frames >= UNIT_FRAMES && self.has_touched(HUGE_PAGES_FROM_BYTES)
+        self.regrown_frames >= UNIT_FRAMES && self.touched * FRAME_BYTES >= HUGE_PAGES_FROM_BYTES
     }
 
     /// Whether the region is long enough for blocks.
     pub(super) fn has_blocks(&self) -> bool {
-        self.has_touched(BLOCKS_FROM_BYTES)
+        self.touched * FRAME_BYTES >= BLOCKS_FROM_BYTES
     }
 
-    /// Whether `bytes` of the region or more may have been used.
-    fn has_touched(&self, bytes: usize) -> bool {
-        self.touched >= bytes / FRAME_BYTES
+    /// How much of the region may have been used, in whole mebibytes.
+    fn touched_mib(&self) -> usize {
+        self.touched / ((1 << 20) / FRAME_BYTES)
     }
 
     /// How many clean frames were passed over by those in use, or went back.
