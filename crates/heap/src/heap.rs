@@ -98,8 +98,8 @@ pub struct Heap<S: System> {
 impl<S: System> Heap<S> {
     /// A heap that takes its memory from `source`, in regions of `region_bytes` at first (less if
     /// the source has less), a multiple of the page and of 64 KiB; 0 means as much as is worth
-    /// having, by the memory that there can be: 256 GiB at most. Takes nothing yet; a static heap is all
-    /// zeros if `source` is.
+    /// having, by the memory that there can be: 256 GiB at most. None is longer than 4 TiB. Takes
+    /// nothing yet; a static heap is all zeros if `source` is.
     pub const fn new(source: S, region_bytes: usize) -> Self {
         const {
             let keys = offset_of!(Self, keys);

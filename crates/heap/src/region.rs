@@ -79,6 +79,11 @@ pub(crate) const FRAME_BYTES: usize = 4096;
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(crate) const SLAB_FRAMES: usize = SLAB_BYTES / FRAME_BYTES;
 
+/// How long a region is at most. The number of a frame, and twice that, must fit into 31 bits (`dirty/notes.rs`,
+/// `region/shut.rs`).
+pub(crate) const MOST_REGION_BYTES: usize = 4 << 40;
+const _: () = assert!(2 * (MOST_REGION_BYTES / FRAME_BYTES) <= 1 << 31);
+
 /// How much the cache of freed runs holds, 4 MiB, and how many runs of each length.
 const MAX_CACHED_FRAMES: usize = 1024;
 const CACHED_DEPTH: usize = 31;

@@ -8,7 +8,7 @@ use hectare_pages::System;
 
 use super::{Backend, State};
 use crate::class::SLAB_BYTES;
-use crate::region::{HUGE_PAGE_BYTES, Region, has_room};
+use crate::region::{HUGE_PAGE_BYTES, MOST_REGION_BYTES, Region, has_room};
 
 /// How much address space a region takes at most where nothing else is asked for, and how many times as much as there
 /// can be of memory: what is not used of it costs next to nothing. Halved until the system agrees.
@@ -42,12 +42,12 @@ impl<S: System> Backend<S> {
             // As much as all before: however little is asked for, there are enough regions.
             bytes => bytes.max(reserved()),
         };
-        if !state.regions.have_place() {
+        if !state.regions.have_place() || least_bytes > MOST_REGION_BYTES {
             return None;
         }
         let unit = SLAB_BYTES.max(self.source.page_bytes());
         let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
-        let mut bytes = wanted.max(least);
+        let mut bytes = wanted.max(least).min(MOST_REGION_BYTES);
         loop {
             // Only the shortest is not aligned to huge pages: to align it may take more than it has.
             let is_last = bytes / 2 < least;
@@ -154,6 +154,20 @@ mod tests {
     use hectare_pages::Os;
 
     use super::*;
+
+    /// Numbers of frames have few bits.
+    #[test]
+    fn no_region_is_longer_than_its_frames_can_be_numbered() {
+        let backend = std::boxed::Box::new(Backend::new(Os, 4 * MOST_REGION_BYTES));
+        let mut state = backend.state.lock();
+        let open = |state: &mut State, least_bytes| {
+            backend.open_region(state, least_bytes, 1)?;
+            state.regions.last().map(Region::reserved_bytes)
+        };
+        let bytes = open(&mut state, 1).expect("address space");
+        assert!(bytes <= MOST_REGION_BYTES, "{bytes}");
+        assert_eq!(open(&mut state, MOST_REGION_BYTES + 1), None);
+    }
 
     /// Where the lock never becomes free, the call ends all the same.
     #[test]
