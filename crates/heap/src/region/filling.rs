@@ -202,6 +202,15 @@ impl Awaited {
     }
 }
 
+/// Tells whether a word is set by reading it.
+///
+/// # Safety
+/// It is asked only of words, aligned as such, of committed memory that nobody writes to.
+unsafe fn by_reading() -> impl Fn(NonNull<u8>) -> bool {
+    // SAFETY: the caller's promise.
+    |word| unsafe { word.cast::<usize>().read() != 0 }
+}
+
 impl Filling {
     pub(super) const fn new() -> Self {
         Self {
@@ -251,8 +260,8 @@ impl Filling {
         if !self.forget(start) {
             return false;
         }
-        // SAFETY: committed, aligned to a word, and nobody writes there.
-        let is_set = |word: NonNull<u8>| unsafe { word.cast::<usize>().read() != 0 };
+        // SAFETY: the caller's promise: it is asked of words of the run.
+        let is_set = unsafe { by_reading() };
         let seen = match Kind::of_run(frames) {
             Kind::Middle => &mut self.returned,
             Kind::Long if is_set(start) => &mut self.long_returned,
@@ -330,8 +339,8 @@ impl Region {
         }
         // SAFETY: within the run.
         let middle = unsafe { start.add(frames / 2 * FRAME_BYTES) };
-        // SAFETY: committed, aligned to a word, and nobody writes there.
-        let is_set = |word: NonNull<u8>| unsafe { word.cast::<usize>().read() != 0 };
+        // SAFETY: as in `Filling::look`.
+        let is_set = unsafe { by_reading() };
         source.is_resident(middle) == Some(true)
             && 2 * Awaited { start, frames }.filled_pages(STEP, &is_set) < PAGES
     }
