@@ -602,19 +602,39 @@ static void few_mappings(void) {
     for (int i = 1; i < 20000; i += 2) free(all[i]);
 }
 
+/* A mapping of the process, as smaps tells. */
+struct mapping {
+    size_t start, end, huge_kib;
+    char flags[256];
+};
+
+/* Reads the next mapping from FILE. Returns 0 behind the last. */
+static int next_mapping(FILE *file, struct mapping *mapping) {
+    char line[512];
+    size_t start, end;
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%zx-%zx ", &start, &end) == 2) *mapping = (struct mapping){start, end, SIZE_MAX, ""};
+        sscanf(line, "AnonHugePages: %zu", &mapping->huge_kib);
+        if (sscanf(line, "VmFlags: %255[^\n]", mapping->flags) == 1) return 1;
+    }
+    return 0;
+}
+
+static int is_in(const void *address, const struct mapping *mapping) {
+    return mapping->start <= (uintptr_t)address && (uintptr_t)address < mapping->end;
+}
+
 /* How many bytes of mappings a dump of the process would contain, and in IS_DUMPED whether that at ADDRESS is among them. */
 static size_t dumped_bytes(const void *address, int *is_dumped) {
-    char line[512];
-    size_t start = 0, end = 0, bytes = 0;
+    struct mapping mapping;
+    size_t bytes = 0;
     FILE *file = fopen("/proc/self/smaps", "r");
     CHECK(file);
     *is_dumped = 0;
-    while (fgets(line, sizeof line, file)) {
-        size_t from, to;
-        if (sscanf(line, "%zx-%zx ", &from, &to) == 2) start = from, end = to;
-        if (strncmp(line, "VmFlags:", 8) != 0 || strstr(line, " dd")) continue;
-        bytes += end - start;
-        if (start <= (uintptr_t)address && (uintptr_t)address < end) *is_dumped = 1;
+    while (next_mapping(file, &mapping)) {
+        if (strstr(mapping.flags, " dd")) continue;
+        bytes += mapping.end - mapping.start;
+        *is_dumped |= is_in(address, &mapping);
     }
     fclose(file);
     return bytes;
@@ -639,21 +659,17 @@ static void reserve_is_not_dumped(void) {
    program would hold two mebibytes more, and the kernel would make huge pages of what is left where memory has gone. */
 static void small_without_huge_pages(void) {
     enum { COUNT = 1000, BYTES = 1000 };
-    char line[512], *object = NULL;
+    char *object = NULL;
+    struct mapping mapping;
     for (int i = 0; i < COUNT; i++) memset(object = malloc(BYTES), 1, BYTES);
     FILE *file = fopen("/proc/self/smaps", "r");
     CHECK(file);
-    size_t start = 0, end = 0, kib = 0;
-    int is_seen = 0, has_huge = access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0;
-    while (fgets(line, sizeof line, file)) {
-        size_t from, to;
-        if (sscanf(line, "%zx-%zx ", &from, &to) == 2) start = from, end = to;
-        if ((uintptr_t)object < start || (uintptr_t)object >= end) continue;
-        if (sscanf(line, "AnonHugePages: %zu", &kib) == 1) is_seen = 1;
-        if (strncmp(line, "VmFlags:", 8) == 0) CHECK(!has_huge || strstr(line, " nh"), "%s", line);
-    }
+    do CHECK(next_mapping(file, &mapping), "no mapping of the object");
+    while (!is_in(object, &mapping));
     fclose(file);
-    CHECK(is_seen && kib == 0, "%zu KiB of huge pages", kib);
+    int has_huge = access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0;
+    CHECK(!has_huge || strstr(mapping.flags, " nh"), "%s", mapping.flags);
+    CHECK(mapping.huge_kib == 0, "%zu KiB of huge pages", mapping.huge_kib);
 }
 
 /* How many bytes of huge pages that were set aside the process has. */
