@@ -215,19 +215,19 @@ impl<S: System> Backend<S> {
         };
         // SAFETY: the run was just taken from this region.
         unsafe { self.views[index].mark(run.start.addr().get(), marked, class) };
-        if let Some(other) = state.regions.get_mut(index).and_then(Region::due_look) {
+        if let Some(other) = state.regions.get_mut(index).and_then(Region::due_probe) {
             drop(state);
-            self.look_at(other, index);
+            self.probe(other, index);
         }
         Some(run)
     }
 
-    /// Looks at a run in use of the region numbered `index`, to learn what the next are like. To be called without the lock.
+    /// Probes a run in use of the region numbered `index`, to learn what the next are like. To be called without the lock.
     #[inline(never)]
-    fn look_at(&self, run: Awaited, index: usize) {
-        let Some(filled_pages) = run.look(&self.source) else { return };
+    fn probe(&self, run: Awaited, index: usize) {
+        let Some(filled_pages) = run.probe(&self.source) else { return };
         if let Some(region) = self.state.lock().regions.get_mut(index) {
-            region.note_look(run, filled_pages);
+            region.note_probe(run, filled_pages);
             self.views[index].show(region);
         }
     }

@@ -19,8 +19,8 @@ use crate::slab::{Returned, Slab, SlabRef};
 /// The first group whose slabs are given up: of the fuller ones at most an eighth is free.
 const FIRST_GIVEN_UP: usize = 1;
 
-/// A quiet bin has been half free at this many looks in a row.
-const QUIET_LOOKS: u8 = 2;
+/// A quiet bin was half free each of this many times that the hand of `heap/quiet.rs` came by.
+const QUIET_ROUNDS: u8 = 2;
 
 /// The most frames populated at once: a page takes 1.4 µs by a fault, 0.95 by a call for four, 0.83 by
 /// one for sixteen.
@@ -57,8 +57,8 @@ pub(crate) struct Bin {
     objects: usize,
     free_objects: usize,
     slabs: u32,
-    /// How often it was found half free since objects were taken from it, up to [`QUIET_LOOKS`].
-    quiet_looks: u8,
+    /// How often it was found half free since objects were taken from it, up to [`QUIET_ROUNDS`].
+    quiet_rounds: u8,
     rush: Rush,
 }
 
@@ -229,7 +229,7 @@ impl Bin {
             objects: 0,
             free_objects: 0,
             slabs: 0,
-            quiet_looks: 0,
+            quiet_rounds: 0,
             rush: Rush::NONE,
         }
     }
@@ -249,12 +249,12 @@ impl Bin {
         (self.objects, self.free_objects)
     }
 
-    /// Whether nothing was taken since the previous look, and both found half of the objects free. (Of a
+    /// Whether nothing was taken since the hand last came by, and both times it found half of the objects free. (Of a
     /// single slab no other is made.)
     pub(crate) fn is_quiet(&mut self) -> bool {
         let is_half_free = self.slabs > 1 && self.has_free(2);
-        self.quiet_looks = if is_half_free { QUIET_LOOKS.min(self.quiet_looks + 1) } else { 0 };
-        self.quiet_looks == QUIET_LOOKS
+        self.quiet_rounds = if is_half_free { QUIET_ROUNDS.min(self.quiet_rounds + 1) } else { 0 };
+        self.quiet_rounds == QUIET_ROUNDS
     }
 
     /// Whether one in `share` of the objects, or more, is free.
@@ -332,7 +332,7 @@ impl Bin {
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
-        self.quiet_looks = 0;
+        self.quiet_rounds = 0;
         let before = slab.free();
         let ahead = if source.populates(wanted.class) { self.slabs as usize } else { 1 };
         slab.take(wanted.count, gathered, ahead.clamp(1, POPULATED_FRAMES));

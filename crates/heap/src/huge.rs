@@ -213,7 +213,7 @@ impl Huge {
     #[inline(never)]
     pub(crate) fn put(&mut self, start: NonNull<u8>, source: &impl System) -> Option<()> {
         let block = self.take_back(start)?;
-        self.zeros.look(block, source);
+        self.zeros.probe(block, source);
         self.age(source);
         if let Some(block) = self.kept.put(block) {
             release(block, source);

@@ -156,7 +156,7 @@ impl Region {
         let first = self.frame_of(start);
         let were_untouched = self.filling.are_long_untouched();
         // SAFETY: the caller's promise; what was in use is committed.
-        if unsafe { self.filling.look(start, frames) }
+        if unsafe { self.filling.probe(start, frames) }
             && self.filling.are_long_untouched()
             && !were_untouched
         {

@@ -101,16 +101,16 @@ fn two_cpus_open_blocks_at_once() {
 
 /// A program can have a thread serve the page faults of its objects, and that thread allocate: so what is in use is looked at
 /// without a lock.
-fn a_run_is_had_while_another_is_looked_at() {
+fn a_run_is_had_while_another_is_probed() {
     let ((come, has_come), (done, is_done)) = (channel(), channel());
     // Over no source that lets nobody look.
     let heap = Box::new(Heap::new(Strict::new(), 256 << 20));
-    heap.source().meet(Moment::Look, come, is_done);
+    heap.source().meet(Moment::Probe, come, is_done);
     thread::scope(|scope| {
         let heap = &heap;
         scope.spawn(move || {
             let has_come = has_come.recv_timeout(Duration::from_secs(20));
-            has_come.expect("of thirty runs in use some are looked at");
+            has_come.expect("of thirty runs in use some are probed");
             take_and_free(heap, 100_000, 1 << 20);
             done.send(()).expect("the first thread waits");
         });
@@ -167,7 +167,7 @@ fn what_comes_does_not_count_as_gone() {
 fn main() -> ExitCode {
     let mut suite = Suite::new();
     let tests: [(&str, fn()); 5] = [
-        ("a_run_is_had_while_another_is_looked_at", a_run_is_had_while_another_is_looked_at),
+        ("a_run_is_had_while_another_is_probed", a_run_is_had_while_another_is_probed),
         ("a_slab_is_had_while_a_block_is_opened", a_slab_is_had_while_a_block_is_opened),
         ("a_block_that_another_thread_opens_serves", a_block_that_another_thread_opens_serves),
         ("two_cpus_open_blocks_at_once", two_cpus_open_blocks_at_once),

@@ -52,8 +52,8 @@ impl Zeros {
         (self.last, self.is_last_huge) = (Some(start), is_huge);
     }
 
-    /// Looks at `block` if it is the last one of zeros. Its owner has given it up.
-    pub(super) fn look(&mut self, block: HugeBlock, source: &impl PageSource) {
+    /// Probes `block` if it is the last one of zeros. Its owner has given it up.
+    pub(super) fn probe(&mut self, block: HugeBlock, source: &impl PageSource) {
         if self.last == Some(block.start) {
             self.last = None;
             self.are_filled = is_full(block, self.is_last_huge, source);

@@ -2,16 +2,16 @@
 //!
 //! A buffer is often longer than what is ever put into it, and of clean memory only what was touched is resident. Two things
 //! lose that: huge pages; and runs that begin wherever there is room, for then the fronts of some lie where the ends of
-//! others were, until all is resident. So some runs that held nothing when they were taken are looked at later, to learn what
+//! others were, until all is resident. So some runs that held nothing when they were taken are probed later, to learn what
 //! the next are likely to be.
 //!
-//! # How a run is looked at
+//! # How a run is probed
 //!
-//! In some of its pages, a few words of each. The last sixteen runs are waited for:
+//! A *probe* asks of a few words in some of its pages whether they are set. The last sixteen runs are waited for:
 //! - One that comes back is read.
-//! - One that is still in use when sixteen more have been taken is looked at as it is, through the system and without a lock,
+//! - One that is still in use when sixteen more have been taken is probed as it is, through the system and without a lock,
 //!   since its owner may write to it, have protected it, or serve its page faults. If its front reads as zero it is passed
-//!   over, for it may yet be filled. Slabs of objects that have pages of their own are looked at so, too.
+//!   over, for it may yet be filled. Slabs of objects that have pages of their own are probed so, too.
 //!
 //! Asking the system which pages are resident would tell zeros from what was never written, but it is one more call that a
 //! sandbox may not know, and of a huge page all are. So it is only asked which long runs have huge pages.
@@ -49,13 +49,13 @@ use hectare_pages::PageSource;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 
-/// How many runs are waited for at most; beyond that the oldest is looked at in use.
+/// How many runs are waited for at most; beyond that the oldest is probed in use.
 const AWAITED: usize = 16;
 
-/// A slab is looked at like a run of this length: a short one.
-pub(super) const SLAB_LOOK_FRAMES: usize = SLAB_FRAMES - 1;
+/// A slab is probed like a run of this length: a short one.
+pub(super) const SLAB_PROBE_FRAMES: usize = SLAB_FRAMES - 1;
 
-/// How many pages of a run are looked at, and how far apart the words of each: farther in a run in use, where each is a call
+/// How many pages of a run are probed, and how far apart the words of each: farther in a run in use, where each is a call
 /// of 0.4 µs.
 const PAGES: usize = 8;
 const STEP: usize = FRAME_BYTES / 8;
@@ -64,7 +64,7 @@ const STEP_IN_USE: usize = FRAME_BYTES / 2;
 /// After this many pages there is a verdict; at twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
 
-/// Each time that a run in use agrees with the verdict, half as many are looked at from then on, down to one in 2⁵; once
+/// Each time that a run in use agrees with the verdict, half as many are probed from then on, down to one in 2⁵; once
 /// one does not, all of them are again.
 const MAX_EASE: u32 = 5;
 
@@ -95,7 +95,7 @@ pub(super) struct Filling {
     /// Those waited for: they held nothing when they were taken.
     awaited: [Option<Awaited>; AWAITED],
     next: usize,
-    /// The one whose turn it is to be looked at in use.
+    /// The one whose turn it is to be probed in use.
     due: Option<Awaited>,
     returned: Seen,
     long_returned: Seen,
@@ -103,12 +103,12 @@ pub(super) struct Filling {
     in_use: [Seen; 3],
 }
 
-/// How many pages were looked at, and how many of them were filled.
+/// How many pages were probed, and how many of them were filled.
 #[derive(Debug)]
 struct Seen {
     pages: u32,
     filled: u32,
-    /// Of runs in use one in 2 to the power of this is looked at; 0 until there is a verdict.
+    /// Of runs in use one in 2 to the power of this is probed; 0 until there is a verdict.
     ease: u32,
 }
 
@@ -142,7 +142,7 @@ impl Seen {
         self.is_enough() && self.is_mostly_empty()
     }
 
-    /// Whether it is the turn of a run in use, the `nth`, to be looked at.
+    /// Whether it is the turn of a run in use, the `nth`, to be probed.
     fn is_turn_of(&self, nth: u32) -> bool {
         nth.is_multiple_of(1 << self.ease)
     }
@@ -178,7 +178,7 @@ impl Awaited {
     /// To be called without a lock: a program can have a thread serve the page faults of its objects, and
     /// that thread may allocate. It does not matter whether the run is still there, or whose it is.
     #[inline(never)]
-    pub(crate) fn look(self, source: &impl PageSource) -> Option<usize> {
+    pub(crate) fn probe(self, source: &impl PageSource) -> Option<usize> {
         let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
         is_set(self.start).then(|| self.filled_pages(STEP_IN_USE, &is_set))
     }
@@ -224,7 +224,7 @@ impl Filling {
     }
 
     /// Notes that `frames` frames that hold nothing were taken at `start`. The run that they replace among those waited for
-    /// may be due to be looked at.
+    /// may be due to be probed.
     pub(super) fn note_taken(&mut self, start: NonNull<u8>, frames: usize) {
         let oldest = self.awaited[self.next % AWAITED].replace(Awaited { start, frames });
         self.next = self.next.wrapping_add(1);
@@ -251,12 +251,12 @@ impl Filling {
         place.is_some_and(|place| self.awaited[place].take().is_some())
     }
 
-    /// Looks at a run that comes back, if it is waited for and no short one, and notes what it saw: of a long one whose front
+    /// Probes a run that comes back, if it is waited for and no short one, and notes what it saw: of a long one whose front
     /// reads as zero, nothing. Returns whether it noted anything.
     ///
     /// # Safety
     /// The frames of the run at `start` are committed memory that nobody uses.
-    pub(super) unsafe fn look(&mut self, start: NonNull<u8>, frames: usize) -> bool {
+    pub(super) unsafe fn probe(&mut self, start: NonNull<u8>, frames: usize) -> bool {
         if !self.forget(start) {
             return false;
         }
@@ -283,20 +283,20 @@ impl Filling {
 }
 
 impl Region {
-    /// The run in use that is to be [looked at](Awaited::look), once.
+    /// The run in use that is to be [probed](Awaited::probe), once.
     #[inline]
-    pub(crate) fn due_look(&mut self) -> Option<Awaited> {
+    pub(crate) fn due_probe(&mut self) -> Option<Awaited> {
         self.filling.due.take()
     }
 
     /// Notes what was seen of it.
-    pub(crate) fn note_look(&mut self, run: Awaited, filled_pages: usize) {
+    pub(crate) fn note_probe(&mut self, run: Awaited, filled_pages: usize) {
         self.filling.note_in_use(run, filled_pages);
     }
 
     /// Whether objects that have pages of their own are likely to leave most of these untouched.
     pub(super) fn leaves_pages_bare(&self) -> bool {
-        self.is_for_plain(SLAB_LOOK_FRAMES)
+        self.is_for_plain(SLAB_PROBE_FRAMES)
     }
 
     /// Whether most of what was in runs that came back was never touched.
@@ -339,7 +339,7 @@ impl Region {
         }
         // SAFETY: within the run.
         let middle = unsafe { start.add(frames / 2 * FRAME_BYTES) };
-        // SAFETY: as in `Filling::look`.
+        // SAFETY: as in `Filling::probe`.
         let is_set = unsafe { by_reading() };
         source.is_resident(middle) == Some(true)
             && 2 * Awaited { start, frames }.filled_pages(STEP, &is_set) < PAGES
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_waited_for_is_looked_at() {
+    fn only_what_is_waited_for_is_probed() {
         const MIDDLE: usize = SLAB_FRAMES * FRAME_BYTES;
         let bytes = UNIT_FRAMES * FRAME_BYTES;
         let start = Os.get(bytes, FRAME_BYTES).expect("memory");
@@ -380,23 +380,25 @@ mod tests {
         let [first, second, short] = [0, 1, 2].map(|i| unsafe { start.add(i * MIDDLE) });
         let mut filling = Filling::new();
         for (run, frames) in
-            [(first, SLAB_FRAMES), (second, SLAB_FRAMES), (short, SLAB_LOOK_FRAMES)]
+            [(first, SLAB_FRAMES), (second, SLAB_FRAMES), (short, SLAB_PROBE_FRAMES)]
         {
             filling.note_taken(run, frames);
         }
         // SAFETY: committed memory that nobody uses.
-        let look = |filling: &mut Filling, run, frames| unsafe { filling.look(run, frames) };
+        let probe = |filling: &mut Filling, run, frames| unsafe { filling.probe(run, frames) };
         assert!(filling.forget(second) && !filling.forget(second));
-        assert!(!look(&mut filling, second, SLAB_FRAMES));
-        assert!(!look(&mut filling, short, SLAB_LOOK_FRAMES), "short ones come and go");
+        assert!(!probe(&mut filling, second, SLAB_FRAMES));
+        assert!(!probe(&mut filling, short, SLAB_PROBE_FRAMES), "short ones come and go");
         assert_eq!(filling.returned.pages, 0);
-        assert!(look(&mut filling, first, SLAB_FRAMES) && !look(&mut filling, first, SLAB_FRAMES));
+        assert!(
+            probe(&mut filling, first, SLAB_FRAMES) && !probe(&mut filling, first, SLAB_FRAMES)
+        );
         assert_eq!((filling.returned.pages, filling.returned.filled), (8, 0));
         for front in [0, 1] {
             // SAFETY: the first byte of the memory.
             unsafe { start.write(front) };
             filling.note_taken(start, UNIT_FRAMES);
-            assert_eq!(look(&mut filling, start, UNIT_FRAMES), front > 0, "by its front");
+            assert_eq!(probe(&mut filling, start, UNIT_FRAMES), front > 0, "by its front");
         }
         assert_eq!((filling.long_returned.pages, filling.long_returned.filled), (8, 1));
         // SAFETY: taken above, and of no use any more.
@@ -404,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_are_as_expected_are_looked_at_less_often() {
+    fn runs_that_are_as_expected_are_probed_less_often() {
         let bytes = SLAB_FRAMES * FRAME_BYTES;
         let mut run_of = |filled: usize| {
             let start = Os.get(bytes, FRAME_BYTES).expect("memory");
@@ -417,14 +419,14 @@ mod tests {
         let [full, empty] = [SLAB_FRAMES, 1].map(&mut run_of);
         let mut seen = Seen::NOTHING;
         let mut nth = 0;
-        // How many runs pass by until one is looked at.
+        // How many runs pass by until one is probed.
         let mut passes = |seen: &mut Seen, run: Awaited| {
             let first = nth;
             let before = (seen.pages, seen.filled);
             while (seen.pages, seen.filled) == before {
                 nth += 1;
                 if seen.is_turn_of(nth)
-                    && let Some(filled_pages) = run.look(&Os)
+                    && let Some(filled_pages) = run.probe(&Os)
                 {
                     seen.note_in_use(filled_pages);
                 }

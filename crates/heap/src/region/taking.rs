@@ -15,7 +15,7 @@ use hectare_base::align::align_down;
 use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::PageSource;
 
-use super::filling::SLAB_LOOK_FRAMES;
+use super::filling::SLAB_PROBE_FRAMES;
 use super::huge_pages::LONG_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 use crate::dirty::take_range;
@@ -48,11 +48,11 @@ impl Wanted {
         }
     }
 
-    /// `run`, taken for it, is looked at later like a run of this length; not at all, if `None`.
-    fn looked_at_frames(self, run: &Run) -> Option<usize> {
+    /// `run`, taken for it, is probed later like a run of this length; not at all, if `None`.
+    fn probed_frames(self, run: &Run) -> Option<usize> {
         match self {
             Self::Run { fills: true, .. } => Some(run.frames),
-            Self::Slab { of_pages: true, .. } => Some(SLAB_LOOK_FRAMES),
+            Self::Slab { of_pages: true, .. } => Some(SLAB_PROBE_FRAMES),
             Self::Run { .. } | Self::Slab { .. } => None,
         }
     }
@@ -123,7 +123,7 @@ impl Request {
 }
 
 impl Region {
-    /// Takes what is `wanted`, and notes what the next can learn from it: a look may be [due](Self::due_look). A caller
+    /// Takes what is `wanted`, and notes what the next can learn from it: a probe may be [due](Self::due_probe). A caller
     /// that `opens` blocks is told when it should.
     pub(crate) fn take(
         &mut self,
@@ -139,7 +139,7 @@ impl Region {
         }
         let is_fresh = self.is_fresh(&run);
         self.pass_fresh(&run);
-        if is_fresh && let Some(frames) = wanted.looked_at_frames(&run) {
+        if is_fresh && let Some(frames) = wanted.probed_frames(&run) {
             self.filling.note_taken(run.start, frames);
         }
         if request.outlook == Outlook::Plain {
@@ -166,7 +166,7 @@ impl Region {
                 Request { frames, align, grid, outlook, opens }
             }
             Wanted::Slab { of_pages, siblings } => {
-                let is_plain = of_pages && self.is_for_plain(SLAB_LOOK_FRAMES);
+                let is_plain = of_pages && self.is_for_plain(SLAB_PROBE_FRAMES);
                 let outlook = if is_plain { Outlook::Plain } else { Outlook::Unknown };
                 let opens = opens && !is_plain && self.wants_block(siblings);
                 let frames = SLAB_FRAMES;

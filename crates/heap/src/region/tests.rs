@@ -204,16 +204,16 @@ impl Region {
     fn taken(&mut self, wanted: Wanted, view: &RegionView) -> Run {
         let run = self.take(wanted, false, &Os).expect("memory");
         view.show(self);
-        self.look_at_due(view);
+        self.probe_due(view);
         run
     }
 
-    /// Looks at the run that is due.
-    fn look_at_due(&mut self, view: &RegionView) {
-        if let Some(run) = self.due_look()
-            && let Some(filled_pages) = run.look(&Os)
+    /// Probes the run that is due.
+    fn probe_due(&mut self, view: &RegionView) {
+        if let Some(run) = self.due_probe()
+            && let Some(filled_pages) = run.probe(&Os)
         {
-            self.note_look(run, filled_pages);
+            self.note_probe(run, filled_pages);
             view.show(self);
         }
     }
@@ -223,7 +223,7 @@ impl Region {
 fn take_opening(region: &mut Region, view: &RegionView, wanted: Wanted) -> Run {
     let taken = region.take(wanted, true, &Os);
     if !matches!(taken, Err(Refusal::Block)) {
-        region.look_at_due(view);
+        region.probe_due(view);
         return taken.expect("memory");
     }
     if let Some(mut block) = region.take_block(&Os) {
@@ -732,7 +732,7 @@ fn a_heap_of_few_sizes_has_blocks_early() {
 }
 
 #[test]
-fn runs_in_use_are_looked_at() {
+fn runs_in_use_are_probed() {
     for (frames, filled, is_plain) in [
         (9, 9, false),
         (9, 3, true),
@@ -869,7 +869,7 @@ fn what_came_behind_the_last_run_goes_with_huge_pages() {
 }
 
 #[test]
-fn slabs_of_objects_of_pages_are_looked_at() {
+fn slabs_of_objects_of_pages_are_probed() {
     for (of_pages, filled, are_bare) in [(true, 16, false), (true, 4, true), (false, 4, false)] {
         let (mut region, view) = open();
         let take = |region: &mut Region| {
@@ -941,7 +941,7 @@ fn long_runs_that_hold_nothing_go_when_they_are_freed() {
     });
     assert!(region.is_for_plain(UNIT_FRAMES));
     let [hollow, full, light] = [0, 1, 47].map(|at| runs[at]);
-    // Not those that are waited for: these are looked at anyway, and the first decides for all.
+    // Not those that are waited for: these are probed anyway, and the first decides for all.
     for run in runs {
         region.filling.forget(run.start);
     }
@@ -959,9 +959,9 @@ fn long_runs_that_hold_nothing_go_when_they_are_freed() {
     }
 }
 
-/// What is freed and dirty may be anybody's next: a look at it would take its state for the slab's.
+/// What is freed and dirty may be anybody's next: a probe of it would take its state for the slab's.
 #[test]
-fn a_slab_that_came_back_is_not_looked_at_in_use() {
+fn a_slab_that_came_back_is_not_probed_in_use() {
     for (comes_back, is_plain) in [(true, false), (false, true)] {
         let (mut region, view) = open();
         let slabs = [(); 16].map(|()| {
@@ -983,7 +983,7 @@ fn a_slab_that_came_back_is_not_looked_at_in_use() {
 }
 
 #[test]
-fn runs_in_huge_pages_are_looked_at() {
+fn runs_in_huge_pages_are_probed() {
     let (mut region, view) = open();
     take_units(&mut region, &view, 9, 1);
     let wanted = Wanted::Run { frames: 18, align: 1, fills: true };

@@ -95,7 +95,7 @@ pub enum Moment {
     /// Before a block's first touch, whose time is taken.
     Opening,
     /// Before memory in use is looked at.
-    Look,
+    Probe,
     /// Before memory comes for objects that were just taken.
     Populate,
 }
@@ -248,7 +248,7 @@ unsafe impl PageSource for Strict {
     }
 
     fn is_zero(&self, start: NonNull<u32>) -> Option<bool> {
-        self.meet_at(Moment::Look);
+        self.meet_at(Moment::Probe);
         Os.is_zero(start)
     }
 
