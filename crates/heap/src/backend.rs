@@ -204,8 +204,10 @@ impl<S: System> Backend<S> {
         };
         let frames = run.frames;
         self.took(&mut state, &run);
+        let region = state.regions.get_mut(index)?;
+        region.show(&self.views[index]);
         let marked = if class == ClassId::RUN {
-            state.regions.get_mut(index)?.set_run_length(run.start, frames);
+            region.set_run_length(run.start, frames);
             state.note_length(0, frames);
             1
         } else {
@@ -228,7 +230,7 @@ impl<S: System> Backend<S> {
         let Some(filled_pages) = run.probe(&self.source) else { return };
         if let Some(region) = self.state.lock().regions.get_mut(index) {
             region.note_probe(run, filled_pages);
-            self.views[index].show(region);
+            region.show(&self.views[index]);
         }
     }
 
@@ -270,10 +272,8 @@ impl<S: System> Backend<S> {
     #[inline(never)]
     fn take(&self, state: &mut State, wanted: Wanted, opens: bool) -> Taken {
         let mut refusal = Refusal::NoRange;
-        for (index, (region, view)) in state.regions.iter_mut().zip(&self.views).enumerate() {
-            let taken = region.take(wanted, opens && index == 0, &self.source);
-            view.show(region);
-            match taken {
+        for (index, region) in state.regions.iter_mut().enumerate() {
+            match region.take(wanted, opens && index == 0, &self.source) {
                 Ok(run) => return Ok((index, run)),
                 Err(Refusal::Block) => return Err(Refusal::Block),
                 Err(Refusal::NoMemory) => refusal = Refusal::NoMemory,
@@ -325,7 +325,7 @@ impl<S: System> Backend<S> {
         unsafe { self.views[index].mark_run(start.addr().get(), ClassId::NONE) };
         // SAFETY: as above.
         unsafe { region.give_run(start, frames, &self.source) };
-        self.views[index].show(region);
+        region.show(&self.views[index]);
         state.note_length(frames, 0);
         self.gave(state, frames);
     }
@@ -338,8 +338,8 @@ impl<S: System> Backend<S> {
         let frames = region.run_length(start);
         if wanted > frames {
             let more = region.extend(start, frames, wanted, &self.source);
-            self.views[index].show(region);
             let Some(more) = more else { return false };
+            region.show(&self.views[index]);
             region.set_run_length(start, wanted);
             state.note_length(frames, wanted);
             self.took(&mut state, &more);
@@ -385,6 +385,9 @@ impl<S: System> Backend<S> {
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&self) {
         let state = self.state.lock();
+        for (region, view) in state.regions.iter().zip(&self.views) {
+            assert!(region.is_shown_by(view), "what threads see of a region is old");
+        }
         let in_use: usize = state.regions.iter().map(Region::validate).sum();
         assert_eq!(in_use, state.used_frames, "frames in use");
         let of_slabs = self.slab_frames.load(Ordering::Relaxed);

@@ -98,6 +98,8 @@ pub(crate) struct Region {
     frontier: usize,
     /// In frames from the start.
     touched: usize,
+    /// The frontier has moved, or there may be a new verdict (`region/filling.rs`), which threads have not been shown.
+    has_news: bool,
     /// Where huge pages are asked for.
     huge: HugePart,
     /// Where what was set aside for the process ends, in bytes from the start; 0 if nothing was.
@@ -156,11 +158,11 @@ impl Region {
         let first = self.frame_of(start);
         let were_untouched = self.filling.are_long_untouched();
         // SAFETY: the caller's promise; what was in use is committed.
-        if unsafe { self.filling.probe(start, frames) }
-            && self.filling.are_long_untouched()
-            && !were_untouched
-        {
-            return self.give_untouched(FrameId(first), frames, source);
+        if unsafe { self.filling.probe(start, frames) } {
+            self.has_news = true;
+            if self.filling.are_long_untouched() && !were_untouched {
+                return self.give_untouched(FrameId(first), frames, source);
+            }
         }
         // SAFETY: as above.
         if unsafe { self.holds_for_nothing(start, frames, source) } {

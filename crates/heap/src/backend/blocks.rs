@@ -38,12 +38,8 @@ impl<S: System> Backend<S> {
         if !taken.is_err_and(|refusal| refusal == Refusal::Block) {
             return (state, taken);
         }
-        let block = state.regions.first_mut().and_then(|region| {
-            let block = region.take_block(&self.source);
-            self.views[0].show(region);
-            block
-        });
-        if let Some(block) = block {
+        let region = state.regions.first_mut();
+        if let Some(block) = region.and_then(|region| region.take_block(&self.source)) {
             drop(state);
             state = self.open(block);
         }

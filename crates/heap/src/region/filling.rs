@@ -292,6 +292,7 @@ impl Region {
     /// Notes what was seen of it.
     pub(crate) fn note_probe(&mut self, run: Awaited, filled_pages: usize) {
         self.filling.note_in_use(run, filled_pages);
+        self.has_news = true;
     }
 
     /// Whether objects that have pages of their own are likely to leave most of these untouched.

@@ -53,6 +53,7 @@ impl Region {
             unsafe { source.advise_huge(start, frontier - huge, true) };
         }
         self.frontier = frontier;
+        self.has_news = true;
         Ok(())
     }
 

@@ -78,6 +78,7 @@ impl Region {
             bytes,
             frontier: 0,
             touched: 0,
+            has_news: false,
             huge: HugePart::behind(0),
             set_aside_until: 0,
             filled_frames: 0,

@@ -203,7 +203,7 @@ impl Region {
     /// Takes what is `wanted` as the backend does.
     fn taken(&mut self, wanted: Wanted, view: &RegionView) -> Run {
         let run = self.take(wanted, false, &Os).expect("memory");
-        view.show(self);
+        self.show(view);
         self.probe_due(view);
         run
     }
@@ -214,7 +214,7 @@ impl Region {
             && let Some(filled_pages) = run.probe(&Os)
         {
             self.note_probe(run, filled_pages);
-            view.show(self);
+            self.show(view);
         }
     }
 }
@@ -703,7 +703,7 @@ fn use_runs(region: &mut Region, view: &RegionView, frames: usize, filled: usize
             // SAFETY: the run just taken.
             unsafe { region.give_run(run.start, run.frames, &Os) };
         }
-        view.show(region);
+        region.show(view);
         seen.extend(runs);
     }
     seen

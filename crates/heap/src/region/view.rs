@@ -63,21 +63,13 @@ impl RegionView {
         self.start.store(start.expose_provenance().get(), Relaxed);
     }
 
-    /// Shows how far `region`, and with it the tables, is committed, and what its next runs are likely to be. To be called
-    /// after whatever may change that, before another thread learns of what was taken. Writes only what has changed: each
-    /// `free` of each thread reads this line.
+    /// Shows how far `region`, and with it the tables, is committed, and what its next runs are likely to be.
+    #[cold]
     #[inline(never)]
-    pub(crate) fn show(&self, region: &Region) {
-        if self.bytes.load(Relaxed) != region.frontier {
-            self.bytes.store(region.frontier, Relaxed);
-        }
-        if self.near() != region.near() {
-            self.set_near(region.near());
-        }
-        let leaves_pages_bare = region.leaves_pages_bare();
-        if self.leaves_pages_bare() != leaves_pages_bare {
-            self.bare_pages.store(leaves_pages_bare, Relaxed);
-        }
+    fn show(&self, region: &Region) {
+        self.bytes.store(region.frontier, Relaxed);
+        self.set_near(region.near());
+        self.bare_pages.store(region.leaves_pages_bare(), Relaxed);
     }
 
     /// How long cached runs may be for what is asked for.
@@ -198,6 +190,24 @@ impl RegionView {
             slabs: self.slabs.load(Relaxed),
             far_words: self.far_words.load(Relaxed),
         }
+    }
+}
+
+impl Region {
+    /// Shows threads what has changed of it. To be called before anybody learns of memory that was taken, and where there may
+    /// be a verdict. Writes nothing if nothing has changed, for each `free` of each thread reads what it would write to.
+    #[inline]
+    pub(crate) fn show(&mut self, view: &RegionView) {
+        if core::mem::take(&mut self.has_news) {
+            view.show(self);
+        }
+    }
+
+    /// Whether `view` shows what it is, but for news. For tests.
+    #[cfg(any(test, feature = "validate"))]
+    pub(crate) fn is_shown_by(&self, view: &RegionView) -> bool {
+        let shown = (view.committed_bytes(), view.near(), view.leaves_pages_bare());
+        self.has_news || shown == (self.frontier, self.near(), self.leaves_pages_bare())
     }
 }
 
