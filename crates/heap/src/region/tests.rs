@@ -1,6 +1,6 @@
 extern crate std;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::vec::Vec;
 
 use hectare_base::align::align_up;
@@ -925,6 +925,66 @@ fn what_stays_untouched_leaves_a_block_to_others() {
     // As if it had gone back.
     assert!(region.dirty.take_at(FrameId(region.fresh.start + 40), 1));
     assert!(!region.taken(short, &view).clean, "there is no whole block any more");
+}
+
+/// The system, with pages to set aside. Notes what it is given back: where it begins, and how many frames.
+struct Pooled(RefCell<Vec<(NonNull<u8>, usize)>>);
+
+// SAFETY: every call is passed on unchanged; what is set aside is ordinary memory.
+unsafe impl PageSource for Pooled {
+    fn page_bytes(&self) -> usize {
+        Os.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        Os.reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.commit(start, bytes) }
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        self.0.borrow_mut().push((start, bytes / FRAME_BYTES));
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.decommit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.release(start, bytes) };
+    }
+
+    unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.commit(start, bytes) }
+    }
+}
+
+/// To give back what was set aside is to clear it, so nothing is but what goes; elsewhere the rest of its huge page goes, too.
+#[test]
+fn what_was_set_aside_goes_without_companions() {
+    for (aside_bytes, gone_frames) in [(0, UNIT_FRAMES), (HUGE_PAGE_BYTES, 10)] {
+        let (mut region, view) = open();
+        let source = Pooled(RefCell::default());
+        if aside_bytes > 0 {
+            // SAFETY: nobody else uses the source.
+            unsafe { region.set_aside(aside_bytes, &source) }.expect("pages of its own");
+        }
+        region.huge = HugePart::from_byte(0);
+        let run = region.taken(Wanted::Run { frames: 10, align: 1, fills: false }, &view);
+        fill(run, 10);
+        region.give(run.start, 10);
+        assert_eq!(region.decommit(0, usize::MAX, &source), 10);
+        let of_region = |(start, _): &(NonNull<u8>, usize)| *start >= region.start;
+        let gone: Vec<_> = source.0.into_inner().into_iter().filter(of_region).collect();
+        assert_eq!(gone, [(run.start, gone_frames)]);
+        let again = region.taken(Wanted::Run { frames: 10, align: 1, fills: false }, &view);
+        assert!(again.clean && again.start == run.start);
+        // SAFETY: the run just taken.
+        assert_eq!(unsafe { again.start.read() }, 0, "it reads as zero");
+    }
 }
 
 /// What came in huge pages before most were seen to stay empty would be resident for nothing, whoever took it next.
