@@ -564,6 +564,23 @@ fn dirty_units_move_into_a_longer_run() {
     }));
 }
 
+/// Dirty frames serve what is up to twice as long, with the clean ones behind them: so a heap of some mebibytes, whose units
+/// are no huge pages, does not grow by the whole run.
+#[test]
+fn the_longest_dirty_run_is_lengthened() {
+    for (dirty, is_lengthened) in [(50, true), (49, false)] {
+        let (mut region, view) = open();
+        let wanted = |frames| Wanted::Run { frames, align: 1, fills: true };
+        let shorter = region.taken(wanted(dirty), &view);
+        region.give(shorter.start, dirty);
+        let run = region.taken(wanted(100), &view);
+        assert_eq!(run.start == shorter.start, is_lengthened, "{dirty} dirty frames");
+        let bare_frames = if is_lengthened { 50 } else { 100 };
+        assert_eq!((run.bare_frames, run.clean), (bare_frames, !is_lengthened));
+        assert_eq!(region.dirty_frames(), if is_lengthened { 0 } else { dirty });
+    }
+}
+
 /// The system, except that moves are refused.
 struct Unmoving(SourceError);
 
