@@ -137,6 +137,34 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
         Ok(new)
     }
 
+    /// As [`Tlsf::resize_in_place`].
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As for [`Tlsf::resize_in_place`].
+    pub unsafe fn resize_in_place(
+        &mut self,
+        ptr: NonNull<u8>,
+        size: usize,
+    ) -> Result<bool, Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.heap.resize_in_place(ptr, size) }
+    }
+
+    /// As [`Tlsf::usable_size`].
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As for [`Tlsf::usable_size`].
+    pub unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.heap.usable_size(ptr) }
+    }
+
     /// Gives back every region that is wholly free. O(regions).
     pub fn trim(&mut self) {
         let mut index = self.heap.newest_pool.get();

@@ -15,8 +15,9 @@ use crate::table::Rows;
 /// What [`Locked`] needs of a heap; [`Tlsf`] and [`Growing`] implement it.
 ///
 /// # Safety
-/// `memalign` gives exclusive memory of the size and alignment asked for, and `realloc` keeps
-/// alignment and contents.
+/// `memalign` gives exclusive memory of the size and alignment asked for, wherever the heap itself is moved; `realloc`
+/// keeps alignment and contents, `resize_in_place` contents; a block has as many bytes as `usable_size` says, which are
+/// fewer than any size that `resize_in_place` refuses.
 pub unsafe trait Heap {
     /// See [`Tlsf::memalign`].
     fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>>;
@@ -43,6 +44,24 @@ pub unsafe trait Heap {
         align: usize,
         size: usize,
     ) -> Result<Option<NonNull<u8>>, Misuse>;
+
+    /// See [`Tlsf::resize_in_place`].
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As for [`Tlsf::resize_in_place`].
+    unsafe fn resize_in_place(&mut self, ptr: NonNull<u8>, size: usize) -> Result<bool, Misuse>;
+
+    /// See [`Tlsf::usable_size`].
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it.
+    ///
+    /// # Safety
+    /// As for [`Tlsf::usable_size`].
+    unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse>;
 }
 
 macro_rules! heap {
@@ -69,12 +88,56 @@ macro_rules! heap {
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.realloc(ptr, align, size) }
             }
+
+            unsafe fn resize_in_place(
+                &mut self,
+                ptr: NonNull<u8>,
+                size: usize,
+            ) -> Result<bool, Misuse> {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.resize_in_place(ptr, size) }
+            }
+
+            unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.usable_size(ptr) }
+            }
         }
     };
 }
 
 heap!(R: Rows => Tlsf<R>);
 heap!(S: PageSource, R: Rows => Growing<S, R>);
+
+/// As [`Tlsf::realloc`], for a block of the heap behind `lock`; copies with the lock free, but for growing backward.
+///
+/// # Safety
+/// As for [`Tlsf::realloc`].
+pub(crate) unsafe fn realloc_behind<H: Heap, P: Park>(
+    lock: &Lock<H, P>,
+    ptr: NonNull<u8>,
+    align: usize,
+    size: usize,
+) -> Result<Option<NonNull<u8>>, Misuse> {
+    let mut heap = lock.lock();
+    // SAFETY: the caller's promise, passed on.
+    if unsafe { heap.resize_in_place(ptr, size) }? {
+        return Ok(Some(ptr));
+    }
+    // SAFETY: as above.
+    let old_bytes = unsafe { heap.usable_size(ptr) }?;
+    let Some(new) = heap.memalign(align, size) else {
+        // SAFETY: as above.
+        return unsafe { heap.realloc(ptr, align, size) };
+    };
+    drop(heap);
+    // SAFETY: two blocks of the caller's; the new one has at least `size` bytes, which are more than the old one has,
+    // since that could not be resized.
+    unsafe { new.copy_from_nonoverlapping(ptr, old_bytes) };
+    // SAFETY: the caller's promise: the block is the caller's to give up.
+    unsafe { lock.lock().free(ptr) }?;
+    Ok(Some(new))
+}
 
 /// A heap that threads share, using it one at a time. `P` is how a thread waits for its turn.
 ///
@@ -85,11 +148,14 @@ heap!(S: PageSource, R: Rows => Growing<S, R>);
 /// With memory in it, such a `static` serves as `#[global_allocator]`. If the heap then detects a
 /// misuse, the program ends with a panic message.
 ///
+/// Others wait for no copy: a block that must move is copied with the lock free. Only where no other block is large
+/// enough does it grow backward, which moves its contents under the lock.
+///
 /// An interrupt handler must not use it: one that interrupts whoever holds the lock waits for ever.
 /// Where handlers allocate, keep the heap, which is `Send`, in a cell that only critical sections reach.
 #[derive(Debug)]
 pub struct Locked<H, P: Park = SpinPark> {
-    lock: Lock<H, P>,
+    pub(crate) lock: Lock<H, P>,
 }
 
 impl<H, P: Park> Locked<H, P> {
@@ -149,18 +215,18 @@ impl<H: Heap, P: Park> Locked<H, P> {
     }
 }
 
-/// A call of the global allocator that the heap refused.
-struct Refused {
-    call: &'static str,
-    ptr: *mut u8,
-    misuse: Misuse,
+/// A call of the program's allocator that the heap refused.
+pub(crate) struct Refused {
+    pub(crate) call: &'static str,
+    pub(crate) ptr: *mut u8,
+    pub(crate) misuse: Misuse,
 }
 
 /// A misuse is a bug of the program that would corrupt the heap. A global allocator must not
 /// unwind, so the panic, which reports the misuse, ends the program here. It may allocate: nobody
 /// holds the lock.
 #[cold]
-extern "C" fn end(&Refused { call, ptr, misuse }: &Refused) -> ! {
+pub(crate) extern "C" fn end(&Refused { call, ptr, misuse }: &Refused) -> ! {
     panic!("{call}({ptr:p}): {misuse}");
 }
 
@@ -183,7 +249,7 @@ unsafe impl<H: Heap, P: Park> GlobalAlloc for Locked<H, P> {
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let Some(block) = NonNull::new(ptr) else { return null_mut() };
         // SAFETY: the caller's promise, passed on.
-        match unsafe { self.lock.lock().realloc(block, layout.align(), new_size) } {
+        match unsafe { realloc_behind(&self.lock, block, layout.align(), new_size) } {
             Ok(new) => new.map_or(null_mut(), NonNull::as_ptr),
             Err(misuse) => end(&Refused { call: "realloc", ptr, misuse }),
         }

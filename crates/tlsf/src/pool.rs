@@ -39,7 +39,8 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     ///
     /// # Safety
     /// The memory is valid for reads and writes, and belongs to the heap until the pool is removed
-    /// or the heap is no longer used.
+    /// or neither the heap nor any of its blocks is used any more. (Behind a [`Locked`](crate::Locked) safe code can use
+    /// them for as long as it can borrow that.)
     pub unsafe fn add_pool(&mut self, start: NonNull<u8>, bytes: usize) -> Result<Pool, PoolError> {
         let start_address = start.addr().get();
         let end_address = start_address.saturating_add(bytes);

@@ -125,6 +125,26 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         Ok(unsafe { self.resize(ptr, align, size) }?.0)
     }
 
+    /// Resizes the block at `ptr` to `size` bytes where it is, with what it needs of the block after it if that is
+    /// free. Constant time: nothing is copied, ever. Only a larger size can be refused.
+    ///
+    /// `Ok(false)` when the two have no room: the block is then as it was.
+    ///
+    /// # Errors
+    /// [`Misuse`], where the header shows it; the heap is then unchanged.
+    ///
+    /// # Safety
+    /// `ptr` came from this heap, and nobody uses what lies beyond `size` bytes of it any more.
+    pub unsafe fn resize_in_place(
+        &mut self,
+        ptr: NonNull<u8>,
+        size: usize,
+    ) -> Result<bool, Misuse> {
+        let Used { block, header, .. } = self.used_block(ptr)?;
+        let needed = self.granules_for(size);
+        Ok(needed.is_some_and(|needed| self.stretch(block, header, needed).is_ok()))
+    }
+
     /// As [`realloc`](Self::realloc); also returns the pool that is now free.
     ///
     /// # Safety
@@ -140,24 +160,18 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         let Some(needed) = self.granules_for(size) else {
             return Ok((self.fail(usize::MAX), None));
         };
-        // The preferred size. If what is there is enough without it, that is used; only otherwise
-        // does the block move.
+        let with_next = match self.stretch(block, header, needed) {
+            Ok(()) => return Ok((Some(ptr), None)),
+            Err(with_next) => with_next,
+        };
         let rounded = Bin::round_up::<R::Row>(needed).0;
         let have = header.granules();
-        let next = block.after(have);
-        let next_header = next.header();
-        let with_next = have + if next_header.is_free() { next_header.granules() } else { 0 };
-        if needed <= with_next {
-            let kept = self.resize_in_place(block, rounded.min(with_next));
-            self.note_resized(have, kept);
-            return Ok((Some(ptr), None));
-        }
         let old_bytes = Block::<R::Row>::payload_bytes(have);
         if let Some(first) = self.room_before(block, header, align, needed, with_next) {
             // SAFETY: both lie in the run of `first`, whose links were taken out of their lists.
             unsafe { core::ptr::copy(block.as_ptr(), first.as_ptr(), old_bytes) };
             let joined = first.header().granules();
-            let kept = self.resize_in_place(first, rounded.min(joined - have + with_next));
+            let kept = self.cut(first, rounded.min(joined - have + with_next));
             self.note_resized(have, kept);
             return Ok((NonNull::new(first.as_ptr()), None));
         }
@@ -168,6 +182,29 @@ impl<R: ?Sized + Rows> Tlsf<R> {
         // SAFETY: the caller's promise; the block was found sound above.
         let free_pool = unsafe { self.release(ptr) }?;
         Ok((Some(new), free_pool))
+    }
+
+    /// Resizes a used block to `needed` granules and what rounding adds, where it is; or tells how many it has together
+    /// with the free block after it, if those are too few.
+    #[inline(always)]
+    fn stretch(
+        &mut self,
+        block: Block<R::Row>,
+        header: Header,
+        needed: usize,
+    ) -> Result<(), usize> {
+        let have = header.granules();
+        let next_header = block.after(have).header();
+        let with_next = have + if next_header.is_free() { next_header.granules() } else { 0 };
+        if needed > with_next {
+            return Err(with_next);
+        }
+        // The preferred size. If what is there is enough without it, that is used; only otherwise
+        // does the block move.
+        let rounded = Bin::round_up::<R::Row>(needed).0;
+        let kept = self.cut(block, rounded.min(with_next));
+        self.note_resized(have, kept);
+        Ok(())
     }
 
     /// Joins a used block with the free one before it, counting on the free one after it, into one
@@ -217,7 +254,7 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// Resizes a used block to `granules`, which it has by itself or with the free block after it;
     /// returns how many it has afterwards.
     #[inline(always)]
-    fn resize_in_place(&mut self, block: Block<R::Row>, granules: usize) -> usize {
+    fn cut(&mut self, block: Block<R::Row>, granules: usize) -> usize {
         let header = block.header();
         let have = header.granules();
         let next = block.after(have);

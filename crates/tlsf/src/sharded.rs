@@ -21,6 +21,7 @@ use hectare_pages::{PageSource, SourceError};
 
 use crate::error::Misuse;
 use crate::growing::{Growing, GrowthPolicy};
+use crate::locked::realloc_behind;
 
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -163,7 +164,8 @@ unsafe impl<S: PageSource, const CHUNKS: usize> PageSource for Member<'_, S, CHU
 
 type Shard<'a, S, P, const CHUNKS: usize> = Padded<Lock<Growing<Member<'a, S, CHUNKS>>, P>>;
 
-/// `SHARDS` heaps (at most 255) over one set of chunks.
+/// `SHARDS` heaps (at most 255) over one set of chunks. A call takes constant time but for the waiting, unless it takes
+/// chunks from the set (it looks at each of them in turn, under the set's lock) or gives them back.
 #[derive(Debug)]
 pub struct Sharded<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park = SpinPark>
 {
@@ -197,7 +199,8 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     }
 
     /// As [`Tlsf::realloc`](crate::Tlsf::realloc), from any thread. The block stays with the shard that
-    /// has it; only if that has no room and the set has no chunk left is it copied to another.
+    /// has it; only if that has no room and the set has no chunk left is it copied to another. Others wait for no copy
+    /// ([`Locked`](crate::Locked)).
     ///
     /// # Errors
     /// [`Misuse`], where the chunk or the header shows it.
@@ -211,14 +214,12 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
         size: usize,
     ) -> Result<Option<NonNull<u8>>, Misuse> {
         let shard = self.shard_of(ptr)?;
-        let mut heap = self.shards[shard].lock();
         // SAFETY: the caller's promise, passed on; by invariant 2 this shard's heap has the block.
-        if let Some(new) = unsafe { heap.realloc(ptr, align, size) }? {
+        if let Some(new) = unsafe { realloc_behind(&self.shards[shard], ptr, align, size) }? {
             return Ok(Some(new));
         }
         // SAFETY: as above; the refused call left the block as it was.
-        let old_bytes = unsafe { heap.heap().usable_size(ptr) }?;
-        drop(heap);
+        let old_bytes = unsafe { self.usable_size(ptr) }?;
         let Some(new) = self.memalign(shard, align, size) else { return Ok(None) };
         // SAFETY: two blocks, each of at least so many bytes; nobody else uses either.
         unsafe { new.copy_from_nonoverlapping(ptr, old_bytes.min(size)) };
@@ -237,7 +238,7 @@ impl<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park>
     pub unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
         let shard = self.shard_of(ptr)?;
         // SAFETY: the caller's promise, passed on; by invariant 2 this shard's heap has the block.
-        unsafe { self.shards[shard].lock().heap().usable_size(ptr) }
+        unsafe { self.shards[shard].lock().usable_size(ptr) }
     }
 
     /// As [`Tlsf::free`](crate::Tlsf::free), from any thread.

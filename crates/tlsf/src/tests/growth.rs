@@ -324,6 +324,73 @@ fn threads_share_a_locked_heap() {
     assert_eq!(HEAP.lock().stats().used_bytes, 0);
 }
 
+/// A heap that notes which of its methods are called, under the lock that it is behind.
+struct Noted {
+    heap: Tlsf,
+    calls: Vec<&'static str>,
+}
+
+// SAFETY: every call is passed on.
+unsafe impl Heap for Noted {
+    fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
+        self.calls.push("memalign");
+        self.heap.memalign(align, size)
+    }
+
+    unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
+        self.calls.push("free");
+        unsafe { self.heap.free(ptr) }
+    }
+
+    unsafe fn realloc(
+        &mut self,
+        ptr: NonNull<u8>,
+        align: usize,
+        size: usize,
+    ) -> Result<Option<NonNull<u8>>, Misuse> {
+        self.calls.push("realloc");
+        unsafe { self.heap.realloc(ptr, align, size) }
+    }
+
+    unsafe fn resize_in_place(&mut self, ptr: NonNull<u8>, size: usize) -> Result<bool, Misuse> {
+        self.calls.push("resize_in_place");
+        unsafe { self.heap.resize_in_place(ptr, size) }
+    }
+
+    unsafe fn usable_size(&self, ptr: NonNull<u8>) -> Result<usize, Misuse> {
+        unsafe { self.heap.usable_size(ptr) }
+    }
+}
+
+/// Of the calls under the lock only `realloc` copies.
+#[test]
+fn others_wait_for_no_copy_where_another_block_has_room() {
+    let mut arena = Arena::new(40_000);
+    let heap = Locked::<Noted>::new(Noted { heap: Tlsf::new(), calls: Vec::new() });
+    unsafe { heap.lock_mut().heap.add_pool(arena.start(), 40_000) }.expect("fits");
+    let [first, mut mine] = [15_000, 5_000].map(|bytes| heap.memalign(16, bytes).expect("room"));
+    let behind = heap.memalign(16, 100).expect("room");
+    unsafe { mine.write_bytes(3, 5_000) };
+    let layout = Layout::from_size_align(5_000, 16).expect("a valid layout");
+    let mut resize = |size, is_moved, calls: &[&str]| {
+        unsafe { heap.lock_mut() }.calls.clear();
+        let now = unsafe { heap.realloc(mine.as_ptr(), layout, size) };
+        let now = NonNull::new(now).expect("room");
+        assert_eq!((now != mine, &heap.lock().calls[..]), (is_moved, calls), "{size} bytes");
+        mine = now;
+        Shadow::check(mine, 4_000, 3);
+    };
+    resize(4_000, false, &["resize_in_place"]);
+    resize(5_000, false, &["resize_in_place"]);
+    resize(15_000, true, &["resize_in_place", "memalign", "free"]);
+    for block in [first, behind] {
+        assert_eq!(unsafe { heap.free(block) }, Ok(()));
+    }
+    // More than lies before or behind it, so it takes part of both.
+    resize(30_000, true, &["resize_in_place", "memalign", "realloc"]);
+    assert_eq!(heap.lock().heap.validate(), Ok(()));
+}
+
 #[test]
 fn shards_share_one_set_and_free_each_others_blocks() {
     let mut buffer = std::vec![0u8; 5 << 20];
