@@ -12,9 +12,14 @@
 //! the lists: [`Tlsf`] alone manages pools within 32 GiB of the first with 4 bytes of overhead a block,
 //! [`WideTlsf`] pools anywhere with 8, [`TinyTlsf`] up to 256 KiB with 2.
 //!
+//! With the feature `allocator-api2`, `&Locked` and `Sharded::on` are allocators of collections, on stable Rust:
+//! `Vec::new_in(&heap)`, which grows in place where that can be.
+//!
 //! On processors that cannot swap a word atomically (Cortex-M0) there is all but [`Locked`] and [`Sharded`].
 #![no_std]
 
+#[cfg(all(feature = "allocator-api2", target_has_atomic = "32"))]
+mod allocator;
 mod bin;
 mod block;
 mod error;
@@ -33,6 +38,8 @@ mod table;
 mod validate;
 mod word;
 
+#[cfg(all(feature = "allocator-api2", target_has_atomic = "32"))]
+pub use allocator::OnCpu;
 pub use error::{Corruption, Failure, Misuse, PoolError};
 pub use growing::{Growing, GrowthCounts, GrowthPolicy};
 pub use heap::Tlsf;

@@ -166,6 +166,9 @@ type Shard<'a, S, P, const CHUNKS: usize> = Padded<Lock<Growing<Member<'a, S, CH
 
 /// `SHARDS` heaps (at most 255) over one set of chunks. A call takes constant time but for the waiting, unless it takes
 /// chunks from the set (it looks at each of them in turn, under the set's lock) or gives them back.
+///
+/// It is no `GlobalAlloc`: it exists only once a set has been reserved, which no `static` can begin with, and it cannot ask
+/// which CPU a call is made on. Collections take it by `Sharded::on` (feature `allocator-api2`).
 #[derive(Debug)]
 pub struct Sharded<'a, S: PageSource, const SHARDS: usize, const CHUNKS: usize, P: Park = SpinPark>
 {

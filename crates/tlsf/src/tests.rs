@@ -11,6 +11,7 @@ use std::vec::Vec;
 
 use crate::*;
 
+mod allocator;
 mod cases;
 mod corruption;
 mod growth;

@@ -2,6 +2,7 @@
 
 use core::alloc::GlobalAlloc;
 
+use allocator_api2::alloc::Allocator;
 use hectare_pages::{Counted, Failing, Fixed};
 
 use super::*;
@@ -261,8 +262,8 @@ fn each_cpu_has_a_shard_and_the_reservation_goes_back() {
 
 /// In separate processes, since each ends its own.
 #[test]
-fn misuse_of_a_global_allocator_ends_the_program_and_does_not_unwind() {
-    const NAME: &str = "misuse_of_a_global_allocator_ends_the_program_and_does_not_unwind";
+fn misuse_of_an_allocator_ends_the_program_and_does_not_unwind() {
+    const NAME: &str = "misuse_of_an_allocator_ends_the_program_and_does_not_unwind";
     const CALL: &str = "HECTARE_TEST_MISUSED_CALL";
     static HEAP: Locked<Tlsf> = Locked::new(Tlsf::new());
     if let Ok(call) = std::env::var(CALL) {
@@ -277,15 +278,19 @@ fn misuse_of_a_global_allocator_ends_the_program_and_does_not_unwind() {
         let _ = std::panic::catch_unwind(|| unsafe {
             let ptr = HEAP.alloc(layout);
             HEAP.dealloc(ptr, layout);
+            let block = NonNull::new(ptr).expect("64 KiB have room");
             match call.as_str() {
                 "dealloc" => HEAP.dealloc(ptr, layout),
-                _ => drop(HEAP.realloc(ptr, layout, 200)),
+                "realloc" => drop(HEAP.realloc(ptr, layout, 200)),
+                "deallocate" => (&HEAP).deallocate(block, layout),
+                "grow" => drop((&HEAP).grow(block, layout, Layout::new::<[u8; 200]>())),
+                _ => drop((&HEAP).shrink(block, layout, Layout::new::<[u8; 50]>())),
             }
         });
         std::process::exit(0);
     }
     let program = std::env::current_exe().expect("the path of this test");
-    for call in ["dealloc", "realloc"] {
+    for call in ["dealloc", "realloc", "deallocate", "grow", "shrink"] {
         let output = std::process::Command::new(&program)
             .args(["--nocapture", "--exact", &std::format!("tests::growth::{NAME}")])
             .env(CALL, call)
