@@ -77,8 +77,8 @@ type Tree = [AtomicU64; TREE_STRIDE];
 /// - Frames that another `Local` holds (64 at most), and blocks that are just being taken, are
 ///   invisible to a search: [`Error::Exhausted`] can come that much too early. So can, to a search for more than a
 ///   frame, the blocks of a sector (2048 frames) whose summary another thread is just changing.
-/// - A double free is refused, except while another thread is taking the frame's word: then, as
-///   when the frame has been allocated again in between, it has two owners.
+/// - A double free is refused, except while another thread is taking the frame's word, or holds it and frees the same
+///   frame at the same time: then, as when the frame has been allocated again in between, it has two owners.
 #[derive(Debug)]
 pub struct Atomic<'m> {
     trees: &'m [Tree],

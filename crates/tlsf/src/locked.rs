@@ -153,6 +153,8 @@ pub(crate) unsafe fn realloc_behind<H: Heap, P: Park>(
 ///
 /// An interrupt handler must not use it: one that interrupts whoever holds the lock waits for ever.
 /// Where handlers allocate, keep the heap, which is `Send`, in a cell that only critical sections reach.
+/// The same goes for threads of strict priorities on one processor (`SCHED_FIFO`) while `P` is [`SpinPark`]: a thread that
+/// polls does not let a lower one go on that holds the lock. Give them a `P` that sleeps, such as `hectare_pages::FutexPark`.
 #[derive(Debug)]
 pub struct Locked<H, P: Park = SpinPark> {
     pub(crate) lock: Lock<H, P>,
