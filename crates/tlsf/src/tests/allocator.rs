@@ -179,5 +179,7 @@ fn a_map_of_widely_aligned_boxes_gives_everything_back() {
         }
     });
     heaps.for_each(|heap| assert_eq!(heap.validate(), Ok(())));
+    // Each CPU took from its own shard.
+    heaps.for_each(|heap| assert!(heap.stats().peak_used_bytes >= 500 * size_of::<Wide>()));
     assert_eq!(set.free_chunks(), 8);
 }
