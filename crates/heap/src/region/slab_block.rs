@@ -223,12 +223,12 @@ impl Region {
 
     /// Whether a long region has grown page by page, by a block's worth or more, with nothing going back meanwhile.
     fn is_regrowing(&self) -> bool {
-        self.regrown_frames >= UNIT_FRAMES && self.touched * FRAME_BYTES >= HUGE_PAGES_FROM_BYTES
+        self.regrown_frames >= UNIT_FRAMES && self.touched >= HUGE_PAGES_FROM_BYTES / FRAME_BYTES
     }
 
     /// Whether the region is long enough for blocks.
     pub(super) fn has_blocks(&self) -> bool {
-        self.touched * FRAME_BYTES >= BLOCKS_FROM_BYTES
+        self.touched >= BLOCKS_FROM_BYTES / FRAME_BYTES
     }
 
     /// How much of the region may have been used, in whole mebibytes.
