@@ -1,4 +1,13 @@
 //! A chunk in the making: a mapped stretch of the file.
+//!
+//! ```text
+//!  mapping   │ header, rows │ header, rows │ header, room …     of threads that followed each other
+//!                 completed      completed      open
+//! ```
+//!
+//! A thread that ends leaves the rest of a small mapping to the next, so that a short thread costs no
+//! system call. Until the rest is an open chunk without rows the completed one reaches over it: whenever
+//! the program dies, a reader comes from each chunk to the next.
 
 use core::ptr::NonNull;
 
@@ -10,6 +19,13 @@ use crate::sys;
 /// threads cheap, and long ones rarely on the slow path.
 const SIZES: [usize; 4] = [1 << 12, 1 << 14, 1 << 16, 1 << 18];
 
+/// Of a larger mapping nothing is left: every thread that has ended could keep one.
+const LEFT_OF_BYTES: usize = SIZES[1];
+
+/// A rest shorter than this, bytes, is not worth a header.
+const LEAST_LEFT_BYTES: usize = 512;
+const _: () = assert!(LEAST_LEFT_BYTES > CHUNK_HEADER_BYTES + ROW_WINDOW_BYTES);
+
 /// Size of a thread's `nth` chunk, bytes.
 pub(crate) fn size_of_nth(nth: u32) -> usize {
     SIZES[(nth as usize).min(SIZES.len() - 1)]
@@ -18,6 +34,8 @@ pub(crate) fn size_of_nth(nth: u32) -> usize {
 /// A mapped chunk. The rows are written through [`rows`](Self::rows) by its tape.
 #[derive(Debug)]
 pub(crate) struct Chunk {
+    /// Where its mapping begins, which ends where the chunk does.
+    mapping: NonNull<u8>,
     start: NonNull<u8>,
     bytes: usize,
     first: RowState,
@@ -29,13 +47,23 @@ impl Chunk {
     /// # Safety
     /// The mapping is writable, nobody else uses it, and the caller gives it up.
     pub(crate) unsafe fn begin(start: NonNull<u8>, bytes: usize, first: RowState) -> Self {
-        let mut chunk = Self { start, bytes, first };
-        let room = (bytes - CHUNK_HEADER_BYTES) as u32;
-        chunk.write_header(&ChunkHeader {
+        Self { mapping: start, start, bytes, first }.begun()
+    }
+
+    /// This chunk, which has no rows, for the thread that begins with `first`.
+    pub(crate) fn given_to(self, first: RowState) -> Self {
+        Self { first, ..self }.begun()
+    }
+
+    /// Writes the header of an open chunk.
+    fn begun(mut self) -> Self {
+        let first = self.first;
+        let room = (self.bytes - CHUNK_HEADER_BYTES) as u32;
+        self.write_header(&ChunkHeader {
             state: ChunkState::Open,
             thread: first.thread,
             rows: 0,
-            span_bytes: bytes as u32,
+            span_bytes: self.bytes as u32,
             stored_bytes: room,
             plain_bytes: room,
             crc: 0,
@@ -43,7 +71,7 @@ impl Chunk {
             first_time_ticks: first.time_ticks,
             last_time_ticks: first.time_ticks,
         });
-        chunk
+        self
     }
 
     /// Where the first row goes, and the first place at which a whole row may no longer fit.
@@ -56,8 +84,31 @@ impl Chunk {
         (first, limit)
     }
 
-    /// Completes the header of the chunk, whose rows end at `cursor`, and unmaps it.
+    /// Completes the chunk, whose rows end at `cursor`, and unmaps it.
     pub(crate) fn finish(mut self, cursor: *mut u8, rows: u32, last: RowState) {
+        self.complete(cursor, rows, last);
+        self.unmap();
+    }
+
+    /// Completes the chunk, whose rows end at `cursor`. Returns what lies behind them in its mapping, as
+    /// an empty chunk; if that is too little, or the mapping is a large one, it is gone.
+    pub(crate) fn leave(mut self, cursor: *mut u8, rows: u32, last: RowState) -> Option<Self> {
+        let used = cursor.addr() - self.start.addr().get();
+        let bytes = self.bytes - used;
+        if bytes < LEAST_LEFT_BYTES || self.mapping_bytes() > LEFT_OF_BYTES {
+            self.finish(cursor, rows, last);
+            return None;
+        }
+        // SAFETY: inside the mapping by the check above.
+        let start = unsafe { self.start.add(used) };
+        let complete = self.complete(cursor, rows, last);
+        let left = Self { mapping: self.mapping, start, bytes, first: last }.begun();
+        self.write_header(&ChunkHeader { span_bytes: used as u32, ..complete });
+        Some(left)
+    }
+
+    /// Writes the header of a complete chunk, and returns it.
+    fn complete(&mut self, cursor: *mut u8, rows: u32, last: RowState) -> ChunkHeader {
         let used = cursor.addr() - self.start.addr().get() - CHUNK_HEADER_BYTES;
         let (first, _) = self.rows();
         // SAFETY: these bytes lie in the mapping, and only this thread writes them.
@@ -75,8 +126,18 @@ impl Chunk {
             last_time_ticks: last.time_ticks,
         };
         self.write_header(&header);
-        // SAFETY: the whole mapping, and `self` ends here.
-        unsafe { sys::unmap(self.start, self.bytes) };
+        header
+    }
+
+    /// Ends the mapping; what has been written into it stays in the file.
+    pub(crate) fn unmap(self) {
+        let bytes = self.mapping_bytes();
+        // SAFETY: the whole mapping; `self` ends here, and those before it have ended.
+        unsafe { sys::unmap(self.mapping, bytes) };
+    }
+
+    fn mapping_bytes(&self) -> usize {
+        self.start.addr().get() - self.mapping.addr().get() + self.bytes
     }
 
     fn write_header(&mut self, header: &ChunkHeader) {

@@ -52,6 +52,10 @@ const DESTRUCTOR_ROUNDS: usize = 4;
 
 const NAME_BYTES: usize = 4096;
 
+/// Chunks kept for threads that begin: as many as may end at a time before others begin, and no more
+/// than a mebibyte.
+const MOST_LEFT: usize = 64;
+
 /// Room for what is appended to the name: two numbers, each after a dot, and the terminator.
 const NUMBERS_BYTES: usize = 24;
 
@@ -72,6 +76,8 @@ struct Process {
     free: *mut FreeTape,
     /// Tapes of threads that made calls after their end.
     late: *mut LateTape,
+    /// What threads that have ended left of their chunks, for those that begin.
+    left: [Option<Chunk>; MOST_LEFT],
     /// Name of the file, null-terminated.
     name: [u8; NAME_BYTES],
 }
@@ -192,7 +198,9 @@ fn ready_tape(here: &Local) -> Option<&'static mut Tape> {
             new_tape(here)?
         }
     };
-    if let Err(stop) = tape.begin_chunk(map_chunk) {
+    if !tape.has_room()
+        && let Err(stop) = tape.begin_chunk(map_chunk)
+    {
         give_up(stop);
         return None;
     }
@@ -229,8 +237,10 @@ fn new_tape(here: &Local) -> Option<&'static mut Tape> {
         give_up(Stop::Threads);
         return None;
     };
+    // The chunks of a thread stand in the file in its own order, so what comes late goes to the end.
+    let left = if here.ended.get() { None } else { process.take_left() };
     // SAFETY: the place is in the arena, aligned, and nobody else's.
-    unsafe { place.write(Tape::new(process.epoch_ticks, state)) };
+    unsafe { place.write(Tape::new(process.epoch_ticks, state, left)) };
     if here.ended.get() {
         process.complete_late_tapes();
         process.note_late_tape(place, here.tid.get());
@@ -262,6 +272,17 @@ impl Process {
         // SAFETY: a tape is larger, and its thread has given it up.
         unsafe { free.write(FreeTape { next: self.free }) };
         self.free = free.as_ptr();
+    }
+
+    fn take_left(&mut self) -> Option<Chunk> {
+        self.left.iter_mut().find_map(Option::take)
+    }
+
+    fn give_left(&mut self, left: Chunk) {
+        match self.left.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(left),
+            None => left.unmap(),
+        }
     }
 
     fn note_late_tape(&mut self, tape: NonNull<Tape>, tid: i32) {
@@ -514,11 +535,13 @@ extern "C" fn thread_end(round: *mut c_void) {
     tape::other(&Event::ThreadEnd);
     let Some(place) = NonNull::new(here.tape.replace(null_mut())) else { return };
     // SAFETY: this thread's tape (invariant 2), just taken out of its hands.
-    let last = unsafe { &mut *place.as_ptr() }.finish_chunk();
-    here.last.set(last);
+    let tape = unsafe { &mut *place.as_ptr() };
+    let left = tape.leave_chunk();
+    here.last.set(tape.state());
     here.tid.set(sys::thread_number());
     here.ended.set(true);
     if let Some(mut process) = Process::lock() {
         process.give_tape(place);
+        left.into_iter().for_each(|left| process.give_left(left));
     }
 }

@@ -29,10 +29,11 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    /// A tape that continues from `state`; it has no chunk yet.
-    pub(crate) fn new(epoch_ticks: u64, state: RowState) -> Self {
+    /// A tape that continues from `state`, in what another thread has `left` of its chunk; it has no
+    /// chunk yet if that is nothing.
+    pub(crate) fn new(epoch_ticks: u64, state: RowState, left: Option<Chunk>) -> Self {
         let nowhere = core::ptr::null_mut();
-        Self {
+        let mut tape = Self {
             cursor: nowhere,
             limit: nowhere,
             epoch_ticks,
@@ -40,7 +41,11 @@ impl Tape {
             rows: 0,
             chunks: 0,
             chunk: None,
+        };
+        if let Some(left) = left {
+            tape.enter(left.given_to(state));
         }
+        tape
     }
 
     /// The thread; number 0 on a tape that was wiped.
@@ -54,13 +59,24 @@ impl Tape {
         self.cursor < self.limit
     }
 
+    /// Where the thread's rows have come to.
+    pub(crate) fn state(&self) -> RowState {
+        self.state
+    }
+
     /// Completes the chunk, if there is one.
-    pub(crate) fn finish_chunk(&mut self) -> RowState {
+    pub(crate) fn finish_chunk(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             chunk.finish(self.cursor, self.rows, self.state);
         }
         self.limit = self.cursor;
-        self.state
+    }
+
+    /// Completes the chunk, if there is one, and returns what it leaves for a thread that begins.
+    pub(crate) fn leave_chunk(&mut self) -> Option<Chunk> {
+        let chunk = self.chunk.take()?;
+        self.limit = self.cursor;
+        chunk.leave(self.cursor, self.rows, self.state)
     }
 
     /// Continues in a new chunk, made of the mapping that `map` returns for a size.
@@ -68,12 +84,15 @@ impl Tape {
         &mut self,
         map: impl FnOnce(usize, RowState) -> Result<Chunk, Stop>,
     ) -> Result<(), Stop> {
-        let chunk = map(chunk::size_of_nth(self.chunks), self.state)?;
+        self.enter(map(chunk::size_of_nth(self.chunks), self.state)?);
+        Ok(())
+    }
+
+    fn enter(&mut self, chunk: Chunk) {
         (self.cursor, self.limit) = chunk.rows();
         self.chunk = Some(chunk);
         self.rows = 0;
         self.chunks += 1;
-        Ok(())
     }
 
     /// Writes a row with `put`, which gets a window and the time, and returns the row's length.
@@ -151,9 +170,15 @@ pub(crate) fn aligned(address: *mut u8, size: usize, align: usize) {
 }
 
 /// Records that `address` is about to be freed. Returns false for a pointer that was never seen.
+///
+/// glibc frees null for every thread after its end: a tape for that alone would cost more than many a
+/// thread.
 #[inline(always)]
 pub(crate) fn freeing(address: *mut u8, sized: bool) -> bool {
     let object = if address.is_null() {
+        if tls::local().ended.get() {
+            return true;
+        }
         None
     } else {
         match shadow::take(address) {

@@ -325,7 +325,7 @@ static void late_fork(void) {
 
 /* Three threads make calls after their end. The second makes a child that uses the memory of all three
    (vfork), while the first has its calls still before it; the third comes when the child is gone. */
-static volatile int first_is_late, child_is_gone, third_is_gone;
+static volatile int begun, first_is_late, child_is_gone, third_is_gone;
 static __thread int makes_child;
 static void vfork_late(void *round) {
     if ((intptr_t)round < 4) {
@@ -355,6 +355,8 @@ static void vfork_late(void *round) {
 static void *vforks_late(void *makes) {
     makes_child = makes != NULL;
     free(kept(malloc(5005)));
+    __atomic_fetch_add(&begun, 1, __ATOMIC_SEQ_CST);
+    while (begun < 2) sched_yield();
     CHECK(!pthread_setspecific(last_key, (void *)1));
     return NULL;
 }
