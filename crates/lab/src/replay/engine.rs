@@ -16,6 +16,9 @@
 //!    by an earlier operation, so such waits end.
 //! 4. When a lane's thread cannot be started the run is abandoned: nobody waits any longer, and the
 //!    run gives an error instead of a figure.
+//! 5. A lane's thread begins when those are done whose last operation is earlier than its first (but the
+//!    first lane's, which is no thread of its own). These wait for earlier operations only, all of which
+//!    are of lanes that have begun.
 //!
 //! Orderings: an object's pointer is stored `Release` and loaded `Acquire`, so the block's content
 //! goes with it; so is the progress of a lane, which lets others reuse emptied slots, and the number of
@@ -151,20 +154,20 @@ impl<'a> Run<'a> {
                 scope,
                 || -> anyhow::Result<Counts> {
                     let mut counts = Counts::default();
-                    let mut running: Vec<ScopedJoinHandle<'_, Counts>> = Vec::new();
+                    let mut running: Vec<(u64, ScopedJoinHandle<'_, Counts>)> = Vec::new();
                     for lane in 1..self.lanes.len() {
                         let first = self.progress[lane].0.load(Ordering::Relaxed);
                         self.wait_for_window(lane, first);
-                        // A thread that is done keeps its stack, which would count as the subject's
-                        // memory, until it is joined.
-                        for done in running.extract_if(.., |thread| thread.is_finished()) {
+                        // No more threads at a time than were recorded. Joined, they give back their stacks,
+                        // which would count as the subject's memory. By invariant 5 this ends.
+                        for (_, done) in running.extract_if(.., |&mut (last, _)| last < first) {
                             counts.add(self.joined(done)?);
                         }
                         let thread = std::thread::Builder::new()
                             .stack_size(LANE_STACK_BYTES)
                             .spawn_scoped(scope, move || self.lane(lane, start));
                         match thread {
-                            Ok(thread) => running.push(thread),
+                            Ok(thread) => running.push((self.last_of(lane), thread)),
                             Err(error) => {
                                 self.abandoned.store(true, Ordering::Relaxed);
                                 let all = self.lanes.len();
@@ -172,7 +175,7 @@ impl<'a> Run<'a> {
                             }
                         }
                     }
-                    for thread in running {
+                    for (_, thread) in running {
                         counts.add(self.joined(thread)?);
                     }
                     Ok(counts)
@@ -182,6 +185,11 @@ impl<'a> Run<'a> {
             counts.add(starter.join().map_err(|_| anyhow::anyhow!("the starter panicked"))??);
             Ok(counts)
         })
+    }
+
+    /// Number of a lane's last operation.
+    fn last_of(&self, lane: usize) -> u64 {
+        self.lanes[lane].batches.last().map_or(0, |batch| batch.last)
     }
 
     /// What a lane's thread counted, once it has ended.

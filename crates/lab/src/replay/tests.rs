@@ -139,6 +139,30 @@ fn many_threads_that_come_and_go_in_order() {
     assert_eq!(outcome.live_peak_bytes, 3000);
 }
 
+/// Threads that followed each other in the trace must not meet in the replay.
+#[test]
+fn no_more_threads_live_at_a_time_than_were_recorded() {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-follow.hxt", std::process::id()));
+    let file = Temp(path);
+    let mut writer = Writer::new(File::create(&file.0).unwrap(), FileHeader::new()).unwrap();
+    const THREADS: u64 = 40;
+    const SIZE: u64 = 16 << 20;
+    for thread in 1..=THREADS {
+        let mut event =
+            |event| writer.event(ThreadId(thread as u32), thread, &event, false).unwrap();
+        let object = event(Event::Malloc { size_bytes: SIZE });
+        event(Event::Free { object });
+    }
+    writer.finish().unwrap();
+    // Each holds its block for a while.
+    let slow = Options { touch: Touch::Page, planted_ns: 3_000_000, ..PLAIN };
+    let outcome = run(&file.0, slow).unwrap();
+    assert_eq!(outcome.more["threads_count"], THREADS as f64);
+    let peak = outcome.window.unwrap().peak_bytes;
+    // Other tests have memory meanwhile.
+    assert!(peak < THREADS * SIZE / 2, "{peak} bytes resident; one thread has {SIZE}");
+}
+
 /// A producer that is never slowed by its consumer in the trace must not run away in the replay.
 #[test]
 fn a_producer_stays_within_the_window_of_its_consumer() {
