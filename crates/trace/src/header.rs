@@ -67,6 +67,12 @@ pub mod live {
 }
 
 impl FileHeader {
+    /// Whether the process was forked from a recorded one: what that had allocated until then is known
+    /// by number only.
+    pub fn is_forked(&self) -> bool {
+        self.first_thread > 1
+    }
+
     /// A header of an unsealed file in which nothing is known yet.
     pub fn new() -> Self {
         Self {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use hectare_trace::Trace;
 
 use super::{BROKEN, Exit, OrMisused};
 use crate::contest::analysis::{ALL_CASES, Analysis};
@@ -327,6 +328,7 @@ impl ContestArgs {
         report.parameter("no_aslr", self.no_aslr);
         report.notes.extend(settings_note(std::env::vars_os()));
         report.notes.extend(below_ideal(report, &contest.cases));
+        report.notes.extend(forked(&contest.cases));
     }
 
     /// Decides the claims, and says in the report how and why.
@@ -439,6 +441,21 @@ fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
     told(of_one, unwritten).into_iter().chain(told(of_many, overlapping)).collect()
 }
 
+/// Says which traces are of forked children, whose replay begins with an empty heap.
+fn forked(cases: &[Case]) -> Option<String> {
+    let is_forked = |case: &&Case| match &case.work {
+        Work::Trace { path, .. } => Trace::open(path).is_ok_and(|trace| trace.header().is_forked()),
+        _ => false,
+    };
+    let names: Vec<&str> = cases.iter().filter(is_forked).map(|case| &*case.name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: recorded of a forked child. What it inherited from its parent is not in the trace, so it is              replayed without, in a heap that is empty at first (`hectare compare -- CMD` measures the whole)",
+            names.join("; ")
+        )
+    })
+}
+
 /// What failed under some allocator, in words: a table with missing cells is no success.
 fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
     let first = results.broken.first()?;
@@ -463,9 +480,27 @@ fn what_failed(contest: &Contest, results: &Results) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use hectare_trace::{FileHeader, Writer};
+
     use super::*;
     use crate::bench::Parameters;
     use crate::replay::Mode;
+
+    #[test]
+    fn a_trace_of_a_forked_child_is_told() {
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let case = |name: &str, first_thread| {
+            let path = scratch.path().join(name);
+            let header = FileHeader { first_thread, ..FileHeader::new() };
+            let file = std::fs::File::create(&path).unwrap();
+            Writer::new(file, header).unwrap().finish().unwrap();
+            let work = Work::Trace { path, mode: Mode::Speed, touch: Touch::None, points: 0 };
+            Case { name: name.to_owned(), work, ideal: None, known: Vec::new() }
+        };
+        assert_eq!(forked(&[case("first", 1)]), None);
+        let told = forked(&[case("first", 1), case("child", 2)]).unwrap();
+        assert!(told.starts_with("child: recorded of a forked child"), "{told}");
+    }
 
     #[test]
     fn settings_of_allocators_are_told() {

@@ -150,6 +150,10 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
         "live at the end",
         format!("{} in {}", bytes(summary.end_bytes), counted(summary.end_objects, "object")),
     );
+    if header.is_forked() {
+        let parent = header.parent_pid;
+        line("inherited", format!("what process {parent} had live at the fork: not in this trace"));
+    }
     for (key, count) in [
         ("failed when recorded", summary.failed),
         ("unknown objects", summary.unknown_objects),
