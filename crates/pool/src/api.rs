@@ -115,6 +115,16 @@ pub trait Pool: Sync {
     /// This is also the pool's shrinker: call it when memory is short.
     fn compact(&self) -> usize;
 
+    /// Does a small part of what [`compact`](Self::compact) does, for who cannot wait for all of it:
+    /// some microseconds' work, however many objects there are. Returns the number of bytes given
+    /// back, often 0; `None` if nothing is worth doing, or the pool can only compact as a whole.
+    ///
+    /// A part is 64 objects or blocks in [`Dense`](crate::Dense), which stops when about 1/64 is
+    /// unused, and one zspage in [`Zs`](crate::Zs), which stops when no more can be emptied.
+    fn compact_some(&self) -> Option<usize> {
+        None
+    }
+
     /// What the pool holds and has taken from its source. O(1) or O(size classes).
     fn stats(&self) -> PoolStats;
 }
@@ -155,6 +165,10 @@ impl<P: Pool + ?Sized> Pool for &P {
 
     fn compact(&self) -> usize {
         (**self).compact()
+    }
+
+    fn compact_some(&self) -> Option<usize> {
+        (**self).compact_some()
     }
 
     fn stats(&self) -> PoolStats {

@@ -314,6 +314,11 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         shards.map(|shard| shard.compact(&self.source)).sum()
     }
 
+    fn compact_some(&self) -> Option<usize> {
+        let mut shards = (0..self.limits.shards).filter_map(|number| self.shard(number));
+        shards.find_map(|shard| shard.compact_some(&self.source))
+    }
+
     fn stats(&self) -> PoolStats {
         let mut stats = PoolStats { descriptor_bytes: size_of::<Self>(), ..PoolStats::default() };
         for shard in (0..self.limits.shards).filter_map(|number| self.shard(number)) {

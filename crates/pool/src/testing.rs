@@ -163,7 +163,11 @@ fn churn(
             swarm = Swarm::draw(&mut random, max_bytes);
         }
         if random.below(1000) < swarm.compact_of_1000 {
-            pool.compact();
+            if random.one_in(2) {
+                pool.compact();
+            } else {
+                (0..random.below(8)).map_while(|_| pool.compact_some()).for_each(drop);
+            }
         }
         let wants_alloc = random.below(100) < swarm.alloc_of_100;
         if shadow.len() == 0 || (wants_alloc && shadow.len() < live) {
@@ -294,6 +298,7 @@ pub(crate) fn threads_share_it_while_it_is_compacted(pool: &impl Validate) {
             });
         }
         while done.load(std::sync::atomic::Ordering::Relaxed) < 3 {
+            (0..64).map_while(|_| pool.compact_some()).for_each(drop);
             pool.compact();
             std::thread::yield_now();
         }

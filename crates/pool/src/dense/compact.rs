@@ -21,7 +21,8 @@
 //! lies above is copied about once. Objects are found through the cells, so that an object needs no
 //! way back to its cell.
 //!
-//! Who compacts: [`compact`](crate::Pool::compact) runs whole passes. A shard starts one by itself
+//! Who compacts: [`compact`](crate::Pool::compact) runs whole passes,
+//! [`compact_some`](crate::Pool::compact_some) a step of one. A shard starts one by itself
 //! when more than `Limits::compact_percent` of the memory it holds is unused, and more than the
 //! last pass had to leave; then every free in that shard does a step until the pass is over. A pass
 //! over `n` objects is `n / 20` to `n / 28` steps of some microseconds each, and leaves 1/16
@@ -64,6 +65,8 @@ pub(super) const STEPS_AN_ALLOC: usize = 4;
 const SLACK_SHIFTS: [u32; 5] = [6, 5, 4, 2, 0];
 /// A pass that a shard starts by itself leaves 1/16.
 const AUTOMATIC_SLACK_SHIFT: u32 = 4;
+/// One that is done step by step, for who asks for that, leaves 1/64.
+const ASKED_SLACK_SHIFT: u32 = 6;
 /// A shard of fewer pages does not start a pass by itself: it is not worth it.
 const LEAST_PAGES: usize = 64;
 
@@ -209,6 +212,17 @@ impl<P: Park> Shard<P> {
         given_pages * source.page_bytes()
     }
 
+    /// Does a step of the current pass, or of a new one if that is worth it. Returns the bytes given
+    /// back.
+    pub(super) fn compact_some(&self, source: &impl PageSource) -> Option<usize> {
+        self.with_lock(source, |mut shard| {
+            if shard.unused_units() > shard.some_units() && !shard.start_pass(ASKED_SLACK_SHIFT) {
+                shard.settle();
+            }
+            Some(shard.step()? * shard.page_bytes())
+        })
+    }
+
     fn finish_pass(&self, source: &impl PageSource) -> usize {
         let mut given_pages = 0;
         while let Some(pages) = self.with_lock(source, |mut shard| shard.step()) {
@@ -245,6 +259,14 @@ impl<S: PageSource> Locked<'_, S> {
         let percent_units = held_units / 100 * self.state.limits.compact_percent;
         let more_units = self.state.compaction.settled_units + held_units / 16;
         percent_units.max(more_units).max(LEAST_PAGES * page_units)
+    }
+
+    /// So much unused is worth a pass that somebody asks for: a little more than one leaves, and
+    /// than the last had to leave.
+    fn some_units(&self) -> usize {
+        let page_units = self.page_bytes() / UNIT;
+        let held_units = self.state.pages * page_units;
+        self.state.compaction.settled_units + (held_units >> ASKED_SLACK_SHIFT)
     }
 
     /// What is unused now has to stay.

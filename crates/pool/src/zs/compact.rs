@@ -3,55 +3,68 @@
 use hectare_base::sync::Park;
 use hectare_pages::PageSource;
 
-use super::Zs;
 use super::class::{FULLEST_WITH_ROOM, LEAST_USED, State, ZspageId, Zspages};
 use super::geometry::Geometry;
 use super::objects::place_of;
+use super::{Class, Zs};
 
 impl<S: PageSource, P: Park> Zs<S, P> {
-    /// Empties zspages of the class until no more can be emptied. The lock is released between any
-    /// two. Returns the pages given back.
-    pub(super) fn compact_class(&self, class: usize) -> usize {
-        let geometry = self.classes()[class].geometry;
-        let mut given_pages = 0;
-        loop {
-            let mut state = self.classes()[class].state.lock();
-            let Some(emptied) = self.empty_one(&mut state, geometry) else { return given_pages };
-            state.allocated -= geometry.objects;
-            drop(state);
-            self.give_back(emptied, geometry);
-            given_pages += geometry.pages;
-        }
+    /// Empties a zspage of the class and gives it back. Returns its pages; `None` if no more can be
+    /// emptied.
+    pub(super) fn free_zspage(&self, class: usize) -> Option<usize> {
+        let Class { geometry, state } = &self.classes()[class];
+        let mut state = state.lock();
+        let emptied = self.empty_one(&mut state, *geometry)?;
+        state.allocated -= geometry.objects;
+        drop(state);
+        self.give_back(emptied, *geometry);
+        Some(geometry.pages)
     }
 
-    /// Moves the objects of the least used zspage to the fullest ones. Returns the zspage, in no
-    /// list, if that emptied it; `None` if compaction can do no more.
+    /// Empties the least used zspage that can be: one with an object that is being read cannot, and
+    /// is passed by. Returns it, in no list; `None` if compaction can do no more.
     fn empty_one(&self, state: &mut State, geometry: Geometry) -> Option<ZspageId> {
         if geometry.objects == 1 || state.freeable_zspages(geometry) == 0 {
             return None;
         }
         let zspages = self.zspages();
-        let source_group = (LEAST_USED..=FULLEST_WITH_ROOM).find(|&g| state.counts[g] > 0)?;
-        let source = state.head(source_group)?;
-        // Out of its list it cannot be chosen as a target.
-        state.remove(&zspages, source, source_group);
+        // Those passed by, linked as no list has them.
+        let mut passed_by = None;
+        let emptied = loop {
+            let mut groups = LEAST_USED..=FULLEST_WITH_ROOM;
+            let source = groups.find_map(|group| Some((group, state.head(group)?)));
+            let Some((group, source)) = source else { break None };
+            // Out of its list it cannot be chosen as a target.
+            state.remove(&zspages, source, group);
+            self.empty(state, geometry, source);
+            if zspages.get(source).in_use() == 0 {
+                break Some(source);
+            }
+            zspages.get(source).set_next(passed_by);
+            passed_by = Some(source);
+        };
+        while let Some(id) = passed_by {
+            passed_by = zspages.get(id).next();
+            let group = State::group_of(zspages.get(id).in_use(), geometry.objects);
+            state.insert(&zspages, id, group);
+        }
+        emptied
+    }
+
+    /// Moves the objects of a zspage that is in no list to the fullest ones that have room.
+    fn empty(&self, state: &mut State, geometry: Geometry, source: ZspageId) {
+        let zspages = self.zspages();
         while zspages.get(source).in_use() > 0 {
-            let group = (LEAST_USED..=FULLEST_WITH_ROOM).rev().find(|&g| state.counts[g] > 0);
-            let target = group.and_then(|group| Some((group, state.head(group)?)));
-            let Some((group, target)) = target else { break };
+            let mut groups = (LEAST_USED..=FULLEST_WITH_ROOM).rev();
+            let target = groups.find_map(|group| Some((group, state.head(group)?)));
+            let Some((group, target)) = target else { return };
             let moved = self.migrate(state, geometry, source, target);
             let now = State::group_of(zspages.get(target).in_use(), geometry.objects);
             state.regroup(&zspages, target, group, now);
             if moved == 0 {
-                break;
+                return;
             }
         }
-        if zspages.get(source).in_use() == 0 {
-            return Some(source);
-        }
-        let now = State::group_of(zspages.get(source).in_use(), geometry.objects);
-        state.insert(&zspages, source, now);
-        None
     }
 
     /// Moves what can be moved from one zspage to another until the latter is full. An object that

@@ -150,7 +150,12 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
     }
 
     fn compact(&self) -> usize {
-        (0..self.class_count).map(|class| self.compact_class(class) * self.page_bytes).sum()
+        let zspages = |class| core::iter::from_fn(move || self.free_zspage(class));
+        (0..self.class_count).flat_map(zspages).sum::<usize>() * self.page_bytes
+    }
+
+    fn compact_some(&self) -> Option<usize> {
+        (0..self.class_count).find_map(|class| Some(self.free_zspage(class)? * self.page_bytes))
     }
 
     fn stats(&self) -> PoolStats {

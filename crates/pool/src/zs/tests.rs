@@ -125,6 +125,29 @@ fn compaction_frees_what_the_classes_say() {
 }
 
 #[test]
+fn a_part_of_compaction_frees_one_zspage_and_all_parts_free_what_the_classes_say() {
+    let pool = with_chain(Os, 8).expect("memory");
+    let mut shadow = Shadow::new(&pool, 1);
+    let mut random = Random::new(3);
+    for _ in 0..5000 {
+        shadow.alloc(&pool, 32 + random.below(3000)).expect("memory");
+    }
+    shadow.thin_out(&pool, &mut random, 2500);
+    let mut freeable = 0;
+    pool.for_each_class(|class| freeable += class.freeable);
+    let mut given_bytes = 0;
+    while let Some(bytes) = pool.compact_some() {
+        assert!((4096..=8 * 4096).contains(&bytes), "{bytes} bytes of one zspage");
+        given_bytes += bytes;
+    }
+    assert_eq!(given_bytes, freeable * 4096);
+    validate(&pool);
+    shadow.verify_all(&pool);
+    assert_eq!(pool.compact(), 0);
+    shadow.drain(&pool);
+}
+
+#[test]
 fn who_looks_at_the_classes_may_use_the_pool() {
     let pool = with_chain(Os, 8).expect("memory");
     let mut objects = std::vec::Vec::new();
@@ -225,6 +248,32 @@ fn what_is_mapped_stays_while_all_else_is_moved() {
     // SAFETY: as above.
     unsafe { pool.unmap(mapped) };
     validate(&pool);
+}
+
+/// The zspage of an object that is mapped cannot be emptied, but the others can.
+#[test]
+fn a_mapped_object_keeps_no_zspage_but_its_own() {
+    const ZSPAGES: usize = 10;
+    for mapped in 0..ZSPAGES {
+        let pool = with_chain(Os, 8).expect("memory");
+        // Eight of a class of 1536 bytes in three pages. One of each is left, and all of the last.
+        let handles: std::vec::Vec<_> =
+            (0..8 * ZSPAGES).map(|_| pool.alloc(1500).expect("memory")).collect();
+        let is_kept = |number: usize| number.is_multiple_of(8) || number / 8 == ZSPAGES - 1;
+        let (kept, freed): (std::vec::Vec<_>, std::vec::Vec<_>) =
+            (0..handles.len()).partition(|&number| is_kept(number));
+        // SAFETY: live until now.
+        freed.into_iter().for_each(|number| unsafe { pool.free(handles[number]) });
+        // SAFETY: live, and mapped once.
+        unsafe { pool.map(handles[8 * mapped]) };
+        pool.compact();
+        assert_eq!(pool.stats().page_bytes, 3 * 3 * 4096, "17 objects, {mapped} mapped");
+        validate(&pool);
+        // SAFETY: mapped above.
+        unsafe { pool.unmap(handles[8 * mapped]) };
+        // SAFETY: live until now.
+        kept.into_iter().for_each(|number| unsafe { pool.free(handles[number]) });
+    }
 }
 
 fn is_tenth(handle: crate::Handle) -> bool {

@@ -540,3 +540,46 @@ fn objects_of_few_lengths_keep_no_shard_that_is_mostly_free() {
     assert!(held < 1.3, "{held} bytes held per live byte");
     shadow.drain(&pool);
 }
+
+/// Each step is as small as one that a free does, and all of them together do what a pass does.
+#[test]
+fn who_asks_for_a_part_gets_a_small_one_as_long_as_it_is_worth_it() {
+    for objects in [400, 6000] {
+        let thinned = Thinned::new(Os, objects);
+        let (mut before, mut given_pages) = (thinned.pool.stats(), 0);
+        let first = before;
+        while let Some(bytes) = thinned.pool.compact_some() {
+            let stats = thinned.pool.stats();
+            let moved = stats.objects_moved - before.objects_moved;
+            let given = (stats.pages_returned - before.pages_returned) as usize;
+            assert!(moved <= OBJECTS_A_STEP as u64 && given <= 2 * PAGES_A_STEP);
+            assert_eq!(bytes, given * Os.page_bytes());
+            given_pages += given;
+            before = stats;
+        }
+        assert_eq!(given_pages as u64, before.pages_returned - first.pages_returned);
+        let held = thinned.held_per_live();
+        let most = 1.0 + 2.0 / 64.0 + 20.0 * 4096.0 / thinned.shadow.live_bytes as f64;
+        assert!(held < most, "{held} bytes held per live byte of {objects} objects");
+        assert_eq!(thinned.pool.compact_some(), None, "what is left has to stay");
+        thinned.end();
+    }
+}
+
+/// Of objects that are being read nothing can be moved: that must not be tried again and again.
+#[test]
+fn a_part_that_was_in_vain_is_not_worth_another() {
+    let thinned = Thinned::new(Os, 6000);
+    let shard = thinned.pool.shard(0).expect("the shard of the objects");
+    let cells = || {
+        let state = shard.state.lock();
+        (state.cells_end.0..state.cells_top.0).map(Place)
+    };
+    let pinned: Vec<_> =
+        cells().filter(|&cell| shard.area.cell(cell).try_pin().is_some()).collect();
+    let steps = (0..100_000).map_while(|_| thinned.pool.compact_some()).count();
+    assert!((1..6000 / 10).contains(&steps), "{steps} steps in vain");
+    assert_eq!((thinned.pool.stats().objects_moved, thinned.pool.compact_some()), (0, None));
+    pinned.iter().for_each(|&cell| shard.area.cell(cell).unpin());
+    thinned.end();
+}
