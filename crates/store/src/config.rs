@@ -25,11 +25,13 @@ pub struct Config {
     pub dedup: bool,
     /// The most that the pool, together with the raw pages beside it, may take, in bytes; 0: no
     /// limit. Neither the slots and the index of contents
-    /// ([`Stats::table_bytes`](crate::Stats::table_bytes)) nor each thread's buffers count. From 16
-    /// MiB on the limit is checked with every 16th put, and as measured with one thread exceeded by
-    /// 0.4 % at most (64 MiB +0.35 %, 256 MiB +0.31 %, 1 and 8 MiB by less than a page). Memory
-    /// that the pool took for a refused page is kept for the next one. After a refusal there is
-    /// room again once compaction is worth it: when about a sixty-fourth has been removed.
+    /// ([`Stats::table_bytes`](crate::Stats::table_bytes)) nor each thread's buffers count.
+    ///
+    /// With a file or an [`Evict`], puts make room from 1/64 below the limit on, each a little, so
+    /// that none has to wait for much. Without, a put that exceeds the limit is refused. Memory that
+    /// the pool took for a refused page is kept for the next one; there is room again once
+    /// compaction is worth it: when about a sixty-fourth has been removed. From 16 MiB on, while an
+    /// eighth is left, memory is looked at with every 16th put only.
     pub limit_bytes: usize,
     /// A file or device that pages are written back to, open for reading and writing, but not for
     /// appending, which would send each write to its end. It belongs to the store alone, which
@@ -48,8 +50,10 @@ pub struct Config {
 /// likes.
 ///
 /// It is given the key and the page, and says whether it took the page; if so, the store no longer
-/// has it. It is called for one page at a time, under the page's lock, by the thread whose put
-/// needs the room or the one that tends the store, and must not use the store.
+/// has it. It is called for one page, under the page's lock, by a thread whose put needs the room or
+/// that tends the store, and by several such threads at once for different pages. It must not use
+/// the store, nor take a lock that is held by whoever calls [`Store::put`](crate::Store::put) or
+/// [`Store::tend`](crate::Store::tend).
 pub struct Evict(Box<Taker>);
 
 type Taker = dyn Fn(usize, &[u8]) -> bool + Send + Sync;

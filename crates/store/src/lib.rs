@@ -40,6 +40,7 @@ mod config;
 mod dedup;
 mod error;
 mod objects;
+mod relief;
 mod slot;
 mod state;
 mod stats;

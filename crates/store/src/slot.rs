@@ -62,6 +62,16 @@ impl Content {
             || self.packed().is_some_and(|packed| packed.codec == CodecId::RAW)
     }
 
+    /// The bytes of it that nobody shares.
+    pub(crate) fn own_bytes(&self) -> usize {
+        match self {
+            Self::Own(packed) => packed.bytes as usize,
+            Self::Shared(shared) if Arc::strong_count(shared) == 1 => shared.packed.bytes as usize,
+            Self::Plain(page) => page.len(),
+            Self::Absent | Self::Filled(_) | Self::Shared(_) | Self::Backed(_) => 0,
+        }
+    }
+
     /// Whether the page takes memory.
     pub(crate) fn is_in_memory(&self) -> bool {
         matches!(self, Self::Plain(_)) || self.packed().is_some()

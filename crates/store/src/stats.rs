@@ -44,6 +44,10 @@ impl Counters {
         }
     }
 
+    pub(crate) fn pages_in_memory(&self) -> usize {
+        self.packed.load(Relaxed) + self.plain.load(Relaxed)
+    }
+
     pub(crate) fn object_begins(&self, packed: &Packed) {
         self.objects.fetch_add(1, Relaxed);
         self.compressed_bytes.fetch_add(packed.bytes as usize, Relaxed);

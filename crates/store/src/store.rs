@@ -13,6 +13,7 @@ use crate::buffer::with_buffer;
 use crate::config::{Config, Settings};
 use crate::dedup::Dedup;
 use crate::objects::Objects;
+use crate::relief::{Memory, Search};
 use crate::slot::{CodecId, Content, Packed, Shared, Slot};
 use crate::state::{PageKind, PageState};
 use crate::stats::{Counters, Stats};
@@ -37,6 +38,7 @@ pub struct Store<P: Pool> {
     pub(crate) begun: Instant,
     /// The clock when the store was last tended.
     pub(crate) now_s: AtomicU32,
+    pub(crate) search: Search,
     /// Puts until the footprint is looked at again.
     until_look: AtomicU32,
     /// The bytes of the pool that the last compaction left unused. The lock is held by whoever
@@ -77,6 +79,7 @@ impl<P: Pool> Store<P> {
             backing,
             begun: Instant::now(),
             now_s: AtomicU32::new(0),
+            search: Search::new(),
             until_look: AtomicU32::new(0),
             relieving: Mutex::default(),
         })
@@ -145,7 +148,7 @@ impl<P: Pool> Store<P> {
         let pages = counters.pages.load(Relaxed);
         let packed_pages = counters.packed.load(Relaxed);
         let traffic = self.backing.as_ref().map(Backing::traffic).unwrap_or_default();
-        let pool_bytes = self.memory_bytes();
+        let pool_bytes = self.memory().bytes;
         let plain_bytes = counters.plain.load(Relaxed) * self.config.page_bytes;
         Stats {
             pages,
@@ -341,11 +344,12 @@ impl<P: Pool> Store<P> {
     }
 
     /// What counts against the limit.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory(&self) -> Memory {
+        let pool = self.objects.stats();
         let plain_bytes = self.counters.plain.load(Relaxed) * self.config.page_bytes;
-        let bytes = self.objects.stats().footprint_bytes() + plain_bytes;
+        let bytes = pool.footprint_bytes() + plain_bytes;
         self.counters.most_memory_bytes.fetch_max(bytes, Relaxed);
-        bytes
+        Memory { bytes, unused_bytes: pool.footprint_bytes() - pool.stored_bytes }
     }
 
     /// Makes room if the limit is exceeded with `new`, which is in no slot yet. The footprint is
@@ -359,15 +363,20 @@ impl<P: Pool> Store<P> {
         let limit_bytes = self.config.limit_bytes;
         // What the pool holds is in its footprint already.
         let beside_bytes = if let Content::Plain(page) = new { page.len() } else { 0 };
-        let bytes = self.memory_bytes() + beside_bytes;
+        let memory = self.memory();
+        let bytes = memory.bytes + beside_bytes;
         let is_far = bytes < limit_bytes / 8 * 7 && limit_bytes >= SMALL_LIMIT_BYTES;
         let puts = if limit_bytes == 0 || is_far { PUTS_A_LOOK - 1 } else { 0 };
         self.until_look.store(puts, Relaxed);
-        let most_bytes = limit_bytes.saturating_sub(beside_bytes);
-        if limit_bytes > 0 && bytes > limit_bytes && !self.relieve(most_bytes).fits {
-            return Err(StoreError::Limit { limit_bytes });
+        if limit_bytes == 0 {
+            return Ok(());
         }
-        Ok(())
+        self.make_way(bytes, memory.unused_bytes, new.own_bytes());
+        let most_bytes = limit_bytes.saturating_sub(beside_bytes);
+        if bytes <= limit_bytes || self.relieve(most_bytes).fits {
+            return Ok(());
+        }
+        Err(StoreError::Limit { limit_bytes })
     }
 }
 

@@ -112,10 +112,10 @@ fn without_a_file_the_limit_evicts_old_pages() {
     shadow.drain(&store);
 }
 
-/// Counts how often it is compacted.
-struct Compacted(Dense<Os>, AtomicU32);
+/// Counts how often it is compacted as a whole.
+struct Compacted<P>(P, AtomicU32);
 
-impl Pool for Compacted {
+impl<P: Pool> Pool for Compacted<P> {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -153,6 +153,10 @@ impl Pool for Compacted {
         self.0.compact()
     }
 
+    fn compact_some(&self) -> Option<usize> {
+        self.0.compact_some()
+    }
+
     fn stats(&self) -> PoolStats {
         self.0.stats()
     }
@@ -169,6 +173,50 @@ fn a_cache_at_its_limit_is_not_compacted_for_every_few_pages() {
     let (evicted, compactions) = (store.stats().evicted_pages, store.pool().1.load(Relaxed));
     assert!(u64::from(compactions) * 128 < evicted, "{compactions} times for {evicted} pages");
     assert!(evicted > 9000, "{evicted} of {pages} pages");
+}
+
+/// What a put does to make room is in proportion to what it puts; what that leaves to do is done by
+/// the puts after it.
+fn puts_share_the_work(pool: impl Pool, most_moved: u64, least_percent: usize) {
+    const KEYS: usize = 20_000;
+    let limit_bytes = 8 << 20;
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(KEYS) };
+    let store = Store::new(Compacted(pool, AtomicU32::new(0)), config).expect("a store");
+    let mut random = Random::new(37);
+    let (mut before, mut looks_before) = ((0, 0), 0);
+    let mut put_many = || {
+        for _ in 0..KEYS / 2 {
+            let page = if random.one_in(50) { noise(&mut random) } else { text(&mut random) };
+            store.put(random.below(KEYS), &page).expect("room is made");
+            let (stats, pool) = (store.stats(), store.pool().stats());
+            let (evicted, moved) = (stats.evicted_pages - before.0, pool.objects_moved - before.1);
+            // Twice a page of noise, in pages of text.
+            assert!(evicted <= 6, "{evicted} pages evicted by one put");
+            assert!(moved <= most_moved, "{moved} objects moved by one put");
+            assert!(stats.pool_bytes <= limit_bytes, "{stats:?}");
+            let looks = store.search.looks();
+            // A sixth of the keys has a page.
+            assert!(looks - looks_before <= 256 * 8 + 128, "{} keys", looks - looks_before);
+            (before, looks_before) = ((stats.evicted_pages, pool.objects_moved), looks);
+        }
+    };
+    // What is put after another thread has put all there is comes into another shard.
+    std::thread::scope(|scope| scope.spawn(&mut put_many).join().expect("a sound store"));
+    put_many();
+    assert_eq!(store.pool().1.load(Relaxed), 0, "times compacted as a whole");
+    let stats = store.stats();
+    assert!(stats.evicted_pages > 10_000, "{stats:?}");
+    assert!(stats.compressed_bytes > limit_bytes / 100 * least_percent, "{stats:?}");
+}
+
+#[test]
+fn puts_share_the_work_of_making_room() {
+    // A free does a step as well while the shard compacts.
+    puts_share_the_work(dense(), (32 + 6 + 1) * 64, 93);
+    let zs: Zs<Os> = Zs::new(Os).expect("memory");
+    puts_share_the_work(zs, 32 * 256, 85);
+    // Two pages of text do not fit one of this pool's.
+    puts_share_the_work(Xv::<Os>::new(Os), 0, 50);
 }
 
 /// Of a large table most keys may have no page: to go through all of them for each few pages took a thousand

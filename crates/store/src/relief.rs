@@ -1,0 +1,317 @@
+//! Making room: which pages leave memory, and how much of that a single put does.
+//!
+//! ```text
+//!  limit ─┬───────────────────────────────────────────────────────────────────
+//!         │ a put takes out twice what it puts, and compacts a little
+//!  3/256 ─┼───────────────────────────────────────────────────────────────────
+//!         │ a put takes out as much as it puts, unless there are holes enough
+//!  1/64  ─┼───────────────────────────────────────────────────────────────────
+//!         │ a put only puts
+//! ```
+//!
+//! So a put at the limit costs a few pages, and what it leaves to do is done by those after it. Only
+//! where that was not enough does one go on until the limit is kept.
+//!
+//! Which pages: raw ones first, however new. For the others a hand goes round the keys and takes
+//! what was last touched before a certain time. When it has come round, that time becomes the middle
+//! between the earliest that it passed by and now: the older half of the ages goes, then the older
+//! half of what is left, and so on.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+use hectare_pool::Pool;
+
+use crate::StoreError;
+use crate::buffer::with_buffer;
+use crate::slot::{Content, Slot};
+use crate::store::{Store, lock};
+
+/// Puts make room from this part of the limit below it on.
+const PART_AHEAD: usize = 64;
+/// Holes of this part of the memory are enough: puts fill them, without more memory.
+const PART_HOLES: usize = 32;
+/// A put that looks for old pages passes by as many keys as this many pages have, on average: going
+/// round takes a 256th of the pages as puts, a third of what there is room for.
+const PAGES_PASSED: usize = 256;
+/// For raw pages it passes by so much less: if one in a hundred pages is raw, one in sixteen
+/// hundred is found late.
+const LESS_FOR_RAW: usize = 16;
+/// But by so many keys at least.
+const LEAST_FOR_RAW: usize = 128;
+/// Steps of compaction by one put, from the first that does any to the last before the limit: a pass
+/// over all objects, of which a step does twenty, is over before that.
+const STEPS_A_PUT: [usize; 2] = [4, 32];
+/// Compaction goes through all objects; it is worth it if more than one part in this many of the
+/// pool has become unused since the last one.
+const PART_WORTH_COMPACTING: usize = 64;
+
+/// What counts against the limit.
+pub(crate) struct Memory {
+    pub(crate) bytes: usize,
+    /// The part of the pool that is no object's.
+    pub(crate) unused_bytes: usize,
+}
+
+/// How far the search for pages to take out has come.
+#[derive(Debug)]
+pub(crate) struct Search {
+    /// Keys looked at for raw pages, ever.
+    raw_looks: AtomicUsize,
+    /// Keys looked at for old pages, ever.
+    old_looks: AtomicUsize,
+    /// Old is what was last touched by this time.
+    old_s: AtomicU32,
+    /// When the page was touched that is the oldest of those passed by since the hand began its
+    /// round. (When it begins the first: at the beginning.)
+    oldest_kept_s: AtomicU32,
+    /// The least that was unused near the limit: what is not holes, such as the names of objects.
+    least_unused_bytes: AtomicUsize,
+}
+
+impl Search {
+    pub(crate) const fn new() -> Self {
+        Self {
+            raw_looks: AtomicUsize::new(0),
+            old_looks: AtomicUsize::new(0),
+            old_s: AtomicU32::new(0),
+            oldest_kept_s: AtomicU32::new(0),
+            least_unused_bytes: AtomicUsize::new(usize::MAX),
+        }
+    }
+
+    fn next_old_key(&self, keys: usize, now_s: u32) -> usize {
+        let key = self.old_looks.fetch_add(1, Relaxed) % keys;
+        if key == 0 {
+            let oldest_s = self.oldest_kept_s.swap(u32::MAX, Relaxed).min(now_s);
+            self.old_s.store(oldest_s.midpoint(now_s), Relaxed);
+        }
+        key
+    }
+
+    /// How many keys were ever looked at.
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> usize {
+        self.raw_looks.load(Relaxed) + self.old_looks.load(Relaxed)
+    }
+
+    fn is_old(&self, touched_s: u32) -> bool {
+        let is_old = touched_s <= self.old_s.load(Relaxed);
+        if !is_old && touched_s < self.oldest_kept_s.load(Relaxed) {
+            self.oldest_kept_s.fetch_min(touched_s, Relaxed);
+        }
+        is_old
+    }
+}
+
+/// How many keys are looked at.
+struct Looks {
+    for_raw: usize,
+    for_old: usize,
+}
+
+/// What came of making room.
+#[derive(Default)]
+pub(crate) struct Relief {
+    /// Whether memory is as low as it was to be.
+    pub(crate) fits: bool,
+    pub(crate) written_back_pages: usize,
+    /// The first page that failed.
+    pub(crate) failed: Option<StoreError>,
+}
+
+/// Where a page went that was to leave memory.
+enum Expelled {
+    WrittenBack,
+    Evicted,
+    /// Nowhere: the evictor did not take it.
+    Kept,
+}
+
+impl<P: Pool> Store<P> {
+    /// A put's share in making room, where memory is `bytes`, of which so much is unused, and the
+    /// limit near: it has put `new_bytes`.
+    pub(crate) fn make_way(&self, bytes: usize, unused_bytes: usize, new_bytes: usize) {
+        let limit_bytes = self.config.limit_bytes;
+        let ahead_bytes = limit_bytes / PART_AHEAD;
+        if !self.can_expel() || bytes <= limit_bytes - ahead_bytes {
+            return;
+        }
+        let close_bytes = ahead_bytes / 4 * 3;
+        let is_close = bytes > limit_bytes - close_bytes;
+        let least_bytes = self.search.least_unused_bytes.fetch_min(unused_bytes, Relaxed);
+        let has_holes = unused_bytes.saturating_sub(least_bytes) > bytes / PART_HOLES;
+        if !is_close && has_holes {
+            return;
+        }
+        let keys = self.slots.len();
+        let keys_a_page = keys.div_ceil(self.counters.pages_in_memory().max(1));
+        let for_old = PAGES_PASSED.saturating_mul(keys_a_page).min(keys);
+        let for_raw = (for_old / LESS_FOR_RAW).max(LEAST_FOR_RAW);
+        let looks = Looks { for_raw, for_old };
+        let expelled_bytes = if is_close { 2 * new_bytes } else { new_bytes };
+        // A page that fails stays; whether that leaves room enough is looked at next.
+        let _ = self.expel(expelled_bytes, looks, &mut Relief::default());
+        if is_close {
+            let closer_bytes = (bytes - (limit_bytes - close_bytes)).min(close_bytes);
+            let [least, most] = STEPS_A_PUT;
+            let steps = least + (most - least) * closer_bytes / close_bytes.max(1);
+            (0..steps).map_while(|_| self.compact_some()).for_each(drop);
+        }
+    }
+
+    /// Brings memory down to at most `most_bytes`: by compaction, then by writing back or evicting,
+    /// raw pages first and then older before newer. One thread at a time does this; the others
+    /// wait, then check whether it is still needed.
+    pub(crate) fn relieve(&self, most_bytes: usize) -> Relief {
+        let mut left_bytes = lock(&self.relieving);
+        let fits = self.compact_to(most_bytes, &mut left_bytes);
+        let mut relief = Relief { fits, ..Relief::default() };
+        let mut gone_bytes = 0;
+        while !relief.fits && self.can_expel() {
+            let Memory { bytes, .. } = self.memory();
+            let worth_bytes = bytes / PART_WORTH_COMPACTING;
+            let bytes = bytes.saturating_sub(most_bytes).max(worth_bytes);
+            let is_last_round = self.search.old_s.load(Relaxed) >= self.now_s.load(Relaxed);
+            let looks = Looks { for_raw: self.slots.len(), for_old: self.slots.len() };
+            match self.expel(bytes, looks, &mut relief) {
+                Ok(0) if is_last_round => break,
+                Ok(bytes) => gone_bytes += bytes,
+                Err(error) => {
+                    relief.failed = relief.failed.or(Some(error));
+                    break;
+                }
+            }
+            relief.fits = self.compact_to(most_bytes, &mut left_bytes);
+        }
+        // However little it is that has gone since it was last worth it.
+        if !relief.fits && gone_bytes > 0 {
+            self.compact();
+            relief.fits = self.memory().bytes <= most_bytes;
+        }
+        relief
+    }
+
+    fn can_expel(&self) -> bool {
+        self.backing.is_some() || self.config.evict.is_some()
+    }
+
+    /// Takes pages out of memory until `bytes` of them have gone or so many keys have been looked at,
+    /// first for raw pages, then for old ones. Returns how many bytes have gone.
+    fn expel(&self, bytes: usize, looks: Looks, relief: &mut Relief) -> Result<usize, StoreError> {
+        let (search, keys, now_s) = (&self.search, self.slots.len(), self.now_s.load(Relaxed));
+        let has_raw = || self.counters.raw.load(Relaxed) > 0;
+        let mut gone_bytes = 0;
+        if has_raw() {
+            let first = search.raw_looks.fetch_add(looks.for_raw, Relaxed);
+            for key in (first..first + looks.for_raw).map(|look| look % keys) {
+                if gone_bytes >= bytes || !has_raw() {
+                    break;
+                }
+                gone_bytes += self.expel_key(key, relief, |slot| slot.content.is_raw())?;
+            }
+        }
+        for _ in 0..looks.for_old {
+            if gone_bytes >= bytes {
+                break;
+            }
+            let key = search.next_old_key(keys, now_s);
+            gone_bytes += self.expel_key(key, relief, |slot| {
+                slot.content.is_in_memory() && search.is_old(slot.touched_s)
+            })?;
+        }
+        Ok(gone_bytes)
+    }
+
+    /// Takes the page of a key out of memory if it is meant and can go. Returns its bytes then, else
+    /// 0.
+    fn expel_key(
+        &self,
+        key: usize,
+        relief: &mut Relief,
+        is_meant: impl FnOnce(&Slot) -> bool,
+    ) -> Result<usize, StoreError> {
+        let mut slot = lock(&self.slots[key]);
+        if !is_meant(&slot) {
+            return Ok(0);
+        }
+        let bytes = slot.content.own_bytes();
+        match self.expel_slot(key, &mut slot) {
+            Ok(Expelled::Kept) => return Ok(0),
+            Ok(Expelled::Evicted) => {}
+            Ok(Expelled::WrittenBack) => relief.written_back_pages += 1,
+            // Nobody can read it any more, and those after it can still go.
+            Err(error @ StoreError::Damaged { .. }) => {
+                relief.failed = relief.failed.or(Some(error));
+                return Ok(0);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(bytes)
+    }
+
+    /// Takes the page out of memory: to the file, or to the evictor if the file does not take it.
+    fn expel_slot(&self, key: usize, slot: &mut Slot) -> Result<Expelled, StoreError> {
+        let refusal = match self.write_back_slot(key, slot) {
+            Ok(_) => return Ok(Expelled::WrittenBack),
+            Err(refusal @ (StoreError::NoFile | StoreError::FileFull | StoreError::Io(_))) => {
+                refusal
+            }
+            Err(error) => return Err(error),
+        };
+        let evict = self.config.evict.as_ref().ok_or(refusal)?;
+        with_buffer(self.config.page_bytes, |page| {
+            self.unpack(key, slot, page)?;
+            if !evict.takes(key, page) {
+                return Ok(Expelled::Kept);
+            }
+            self.counters.evicted.fetch_add(1, Relaxed);
+            self.replace(slot, Content::Absent);
+            Ok(Expelled::Evicted)
+        })?
+    }
+
+    /// Compacts the pool if memory exceeds `most_bytes` and it is worth it. Returns whether memory
+    /// is that low then.
+    fn compact_to(&self, most_bytes: usize, left_bytes: &mut usize) -> bool {
+        let Memory { bytes, unused_bytes } = self.memory();
+        if bytes <= most_bytes {
+            return true;
+        }
+        *left_bytes = unused_bytes.min(*left_bytes);
+        if unused_bytes <= *left_bytes + bytes / PART_WORTH_COMPACTING {
+            return false;
+        }
+        self.compact();
+        let memory = self.memory();
+        *left_bytes = memory.unused_bytes;
+        memory.bytes <= most_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a round takes of pages touched at these times, when `now_s` is the time.
+    fn round(search: &Search, now_s: u32, touched_s: &[u32]) -> Vec<u32> {
+        let keys = touched_s.len();
+        let looks = touched_s.iter().enumerate().map(|(key, &touched_s)| {
+            assert_eq!(search.next_old_key(keys, now_s), key);
+            search.is_old(touched_s).then_some(touched_s)
+        });
+        looks.flatten().collect()
+    }
+
+    #[test]
+    fn the_older_half_of_the_ages_goes_and_then_the_older_half_of_what_is_left() {
+        let search = Search::new();
+        let touched_s = [900, 100, 400, 999, 700, 1000, 500];
+        assert_eq!(round(&search, 1000, &touched_s), [100, 400, 500]);
+        let left = [900, 999, 700, 1000, 1000, 1000, 1000];
+        assert_eq!(round(&search, 1000, &left), [700]);
+        assert_eq!(round(&search, 1000, &[900, 999, 1000, 1000, 1000, 1000, 1000]), [900]);
+        let newest = [1000, 999, 1000, 1000, 1000, 1000, 1000];
+        assert_eq!(round(&search, 1000, &newest), [999]);
+        assert_eq!(round(&search, 1000, &[1000; 7]), [1000; 7]);
+    }
+}
