@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use hectare_pages::Os;
+use hectare_pages::{FutexPark, Os};
 use hectare_pool::{Dense, Handle, Pool};
 
 fn show(moment: &str, pool: &impl Pool) {
@@ -13,7 +13,7 @@ fn show(moment: &str, pool: &impl Pool) {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let pool: Dense<Os> = Dense::new(Os);
+    let pool: Dense<Os, FutexPark> = Dense::new(Os);
     let mut objects: Vec<(Handle, Vec<u8>)> = Vec::new();
     for number in 0..10_000_usize {
         let content = vec![number as u8; 100 + number * 7919 % 3000];

@@ -110,7 +110,7 @@ impl Default for Limits {
     }
 }
 
-/// A dense pool over `S`; threads wait for a shard's lock as `P` says.
+/// A dense pool over `S`; threads wait for a shard's lock as `P` says (see the [crate](crate)).
 #[derive(Debug)]
 pub struct Dense<S: PageSource, P = SpinPark> {
     shards: [AtomicPtr<Shard<P>>; MAX_SHARDS],

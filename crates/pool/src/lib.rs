@@ -7,6 +7,10 @@
 //! | [`Zs`] | size classes over chains of pages (zsmalloc) | yes | one a class |
 //! | [`Xv`] | variable-size blocks that never straddle a page (xvMalloc) | no | one |
 //!
+//! The second parameter of each says how its threads wait for each other. By default they spin,
+//! which needs no operating system, but keeps a CPU from whoever is waited for; on Linux use
+//! `hectare_pages::FutexPark` (feature `os`): `Dense<Os, FutexPark>`.
+//!
 //! All of them account for everything they take: see [`PoolStats`]. [`Dense`] and [`Zs`] exist where the processor has
 //! atomic instructions on 64 bits.
 #![no_std]

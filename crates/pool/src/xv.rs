@@ -52,7 +52,7 @@ const FREE: u16 = 1;
 const PREV_FREE: u16 = 2;
 const FLAGS: u16 = FREE | PREV_FREE;
 
-/// An xvMalloc pool over `S`; threads wait for its one lock as `P` says.
+/// An xvMalloc pool over `S`; threads wait for its one lock as `P` says (see the [crate](crate)).
 #[derive(Debug)]
 pub struct Xv<S: PageSource, P = SpinPark> {
     source: S,

@@ -88,7 +88,7 @@ impl ZsConfig {
     }
 }
 
-/// A zsmalloc pool over `S`; threads wait for a class's lock as `P` says.
+/// A zsmalloc pool over `S`; threads wait for a class's lock as `P` says (see the [crate](crate)).
 #[derive(Debug)]
 pub struct Zs<S: PageSource, P = SpinPark> {
     config: ZsConfig,

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::fs::OpenOptions;
 
-use hectare_pages::Os;
+use hectare_pages::{FutexPark, Os};
 use hectare_pool::Dense;
 use hectare_store::{Config, Lz4, Select, Store, Zstd};
 
@@ -13,7 +13,7 @@ const PAGES: usize = 256;
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::temp_dir().join("hectare-page-cache");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-    let pool: Dense<Os> = Dense::new(Os);
+    let pool: Dense<Os, FutexPark> = Dense::new(Os);
     let config = Config {
         codecs: vec![Box::new(Lz4), Box::new(Zstd::new(9))],
         limit_bytes: 256 << 10,

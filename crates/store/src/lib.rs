@@ -13,15 +13,19 @@
 //!
 //! A [`Store`] has a slot for each key, and each slot has its own lock, so reading a page takes no
 //! lock that the writer of another page can hold, unless [`Config::dedup`] finds the two equal.
+//!
+//! A pool says how its threads wait for each other: by default they spin, which needs no operating
+//! system; on Linux give it `FutexPark`, as below.
+//!
 //! [`Store::tend`] does what time and pressure call for, as [`Policy`] says. Statistics come in the
 //! kernel's columns ([`Stats::mm_stat`]).
 //!
 //! ```
-//! use hectare_pages::Os;
+//! use hectare_pages::{FutexPark, Os};
 //! use hectare_pool::Dense;
 //! use hectare_store::{Config, Store};
 //!
-//! let pool: Dense<Os> = Dense::new(Os);
+//! let pool: Dense<Os, FutexPark> = Dense::new(Os);
 //! let store = Store::new(pool, Config::new(1000))?;
 //! let mut page = vec![0; 4096];
 //! page[..5].copy_from_slice(b"hello");
