@@ -192,7 +192,8 @@ impl<P: Pool> Store<P> {
     }
 
     fn can_expel(&self) -> bool {
-        self.backing.is_some() || self.config.evict.is_some()
+        let takes = self.backing.is_some() || self.config.evict.is_some();
+        takes && !self.slots.is_empty()
     }
 
     /// Takes pages out of memory until `bytes` of them have gone or so many keys have been looked at,

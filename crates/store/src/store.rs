@@ -93,9 +93,9 @@ impl<P: Pool> Store<P> {
     /// Stores a page under `key`, in place of what was there.
     ///
     /// # Errors
-    /// [`StoreError`]; what was stored under the key is still there then. When the limit is
-    /// reached, the pool is first compacted and pages are written back or evicted, oldest first;
-    /// what was stored under the key can be among those that [`Evict`](crate::Evict) takes.
+    /// [`StoreError`]; what was stored under the key is still there then. Near the limit pages are
+    /// written back or evicted, old ones first; what was stored under the key can be among those
+    /// that [`Evict`](crate::Evict) takes.
     pub fn put(&self, key: usize, page: &[u8]) -> Result<(), StoreError> {
         let slot = self.slot(key)?;
         self.check_size(page)?;

@@ -241,6 +241,32 @@ fn where_no_page_is_raw_room_is_made_without_a_look_at_every_key() {
 }
 
 #[test]
+fn without_a_key_there_is_no_page_to_take_out() {
+    let evict = Some(Evict::new(|_, _| true));
+    let config = Config { limit_bytes: 1, evict, ..Config::new(0) };
+    let store = Store::new(dense(), config).expect("a store");
+    assert_eq!(store.tend_at(Duration::from_secs(5)), Ok(Tended::default()));
+}
+
+/// A hand that goes round for old pages must come to those that are as new as can be.
+#[test]
+fn new_pages_go_where_no_old_one_is_left() {
+    let limit_bytes = 256 << 10;
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(1000) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(38);
+    store.tend_at(Duration::from_secs(1_000_000)).expect("a sound store");
+    (0..1000).for_each(|key| store.put(key, &text(&mut random)).expect("room is made"));
+    assert!(store.stats().pool_bytes <= limit_bytes);
+    // And nobody is asked for ever where none of them is taken.
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| false)), ..Config::new(1000) };
+    let store = Store::new(dense(), config).expect("a store");
+    store.tend_at(Duration::from_secs(1_000_000)).expect("a sound store");
+    let refused = (0..1000).find_map(|key| store.put(key, &text(&mut random)).err());
+    assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
+}
+
+#[test]
 fn what_is_not_taken_stays_and_the_limit_is_told() {
     let limit_bytes = 64 << 10;
     let evict = Some(Evict::new(|_, _| false));
