@@ -241,6 +241,23 @@ fn where_no_page_is_raw_room_is_made_without_a_look_at_every_key() {
 }
 
 #[test]
+fn of_many_raw_pages_no_more_go_than_a_put_needs() {
+    let (limit_bytes, pages) = (4 << 20, 3000);
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(pages) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(39);
+    for key in 0..pages {
+        let before = store.stats().evicted_pages;
+        store.put(key, &noise(&mut random)).expect("room is made");
+        let evicted = store.stats().evicted_pages - before;
+        assert!(evicted <= 2, "{evicted} pages evicted by one put");
+    }
+    let stats = store.stats();
+    assert_eq!((stats.raw_pages_ever, stats.raw_pages), (pages as u64, stats.pages));
+    assert!(stats.pages > limit_bytes / PAGE / 100 * 90, "{stats:?}");
+}
+
+#[test]
 fn without_a_key_there_is_no_page_to_take_out() {
     let evict = Some(Evict::new(|_, _| true));
     let config = Config { limit_bytes: 1, evict, ..Config::new(0) };
