@@ -63,12 +63,13 @@ fn run<P: Pool>(
             (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a sound store")).collect()
     });
+    let mean_us = times.iter().sum::<Duration>().as_secs_f64() * 1e6 / times.len() as f64;
     times.sort_unstable();
     let stats = store.stats();
     let at = |part: f64| times[(times.len() as f64 * part) as usize].as_nanos() as f64 / 1000.0;
     let of_limit = |bytes: usize| bytes as f64 / LIMIT_BYTES as f64 * 100.0;
     println!(
-        "{name:>6} {keys:>8} {threads:>7} {:>6.1} {:>8.1} {:>8.1} {:>8.1} {:>9.1} {:>7.1} {:>9.1}",
+        "{name:>6} {keys:>8} {threads:>7} {:>6.1} {mean_us:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>9.1} {:>7.1} {:>9.1}",
         raw_of_1000 as f64 / 10.0,
         at(0.5),
         at(0.99),
@@ -82,9 +83,11 @@ fn run<P: Pool>(
 
 fn main() -> Result<(), Box<dyn Error>> {
     let dense = || -> Dense<Os, FutexPark> { Dense::new(Os) };
-    println!("                                   microseconds a put               % of the limit");
     println!(
-        "  pool     keys threads  raw %      p50      p99    p99.9       max    most  contents"
+        "                                   microseconds a put                        % of the limit"
+    );
+    println!(
+        "  pool     keys threads  raw %     mean      p50      p99    p99.9       max    most  contents"
     );
     run("dense", dense(), 1_000_000, 1, 0)?;
     run("dense", dense(), 30_000, 1, 10)?;
