@@ -450,7 +450,8 @@ fn forked(cases: &[Case]) -> Option<String> {
     let names: Vec<&str> = cases.iter().filter(is_forked).map(|case| &*case.name).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "{}: recorded of a forked child. What it inherited from its parent is not in the trace, so it is              replayed without, in a heap that is empty at first (`hectare compare -- CMD` measures the whole)",
+            "{}: recorded of a forked child. What it inherited from its parent is not in the trace, so it is \
+             replayed without, in a heap that is empty at first (`hectare compare -- CMD` measures the whole)",
             names.join("; ")
         )
     })
@@ -500,6 +501,7 @@ mod tests {
         assert_eq!(forked(&[case("first", 1)]), None);
         let told = forked(&[case("first", 1), case("child", 2)]).unwrap();
         assert!(told.starts_with("child: recorded of a forked child"), "{told}");
+        assert!(!told.contains("  "), "{told}");
     }
 
     #[test]
