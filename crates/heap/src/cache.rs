@@ -244,8 +244,10 @@ impl CacheBin {
         left.is_some()
     }
 
+    /// How long the list is. (One more, for a signal's handler that interrupts [`push`](Self::push) where a full list's `room`
+    /// has been counted down.)
     fn count(&self) -> usize {
-        usize::from(self.top) - self.room as usize
+        u32::from(self.top).wrapping_sub(self.room) as usize
     }
 
     fn set_list(&mut self, list: Option<Batch>) {

@@ -72,7 +72,7 @@ impl Process {
     /// some share the lists of CPUs already: only their own threads can take anything from those from now on.
     pub fn keep_to_plain_calls(&'static self) {
         // While that may be said: afterwards no call tells what was committed from what is reserved.
-        self.heap.backend.dump_reserved();
+        self.inside(|| self.heap.backend.dump_reserved());
         Os.keep_to_plain_calls();
         if !self.heap.cpus.has_begun() {
             self.seats.choose(Front::Thread);

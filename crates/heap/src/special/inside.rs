@@ -52,10 +52,16 @@ impl Process {
     pub(crate) fn leave(&self, word: NonNull<Cache>) {
         set_cache_word(word);
         if word != inside_word() && self.notes.load(Relaxed) != 0 {
-            let notes = self.notes.swap(0, Relaxed);
-            if let Some(special) = self.special() {
-                (special.act)(notes);
-            }
+            self.act_on_notes();
+        }
+    }
+
+    #[cold]
+    #[inline(never)] // One copy for the many places that leave.
+    fn act_on_notes(&self) {
+        let notes = self.notes.swap(0, Relaxed);
+        if let Some(special) = self.special() {
+            (special.act)(notes);
         }
     }
 

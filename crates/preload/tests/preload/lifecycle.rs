@@ -58,6 +58,14 @@ pub(crate) fn add(suite: &mut Suite) {
             suite.test_with(name, &["cc"], move || unseen_end(case, front));
         }
     }
+    for case in ["free_to_a_full_list", "confinement"] {
+        let name = format!("lifecycle::interrupted_after_each_instruction::{case}");
+        if can_step() {
+            suite.test_with(name, &["cc"], move || stepped(case));
+        } else {
+            suite.skip(name, "no program may be run step by step (ptrace) here");
+        }
+    }
     suite.test_with("lifecycle::constructor_before_ours", &["cc"], || guest_preloaded(true));
     suite.test_with("lifecycle::constructor_after_ours", &["cc"], || guest_preloaded(false));
     suite.test_with("lifecycle::dlopen_dlclose", &["cc"], dlopen_dlclose);
@@ -73,6 +81,15 @@ pub(crate) fn add(suite: &mut Suite) {
 fn unseen_end(case: &str, front: &str) -> Outcome {
     let mut command = preloaded(compile("unseen.c", &["-rdynamic"], "")?);
     run(command.arg(case).env("HECTARE_CONF", front))?.well().map(drop)
+}
+
+fn stepped(case: &str) -> Outcome {
+    let mut command = preloaded(program("stepped.c")?);
+    run(command.arg(case).env("HECTARE_CONF", "stats_signal:10"))?.well().map(drop)
+}
+
+fn can_step() -> bool {
+    stepped("can_be").is_ok()
 }
 
 fn guest() -> Result<std::path::PathBuf, String> {
