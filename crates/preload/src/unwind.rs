@@ -38,6 +38,7 @@ static BY_FRAMES: AtomicBool = AtomicBool::new(false);
 pub(crate) fn begin(by_frames: bool) {
     BY_FRAMES.store(by_frames, Relaxed);
     find_own();
+    known::begin();
 }
 
 /// Finds out where this library lies; `false` if the dynamic linker does not say. It leaves alone how stacks are walked: a

@@ -19,6 +19,16 @@ use super::registers::read;
 use super::rows::{Plain, Rules};
 use crate::HEAP;
 
+/// Has a forked child begin with nothing: another thread may be in a walk while the process is copied, and nobody would ever
+/// give back the copy of its lock. (Where the system does not do that, such a child finds the rules of each frame anew.)
+pub(super) fn begin() {
+    let (start, bytes) = ((&raw const KNOWN).cast_mut(), size_of_val(&KNOWN));
+    if !HEAP.keeps_to_plain_calls() && bytes.is_multiple_of(HEAP.page_bytes()) {
+        // SAFETY: whole pages of this static. In a child they are zero, which is a free lock around no entries.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_WIPEONFORK) };
+    }
+}
+
 const PLAIN: usize = 1024;
 const ODD: usize = 32;
 const STACKS: usize = 16;

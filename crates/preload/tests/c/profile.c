@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #define SITE(name, allocate)                                                            \
     extern char __start_in_##name[], __stop_in_##name[];                                \
@@ -193,6 +194,54 @@ static void forks(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0, "%#x", status);
 }
 
+static __attribute__((noinline)) void descend(int calls) {
+    if (calls > 0) descend(calls - 1);
+    else free(site_brief(100));
+    __asm__ volatile("");
+}
+
+static void *descend_until_stopped(void *unused) {
+    while (!stop) descend(20);
+    return unused;
+}
+
+/* Processor time of some thousand walks. */
+static double walks_of_a_child(void) {
+    int ends[2];
+    double took;
+    CHECK(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 300; i++) descend(20);
+        clock_t begin = clock();
+        for (int i = 0; i < 2000; i++) descend(20);
+        took = (double)(clock() - begin);
+        CHECK(write(ends[1], &took, sizeof took) == sizeof took);
+        _exit(0);
+    }
+    CHECK(read(ends[0], &took, sizeof took) == sizeof took && waitpid(child, NULL, 0) == child);
+    close(ends[0]);
+    close(ends[1]);
+    return took;
+}
+
+/* A child whose parent was in a walk when it forked remembers rules as any other. */
+static void forks_amid_walks(void) {
+    enum { CHILDREN = 60 };
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, descend_until_stopped, NULL);
+    double took[CHILDREN], least = 1e9;
+    for (int i = 0; i < CHILDREN; i++) {
+        took[i] = walks_of_a_child();
+        if (took[i] < least) least = took[i];
+    }
+    stop = 1;
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    int slow = 0;
+    for (int i = 0; i < CHILDREN; i++) slow += took[i] > 4 * least;
+    CHECK(slow <= CHILDREN / 10, "%d of %d children take four times as long as the quickest", slow, CHILDREN);
+}
+
 static void mode(void) {
     const char *(*text)(void) = dlsym(RTLD_DEFAULT, "hectare_mode");
     CHECK(text);
@@ -296,7 +345,7 @@ static void one_at_a_time(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(sites), CASE(by_call), CASE(all_freed), CASE(resized_in_sparse_slabs), CASE(signals_anywhere),
-        CASE(signal_while_idle), CASE(forks), CASE(mode), CASE(one_at_a_time), CASE(misled_by_tables), CASE(stack_that_went),
+        CASE(signal_while_idle), CASE(forks), CASE(forks_amid_walks), CASE(mode), CASE(one_at_a_time), CASE(misled_by_tables), CASE(stack_that_went),
     };
     dump = dlsym(RTLD_DEFAULT, "hectare_prof_dump");
     CHECK(dump);

@@ -49,6 +49,9 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("profile::signals_anywhere", &["cc"], signals_anywhere);
     suite.test_with("profile::signal_while_idle", &["cc"], signal_while_idle);
     suite.test_with("profile::forked_processes_have_their_own", &["cc"], forked_processes);
+    suite.test_with("profile::forks_amid_walks", &["cc"], || {
+        Profiled::run("forks-amid-walks", "forks_amid_walks", "prof_sample:64")?.done()
+    });
     suite.test_with("profile::by_call_and_without", &["cc"], by_call_and_without);
     suite.test_with("profile::one_dump_at_a_time", &["cc"], || {
         Profiled::run("one-at-a-time", "one_at_a_time", "prof_sample:1000")?.done()
