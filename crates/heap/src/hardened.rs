@@ -257,10 +257,9 @@ impl<S: System> Hardened<S> {
 
     #[cold]
     fn refill(&self, heap: &Heap<S>, class: ClassId, slots: &mut ClassState) {
-        if slots.random.is_new() {
-            let seed = heap.source().secret() as u64 ^ heap.source().now_ms();
-            slots.random.begin(seed.wrapping_mul(2 * class.index() as u64 + 1));
-        }
+        // Not once for all: children of one process, which begin with the same state, soon draw apart.
+        let seed = heap.source().secret() as u64 ^ heap.source().now_ms();
+        slots.random.stir(seed.wrapping_mul(2 * class.index() as u64 + 1));
         heap.backend.reopen();
         let mut gathered = Gathered::new();
         heap.gather_from_bin(class, FRESH, &mut gathered);

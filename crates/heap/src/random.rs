@@ -7,14 +7,14 @@ pub(crate) struct Random(u64);
 impl Random {
     pub(crate) const NEW: Self = Self(0);
 
-    /// Whether it is yet to [begin](Self::begin).
+    /// Whether it is yet to [begin](Self::stir).
     pub(crate) fn is_new(self) -> bool {
         self.0 == 0
     }
 
-    /// Begins with `seed`.
-    pub(crate) fn begin(&mut self, seed: u64) {
-        self.0 = seed | 1;
+    /// Begins with `seed`, or if it has begun, goes on with what that makes of its state.
+    pub(crate) fn stir(&mut self, seed: u64) {
+        self.0 = (self.0 ^ seed) | 1;
     }
 
     /// The next number; 0 as long as it is new.

@@ -80,7 +80,7 @@ impl Draws {
 
     /// Begins with `seed`.
     pub(crate) fn begin(&mut self, seed: u64) {
-        self.random.begin(seed);
+        self.random.stir(seed);
     }
 
     /// How many units of `class` pass by until the next at which anything is due.
