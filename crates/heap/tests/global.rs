@@ -81,6 +81,51 @@ fn zeros_that_are_widely_aligned_stay_untouched_as_they_grow() {
     assert_eq!(status_of(child), 0, "the exit status, in its second byte, is the step that failed");
 }
 
+/// In a child, as above.
+#[test]
+fn zeros_aligned_beyond_a_page_stay_untouched() {
+    const FEW: usize = 8 << 20;
+    // SAFETY: the child allocates, and makes system calls.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let before = resident_bytes();
+        let is_zero = |layout: Layout| {
+            // The compiler may not take the allocation away.
+            // SAFETY: the layout has bytes.
+            let block = std::hint::black_box(unsafe { alloc_zeroed(layout) });
+            // SAFETY: the block has that many; a child without one fails.
+            let last = unsafe { block.add(layout.size() - 1) };
+            // SAFETY: as above.
+            block.addr().is_multiple_of(layout.align()) && unsafe { last.read() } == 0
+        };
+        let are_zero = [(64 << 20, 2 << 20), (20 << 20, 1 << 16), (20 << 20, 1 << 13)]
+            .map(|(bytes, align)| Layout::from_size_align(bytes, align).expect("a layout"))
+            .map(is_zero);
+        let is_untouched = resident_bytes() < before + FEW;
+        // SAFETY: ends this process without the harness's exit handlers.
+        unsafe { libc::_exit(i32::from(are_zero != [true; 3]) + 2 * i32::from(!is_untouched)) };
+    }
+    assert_eq!(status_of(child), 0, "the exit status, in its second byte, tells what failed");
+}
+
+/// What was freed is not zero any more.
+#[test]
+fn used_memory_is_cleared_however_it_is_aligned() {
+    for (bytes, align) in [(40_000, 1 << 13), (3 << 20, 1 << 21), (200, 1 << 16)] {
+        let layout = Layout::from_size_align(bytes, align).expect("a layout");
+        for _ in 0..20 {
+            // SAFETY: the layout has bytes.
+            let block = unsafe { alloc_zeroed(layout) };
+            // SAFETY: the block has as many.
+            let contents = unsafe { std::slice::from_raw_parts_mut(block, bytes) };
+            assert!(contents.iter().all(|byte| *byte == 0), "{bytes} aligned to {align}");
+            contents.fill(1);
+            // SAFETY: the block has that layout.
+            unsafe { dealloc(block, layout) };
+        }
+    }
+}
+
 /// Of all sizes and alignments, as it grows and shrinks.
 #[test]
 fn what_is_widely_aligned_stays_so() {

@@ -190,17 +190,17 @@ impl<S: System> Heap<S> {
         }
     }
 
-    /// An object of `bytes` zeros; null when out of memory.
+    /// An object of `bytes` zeros aligned to `align`, a power of two; null when out of memory.
     ///
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
-    pub unsafe fn malloc_zeroed(&self, seat: Seat, bytes: usize) -> *mut u8 {
+    pub unsafe fn malloc_zeroed(&self, seat: Seat, bytes: usize, align: usize) -> *mut u8 {
         let (object, zeroed) = if bytes > MAX_SMALL_BYTES {
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.get_large(seat, bytes, 1, true) }
+            unsafe { self.get_large(seat, bytes, align, true) }
         } else {
             // SAFETY: the caller's promise, passed on.
-            (unsafe { self.malloc_aligned(seat, bytes, MIN_ALIGN) }, false)
+            (unsafe { self.malloc_aligned(seat, bytes, align) }, false)
         };
         if !object.is_null() && !zeroed {
             // SAFETY: an object just taken, of at least `bytes`.

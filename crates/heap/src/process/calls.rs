@@ -146,7 +146,7 @@ impl Process {
             return self.special_malloc(special, bytes, Kind::Zeroed);
         }
         // SAFETY: the thread's own seat.
-        unsafe { self.heap.malloc_zeroed(self.seat(), bytes) }
+        unsafe { self.heap.malloc_zeroed(self.seat(), bytes, MIN_ALIGN) }
     }
 
     /// An object for `bytes` aligned to `align`, a power of two; null when out of memory.

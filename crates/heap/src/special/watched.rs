@@ -183,7 +183,7 @@ impl Watched {
             // SAFETY: the thread's own seat.
             Kind::Plain => unsafe { heap.malloc_uncounted(self.seat(), bytes) },
             // SAFETY: as above.
-            Kind::Zeroed => unsafe { heap.malloc_zeroed(self.seat(), bytes) },
+            Kind::Zeroed => unsafe { heap.malloc_zeroed(self.seat(), bytes, MIN_ALIGN) },
             // SAFETY: as above.
             Kind::Aligned(align) => unsafe { heap.malloc_aligned(self.seat(), bytes, align) },
         }

@@ -81,7 +81,7 @@ impl<S: System> Subject for Front<'_, S> {
     fn calloc(&mut self, bytes: usize) -> *mut u8 {
         let seat = self.slow();
         // SAFETY: this front's cache.
-        unsafe { self.heap.malloc_zeroed(seat, bytes) }
+        unsafe { self.heap.malloc_zeroed(seat, bytes, MIN_ALIGN) }
     }
 
     fn aligned(&mut self, bytes: usize, align: usize) -> *mut u8 {
