@@ -85,6 +85,13 @@ impl Bin {
         ((widths << shift) + 1, Self(((shift as usize) << S::SECOND_LOG2) + widths))
     }
 
+    /// The size of its least blocks: what [`round_up`](Self::round_up) gives for each size that has this list.
+    #[inline(always)]
+    pub(crate) fn least_granules<S: Shape>(self) -> usize {
+        let shift = (self.0 >> S::SECOND_LOG2).saturating_sub(1);
+        ((self.0 - (shift << S::SECOND_LOG2)) << shift) + 1
+    }
+
     /// The word of the bitmap where its bit is.
     #[inline(always)]
     pub(crate) fn word<W: Word>(self) -> usize {
@@ -138,6 +145,7 @@ mod tests {
             let exact = granules == 1 || Bin::of::<Small>(granules - 1) != bin;
             assert_eq!(fitting.0, bin.0 + usize::from(!exact), "{granules}");
             assert_eq!(Bin::of::<Small>(rounded), fitting, "{granules}");
+            assert_eq!(fitting.least_granules::<Small>(), rounded, "{granules}");
             assert_ne!(Bin::of::<Small>(rounded - 1), fitting, "{granules}");
             assert!(granules <= rounded && rounded <= granules + granules / 4, "{granules}");
             let header = Header::free(granules).with_prev_free();

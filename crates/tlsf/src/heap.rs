@@ -258,14 +258,14 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     }
 
     /// Allocates when the list of the size's own class is empty: from a larger class or the victim,
-    /// or else from the class below, some of whose blocks may be large enough.
+    /// or else from the class below, some of whose blocks may be large enough. `bin` is the first
+    /// list all of whose blocks have room for `size`.
     #[inline(never)]
     fn malloc_larger(&mut self, size: usize, bin: Bin) -> Option<NonNull<u8>> {
-        let granules = Self::granules_unchecked(size);
-        let rounded = Bin::round_up::<R::Row>(granules).0;
+        let rounded = bin.least_granules::<R::Row>();
         match self.take(rounded, bin) {
             Some(block) => Some(self.use_part(block, block.header(), rounded)),
-            None => self.malloc_probing(granules),
+            None => self.malloc_probing(Self::granules_unchecked(size)),
         }
     }
 

@@ -202,6 +202,19 @@ fn usable_granules(heap: &Tlsf, block: NonNull<u8>) -> usize {
 }
 
 #[test]
+fn the_largest_allocatable_size_is_that_of_the_victim_or_of_the_largest_block_looked_at() {
+    let mut arena = Arena::new(16384);
+    // The first is the victim; of the others, which share a list, the last comes first.
+    for granules in [[2, 129, 132], [2, 132, 129], [140, 129, 132]] {
+        let (mut heap, _) = heap_of(&mut arena, granules);
+        let largest = granules.into_iter().max().expect("three blocks");
+        assert_eq!(heap.stats().largest_allocatable_bytes, 16 * largest - 4, "{granules:?}");
+        assert_eq!(heap.malloc(16 * largest - 3), None, "{granules:?}");
+        assert!(heap.malloc(16 * largest - 4).is_some(), "{granules:?}");
+    }
+}
+
+#[test]
 fn a_remainder_that_would_be_a_shred_stays_with_its_block() {
     let mut arena = Arena::new(4096);
     for (granules, least) in [(1, 2), (31, 2), (33, 3), (101, 5)] {
@@ -248,6 +261,19 @@ fn a_victim_that_fits_exactly_is_taken_before_a_larger_block_is_split() {
     assert_eq!(heap.malloc(16 * 50 - 4), Some(victim));
     assert_eq!(heap.malloc(16 * 100 - 4), Some(larger));
     assert_eq!(heap.stats().free_bytes, 0);
+}
+
+#[test]
+fn the_victim_is_cut_unless_a_smaller_class_has_a_block() {
+    let mut arena = Arena::new(8192);
+    // Blocks of 129 to 132 granules are of one class.
+    for (victim, other, is_cut) in [(131, 130, true), (131, 133, true), (131, 128, false)] {
+        let (mut heap, [first, second]) = heap_of(&mut arena, [victim, other]);
+        let block = heap.malloc(16 * 100 - 4).expect("room");
+        assert_eq!(block == first, is_cut, "a victim of {victim} granules and a block of {other}");
+        assert_eq!(block == second, !is_cut);
+        assert_eq!(heap.validate(), Ok(()));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{bail, ensure};
 use rustc_hash::FxHashSet;
 
-/// What the child is doing, as an index of the caller's; read from the child's memory.
+/// What the child has just done, as an index of the caller's; read from the child's memory.
 static LABEL: AtomicUsize = AtomicUsize::new(0);
 
 /// The instruction of a mark.
@@ -24,9 +24,20 @@ impl Marker {
     /// Does `call`, whose instructions are counted under `label`.
     #[inline(always)]
     pub(super) fn count<T>(&self, label: usize, call: impl FnOnce() -> T) -> T {
-        LABEL.store(label, Ordering::SeqCst);
+        self.count_by(|_| label, call)
+    }
+
+    /// Does `call`, whose instructions are counted under the label that `label` gives to its result.
+    #[inline(always)]
+    pub(super) fn count_by<T>(
+        &self,
+        label: impl FnOnce(&T) -> usize,
+        call: impl FnOnce() -> T,
+    ) -> T {
         breakpoint();
         let result = call();
+        breakpoint();
+        LABEL.store(label(&result), Ordering::SeqCst);
         breakpoint();
         result
     }
@@ -93,7 +104,6 @@ impl Tracee {
     fn follow(&mut self) -> anyhow::Result<BTreeMap<usize, Count>> {
         let mut counts: BTreeMap<usize, Count> = BTreeMap::new();
         while self.wait()? {
-            let label = self.peek((&raw const LABEL).addr())?;
             let mut steps = 0;
             while !self.is_at_mark()? {
                 self.resume(libc::PTRACE_SINGLESTEP)?;
@@ -101,11 +111,14 @@ impl Tracee {
                 steps += 1;
                 ensure!(steps < MAX_STEPS, "the traced call does not end");
             }
-            let count = counts.entry(label).or_default();
+            // Over the mark after the call, and to the one after the label is written.
+            for _ in 0..2 {
+                self.resume(libc::PTRACE_CONT)?;
+                ensure!(self.wait()?, "the traced child ended within a call");
+            }
+            let count = counts.entry(self.peek((&raw const LABEL).addr())?).or_default();
             count.most = count.most.max(steps);
             count.calls += 1;
-            self.resume(libc::PTRACE_CONT)?;
-            ensure!(self.wait()?, "the traced child ended within a call");
             self.resume(libc::PTRACE_CONT)?;
         }
         Ok(counts)

@@ -48,21 +48,9 @@ struct Subject<'a, R: Rows> {
 
 impl<R: Rows> Subject<'_, R> {
     fn malloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-        // The label must be set before the call, so the same call on the same state shows whether
-        // it will be refused. A refused call changes nothing but the recorded reason.
-        let label = if self.would_refuse(bytes) { MALLOC_REFUSED } else { MALLOC };
         let bytes = black_box(bytes);
-        self.marker.count(label, || black_box(self.heap.malloc(bytes)))
-    }
-
-    fn would_refuse(&mut self, bytes: usize) -> bool {
-        match self.heap.malloc(bytes) {
-            None => true,
-            Some(ptr) => {
-                self.free_unmarked(ptr);
-                false
-            }
-        }
+        let label = |block: &Option<_>| if block.is_some() { MALLOC } else { MALLOC_REFUSED };
+        self.marker.count_by(label, || black_box(self.heap.malloc(bytes)))
     }
 
     fn free(&mut self, ptr: NonNull<u8>) {
@@ -78,16 +66,9 @@ impl<R: Rows> Subject<'_, R> {
     }
 
     fn memalign(&mut self, align: usize, bytes: usize) -> Option<NonNull<u8>> {
-        let refused = match self.heap.memalign(align, bytes) {
-            None => true,
-            Some(ptr) => {
-                self.free_unmarked(ptr);
-                false
-            }
-        };
-        let label = if refused { MEMALIGN_REFUSED } else { MEMALIGN };
-        let (align, bytes) = (black_box((align, bytes)).0, bytes);
-        self.marker.count(label, || black_box(self.heap.memalign(align, bytes)))
+        let (align, bytes) = black_box((align, bytes));
+        let label = |block: &Option<_>| if block.is_some() { MEMALIGN } else { MEMALIGN_REFUSED };
+        self.marker.count_by(label, || black_box(self.heap.memalign(align, bytes)))
     }
 
     fn realloc(&mut self, ptr: NonNull<u8>, bytes: usize, label: usize) -> Option<NonNull<u8>> {
@@ -103,6 +84,7 @@ impl<R: Rows> Subject<'_, R> {
 pub(super) fn drive<R: Rows>(heap: &mut Tlsf<R>, largest_bytes: usize, marker: &Marker) {
     marker.count(NOTHING, || ());
     let mut subject = Subject { heap, marker };
+    beside_a_victim(&mut subject);
     let sizes = [1, 100, 1000, 4000, largest_bytes / 8, largest_bytes / 3];
     for &size in &sizes {
         for &neighbour in &sizes {
@@ -112,6 +94,46 @@ pub(super) fn drive<R: Rows>(heap: &mut Tlsf<R>, largest_bytes: usize, marker: &
     probing(&mut subject, largest_bytes);
     refused(&mut subject);
     random(&mut subject, largest_bytes);
+}
+
+/// The longest search and split: the only block that serves a request lies in a list of the bitmap's next word, while the
+/// victim would serve it, too, but is larger. What is cut off that block is nearly unwanted, so that its list is looked
+/// at. It becomes the victim, and the old one goes to a list; both lists, and their words, were empty or
+/// become so. First of all, since the peak must rise, too.
+fn beside_a_victim<R: Rows>(subject: &mut Subject<'_, R>) {
+    const GRANULE: usize = 16;
+    const ALIGN: usize = 8192;
+    // The bitmap's words of either width end at 256 granules.
+    let cases = [
+        (270, None, 249 * GRANULE - GRANULE),
+        // The block begins a granule before an aligned address: too little for a block before it.
+        (269, Some(64), 245 * GRANULE - GRANULE),
+    ];
+    for (case, (granules, align, bytes)) in cases.into_iter().enumerate() {
+        // Each time more is used than before.
+        let mut live = Vec::new();
+        live.extend((0..8 * case).filter_map(|_| subject.heap.malloc(1000)));
+        // The least blocks, and one of a granule more, up to where so many granules are left before an aligned address.
+        let least = Tlsf::<R>::MIN_BLOCK_BYTES;
+        let mut block_bytes = least;
+        while let Some(block) = subject.heap.malloc(block_bytes - Tlsf::<R>::HEADER_BYTES) {
+            live.push(block);
+            let behind = block.addr().get() + block_bytes;
+            let missing = (behind + granules * GRANULE).wrapping_neg() % ALIGN;
+            if missing == 0 {
+                break;
+            }
+            block_bytes = least + missing % least;
+        }
+        live.extend(subject.heap.memalign(ALIGN, 1));
+        live.extend(match align {
+            None => subject.malloc(bytes),
+            Some(align) => subject.memalign(align, bytes),
+        });
+        for block in live {
+            subject.free_unmarked(block);
+        }
+    }
 }
 
 /// Free and realloc of a block between two others, each of which is either used or free; and a free
