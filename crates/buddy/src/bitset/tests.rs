@@ -157,6 +157,20 @@ fn one_frame_is_found_among_two_thousand_million() {
     assert_eq!(bitset.previous_free_run(last), Some((FrameId(0), 1)));
 }
 
+/// Behind the summaries of level 1 lie its words, which must not be read as more of the summaries.
+#[test]
+fn nothing_is_found_past_the_last_word_of_a_level() {
+    // The words of level 1 fill one group of the summaries.
+    const FRAMES: usize = 1 << 18;
+    let mut metadata = vec![0; Bitset::metadata_words(FRAMES)];
+    let mut bitset = Bitset::over_zeroed(FRAMES, &mut metadata).unwrap();
+    bitset.add_region(FrameId(0), 4032).unwrap();
+    for from in [FRAMES - 4096, FRAMES - 64, FRAMES - 1, FRAMES, usize::MAX] {
+        assert_eq!(bitset.next_free_run(FrameId(from)), None, "{from}");
+    }
+    assert_eq!(bitset.previous_free_run(FrameId(usize::MAX)), Some((FrameId(0), 4032)));
+}
+
 #[test]
 fn a_block_is_taken_where_it_is_asked_for() {
     let mut metadata = vec![0; Bitset::metadata_words(64)];
@@ -314,7 +328,7 @@ fn a_refused_frame_amid_a_long_batch_is_found_in_one_pass() {
 #[test]
 fn a_range_passes_over_some_runs_that_are_too_short_not_over_all() {
     // Holes of nine frames and one of eleven, each followed by a frame that is taken, and the rest.
-    let place_among = |holes: usize, rest: usize, requests: usize| {
+    let place_within = |holes: usize, rest: usize, requests: usize, limit: usize| {
         let longer = 10 * holes;
         let frames = longer + 12 + rest;
         let mut metadata = vec![0; Bitset::metadata_words(frames)];
@@ -324,16 +338,20 @@ fn a_range_passes_over_some_runs_that_are_too_short_not_over_all() {
             bitset.reserve(FrameId(10 * hole - 1), 1).unwrap();
         }
         bitset.reserve(FrameId(longer + 11), 1).unwrap();
-        let place = bitset.alloc_range(11, 1, usize::MAX).unwrap();
+        let place = bitset.alloc_range(11, 1, limit).unwrap();
         for _ in 1..requests {
-            bitset.alloc_range(11, 1, usize::MAX).unwrap();
+            bitset.alloc_range(11, 1, limit).unwrap();
         }
         bitset.validate().unwrap();
         place.0.checked_sub(longer)
     };
+    let place_among = |holes, rest, requests| place_within(holes, rest, requests, usize::MAX);
     assert_eq!(place_among(63, 1000, 1), Some(0), "the lowest place");
     assert_eq!(place_among(64, 1000, 1), Some(12), "one that is found at once");
     assert_eq!(place_among(64, 10, 1), Some(0), "the only one");
+    let end = 10 * 64 + 12 + 11;
+    assert_eq!(place_within(64, 1000, 1, end), Some(12), "one that ends at the limit");
+    assert_eq!(place_within(64, 1000, 1, end - 1), Some(0), "one that ends before the limit");
     let begun = std::time::Instant::now();
     assert_eq!(place_among(50_000, 500_000, 25_000), Some(12));
     assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
