@@ -28,7 +28,8 @@ pub struct Config {
     /// ([`Stats::table_bytes`](crate::Stats::table_bytes)) nor each thread's buffers count.
     ///
     /// With a file or an [`Evict`], puts make room from 1/64 below the limit on, each a little, so
-    /// that none has to wait for much. Without, a put that exceeds the limit is refused. Memory that
+    /// that none has to wait for much, unless that was not enough: then one goes on until the limit is
+    /// kept. Without, a put that exceeds the limit is refused. Memory that
     /// the pool took for a refused page is kept for the next one; there is room again once
     /// compaction is worth it: when about a sixty-fourth has been removed. From 16 MiB on, while an
     /// eighth is left, memory is looked at with every 16th put only.
@@ -54,6 +55,9 @@ pub struct Config {
 /// that tends the store, and by several such threads at once for different pages. It must not use
 /// the store, nor take a lock that is held by whoever calls [`Store::put`](crate::Store::put) or
 /// [`Store::tend`](crate::Store::tend).
+///
+/// When it has taken none of all pages, a put without room is refused after it was offered some
+/// hundred of them, until one is taken; tending the store offers it all of them again.
 pub struct Evict(Box<Taker>);
 
 type Taker = dyn Fn(usize, &[u8]) -> bool + Send + Sync;

@@ -10,14 +10,16 @@
 //! ```
 //!
 //! So a put at the limit costs a few pages, and what it leaves to do is done by those after it. Only
-//! where that was not enough does one go on until the limit is kept.
+//! where that was not enough does one go on until the limit is kept: it goes round all keys up to 32
+//! times, with compaction of the whole pool in between. Where that was in vain, puts are refused after
+//! their share, until that finds a page that goes.
 //!
 //! Which pages: raw ones first, however new. For the others a hand goes round the keys and takes
 //! what was last touched before a certain time. When it has come round, that time becomes the middle
 //! between the earliest that it passed by and now: the older half of the ages goes, then the older
 //! half of what is left, and so on.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use hectare_pool::Pool;
 
@@ -66,6 +68,9 @@ pub(crate) struct Search {
     oldest_kept_s: AtomicU32,
     /// The least that was unused near the limit: what is not holes, such as the names of objects.
     least_unused_bytes: AtomicUsize,
+    /// Whether nothing came of it when all keys were last looked at, however new their pages, and no
+    /// page has gone since.
+    pub(crate) is_in_vain: AtomicBool,
 }
 
 impl Search {
@@ -76,6 +81,7 @@ impl Search {
             old_s: AtomicU32::new(0),
             oldest_kept_s: AtomicU32::new(0),
             least_unused_bytes: AtomicUsize::new(usize::MAX),
+            is_in_vain: AtomicBool::new(false),
         }
     }
 
@@ -167,14 +173,19 @@ impl<P: Pool> Store<P> {
         let fits = self.compact_to(most_bytes, &mut left_bytes);
         let mut relief = Relief { fits, ..Relief::default() };
         let mut gone_bytes = 0;
-        while !relief.fits && self.can_expel() {
+        // What was offered in vain is not offered as a whole by every put: a page must go by a put's
+        // share before that.
+        while !relief.fits && self.can_expel() && !self.search.is_in_vain.load(Relaxed) {
             let Memory { bytes, .. } = self.memory();
             let worth_bytes = bytes / PART_WORTH_COMPACTING;
             let bytes = bytes.saturating_sub(most_bytes).max(worth_bytes);
             let is_last_round = self.search.old_s.load(Relaxed) >= self.now_s.load(Relaxed);
             let looks = Looks { for_raw: self.slots.len(), for_old: self.slots.len() };
             match self.expel(bytes, looks, &mut relief) {
-                Ok(0) if is_last_round => break,
+                Ok(0) if is_last_round => {
+                    self.search.is_in_vain.store(true, Relaxed);
+                    break;
+                }
                 Ok(bytes) => gone_bytes += bytes,
                 Err(error) => {
                     relief.failed = relief.failed.or(Some(error));
@@ -247,6 +258,7 @@ impl<P: Pool> Store<P> {
             }
             Err(error) => return Err(error),
         }
+        self.search.is_in_vain.store(false, Relaxed);
         Ok(bytes)
     }
 
@@ -314,5 +326,7 @@ mod tests {
         let newest = [1000, 999, 1000, 1000, 1000, 1000, 1000];
         assert_eq!(round(&search, 1000, &newest), [999]);
         assert_eq!(round(&search, 1000, &[1000; 7]), [1000; 7]);
+        // What is touched after a round has begun is not old in it.
+        assert_eq!(round(&search, 1000, &[1001, 1000, 1002, 1003, 1004, 1005, 1006]), [1000]);
     }
 }

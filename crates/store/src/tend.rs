@@ -102,6 +102,8 @@ impl<P: Pool> Store<P> {
             if last_codec > 0 {
                 note(self.recompress(last_codec, Select::All));
             }
+            // Who did not take a page may take it now.
+            self.search.is_in_vain.store(false, Relaxed);
             let Relief { written_back_pages, failed, .. } = self.relieve(pressure_bytes);
             note(Ok(Tended { written_back_pages, ..Tended::default() }));
             note(failed.map_or(Ok(Tended::default()), Err));

@@ -175,6 +175,89 @@ fn a_cache_at_its_limit_is_not_compacted_for_every_few_pages() {
     assert!(evicted > 9000, "{evicted} of {pages} pages");
 }
 
+/// Nor is it for every page that is removed where puts are refused.
+#[test]
+fn refused_puts_compact_once_in_a_sixty_fourth() {
+    let (limit_bytes, pages) = (4 << 20, 2000);
+    let config = Config { limit_bytes, ..Config::new(pages) };
+    let store = Store::new(Compacted(dense(), AtomicU32::new(0)), config).expect("a store");
+    let mut random = Random::new(43);
+    let mut put = |key| store.put(key, &noise(&mut random));
+    let stored = (0..pages).find(|&key| put(key).is_err()).expect("4 MiB do not hold 2000 pages");
+    let before = store.pool().1.load(Relaxed);
+    let removed = (0..stored).step_by(3).take(160);
+    let refused = removed.filter(|&key| {
+        assert_eq!(store.remove(key), Ok(true));
+        put(key).is_err()
+    });
+    let (refused, compactions) = (refused.count(), store.pool().1.load(Relaxed) - before);
+    assert!((1..=160 / 12).contains(&compactions), "{compactions} times for 160 pages");
+    assert!(refused > 0);
+}
+
+/// Memory that the pool holds for no object takes what is put, up to a point.
+#[test]
+fn near_the_limit_many_holes_are_filled_before_pages_are_taken_out() {
+    let (limit_bytes, keys) = (8 << 20, 10_000);
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(keys) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(44);
+    let mut put = |key| store.put(key, &text(&mut random)).expect("room is made");
+    let near = |key: &usize| {
+        put(*key);
+        store.stats().pool_bytes > limit_bytes - limit_bytes / 64
+    };
+    let pages = (0..keys).find(near).expect("as many pages");
+    let evicted = || store.stats().evicted_pages;
+    put(pages + 1);
+    let before = evicted();
+    let remove = |key| assert!(store.remove(key).is_ok(), "page {key}");
+    (0..pages).step_by(100).for_each(remove);
+    put(pages + 2);
+    assert!(evicted() > before, "a hundredth is not enough");
+    let before = evicted();
+    (0..pages).filter(|key| key % 100 == 50 || key % 20 == 7).for_each(remove);
+    for put_pages in 0..pages / 64 {
+        put(pages + 3 + put_pages);
+        assert_eq!(evicted(), before, "after {put_pages} of {pages} pages");
+    }
+}
+
+/// Names and heads make up a tenth of such a pool; they never take a page.
+#[test]
+fn what_small_objects_cost_is_not_taken_for_holes() {
+    let (limit_bytes, keys) = (2 << 20, 40_000);
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(keys) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(45);
+    let evicted = (0..keys).find_map(|key| {
+        let mut page = vec![0; PAGE];
+        page[..64].copy_from_slice(&noise(&mut random)[..64]);
+        store.put(key, &page).expect("room is made");
+        Some(store.stats()).filter(|stats| stats.evicted_pages > 0)
+    });
+    let stats = evicted.expect("more than there is room for");
+    let unused_bytes = stats.pool_bytes - stats.compressed_bytes;
+    assert!(unused_bytes > stats.pool_bytes / 16, "{stats:?}");
+    assert!(stats.pool_bytes < limit_bytes - limit_bytes / 256 * 3, "{stats:?}");
+}
+
+/// Of a large table most keys may have no page.
+#[test]
+fn puts_into_a_sparse_table_share_the_work_as_well() {
+    let (limit_bytes, keys) = (1 << 20, 200_000);
+    let config = Config { limit_bytes, evict: Some(Evict::new(|_, _| true)), ..Config::new(keys) };
+    let store = Store::new(Compacted(dense(), AtomicU32::new(0)), config).expect("a store");
+    let mut random = Random::new(46);
+    for _ in 0..5000 {
+        let key = random.below(keys);
+        store.put(key, &text(&mut random)).expect("room is made");
+    }
+    let stats = store.stats();
+    assert!(stats.most_pool_bytes <= limit_bytes && stats.evicted_pages > 4000, "{stats:?}");
+    assert_eq!(store.pool().1.load(Relaxed), 0, "times compacted as a whole");
+}
+
 /// What a put does to make room is in proportion to what it puts; what that leaves to do is done by
 /// the puts after it.
 fn puts_share_the_work(pool: impl Pool, most_moved: u64, least_percent: usize) {
@@ -281,6 +364,46 @@ fn new_pages_go_where_no_old_one_is_left() {
     store.tend_at(Duration::from_secs(1_000_000)).expect("a sound store");
     let refused = (0..1000).find_map(|key| store.put(key, &text(&mut random)).err());
     assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
+}
+
+/// To unpack and offer all pages took a refused put a thousand times as long as a kept one.
+#[test]
+fn what_was_offered_in_vain_is_offered_again_little_by_little() {
+    let (limit_bytes, keys) = (4 << 20, 4000);
+    let offers = Arc::new((AtomicUsize::new(0), AtomicBool::new(false)));
+    let evict = {
+        let offers = Arc::clone(&offers);
+        Evict::new(move |_, _| {
+            offers.0.fetch_add(1, Relaxed);
+            offers.1.load(Relaxed)
+        })
+    };
+    let config = Config { limit_bytes, evict: Some(evict), ..Config::new(keys) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(41);
+    let page = text(&mut random);
+    let pages =
+        (0..keys).find(|&key| store.put(key, &text(&mut random)).is_err()).expect("a limit");
+    assert!(offers.0.load(Relaxed) >= pages, "the first that is refused asks for all {pages}");
+    let refused = Err(StoreError::Limit { limit_bytes });
+    let mut most_offers = 0;
+    for _ in 0..20 {
+        offers.0.store(0, Relaxed);
+        assert_eq!(store.put(0, &page), refused);
+        most_offers = most_offers.max(offers.0.load(Relaxed));
+    }
+    assert!((1..=256 * keys.div_ceil(pages)).contains(&most_offers), "{most_offers} by one put");
+    offers.0.store(0, Relaxed);
+    store.tend_at(Duration::from_secs(1)).expect("a sound store");
+    assert!(offers.0.load(Relaxed) >= pages, "who tends it asks for all");
+    assert_eq!(store.put(0, &page), refused);
+    offers.1.store(true, Relaxed);
+    // The hand may be where there are no pages.
+    assert!(
+        (0..keys / 256).any(|_| store.put(0, &page).is_ok()),
+        "room is made once pages are taken"
+    );
+    (0..keys).for_each(|key| store.put(key, &text(&mut random)).expect("room is made"));
 }
 
 #[test]
