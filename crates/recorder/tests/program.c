@@ -66,6 +66,7 @@ static void family(void) {
     CHECK(kept(calloc(SIZE_MAX, 2)) == NULL && errno == ENOMEM);
     errno = 77;
     CHECK(kept(pvalloc(SIZE_MAX)) == NULL && errno == ENOMEM);
+    CHECK(kept(memalign(SIZE_MAX, PTRDIFF_MAX)) == NULL); /* there is no such power of two */
     void *unseen = __libc_malloc(50);
     CHECK(kept(realloc(unseen, PTRDIFF_MAX)) == NULL);
     __libc_free(unseen);

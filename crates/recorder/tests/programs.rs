@@ -158,6 +158,7 @@ fn every_call_of_the_family_is_recorded_as_it_was_made() {
         realloc(made(3), u64::MAX),
         Event::Calloc { size_bytes: u64::MAX },
         memalign(u64::MAX, 12),
+        memalign(i64::MAX as u64, 63),
         Event::Malloc { size_bytes: i64::MAX as u64 },
         free(made(4)),
         free(made(3)),
