@@ -231,9 +231,9 @@ impl<S: PageSource, P: Park> Dense<S, P> {
 //
 // | sizes | alloc | free |
 // |---|---|---|
-// | 0..64 | 155 | 128 |
-// | 512..576 | 225 | 129 (three in ten objects lie in pieces) |
-// | 3072..3136 | 215 | 128 |
+// | 0..64 | 171 | 138 |
+// | 512..576 | 245 | 141 (three in ten objects lie in pieces) |
+// | 3072..3136 | 244 | 141 |
 impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     fn name(&self) -> &'static str {
         "dense"

@@ -332,7 +332,7 @@ impl Inner {
 }
 
 // Average instructions with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// alloc 235, free 153 for 512..576; 422 and 158 for 3072..3136, where each alloc takes a page and
+// alloc 267, free 153 for 512..576; 366 and 161 for 3072..3136, where each alloc takes a page and
 // each free gives one back; the system's part is not counted.
 impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     fn name(&self) -> &'static str {
