@@ -403,6 +403,7 @@ fn what_was_offered_in_vain_is_offered_again_little_by_little() {
         (0..keys / 256).any(|_| store.put(0, &page).is_ok()),
         "room is made once pages are taken"
     );
+    assert!(!store.search.is_in_vain.load(Relaxed), "a put goes on where its share is too little");
     (0..keys).for_each(|key| store.put(key, &text(&mut random)).expect("room is made"));
 }
 
