@@ -337,16 +337,14 @@ impl Contest {
                 return Ok(None);
             }
             Err(Failure::Broken(why)) => why,
-            Ok(measured) if subject.library.is_some() && measured.library_seen == Some(false) => {
-                "its library was never mapped into the program".to_owned()
-            }
-            Ok(measured) => match self.failed(&measured) {
-                Some(why) => {
-                    by_exit = true;
-                    why
+            Ok(measured) => {
+                let exit = self.failed(&measured);
+                by_exit = exit.is_some();
+                match exit.or_else(|| results.not_served(index, number, subject, &measured)) {
+                    Some(why) => why,
+                    None => return Ok(Some(measured)),
                 }
-                None => return Ok(Some(measured)),
-            },
+            }
         };
         results.broken.push(Broken { case: index, contestant: number, why, by_exit });
         Ok(None)

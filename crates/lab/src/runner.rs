@@ -18,6 +18,7 @@
 
 mod held;
 mod sample;
+mod served;
 mod surroundings;
 mod warmth;
 mod watch;
@@ -41,6 +42,8 @@ use crate::subject::Subject;
 pub(crate) use held::hold;
 use sample::Tree;
 pub(crate) use sample::{Sample, descendants, mean_bytes};
+use served::Lookout;
+pub(crate) use served::{Served, Shortfall};
 pub(crate) use surroundings::{
     Processors, Surroundings, affinity, listed, parse_processors, pin_to, set_surroundings,
 };
@@ -85,8 +88,8 @@ pub(crate) struct Measured {
     /// How it ended; for a program, how the program itself ended. A failing program has still been
     /// measured.
     pub(crate) status: ExitStatus,
-    /// Whether the subject's library was seen mapped; `None` when the run was too short to look.
-    pub(crate) library_seen: Option<bool>,
+    /// Whether a program's processes had the subject's library; a child tells that itself.
+    pub(crate) served: Served,
 }
 
 /// Why a run has no figure.
@@ -204,17 +207,16 @@ pub(crate) fn execute(
     drop(write_end);
 
     let leader = child.id() as i32;
-    let Subject { library: allocator, .. } = subject;
+    let is_program = matches!(job, Job::Program { .. });
     let mut watch = Watch {
         pid: leader,
-        tree: Tree::of(leader),
+        tree: Tree::of(leader, None),
         process: watch::pid_descriptor(leader)?,
         pipe,
         line: Vec::new(),
         samples: Vec::new(),
-        launching: matches!(job, Job::Program { .. }),
-        allocator: allocator.as_deref(),
-        allocator_seen: None,
+        launching: is_program,
+        lookout: is_program.then(|| Lookout::for_library(subject.library.as_deref())),
     };
     let mut stop = watch.until_end(every, start_ns, patience, flag);
     // A program with the user's streams ends as it would without the harness, and what it leaves running stays. What one of
@@ -256,7 +258,7 @@ pub(crate) fn execute(
         steal_ns: sample::steal_ns().saturating_sub(steal_before),
         outcome: None,
         status,
-        library_seen: watch.allocator_seen,
+        served: watch.tree.served(),
     };
     let read = match job {
         Job::Child(_) => {

@@ -10,7 +10,7 @@ use super::contesting::Linked;
 use super::{Exit, OrMisused};
 use crate::output::Outputs;
 use crate::report::{Report, Row};
-use crate::runner::{self, Failure, Job};
+use crate::runner::{self, Failure, Job, Shortfall};
 use crate::subject::Subject;
 use crate::subject::program::beside_malloc;
 use crate::within::within;
@@ -43,8 +43,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Err(Failure::Interrupted) => bail!(Exit { code: 130, message: "interrupted".to_owned() }),
         Err(Failure::Broken(why)) => bail!("{} under {}: {why}", case.name, subject.name),
     };
-    if subject.library.is_some() && measured.library_seen == Some(false) {
-        bail!("{}: the library of {} was never mapped into it", case.name, subject.name);
+    let shortfall = measured.served.shortfall().filter(|_| subject.library.is_some());
+    if let Some(Shortfall::Whole(why)) = &shortfall {
+        bail!("{} under {}: {why}", case.name, subject.name);
     }
     let usage = measured.usage;
     let mut row = Row::new(&subject.name, &case.name)
@@ -76,9 +77,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if report.rows[0].number("mean_bytes").is_none() {
         report.notes.push("too short to see its mean resident memory".to_owned());
     }
-    if subject.library.is_some() && measured.library_seen.is_none() {
-        report.notes.push("too short to see whether the library was mapped".to_owned());
-    }
+    report.notes.extend(shortfall.map(|shortfall| match shortfall {
+        Shortfall::Part(part) => {
+            format!("not all that it runs had {} loaded: {part}", subject.name)
+        }
+        _ => "too short to see whether all that it runs loads the library".to_owned(),
+    }));
     // The program's output is on stdout: the figures go to stderr.
     eprint!("{}", crate::output::table::text(&report));
     args.outputs.write(&report)?;

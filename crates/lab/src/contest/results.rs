@@ -1,8 +1,11 @@
 //! The results of a contest: the figures of every run, and who broke.
 
+use std::collections::BTreeMap;
+
 use super::{Case, Contestant};
 use crate::bench::{LatencyRecord, Memory};
-use crate::runner::Warmth;
+use crate::runner::{Measured, Served, Shortfall, Warmth};
+use crate::subject::Subject;
 
 /// What any program has resident before it allocates (code, stack, C library), bytes. It is part of
 /// every program, and so of every ratio by which memory is judged; without it a heap of size zero
@@ -105,9 +108,30 @@ pub(crate) struct Results {
     pub(crate) interrupted: bool,
     /// How memory was warmed before the runs.
     pub(crate) warmth: Warmth,
+    /// Whether programs had the library, over all runs of a case and a contestant.
+    pub(crate) served: BTreeMap<(usize, usize), Served>,
 }
 
 impl Results {
+    /// Notes whether a program had the library of `subject`; why nothing was measured if it had not.
+    pub(super) fn not_served(
+        &mut self,
+        case: usize,
+        contestant: usize,
+        subject: &Subject,
+        measured: &Measured,
+    ) -> Option<String> {
+        if subject.library.is_none() || measured.outcome.is_some() {
+            return None;
+        }
+        let served = self.served.entry((case, contestant)).or_default();
+        served.add(&measured.served);
+        match served.shortfall() {
+            Some(Shortfall::Whole(why)) => Some(why),
+            _ => None,
+        }
+    }
+
     /// Leaves out the round that an interruption cut, unless there is no other: some cases would
     /// have a round more than the report says, and a verdict where it says that there is none.
     pub(super) fn drop_incomplete_round(&mut self) {

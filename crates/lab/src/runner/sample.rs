@@ -1,9 +1,8 @@
 //! Observing a running process from outside.
 
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
+use super::served::{Lookout, Served};
 use crate::measure::monotonic_ns;
 
 /// Resident memory at one moment.
@@ -49,6 +48,8 @@ pub(super) struct Tree {
     below: Vec<i32>,
     /// When they are looked for again, `CLOCK_MONOTONIC`, ns.
     due_ns: u64,
+    /// Whether they have the allocator; nobody looks where they say so themselves.
+    lookout: Option<Lookout>,
 }
 
 /// Looking for the descendants takes at most one part in this many of the time: it needs a file for
@@ -57,8 +58,13 @@ const SHARE_OF_TIME: u64 = 100;
 
 impl Tree {
     /// That of `root`, not looked at yet.
-    pub(super) fn of(root: i32) -> Self {
-        Self { root, below: Vec::new(), due_ns: 0 }
+    pub(super) fn of(root: i32, lookout: Option<Lookout>) -> Self {
+        Self { root, below: Vec::new(), due_ns: 0, lookout }
+    }
+
+    /// What was seen of the allocator.
+    pub(super) fn served(self) -> Served {
+        self.lookout.map(Lookout::served).unwrap_or_default()
     }
 
     /// Resident memory of all of them now, bytes; `None` when the root has ended.
@@ -67,6 +73,9 @@ impl Tree {
         let begun_ns = monotonic_ns();
         if begun_ns >= self.due_ns {
             self.below = descendants(self.root);
+            if let Some(lookout) = &mut self.lookout {
+                self.below.iter().chain([&self.root]).for_each(|&pid| lookout.look(pid));
+            }
             let now_ns = monotonic_ns();
             self.due_ns = now_ns + (now_ns - begun_ns) * SHARE_OF_TIME;
         }
@@ -118,25 +127,6 @@ pub(super) fn is_this_executable(pid: i32) -> bool {
     own.is_some() && own == fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// Whether `library` is mapped in `pid`; `None` when that cannot be seen any more, or not yet.
-pub(super) fn is_mapped(pid: i32, library: &Path) -> Option<bool> {
-    let maps = || fs::read(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty());
-    let seen = has_mapped(&maps()?, library.as_os_str().as_bytes())?;
-    // The list comes in parts; if the process ends meanwhile, only the first part comes.
-    (seen || maps().is_some()).then_some(seen)
-}
-
-/// The same, from the `maps` of a process. A library not there yet is not missing: during `exec` a
-/// program has nothing mapped, and the loader maps what is preloaded before the C library.
-fn has_mapped(maps: &[u8], library: &[u8]) -> Option<bool> {
-    const C_LIBRARIES: [&[u8]; 3] = [b"libc.so", b"libc-", b"ld-musl"];
-    let lines = || maps.split(|&byte| byte == b'\n');
-    let is_there = lines().any(|line| line.ends_with(library));
-    let mut names = lines().filter_map(|line| line.rsplit(|&byte| byte == b'/').next());
-    let is_loaded = names.any(|name| C_LIBRARIES.iter().any(|start| name.starts_with(start)));
-    (is_there || is_loaded).then_some(is_there)
-}
-
 /// Time the hypervisor has taken from all processors since boot, ns.
 pub(super) fn steal_ns() -> u64 {
     // SAFETY: `sysconf` reads a constant of the system.
@@ -150,20 +140,6 @@ pub(super) fn steal_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_library_is_missing_only_once_the_loader_is_done() {
-        let program = "1-2 r-xp 0 00:1 7   /tmp/a program\n";
-        let loader = "3-4 r-xp 0 00:1 8   /usr/lib/ld-linux-x86-64.so.2\n";
-        let c_library = "5-6 r-xp 0 00:1 9   /usr/lib/libc.so.6\n";
-        let ours = "7-8 r-xp 0 00:1 10   /tmp/libours.so\n";
-        let seen = |parts: &[&str]| has_mapped(parts.concat().as_bytes(), b"/tmp/libours.so");
-        assert_eq!(seen(&[program, loader]), None);
-        assert_eq!(seen(&[program, loader, ours]), Some(true));
-        assert_eq!(seen(&[program, loader, c_library]), Some(false));
-        assert_eq!(seen(&[program, ours, loader, c_library]), Some(true));
-        assert_eq!(seen(&[program]), None);
-    }
 
     #[test]
     fn the_mean_is_weighted_by_time() {
@@ -182,10 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_resident_and_maps_its_c_library() {
+    fn this_process_is_resident_and_one_that_has_ended_is_not() {
         let pid = std::process::id() as i32;
         assert!(resident_bytes(pid).unwrap() > 100_000);
-        assert_eq!(is_mapped(pid, Path::new("/no/such/library.so")), Some(false));
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         let stat = format!("/proc/{}/stat", ended.id());
         while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
@@ -207,7 +182,7 @@ mod tests {
                 let _ = wait.recv();
             });
             let mut child = receive.recv().unwrap();
-            let mut tree = Tree::of(std::process::id() as i32);
+            let mut tree = Tree::of(std::process::id() as i32, None);
             let bytes = tree.resident_bytes();
             child.kill().unwrap();
             child.wait().unwrap();

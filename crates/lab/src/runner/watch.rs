@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,11 +10,12 @@ use anyhow::Context;
 
 use super::Failure;
 use super::sample::{self, Sample, Tree};
+use super::served::Lookout;
 use crate::cmd::child::ChildRecord;
 use crate::measure::monotonic_ns;
 
 /// What is watched while a process runs.
-pub(super) struct Watch<'a> {
+pub(super) struct Watch {
     /// Whose memory is sampled: the child, or the program that it launched.
     pub(super) pid: i32,
     /// The same with what it has started.
@@ -27,12 +27,11 @@ pub(super) struct Watch<'a> {
     pub(super) samples: Vec<Sample>,
     /// Whether there is no program yet: the launcher's memory is not the program's.
     pub(super) launching: bool,
-    /// The allocator that must be mapped, and whether it was.
-    pub(super) allocator: Option<&'a Path>,
-    pub(super) allocator_seen: Option<bool>,
+    /// Who will look at the program that is launched.
+    pub(super) lookout: Option<Lookout>,
 }
 
-impl Watch<'_> {
+impl Watch {
     /// Samples until the process has ended (`None`) or must be ended (why).
     pub(super) fn until_end(
         &mut self,
@@ -88,10 +87,6 @@ impl Watch<'_> {
             if let Some(bytes) = self.tree.resident_bytes() {
                 self.samples.push(Sample { at_ns: now_ns, bytes });
             }
-            if let Some(allocator) = self.allocator.filter(|_| self.allocator_seen != Some(true)) {
-                self.allocator_seen =
-                    sample::is_mapped(self.pid, allocator).or(self.allocator_seen);
-            }
         }
     }
 
@@ -102,7 +97,7 @@ impl Watch<'_> {
             && !sample::is_this_executable(pid)
         {
             (self.pid, self.launching) = (pid, false);
-            self.tree = Tree::of(pid);
+            self.tree = Tree::of(pid, self.lookout.take());
         }
     }
 

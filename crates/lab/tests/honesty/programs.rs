@@ -141,6 +141,63 @@ fn who_broke_in_the_replay_keeps_nobody_from_being_checked() {
 }
 
 #[test]
+fn a_library_that_is_not_loaded_where_the_work_is_done_is_told() {
+    let folder = Folder::new("dropped");
+    let (library, program) = (folder.at("libbump.so"), folder.at("busy"));
+    assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
+    // Enough processor time to be seen.
+    let main = "#include <time.h>\nint main(void) {\n\
+        while (clock() < 0.12 * CLOCKS_PER_SEC) ; return 0; }";
+    assert!(compile(main, &[], &program));
+    let still = folder.at("still");
+    let static_main = "void _start(void) { volatile long i; for (i = 0; i < 200000000; i++) ;\n\
+        __asm__ volatile(\"syscall\" : : \"a\"(231), \"D\"(0)); __builtin_unreachable(); }";
+    let has_static = cfg!(target_arch = "x86_64");
+    if has_static {
+        assert!(compile(static_main, &["-static", "-nostdlib"], &still));
+    }
+    let subjects = format!("system,bump={library}");
+    let compare = |script: &str| {
+        let rounds = ["compare", "--rounds", "1", "-a", &subjects, "--", "sh", "-c", script];
+        let output = hectare(&rounds);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        (output.status.code(), told.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let run = |script: &str| {
+        let bump = format!("bump={library}");
+        hectare(&["run", "-a", &bump, "--", "sh", "-c", script])
+    };
+    let mut dropping = vec![
+        format!("unset LD_PRELOAD; {program}; exit 0"),
+        format!("env -i {program}; exit 0"),
+        format!("exec env -u LD_PRELOAD {program}"),
+    ];
+    if has_static {
+        dropping.push(format!("{still}; exit 0"));
+    }
+    for script in &dropping {
+        let (code, told) = compare(script);
+        assert_eq!(code, Some(5), "{script}: {told}");
+        assert!(told.contains("bump broke in sh: its library was not loaded"), "{script}: {told}");
+        assert!(!told.contains("system broke"), "{script}: {told}");
+        let output = run(script);
+        assert_eq!(output.status.code(), Some(1), "{script}: {}", stderr(&output));
+        assert!(stderr(&output).contains("was not loaded where"), "{script}: {}", stderr(&output));
+    }
+    let script = format!("{program} && env -i {program}; exit 0");
+    let (code, told) = compare(&script);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("bump was not loaded in all that sh runs: `busy` took"), "{told}");
+    let output = run(&script);
+    assert!(stderr(&output).contains("had bump loaded: `busy` took"), "{}", stderr(&output));
+    let (code, told) = compare(&format!("{program}; exit 0"));
+    assert_eq!(code, Some(0), "{told}");
+    assert!(!told.contains("loaded") && !told.contains("too short to see whether"), "{told}");
+    let (_, told) = compare("exit 0");
+    assert!(told.contains("sh is too short to see whether all that it runs loads"), "{told}");
+}
+
+#[test]
 fn the_allocator_that_a_program_links_is_named_where_it_is_measured() {
     let folder = Folder::new("linked");
     let library = folder.at("libbumplinked.so");

@@ -3,6 +3,7 @@
 
 use super::{Analysis, Metric, OTHER_WORK};
 use crate::contest::{LEAST_ROUNDS, Role};
+use crate::runner::{Served, Shortfall};
 use crate::say::counted;
 use crate::stats::{self, Verdict};
 
@@ -40,6 +41,7 @@ impl Analysis<'_> {
                 broken.why
             ));
         }
+        notes.extend(self.not_served());
         notes.extend(self.disagreements());
         let steal: u64 = self.results.runs.iter().map(|run| run.steal_ns).sum();
         let lived: u64 = self.results.runs.iter().map(|run| run.lived_ns).sum();
@@ -123,6 +125,33 @@ impl Analysis<'_> {
                 "; differences of this size cannot be told here, raise --rounds"
             }
         ))
+    }
+
+    /// Programs of which a part had another allocator, or of which nobody knows.
+    fn not_served(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (index, case) in self.contest.cases.iter().enumerate() {
+            let mut unknown = Vec::new();
+            for (contestant, who) in self.contest.contestants.iter().enumerate() {
+                let served = self.results.served.get(&(index, contestant));
+                match served.filter(|_| !who.is_control()).and_then(Served::shortfall) {
+                    Some(Shortfall::Part(part)) => notes.push(format!(
+                        "{} was not loaded in all that {} runs: {part}",
+                        who.name, case.name
+                    )),
+                    Some(Shortfall::Unknown) => unknown.push(who.name.as_str()),
+                    Some(Shortfall::Whole(_)) | None => {}
+                }
+            }
+            if !unknown.is_empty() {
+                notes.push(format!(
+                    "{} is too short to see whether all that it runs loads what is preloaded ({})",
+                    case.name,
+                    unknown.join(", ")
+                ));
+            }
+        }
+        notes
     }
 
     /// Cases in which contestants did not do the same work.
