@@ -206,6 +206,26 @@ mod tests {
     }
 
     #[test]
+    fn every_cell_of_a_table_has_a_heading_for_those_who_hear_it() {
+        let page = page(&[report()]).unwrap();
+        let tables: Vec<&str> = page
+            .split("<table")
+            .skip(1)
+            .map(|rest| rest.split("</table>").next().unwrap())
+            .collect();
+        assert!(tables.len() >= 2);
+        for table in tables {
+            assert!(table.starts_with(" aria-label=\""), "{table}");
+            let columns = table.matches("<th scope=\"col\">").count();
+            let rows = table.matches("<th scope=\"row\">").count();
+            assert!(columns > 1 && rows > 0, "{table}");
+            assert_eq!(table.matches("<tr").count(), rows + 1, "{table}");
+            assert_eq!(table.matches("<td").count(), rows * (columns - 1), "{table}");
+            assert!(!table.contains("\"></th>"), "a heading says nothing: {table}");
+        }
+    }
+
+    #[test]
     fn every_plot_of_a_trace_is_drawn_and_thousands_of_cells_stay_small() {
         let mut report = report();
         let series = |plot: &str, subject: &str, x_name: &str, y_name: &str| Series {
