@@ -83,7 +83,9 @@ impl Latencies {
                 distribution.worst_ticks = distribution.worst_ticks.max(ticks);
                 distribution.count += 1;
                 let since_ns = lane.start_ns.get(nth).copied().unwrap_or(0);
-                self.points.add((ticks, segment.beginning_ns + since_ns, op.size_bytes));
+                // A damaged trace can claim any time.
+                let time_ns = segment.beginning_ns.saturating_add(since_ns);
+                self.points.add((ticks, time_ns, op.size_bytes));
             }
         }
     }

@@ -272,6 +272,21 @@ fn a_planted_slowness_is_there() {
     assert!(slow > plain / 2 + calls * 1900, "{plain} ns became {slow} ns");
 }
 
+/// What a damaged trace claims of times may be later than any.
+#[test]
+fn operations_after_the_end_of_time_are_replayed() {
+    let path = std::env::temp_dir().join(format!("hectare-lab-{}-late.hxt", std::process::id()));
+    let file = Temp(path);
+    let header = FileHeader { ticks_per_second: 1_000_000, ..FileHeader::new() };
+    let mut writer = Writer::new(File::create(&file.0).unwrap(), header).unwrap();
+    for now in [1 << 60, (1 << 60) + 5, 1 << 61] {
+        writer.event(ThreadId(1), now, &Event::Malloc { size_bytes: 8 }, false).unwrap();
+    }
+    writer.finish().unwrap();
+    let options = Options { latency: true, points: 300, ..PLAIN };
+    assert_eq!(run(&file.0, options).unwrap().points.len(), 3);
+}
+
 #[test]
 fn latencies_count_every_call_and_grow_with_rank() {
     let (file, calls, _) = trace("latency", 3, 6000);

@@ -21,7 +21,7 @@ impl Run<'_> {
             return None;
         }
         let start_ns = *lane.start_ns.get(at)?;
-        let due = start + (start_ns as f64 / self.rate.ns_per_tick) as u64;
+        let due = start.saturating_add((start_ns as f64 / self.rate.ns_per_tick) as u64);
         loop {
             let now = ticks();
             if now >= due {
