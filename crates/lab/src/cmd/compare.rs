@@ -12,8 +12,11 @@ use super::Exit;
 use super::contesting::{ContestArgs, Linked};
 use crate::contest::analysis::ALL_CASES;
 use crate::contest::{Case, Looks, Work};
+use crate::environment;
 use crate::list;
+use crate::machine;
 use crate::output::place::{self, Kind};
+use crate::output::table;
 use crate::replay::{self, Ideal, Mode, Touch};
 use crate::report::Series;
 use crate::subject::program::beside_malloc;
@@ -146,12 +149,30 @@ pub(crate) fn trace_case(
     touch: Touch,
 ) -> anyhow::Result<Case> {
     let summary = replay::summary(path)?;
+    let available_bytes = machine::available_bytes(&environment::system_root());
+    if let Some(why) = too_large(&summary, touch, available_bytes) {
+        bail!("{name}: {why}");
+    }
     let path = path.canonicalize().with_context(|| path.display().to_string())?;
     Ok(Case {
         name: name.to_owned(),
         known: known(&summary, name),
         ideal: Some(Ideal::of(&summary)),
         work: Work::Trace { path, mode, touch, points: 0 },
+    })
+}
+
+/// Why a trace cannot be replayed here, if it cannot: its blocks are written to, each of their pages,
+/// also those that the program left alone.
+fn too_large(summary: &Summary, touch: Touch, available_bytes: u64) -> Option<String> {
+    let is_written = touch != Touch::None && available_bytes > 0;
+    (is_written && summary.peak_bytes > available_bytes).then(|| {
+        format!(
+            "its replay would write to {}, and {} of memory are available here. `hectare compare -- CMD` measures \
+             the program itself, `hectare replay --touch none` replays it without writing",
+            table::bytes(summary.peak_bytes as f64),
+            table::bytes(available_bytes as f64),
+        )
     })
 }
 
@@ -199,4 +220,31 @@ pub(crate) fn bundled_traces() -> anyhow::Result<Vec<PathBuf>> {
     traces.sort();
     ensure!(!traces.is_empty(), "there is no trace (*.hxt) in {}", folder.display());
     Ok(traces)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use hectare_trace::{Event, FileHeader, ThreadId, Writer};
+
+    use super::*;
+
+    #[test]
+    fn what_memory_cannot_hold_is_not_replayed() {
+        let path = std::env::temp_dir().join(format!("hectare-large-{}.hxt", std::process::id()));
+        let mut writer = Writer::new(File::create(&path).unwrap(), FileHeader::new()).unwrap();
+        for now in 0..4 {
+            let half = Event::Malloc { size_bytes: 1 << 46 };
+            writer.event(ThreadId(1), now, &half, false).unwrap();
+        }
+        writer.finish().unwrap();
+        let case = |touch| trace_case(&path, "large", Mode::Speed, touch);
+        let refused = case(Touch::Page).unwrap_err().to_string();
+        let unwritten = case(Touch::None);
+        std::fs::remove_file(&path).unwrap();
+        let expected = "large: its replay would write to 262144.00 GiB, and ";
+        assert!(refused.starts_with(expected), "{refused}");
+        assert!(unwritten.is_ok());
+    }
 }
