@@ -328,7 +328,7 @@ impl ContestArgs {
         report.parameter("no_aslr", self.no_aslr);
         report.notes.extend(settings_note(std::env::vars_os()));
         report.notes.extend(below_ideal(report, &contest.cases));
-        report.notes.extend(forked(&contest.cases));
+        report.notes.extend(forked(report, &contest.cases));
     }
 
     /// Decides the claims, and says in the report how and why.
@@ -442,12 +442,19 @@ fn below_ideal(report: &Report, cases: &[Case]) -> Vec<String> {
 }
 
 /// Says which traces are of forked children, whose replay begins with an empty heap.
-fn forked(cases: &[Case]) -> Option<String> {
+fn forked(report: &Report, cases: &[Case]) -> Option<String> {
     let is_forked = |case: &&Case| match &case.work {
         Work::Trace { path, .. } => Trace::open(path).is_ok_and(|trace| trace.header().is_forked()),
         _ => false,
     };
-    let names: Vec<&str> = cases.iter().filter(is_forked).map(|case| &*case.name).collect();
+    let name = |case: &Case| {
+        let mut rows = report.rows.iter().filter(|row| row.workload == case.name);
+        match rows.find_map(|row| row.number("skipped_ops_count")) {
+            Some(calls) => format!("{} ({calls:.0} calls on what it inherited)", case.name),
+            None => case.name.clone(),
+        }
+    };
+    let names: Vec<String> = cases.iter().filter(is_forked).map(name).collect();
     (!names.is_empty()).then(|| {
         format!(
             "{}: recorded of a forked child. What it inherited from its parent is not in the trace, so it is \
@@ -498,9 +505,15 @@ mod tests {
             let work = Work::Trace { path, mode: Mode::Speed, touch: Touch::None, points: 0 };
             Case { name: name.to_owned(), work, ideal: None, known: Vec::new() }
         };
-        assert_eq!(forked(&[case("first", 1)]), None);
-        let told = forked(&[case("first", 1), case("child", 2)]).unwrap();
+        let mut report = Report::new("replay");
+        assert_eq!(forked(&report, &[case("first", 1)]), None);
+        let cases = [case("first", 1), case("child", 2)];
+        let told = forked(&report, &cases).unwrap();
         assert!(told.starts_with("child: recorded of a forked child"), "{told}");
+        let row = Row::new("system", "child").with("skipped_ops_count", 30);
+        report.rows.push(row);
+        let told = forked(&report, &cases).unwrap();
+        assert!(told.starts_with("child (30 calls on what it inherited): recorded of"), "{told}");
         assert!(!told.contains("  "), "{told}");
     }
 
