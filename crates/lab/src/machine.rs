@@ -87,11 +87,14 @@ pub(crate) fn available_bytes(root: &Path) -> u64 {
     let groups = read(Path::new("proc/self/cgroup")).unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     let left_to = |group: &Path| {
-        let figure = |name: &str| {
-            let path = Path::new("sys/fs/cgroup").join(group).join(name);
-            read(&path)?.trim().parse::<u64>().ok()
-        };
-        Some(figure("memory.max")?.saturating_sub(figure("memory.current")?))
+        let file = |name: &str| read(&Path::new("sys/fs/cgroup").join(group).join(name));
+        let figure = |name: &str| file(name)?.trim().parse::<u64>().ok();
+        // What is cached of files counts as used, and goes when memory is asked for.
+        let stat = file("memory.stat").unwrap_or_default();
+        let cached = stat.lines().find_map(|line| line.strip_prefix("inactive_file "));
+        let cached = cached.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0);
+        let used = figure("memory.current")?.saturating_sub(cached);
+        Some(figure("memory.max")?.saturating_sub(used))
     };
     let groups = own.into_iter().flat_map(|own| Path::new(own).ancestors()).filter_map(left_to);
     groups.chain(bytes(&meminfo, "MemAvailable")).min().unwrap_or(0)
@@ -152,6 +155,8 @@ mod tests {
         write("sys/fs/cgroup/outer/memory.max", "50000\n");
         write("sys/fs/cgroup/outer/memory.current", "20000\n");
         assert_eq!(available_bytes(&root), 30_000);
+        write("sys/fs/cgroup/outer/memory.stat", "anon 5000\ninactive_file 12000\n");
+        assert_eq!(available_bytes(&root), 42_000);
         fs::remove_dir_all(&root).unwrap();
     }
 }
