@@ -127,12 +127,13 @@ fn a_source_that_has_no_more_is_the_reason_given() {
 
 #[test]
 fn the_callers_pool_is_used_first_and_never_given_to_the_source() {
-    let mut arena = Arena::new(8192);
-    let mut buffer = std::vec![0u8; 64 << 10];
-    let source = Fixed::new(&mut buffer, 4096);
+    // Of one vector: a heap's pools lie within 32 GiB.
+    let mut buffer = std::vec![0u8; 72 << 10];
+    let (pool, rest) = buffer.split_at_mut(8192);
+    let source = Fixed::new(rest, 4096);
     let policy = GrowthPolicy { region_bytes: 4096, keep_free_bytes: 0 };
     let mut heap: Growing<_> = Growing::new(&source, policy);
-    unsafe { heap.heap_mut().add_pool(arena.start(), 8192) }.expect("fits");
+    unsafe { heap.heap_mut().add_pool(NonNull::from(pool).cast(), 8192) }.expect("fits");
     let own = heap.malloc(7000).expect("the pool has room");
     assert_eq!(heap.counts().get_mem_calls, 0);
     let grown = heap.malloc(7000).expect("the source has room");
