@@ -2,6 +2,8 @@
 //! against many in a call, pages that move against those taken anew. `cargo bench -p hectare-pages --features os --bench calls`
 
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use hectare_pages::{Os, PageRange, PageSource};
@@ -88,6 +90,21 @@ fn decommit_by(ranges: usize) -> f64 {
     })
 }
 
+/// As `measure` finds it while another thread runs, which each call interrupts if it has a processor of its own.
+fn beside_another_thread(measure: impl FnOnce() -> f64) -> f64 {
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let ns = measure();
+        is_done.store(true, Relaxed);
+        ns
+    })
+}
+
 /// Moves the first half of the pages to where the second would be, `UNIT` at a time.
 fn move_by_units() -> f64 {
     let first_half = |memory| touch_first(PAGES / 2, memory);
@@ -108,7 +125,11 @@ fn main() {
     }
     println!("a huge page's, by a fault         {:6.0} ns", huge_page());
     println!("moved by {UNIT} in a row           {:6.1} ns", move_by_units());
-    for ranges in [1, 64] {
-        println!("given back, {ranges:2} single pages a call {:5.0} ns", decommit_by(ranges));
+    for ranges in [1, 64, 256, 1024] {
+        println!("given back, {ranges:4} single pages a call {:5.0} ns", decommit_by(ranges));
+    }
+    for ranges in [1, 64, 256, 1024] {
+        let ns = beside_another_thread(|| decommit_by(ranges));
+        println!("  while another thread runs, {ranges:4} {ns:10.0} ns");
     }
 }
