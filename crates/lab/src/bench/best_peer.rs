@@ -1,10 +1,10 @@
 //! Compares every subject with the best peer of each row.
 //!
-//! The table that `hectare bench all` ends with: for each workload the peer with the least time and
-//! the peer with the least memory, and every subject's ratio to them; then the geometric means over
-//! the rows. Ours (`hectare` and names that begin with it) are compared with the best of the
-//! others. A peer is compared with the best of the peers, itself included, so its ratio is never
-//! below 1.
+//! The table that `hectare bench all` and `bench published` end with: for each workload the peer
+//! with the least time and the peer with the least memory, and every subject's ratio to them; then
+//! the geometric means over the rows. Ours (`hectare` and names that begin with it) are compared
+//! with the best of the others. A peer is compared with the best of the peers, itself included, so
+//! its ratio is never below 1.
 //!
 //! The ratio is the median over rounds of the paired ratio to the peer with the least median.
 //! Rounds of different records cannot be paired: between those it is the ratio of the medians,
@@ -92,16 +92,16 @@ fn has_role(row: &Row, role: &str) -> bool {
 /// same subject and workload.
 ///
 /// # Errors
-/// When a file is not a record of `bench all`, or comes from a different machine than the first.
-pub(crate) fn merged(files: &[PathBuf]) -> anyhow::Result<Report> {
-    let mut report = Report::new("bench all");
+/// When a file is not a record of `verb`, or comes from a different machine than the first.
+pub(crate) fn merged(verb: &str, files: &[PathBuf]) -> anyhow::Result<Report> {
+    let mut report = Report::new(verb);
     for (nth, file) in files.iter().enumerate() {
         let name = file.display();
         let part = Report::read(file)?;
         // A workload alone can have had other parameters, which the names of its rows do not tell.
         anyhow::ensure!(
             part.verb == report.verb,
-            "{name} is a record of `{}`, not of `bench all`",
+            "{name} is a record of `{}`, not of `{verb}`",
             part.verb
         );
         if nth == 0 {
@@ -412,7 +412,7 @@ mod tests {
             path
         };
         let files: Vec<PathBuf> = records.iter().enumerate().map(place).collect();
-        let report = merged(&files);
+        let report = merged("bench all", &files);
         std::fs::remove_dir_all(&folder).unwrap();
         report
     }

@@ -112,7 +112,7 @@ pub(crate) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::{ENTRIES, Entry};
+    use crate::bench::{ENTRIES, Entry, Table};
 
     const MEMORY_BYTES: u64 = 16 << 30;
 
@@ -126,7 +126,8 @@ mod tests {
     #[test]
     fn what_the_workloads_run_with_is_within_their_domains() {
         for workload in workloads() {
-            for parameters in workload.rows().into_iter().chain([workload.defaults()]) {
+            let rows = Table::EACH.iter().flat_map(|table| table.rows(workload));
+            for parameters in rows.chain([workload.defaults()]) {
                 check(workload, &parameters, MEMORY_BYTES).unwrap();
             }
         }

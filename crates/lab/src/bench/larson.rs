@@ -30,6 +30,10 @@ impl Workload for Larson {
         Parameters::new(8, 25_000).with("slots", 5000).with("lives", 10)
     }
 
+    fn published_rows(&self) -> Vec<Parameters> {
+        Parameters { ops: 100_000, ..self.defaults() }.on_threads()
+    }
+
     fn domains(&self) -> Domains {
         &[("slots", Domain::Whole(1, 1 << 30)), ("lives", Domain::Whole(1, 1_000_000))]
     }

@@ -53,6 +53,13 @@ impl Parameters {
         self
     }
 
+    /// The rows of a published benchmark: on one, two and eight threads. Each of the eight has a
+    /// quarter of the operations, so that two processors do as much in either.
+    fn on_threads(&self) -> Vec<Self> {
+        let on = |(threads, ops)| Self { threads, ops, ..self.clone() };
+        [(1, self.ops), (2, self.ops), (8, (self.ops / 4).max(1))].map(on).into()
+    }
+
     /// The workload's own parameter `name` as it was given.
     ///
     /// # Errors
@@ -189,6 +196,10 @@ pub(crate) trait Workload: Sync {
     fn rows(&self) -> Vec<Parameters> {
         vec![self.defaults()]
     }
+    /// The parameter sets of `hectare bench published`, one row each: none for most.
+    fn published_rows(&self) -> Vec<Parameters> {
+        Vec::new()
+    }
     /// What its own parameters can be, and `threads` and `ops` if not all values will do.
     fn domains(&self) -> Domains {
         &[]
@@ -217,6 +228,36 @@ pub(crate) trait Workload: Sync {
     /// # Errors
     /// When the parameters make no sense or a result is wrong (memory that lost its content).
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome>;
+}
+
+/// Rows of many workloads, measured as one contest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Table {
+    /// What the project compares over time.
+    All,
+    /// Known benchmarks on one, two and eight threads.
+    Published,
+}
+
+impl Table {
+    /// Every table.
+    pub(crate) const EACH: [Self; 2] = [Self::All, Self::Published];
+
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Published => "published",
+        }
+    }
+
+    /// The rows that a workload has in it.
+    pub(crate) fn rows(self, workload: &dyn Workload) -> Vec<Parameters> {
+        match self {
+            Self::All => workload.rows(),
+            Self::Published => workload.published_rows(),
+        }
+    }
 }
 
 /// A benchmark with subjects of its own, such as TLSF implementations or pools.
@@ -400,7 +441,7 @@ mod tests {
     fn every_row_of_the_table_runs_on_parameters_the_workload_knows() {
         for workload in workloads() {
             let known = workload.defaults().more;
-            for row in workload.rows() {
+            for row in Table::EACH.iter().flat_map(|table| table.rows(workload)) {
                 assert!(row.more.keys().all(|name| known.contains_key(name)), "{row:?}");
             }
         }

@@ -36,6 +36,11 @@ impl Workload for ProducerConsumer {
         vec![self.defaults(), many.with("depth", 64)]
     }
 
+    fn published_rows(&self) -> Vec<Parameters> {
+        // One thread alone is no pair.
+        self.defaults().on_threads().split_off(1)
+    }
+
     fn domains(&self) -> Domains {
         &[("batch", Domain::Whole(1, 1_000_000)), ("depth", Domain::Whole(1, 1_000_000))]
     }

@@ -35,6 +35,10 @@ impl Workload for Survivors {
         Parameters::new(16, 12_000).with("rounds", 8).with("shared", 65_536)
     }
 
+    fn published_rows(&self) -> Vec<Parameters> {
+        Parameters { ops: 48_000, ..self.defaults() }.on_threads()
+    }
+
     fn domains(&self) -> Domains {
         &[
             ("ops", Domain::Whole(1, 1 << 32)),

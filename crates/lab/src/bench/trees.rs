@@ -25,6 +25,10 @@ impl Workload for Trees {
         Parameters::new(1, 300).with("depth", 14)
     }
 
+    fn published_rows(&self) -> Vec<Parameters> {
+        self.defaults().on_threads()
+    }
+
     fn domains(&self) -> Domains {
         &[("depth", Domain::Whole(1, 28))]
     }

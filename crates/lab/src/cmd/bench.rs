@@ -11,7 +11,7 @@ use indexmap::IndexMap;
 use super::compare::{bundled_traces, trace_case};
 use super::contesting::ContestArgs;
 use super::{Exit, OrMisused};
-use crate::bench::{self, Entry, Parameters, Workload, best_peer, callgrind, domain, flame};
+use crate::bench::{self, Entry, Parameters, Table, Workload, best_peer, callgrind, domain, flame};
 use crate::contest::{Case, Looks, Work};
 use crate::list;
 use crate::machine::Machine;
@@ -24,7 +24,8 @@ use seeds::Seeds;
 /// The arguments of `hectare bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workload or study; `all` is every workload but `random-phases`, `server` and `misuse`
+    /// The workload or study; `published` is known benchmarks on 1, 2 and 8 threads, `all` is every
+    /// workload but those that only `published` has, `random-phases`, `server` and `misuse`
     name: Option<String>,
     /// Explain every workload and study, with its source and parameters
     #[arg(long, exclusive = true)]
@@ -41,14 +42,15 @@ pub(crate) struct Args {
     /// Operations of each thread
     #[arg(long, value_name = "N", value_parser = within(NonZeroU64::MIN, NonZeroU64::MAX))]
     ops: Option<NonZeroU64>,
-    /// With `all`: only the rows of these workloads and bundled traces, separated by commas
+    /// With `all` and `published`: only the rows of these workloads and bundled traces, separated by
+    /// commas
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
     /// With `all`: the bundled traces are rows of the same run
     #[arg(long)]
     with_traces: bool,
-    /// With `all`: nothing is measured, the rows come from these records of `bench all --json`,
-    /// separated by commas
+    /// With `all` and `published`: nothing is measured, the rows come from these records of the same
+    /// verb (`bench all --json`), separated by commas
     #[arg(long, value_name = "F.json,…")]
     from: Vec<PathBuf>,
     /// Count instructions and simulated cache misses with valgrind instead of measuring time
@@ -65,6 +67,12 @@ pub(crate) struct Args {
     study: Vec<String>,
 }
 
+/// What the name on the command line names.
+enum Chosen {
+    Table(Table),
+    Entry(Entry),
+}
+
 impl Args {
     /// Whether an option is given that only a single workload takes.
     fn changes_the_workload(&self) -> bool {
@@ -73,13 +81,17 @@ impl Args {
         looks_otherwise || cases || self.ops.is_some() || !self.set.is_empty()
     }
 
-    /// What to run; `None` for `all`.
-    fn entry(&self) -> anyhow::Result<Option<Entry>> {
+    /// What to run.
+    fn chosen(&self) -> anyhow::Result<Chosen> {
         let name = self.name.as_deref().context("which one? `hectare bench --list` tells")?;
-        if name == "all" {
+        if let Some(&table) = Table::EACH.iter().find(|table| table.name() == name) {
             anyhow::ensure!(
                 !self.changes_the_workload(),
-                "`bench all` runs every workload with its own parameters; give a name to change them"
+                "`bench {name}` runs every workload with its own parameters; give a name to change them"
+            );
+            anyhow::ensure!(
+                !self.with_traces || table == Table::All,
+                "--with-traces is of `hectare bench all`"
             );
             let measures = self.contest.is_changed() || self.with_traces || !self.only.is_empty();
             anyhow::ensure!(
@@ -87,11 +99,11 @@ impl Args {
                 "--from reads records and measures nothing: only --json, --csv, --markdown and --report go \
                  with it"
             );
-            return Ok(None);
+            return Ok(Chosen::Table(table));
         }
         anyhow::ensure!(
             self.only.is_empty() && !self.with_traces && self.from.is_empty(),
-            "--only, --with-traces and --from are of `hectare bench all`"
+            "--only and --from are of `hectare bench all` and `published`, --with-traces is of `all`"
         );
         let entry = bench::find(name)?;
         match entry {
@@ -104,7 +116,7 @@ impl Args {
                 "`{name}` takes no arguments after `--`; its parameters are given by --set"
             ),
         }
-        Ok(Some(entry))
+        Ok(Chosen::Entry(entry))
     }
 
     /// The parameters of every case of a workload, checked against what it can take.
@@ -166,10 +178,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         list();
         return Ok(());
     }
-    match args.entry().or_misused()? {
-        None => all(&args),
-        Some(Entry::Study(study)) => args.contest.outputs.deliver(&study.run(&args.study)?),
-        Some(Entry::Workload(workload)) => {
+    match args.chosen().or_misused()? {
+        Chosen::Table(table) => all(&args, table),
+        Chosen::Entry(Entry::Study(study)) => {
+            args.contest.outputs.deliver(&study.run(&args.study)?)
+        }
+        Chosen::Entry(Entry::Workload(workload)) => {
             let cases = args.cases_of(workload).or_misused()?;
             if args.callgrind || args.flame.is_some() {
                 let [parameters] = &cases[..] else { bail!(Exit::misused(ONE_RUN)) };
@@ -260,16 +274,17 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
     Ok(())
 }
 
-/// Every workload's rows, and the tables against the best peer of each.
-fn all(args: &Args) -> anyhow::Result<()> {
+/// Every workload's rows in a table, and the tables against the best peer of each.
+fn all(args: &Args, table: Table) -> anyhow::Result<()> {
+    let verb = format!("bench {}", table.name());
     if !args.from.is_empty() {
-        let mut report = best_peer::merged(&list::files(&args.from))?;
+        let mut report = best_peer::merged(&verb, &list::files(&args.from))?;
         best_peer::judge(&mut report);
         args.contest.outputs.tell(&best_peer::tables(&report));
         return args.contest.outputs.write(&report);
     }
     args.contest.refuse_ignore_failure()?;
-    let mut cases = every_row();
+    let mut cases = every_row(table);
     if args.with_traces {
         cases.extend(every_trace()?);
     }
@@ -280,7 +295,8 @@ fn all(args: &Args) -> anyhow::Result<()> {
     };
     for name in &args.only {
         if !cases.iter().any(|case| group(case) == *name) {
-            let traces = if args.with_traces { "" } else { " (--with-traces adds the traces)" };
+            let adds = table == Table::All && !args.with_traces;
+            let traces = if adds { " (--with-traces adds the traces)" } else { "" };
             bail!(Exit::misused(format!(
                 "`{name}` has no rows in the table{traces}; `hectare bench --list` tells the names"
             )));
@@ -288,7 +304,7 @@ fn all(args: &Args) -> anyhow::Result<()> {
     }
     cases.retain(|case| args.only.is_empty() || args.only.contains(&group(case)));
     let mut tables = String::new();
-    let done = args.contest.hold_and("bench all", cases, Looks::default(), |report| {
+    let done = args.contest.hold_and(&verb, cases, Looks::default(), |report| {
         best_peer::judge(report);
         tables = best_peer::tables(report);
     });
@@ -307,12 +323,12 @@ fn case(name: &str, parameters: Parameters, telling: &[String]) -> Case {
     Case { name: title, work, ideal: None, known: Vec::new() }
 }
 
-/// The rows of `hectare bench all`: those of every workload, distinguished by what differs.
-fn every_row() -> Vec<Case> {
+/// The rows of a table: those of every workload, distinguished by what differs.
+fn every_row(table: Table) -> Vec<Case> {
     let mut cases = Vec::new();
     for entry in bench::ENTRIES {
         let Entry::Workload(workload) = entry else { continue };
-        let rows = workload.rows();
+        let rows = table.rows(*workload);
         let differs =
             |key: &&String| rows.iter().any(|row| row.more.get(*key) != rows[0].more.get(*key));
         for row in &rows {
@@ -334,6 +350,7 @@ fn every_trace() -> anyhow::Result<Vec<Case>> {
 
 fn list() {
     for entry in bench::ENTRIES {
+        let mut tables = Vec::new();
         let (about, source, call) = match entry {
             Entry::Workload(workload) => {
                 let defaults = workload.defaults();
@@ -347,6 +364,9 @@ fn list() {
                 for (name, value) in defaults.more.iter().chain([(&seed.0, &seed.1)]) {
                     call.push_str(&format!(" --set {name}={value}"));
                 }
+                let has_rows = |table: &&Table| !table.rows(*workload).is_empty();
+                let names = Table::EACH.iter().filter(has_rows).map(|table| table.name());
+                tables.extend(names.map(|name| format!("`bench {name}`")));
                 (workload.about(), workload.source(), call)
             }
             Entry::Study(study) => {
@@ -357,6 +377,9 @@ fn list() {
         println!("{}", entry.name());
         print!("{}", table::paragraph("    ", about));
         print!("{}", table::paragraph("    ", &format!("source: {source}")));
+        if !tables.is_empty() {
+            println!("    part of {}", tables.join(" and "));
+        }
         // In one line, for copying.
         println!("    {call}");
     }
@@ -377,15 +400,29 @@ mod tests {
     fn the_help_names_the_workloads_that_all_leaves_out() {
         let help = Command::command().render_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        let left_out: Vec<_> = bench::ENTRIES
-            .iter()
-            .filter(
-                |entry| matches!(entry, Entry::Workload(workload) if workload.rows().is_empty()),
-            )
-            .map(|entry| format!("`{}`", entry.name()))
-            .collect();
+        let has_no_rows = |entry: &&Entry| {
+            let Entry::Workload(workload) = entry else { return false };
+            Table::EACH.iter().all(|table| table.rows(*workload).is_empty())
+        };
+        let left_out = bench::ENTRIES.iter().filter(has_no_rows);
+        let left_out: Vec<_> = left_out.map(|entry| format!("`{}`", entry.name())).collect();
         let [first @ .., last] = &left_out[..] else { panic!("none is left out") };
-        let named = format!("every workload but {} and {last}", first.join(", "));
+        let named = format!(
+            "every workload but those that only `published` has, {} and {last}",
+            first.join(", ")
+        );
         assert!(help.contains(&named), "{named}: {help}");
+    }
+
+    #[test]
+    fn no_row_of_a_table_has_the_name_of_another() {
+        for table in Table::EACH {
+            let mut names: Vec<_> = every_row(table).into_iter().map(|case| case.name).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert!(names.len() == count && count > 10, "{names:?}");
+            assert!(bench::find(table.name()).is_err(), "a workload has the name of a table");
+        }
     }
 }

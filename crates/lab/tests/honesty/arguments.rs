@@ -33,6 +33,7 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["store", "--file", "/etc/passwd", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
         (&["swap", "no-such.swap", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
         (&["bench", "all", "--only", "nosuch"], 2, "`nosuch` has no rows"),
+        (&["bench", "published", "--only", "churn"], 2, "`churn` has no rows"),
         (&["compare", "--"], 2, "no program is given after `--`"),
         (&["replay", "no-such.hxt"], 1, "no-such.hxt: cannot read the trace: No such file"),
     ] {
@@ -340,6 +341,9 @@ fn options_that_would_do_nothing_are_refused() {
         // A claim that nobody decides must not hold.
         (&["bench", "all", "--from", "f", "--assert", "time(a) < 1"], "--from reads records"),
         (&["bench", "all", "--from", "f", "--only", "larson"], "--from reads records"),
+        (&["bench", "published", "--from", "f", "--only", "larson"], "--from reads records"),
+        (&["bench", "published", "--with-traces"], "of `hectare bench all`"),
+        (&["bench", "published", "--threads", "2"], "`bench published` runs every workload"),
         (&["bench", "all", "--from", "f", "--with-traces"], "--from reads records"),
         (&["bench", "larson", "--ignore-failure"], "--ignore-failure is of programs"),
         (&["bench", "all", "--ignore-failure"], "--ignore-failure is of programs"),
