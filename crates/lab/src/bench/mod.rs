@@ -294,6 +294,7 @@ impl Entry {
     }
 }
 
+mod alloc_test;
 pub(crate) mod best_peer;
 pub(crate) mod callgrind;
 mod churn;
@@ -301,6 +302,7 @@ pub(crate) mod domain;
 mod drain;
 mod false_sharing;
 pub(crate) mod flame;
+mod glibc_thread;
 mod heap;
 mod idle;
 mod large;
@@ -312,12 +314,15 @@ mod pools;
 mod producer_consumer;
 mod random_phases;
 mod rnbench;
+mod rptest;
 mod script;
 mod server;
+mod sh8bench;
 mod stress;
 mod survivors;
 mod sweep;
 mod team;
+mod threadtest;
 pub(crate) mod tlsf;
 mod trees;
 
@@ -339,6 +344,11 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Workload(&idle::IdleThreads),
     Entry::Workload(&drain::Drain),
     Entry::Workload(&phases::Phases),
+    Entry::Workload(&threadtest::Threadtest),
+    Entry::Workload(&sh8bench::Sh8bench),
+    Entry::Workload(&rptest::Rptest),
+    Entry::Workload(&alloc_test::AllocTest),
+    Entry::Workload(&glibc_thread::GlibcThread),
     Entry::Workload(&random_phases::RandomPhases),
     Entry::Workload(&server::Server),
     Entry::Workload(&misuse::Misuse),
@@ -427,7 +437,7 @@ mod tests {
             assert_eq!(one.failed_allocations, 0, "{name}");
             assert!(one.ops > 0 && one.ns > 0 && one.window.is_some(), "{name}: {one:?}");
             // These make no random choices: they only grow, or use one size.
-            if !["grow", "false-sharing"].contains(&name) {
+            if !["grow", "false-sharing", "threadtest"].contains(&name) {
                 assert_ne!(one.checksum, other.checksum, "{name} ignores its seed");
             }
             assert!(workload.memory().of(&one).is_some(), "{name} lacks its memory figure");

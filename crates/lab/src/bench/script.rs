@@ -35,16 +35,28 @@ pub(super) fn replace_in_each_thread(
     slots: usize,
     size_bytes: impl Fn(&mut fastrand::Rng) -> u32,
 ) -> anyhow::Result<Outcome> {
-    let inputs: Vec<_> = parameters
-        .seeds()
-        .map(|mut random| {
-            (replacements(&mut random, slots, parameters.ops, &size_bytes), empty_slots(slots))
-        })
-        .collect();
+    let script =
+        |random: &mut fastrand::Rng| replacements(random, slots, parameters.ops, &size_bytes);
+    run_in_each_thread(parameters, slots, script, |_| ())
+}
+
+/// A whole workload: each thread executes a script of its own, of `ops` operations, on its own
+/// `slots`, uses each new object by `write` beyond its stamp, and frees what is left.
+///
+/// # Errors
+/// When a thread's heap loses what was written into it.
+pub(super) fn run_in_each_thread(
+    parameters: &Parameters,
+    slots: usize,
+    script: impl Fn(&mut fastrand::Rng) -> Vec<Step>,
+    write: impl Fn(&Object) + Sync,
+) -> anyhow::Result<Outcome> {
+    let inputs: Vec<_> =
+        parameters.seeds().map(|mut random| (script(&mut random), empty_slots(slots))).collect();
     let live_bytes: u64 = inputs.iter().map(|(steps, _)| live_peak_bytes(steps, slots)).sum();
     let timed = team::run(inputs, |(steps, mut slots)| {
         let mut tally = Tally::default();
-        execute(&steps, &mut slots, &mut tally);
+        execute_and(&steps, &mut slots, &mut tally, &write);
         drain(&mut slots, &mut tally);
         tally
     })?;
@@ -55,6 +67,12 @@ pub(super) fn replace_in_each_thread(
 /// Executes `steps` on `slots`.
 #[inline]
 pub(super) fn execute(steps: &[Step], slots: &mut [Object], tally: &mut Tally) {
+    execute_and(steps, slots, tally, |_| ());
+}
+
+/// The same; `write` uses each new object beyond its stamp.
+#[inline]
+fn execute_and(steps: &[Step], slots: &mut [Object], tally: &mut Tally, write: impl Fn(&Object)) {
     for (place, step) in steps.iter().enumerate() {
         let slot = &mut slots[step.slot as usize];
         if slot.is_some() {
@@ -62,6 +80,7 @@ pub(super) fn execute(steps: &[Step], slots: &mut [Object], tally: &mut Tally) {
         }
         if step.size_bytes > 0 {
             *slot = Object::allocate(step.size_bytes, stamp(place as u64, step.size_bytes), tally);
+            write(slot);
         }
     }
 }
