@@ -235,7 +235,7 @@ pub(crate) trait Workload: Sync {
 pub(crate) enum Table {
     /// What the project compares over time.
     All,
-    /// Known benchmarks on one, two and eight threads.
+    /// Known benchmarks, and a server's sessions, on one, two and eight threads.
     Published,
 }
 
@@ -317,6 +317,7 @@ mod rnbench;
 mod rptest;
 mod script;
 mod server;
+mod sessions;
 mod sh8bench;
 mod stress;
 mod survivors;
@@ -349,6 +350,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::Workload(&rptest::Rptest),
     Entry::Workload(&alloc_test::AllocTest),
     Entry::Workload(&glibc_thread::GlibcThread),
+    Entry::Workload(&sessions::Sessions),
     Entry::Workload(&random_phases::RandomPhases),
     Entry::Workload(&server::Server),
     Entry::Workload(&misuse::Misuse),
