@@ -81,6 +81,38 @@ fn run<P: Pool>(
     Ok(())
 }
 
+/// As above, where all pages but thirty are new, and each of these twice as old as the next: the
+/// longest puts are those that must find out which pages are the oldest of all.
+fn run_with_new_pages(keys: usize) -> Result<(), Box<dyn Error>> {
+    let pool: Dense<Os, FutexPark> = Dense::new(Os);
+    let evict = Some(Evict::new(|_, _| true));
+    let store = Store::new(pool, Config { limit_bytes: LIMIT_BYTES, evict, ..Config::new(keys) })?;
+    let mut state = 1;
+    let mut put = |key| {
+        let page = page(&mut state, 2000);
+        let begun = Instant::now();
+        store.put(key, &page).expect("room is made");
+        begun.elapsed()
+    };
+    for key in 0..30 {
+        store.tend_at(Duration::from_secs((1 << 31) - (1 << (31 - key))))?;
+        put(key);
+    }
+    store.tend_at(Duration::from_secs(1 << 31))?;
+    let mut times: Vec<Duration> = (30..60_000.min(keys)).map(put).collect();
+    let first_us = times[..LIMIT_BYTES / 4096].iter().max().map_or(0, Duration::as_micros);
+    times.sort_unstable();
+    let at = |part: f64| times[(times.len() as f64 * part) as usize].as_nanos() as f64 / 1000.0;
+    let longest_us = times[times.len() - 1].as_micros();
+    println!(
+        "new pages, {keys} keys: p50 {:.1}, p99 {:.1}, p99.9 {:.1}, longest {longest_us}; of the first, far from the limit, {first_us}",
+        at(0.5),
+        at(0.99),
+        at(0.999),
+    );
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let dense = || -> Dense<Os, FutexPark> { Dense::new(Os) };
     println!(
@@ -93,5 +125,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     run("dense", dense(), 30_000, 1, 10)?;
     run("dense", dense(), 1_000_000, 2, 10)?;
     run::<Zs<Os, FutexPark>>("zs", Zs::new(Os)?, 1_000_000, 1, 0)?;
-    run::<Xv<Os, FutexPark>>("xv", Xv::new(Os), 1_000_000, 1, 0)
+    run::<Xv<Os, FutexPark>>("xv", Xv::new(Os), 1_000_000, 1, 0)?;
+    [60_000, 1_000_000].into_iter().try_for_each(run_with_new_pages)
 }

@@ -10,14 +10,15 @@
 //! ```
 //!
 //! So a put at the limit costs a few pages, and what it leaves to do is done by those after it. Only
-//! where that was not enough does one go on until the limit is kept: it goes round all keys up to 32
-//! times, with compaction of the whole pool in between. Where that was in vain, puts are refused after
-//! their share, until that finds a page that goes.
+//! where that was not enough does one go on until the limit is kept, with compaction of the whole
+//! pool in between. Where that was in vain, puts are refused after their share, until that finds a
+//! page that goes.
 //!
 //! Which pages: raw ones first, however new. For the others a hand goes round the keys and takes
 //! what was last touched before a certain time. When it has come round, that time becomes the middle
 //! between the earliest that it passed by and now: the older half of the ages goes, then the older
-//! half of what is left, and so on.
+//! half of what is left, and so on. Who cannot leave the next round to others ([`Turn`]) looks once
+//! at the ages of all pages instead, and chooses the time before which enough was touched.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -63,6 +64,8 @@ pub(crate) struct Search {
     old_looks: AtomicUsize,
     /// Old is what was last touched by this time.
     old_s: AtomicU32,
+    /// With which of the looks for old pages the hand began its round.
+    round_begun: AtomicUsize,
     /// When the page was touched that is the oldest of those passed by since the hand began its
     /// round. (When it begins the first: at the beginning.)
     oldest_kept_s: AtomicU32,
@@ -71,6 +74,9 @@ pub(crate) struct Search {
     /// Whether nothing came of it when all keys were last looked at, however new their pages, and no
     /// page has gone since.
     pub(crate) is_in_vain: AtomicBool,
+    /// Keys whose ages were looked at, ever.
+    #[cfg(test)]
+    age_looks: AtomicUsize,
 }
 
 impl Search {
@@ -79,33 +85,107 @@ impl Search {
             raw_looks: AtomicUsize::new(0),
             old_looks: AtomicUsize::new(0),
             old_s: AtomicU32::new(0),
+            // So long ago that a round begins with the first look.
+            round_begun: AtomicUsize::new(usize::MAX / 2),
             oldest_kept_s: AtomicU32::new(0),
             least_unused_bytes: AtomicUsize::new(usize::MAX),
             is_in_vain: AtomicBool::new(false),
+            #[cfg(test)]
+            age_looks: AtomicUsize::new(0),
         }
     }
 
     fn next_old_key(&self, keys: usize, now_s: u32) -> usize {
-        let key = self.old_looks.fetch_add(1, Relaxed) % keys;
-        if key == 0 {
-            let oldest_s = self.oldest_kept_s.swap(u32::MAX, Relaxed).min(now_s);
-            self.old_s.store(oldest_s.midpoint(now_s), Relaxed);
+        let look = self.old_looks.fetch_add(1, Relaxed);
+        if look.wrapping_sub(self.round_begun.load(Relaxed)) >= keys {
+            let oldest_s = self.oldest_kept_s.load(Relaxed).min(now_s);
+            self.begin_round(look, oldest_s.midpoint(now_s));
         }
-        key
+        look % keys
+    }
+
+    /// From this look on, old is what was touched by `old_s`.
+    fn begin_round(&self, look: usize, old_s: u32) {
+        self.round_begun.store(look, Relaxed);
+        self.oldest_kept_s.store(u32::MAX, Relaxed);
+        self.old_s.store(old_s, Relaxed);
     }
 
     /// How many keys were ever looked at.
     #[cfg(test)]
     pub(crate) fn looks(&self) -> usize {
-        self.raw_looks.load(Relaxed) + self.old_looks.load(Relaxed)
+        let looks = [&self.raw_looks, &self.old_looks, &self.age_looks];
+        looks.iter().map(|looks| looks.load(Relaxed)).sum()
     }
 
     fn is_old(&self, touched_s: u32) -> bool {
         let is_old = touched_s <= self.old_s.load(Relaxed);
-        if !is_old && touched_s < self.oldest_kept_s.load(Relaxed) {
-            self.oldest_kept_s.fetch_min(touched_s, Relaxed);
+        if !is_old {
+            self.pass_by(touched_s);
         }
         is_old
+    }
+
+    fn pass_by(&self, touched_s: u32) {
+        if touched_s < self.oldest_kept_s.load(Relaxed) {
+            self.oldest_kept_s.fetch_min(touched_s, Relaxed);
+        }
+    }
+}
+
+/// How far one who goes on until the limit is kept has come. Each page is offered once, or twice if
+/// it is raw: those touched by `old_s` in the first round over all keys, then those touched after
+/// that and by the next `old_s`, which is such that enough will go, and so on.
+///
+/// Rounds in which less goes than was expected, since many pages are refused or shared, are
+/// followed by one over four times as much. As at least [`PART_WORTH_COMPACTING`] is asked for,
+/// the fifth is over all that is left.
+struct Turn {
+    now_s: u32,
+    /// Keys that have not been looked at for raw pages yet.
+    left_for_raw: usize,
+    /// What was touched until then has been offered.
+    offered_s: Option<u32>,
+    old_s: u32,
+    /// The next look for an old page …
+    look: usize,
+    /// … and how many are left in the round.
+    left_for_old: usize,
+    /// The next round is over so many times the bytes that are asked for.
+    times: usize,
+}
+
+/// Bytes of pages by age: those touched within this second, one second ago, 2 or 3 seconds ago, 4 to
+/// 7, and so on.
+struct Ages {
+    now_s: u32,
+    bytes: [usize; Self::STEPS],
+}
+
+impl Ages {
+    const STEPS: usize = u32::BITS as usize + 1;
+
+    const fn at(now_s: u32) -> Self {
+        Self { now_s, bytes: [0; Self::STEPS] }
+    }
+
+    fn add(&mut self, touched_s: u32, bytes: usize) {
+        let age_s = self.now_s.saturating_sub(touched_s);
+        self.bytes[(u32::BITS - age_s.leading_zeros()) as usize] += bytes;
+    }
+
+    /// The earliest of the times at which steps end by which so much was touched; now if it is less
+    /// in all.
+    fn by_when(&self, bytes: usize) -> u32 {
+        let (mut step, mut older_bytes) = (Self::STEPS - 1, 0);
+        while step > 0 {
+            older_bytes += self.bytes[step];
+            if older_bytes >= bytes {
+                return self.now_s.saturating_sub(1 << (step - 1));
+            }
+            step -= 1;
+        }
+        self.now_s
     }
 }
 
@@ -173,16 +253,16 @@ impl<P: Pool> Store<P> {
         let fits = self.compact_to(most_bytes, &mut left_bytes);
         let mut relief = Relief { fits, ..Relief::default() };
         let mut gone_bytes = 0;
+        let mut turn = self.turn();
         // What was offered in vain is not offered as a whole by every put: a page must go by a put's
         // share before that.
         while !relief.fits && self.can_expel() && !self.search.is_in_vain.load(Relaxed) {
             let Memory { bytes, .. } = self.memory();
             let worth_bytes = bytes / PART_WORTH_COMPACTING;
             let bytes = bytes.saturating_sub(most_bytes).max(worth_bytes);
-            let is_last_round = self.search.old_s.load(Relaxed) >= self.now_s.load(Relaxed);
-            let looks = Looks { for_raw: self.slots.len(), for_old: self.slots.len() };
-            match self.expel(bytes, looks, &mut relief) {
-                Ok(0) if is_last_round => {
+            match self.expel_in_turn(bytes, &mut turn, &mut relief) {
+                // All that is left was refused.
+                Ok(0) => {
                     self.search.is_in_vain.store(true, Relaxed);
                     break;
                 }
@@ -202,6 +282,87 @@ impl<P: Pool> Store<P> {
         relief
     }
 
+    fn turn(&self) -> Turn {
+        let keys = self.slots.len();
+        Turn {
+            now_s: self.now_s.load(Relaxed),
+            left_for_raw: keys,
+            offered_s: None,
+            old_s: self.search.old_s.load(Relaxed),
+            look: self.search.old_looks.load(Relaxed),
+            left_for_old: keys,
+            times: 1,
+        }
+    }
+
+    /// Takes pages out of memory until `bytes` of them have gone, or all pages were offered in this
+    /// turn. Returns how many bytes have gone.
+    fn expel_in_turn(
+        &self,
+        bytes: usize,
+        turn: &mut Turn,
+        relief: &mut Relief,
+    ) -> Result<usize, StoreError> {
+        let mut gone_bytes = self.expel_raw(bytes, &mut turn.left_for_raw, relief)?;
+        loop {
+            let gone = self.expel_round(bytes - gone_bytes.min(bytes), turn, relief);
+            self.search.old_looks.store(turn.look, Relaxed);
+            gone_bytes += gone?;
+            if gone_bytes >= bytes || turn.old_s >= turn.now_s {
+                return Ok(gone_bytes);
+            }
+            let ages = self.ages(turn);
+            turn.offered_s = Some(turn.old_s);
+            turn.old_s = ages.by_when(bytes.saturating_mul(turn.times));
+            turn.times = turn.times.saturating_mul(4);
+            turn.left_for_old = self.slots.len();
+        }
+    }
+
+    /// Goes on with the turn's round until `bytes` have gone or it is over.
+    fn expel_round(
+        &self,
+        bytes: usize,
+        turn: &mut Turn,
+        relief: &mut Relief,
+    ) -> Result<usize, StoreError> {
+        let (search, keys) = (&self.search, self.slots.len());
+        if turn.left_for_old == keys {
+            search.begin_round(turn.look, turn.old_s);
+        }
+        let mut gone_bytes = 0;
+        while gone_bytes < bytes && turn.left_for_old > 0 {
+            let key = turn.look % keys;
+            turn.look += 1;
+            turn.left_for_old -= 1;
+            gone_bytes += self.expel_key(key, relief, |slot| {
+                if !slot.content.is_in_memory() {
+                    return false;
+                }
+                let is_old = slot.touched_s <= turn.old_s;
+                if !is_old {
+                    search.pass_by(slot.touched_s);
+                }
+                is_old && turn.offered_s.is_none_or(|offered_s| slot.touched_s > offered_s)
+            })?;
+        }
+        Ok(gone_bytes)
+    }
+
+    /// The ages of all pages that were not offered in the turn, which are those after its round.
+    fn ages(&self, turn: &Turn) -> Ages {
+        let mut ages = Ages::at(turn.now_s);
+        for slot in &self.slots {
+            let slot = lock(slot);
+            if slot.touched_s > turn.old_s {
+                ages.add(slot.touched_s, slot.content.share_bytes());
+            }
+        }
+        #[cfg(test)]
+        self.search.age_looks.fetch_add(self.slots.len(), Relaxed);
+        ages
+    }
+
     fn can_expel(&self) -> bool {
         let takes = self.backing.is_some() || self.config.evict.is_some();
         takes && !self.slots.is_empty()
@@ -211,17 +372,8 @@ impl<P: Pool> Store<P> {
     /// first for raw pages, then for old ones. Returns how many bytes have gone.
     fn expel(&self, bytes: usize, looks: Looks, relief: &mut Relief) -> Result<usize, StoreError> {
         let (search, keys, now_s) = (&self.search, self.slots.len(), self.now_s.load(Relaxed));
-        let has_raw = || self.counters.raw.load(Relaxed) > 0;
-        let mut gone_bytes = 0;
-        if has_raw() {
-            let first = search.raw_looks.fetch_add(looks.for_raw, Relaxed);
-            for key in (first..first + looks.for_raw).map(|look| look % keys) {
-                if gone_bytes >= bytes || !has_raw() {
-                    break;
-                }
-                gone_bytes += self.expel_key(key, relief, |slot| slot.content.is_raw())?;
-            }
-        }
+        let mut left_for_raw = looks.for_raw;
+        let mut gone_bytes = self.expel_raw(bytes, &mut left_for_raw, relief)?;
         for _ in 0..looks.for_old {
             if gone_bytes >= bytes {
                 break;
@@ -230,6 +382,24 @@ impl<P: Pool> Store<P> {
             gone_bytes += self.expel_key(key, relief, |slot| {
                 slot.content.is_in_memory() && search.is_old(slot.touched_s)
             })?;
+        }
+        Ok(gone_bytes)
+    }
+
+    /// Takes raw pages out of memory until `bytes` of them have gone or so many keys have been looked
+    /// at. Returns how many bytes have gone.
+    fn expel_raw(
+        &self,
+        bytes: usize,
+        looks: &mut usize,
+        relief: &mut Relief,
+    ) -> Result<usize, StoreError> {
+        let (search, keys) = (&self.search, self.slots.len());
+        let mut gone_bytes = 0;
+        while gone_bytes < bytes && *looks > 0 && self.counters.raw.load(Relaxed) > 0 {
+            *looks -= 1;
+            let key = search.raw_looks.fetch_add(1, Relaxed) % keys;
+            gone_bytes += self.expel_key(key, relief, |slot| slot.content.is_raw())?;
         }
         Ok(gone_bytes)
     }
@@ -303,7 +473,88 @@ impl<P: Pool> Store<P> {
 
 #[cfg(test)]
 mod tests {
+    use hectare_pool::{Handle, PoolError, PoolStats};
+
     use super::*;
+    use crate::Config;
+
+    #[test]
+    fn the_time_by_which_so_much_was_touched_is_found() {
+        let mut ages = Ages::at(1000);
+        for (touched_s, bytes) in [(1000, 8), (999, 1), (998, 1), (990, 1), (3, 1), (1001, 8)] {
+            ages.add(touched_s, bytes);
+        }
+        let by_when = [0, 1, 2, 3, 4, 5, 20, 21].map(|bytes| ages.by_when(bytes));
+        assert_eq!(by_when, [0, 488, 992, 998, 999, 1000, 1000, 1000]);
+        assert_eq!(Ages::at(u32::MAX).by_when(1), u32::MAX);
+        let mut ages = Ages::at(u32::MAX);
+        ages.add(0, 1);
+        assert_eq!(ages.by_when(1), u32::MAX / 2);
+    }
+
+    /// A pool of 1 MiB, of which as much is unused as the test says; compaction leaves half of that.
+    #[derive(Default)]
+    struct Holes {
+        unused_bytes: AtomicUsize,
+        compactions: AtomicUsize,
+    }
+
+    impl Pool for Holes {
+        fn name(&self) -> &'static str {
+            "holes"
+        }
+
+        fn max_size_bytes(&self) -> usize {
+            4096
+        }
+
+        fn alloc(&self, _: usize) -> Result<Handle, PoolError> {
+            Err(PoolError::Full)
+        }
+
+        unsafe fn free(&self, _: Handle) {}
+
+        unsafe fn size_bytes(&self, _: Handle) -> usize {
+            0
+        }
+
+        unsafe fn write(&self, _: Handle, _: &[u8]) {}
+
+        unsafe fn read(&self, _: Handle, _: &mut [u8], _: &mut dyn FnMut(&[u8])) {}
+
+        fn compact(&self) -> usize {
+            self.compactions.fetch_add(1, Relaxed);
+            let unused_bytes = self.unused_bytes.load(Relaxed);
+            self.unused_bytes.store(unused_bytes / 2, Relaxed);
+            0
+        }
+
+        fn stats(&self) -> PoolStats {
+            let page_bytes = 1 << 20;
+            let stored_bytes = page_bytes - self.unused_bytes.load(Relaxed);
+            PoolStats { page_bytes, stored_bytes, ..PoolStats::default() }
+        }
+    }
+
+    /// What the last compaction left counts only until less is unused.
+    #[test]
+    fn compaction_is_worth_it_from_the_least_that_was_unused() {
+        const KIB: usize = 1 << 10;
+        let store = Store::new(Holes::default(), Config::new(1)).expect("a store");
+        let mut left_bytes = 0;
+        let mut compactions_at = |unused_bytes| {
+            store.pool().unused_bytes.store(unused_bytes, Relaxed);
+            assert!(!store.compact_to(0, &mut left_bytes), "there are more bytes than none");
+            store.pool().compactions.load(Relaxed)
+        };
+        // A sixty-fourth is 16 KiB.
+        assert_eq!(compactions_at(16 * KIB), 0);
+        assert_eq!(compactions_at(96 * KIB), 1);
+        assert_eq!(compactions_at(64 * KIB), 1, "48 KiB were left");
+        assert_eq!(compactions_at(16 * KIB), 1);
+        assert_eq!(compactions_at(32 * KIB), 1);
+        assert_eq!(compactions_at(33 * KIB), 2, "there were only 16 meanwhile");
+    }
 
     /// What a round takes of pages touched at these times, when `now_s` is the time.
     fn round(search: &Search, now_s: u32, touched_s: &[u32]) -> Vec<u32> {

@@ -72,6 +72,14 @@ impl Content {
         }
     }
 
+    /// The page's share of the bytes that it and others take.
+    pub(crate) fn share_bytes(&self) -> usize {
+        match self {
+            Self::Shared(shared) => shared.packed.bytes as usize / Arc::strong_count(shared),
+            _ => self.own_bytes(),
+        }
+    }
+
     /// Whether the page takes memory.
     pub(crate) fn is_in_memory(&self) -> bool {
         matches!(self, Self::Plain(_)) || self.packed().is_some()

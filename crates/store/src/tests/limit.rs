@@ -366,6 +366,42 @@ fn new_pages_go_where_no_old_one_is_left() {
     assert_eq!(refused, Some(StoreError::Limit { limit_bytes }));
 }
 
+/// A few pages are old, each twice as old as the next: of these one or two went with each way round
+/// all keys.
+fn rounds_of_the_longest_put(takes: fn(usize) -> bool, seconds_a_put: u32) -> usize {
+    const KEYS: usize = 8000;
+    const OLD: usize = 31;
+    let evict = Some(Evict::new(move |key, _| takes(key)));
+    let config = Config { limit_bytes: 8 << 20, evict, ..Config::new(KEYS) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(47);
+    for key in 0..OLD {
+        store.now_s.store((1 << OLD) - (1 << (OLD - key)), Relaxed);
+        store.put(key, &text(&mut random)).expect("memory");
+    }
+    store.now_s.store(1 << OLD, Relaxed);
+    let put = |key| {
+        store.now_s.fetch_add(seconds_a_put, Relaxed);
+        let before = store.search.looks();
+        // It is refused where no page is left that goes.
+        _ = store.put(key, &text(&mut random));
+        store.search.looks() - before
+    };
+    let most = (OLD..KEYS).map(put).max().expect("there are new pages");
+    assert!(most > KEYS, "a put's share was enough");
+    most / KEYS
+}
+
+#[test]
+fn one_put_goes_round_all_keys_a_few_times() {
+    // Those that are old enough already, then for the ages of the others, then the oldest of these.
+    let rounds = rounds_of_the_longest_put(|_| true, 0);
+    assert!(rounds <= 3, "{rounds} rounds");
+    // Where most are refused, younger and younger ones as well.
+    let rounds = rounds_of_the_longest_put(|key| key % 512 == 511, 1);
+    assert!((3..=9).contains(&rounds), "{rounds} rounds");
+}
+
 /// To unpack and offer all pages took a refused put a thousand times as long as a kept one.
 #[test]
 fn what_was_offered_in_vain_is_offered_again_little_by_little() {
@@ -476,6 +512,23 @@ fn tend_tells_of_a_device_that_fails_under_pressure() {
     let failed = StoreError::Io(std::io::ErrorKind::StorageFull);
     assert_eq!(store.tend_at(Duration::from_secs(1)), Err(failed));
     shadow.check_all(&store);
+}
+
+#[test]
+fn tend_tells_of_a_damaged_page_under_pressure() {
+    let limit_bytes = 1 << 20;
+    let policy = Policy { pressure_percent: 25, ..Policy::default() };
+    let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Lz4)];
+    let config = Config { limit_bytes, policy, codecs, ..config(200) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(48);
+    (0..200).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+    for key in [3, 5] {
+        store.slots[key].lock().expect("a sound lock").checksum ^= 1;
+    }
+    let told = store.tend_at(Duration::from_secs(1));
+    assert_eq!(told, Err(StoreError::Damaged { key: 3 }));
+    assert!(store.stats().pool_bytes <= limit_bytes / 4, "the others have gone");
 }
 
 #[test]
