@@ -231,9 +231,9 @@ impl<S: PageSource, P: Park> Dense<S, P> {
 //
 // | sizes | alloc | free |
 // |---|---|---|
-// | 0..64 | 171 | 138 |
-// | 512..576 | 245 | 141 (three in ten objects lie in pieces) |
-// | 3072..3136 | 244 | 141 |
+// | 0..64 | 159 | 128 |
+// | 512..576 | 240 | 131 (three in ten objects lie in pieces) |
+// | 3072..3136 | 239 | 130 |
 impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     fn name(&self) -> &'static str {
         "dense"

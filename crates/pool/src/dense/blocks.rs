@@ -56,7 +56,7 @@ impl<S: PageSource> Locked<'_, S> {
         let rest_units = has_units - units;
         let used_units = if rest_units < MIN_UNITS { has_units } else { units };
         if has_units * UNIT >= self.page_bytes() {
-            self.take_back_pages(place, used_units, has_units);
+            self.out_of_line().take_back_pages(place, used_units, has_units);
         }
         self.state.free_units -= used_units;
         // The block before is in use, since no two neighbours were free.
@@ -95,7 +95,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.state.compaction.joined(place, units);
         self.set_free(place, units);
         if units * UNIT >= 4 * self.page_bytes() && self.has_too_much_free() {
-            self.give_back_around(place, freed);
+            self.out_of_line().give_back_around(place, freed);
         }
     }
 

@@ -58,7 +58,7 @@ impl<S: PageSource> Locked<'_, S> {
     pub(super) fn take_cell(&mut self) -> Result<Place, PoolError> {
         let cell = self.state.free_cell;
         if cell == Place(0) {
-            return self.take_unused_cell();
+            return self.out_of_line().take_unused_cell();
         }
         self.state.free_cell = Place(self.area.cell(cell).peek());
         Ok(cell)

@@ -190,13 +190,25 @@ impl<S: PageSource> Locked<'_, S> {
         self.state.page_bytes as usize
     }
 
+    /// The same once more, for a call out of line: one that took the address of this would have the
+    /// caller keep it in memory, and read the area's base from there with every access.
+    #[inline(always)]
+    pub(super) const fn out_of_line(&mut self) -> Locked<'_, S> {
+        Locked {
+            area: self.area,
+            given_back: self.given_back,
+            source: self.source,
+            state: &mut *self.state,
+        }
+    }
+
     /// Room for an object, and the cell that names it.
     #[inline(always)]
     pub(super) fn alloc(&mut self, size_bytes: usize) -> Result<Place, PoolError> {
         let cell = self.take_cell()?;
         let spot = match self.alloc_whole(size_bytes) {
             Some(spot) => spot,
-            None => match self.alloc_otherwise(size_bytes) {
+            None => match self.out_of_line().alloc_otherwise(size_bytes) {
                 Ok(spot) => spot,
                 Err(error) => {
                     self.put_cell(cell);
@@ -219,7 +231,7 @@ impl<S: PageSource> Locked<'_, S> {
         self.state.stored_bytes -= size_bytes;
         self.free_pieces(place);
         if self.state.free_units >= self.state.compaction.attention_units {
-            self.attend();
+            self.out_of_line().attend();
         }
     }
 
