@@ -4,10 +4,8 @@
  * pools are memory of the caller's, anywhere in the address space.
  *
  * Differences, all towards more: blocks are aligned to 16 bytes, not 8; tlsf_realloc grows into
- * free neighbours on both sides and keeps the alignment of what tlsf_memalign gave (up to 4096; that of
- * a block's address is kept, so a block that happens to be aligned further needs that room to move);
- * the largest free block can be allocated; tlsf_free of what is no used block aborts with a
- * message where the header shows it.
+ * free neighbours on both sides; the largest free block can be allocated; tlsf_free of what is no
+ * used block aborts with a message where the header shows it.
  */
 #ifndef HECTARE_TLSF_H
 #define HECTARE_TLSF_H
@@ -38,7 +36,8 @@ void tlsf_remove_pool(tlsf_t tlsf, pool_t pool);
 /* Constant time. NULL when there is no block; tlsf_malloc(0) gives NULL, as TLSF 3.1 does. */
 void* tlsf_malloc(tlsf_t tlsf, size_t bytes);
 void* tlsf_memalign(tlsf_t tlsf, size_t align, size_t bytes);
-/* realloc(NULL, n) is malloc, realloc(p, 0) is free; NULL leaves the block as it was. */
+/* realloc(NULL, n) is malloc, realloc(p, 0) is free; NULL leaves the block as it was. As with C's
+ * realloc, a block that moves is aligned as by malloc, whatever memalign gave. */
 void* tlsf_realloc(tlsf_t tlsf, void* ptr, size_t size);
 void tlsf_free(tlsf_t tlsf, void* ptr);
 

@@ -9,9 +9,6 @@ use hectare_tlsf::{Misuse, WideTlsf};
 /// The callback that each block of a walk is reported to.
 pub type Walker = unsafe extern "C" fn(*mut c_void, usize, c_int, *mut c_void);
 
-/// `tlsf_realloc` keeps alignments up to this, as the block's address shows them.
-const MAX_KEPT_ALIGN_LOG2: u32 = 12;
-
 /// The heap behind a `tlsf_t`.
 ///
 /// # Safety
@@ -149,6 +146,10 @@ pub unsafe extern "C" fn tlsf_memalign(
 
 /// Resizes; null leaves the block as it was, unless `size` is 0, which frees it.
 ///
+/// What is resized is aligned as `tlsf_malloc` aligns it, which is all that C's `realloc`, and TLSF
+/// 3.1, promise. What `tlsf_memalign` was asked for is not known here: to keep whatever alignment an
+/// address shows would refuse blocks that have it by chance.
+///
 /// # Safety
 /// `ptr` is null or a block of this heap.
 #[unsafe(no_mangle)]
@@ -166,11 +167,10 @@ pub unsafe extern "C" fn tlsf_realloc(
         unsafe { tlsf_free(tlsf, ptr) };
         return null_mut();
     }
-    let align = 1 << ptr.addr().trailing_zeros().min(MAX_KEPT_ALIGN_LOG2);
     // SAFETY: the caller's promise, passed on.
     let heap = unsafe { heap(tlsf) };
     // SAFETY: as above.
-    match unsafe { heap.realloc(block, align, size) } {
+    match unsafe { heap.realloc(block, tlsf_align_size(), size) } {
         Ok(new) => void(new),
         Err(misuse) => misused("tlsf_realloc", ptr, misuse),
     }
