@@ -125,7 +125,8 @@ pub trait Pool: Sync {
         None
     }
 
-    /// What the pool holds and has taken from its source. O(1) or O(size classes).
+    /// What the pool holds and has taken from its source. O(1) or O(size classes). Shards and classes
+    /// are asked one after the other: what other threads do meanwhile may be seen in part.
     fn stats(&self) -> PoolStats;
 }
 

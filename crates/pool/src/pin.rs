@@ -198,6 +198,23 @@ mod loom_tests {
     }
 
     #[test]
+    fn what_is_written_is_there_after_a_move() {
+        loom::model(|| {
+            let world = world();
+            let mover = Arc::clone(&world);
+            let thread = loom::thread::spawn(move || migrate(&mover));
+            let place = world.cell.pin() as usize;
+            // SAFETY: pinned: the object is this thread's.
+            world.places[place].with_mut(|value| unsafe { *value = 43 });
+            world.cell.unpin();
+            thread.join().expect("the mover panicked");
+            let place = world.cell.peek() as usize;
+            // SAFETY: no other thread is left.
+            world.places[place].with(|value| assert_eq!(unsafe { *value }, 43));
+        });
+    }
+
+    #[test]
     fn two_readers_and_a_mover_agree() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

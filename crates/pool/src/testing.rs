@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 use std::ptr::NonNull;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::vec;
 use std::vec::Vec;
 
@@ -286,7 +288,7 @@ pub(crate) fn serves_from_tiny_pages(pool: &impl Validate) {
 
 /// Three threads with objects of their own, a fourth that compacts without a pause.
 pub(crate) fn threads_share_it_while_it_is_compacted(pool: &impl Validate) {
-    let done = std::sync::atomic::AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let done = &done;
@@ -294,10 +296,10 @@ pub(crate) fn threads_share_it_while_it_is_compacted(pool: &impl Validate) {
                 let mut shadow = Shadow::new(pool, thread << 40);
                 churn(pool, &mut shadow, !thread, (10_000, 500), (u64::MAX, |_| ()));
                 shadow.drain(pool);
-                done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                done.fetch_add(1, Relaxed);
             });
         }
-        while done.load(std::sync::atomic::Ordering::Relaxed) < 3 {
+        while done.load(Relaxed) < 3 {
             (0..64).map_while(|_| pool.compact_some()).for_each(drop);
             pool.compact();
             std::thread::yield_now();
@@ -306,6 +308,126 @@ pub(crate) fn threads_share_it_while_it_is_compacted(pool: &impl Validate) {
     pool.compact();
     pool.validate();
     assert_eq!((pool.stats().objects, pool.stats().page_bytes), (0, 0));
+}
+
+/// An object that threads take turns to write, with what was last written to it.
+struct Written {
+    handle: Handle,
+    payload: Payload,
+    size_bytes: usize,
+}
+
+impl Written {
+    fn write(&mut self, pool: &impl Pool, buffer: &mut [u8], tag: u64) {
+        self.payload = Payload::new(tag);
+        let content = &mut buffer[..self.size_bytes];
+        // SAFETY: the buffer has as many bytes.
+        unsafe { self.payload.write(NonNull::from(&mut *content).cast(), 0, self.size_bytes) };
+        // SAFETY: live, and borrowed to this thread alone.
+        unsafe { pool.write(self.handle, content) };
+    }
+
+    fn verify(&self, pool: &impl Pool, bounce: &mut [u8]) {
+        let mut reader = |bytes: &[u8]| {
+            assert_eq!(bytes.len(), self.size_bytes);
+            // SAFETY: the slice's own bytes.
+            let wrong =
+                unsafe { self.payload.first_difference(NonNull::from(bytes).cast(), bytes.len()) };
+            assert_eq!(wrong, None, "write {} of {} bytes", self.payload.tag(), bytes.len());
+        };
+        // SAFETY: live, and borrowed, so that nobody writes it.
+        unsafe { pool.read(self.handle, bounce, &mut reader) };
+    }
+}
+
+/// Three threads read, rewrite, free and replace the same objects, several of them reading one at
+/// once. A fourth makes holes below those objects and compacts, asks for statistics, and has the
+/// source refuse every call for a while: what was last written must be there wherever it has moved.
+pub(crate) fn threads_share_objects_while_these_move(
+    pool: &impl Validate,
+    failing: &Failing<Counted<Os>>,
+) {
+    const ROUNDS: usize = 1000;
+    let slots: Vec<RwLock<Option<Written>>> = (0..24).map(|_| RwLock::new(None)).collect();
+    let is_over = AtomicBool::new(false);
+    let work = |thread: u64| {
+        let mut random = Random::new(thread);
+        let mut buffer = vec![0; pool.max_size_bytes()];
+        let mut swarm = Swarm::draw(&mut random, buffer.len());
+        for operation in (0_u64..).take_while(|_| !is_over.load(Relaxed)) {
+            if random.one_in(500) {
+                swarm = Swarm::draw(&mut random, buffer.len());
+            }
+            let slot = &slots[random.below(slots.len())];
+            if random.one_in(3) {
+                let slot = slot.read().expect("a sound slot");
+                slot.iter().for_each(|object| object.verify(pool, &mut buffer));
+                continue;
+            }
+            let tag = thread << 40 | operation;
+            let mut slot = slot.write().expect("a sound slot");
+            if let Some(object) = slot.as_mut().filter(|_| !random.one_in(8)) {
+                object.write(pool, &mut buffer, tag);
+                object.verify(pool, &mut buffer);
+                continue;
+            }
+            if let Some(object) = slot.take() {
+                object.verify(pool, &mut buffer);
+                // SAFETY: live until now, and taken out of its slot.
+                unsafe { pool.free(object.handle) };
+            }
+            let size_bytes = swarm.low + random.below(swarm.high - swarm.low + 1);
+            let size_bytes = size_bytes.clamp(1, buffer.len());
+            if let Ok(handle) = pool.alloc(size_bytes) {
+                let mut object = Written { handle, payload: Payload::new(tag), size_bytes };
+                object.write(pool, &mut buffer, tag);
+                *slot = Some(object);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let _ends_them = OnDrop(|| is_over.store(true, Relaxed));
+        let work = &work;
+        (1..4).for_each(|thread| _ = scope.spawn(move || work(thread)));
+        let (mut holes, mut random) = (Shadow::new(pool, 0), Random::new(0));
+        for round in 0..ROUNDS {
+            for _ in 0..60 {
+                _ = holes.alloc(pool, 1 + random.below(pool.max_size_bytes()));
+            }
+            failing.refuse_all(round % 2 == 1);
+            holes.thin_out(pool, &mut random, 12);
+            (0..64).map_while(|_| pool.compact_some()).for_each(drop);
+            pool.compact();
+            let stats = pool.stats();
+            assert!(stats.pages_returned <= stats.pages_taken, "{stats:?}");
+            failing.refuse_all(false);
+        }
+        holes.drain(pool);
+    });
+    assert!(pool.stats().objects_moved > 0 || pool.name() == "xv", "nothing was moved");
+    pool.validate();
+    let mut buffer = vec![0; pool.max_size_bytes()];
+    let left: Vec<_> =
+        slots.into_iter().filter_map(|slot| slot.into_inner().expect("a sound slot")).collect();
+    let left_bytes: usize = left.iter().map(|object| object.size_bytes).sum();
+    assert_eq!((pool.stats().objects, pool.stats().stored_bytes), (left.len(), left_bytes));
+    for object in left {
+        object.verify(pool, &mut buffer);
+        // SAFETY: live until now.
+        unsafe { pool.free(object.handle) };
+    }
+    pool.compact();
+    pool.validate();
+    assert_eq!((pool.stats().objects, pool.stats().page_bytes), (0, 0));
+}
+
+/// Acts when it is dropped, also by a panic.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 /// A megabyte, as a source of such pages.
@@ -347,6 +469,17 @@ macro_rules! shadow_tests {
         fn threads_share_it_while_it_is_compacted() {
             let ($source, $seed) = (hectare_pages::Os, 0);
             $crate::testing::threads_share_it_while_it_is_compacted(&$make.expect("memory"));
+        }
+
+        #[test]
+        fn threads_share_objects_while_these_move() {
+            let failing =
+                hectare_pages::Failing::new(hectare_pages::Counted::new(hectare_pages::Os));
+            let ($source, $seed) = (&failing, 0);
+            $crate::testing::threads_share_objects_while_these_move(
+                &$make.expect("memory"),
+                &failing,
+            );
         }
     };
 }
