@@ -16,6 +16,7 @@
 //! 4. A measured process leads a group of its own. One that is ended early is ended as a group,
 //!    along with what the program started.
 
+mod given;
 mod held;
 mod sample;
 mod served;
@@ -39,6 +40,7 @@ use crate::cmd::Exit;
 use crate::cmd::child::ChildRecord;
 use crate::measure::{Usage, monotonic_ns};
 use crate::subject::Subject;
+pub(crate) use given::Given;
 pub(crate) use held::hold;
 use sample::Tree;
 pub(crate) use sample::{Sample, descendants, mean_bytes};
@@ -353,7 +355,9 @@ fn command(subject: &Subject, job: &Job, fd: RawFd) -> anyhow::Result<Command> {
             }
             command.arg("--").args(program);
             if !has_streams {
-                command.stdout(Stdio::null()).stderr(Stdio::null());
+                let input =
+                    Given::at_first().for_a_run().context("opening the standard input again")?;
+                command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
             } else if !std::io::stdin().is_terminal() {
                 command.stdin(Stdio::inherit());
             }

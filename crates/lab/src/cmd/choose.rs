@@ -22,7 +22,7 @@ use super::{BROKEN, Exit};
 use crate::contest::Looks;
 use crate::output::place::{self, Kind};
 use crate::replay::{Mode, Touch};
-use crate::runner;
+use crate::runner::{self, Given};
 use crate::say::counted;
 use crate::scratch::Scratch;
 use crate::subject::program::beside_malloc;
@@ -51,6 +51,8 @@ pub(crate) struct Args {
 pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let program = program_case(&args.command)?;
     args.contest.check_names()?;
+    // Before the recording reads it.
+    let input = Given::at_first();
     let scratch = Scratch::new()?;
     let path = args.keep.clone().unwrap_or_else(|| scratch.path().join("chosen.hxt"));
     let options = Options { all: false, tick_ns: 100, of: args.of.clone() };
@@ -99,7 +101,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
         && (held.is_ok() || code == Some(BROKEN))
         && let Some(replayed) = &replayed
     {
-        check::run(&args.contest, program, replayed)?;
+        check::run(&args.contest, program, replayed, input)?;
     }
     held.map(drop)
 }

@@ -16,7 +16,7 @@ use crate::environment::{self, Control};
 use crate::output::Outputs;
 use crate::replay::Touch;
 use crate::report::{Report, Row};
-use crate::runner::{self, Processors, WarmMemory};
+use crate::runner::{self, Given, Processors, WarmMemory};
 use crate::subject::{self, Subject, program};
 use crate::within::within;
 
@@ -327,6 +327,7 @@ impl ContestArgs {
         }
         report.parameter("no_aslr", self.no_aslr);
         report.notes.extend(settings_note(std::env::vars_os()));
+        report.notes.extend(input_note(&contest.cases));
         report.notes.extend(below_ideal(report, &contest.cases));
         report.notes.extend(forked(report, &contest.cases));
     }
@@ -401,6 +402,16 @@ fn settings_note(variables: impl Iterator<Item = (OsString, OsString)>) -> Optio
              variables for that allocator alone)",
             set.join(" ")
         )
+    })
+}
+
+/// Says that programs did not get what stands in the pipe that this command was given.
+fn input_note(cases: &[Case]) -> Option<String> {
+    let is_program = |case: &Case| matches!(case.work, Work::Program(_));
+    (cases.iter().any(is_program) && Given::at_first().has_unread()).then(|| {
+        "the standard input is a pipe, which one run alone could read: no run had it (a file can be read by \
+         all: `< FILE`)"
+            .to_owned()
     })
 }
 

@@ -29,6 +29,47 @@ fn a_program_that_is_run_once_reads_what_the_command_was_given() {
 }
 
 #[test]
+fn every_run_reads_the_same_file_from_where_the_command_was_given_it() {
+    build_recorder();
+    let folder = Folder::new("input");
+    let (input, read) = (folder.at("input"), folder.at("read"));
+    std::fs::write(&input, "first\nsecond\n").unwrap();
+    // The shell takes the first line. What the recording reads is what the check must find.
+    for (verb, runs) in [("compare", 1 + 2 * 3), ("choose --check", 1 + 1 + 2 * 3)] {
+        let _ = std::fs::remove_file(&read);
+        let script = format!(
+            "{{ head -c 6 > /dev/null; {HECTARE} {verb} -a system -r 2 --warm-memory never -- sh -c 'cat >> {read}'; }} < {input}"
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(std::fs::read_to_string(&read).unwrap(), "second\n".repeat(runs), "{verb}");
+    }
+}
+
+#[test]
+fn a_pipe_that_no_run_could_read_is_told() {
+    build_recorder();
+    let told = |script: &str| {
+        let output = Command::new("sh").args(["-c", script]).output().expect("sh");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        // A note is broken into lines.
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let compare = format!("{HECTARE} compare -a system -r 1 --warm-memory never -- cat");
+    for (given, is_told) in
+        [(format!("echo word | {compare}"), true), (format!(": | {compare}"), false)]
+    {
+        let text = told(&given);
+        assert_eq!(text.contains("the standard input is a pipe"), is_told, "{given}: {text}");
+    }
+    let text = told(&format!(
+        "echo word | {HECTARE} choose --check -a system -r 1 --warm-memory never -- cat"
+    ));
+    assert!(text.contains("the program had no standard input here"), "{text}");
+}
+
+#[test]
 fn a_variable_that_is_no_text_costs_no_figure() {
     use std::os::unix::ffi::OsStrExt;
     let mut command = Command::new(HECTARE);

@@ -4,6 +4,7 @@ use crate::cmd::Exit;
 use crate::cmd::contesting::ContestArgs;
 use crate::contest::{Case, Looks};
 use crate::report::{Report, Row};
+use crate::runner::Given;
 
 /// How often the replay and the program itself agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,18 +17,30 @@ struct Agreement {
     missed: u32,
 }
 
-/// Measures `program` and compares the verdicts with those of `replayed`.
+/// Measures `program` and compares the verdicts with those of `replayed`, whose recording had `input`.
 ///
 /// # Errors
 /// As [`ContestArgs::hold`], and when the program contradicts the replay.
-pub(super) fn run(contest: &ContestArgs, program: Case, replayed: &Report) -> anyhow::Result<()> {
+pub(super) fn run(
+    contest: &ContestArgs,
+    program: Case,
+    replayed: &Report,
+    input: Given,
+) -> anyhow::Result<()> {
     let mut contest = contest.clone();
     // The files asked for hold the advice; the check is reported in words.
     contest.outputs = Default::default();
     contest.claims.clear();
     let mut found = Agreement::default();
     contest.hold_and("choose --check", vec![program], Looks::default(), |report| {
-        let (lines, agreement) = compare(replayed, report);
+        let (mut lines, agreement) = compare(replayed, report);
+        if input == Given::Pipe {
+            lines.push(
+                "the program had no standard input here: it was recorded with a pipe, which can be read once \
+                 (a file can be read by all: `< FILE`)"
+                    .to_owned(),
+            );
+        }
         report.notes.splice(0..0, lines);
         found = agreement;
     })?;
