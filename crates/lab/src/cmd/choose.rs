@@ -133,6 +133,12 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
     if others == 0 {
         lines[0] = format!("advice on `{}`: {events}", shortened(&kept.header.command));
     }
+    if kept.still_runs {
+        lines.push(format!(
+            "process {} still ran when the command had ended: the advice is on what it did until then",
+            kept.header.pid
+        ));
+    }
     // What that process was before comes first: that is what a wrapper looks like.
     let mut dropped: Vec<_> = recorded.dropped.iter().collect();
     dropped.sort_by_key(|image| (image.pid != kept.header.pid, std::cmp::Reverse(image.rows)));

@@ -160,8 +160,7 @@ impl Lookout {
 
     /// Looks at one process.
     pub(super) fn look(&mut self, pid: i32) {
-        let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let Some(stat) = Stat::parse(&String::from_utf8_lossy(&stat)) else { return };
+        let Some(stat) = Stat::of(pid) else { return };
         let known = self.running.get_mut(&pid);
         // A smaller time is that of another process with the same number.
         let process_ns = known.as_ref().map_or(0, |program| program.process_ns);
@@ -196,11 +195,24 @@ struct Stat {
     has_ended: bool,
     /// Processor time of all its threads, ns.
     process_ns: u64,
+    /// When the process began, clock ticks since boot.
+    begun: u64,
     /// Where the stack begins; 0 if that is hidden.
     stack: u64,
 }
 
+/// Whether the process `pid` that began at `begun`, clock ticks since boot, still runs: a later one can have its number.
+pub(crate) fn still_runs(pid: u32, begun: u64) -> bool {
+    Stat::of(pid as i32).is_some_and(|stat| !stat.has_ended && stat.begun == begun)
+}
+
 impl Stat {
+    /// That of a process; `None` when there is none.
+    fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        Self::parse(&String::from_utf8_lossy(&stat))
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let (start, fields) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
@@ -210,6 +222,7 @@ impl Stat {
             name: start.split_once('(')?.1.to_owned(),
             has_ended: matches!(*fields.first()?, "Z" | "X"),
             process_ns: (number(14)? + number(15)?) * tick_ns(),
+            begun: number(22)?,
             stack: number(28)?,
         })
     }
@@ -278,6 +291,7 @@ mod tests {
             name: "a) b".to_owned(),
             has_ended: false,
             process_ns: 253 * tick_ns(),
+            begun: 55,
             stack: 4711,
         };
         assert_eq!(told, expected);

@@ -340,8 +340,6 @@ fn a_daemon_that_still_runs_is_told() {
     build_recorder();
     let folder = Folder::new("daemon");
     let (trace, word) = (folder.at("t.hxt"), folder.at("word"));
-    // The daemon waits for its child: in place of its last command it would execute that, and be between
-    // two images at the moment that is looked at.
     let script = format!(
         "(ls / > /dev/null; sleep 2 & touch {word}; wait) > /dev/null 2>&1 &\n\
         while ! test -e {word}; do sleep 0.01; done"
@@ -351,6 +349,19 @@ fn a_daemon_that_still_runs_is_told() {
     assert!(stderr(&output).contains("still runs: its trace ends here"), "{}", stderr(&output));
     let output = hectare(&["record", "-o", "/dev/null", "--", "ls"]);
     assert_eq!(output.status.code(), Some(2), "a trace needs a file");
+    // One that is between two programs when it is looked at, or in one that is not recorded, runs as well.
+    let script = format!(
+        "sh -c 'ls / > /dev/null; echo $$ > {word}; exec env -i sleep 4' > /dev/null 2>&1 &\n\
+        until grep -q sleep /proc/$!/comm; do sleep 0.02; done"
+    );
+    let recorded = hectare(&["record", "-o", &trace, "--", "sh", "-c", &script]);
+    let pid = std::fs::read_to_string(&word).unwrap();
+    let told = format!("process {}, `env -i sleep 4`, still runs: its trace ends here", pid.trim());
+    assert!(stderr(&recorded).contains(&told), "{}", stderr(&recorded));
+    let output =
+        hectare(&["choose", "-a", "system", "-r", "1", "--of", "env", "--", "sh", "-c", &script]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("still ran when the command had ended"), "{told} {}", stderr(&output));
 }
 
 #[test]

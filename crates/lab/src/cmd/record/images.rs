@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use hectare_trace::{Error, Trace};
 
+use crate::runner;
+
 /// Names of shells.
 const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"];
 
@@ -51,11 +53,9 @@ impl Image {
         format!("{}.{}", self.pid, self.nth)
     }
 
-    /// Whether its process still records into the file.
+    /// Whether its process goes on, as this program or as one that it executes just now or that nobody records.
     pub(super) fn still_runs(&self) -> bool {
-        let maps = fs::read(format!("/proc/{}/maps", self.pid)).unwrap_or_default();
-        let path = self.path.as_os_str().as_bytes();
-        maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(path))
+        !self.launched && runner::still_runs(self.pid, self.begun)
     }
 
     fn is_shell(&self) -> bool {
