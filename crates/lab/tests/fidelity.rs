@@ -186,6 +186,7 @@ fn the_recording_of_a_replay_is_what_was_replayed() {
     for mode in ["serial", "speed", "paced"] {
         for options in [&["--touch", "none"][..], &["--touch", "full"], &["--latency"]] {
             let base = folder.join("again");
+            std::fs::write(&base, "").unwrap();
             let output = Command::new(HECTARE)
                 .args(["child", "--fd", "1", "replay", "--mode", mode])
                 .args(options)

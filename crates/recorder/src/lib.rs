@@ -13,7 +13,8 @@
 //!
 //! Started by `hectare record`, which sets `LD_PRELOAD` and `HECTARE_TRACE=NAME` (an absolute
 //! path), and seals the files afterwards. Without `HECTARE_TRACE` every call is passed on and
-//! nothing else happens.
+//! nothing else happens. Nor does a process begin a file where `NAME` does not exist: it exists as long as
+//! the recording lasts, and a daemon that goes on would leave files that nobody looks at.
 //!
 //! Invariants
 //! 1. The recorder never allocates from the recorded heap; its memory is mapped.

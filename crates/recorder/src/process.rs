@@ -343,11 +343,13 @@ fn is_gone(tid: i32) -> bool {
 }
 
 /// Makes `BASE.<pid>.<n>` with the first free `n`: programs that run one after the other in the
-/// same process (`exec`) each have a file.
+/// same process (`exec`) each have a file. None is left if `BASE` itself is gone: then the recording has ended, and
+/// nobody would look at the file.
 fn open_file(process: &mut Process) -> Result<(), Stop> {
     let base = BASE_NAME.load(Ordering::Acquire);
     // SAFETY: null-terminated, and never unmapped: set by `prepare` before the arena.
-    let base = unsafe { CStr::from_ptr(base.cast()) }.to_bytes();
+    let base_name = unsafe { CStr::from_ptr(base.cast()) };
+    let base = base_name.to_bytes();
     // SAFETY: has no precondition.
     let pid = unsafe { libc::getpid() } as u32;
     // SAFETY: has no precondition.
@@ -358,6 +360,11 @@ fn open_file(process: &mut Process) -> Result<(), Stop> {
         let at = put_number(&mut process.name, at, nth);
         process.name[at] = 0;
         if let Some(file) = File::create_new(process.name()) {
+            // Not before: where no file can be made (after chroot) the user is told.
+            if File::open_to_read(base_name).is_none() && sys::errno() == libc::ENOENT {
+                sys::remove(process.name());
+                return Err(Stop::Ended);
+            }
             return begin_file(process, &file, pid, parent_pid);
         }
         if sys::errno() != libc::EEXIST {
@@ -468,6 +475,8 @@ pub(crate) enum Stop {
     Disk,
     Addresses,
     Threads,
+    /// It has ended, but not this process.
+    Ended,
 }
 
 impl Stop {
@@ -481,6 +490,7 @@ impl Stop {
             Self::Disk => b"the disk is full",
             Self::Addresses => b"the program has no address space left (ulimit -v)",
             Self::Threads => b"the program has had 2^24 threads, or has 400 000 at a time",
+            Self::Ended => b"it has ended",
         }
     }
 }
@@ -489,7 +499,7 @@ impl Stop {
 /// unrecorded.
 #[cold]
 pub(crate) fn give_up(stop: Stop) {
-    if !decision::stop() {
+    if !decision::stop() || matches!(stop, Stop::Ended) {
         return;
     }
     if let Some(process) = Process::lock() {

@@ -200,6 +200,12 @@ impl Drop for File {
     }
 }
 
+/// Removes a file.
+pub(crate) fn remove(name: &CStr) {
+    // SAFETY: `name` is a null-terminated string.
+    unsafe { libc::unlink(name.as_ptr()) };
+}
+
 /// The file that was the error output when recording began: device and inode. Zero: none.
 static ERROR_OUTPUT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 

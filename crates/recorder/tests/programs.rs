@@ -92,6 +92,7 @@ fn record(case: &str) -> (ExitStatus, BTreeMap<(u32, u32), Image>) {
 fn record_telling(case: &str, error_output: Stdio) -> (ExitStatus, BTreeMap<(u32, u32), Image>) {
     let base = folder().join(format!("{case}-{}", std::process::id()));
     let prefix = format!("{}.", base.file_name().unwrap().to_string_lossy());
+    std::fs::write(&base, "").unwrap();
     let status = Command::new(program())
         .arg(case)
         .env("LD_PRELOAD", recorder())
@@ -121,6 +122,7 @@ fn record_telling(case: &str, error_output: Stdio) -> (ExitStatus, BTreeMap<(u32
         images.insert((pid, nth), image);
         std::fs::remove_file(entry.path()).unwrap();
     }
+    std::fs::remove_file(&base).unwrap();
     (status, images)
 }
 
@@ -543,6 +545,23 @@ fn a_name_that_is_too_long_is_told_and_the_program_runs() {
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(told.contains(reason), "{bytes} bytes: {told}");
     }
+}
+
+#[test]
+fn after_the_end_of_a_recording_no_process_begins_a_file() {
+    let base = folder().join(format!("ended-{}", std::process::id()));
+    let run = Command::new(program())
+        .arg("family")
+        .env("LD_PRELOAD", recorder())
+        .env("HECTARE_TRACE", &base)
+        .output()
+        .unwrap();
+    assert!(run.status.success() && run.stderr.is_empty(), "{run:?}");
+    let name = base.file_name().unwrap().to_string_lossy().into_owned();
+    let left = std::fs::read_dir(folder()).unwrap().flatten();
+    let left: Vec<_> =
+        left.filter(|file| file.file_name().to_string_lossy().starts_with(&name)).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

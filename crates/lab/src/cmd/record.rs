@@ -233,7 +233,7 @@ pub(crate) fn record(
     let mut raw = output.clone().into_os_string();
     raw.push(".raw");
     let raw = PathBuf::from(raw);
-    let _claim = Claim::on(&raw, &output)?;
+    let claim = Claim::on(&raw, &output)?;
     clear_away_what_was_left(&raw)?;
     let signals = Signals::watch()?;
     let event_cost_ns = cost::event_cost_ns(&recorder, folder);
@@ -264,6 +264,9 @@ pub(crate) fn record(
     let (kept, dropped) = seal_all(found, &output, options.all, sealing)?;
     let left = dropped.iter().filter(|image| image.still_runs());
     let left = left.map(|image| (image.pid, image.command.clone())).collect();
+    images::remove(&raw)?;
+    // From here on no process begins a file; one that a daemon started may have begun it since.
+    drop(claim);
     images::remove(&raw)?;
     let counts_first = kept.first().is_some_and(|kept| kept.header.pid == started);
     Ok(Recorded {

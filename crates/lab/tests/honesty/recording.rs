@@ -365,6 +365,23 @@ fn a_daemon_that_still_runs_is_told() {
 }
 
 #[test]
+fn what_a_daemon_starts_after_its_recording_leaves_no_files() {
+    build_recorder();
+    let folder = Folder::new("daemons-child");
+    let (trace, end, word) = (folder.at("t.hxt"), folder.at("end"), folder.at("word"));
+    let script = format!(
+        "(while ! test -e {end}; do sleep 0.05; done; ls / > /dev/null; touch {word}) > /dev/null 2>&1 & ls /"
+    );
+    let output = hectare(&["record", "-o", &trace, "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    std::fs::write(&end, "").unwrap();
+    wait_for(&word);
+    let left: Vec<_> =
+        std::fs::read_dir(&folder.0).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
 fn an_interrupted_watch_of_swapping_keeps_what_it_saw() {
     let folder = Folder::new("watch");
     let events = folder.at("f.swap");

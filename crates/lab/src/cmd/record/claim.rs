@@ -1,7 +1,7 @@
 //! One recording at a time into a file: a second would remove what the first has recorded so far.
 //!
 //! 1. Whoever records holds a lock on an empty file, `F.hxt.raw` for `F.hxt`, and removes the file
-//!    at the end.
+//!    at the end. A recorder begins no file after that.
 //! 2. What a killed owner leaves is unlocked, and the next one takes it over.
 
 use std::fs::{self, File, OpenOptions};

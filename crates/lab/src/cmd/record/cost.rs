@@ -16,6 +16,7 @@ use crate::scratch::Scratch;
 pub(super) fn event_cost_ns(recorder: &Path, folder: &Path) -> anyhow::Result<Option<f64>> {
     let scratch = Scratch::inside(folder)?;
     let raw = scratch.path().join("cost");
+    std::fs::write(&raw, "").with_context(|| format!("making {}", raw.display()))?;
     let mut best = [f64::INFINITY; 2];
     for _ in 0..3 {
         for (recorded, best) in best.iter_mut().enumerate() {
