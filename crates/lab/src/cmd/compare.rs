@@ -80,7 +80,9 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
 /// A file that is written although nobody asked for it.
 fn leave(file: &mut Option<PathBuf>, name: &str, kind: Kind) -> anyhow::Result<()> {
     if file.is_none() {
-        place::check(Path::new(name), kind).map_err(|why| anyhow!("{name} {why}"))?;
+        place::check(Path::new(name), kind).map_err(|why| {
+            anyhow!("{name} {why} (it is left in the current folder unless --json and --report name other places)")
+        })?;
         *file = Some(name.into());
     }
     Ok(())

@@ -140,6 +140,11 @@ fn places_are_looked_at_before_anything_is_measured() {
     let output = Command::new(HECTARE).current_dir(&folder.0).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("is no record of hectare"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("--json and --report name other places"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
