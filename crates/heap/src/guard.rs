@@ -264,12 +264,13 @@ impl<S: System> Guard<S> {
         live.map(|slot| slot.bytes).sum()
     }
 
-    /// What an access that faulted at `address` did wrong; `None` if no guarded object is near.
-    pub(crate) fn explain(&self, address: usize) -> Option<Finding> {
+    /// What an access that faulted at `address` did wrong; `None` if no guarded object is near, or it is one that the
+    /// program has sealed itself. A thread that `may_hold` the lock does not wait for it: then `None` while it is held.
+    pub(crate) fn explain(&self, address: usize, may_hold: bool) -> Option<Finding> {
         if !self.contains(address) {
             return None;
         }
-        let state = self.state.lock();
+        let state = if may_hold { self.state.try_lock()? } else { self.state.lock() };
         let page = (address - self.start.load(Relaxed)) / state.page_bytes.max(1);
         let slot =
             |index: usize| state.slots.entries().get(index).filter(|s| s.life != Life::Unused);
@@ -278,7 +279,8 @@ impl<S: System> Guard<S> {
             let fault = match slot.life {
                 Life::Freed => Fault::UseAfterFree,
                 _ if address < slot.object => Fault::Underflow,
-                _ => Fault::Overflow,
+                _ if address - slot.object >= slot.bytes => Fault::Overflow,
+                _ => return None,
             };
             return Some(slot.finding(fault, address));
         }
@@ -432,15 +434,19 @@ mod tests {
         let guard = opened();
         let page = Os.page_bytes();
         let (first, second) = (get(&guard, 64, 16).addr().get(), get(&guard, 64, 16).addr().get());
-        let explain = |address| guard.explain(address).map(|found| (found.fault, found.object));
+        let explain =
+            |address| guard.explain(address, false).map(|found| (found.fault, found.object));
         assert_eq!(explain(first + 64), Some((Fault::Overflow, first)));
         assert_eq!(explain(first + 64 + page / 2 - 64), Some((Fault::Overflow, first)));
         assert_eq!(explain(first - page), Some((Fault::Underflow, first)));
         assert_eq!(explain(second + 64), Some((Fault::Overflow, second)));
         assert!(guard.put(first, &[], &Os).is_ok());
         assert_eq!(explain(first + 8), Some((Fault::UseAfterFree, first)));
+        assert_eq!(explain(second), None, "it is whole: the program has sealed it");
         assert_eq!(explain(1 << 20), None);
         assert_eq!(explain(second + 64 + 20 * page), None);
+        let _held = guard.state.lock();
+        assert!(guard.explain(first + 8, true).is_none(), "by this very thread");
     }
 
     #[test]

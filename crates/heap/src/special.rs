@@ -35,7 +35,7 @@ use hectare_pages::Os;
 use crate::class::MIN_ALIGN;
 use crate::guard::Finding;
 use crate::misuse::Misuse;
-use crate::process::{Process, ProcessProfile};
+use crate::process::{Process, ProcessProfile, cache_word, inside_word};
 use crate::profile::{Known, MAX_FRAMES};
 use watched::Watched;
 
@@ -109,11 +109,14 @@ impl Process {
         self.profile.snapshot(&Os)
     }
 
-    /// What an access that faulted at `address` did wrong to a guarded object, if to any.
+    /// What an access that faulted at `address` did wrong to a guarded object, if to any. Not known where it was made by a
+    /// handler that has interrupted the thread in the midst of a call, or by the call itself, since the program has sealed
+    /// the object.
     pub fn explain_fault(&'static self, address: usize) -> Option<Finding> {
         self.special()?;
+        let may_hold = cache_word() == inside_word();
         let _inside = self.enter();
-        self.guard.explain(address)
+        self.guard.explain(address, may_hold)
     }
 
     /// Whether the profile may know of `object`: sampled ones lie where the page map sees none begin.

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #ifndef AT_MINSIGSTKSZ
 #define AT_MINSIGSTKSZ 51
@@ -149,6 +150,33 @@ static void on_fault(int number) {
     _exit(7);
 }
 
+/* What the program has sealed itself, it touches, or the library does when it is freed. */
+static char *sealed(void) {
+    char *object = memalign(4096, 100);
+    CHECK(mprotect(object, 4096, PROT_NONE) == 0);
+    return opaque(object);
+}
+
+static void touches_sealed(void) { sink = sealed()[12]; }
+
+static void frees_sealed(void) { free(sealed()); }
+
+static char *volatile freed;
+
+static void touch_freed(int signal) {
+    (void)signal;
+    sink = freed[0];
+}
+
+/* A handler that misuses an object, wherever it has interrupted its thread. */
+static void use_after_free_by_handler(void) {
+    release(freed = allocate(100));
+    signal(SIGVTALRM, touch_freed);
+    struct itimerval soon = {{.tv_usec = 1000}, {.tv_usec = 1000}};
+    CHECK(setitimer(ITIMER_VIRTUAL, &soon, NULL) == 0);
+    for (;;) free(opaque(malloc(100)));
+}
+
 /* A program's own handler has its way. */
 static void own_handler(void) {
     signal(SIGSEGV, on_fault);
@@ -217,7 +245,8 @@ int main(int argc, char **argv) {
         CASE(use_after_free_on_small_stack),
         CASE(double_free), CASE(interior), CASE(behind_the_last), CASE(never_allocated),
         CASE(size_of_never_allocated), CASE(realloc_freed), CASE(usable_size_freed),
-        CASE(other_fault), CASE(sent_fault), CASE(own_handler), CASE(aligned_grows),
+        CASE(other_fault), CASE(sent_fault), CASE(touches_sealed), CASE(frees_sealed),
+        CASE(use_after_free_by_handler), CASE(own_handler), CASE(aligned_grows),
         CASE(zeros_where_locked), CASE(counted), CASE(sound),
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);

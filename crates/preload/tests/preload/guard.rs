@@ -68,13 +68,20 @@ pub(crate) fn add(suite: &mut Suite) {
             && ended.stderr.matches('\n').count() == 1;
         ensure(told, || ended.describe("not told in one line"))
     });
-    for case in ["other_fault", "sent_fault"] {
+    for case in ["other_fault", "sent_fault", "touches_sealed", "frees_sealed"] {
         suite.test_with(format!("guard::{case}_is_left_alone"), &["cc"], move || {
             let ended = run(guarded("1")?.arg(case))?;
             let silent = ended.signalled(SIGSEGV) && ended.stderr.is_empty();
             ensure(silent, || ended.describe("not as without the library"))
         });
     }
+    // Told unless the interrupted thread held the lock: then the fault ends it.
+    suite.test_with("guard::use_after_free_by_handler", &["cc"], || {
+        let ended = run(guarded("1")?.arg("use_after_free_by_handler"))?;
+        let is_told = ended.signalled(SIGABRT) && ended.stderr.contains("hectare: use after free");
+        let is_left = ended.signalled(SIGSEGV) && ended.stderr.is_empty();
+        ensure(is_told || is_left, || ended.describe("neither told nor left alone"))
+    });
     suite.test_with("guard::own_handler_has_its_way", &["cc"], || {
         let ended = run(guarded("1")?.arg("own_handler"))?;
         ensure(ended.status.code() == Some(7), || ended.describe("not ended by its own handler"))
