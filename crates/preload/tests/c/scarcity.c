@@ -381,6 +381,48 @@ static void limited_by_itself(void) {
     for (int i = 0; i < 2 * COUNT; i++) free(all[i]);
 }
 
+/* A program that limits what it may write to while it runs, to less than it has: what it has stays its own, what there is no
+   room for is refused, and once the limit goes all is had again. (Of 0 bytes Linux makes no limit.) */
+static void limited_below_what_it_has(void) {
+    enum { COUNT = 2000 };
+    static const size_t sizes[] = {16, 600, 31000, 70000, 3000000};
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    static char *all[COUNT];
+    static size_t bytes[COUNT];
+    int stop = 0;
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, take_and_give, &stop) == 0);
+    for (int i = 0; i < COUNT; i++) all[i] = memset(malloc(bytes[i] = sizes[i % 4]), i, sizes[i % 4]);
+    struct rlimit none, limit = {4096, RLIM_INFINITY};
+    CHECK(getrlimit(RLIMIT_DATA, &none) == 0);
+    for (; limit.rlim_cur < 100 << 20; limit.rlim_cur *= 12) {
+        CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+        void *list = NULL;
+        for (int i = 0; i < SIZES; i++) {
+            take_all(sizes[i], &list);
+            give_all(&list);
+        }
+        for (int i = 0; i < COUNT; i++) {
+            errno = 0;
+            size_t wanted = i % 3 ? bytes[i] * 2 : bytes[i] / 2 + 1;
+            char *moved = realloc(opaque(all[i]), wanted);
+            CHECK(moved || (errno == ENOMEM && wanted > bytes[i]), "%zu bytes, errno %d", wanted, errno);
+            if (moved) all[i] = moved;
+            if (moved && wanted < bytes[i]) bytes[i] = wanted;
+            for (size_t at = 0; at < bytes[i]; at += 97) CHECK(all[i][at] == (char)i, "byte %zu of object %d", at, i);
+        }
+        malloc_trim(0);
+    }
+    CHECK(setrlimit(RLIMIT_DATA, &none) == 0);
+    for (int i = 0; i < COUNT; i++) {
+        free(all[i]);
+        CHECK((all[i] = malloc(31000)));
+    }
+    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+    pthread_join(other, NULL);
+    for (int i = 0; i < COUNT; i++) free(all[i]);
+}
+
 /* With `reserve:1`: it takes no more than it needs, and gets all that it needs. */
 static void reserves_little(void) {
     size_t start = mapped_bytes(), all = 0;
@@ -745,7 +787,7 @@ int main(int argc, char **argv) {
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room), CASE(any_limit_is_used),
         CASE(any_limit_leaves_memory), CASE(any_size_has_room), CASE(grows_where_limited),
-        CASE(limited_by_itself), CASE(reserves_little), CASE(no_madvise),
+        CASE(limited_by_itself), CASE(limited_below_what_it_has), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
         CASE(hugetlb_pool), CASE(reserve_is_not_dumped), CASE(small_without_huge_pages),

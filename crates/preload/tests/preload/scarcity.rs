@@ -32,9 +32,12 @@ const SAMPLED: &str = "prof:true,prof_sample:1,prof_prefix:/dev/null/none";
 pub(crate) fn add(suite: &mut Suite) {
     add_cases(suite, "scarcity", "scarcity.c", CASES);
     for front in ["front:thread", "front:cpu", "guard:1", SAMPLED, "secure:true"] {
-        for case in
-            ["shorter_where_memory_is_out", "regions_on_the_least_stack", "limited_by_itself"]
-        {
+        for case in [
+            "shorter_where_memory_is_out",
+            "regions_on_the_least_stack",
+            "limited_by_itself",
+            "limited_below_what_it_has",
+        ] {
             suite.test_with(format!("scarcity::{case}[{front}]"), &["cc"], move || {
                 let mut command = preloaded(program("scarcity.c")?);
                 run(command.arg(case).env("HECTARE_CONF", front))?.well().map(drop)
