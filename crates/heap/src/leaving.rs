@@ -8,7 +8,7 @@ use hectare_pages::{PageRange, PageSource};
 
 /// How many ranges go in a call: 4 KiB of the stack. Each call interrupts all other processors on which the program
 /// runs, so the more the better.
-const MOST: usize = 256;
+pub(crate) const MOST: usize = 256;
 
 /// Ranges that nobody uses.
 pub(crate) struct Leaving {
@@ -28,11 +28,11 @@ pub(crate) struct Gone<'a> {
 impl Leaving {
     pub(crate) const NONE: Self = Self { ranges: [MaybeUninit::uninit(); MOST], len: 0 };
 
-    /// Adds one, for which there must be room. Returns whether there is none for another.
-    pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
+    /// Adds one, of which there may be [`MOST`]. Returns how many there are.
+    pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) -> usize {
         self.ranges[self.len].write(PageRange { start, bytes });
         self.len += 1;
-        self.len == MOST
+        self.len
     }
 
     /// Gives all back; none is left.
