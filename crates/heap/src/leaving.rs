@@ -1,19 +1,16 @@
 //! Memory on its way back to the system: many ranges to a call, since each call takes as long as giving back
 //! several pages.
 
-use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use hectare_pages::{PageRange, PageSource};
 
-/// How many ranges go in a call: 4 KiB of the stack. Each call interrupts all other processors on which the program
-/// runs, so the more the better.
-pub(crate) const MOST: usize = 256;
+/// How many ranges go in a call: what the stack holds easily.
+const MOST: usize = 64;
 
 /// Ranges that nobody uses.
 pub(crate) struct Leaving {
-    /// The first `len` of them are written.
-    ranges: [MaybeUninit<PageRange>; MOST],
+    ranges: [PageRange; MOST],
     len: usize,
 }
 
@@ -26,13 +23,14 @@ pub(crate) struct Gone<'a> {
 }
 
 impl Leaving {
-    pub(crate) const NONE: Self = Self { ranges: [MaybeUninit::uninit(); MOST], len: 0 };
+    pub(crate) const NONE: Self =
+        Self { ranges: [PageRange { start: NonNull::dangling(), bytes: 0 }; MOST], len: 0 };
 
-    /// Adds one, of which there may be [`MOST`]. Returns how many there are.
-    pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) -> usize {
-        self.ranges[self.len].write(PageRange { start, bytes });
+    /// Adds one, for which there must be room. Returns whether there is none for another.
+    pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
+        self.ranges[self.len] = PageRange { start, bytes };
         self.len += 1;
-        self.len
+        self.len == MOST
     }
 
     /// Gives all back; none is left.
@@ -41,8 +39,6 @@ impl Leaving {
     /// They are committed memory of `source`, and nothing in them is in use.
     pub(crate) unsafe fn decommit(&mut self, source: &impl PageSource) -> Gone<'_> {
         let ranges = &self.ranges[..core::mem::take(&mut self.len)];
-        // SAFETY: the first `len` are written.
-        let ranges = unsafe { ranges.assume_init_ref() };
         // SAFETY: the caller's promise.
         let bytes = unsafe { source.decommit_all(ranges) };
         Gone { ranges, bytes, all: bytes == ranges.iter().map(|range| range.bytes).sum() }

@@ -13,9 +13,6 @@ use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 use crate::leaving::Leaving;
 use crate::slab::{FarWords, Slab};
 
-/// How many ranges go in a call: what the system refuses is offered once more one by one, and so many show it.
-const AT_ONCE: usize = 64;
-
 impl Region {
     /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
     /// first, since the lowest are used next. Whole huge pages go before all others, since one that has
@@ -80,7 +77,7 @@ impl Region {
                 break;
             }
             let (start, all) = self.with_companions(first, frames, source);
-            let is_full = leaving.add(self.at(start), all * FRAME_BYTES) == AT_ONCE;
+            let is_full = leaving.add(self.at(start), all * FRAME_BYTES);
             if is_full && !self.give_back_all(&mut leaving, source) {
                 return;
             }

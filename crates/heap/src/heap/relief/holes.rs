@@ -7,7 +7,7 @@ use hectare_pages::{PageRange, System};
 
 use crate::class::ClassId;
 use crate::heap::Heap;
-use crate::leaving::{Leaving, MOST};
+use crate::leaving::Leaving;
 use crate::object::{FreeObject, Key};
 use crate::region::FRAME_BYTES;
 
@@ -71,7 +71,7 @@ impl<'a, S: System> IdleFrames<'a, S> {
             unsafe { view.mark(address, frames, ClassId::NONE) };
             self.heap.backend.become_bare(frames);
         }
-        if self.leaving.add(start, bytes) == MOST {
+        if self.leaving.add(start, bytes) {
             self.decommit();
         }
     }
