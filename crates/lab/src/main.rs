@@ -30,6 +30,7 @@ mod measure;
 mod output;
 mod parser;
 mod pools;
+mod programs;
 mod progress;
 mod replay;
 mod report;

@@ -80,7 +80,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     );
     let started_as = started_as(&advised.header.command, &args.command[0]);
     args.contest.linked = Linked::of(started_as);
-    args.contest.beside_malloc = beside_malloc(started_as);
+    args.contest.remarks.extend(beside_malloc(started_as));
     let name = format!("{}, replayed", program.name);
     let case = trace_case(&path, &name, Mode::Speed, Touch::Page)?;
     let looks = Looks { latency: false, map: true };

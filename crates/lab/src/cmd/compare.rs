@@ -1,4 +1,4 @@
-//! `hectare compare`: every allocator on the bundled traces, or on a program. This is the main job:
+//! `hectare compare`: every allocator on the bundled traces, or on programs. This is the main job:
 //! what `hectare` does without a verb.
 
 use std::ffi::OsString;
@@ -17,6 +17,7 @@ use crate::list;
 use crate::machine;
 use crate::output::place::{self, Kind};
 use crate::output::table;
+use crate::programs::{self, Program};
 use crate::replay::{self, Ideal, Mode, Touch};
 use crate::report::Series;
 use crate::subject::program::beside_malloc;
@@ -30,6 +31,10 @@ pub(crate) struct Args {
     /// Traces to replay instead of the bundled ones, separated by commas
     #[arg(long = "trace", value_name = "FILE.hxt,…")]
     traces: Vec<PathBuf>,
+    /// Programs to measure instead of traces, each a row: a file with lines like `NAME: CMD…`, words
+    /// divided as in a shell
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["traces", "command"])]
+    programs: Option<PathBuf>,
     /// Order and pace of the replays
     #[arg(long, value_enum, default_value = "speed")]
     mode: Mode,
@@ -49,20 +54,27 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
                 "a program and --trace are given: one of them is measured at a time"
             ));
         }
-        ensure!(
-            args.mode == Mode::Speed && args.touch == Touch::Page,
-            Exit::misused(
-                "--mode and --touch are of replays: a program goes and writes as it does"
-            )
-        );
+        args.refuse_replays()?;
         args.contest.linked = Linked::of(&args.command[0]);
-        args.contest.beside_malloc = beside_malloc(&args.command[0]);
+        args.contest.remarks.extend(beside_malloc(&args.command[0]));
         return args.contest.hold("compare", vec![program_case(&args.command)?], Looks::default());
     }
     ensure!(
         std::env::args_os().next_back().is_none_or(|last| last != "--"),
         Exit::misused("no program is given after `--`")
     );
+    if let Some(list) = &args.programs {
+        args.refuse_replays()?;
+        let mut cases = Vec::new();
+        for Program { name, command } in programs::read(list)? {
+            let case =
+                program_case(&command).with_context(|| format!("{}: {name}", list.display()))?;
+            let linked = Linked::of(&command[0]).map(|linked| linked.note());
+            args.contest.remarks.extend(linked.into_iter().chain(beside_malloc(&command[0])));
+            cases.push(Case { name, ..case });
+        }
+        return args.contest.hold("compare", cases, Looks::default());
+    }
     args.contest.refuse_ignore_failure()?;
     args.traces = list::files(&args.traces);
     let bundled = args.traces.is_empty();
@@ -75,6 +87,19 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     }
     let cases = trace_cases(&args.traces, args.mode, args.touch)?;
     args.contest.hold("compare", cases, Looks { latency: true, map: false })
+}
+
+impl Args {
+    /// Refuses what concerns replays alone, where programs are measured.
+    fn refuse_replays(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.mode == Mode::Speed && self.touch == Touch::Page,
+            Exit::misused(
+                "--mode and --touch are of replays: a program goes and writes as it does"
+            )
+        );
+        Ok(())
+    }
 }
 
 /// A file that is written although nobody asked for it.

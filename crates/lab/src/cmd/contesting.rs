@@ -82,9 +82,9 @@ pub(crate) struct ContestArgs {
     /// The allocator that the program links, which it runs on under `system`.
     #[arg(skip)]
     pub(crate) linked: Option<Linked>,
-    /// What to know about an allocator that the program calls by names other than `malloc`.
+    /// What to know about the programs, before their figures.
     #[arg(skip)]
-    pub(crate) beside_malloc: Option<String>,
+    pub(crate) remarks: Vec<String>,
 }
 
 /// An allocator besides the C library's that a program links.
@@ -111,7 +111,7 @@ impl Linked {
     }
 
     /// What a reader must know.
-    fn note(&self) -> String {
+    pub(crate) fn note(&self) -> String {
         format!(
             "{} links {}: that is what `system`, the program as it is, runs on",
             self.program,
@@ -299,9 +299,7 @@ impl ContestArgs {
             }
             report.notes.insert(0, linked.note());
         }
-        if let Some(note) = &self.beside_malloc {
-            report.notes.insert(0, note.clone());
-        }
+        report.notes.splice(0..0, self.remarks.iter().cloned());
     }
 
     /// Adds to the report with which libraries and settings it was measured, and what to know of them.

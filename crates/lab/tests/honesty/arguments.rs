@@ -35,6 +35,10 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["bench", "all", "--only", "nosuch"], 2, "`nosuch` has no rows"),
         (&["bench", "published", "--only", "churn"], 2, "`churn` has no rows"),
         (&["compare", "--"], 2, "no program is given after `--`"),
+        (&["compare", "--programs", "f", "--", "true"], 2, "cannot be used with"),
+        (&["compare", "--programs", "f", "--trace", "g"], 2, "cannot be used with"),
+        (&["compare", "--programs", "f", "--mode", "serial"], 2, "are of replays"),
+        (&["compare", "--programs", "no-such.txt"], 1, "no-such.txt: No such file"),
         (&["replay", "no-such.hxt"], 1, "no-such.hxt: cannot read the trace: No such file"),
     ] {
         let output = hectare(arguments);

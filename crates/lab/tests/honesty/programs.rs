@@ -259,6 +259,41 @@ fn the_allocator_that_a_program_links_is_named_where_it_is_measured() {
 }
 
 #[test]
+fn each_program_of_a_list_is_a_row_by_its_name() {
+    let folder = Folder::new("list");
+    let (list, json) = (folder.at("list.txt"), folder.at("a.json"));
+    let ran = folder.at("ran");
+    let compare = |text: String| {
+        std::fs::write(&list, text).unwrap();
+        hectare(&[&TWO_ROUNDS[..], &["--json", &json, "--programs", &list]].concat())
+    };
+    let output = compare(format!("# two\none: true\n\nthe other: sh -c 'echo \"a b\" >> {ran}'\n"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let record: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let mut workloads: Vec<_> =
+        record["rows"].as_array().unwrap().iter().map(|row| row["workload"].to_string()).collect();
+    workloads.dedup();
+    assert_eq!(workloads, ["\"one\"", "\"the other\"", "\"all\""]);
+    let lines = std::fs::read_to_string(&ran).unwrap();
+    assert!(lines.lines().count() > 5 && lines.lines().all(|line| line == "a b"), "{lines}");
+    // Nothing is measured if one of them cannot be.
+    std::fs::remove_file(&ran).unwrap();
+    let output = compare(format!("one: sh -c 'echo >> {ran}'\ntwo: no-such-program\n"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("list.txt: two: there is no program `no-such-program`"));
+    assert!(!Path::new(&ran).exists());
+    let output = compare("sort x\n".to_owned());
+    assert!(
+        stderr(&output).contains("list.txt: line 1: `sort x` has no name"),
+        "{}",
+        stderr(&output)
+    );
+    let output = compare("# none\n".to_owned());
+    assert!(stderr(&output).contains("list.txt: it names no program"), "{}", stderr(&output));
+}
+
+#[test]
 fn programs_that_cannot_be_preloaded_are_told_before_anything_is_run() {
     let folder = Folder::new("static");
     let program = folder.at("static");
