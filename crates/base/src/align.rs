@@ -6,7 +6,7 @@
 #[inline]
 #[must_use]
 pub const fn checked_align_up(value: usize, align: usize) -> Option<usize> {
-    debug_assert!(align.is_power_of_two());
+    check(align);
     match value.checked_add(align - 1) {
         Some(sum) => Some(sum & !(align - 1)),
         None => None,
@@ -17,7 +17,7 @@ pub const fn checked_align_up(value: usize, align: usize) -> Option<usize> {
 #[inline]
 #[must_use]
 pub const fn align_up(value: usize, align: usize) -> usize {
-    debug_assert!(align.is_power_of_two());
+    check(align);
     (value + (align - 1)) & !(align - 1)
 }
 
@@ -25,8 +25,23 @@ pub const fn align_up(value: usize, align: usize) -> usize {
 #[inline]
 #[must_use]
 pub const fn align_down(value: usize, align: usize) -> usize {
-    debug_assert!(align.is_power_of_two());
+    check(align);
     value & !(align - 1)
+}
+
+/// In builds with checks, ends the program over an alignment that is no power of two.
+#[inline(always)]
+const fn check(align: usize) {
+    if cfg!(debug_assertions) && !align.is_power_of_two() {
+        no_alignment();
+    }
+}
+
+/// Apart, so that its text is not in each module that rounds.
+#[cold]
+#[inline(never)]
+const fn no_alignment() -> ! {
+    panic!("an alignment is a power of two");
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl ClassId {
     #[inline(always)]
     pub(crate) const unsafe fn from_byte(byte: u8) -> Self {
         // SAFETY: every value of the type is less than STATES, and so is what it came from.
-        unsafe { core::hint::assert_unchecked((byte as usize) < STATES) };
+        unsafe { promise_state(byte as usize) };
         Self(byte)
     }
 
@@ -113,7 +113,7 @@ impl ClassId {
         let index = self.0 as usize;
         // SAFETY: every value of the type is less than STATES: NONE, one of `CLASSES` classes,
         // RUN, GIVEN_UP, OWN_RUN.
-        unsafe { core::hint::assert_unchecked(index < STATES) };
+        unsafe { promise_state(index) };
         index
     }
 
@@ -164,6 +164,29 @@ impl ClassId {
     pub(crate) const fn batch_bytes(self) -> usize {
         self.batch() * self.object_bytes()
     }
+}
+
+/// Promises the compiler that `index` stands for a value of the type.
+///
+/// # Safety
+/// `index < STATES`
+#[inline(always)]
+const unsafe fn promise_state(index: usize) {
+    if cfg!(debug_assertions) {
+        // (Core's own check of a promise brings its text to each module that makes one.)
+        if index >= STATES {
+            no_state();
+        }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { core::hint::assert_unchecked(index < STATES) };
+    }
+}
+
+#[cold]
+#[inline(never)]
+const fn no_state() -> ! {
+    panic!("no state of a page");
 }
 
 const fn min(a: usize, b: usize) -> usize {
