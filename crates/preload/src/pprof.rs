@@ -63,6 +63,7 @@ impl Message {
         Self { bytes: [0; 1024], len: 0 }
     }
 
+    #[inline(never)]
     fn varint(&mut self, mut value: u64) {
         loop {
             let low = (value & 0x7f) as u8;
