@@ -241,7 +241,6 @@ fn advise_all(ranges: &[PageRange]) -> Option<usize> {
 // SAFETY: the kernel hands out each address once until it is unmapped; private anonymous memory
 // reads as zero until written, and again after MADV_DONTNEED.
 unsafe impl PageSource for Os {
-    #[inline]
     fn page_bytes(&self) -> usize {
         match PAGE_BYTES.load(Relaxed) {
             0 => read_page_bytes(),
