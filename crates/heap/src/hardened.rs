@@ -27,7 +27,7 @@
 
 use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use hectare_base::rolled;
 use hectare_base::sync::Lock;
@@ -73,6 +73,8 @@ struct ClassState {
     /// How many objects were ever put into the quarantine.
     freed: usize,
     random: Random,
+    /// The front's when this class was last drawn from.
+    salt: u64,
     /// How many objects are fresh or in quarantine, by a hash of their addresses: to look for one takes long.
     kept: [u8; COUNTS],
 }
@@ -109,6 +111,8 @@ pub(crate) struct Hardened<S: System> {
     large_objects: AtomicUsize,
     /// Whether an object was ever to become shorter where there was no memory to move it to. Nothing tells it from the others.
     keeps_longer: AtomicBool,
+    /// When this process was forked; 0 if it was not. Its parent and siblings draw by the same numbers otherwise.
+    salt: AtomicU64,
 }
 
 impl ClassState {
@@ -118,6 +122,7 @@ impl ClassState {
         quarantine: [None; QUARANTINE],
         freed: 0,
         random: Random::NEW,
+        salt: 0,
         kept: [0; COUNTS],
     };
 
@@ -208,6 +213,7 @@ impl<S: System> Hardened<S> {
             seals_large: AtomicBool::new(false),
             large_objects: AtomicUsize::new(0),
             keeps_longer: AtomicBool::new(false),
+            salt: AtomicU64::new(0),
         }
     }
 
@@ -252,13 +258,18 @@ impl<S: System> Hardened<S> {
         if slots.fresh_len == 0 {
             self.refill(heap, class, &mut slots);
         }
+        let salt = self.salt.load(Relaxed);
+        if slots.salt != salt {
+            slots.salt = salt;
+            slots.random.stir(salt);
+        }
         slots.draw()
     }
 
     #[cold]
     fn refill(&self, heap: &Heap<S>, class: ClassId, slots: &mut ClassState) {
-        // Not once for all: children of one process, which begin with the same state, soon draw apart.
-        let seed = heap.source().secret() as u64 ^ heap.source().now_ms();
+        // Not once for all: children made without our handlers, which begin with the same state, soon draw apart.
+        let seed = heap.source().secret() as u64 ^ heap.source().now_ns();
         slots.random.stir(seed.wrapping_mul(2 * class.index() as u64 + 1));
         heap.backend.reopen();
         let mut gathered = Gathered::new();
@@ -467,6 +478,12 @@ impl<S: System> Hardened<S> {
             return Err(Misuse::DoubleFree);
         }
         Ok(heap.usable_bytes(object)? - self.sealed_bytes(heap))
+    }
+
+    /// Has a forked child draw otherwise than its parent and its siblings do. (By a number for all classes, which each looks
+    /// at when it is drawn from: to stir them all would copy all their pages.)
+    pub(crate) fn draw_apart(&self, heap: &Heap<S>) {
+        self.salt.store(heap.source().now_ns(), Relaxed);
     }
 
     /// Holds the locks across a fork.

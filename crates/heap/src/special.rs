@@ -147,6 +147,15 @@ impl Process {
         Watched::begin(self, special).malloc(bytes, kind)
     }
 
+    /// To be called in a forked child, before anything is allocated there.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn special_in_child(&'static self, special: &'static Special) {
+        if special.hardened {
+            self.hardened.draw_apart(&self.heap);
+        }
+    }
+
     /// Holds the locks of this front across a fork; nobody ever takes those of the others.
     #[cold]
     #[inline(never)]

@@ -428,6 +428,10 @@ impl System for Os {
         now_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
     }
 
+    fn now_ns(&self) -> u64 {
+        now_ns(libc::CLOCK_MONOTONIC)
+    }
+
     /// The wall's time where only plain calls may be made: a thread's own always asks the kernel, which a filter may not
     /// allow, since most programs read the time without.
     fn thread_us(&self) -> u64 {

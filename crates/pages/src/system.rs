@@ -19,6 +19,9 @@ pub trait System: PageSource {
     /// coarse (a few milliseconds).
     fn now_ms(&self) -> u64;
 
+    /// Nanoseconds of such a clock that is as fine as there is: a number that soon is another.
+    fn now_ns(&self) -> u64;
+
     /// How long this thread has run, in microseconds: for measuring what takes some hundreds of
     /// them, whoever else gets the CPU meanwhile.
     fn thread_us(&self) -> u64;
@@ -48,6 +51,10 @@ macro_rules! passed_on {
 
         fn now_ms(&self) -> u64 {
             self.inner().now_ms()
+        }
+
+        fn now_ns(&self) -> u64 {
+            self.inner().now_ns()
         }
 
         fn thread_us(&self) -> u64 {

@@ -148,6 +148,11 @@ extern "C" fn release() {
 }
 
 extern "C" fn release_in_child() {
+    if let Some(process) = process()
+        && let Some(special) = process.special()
+    {
+        process.special_in_child(special);
+    }
     if let Some(process) = held() {
         // SAFETY: the thread that this one is the copy of holds the locks since `prepare`.
         unsafe { process.after_fork_in_child() };

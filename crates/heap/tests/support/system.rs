@@ -308,6 +308,10 @@ impl System for Strict {
         self.now_ms.load(SeqCst)
     }
 
+    fn now_ns(&self) -> u64 {
+        self.now_ms() * 1_000_000
+    }
+
     fn thread_us(&self) -> u64 {
         self.meet_at(Moment::Opening);
         self.now_ms() * 1000

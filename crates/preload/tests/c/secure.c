@@ -5,8 +5,10 @@
 #include "sound.h"
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 static void *tell(void *p) {
@@ -194,24 +196,43 @@ static void is_random(void) {
     CHECK(neighbours < COUNT / 5, "%d", neighbours);
 }
 
-/* What a child draws says nothing of what its siblings do. */
-static void is_random_in_each_child(void) {
-    enum { COUNT = 2000, CHILDREN = 4 };
+enum { CHILDREN = 50 };
+
+static void *sleeps(void *unused) {
+    pause();
+    return unused;
+}
+
+/* What a raw system call makes: no handler of a fork runs. */
+static pid_t raw_clone(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
+
+/* What each of some children draws says nothing of what the others do. */
+static void draw_in_children(pid_t (*make)(void), int count) {
     uint64_t *told = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(told != MAP_FAILED);
     free(malloc(64));
     for (int child = 0; child < CHILDREN; child++) {
-        pid_t process = fork();
+        pid_t process = make();
         if (process == 0) {
-            for (int i = 0; i < COUNT; i++) told[child] = told[child] * 31 + (uintptr_t)malloc(64);
+            for (int i = 0; i < count; i++) told[child] = told[child] * 31 + (uintptr_t)malloc(64);
             _exit(0);
         }
         int status = 0;
         CHECK(waitpid(process, &status, 0) == process && status == 0, "%#x", status);
-        usleep(10000);
         for (int other = 0; other < child; other++) CHECK(told[child] != told[other], "%d and %d draw alike", child, other);
     }
 }
+
+/* From its first draw on, though it begins with what its parent was to draw from, and with its parent's numbers. */
+static void is_random_in_each_child(void) {
+    draw_in_children(fork, 20);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, sleeps, NULL) == 0);
+    draw_in_children(fork, 20);
+}
+
+/* From its next refill on. */
+static void is_random_in_each_raw_child(void) { draw_in_children(raw_clone, 40); }
 
 static void is_sound_with_sizes(void) {
     for (size_t bytes = 0; bytes < 50000000; bytes = bytes < 20000 ? bytes + 13 : bytes * 3 / 2) {
@@ -356,7 +377,8 @@ int main(int argc, char **argv) {
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),
         CASE(read_after_free_large), CASE(is_zero_when_freed),
         CASE(is_zero_behind_the_quarantine), CASE(is_quarantined),
-        CASE(is_random), CASE(is_random_in_each_child), CASE(is_sound_with_sizes), CASE(is_sound_with_kept_sizes),
+        CASE(is_random), CASE(is_random_in_each_child), CASE(is_random_in_each_raw_child),
+        CASE(is_sound_with_sizes), CASE(is_sound_with_kept_sizes),
         CASE(is_frugal_with_mappings), CASE(is_frugal_with_zeros), CASE(is_told_in_numbers), CASE(is_sound_as_it_shrinks),
         CASE(is_sound_at_its_limit), CASE(is_sound),
     };

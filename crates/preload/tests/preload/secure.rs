@@ -33,6 +33,7 @@ const PROPERTIES: &[&str] = &[
     "is_quarantined",
     "is_random",
     "is_random_in_each_child",
+    "is_random_in_each_raw_child",
     "is_sound_with_sizes",
     "is_sound_with_kept_sizes",
     "is_frugal_with_mappings",
