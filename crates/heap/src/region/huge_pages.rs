@@ -25,14 +25,14 @@ impl Region {
     }
 
     /// Notes that a long run was taken that its caller will fill. Where there are many, huge pages
-    /// begin with its first unit, if they do not begin below.
+    /// begin with its first unit, unless they do at the first unit of another.
     pub(super) fn note_filled(&mut self, run: Run, source: &impl PageSource) {
         self.filled_frames =
             self.filled_frames.saturating_add(run.bare_frames.min(MANY_FRAMES / 2));
         let from = self.first_unit_of(run) * FRAME_BYTES;
         let has_many = self.has_blocks() && self.filled_frames >= MANY_FRAMES;
         let is_usual = !self.dear_blocks.are_dear() && !self.huge.is_hollow();
-        if has_many && is_usual && from < self.huge.start() {
+        if has_many && is_usual && !self.huge.is_of_runs() && from < self.huge.start() {
             if from < self.frontier {
                 self.ask_from(from, true, source);
             }
@@ -40,13 +40,15 @@ impl Region {
         }
     }
 
-    /// The frame where the first unit begins that lies within the run or behind it, except for one of which the run fills
-    /// less than seven eighths: its last frames would bring the rest.
+    /// The frame where the first unit begins that lies within the run or behind it; behind its last unit, if it fills less
+    /// than seven eighths of that: its last frames would bring the rest. (The units that it fills have asked for themselves.)
     fn first_unit_of(&self, run: Run) -> usize {
         let start = self.frame_of(run.start);
+        let end = start + run.frames;
         let first = align_up(start, UNIT_FRAMES);
-        let filled = (start + run.frames).saturating_sub(first);
-        if filled > 0 && filled < NEARLY_UNIT_FRAMES { first + UNIT_FRAMES } else { first }
+        let last = align_down(end, UNIT_FRAMES).max(first);
+        let filled = end.saturating_sub(last);
+        if filled > 0 && filled < NEARLY_UNIT_FRAMES { last + UNIT_FRAMES } else { first }
     }
 
     /// Asks for no huge pages while blocks of them are dear; once they no longer are, asks for them in

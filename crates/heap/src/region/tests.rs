@@ -294,9 +294,9 @@ fn long_runs_of_a_huge_page_in_all_have_huge_pages_once_there_are_blocks() {
 }
 
 #[test]
-fn huge_pages_begin_with_a_unit_that_a_run_nearly_fills_or_behind_it() {
+fn huge_pages_begin_with_units_that_a_run_nearly_fills_or_behind_them() {
     // The first run has a unit of its own, so the second begins one.
-    for (frames, unit) in [(248, 2), (447, 2), (448, 1)] {
+    for (frames, unit) in [(248, 2), (447, 2), (448, 1), (712, 3), (959, 3), (960, 1)] {
         let (mut region, view) = open();
         take_slabs(&mut region, &view, 64);
         let start = region.touched;
@@ -307,6 +307,20 @@ fn huge_pages_begin_with_a_unit_that_a_run_nearly_fills_or_behind_it() {
         let asked = [begins - 1, begins].map(|frame| region.is_huge_from(FrameId(frame)));
         assert_eq!(asked, [false, true], "{frames} frames");
     }
+}
+
+#[test]
+fn a_short_run_has_what_is_left_of_a_unit_before_it_begins_a_huge_one() {
+    let (mut region, view) = open();
+    take_slabs(&mut region, &view, 64);
+    let mut take = |frames| region.taken(Wanted::Run { frames, align: 1, fills: true }, &view);
+    let long = [880, 880].map(|frames| (take(frames), frames));
+    let places = [100, 100, 44, 100].map(&mut take);
+    let begins = region.huge.start() / FRAME_BYTES;
+    let left = long.map(|(run, frames)| region.frame_of(run.start) + frames);
+    let [first, second, third, last] = places.map(|run| region.frame_of(run.start));
+    assert_eq!([first, second, third], [left[0], left[1], left[0] + 100]);
+    assert!(second + 100 <= begins && last >= begins, "{last} is the first that finds no room");
 }
 
 #[test]

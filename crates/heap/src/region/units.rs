@@ -18,7 +18,7 @@
 //! fills seven eighths of it; a run that fills no unit begins none there.
 
 use hectare_base::align::{align_down, align_up};
-use hectare_buddy::FrameId;
+use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::{PageSource, SourceError};
 
 use super::taking::Request;
@@ -54,7 +54,7 @@ impl Region {
     ) -> Option<Run> {
         let frames = request.frames;
         let is_for_units = request.align == 1 && request.is_filled();
-        if !is_for_units || !self.is_worth_units(frames, source) {
+        if !is_for_units || !self.is_worth_units(frames, source) || self.has_plain(frames) {
             return None;
         }
         self.take_beside(frames, source).or_else(|| self.take_whole_units(frames, source))
@@ -64,6 +64,20 @@ impl Region {
     fn is_worth_units(&self, frames: usize, source: &impl PageSource) -> bool {
         let is_long = frames >= NEARLY_UNIT_FRAMES;
         (is_long || self.is_huge_from(FrameId(self.touched))) && self.has_units(source)
+    }
+
+    /// Whether a run of `frames` frames, too short for a unit of its own, has a place below where huge pages are asked for:
+    /// what others have left of units that they do not fill, which would stay empty, while one more unit came for this run.
+    fn has_plain(&mut self, frames: usize) -> bool {
+        if frames >= NEARLY_UNIT_FRAMES {
+            return false;
+        }
+        let limit = self.huge.start() / FRAME_BYTES;
+        let place = self.clean.alloc_range(frames, 1, limit);
+        place.is_ok_and(|first| {
+            self.give_clean(first, frames);
+            true
+        })
     }
 
     /// Takes a run in clean units alone, to which dirty ones move. What is left of the last one is dirty if its memory
