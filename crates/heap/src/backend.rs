@@ -180,6 +180,7 @@ impl<S: System> Backend<S> {
     }
 
     /// How far its regions are committed, in bytes.
+    #[inline(never)]
     pub(crate) fn committed_bytes(&self) -> usize {
         self.views_in_use().iter().map(RegionView::committed_bytes).sum()
     }

@@ -25,9 +25,9 @@ impl Regions {
     pub(super) const NONE: Self =
         Self { len: 0, places: [const { MaybeUninit::zeroed() }; REGIONS] };
 
-    /// Whether there is a place for one more.
-    pub(super) fn have_place(&self) -> bool {
-        self.len < REGIONS
+    /// For how many more there are places.
+    pub(super) fn places_left(&self) -> usize {
+        REGIONS - self.len
     }
 
     /// Adds a region, if there is a place for it.

@@ -27,7 +27,8 @@ const MIN_REGION_BYTES: usize = 1 << 20;
 const PATIENCE: usize = 1000;
 
 impl<S: System> Backend<S> {
-    /// Reserves one more region, of at least `least_bytes`, aligned to at least `least_align`.
+    /// Reserves one more region, of at least `least_bytes`, and of as large a share of what is committed as there are places left,
+    /// aligned to at least `least_align`.
     #[cold]
     pub(super) fn open_region(
         &self,
@@ -42,11 +43,13 @@ impl<S: System> Backend<S> {
             // As much as all before: however little is asked for, there are enough regions.
             bytes => bytes.max(reserved()),
         };
-        if !state.regions.have_place() || least_bytes > MOST_REGION_BYTES {
+        // Where address space comes little by little, too: one in each gap that a program leaves would soon be the last.
+        let share_bytes = self.committed_bytes().checked_div(state.regions.places_left())?;
+        if least_bytes > MOST_REGION_BYTES {
             return None;
         }
         let unit = SLAB_BYTES.max(self.source.page_bytes());
-        let least = align_up(least_bytes, unit).max(MIN_REGION_BYTES);
+        let least = align_up(least_bytes.max(share_bytes), unit).max(MIN_REGION_BYTES);
         let mut bytes = wanted.max(least).min(MOST_REGION_BYTES);
         loop {
             // Only the shortest is not aligned to huge pages: to align it may take more than it has.

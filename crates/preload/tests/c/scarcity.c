@@ -252,6 +252,25 @@ static size_t mapped_bytes(void) {
     return pages * 4096;
 }
 
+/* However often there is a little more address space than before, the heap goes on in it, and does not run out of places for
+   regions: once there is no limit, all is had. */
+static void limit_is_raised_little_by_little(void) {
+    size_t limit = (size_t)40 << 20, bytes = 0;
+    struct rlimit none, few = {limit, RLIM_INFINITY};
+    CHECK(getrlimit(RLIMIT_AS, &none) == 0);
+    free(malloc(100));
+    void *list = NULL;
+    for (int step = 0; step < 60; step++) {
+        CHECK(setrlimit(RLIMIT_AS, &few) == 0);
+        bytes += take_all(1000, &list) * 1000;
+        CHECK(bytes > few.rlim_cur / 10 * 6, "%zu bytes of %zu in step %d", bytes, (size_t)few.rlim_cur, step);
+        few.rlim_cur += 3 << 20;
+    }
+    CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+    for (int i = 0; i < 100000; i++) CHECK(malloc(1000), "object %d without a limit", i);
+    give_all(&list);
+}
+
 /* Whatever the limit, a quarter of it is left for stacks, libraries and the program's own mappings. */
 static void any_limit_leaves_room(void) {
     if (getenv("TEST_AGAIN")) {
@@ -785,7 +804,7 @@ int main(int argc, char **argv) {
         CASE(address_space_limit), CASE(larger_objects_after_smaller),
         CASE(shorter_where_memory_is_out), CASE(regions_on_the_least_stack),
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
-        CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room), CASE(any_limit_is_used),
+        CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room), CASE(any_limit_is_used), CASE(limit_is_raised_little_by_little),
         CASE(any_limit_leaves_memory), CASE(any_size_has_room), CASE(grows_where_limited),
         CASE(limited_by_itself), CASE(limited_below_what_it_has), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),

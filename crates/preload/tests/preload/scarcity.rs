@@ -13,6 +13,7 @@ const CASES: &[&str] = &[
     "limit_leaves_room_for_others",
     "any_limit_leaves_room",
     "any_limit_is_used",
+    "limit_is_raised_little_by_little",
     "any_limit_leaves_memory",
     "any_size_has_room",
     "grows_where_limited",
