@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 
-use hectare_base::align::{align_down, align_up};
+use hectare_base::align::align_up;
 use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::PageSource;
 
@@ -99,11 +99,10 @@ impl Region {
     /// far as there are any, and huge pages are asked for the rest. Returns how many frames moved; `None` as for
     /// [`move_dirty`](Self::move_dirty).
     fn fill(&mut self, first: FrameId, frames: usize, source: &impl PageSource) -> Option<usize> {
-        let start = FrameId(align_up(first.0, UNIT_FRAMES));
-        let units = align_down(first.0 + frames, UNIT_FRAMES).saturating_sub(start.0);
-        let has_units = units > 0 && self.has_units(source);
-        let moved = if has_units { self.move_dirty(start, units, source)? } else { 0 };
-        self.ask_for_units(FrameId(start.0 + moved), units - moved, source);
+        let has_units = self.has_units(source);
+        let moved = if has_units { self.move_dirty(first, frames, source)? } else { 0 };
+        let rest = FrameId(align_up(first.0, UNIT_FRAMES) + moved);
+        self.ask_for_units(rest, (first.0 + frames).saturating_sub(rest.0), source);
         Some(moved)
     }
 }

@@ -595,8 +595,14 @@ fn the_longest_dirty_run_is_lengthened() {
     }
 }
 
-/// The system, except that moves are refused.
-struct Unmoving(SourceError);
+/// The system, except that moves are refused: so, and after so many.
+struct Unmoving(SourceError, Cell<usize>);
+
+impl Unmoving {
+    const fn at_once(refusal: SourceError) -> Self {
+        Self(refusal, Cell::new(0))
+    }
+}
 
 // SAFETY: every call is passed on unchanged, or refused without effect.
 unsafe impl PageSource for Unmoving {
@@ -625,11 +631,14 @@ unsafe impl PageSource for Unmoving {
 
     unsafe fn move_pages(
         &self,
-        _: NonNull<u8>,
-        _: NonNull<u8>,
-        _: usize,
+        from: NonNull<u8>,
+        to: NonNull<u8>,
+        bytes: usize,
     ) -> Result<(), SourceError> {
-        Err(self.0)
+        let left = self.1.get().checked_sub(1).ok_or(self.0)?;
+        self.1.set(left);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.move_pages(from, to, bytes) }
     }
 }
 
@@ -643,16 +652,55 @@ fn where_nothing_can_move_a_run_is_bare() {
         }
         let wanted = Wanted::Run { frames: 2 * UNIT_FRAMES, align: 1, fills: true };
         let clean_frames = region.clean.free_frames();
-        let run = region.take(wanted, false, &Unmoving(refusal)).expect("memory");
+        let run = region.take(wanted, false, &Unmoving::at_once(refusal)).expect("memory");
         assert_eq!((run.bare_frames, run.clean), (2 * UNIT_FRAMES, true), "{refusal}");
         assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES, "{refusal}");
         // A place that is lost is never handed out.
-        let lost_frames = if refusal == SourceError::Exhausted { 2 * UNIT_FRAMES } else { 0 };
+        let lost_frames = if refusal == SourceError::Exhausted { UNIT_FRAMES } else { 0 };
         let taken_frames = clean_frames - region.clean.free_frames();
         assert_eq!(taken_frames, 2 * UNIT_FRAMES + lost_frames, "{refusal}");
         // That answer holds for good.
-        assert_eq!(region.refuses_moves, refusal == SourceError::Unsupported);
+        assert!(region.refuses_moves, "{refusal}");
     }
+}
+
+/// Of a run that was to come in units one of which is lost, only that one is: what has moved goes back to the system when it
+/// is time, and what lies behind is had.
+#[test]
+fn of_many_units_only_the_lost_one_is() {
+    let (mut region, view) = open();
+    let runs: Vec<Run> = (1..=8).map(|i| take_units(&mut region, &view, 1, i)).collect();
+    for run in runs.iter().step_by(2) {
+        region.give(run.start, UNIT_FRAMES);
+    }
+    let clean_frames = region.clean.free_frames();
+    let lost = Unmoving(SourceError::Exhausted, Cell::new(2));
+    let wanted = Wanted::Run { frames: 5 * UNIT_FRAMES, align: 1, fills: true };
+    let run = region.take(wanted, false, &lost).expect("memory");
+    assert!(run.clean && lost.1.get() == 0);
+    assert_eq!(region.dirty_frames(), 4 * UNIT_FRAMES, "two have moved");
+    assert_eq!(region.clean.free_frames(), clean_frames - run.frames - UNIT_FRAMES);
+    assert_eq!(region.decommit(0, usize::MAX, &Os), 4 * UNIT_FRAMES);
+}
+
+/// A run that grows by such units, and by parts of others in front of them and behind.
+#[test]
+fn a_run_that_grew_into_a_lost_place_leaves_what_lay_around() {
+    let (mut region, view) = open();
+    let [long, room, _last, elsewhere] = [(5, 1), (5, 2), (1, 4), (2, 5)]
+        .map(|(units, byte)| take_units(&mut region, &view, units, byte));
+    region.give(room.start, room.frames);
+    region.decommit(0, usize::MAX, &Os);
+    region.give(elsewhere.start, elsewhere.frames);
+    // SAFETY: within the run.
+    region.give_clean(FrameId(region.frame_of(long.start) + long.frames - 10), 10);
+    let clean_frames = region.clean.free_frames();
+    let frames = long.frames - 10;
+    let lost = Unmoving(SourceError::Exhausted, Cell::new(1));
+    assert!(region.extend(long.start, frames, frames + 4 * UNIT_FRAMES + 20, &lost).is_none());
+    // One has moved, and one is lost; what lies in front counts as dirty, too.
+    assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES + 10);
+    assert_eq!(region.clean.free_frames(), clean_frames - UNIT_FRAMES - 10);
 }
 
 /// Of a dirty run whose clean frames behind it are lost, only those are.
@@ -666,10 +714,11 @@ fn what_lies_in_front_of_a_lost_place_stays_dirty() {
     // SAFETY: within the run.
     region.give(unsafe { half.start.add((UNIT_FRAMES - front) * FRAME_BYTES) }, front);
     let wanted = Wanted::Run { frames: UNIT_FRAMES + front, align: 1, fills: true };
-    let lost = Unmoving(SourceError::Exhausted);
+    let lost = Unmoving::at_once(SourceError::Exhausted);
     let run = region.take(wanted, false, &lost).expect("memory");
     assert!(run.clean);
-    assert_eq!(region.dirty_frames(), UNIT_FRAMES + front);
+    // And what is left of the unit that the run ends in instead.
+    assert_eq!(region.dirty_frames(), UNIT_FRAMES + front + UNIT_FRAMES - front);
 }
 
 /// The same where a run grows by dirty frames and a place that is then lost.
@@ -685,7 +734,7 @@ fn a_run_that_grew_into_a_lost_place_leaves_what_lay_before() {
     region.give(elsewhere.start, UNIT_FRAMES);
     let clean_frames = region.clean.free_frames();
     let (frames, wanted) = (4 * UNIT_FRAMES, 6 * UNIT_FRAMES);
-    let lost = Unmoving(SourceError::Exhausted);
+    let lost = Unmoving::at_once(SourceError::Exhausted);
     assert!(region.extend(long.start, frames, wanted, &lost).is_none());
     assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES);
     assert_eq!(region.clean.free_frames(), clean_frames - UNIT_FRAMES, "that is lost");

@@ -113,7 +113,7 @@ impl Region {
         Some(first)
     }
 
-    /// Gives back the `left` frames of a run's last unit from `rest` on: dirty memory, if it `is_there`.
+    /// Gives back the `left` frames from `rest` on that a run has no use for: dirty memory, if it `is_there`.
     fn give_rest(&mut self, rest: FrameId, left: usize, is_there: bool) {
         if left == 0 {
             return;
@@ -222,9 +222,9 @@ impl Region {
         (start.0 + clean >= end + behind).then_some(behind)
     }
 
-    /// Moves dirty units to the `frames` clean frames from `first` on, whole units just taken. Returns
-    /// how many frames came; `None` if the source has lost the place of one: then these frames stay
-    /// taken for ever.
+    /// Moves dirty units to the whole units among the `frames` clean frames from `first` on, which were just taken.
+    /// Returns how many frames came; `None` if the source has lost the place of one: then that unit stays taken
+    /// for ever, and the others are free again.
     #[inline(never)]
     pub(super) fn move_dirty(
         &mut self,
@@ -232,9 +232,10 @@ impl Region {
         frames: usize,
         source: &impl PageSource,
     ) -> Option<usize> {
-        let end = (first.0 + frames).min(MOVES_BELOW_FRAMES);
-        let mut unit = first;
-        while unit.0 < end
+        let end = first.0 + frames;
+        let mut unit = FrameId(align_up(first.0, UNIT_FRAMES));
+        let mut moved = 0;
+        while unit.0 + UNIT_FRAMES <= end.min(MOVES_BELOW_FRAMES)
             && !self.refuses_moves
             && let Some(from) = self.dirty.take_block(UNIT_FRAMES)
         {
@@ -243,12 +244,15 @@ impl Region {
                 Ok(()) => self.give_clean(from, UNIT_FRAMES),
                 Err(error) => {
                     self.give(self.at(from), UNIT_FRAMES);
+                    // The same unit would be the next again, and before Linux 6.17 each refusal costs the
+                    // other its mapping for a moment, if not for ever.
+                    self.refuses_moves = true;
                     if error == SourceError::Exhausted {
+                        let behind = FrameId(unit.0 + UNIT_FRAMES);
+                        self.give_rest(first, unit.0 - first.0, true);
+                        self.give_rest(behind, end - behind.0, false);
                         return None;
                     }
-                    // The same unit would be the next again, and before Linux 6.17 each refusal costs the
-                    // other its mapping for a moment.
-                    self.refuses_moves = true;
                     break;
                 }
             }
@@ -258,7 +262,8 @@ impl Region {
                 unsafe { source.advise_huge(self.at(unit), HUGE_PAGE_BYTES, true) };
             }
             unit.0 += UNIT_FRAMES;
+            moved += UNIT_FRAMES;
         }
-        Some(unit.0 - first.0)
+        Some(moved)
     }
 }
