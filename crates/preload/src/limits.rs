@@ -25,10 +25,20 @@ unsafe extern "C" fn prlimit64(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let status = unsafe { libc::syscall(libc::SYS_prlimit64, process, resource, new, old) };
-    if status == 0 && resource == libc::RLIMIT_AS && !new.is_null() {
+    // SAFETY: the caller's promise: a limit, if any.
+    if status == 0 && resource == libc::RLIMIT_AS && unsafe { new.as_ref() }.is_some_and(is_own) {
         HEAP.leave_room();
     }
     status as c_int
+}
+
+/// Whether `limit` is this process's own now, not just another's. (Its number does not tell: each thread's names it, too.)
+fn is_own(limit: &Limit) -> bool {
+    let mut own = Limit { rlim_cur: 0, rlim_max: 0 };
+    let (process, none, own_at) = (0, ptr::null::<Limit>(), &raw mut own);
+    // SAFETY: a valid place for the answer; nothing is set.
+    unsafe { libc::syscall(libc::SYS_prlimit64, process, libc::RLIMIT_AS, none, own_at) };
+    own.rlim_cur == limit.rlim_cur
 }
 
 /// As the C library's, whose `rlimit` is the same where a word has 64 bits.

@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -398,6 +399,37 @@ static void limited_by_itself(void) {
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     pthread_join(other, NULL);
     for (int i = 0; i < 2 * COUNT; i++) free(all[i]);
+}
+
+/* A thread may name its process by its own number. */
+static void *limit_by_thread(void *limit) {
+    CHECK(prlimit((pid_t)syscall(SYS_gettid), RLIMIT_AS, limit, NULL) == 0);
+    return NULL;
+}
+
+/* A limit that is set for another process takes nothing from this one, though its own leaves it hardly any address space. */
+static void limits_another_process(void) {
+    free(malloc(100));
+    pid_t other = fork();
+    if (other == 0) {
+        pause();
+        _exit(0);
+    }
+    struct rlimit none, own, others = {(size_t)1 << 40, RLIM_INFINITY}, old;
+    CHECK(getrlimit(RLIMIT_AS, &none) == 0);
+    own = (struct rlimit){mapped_bytes() + (32 << 20), RLIM_INFINITY};
+    /* By the system call alone, which the heap does not see. */
+    CHECK(syscall(SYS_prlimit64, 0, RLIMIT_AS, &own, NULL) == 0);
+    size_t bytes = mapped_bytes();
+    CHECK(prlimit(other, RLIMIT_AS, &others, NULL) == 0);
+    CHECK(prlimit(other, RLIMIT_AS, NULL, &old) == 0 && old.rlim_cur == others.rlim_cur);
+    CHECK(mapped_bytes() == bytes, "%zu bytes, %zu before", mapped_bytes(), bytes);
+    CHECK(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, limit_by_thread, &own) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(mapped_bytes() < bytes, "%zu bytes, %zu before", mapped_bytes(), bytes);
+    CHECK(prlimit(getpid(), RLIMIT_AS, &none, NULL) == 0);
 }
 
 /* A program that limits what it may write to while it runs, to less than it has: what it has stays its own, what there is no
@@ -806,7 +838,7 @@ int main(int argc, char **argv) {
         CASE(commit_limit), CASE(control_group), CASE(fresh_calloc_is_not_touched),
         CASE(limit_leaves_room_for_others), CASE(any_limit_leaves_room), CASE(any_limit_is_used), CASE(limit_is_raised_little_by_little),
         CASE(any_limit_leaves_memory), CASE(any_size_has_room), CASE(grows_where_limited),
-        CASE(limited_by_itself), CASE(limited_below_what_it_has), CASE(reserves_little), CASE(no_madvise),
+        CASE(limited_by_itself), CASE(limits_another_process), CASE(limited_below_what_it_has), CASE(reserves_little), CASE(no_madvise),
         CASE(sandboxed), CASE(sandboxed_threads), CASE(misuse_in_sandbox), CASE(no_rseq), CASE(no_membarrier), CASE(no_mremap), CASE(few_mappings),
         CASE(more_than_there_can_be), CASE(locked_memory_goes_back),
         CASE(hugetlb_pool), CASE(reserve_is_not_dumped), CASE(small_without_huge_pages),

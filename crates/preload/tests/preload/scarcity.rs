@@ -17,6 +17,7 @@ const CASES: &[&str] = &[
     "any_limit_leaves_memory",
     "any_size_has_room",
     "grows_where_limited",
+    "limits_another_process",
     "no_madvise",
     "no_rseq",
     "no_mremap",
