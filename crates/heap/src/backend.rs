@@ -427,6 +427,20 @@ mod tests {
 
     use super::*;
 
+    /// Frames in a row that are dirty in part, and clean in part, are a run once all are clean.
+    #[test]
+    fn no_region_is_opened_for_a_run_that_has_a_place() {
+        let backend = std::boxed::Box::new(Backend::new(Os, 4 << 20));
+        let get = |frames| {
+            let wanted = Wanted::Run { frames, align: 1, fills: false };
+            backend.get_run(wanted, ClassId::RUN).expect("memory").start
+        };
+        backend.put_run(get(300));
+        assert_eq!(backend.stats().dirty_bytes, 300 * FRAME_BYTES);
+        get(900);
+        assert_eq!(backend.stats().regions, 1);
+    }
+
     /// Those that are as long as huge objects are counted, by whichever way they became so.
     #[test]
     fn a_run_that_grows_and_shrinks_is_counted() {

@@ -66,6 +66,27 @@ fn what_the_source_cannot_move_is_copied() {
     assert_eq!((source.calls(), ends(start, 4 * MIB)), (moves + 1, [1, 2]));
 }
 
+/// The table, or the next page of it.
+#[test]
+fn a_table_that_was_refused_is_asked_for_again() {
+    let (mut huge, source) = (Huge::new(), source());
+    for _ in 0..2 {
+        source.refuse(source.calls()..source.calls() + 1);
+        assert!(huge.get(MIB, 1, false, &source).is_none());
+    }
+    get(&mut huge, MIB, &source);
+    assert_eq!((huge.count(), huge.bytes), (1, MIB));
+}
+
+#[test]
+fn a_block_that_moves_does_without_room_to_grow_where_there_is_none() {
+    let (mut huge, source) = (Huge::new(), source());
+    let first = get(&mut huge, 4 * MIB, &source);
+    source.refuse(source.calls()..source.calls() + 1);
+    let start = huge.resize(first, 5 * MIB, &source).expect("memory");
+    assert_eq!((sizes(&huge, start), ends(start, 4 * MIB)), ((5, 5), [1, 2]));
+}
+
 #[test]
 fn a_block_that_cannot_grow_stays_as_it_is() {
     let (mut huge, source) = (Huge::new(), source());
@@ -80,6 +101,64 @@ fn a_block_that_cannot_grow_stays_as_it_is() {
     assert!(huge.resize(start, 6 * MIB, &source).is_none());
     assert_eq!((sizes(&huge, start), huge.bytes), ((5, 10), 5 * MIB));
     assert_eq!(ends(start, 4 * MIB), [1, 2]);
+}
+
+/// A system that loses the place to which a block is to move.
+struct Losing<'a>(&'a Counted<Os>);
+
+// SAFETY: every call is passed on unchanged, but that to move: it ends a reservation, and says so.
+unsafe impl PageSource for Losing<'_> {
+    fn page_bytes(&self) -> usize {
+        self.0.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        self.0.reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.commit(start, bytes) }
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.decommit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.release(start, bytes) };
+    }
+
+    unsafe fn move_pages(
+        &self,
+        _: NonNull<u8>,
+        to: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), SourceError> {
+        // SAFETY: by the contract nobody uses it any more.
+        unsafe { self.0.release(to, bytes) };
+        Err(SourceError::Exhausted)
+    }
+}
+
+#[test]
+fn a_block_whose_new_place_is_lost_stays_as_it_is() {
+    let (mut huge, source) = (Huge::new(), source());
+    let block = get(&mut huge, 4 * MIB, &source);
+    let reserved = || source.inner().counts().reserved_bytes - TABLE_BYTES;
+    let losing = Losing(source.inner());
+    assert!(huge.resize(block, 5 * MIB, &losing).is_none());
+    assert_eq!((sizes(&huge, block), ends(block, 4 * MIB)), ((4, 4), [1, 2]));
+    // SAFETY: the block's own pages.
+    assert!(unsafe { huge.adopt(block, 4 * MIB, 5 * MIB, &losing) }.is_none());
+    assert_eq!(
+        (huge.count(), huge.bytes, reserved()),
+        (1, 4 * MIB, 4 * MIB),
+        "nothing else is kept"
+    );
+    assert_eq!(ends(block, 4 * MIB), [1, 2]);
 }
 
 /// What lies ready goes before a block is refused what it grows by, in place or not.

@@ -545,6 +545,20 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     assert!(region.is_huge_from(FrameId(frontier)) && !region.is_huge_from(FrameId(frontier - 1)));
 }
 
+/// Where the frontier cannot move by a whole step, it moves as far as it must.
+#[test]
+fn the_last_memory_is_had() {
+    let (mut region, _) = open();
+    let source = Failing::new(Os);
+    // Behind the commits of four tables.
+    source.refuse(4..5);
+    let wanted = Wanted::Run { frames: SLAB_FRAMES + 1, align: 1, fills: false };
+    region.take(wanted, false, &source).expect("memory");
+    assert_eq!((source.calls(), region.frontier), (6, 2 * SLAB_BYTES));
+    region.take(wanted, false, &source).expect("memory");
+    assert_eq!(region.frontier, HUGE_PAGE_BYTES, "a step");
+}
+
 /// Takes a run of `units` units that will be filled, and writes `byte` into each page of it.
 fn take_units(region: &mut Region, view: &RegionView, units: usize, byte: u8) -> Run {
     let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };

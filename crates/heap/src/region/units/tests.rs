@@ -3,7 +3,8 @@ extern crate std;
 use core::ptr::NonNull;
 use std::vec::Vec;
 
-use hectare_pages::{Counted, Os};
+use hectare_buddy::FrameAllocator;
+use hectare_pages::{Counted, Failing, Os};
 
 use super::super::tests::huge_mappings;
 use super::super::{RegionView, Wanted};
@@ -82,6 +83,29 @@ fn a_run_that_cannot_grow_takes_nothing() {
     assert_eq!(region.dirty_frames(), UNIT_FRAMES);
     let more = region.extend(runs[0].start, before, room, &Os).expect("room");
     assert_eq!(more.frames, room - before, "nothing was lost");
+}
+
+/// Nor does one of any length that would grow beyond what is committed, where no more can be; beyond dirty frames, too.
+#[test]
+fn a_run_that_cannot_be_committed_takes_nothing() {
+    let source = Failing::new(Os);
+    for units in [1, 5] {
+        let mut region = open();
+        let [run, behind] = [units, 1].map(|units| take(&mut region, units * UNIT_FRAMES));
+        assert_eq!(region.touched, region.frame_of(behind.start) + UNIT_FRAMES, "{units} units");
+        region.give(behind.start, UNIT_FRAMES);
+        let state = |region: &Region| {
+            (region.frontier, region.touched, region.dirty_frames(), region.clean.free_frames())
+        };
+        let before = state(&region);
+        let wanted = region.frontier / FRAME_BYTES - region.frame_of(run.start) + 1;
+        source.refuse_all(true);
+        assert!(region.extend(run.start, run.frames, wanted, &source).is_none(), "{units} units");
+        assert_eq!(state(&region), before, "{units} units");
+        source.refuse_all(false);
+        let more = region.extend(run.start, run.frames, wanted, &source);
+        assert_eq!(more.is_some(), units == 5, "a short one does not grow by both kinds");
+    }
 }
 
 /// Some of them by dirty units from elsewhere.
