@@ -34,8 +34,7 @@ impl Workload for Large {
     }
 
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
-        let slots: f64 = parameters.get("slots")?;
-        Ok(parameters.threads as f64 * script::written_bytes(parameters.ops as f64, slots))
+        script::written_bytes_in_each_thread(parameters)
     }
 
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {

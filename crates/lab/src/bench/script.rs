@@ -133,6 +133,15 @@ pub(super) fn written_bytes(steps: f64, slots: f64) -> f64 {
     steps * size_of::<Step>() as f64 + slots * (size_of::<Object>() + size_of::<u32>()) as f64
 }
 
+/// The same for a workload whose threads have a script of `ops` steps and their own `slots` each.
+///
+/// # Errors
+/// When `slots` is not a number.
+pub(super) fn written_bytes_in_each_thread(parameters: &Parameters) -> anyhow::Result<f64> {
+    let slots: f64 = parameters.get("slots")?;
+    Ok(parameters.threads as f64 * written_bytes(parameters.ops as f64, slots))
+}
+
 /// `count` empty slots, every page of them touched, since otherwise they would count as the
 /// subject's.
 pub(super) fn empty_slots(count: usize) -> Vec<Object> {
