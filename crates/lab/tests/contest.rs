@@ -27,6 +27,9 @@ fn record(name: &str, arguments: &[&str]) -> serde_json::Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// Where nothing is measured that warm memory would change: to warm it takes seconds on some machines.
+const NOT_WARMED: [&str; 2] = ["--warm-memory", "never"];
+
 const CHURN: [&str; 8] =
     ["bench", "churn", "--ops", "400000", "--rounds", "60", "--allocators", "system"];
 
@@ -36,7 +39,7 @@ const CHURN: [&str; 8] =
 #[test]
 fn a_planted_slowness_is_seen() {
     let seen = (0..3).any(|_| {
-        let report = record("planted", &CHURN);
+        let report = record("planted", &[&CHURN[..], &NOT_WARMED].concat());
         assert_eq!(report["schema"], 1);
         let notes = report["notes"].as_array().unwrap();
         notes.iter().any(|note| note.as_str().unwrap().starts_with("planted slowness seen"))
@@ -48,7 +51,9 @@ fn a_planted_slowness_is_seen() {
 fn a_program_is_compared_and_claims_decide_the_exit_code() {
     let claim = |claim: &str, rounds: &str| {
         let subjects = ["compare", "--allocators", "system", "--rounds", rounds];
-        hectare(&[&subjects[..], &["--assert", claim, "--", "true"]].concat()).status.code()
+        hectare(&[&subjects[..], &NOT_WARMED, &["--assert", claim, "--", "true"]].concat())
+            .status
+            .code()
     };
     assert_eq!(claim("time(system) < 60s", "5"), Some(0));
     assert_eq!(claim("time(system) > 60s", "5"), Some(3));
@@ -75,7 +80,7 @@ fn what_cannot_be_done_is_said() {
 #[test]
 fn each_seed_is_a_row_and_a_single_one_is_told_by_phases() {
     let few = ["bench", "random-phases", "--ops", "2000", "--set", "mib=4", "--set", "phases=3"];
-    let once = ["--rounds", "1", "--allocators", "system"];
+    let once = [&["--rounds", "1", "--allocators", "system"][..], &NOT_WARMED].concat();
     let report = |name: &str, cases: &[&str]| record(name, &[&few[..], &once, cases].concat());
     let rows = report("seeds", &["--seeds", "3-4,9", "--threads", "1,2"]);
     let rows = rows["rows"].as_array().unwrap().iter();
@@ -101,6 +106,7 @@ fn a_record_becomes_a_page() {
     let churn = ["bench", "churn", "--ops", "1000", "--rounds", "3", "--allocators", "system"];
     let mut arguments = churn.to_vec();
     arguments.extend(["--json", json.to_str().unwrap()]);
+    arguments.extend(NOT_WARMED);
     assert!(hectare(&arguments).status.success());
     assert!(
         hectare(&["report", "-o", html.to_str().unwrap(), json.to_str().unwrap()]).status.success()
@@ -122,7 +128,7 @@ fn every_report_carries_its_controls() {
     }
     writer.finish().unwrap();
     let trace = path.to_str().unwrap();
-    let rounds = ["--rounds", "3", "--allocators", "system"];
+    let rounds = [&["--rounds", "3", "--allocators", "system"][..], &NOT_WARMED].concat();
     for arguments in [
         &["replay", trace][..],
         &["compare", "--trace", trace],
@@ -163,7 +169,7 @@ fn an_interrupted_contest_keeps_what_it_measured() {
     command.args(["--default-signal", env!("CARGO_BIN_EXE_hectare")]);
     command.args(["bench", "churn", "--ops", "20000", "--allocators", "system"]);
     // Warming would wait for the host, and the first round come after the interruption.
-    command.args(["--warm-memory", "never"]);
+    command.args(NOT_WARMED);
     command.args(["--rounds", "1000", "--json", file.to_str().unwrap()]);
     let child = command
         .stdout(std::process::Stdio::piped())

@@ -71,7 +71,7 @@ fn a_record_on_the_standard_output_stands_there_alone() {
     let folder = Folder::new("alone");
     let file = folder.at("all.json");
     let all = ["bench", "all", "--only", "false-sharing", "-a", "system", "--rounds", "1"];
-    let measured = hectare(&[&all[..], &["--json", &file]].concat());
+    let measured = hectare(&[&all[..], &NOT_WARMED, &["--json", &file]].concat());
     assert_eq!(measured.status.code(), Some(0), "{}", stderr(&measured));
     let output = hectare(&["bench", "all", "--from", &file, "--json", "-"]);
     serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON alone");

@@ -97,7 +97,10 @@ fn a_starter_that_ignores_its_children_keeps_nothing_from_being_measured() {
 #[test]
 fn a_program_that_asks_the_terminal_is_not_stopped_for_ever() {
     let asking = "if read word < /dev/tty; then exit 3; fi; exit 0";
-    for verb in [&["run", "-a", "system"][..], &["compare", "-a", "system", "--rounds", "1"]] {
+    for verb in [
+        &["run", "-a", "system"][..],
+        &["compare", "-a", "system", "--rounds", "1", "--warm-memory", "never"],
+    ] {
         let mut command = Command::new(HECTARE);
         command.args(verb).args(["--timeout", "10", "--", "sh", "-c", asking]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -127,6 +130,8 @@ fn a_program_that_fails_under_one_allocator_is_told_with_its_name() {
         &subjects,
         "--rounds",
         "2",
+        "--warm-memory",
+        "never",
         "--",
         "sh",
         "-c",
@@ -158,7 +163,7 @@ fn a_workload_that_breaks_under_one_allocator_is_told_by_the_exit_code() {
     let subjects = format!("system,bump={library}");
     // More than the sixteen MiB that it has.
     let churn = ["bench", "churn", "--ops", "400000", "--rounds", "2", "--allocators", &subjects];
-    let output = hectare(&churn);
+    let output = hectare(&[&churn[..], &NOT_WARMED].concat());
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
     assert!(stderr(&output).contains("failed under bump: killed by"), "{}", stderr(&output));
 }
@@ -173,8 +178,8 @@ fn who_broke_in_the_replay_keeps_nobody_from_being_checked() {
         for (i = 0; i < 20000; i++) { p = malloc(2000); *p = 1; free(p); } return 0; }";
     assert!(compile(main, &[], &program));
     let subjects = format!("system,bump={library}");
-    let choose = ["choose", "--check", "--rounds", "1", "-a", &subjects, "--", &program];
-    let output = hectare(&choose);
+    let choose = ["choose", "--check", "--rounds", "1", "-a", &subjects];
+    let output = hectare(&[&choose[..], &NOT_WARMED, &["--", &program]].concat());
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(told.contains("no advice on bump: it broke: killed by"), "{told}");
@@ -199,8 +204,8 @@ fn a_library_that_is_not_loaded_where_the_work_is_done_is_told() {
     }
     let subjects = format!("system,bump={library}");
     let compare = |script: &str| {
-        let rounds = ["compare", "--rounds", "1", "-a", &subjects, "--", "sh", "-c", script];
-        let output = hectare(&rounds);
+        let rounds = ["compare", "--rounds", "1", "-a", &subjects];
+        let output = hectare(&[&rounds[..], &NOT_WARMED, &["--", "sh", "-c", script]].concat());
         let told = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
         (output.status.code(), told.split_whitespace().collect::<Vec<_>>().join(" "))
     };
@@ -333,7 +338,8 @@ fn what_a_program_started_ends_with_it_where_it_could_disturb() {
     let output = hectare(&["run", "-a", "system", "--timeout", "1", "--", "sh", "-c", &script]);
     assert!(stderr(&output).contains("did not end within 1 s"), "{}", stderr(&output));
     gone();
-    let output = hectare(&["compare", "-a", "system", "--rounds", "1", "--", "sh", "-c", &started]);
+    let once = ["compare", "-a", "system", "--rounds", "1", NOT_WARMED[0], NOT_WARMED[1]];
+    let output = hectare(&[&once[..], &["--", "sh", "-c", &started]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     gone();
     // A daemon has a session of its own.
@@ -343,8 +349,8 @@ fn what_a_program_started_ends_with_it_where_it_could_disturb() {
     );
     for (then, timeout, code) in [("", "60", 0), ("; wait", "5", 1)] {
         let script = format!("{daemon}{then}");
-        let rounds = ["compare", "-a", "system", "--rounds", "1", "--timeout", timeout];
-        let output = hectare(&[&rounds[..], &["--", "sh", "-c", &script]].concat());
+        let timed = ["--timeout", timeout, "--", "sh", "-c", &script];
+        let output = hectare(&[&once[..], &timed].concat());
         assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
         gone();
     }
@@ -366,7 +372,7 @@ fn what_a_program_started_ends_with_it_where_it_could_disturb() {
 fn what_has_lost_its_parent_is_waited_for() {
     let script = "for i in 1 2 3 4 5 6 7 8 9; do (true &) ; done; sleep 0.3; \
                   set -- $(cat /proc/$PPID/task/$PPID/children); test $# -lt 5";
-    let output = hectare(&["compare", "-a", "system", "--rounds", "1", "--", "sh", "-c", script]);
+    let output = hectare(&[&TWO_ROUNDS[..], &["--", "sh", "-c", script]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
@@ -461,7 +467,9 @@ fn a_contest_interrupted_in_its_first_round_leaves_an_earlier_record() {
     std::fs::write(&json, earlier).unwrap();
     let script = format!("touch {word}; exec sleep 30");
     let child = attentive()
-        .args(["compare", "-a", "system", "--json", &json, "--", "sh", "-c", &script])
+        .args(["compare", "-a", "system", "--json", &json])
+        .args(NOT_WARMED)
+        .args(["--", "sh", "-c", &script])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -497,7 +505,8 @@ fn the_figures_of_a_program_are_its_own_however_short_it_is() {
 #[test]
 fn what_is_preloaded_already_is_told_to_be_left_out() {
     let output = Command::new(HECTARE)
-        .args(["compare", "-a", "system", "--rounds", "1", "--", "true"])
+        .args(TWO_ROUNDS)
+        .args(["--", "true"])
         .env("LD_PRELOAD", "libm.so.6")
         .output()
         .unwrap();

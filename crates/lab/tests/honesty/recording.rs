@@ -89,8 +89,9 @@ fn a_signal_that_is_ignored_interrupts_nothing() {
     let script = format!("ls / > /dev/null; touch {word}; sleep 1; ls / > /dev/null");
     let choose = "trap '' HUP; exec \"$@\"";
     let child = Command::new("sh")
-        .args(["-c", choose, "sh", HECTARE, "choose", "-a", "system", "--rounds", "1", "--"])
-        .args(["sh", "-c", &script])
+        .args(["-c", choose, "sh", HECTARE, "choose", "-a", "system", "--rounds", "1"])
+        .args(NOT_WARMED)
+        .args(["--", "sh", "-c", &script])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -189,7 +190,7 @@ fn what_a_wrapper_executes_is_recorded_and_told() {
     let output = hectare(&["record", "-o", &trace, "--", &wrapper]);
     assert!(stderr(&output).contains("events of `ls /`"), "{}", stderr(&output));
     assert!(stderr(&output).contains("not kept"), "{}", stderr(&output));
-    let rounds = ["--rounds", "1", "--allocators", "system"];
+    let rounds = [&["--rounds", "1", "--allocators", "system"][..], &NOT_WARMED].concat();
     let chosen = hectare(&[&["choose"][..], &rounds, &["--", &wrapper]].concat());
     let told = unwrapped(&chosen.stdout);
     assert!(told.contains("`ls /`: ") && told.contains("the most of the 2 programs"), "{told}");
@@ -226,7 +227,9 @@ fn what_a_killed_command_left_goes_with_the_next() {
     let choose = |script: &str| {
         let mut command = Command::new(HECTARE);
         command
-            .args(["choose", "--rounds", "1", "--allocators", "system", "--", "sh", "-c", script])
+            .args(["choose", "--rounds", "1", "--allocators", "system"])
+            .args(NOT_WARMED)
+            .args(["--", "sh", "-c", script])
             .env("TMPDIR", &folder.0)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -262,7 +265,9 @@ fn an_incomplete_recording_is_kept_and_is_no_success() {
     assert!(stderr(&output).contains("cut short"), "{}", stderr(&output));
     assert!(stderr(&output).contains("a trace is incomplete"), "{}", stderr(&output));
     assert!(hectare(&["info", &trace]).status.success(), "what was recorded is kept");
-    let choose = format!("ulimit -f 200; exec {HECTARE} choose -r 3 -a system -- {program}");
+    let choose = format!(
+        "ulimit -f 200; exec {HECTARE} choose -r 3 -a system --warm-memory never -- {program}"
+    );
     let output = Command::new("sh").args(["-c", &choose]).stdin(Stdio::null()).output().unwrap();
     let told = unwrapped(&output.stdout);
     assert!(told.contains("no advice: the recording is cut short"), "{told}{}", stderr(&output));
@@ -358,8 +363,8 @@ fn a_daemon_that_still_runs_is_told() {
     let pid = std::fs::read_to_string(&word).unwrap();
     let told = format!("process {}, `env -i sleep 4`, still runs: its trace ends here", pid.trim());
     assert!(stderr(&recorded).contains(&told), "{}", stderr(&recorded));
-    let output =
-        hectare(&["choose", "-a", "system", "-r", "1", "--of", "env", "--", "sh", "-c", &script]);
+    let choose = ["choose", "-a", "system", "-r", "1", "--of", "env"];
+    let output = hectare(&[&choose[..], &NOT_WARMED, &["--", "sh", "-c", &script]].concat());
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("still ran when the command had ended"), "{told} {}", stderr(&output));
 }
@@ -435,7 +440,7 @@ fn what_cannot_be_recorded_is_told_and_its_launcher_not_advised_on() {
     assert!(stderr(&output).contains(&explained), "{}", stderr(&output));
     let choose = |of: &[&str], program: &[&str]| {
         let rounds = ["--rounds", "1", "--allocators", "system"];
-        hectare(&[&["choose"][..], of, &rounds, &["--"], program].concat())
+        hectare(&[&["choose"][..], of, &rounds, &NOT_WARMED, &["--"], program].concat())
     };
     // The process that became the program did nothing else.
     let output = choose(&[], &["sh", "-c", &format!("x=$(exit 3); exec {program}")]);

@@ -112,7 +112,7 @@ fn a_replay_whose_threads_cannot_be_started_is_an_error_and_no_hang() {
     writer.finish().unwrap();
     let is_told_of_a_thread = |limit_kib: u32| {
         let command = format!(
-            "ulimit -v {limit_kib}; exec {HECTARE} replay {trace} -a system --rounds 1 --timeout 60"
+            "ulimit -v {limit_kib}; exec {HECTARE} replay {trace} -a system --rounds 1 --warm-memory never --timeout 60"
         );
         let since = Instant::now();
         let output = Command::new("sh").args(["-c", &command]).output().unwrap();
@@ -134,7 +134,8 @@ fn traces_of_one_name_are_told_apart() {
     write_trace(&one, 1000);
     write_trace(&other, 2000);
     let replay = |more: &[&str]| {
-        hectare(&[&["replay", "-a", "system", "--rounds", "1", "--json", "-"], more].concat())
+        let replay = ["replay", "-a", "system", "--rounds", "1", "--json", "-"];
+        hectare(&[&replay[..], &NOT_WARMED, more].concat())
     };
     let record: serde_json::Value =
         serde_json::from_slice(&replay(&[&one, &other]).stdout).unwrap();
@@ -238,7 +239,8 @@ fn a_name_of_a_trace_breaks_neither_a_table_nor_the_terminal() {
     let folder = Folder::new("names");
     let (trace, markdown) = (folder.at("t|\u{1b}[31m\n<b>.hxt"), folder.at("t.md"));
     write_trace(&trace, 100);
-    let output = hectare(&["replay", &trace, "-a", "system", "-r", "1", "--markdown", &markdown]);
+    let replay = ["replay", &trace, "-a", "system", "-r", "1", "--markdown", &markdown];
+    let output = hectare(&[&replay[..], &NOT_WARMED].concat());
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("\nt|\\u{1b}[31m\\n<b> — Ideal"), "{told}");
     let text = std::fs::read_to_string(&markdown).unwrap();
@@ -269,7 +271,8 @@ fn threads_that_have_ended_hold_no_memory() {
         }
     }
     writer.finish().unwrap();
-    let output = hectare(&["replay", &trace, "-a", "system", "--rounds", "1", "--json", "-"]);
+    let replay = ["replay", &trace, "-a", "system", "--rounds", "1", "--json", "-"];
+    let output = hectare(&[&replay[..], &NOT_WARMED].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let record: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let peak_bytes = record["rows"][0]["peak_bytes"].as_f64().unwrap();
