@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Window {
     start_ns: u64,
     baseline_bytes: u64,
+    threads_bytes: u64,
     peak_was_reset: bool,
     before: Usage,
 }
@@ -28,7 +29,8 @@ pub(crate) struct WindowRecord {
     /// Resident before the workload began (harness, loaded libraries), bytes.
     pub(crate) baseline_bytes: u64,
     /// Resident when the process began and the subject had served one object, bytes: the subject's
-    /// own start, before the harness took anything.
+    /// own start, before the harness took anything; with what became resident while the workload's
+    /// threads were started.
     #[serde(default)]
     pub(crate) start_bytes: u64,
     /// Peak of resident memory above the baseline, bytes.
@@ -92,7 +94,20 @@ impl Window {
         // "5" resets VmHWM; a kernel that cannot do that refuses, and the record says so.
         let peak_was_reset = fs::write("/proc/self/clear_refs", "5").is_ok();
         let baseline_bytes = status_bytes("VmRSS:")?;
-        Ok(Self { baseline_bytes, peak_was_reset, before: Usage::now(), start_ns: monotonic_ns() })
+        let (before, start_ns) = (Usage::now(), monotonic_ns());
+        Ok(Self { baseline_bytes, threads_bytes: 0, peak_was_reset, before, start_ns })
+    }
+
+    /// Opens the window of threads that have been started and wait; `before_bytes` were resident
+    /// before the first of them. What has become resident since is part of the start: a heap may take
+    /// memory for a thread that has hardly begun (the start of a thread allocates).
+    ///
+    /// # Errors
+    /// As [`Window::open`].
+    pub(crate) fn open_for_threads(before_bytes: u64) -> anyhow::Result<Self> {
+        let window = Self::open()?;
+        let threads_bytes = window.baseline_bytes.saturating_sub(before_bytes);
+        Ok(Self { threads_bytes, ..window })
     }
 
     /// Closes the window.
@@ -108,7 +123,8 @@ impl Window {
             start_ns: self.start_ns,
             end_ns,
             baseline_bytes: self.baseline_bytes,
-            start_bytes: START_BYTES.get().copied().unwrap_or(self.baseline_bytes),
+            start_bytes: START_BYTES.get().copied().unwrap_or(self.baseline_bytes)
+                + self.threads_bytes,
             peak_bytes: peak.saturating_sub(self.baseline_bytes),
             end_bytes: end.saturating_sub(self.baseline_bytes),
             peak_was_reset: self.peak_was_reset,

@@ -56,6 +56,7 @@ impl Workload for IdleThreads {
                 (sizes, empty_slots(count))
             })
             .collect();
+        let before_bytes = resident_bytes()?;
         let [ready, go, done, leave] = [(); 4].map(|()| Barrier::new(parameters.threads + 1));
         std::thread::scope(|scope| {
             let threads: Vec<_> = inputs
@@ -67,7 +68,7 @@ impl Workload for IdleThreads {
                 })
                 .collect();
             ready.wait();
-            let window = Window::open();
+            let window = Window::open_for_threads(before_bytes);
             let baseline_bytes = resident_bytes();
             let start = Instant::now();
             go.wait();

@@ -167,6 +167,7 @@ struct Measured {
 /// single-threaded process.
 fn measure(program: &[Phase], workers: &mut [Worker]) -> anyhow::Result<Measured> {
     let together = Barrier::new(workers.len());
+    let before_bytes = resident_bytes()?;
     let (first, others) = workers.split_first_mut().expect("there is at least one thread");
     std::thread::scope(|scope| {
         for worker in others {
@@ -182,7 +183,7 @@ fn measure(program: &[Phase], workers: &mut [Worker]) -> anyhow::Result<Measured
         }
         together.wait();
         // Pass every barrier before returning an error, since the threads wait for this one.
-        let window = Window::open();
+        let window = Window::open_for_threads(before_bytes);
         let baseline_bytes = resident_bytes();
         let mut resident = Vec::with_capacity(program.len());
         for phase in program {

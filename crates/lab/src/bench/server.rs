@@ -6,6 +6,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::heap::Object;
 use super::script::{Step, drain, empty_slots, execute_counted};
 use super::{
     Domain, Domains, Memory, Outcome, Parameters, Tally, Workload, resident_bytes, script, team,
@@ -119,6 +120,7 @@ impl Clock {
 /// Runs the workers, and looks at memory in the middle of each tick, once `first_bytes` are live.
 fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Result<Outcome> {
     let live = AtomicI64::new(0);
+    let before_bytes = resident_bytes()?;
     let [ready, go, done, leave] = [(); 4].map(|()| Barrier::new(workers.len() + 1));
     let (window, samples) = std::thread::scope(|scope| {
         for worker in &mut *workers {
@@ -127,7 +129,7 @@ fn serve(workers: &mut [Worker], clock: Clock, first_bytes: i64) -> anyhow::Resu
         }
         ready.wait();
         // Pass every barrier before returning an error, since the threads wait for this one.
-        let window = Window::open();
+        let window = Window::open_for_threads(before_bytes);
         let baseline_bytes = resident_bytes();
         go.wait();
         let samples =
@@ -206,6 +208,7 @@ impl Samples {
 /// A thread of the server, and what it has done.
 struct Worker {
     script: Script,
+    slots: Vec<Object>,
     tally: Tally,
     ops: u64,
     busy: Duration,
@@ -213,12 +216,12 @@ struct Worker {
 
 impl Worker {
     fn new(script: Script) -> Self {
-        Self { script, tally: Tally::default(), ops: 0, busy: Duration::ZERO }
+        let slots = empty_slots(script.slots);
+        Self { script, slots, tally: Tally::default(), ops: 0, busy: Duration::ZERO }
     }
 
     fn work(&mut self, clock: Clock, live: &AtomicI64, barriers: [&Barrier; 4]) {
         let [ready, go, done, leave] = barriers;
-        let mut slots = empty_slots(self.script.slots);
         ready.wait();
         go.wait();
         let start = Instant::now();
@@ -226,14 +229,14 @@ impl Worker {
             clock.sleep_until(start, tick, 0.0);
             let begun = Instant::now();
             let (place, steps) = self.script.tick(tick as usize % TICKS);
-            let gained = execute_counted(steps, place, &mut slots, &mut self.tally);
+            let gained = execute_counted(steps, place, &mut self.slots, &mut self.tally);
             self.busy += begun.elapsed();
             self.ops += steps.len() as u64;
             live.fetch_add(gained, Relaxed);
         }
         done.wait();
         leave.wait();
-        drain(&mut slots, &mut self.tally);
+        drain(&mut self.slots, &mut self.tally);
     }
 }
 

@@ -6,8 +6,8 @@
 //! ```
 //! Creating the threads and their stacks is outside of the window; a workload whose threads come
 //! and go inside it starts them itself. What becomes resident meanwhile is added to what was when
-//! the process began: a heap may take memory for a thread that has hardly begun (the start of a
-//! thread allocates), and whatever a subject has beyond the leanest start counts as its own.
+//! the process began ([`Window::open_for_threads`]): whatever a subject has beyond the leanest start
+//! counts as its own.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -63,8 +63,7 @@ pub(super) fn run<T: Send, R: Send>(
             .collect();
         ready.wait();
         // Pass every barrier before returning an error, since the threads wait for this one.
-        let ready_bytes = resident_bytes();
-        let window = Window::open();
+        let window = Window::open_for_threads(before_bytes);
         let start = Instant::now();
         go.wait();
         done.wait();
@@ -76,9 +75,7 @@ pub(super) fn run<T: Send, R: Send>(
             results.push(result);
             end = end.max(ended);
         }
-        let mut window = window?;
-        window.start_bytes += ready_bytes?.saturating_sub(before_bytes);
-        Ok(Timed { ns: (end - start).as_nanos() as u64, window, results })
+        Ok(Timed { ns: (end - start).as_nanos() as u64, window: window?, results })
     })
 }
 
