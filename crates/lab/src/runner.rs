@@ -16,6 +16,7 @@
 //! 4. A measured process leads a group of its own. One that is ended early is ended as a group,
 //!    along with what the program started.
 
+mod early;
 mod given;
 mod held;
 mod sample;
@@ -40,6 +41,7 @@ use crate::cmd::Exit;
 use crate::cmd::child::ChildRecord;
 use crate::measure::{Usage, monotonic_ns};
 use crate::subject::Subject;
+pub(crate) use early::{NOTHING_YET, tell_early_end};
 pub(crate) use given::Given;
 pub(crate) use held::hold;
 use sample::Tree;
@@ -115,11 +117,9 @@ impl std::fmt::Display for Failure {
 /// The flag that SIGINT, SIGTERM and SIGHUP set, so that what was measured is kept even when the
 /// terminal goes away; not those that the command was started ignoring. Installed on first use.
 pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
-    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
-        let ending = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-        for signal in ending.into_iter().filter(|&signal| !is_ignored(signal)) {
+        for signal in ending() {
             // A second Ctrl-C ends the command at once, as users expect.
             let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
             let _ = signal_hook::flag::register_usize(
@@ -131,6 +131,14 @@ pub(crate) fn interrupted() -> &'static Arc<AtomicBool> {
         }
         flag
     })
+}
+
+/// That of [`interrupted`], once somebody has asked for it.
+static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// The signals that end the command.
+fn ending() -> impl Iterator<Item = libc::c_int> {
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|&signal| !is_ignored(signal))
 }
 
 /// The signal by which [`interrupted`] came to be set.

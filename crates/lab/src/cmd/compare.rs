@@ -20,6 +20,7 @@ use crate::output::table;
 use crate::programs::{self, Program};
 use crate::replay::{self, Ideal, Mode, Touch};
 use crate::report::Series;
+use crate::runner;
 use crate::subject::program::beside_malloc;
 use crate::subject::{self, program};
 
@@ -48,6 +49,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
+    runner::tell_early_end();
     if !args.command.is_empty() {
         if !args.traces.is_empty() {
             bail!(Exit::misused(
@@ -175,6 +177,7 @@ pub(crate) fn trace_case(
     mode: Mode,
     touch: Touch,
 ) -> anyhow::Result<Case> {
+    runner::tell_early_end();
     let summary = replay::summary(path)?;
     let available_bytes = machine::available_bytes(&environment::system_root());
     if let Some(why) = too_large(&summary, touch, available_bytes) {

@@ -234,8 +234,7 @@ impl ContestArgs {
             // No round is complete: an earlier record in the same place says more.
             report.rows.retain(|row| row.figures.keys().any(|name| name != "role"));
             self.outputs.tell(&crate::output::table::text(&report));
-            let message = "interrupted before the first round was complete: no file is written";
-            bail!(Exit { code: 130, message: message.to_owned() });
+            bail!(Exit { code: 130, message: runner::NOTHING_YET.to_owned() });
         }
         self.outputs.deliver(&report)?;
         if results.interrupted {

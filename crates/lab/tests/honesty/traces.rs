@@ -279,3 +279,37 @@ fn threads_that_have_ended_hold_no_memory() {
     // What is left of their stacks alone would be 8 MiB.
     assert!(peak_bytes < 4e6, "{peak_bytes}");
 }
+
+#[test]
+fn an_interruption_while_traces_are_read_says_that_nothing_was_measured() {
+    let folder = Folder::new("early");
+    let (trace, json) = (folder.at("t.hxt"), folder.at("r.json"));
+    write_trace(&trace, 2_000_000);
+    for verb in [&["compare", "--trace", &trace][..], &["replay", &trace]] {
+        let child = attentive()
+            .args(verb)
+            .args(["-a", "system", "-r", "3", "--json", &json])
+            .args(NOT_WARMED)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let open = PathBuf::from(format!("/proc/{}/fd", child.id()));
+        let is_read = || {
+            let files = std::fs::read_dir(&open).unwrap().flatten();
+            let mut files = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+            files.any(|file| file == Path::new(&trace))
+        };
+        let since = Instant::now();
+        while !is_read() {
+            assert!(since.elapsed() < Duration::from_secs(20), "the trace is never read");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kill(&child, "-INT");
+        let output = child.wait_with_output().unwrap();
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(130), "{verb:?}: {}, {told}", output.status);
+        assert!(told.contains("interrupted before the first round was complete"), "{told}");
+        assert!(!Path::new(&json).exists());
+    }
+}
