@@ -80,6 +80,11 @@ pub(crate) fn resolve(command: &OsStr) -> anyhow::Result<PathBuf> {
         let Some(interpreter) = interpreter_of_script(&path)? else { break };
         path = interpreter;
     }
+    ensure!(
+        interpreter_of_script(&path)?.is_none(),
+        "`{}` is run by a script, which is run by a script: by more of them than the kernel follows",
+        command.display()
+    );
     Ok(path)
 }
 
@@ -99,7 +104,12 @@ pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
         return Ok(Some(Obstacle::SetUserId));
     }
     let data = fs::read(path).with_context(|| path.display().to_string())?;
-    let file = parse(&data).with_context(|| path.display().to_string())?;
+    let file = parse(&data).with_context(|| {
+        let is_text = !data.is_empty() && !data.contains(&0);
+        let shown = path.display();
+        // What `execve` refuses a shell interprets itself.
+        if is_text { format!("{shown} (`sh {shown}` may run it)") } else { shown.to_string() }
+    })?;
     let endian = file.endian();
     let dynamic =
         file.elf_program_headers().iter().any(|header| header.p_type(endian) == elf::PT_INTERP);
@@ -201,6 +211,9 @@ fn missing(command: &OsStr) -> String {
         _ if !is_path(command) => format!("there is no program `{name}` in PATH"),
         Err(error) => format!("there is no program `{name}`: {error}"),
         Ok(meta) if meta.is_dir() => format!("`{name}` is a folder, no program"),
+        Ok(meta) if !meta.is_file() => {
+            format!("`{name}` is a pipe, a socket or a device, no program")
+        }
         Ok(_) => format!("`{name}` is not executable (`chmod +x` makes it so)"),
     }
 }
@@ -233,16 +246,22 @@ fn interpreter_of_script(path: &Path) -> anyhow::Result<Option<PathBuf>> {
         .read_to_end(&mut head)?;
     let Some(rest) = head.strip_prefix(b"#!") else { return Ok(None) };
     let line = String::from_utf8_lossy(rest.split(|&byte| byte == b'\n').next().unwrap_or(rest));
-    let mut words = line.split_whitespace();
+    // As the kernel does: a carriage return belongs to the name.
+    let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
     let name = if first.ends_with("/env") {
         words.find(|word| !word.starts_with('-') && !word.contains('=')).unwrap_or_default()
     } else {
         first
     };
-    find_in_path(OsStr::new(name))
-        .map(Some)
-        .with_context(|| format!("{} is run by `{name}`, which is not there", path.display()))
+    find_in_path(OsStr::new(name)).map(Some).with_context(|| {
+        let from_elsewhere = if name.ends_with('\r') {
+            ": its lines end in carriage returns, as those of Windows do"
+        } else {
+            ""
+        };
+        format!("{} is run by `{name}`, which is not there{from_elsewhere}", path.display())
+    })
 }
 
 #[cfg(test)]
@@ -263,6 +282,34 @@ mod tests {
         let found = resolve(script.as_os_str());
         fs::remove_file(&script).unwrap();
         assert_eq!(found.unwrap(), resolve(OsStr::new("sh")).unwrap());
+    }
+
+    #[test]
+    fn what_the_kernel_would_not_start_is_told() {
+        let folder = std::env::temp_dir().join(format!("hectare-start-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let told = |name: &str, text: &str| {
+            let script = folder.join(name);
+            fs::write(&script, text).unwrap();
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+            let found = resolve(script.as_os_str()).and_then(|path| obstacle(&path));
+            format!("{:#}", found.expect_err(name))
+        };
+        let circle = format!("#!{}\n", folder.join("circle").display());
+        let tellings = [
+            ("returns", told("returns", "#!/bin/sh\r\necho hi\r\n"), "end in carriage returns"),
+            ("circle", told("circle", &circle), "more of them than the kernel follows"),
+            ("plain", told("plain", "echo hi\n"), "plain` may run it)"),
+        ];
+        let socket = folder.join("socket");
+        let bound = std::os::unix::net::UnixListener::bind(&socket);
+        let refused = resolve(socket.as_os_str()).unwrap_err().to_string();
+        drop(bound);
+        fs::remove_dir_all(&folder).unwrap();
+        for (name, told, part) in tellings {
+            assert!(told.contains(part), "{name}: {told}");
+        }
+        assert!(refused.ends_with("no program"), "{refused}");
     }
 
     #[test]
