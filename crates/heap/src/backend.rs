@@ -441,6 +441,22 @@ mod tests {
         assert_eq!(backend.stats().regions, 1);
     }
 
+    #[test]
+    fn memory_that_one_region_is_refused_another_has() {
+        let source = hectare_pages::Failing::new(Os);
+        let backend = std::boxed::Box::new(Backend::new(source, 8 << 20));
+        let get = |frames| {
+            let wanted = Wanted::Run { frames, align: 1, fills: false };
+            backend.get_run(wanted, ClassId::RUN).map(|run| run.start)
+        };
+        get(100).expect("memory");
+        let long = get(2040).expect("memory");
+        assert_eq!(backend.stats().regions, 2);
+        backend.put_run(long);
+        backend.source.refuse_all(true);
+        assert_eq!(get(1000), Some(long));
+    }
+
     /// Those that are as long as huge objects are counted, by whichever way they became so.
     #[test]
     fn a_run_that_grows_and_shrinks_is_counted() {

@@ -657,6 +657,27 @@ mod tests {
         assert_eq!(heap.stats().run_bytes, 0);
     }
 
+    /// What cannot be sealed is not kept; of a slab one page is sealed, so it is shut if that cannot be opened.
+    #[test]
+    fn what_the_system_refuses_is_not_handed_out() {
+        let heap = Box::new(Heap::new(Failing::new(Os), REGION_BYTES));
+        let front = Box::new(Hardened::new());
+        front.begin(&heap);
+        for (bytes, count) in [(100, 4000), (40_000, 5)] {
+            let objects: Vec<_> =
+                (0..count).map(|_| front.malloc(&heap, bytes, MIN_ALIGN).0).collect();
+            heap.source().refuse_all(true);
+            objects.into_iter().for_each(|object| front.free(&heap, object, None));
+            assert_eq!(heap.stats().run_bytes, 0, "{bytes} bytes");
+            front.release(&heap, 0);
+            assert!(heap.backend.has_shut(), "{bytes} bytes");
+            heap.source().refuse_all(false);
+            heap.backend.reopen();
+            assert!(!heap.backend.has_shut(), "{bytes} bytes");
+            heap.validate();
+        }
+    }
+
     #[test]
     fn what_cannot_be_opened_serves_later() {
         let heap = Box::new(Heap::new(Failing::new(Os), REGION_BYTES));

@@ -73,9 +73,24 @@ mod tests {
     extern crate std;
     use std::boxed::Box;
 
-    use hectare_pages::Os;
+    use hectare_pages::{Failing, Os};
 
     use super::*;
+
+    /// What is left of a chunk is had, and nothing behind it.
+    #[test]
+    fn a_chunk_that_is_refused_takes_nothing_from_the_last_one() {
+        let backend = Box::new(Backend::new(Failing::new(Os), 64 << 20));
+        let first = backend.metadata(METADATA_ALIGN).expect("metadata").addr().get();
+        backend.source.refuse_all(true);
+        assert!(backend.metadata(METADATA_CHUNK_BYTES).is_none());
+        let rest = core::iter::from_fn(|| backend.metadata(METADATA_ALIGN));
+        let last = rest.map(|start| start.addr().get()).last();
+        assert_eq!(last, Some(first + METADATA_CHUNK_BYTES - METADATA_ALIGN));
+        backend.source.refuse_all(false);
+        assert!(backend.metadata(METADATA_CHUNK_BYTES).is_some());
+        assert_eq!(backend.state.lock().metadata_bytes, 2 * METADATA_CHUNK_BYTES);
+    }
 
     #[test]
     fn caches_begin_where_no_list_aliases_what_calls_read_and_waste_nothing_else() {

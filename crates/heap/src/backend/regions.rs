@@ -44,7 +44,8 @@ impl<S: System> Backend<S> {
             bytes => bytes.max(reserved()),
         };
         // Where address space comes little by little, too: one in each gap that a program leaves would soon be the last.
-        let share_bytes = self.committed_bytes().checked_div(state.regions.places_left())?;
+        let committed_bytes = if index > 0 { self.committed_bytes() } else { 0 };
+        let share_bytes = committed_bytes.checked_div(state.regions.places_left())?;
         if least_bytes > MOST_REGION_BYTES {
             return None;
         }

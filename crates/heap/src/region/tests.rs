@@ -545,6 +545,21 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     assert!(region.is_huge_from(FrameId(frontier)) && !region.is_huge_from(FrameId(frontier - 1)));
 }
 
+/// Where there is no place that is aligned as widely as could be of use, one that is less so will do.
+#[test]
+fn a_region_begins_wherever_there_is_a_place() {
+    let open = |refused| {
+        let source = Failing::new(Os);
+        source.refuse(0..refused);
+        let region = Region::open(BYTES, SLAB_BYTES, &source, &RegionView::new());
+        region.map(|region| region.start.addr().get())
+    };
+    for (refused, align) in [(0, 16 << 20), (1, HUGE_PAGE_BYTES), (2, SLAB_BYTES)] {
+        assert_eq!(open(refused).map(|start| start % align), Ok(0), "{refused} refused");
+    }
+    assert_eq!(open(3), Err(SourceError::Exhausted));
+}
+
 /// Where the frontier cannot move by a whole step, it moves as far as it must.
 #[test]
 fn the_last_memory_is_had() {
@@ -1062,6 +1077,9 @@ fn what_was_set_aside_goes_without_companions() {
     for (aside_bytes, gone_frames) in [(0, UNIT_FRAMES), (HUGE_PAGE_BYTES, 10)] {
         let (mut region, view) = open();
         let source = Pooled(RefCell::default());
+        // SAFETY: nobody else uses the source.
+        let beyond = unsafe { region.set_aside(BYTES + HUGE_PAGE_BYTES, &source) };
+        assert_eq!(beyond, Err(SourceError::Exhausted), "that is more than it has");
         if aside_bytes > 0 {
             // SAFETY: nobody else uses the source.
             unsafe { region.set_aside(aside_bytes, &source) }.expect("pages of its own");
