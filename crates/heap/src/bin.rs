@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use crate::batch::{Batch, GIVEN_AT_ONCE};
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::gathered::Gathered;
-use crate::homes::{GROUPS, Lists, home_of};
+use crate::homes::{Lists, home_of};
 use crate::object::FreeObject;
 use crate::region::SlabTable;
 use crate::slab::{Returned, Slab, SlabRef};
@@ -31,10 +31,6 @@ const PREFETCHED: usize = 16;
 
 /// How much a look gives back before the bin's lock is free for others: a millisecond's worth.
 const LOOK_STEP_BYTES: usize = 8 << 20;
-
-/// But at least this much for each slab: each step walks again over the slabs that earlier steps have dealt with, and
-/// so there are at most thirty-two steps.
-const LEAST_STEP_BYTES: usize = SLAB_BYTES / 32;
 
 /// Up to this many slabs are of one home: keeping several homes in use would cost a small heap too much.
 const UNDIVIDED_SLABS: u32 = 4;
@@ -467,34 +463,30 @@ impl Bin {
         }
     }
 
-    /// Calls `decommit` for the idle frames of the emptier half of the groups, and of slabs that are given
-    /// up; the fuller half will be used first. Stops after a step's worth or `most_bytes`, to within a slab, and
+    /// Calls `decommit` for the idle frames of slabs that are [ripe](Slab::is_ripe). Stops after a step's worth or `most_bytes`, to within a slab, and
     /// returns whether that was all.
     pub(crate) fn scavenge(
         &mut self,
         most_bytes: usize,
         decommit: &mut impl FnMut(NonNull<u8>, usize),
     ) -> bool {
-        let most_bytes =
-            most_bytes.min(LOOK_STEP_BYTES.max(self.slabs as usize * LEAST_STEP_BYTES));
+        let most_bytes = most_bytes.min(LOOK_STEP_BYTES);
         let mut gone_bytes = 0;
-        self.lists.all_from(FIRST_GIVEN_UP, |group, slab| {
+        self.lists.all_from(FIRST_GIVEN_UP, true, |slab| {
             if gone_bytes >= most_bytes {
                 return false;
             }
-            if group >= GROUPS / 2 || slab.is_given_up() {
-                slab.scavenge(&mut |start, bytes| {
-                    gone_bytes += bytes;
-                    decommit(start, bytes);
-                });
-            }
+            slab.scavenge(&mut |start, bytes| {
+                gone_bytes += bytes;
+                decommit(start, bytes);
+            });
             true
         })
     }
 
     /// Gives up the slabs of the emptier groups, each until objects are taken from it after all.
     pub(crate) fn give_up_emptier_slabs(&mut self, source: &impl SlabSource) {
-        self.lists.all_from(FIRST_GIVEN_UP, |_, slab| {
+        self.lists.all_from(FIRST_GIVEN_UP, false, |slab| {
             match slab.give_up() {
                 0 => {}
                 frames => source.show(slab.start(), frames, ClassId::GIVEN_UP),

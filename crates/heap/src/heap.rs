@@ -65,6 +65,8 @@ pub(crate) use slabs::MAX_SEALED;
 pub struct Heap<S: System> {
     /// By class; what else a page can be has none.
     bins: [Lock<Bin, S::Park>; STATES],
+    /// Nothing: what follows, which each call reads, so lies elsewhere in its page than a thread's lists (`heap/keys.rs`).
+    gap: [u64; 256],
     keys: Keys,
     /// The last page of each new slab is sealed, for the hardened front.
     seals_slabs: AtomicBool,
@@ -109,6 +111,7 @@ impl<S: System> Heap<S> {
         };
         Self {
             bins: [const { Lock::new(Bin::new()) }; STATES],
+            gap: [0; 256],
             keys: Keys::new(),
             seals_slabs: AtomicBool::new(false),
             backend: Backend::new(source, region_bytes),

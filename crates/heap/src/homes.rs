@@ -9,6 +9,9 @@
 //!   more   home 1:  …                                          only where several CPUs take from some slabs
 //!          home 2:  …
 //! ```
+//! Each group has two lists, the first for slabs that are *ripe*: a look for holes may find some there (`slab/idle.rs`). So a
+//! look passes over no others.
+//!
 //! Invariant: a slab is on the list that its `list` names, and on no other.
 
 use core::ptr::NonNull;
@@ -17,6 +20,9 @@ use crate::slab::{Slab, SlabRef};
 
 /// How many groups slabs are sorted into by fullness: group 0 has the fullest.
 pub(crate) const GROUPS: usize = 8;
+
+/// How many lists a home has: two for each group.
+const LISTS: usize = 2 * GROUPS;
 
 /// How many homes there are, a power of two.
 const HOMES: usize = 4;
@@ -35,45 +41,64 @@ impl Home {
     const FIRST: Self = Self(0);
 }
 
-/// The name of a list: home × [`GROUPS`] + group.
+/// The name of a list: its place among its home's, which is 2 × group, and 1 more if its slabs are not ripe; × [`HOMES`] + home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListName(u8);
 
+const _: () = assert!(LISTS * HOMES <= u64::BITS as usize, "one bit a list in a word");
+
 impl ListName {
-    /// That of the fullest slabs of the first home.
+    /// That of the fullest slabs of the first home that are ripe.
     pub(crate) const FIRST: Self = Self(0);
 
-    fn new(home: Home, group: usize) -> Self {
-        Self(home.0 * GROUPS as u8 + group as u8)
+    fn new(place: usize, home: Home) -> Self {
+        Self((place * HOMES) as u8 + home.0)
     }
 
     fn home(self) -> Home {
-        Home(self.0 / GROUPS as u8)
+        Home(self.0 % HOMES as u8)
+    }
+
+    fn place(self) -> usize {
+        usize::from(self.0) / HOMES % LISTS
     }
 
     /// How full its slabs are.
+    #[cfg(test)]
     pub(crate) fn group(self) -> usize {
-        usize::from(self.0) % GROUPS
+        self.place() / 2
     }
 
-    /// The list of this home's slabs in `group`.
-    pub(crate) fn with_group(self, group: usize) -> Self {
-        Self::new(self.home(), group)
+    /// Whether its slabs are ripe.
+    pub(crate) fn is_ripe(self) -> bool {
+        self.place().is_multiple_of(2)
     }
 
-    /// The list of `home`'s slabs that are as full.
+    /// The list of this home's slabs that are in `group`, and ripe or not.
+    pub(crate) fn with_group(self, group: usize, is_ripe: bool) -> Self {
+        Self::new(2 * group + usize::from(!is_ripe), self.home())
+    }
+
+    /// The list of `home`'s slabs that are as full, and as ripe.
     pub(crate) fn with_home(self, home: Home) -> Self {
-        Self::new(home, self.group())
+        Self::new(self.place(), home)
+    }
+
+    /// Its bit.
+    fn bit(self) -> u64 {
+        1_u64.wrapping_shl(self.0.into())
     }
 }
 
-type Groups = [Option<SlabRef>; GROUPS];
-type MoreHomes = [Groups; HOMES - 1];
+type OfHome = [Option<SlabRef>; LISTS];
+type MoreHomes = [OfHome; HOMES - 1];
 
 /// The lists of all homes. Guarded by the lock of the bin.
 #[derive(Debug)]
 pub(crate) struct Lists {
-    first: Groups,
+    /// A bit for each list that is not empty, by its name: the fullest slabs' are the lowest.
+    listed: u64,
+    first: OfHome,
     /// Memory of the bin's own, for good, once there is more than one home.
     more: Option<NonNull<MoreHomes>>,
 }
@@ -86,7 +111,7 @@ impl Lists {
     pub(crate) const MORE_BYTES: usize = size_of::<MoreHomes>();
 
     pub(crate) const fn new() -> Self {
-        Self { first: [None; GROUPS], more: None }
+        Self { listed: 0, first: [None; LISTS], more: None }
     }
 
     /// Whether there is more than one home.
@@ -106,7 +131,7 @@ impl Lists {
         (0..if self.are_divided() { HOMES as u8 } else { 1 }).map(Home)
     }
 
-    fn of_home(&mut self, home: Home) -> &mut Groups {
+    fn of_home(&mut self, home: Home) -> &mut OfHome {
         match self.more {
             // SAFETY: the lists' own memory, borrowed with them; a home is less than HOMES.
             Some(mut more) if home != Home::FIRST => unsafe {
@@ -117,29 +142,33 @@ impl Lists {
     }
 
     fn head(&mut self, list: ListName) -> &mut Option<SlabRef> {
-        &mut self.of_home(list.home())[list.group()]
+        &mut self.of_home(list.home())[list.place()]
     }
 
     /// The fullest slab of `home`.
-    #[inline(never)]
     pub(crate) fn fullest_of(&mut self, home: Home) -> Option<SlabRef> {
-        self.of_home(home).iter().find_map(|&first| first)
+        /// The bits of the first home's lists.
+        const FIRST: u64 = u64::MAX / ((1 << HOMES) - 1);
+        self.first_of(self.listed & FIRST << home.0)
     }
 
-    /// The fullest slab of all homes. (One loop: two would be unrolled into thirty-two tests in a row.)
-    #[inline(never)]
+    /// The fullest slab of all homes.
     pub(crate) fn fullest(&mut self) -> Option<SlabRef> {
-        let shift = if self.are_divided() { HOMES.ilog2() } else { 0 };
-        (0..GROUPS << shift).find_map(|list| {
-            let home = Home((list & ((1 << shift) - 1)) as u8);
-            self.of_home(home)[list >> shift & (GROUPS - 1)]
-        })
+        self.first_of(self.listed)
+    }
+
+    #[inline(never)]
+    fn first_of(&mut self, lists: u64) -> Option<SlabRef> {
+        if lists == 0 {
+            return None;
+        }
+        *self.head(ListName(lists.trailing_zeros() as u8))
     }
 
     /// Puts a slab that is on no list on the one where it belongs.
     #[inline(never)]
     pub(crate) fn insert(&mut self, name: SlabRef, slab: &mut Slab) {
-        slab.choose_group();
+        slab.choose_list();
         let first = self.head(slab.list());
         slab.previous = None;
         slab.next = *first;
@@ -148,6 +177,7 @@ impl Lists {
             unsafe { second.get() }.previous = Some(name);
         }
         *first = Some(name);
+        self.listed |= slab.list().bit();
     }
 
     /// Takes a slab off its list.
@@ -160,6 +190,9 @@ impl Lists {
                 let first = self.head(slab.list());
                 debug_assert!(*first == Some(name));
                 *first = slab.next;
+                if slab.next.is_none() {
+                    self.listed &= !slab.list().bit();
+                }
             }
         }
         if let Some(next) = slab.next {
@@ -168,16 +201,17 @@ impl Lists {
         }
     }
 
-    /// Calls `visit` for each slab of the groups from `least` on, with its group, until it returns `false`. Returns
-    /// what the last call did.
+    /// Calls `visit` for each slab of the groups from `least` on, or for the ripe ones among them, until it returns `false`.
+    /// Those that then belong to another list go there. Returns what the last call did.
     pub(crate) fn all_from(
         &mut self,
         least: usize,
-        mut visit: impl FnMut(usize, &mut Slab) -> bool,
+        only_ripe: bool,
+        mut visit: impl FnMut(&mut Slab) -> bool,
     ) -> bool {
         for home in self.homes() {
-            for group in least..GROUPS {
-                let mut next = self.of_home(home)[group];
+            for place in (2 * least..LISTS).step_by(1 + usize::from(only_ripe)) {
+                let mut next = self.of_home(home)[place];
                 while let Some(name) = next {
                     // SAFETY: a listed slab is this bin's, and its lock is held.
                     let slab = unsafe { name.get() };
@@ -185,8 +219,12 @@ impl Lists {
                     if let Some(next) = next {
                         next.prefetch();
                     }
-                    if !visit(group, slab) {
+                    if !visit(slab) {
                         return false;
+                    }
+                    if slab.is_ripe() != slab.list().is_ripe() {
+                        self.remove(name, slab);
+                        self.insert(name, slab);
                     }
                 }
             }
@@ -198,9 +236,10 @@ impl Lists {
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&mut self) -> usize {
         let mut free_objects = 0;
-        let names = |home| (0..GROUPS).map(move |group| ListName::new(home, group));
+        let names = |home| (0..LISTS).map(move |place| ListName::new(place, home));
         for list in self.homes().flat_map(names) {
             let mut next = *self.head(list);
+            assert_eq!(self.listed & list.bit() != 0, next.is_some(), "a list's bit");
             let mut previous = None;
             while let Some(name) = next {
                 // SAFETY: a listed slab is this bin's, and the bin is borrowed: its lock is held.
@@ -227,7 +266,7 @@ mod tests {
     use super::*;
     use crate::class::ClassId;
     use crate::gathered::Gathered;
-    use crate::slab::{FarWords, FreshSlab};
+    use crate::slab::{FarWords, FreshSlab, Returned};
 
     const CLASS: ClassId = ClassId::for_bytes(1024);
 
@@ -256,9 +295,9 @@ mod tests {
 
     fn visited(lists: &mut Lists) -> usize {
         let mut visited = 0;
-        assert!(lists.all_from(1, |group, _| {
+        assert!(lists.all_from(1, false, |slab| {
             visited += 1;
-            group == GROUPS - 1
+            slab.list().group() == GROUPS - 1
         }));
         visited
     }
@@ -285,7 +324,7 @@ mod tests {
         }
         assert_eq!(visited(&mut lists), 2 + HOMES);
         let mut visits = 0;
-        assert!(!lists.all_from(1, |_, _| {
+        assert!(!lists.all_from(1, false, |_| {
             visits += 1;
             visits < 4
         }));
@@ -306,5 +345,63 @@ mod tests {
         assert_eq!(lists.fullest(), None);
         insert(&mut lists, of_homes[1], home_of(1));
         assert_eq!(lists.fullest(), Some(of_homes[1]), "whoever's it is");
+    }
+
+    /// Gives back the object numbered `index`, as the bin does.
+    fn give(lists: &mut Lists, name: SlabRef, index: u32) {
+        // SAFETY: there is no other reference.
+        let slab = unsafe { name.get() };
+        let was_full = slab.free() == 0;
+        match slab.give(index) {
+            Returned::Ok => {}
+            Returned::Moves => {
+                if !was_full {
+                    lists.remove(name, slab);
+                }
+                lists.insert(name, slab);
+            }
+            Returned::Corrupt => panic!("{index} is free"),
+        }
+    }
+
+    /// How many slabs a look visits.
+    fn looked_at(lists: &mut Lists) -> usize {
+        let mut visits = 0;
+        assert!(lists.all_from(1, true, |slab| {
+            slab.scavenge(&mut |_, _| {});
+            visits += 1;
+            true
+        }));
+        lists.validate();
+        visits
+    }
+
+    #[test]
+    fn a_look_visits_a_slab_when_a_quarter_has_gone_since_the_last() {
+        let mut lists = Lists::new();
+        let name = slabs(1)[0];
+        // SAFETY: there is no other reference.
+        unsafe { name.get() }.take(CLASS.objects(), &mut Gathered::new(), 1);
+        let mut looked = Vec::new();
+        for index in 0..CLASS.objects() as u32 - 1 {
+            give(&mut lists, name, index);
+            if looked_at(&mut lists) > 0 {
+                looked.push(CLASS.objects() - 1 - index as usize);
+            }
+        }
+        assert_eq!(looked, [31, 23, 17, 12, 9, 6, 4, 3, 2, 1], "in use each time, of 64");
+    }
+
+    #[test]
+    fn a_look_visits_fuller_slabs_that_are_given_up() {
+        let mut lists = Lists::new();
+        let name = slabs(1)[0];
+        // SAFETY: there is no other reference.
+        unsafe { name.get() }.take(CLASS.objects(), &mut Gathered::new(), 1);
+        (0..20).for_each(|index| give(&mut lists, name, index));
+        assert_eq!(looked_at(&mut lists), 0);
+        lists.all_from(1, false, |slab| slab.give_up() != 0);
+        lists.validate();
+        assert_eq!((looked_at(&mut lists), looked_at(&mut lists)), (1, 0));
     }
 }

@@ -223,12 +223,13 @@ impl Slab {
         self.list = self.list.with_home(home);
     }
 
-    /// Assigns it to the group of its fullness, until it says that it [moves](Returned::Moves).
-    pub(crate) fn choose_group(&mut self) {
+    /// Assigns it to the list where it belongs, until it says that it [moves](Returned::Moves).
+    pub(crate) fn choose_list(&mut self) {
         let group = self.fullness_group();
-        self.list = self.list.with_group(group);
+        self.list = self.list.with_group(group, self.is_ripe());
         let next = (group + 1) * (self.objects() + 1);
-        self.set_free(self.free(), next.div_ceil(GROUPS).min(self.objects()));
+        let next = next.div_ceil(GROUPS).min(self.objects());
+        self.set_free(self.free(), next.min(self.ripens_at()));
     }
 
     /// How many of its frames hold no memory.
@@ -363,8 +364,8 @@ impl Slab {
         }
         assert!(self.summary.checked_shr(count as u32).unwrap_or(0) == 0, "summary's end");
         assert!(self.free() <= self.objects());
-        let group = self.fullness_group();
-        assert!(self.free() == 0 || self.list.group() == group, "a slab is in the wrong group");
+        let list = self.list.with_group(self.fullness_group(), self.is_ripe());
+        assert!(self.free() == 0 || self.list == list, "a slab is on the wrong list");
     }
 }
 

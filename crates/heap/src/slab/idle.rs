@@ -9,16 +9,30 @@ use crate::object::FreeObject;
 use crate::region::FRAME_BYTES;
 
 impl Slab {
+    /// Whether it is to be looked at for idle frames: it is one of the emptier half, or given up (others will be used first),
+    /// and a quarter of the objects has gone since the last time. So a slab that empties object by object is looked at some
+    /// twenty times, however often the heap looks.
+    pub(crate) fn is_ripe(&self) -> bool {
+        self.may_ripen() && self.used() * 4 <= usize::from(self.most_used) * 3
+    }
+
+    fn may_ripen(&self) -> bool {
+        self.free() * 2 > self.objects() || self.is_given_up()
+    }
+
+    /// The number of free objects at which it gets ripe, if it can without getting into another group.
+    pub(super) fn ripens_at(&self) -> usize {
+        if self.is_ripe() || !self.may_ripen() {
+            return usize::MAX;
+        }
+        self.objects() - usize::from(self.most_used) * 3 / 4
+    }
+
     /// Calls `decommit` for each stretch of frames that hold memory but no object in use. Their memory
     /// must go, and so must their entries in the page map: the marks of their free objects are lost,
     /// and a double free must still be seen.
     pub(crate) fn scavenge(&mut self, decommit: &mut impl FnMut(NonNull<u8>, usize)) {
         if self.frames.are_coming() {
-            return;
-        }
-        // Looked at again only when a quarter of the objects has gone, so that a slab that empties
-        // object by object is looked at some twenty times, however often the heap looks.
-        if self.used() * 4 > usize::from(self.most_used) * 3 {
             return;
         }
         self.most_used = self.used() as u16;

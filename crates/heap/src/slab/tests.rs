@@ -72,10 +72,10 @@ fn of_a_row_none_may_be_free() {
 #[test]
 fn a_row_may_go_beyond_a_group() {
     let mut slab = open(ClassId::for_bytes(16));
-    slab.choose_group();
+    slab.choose_list();
     assert_eq!(slab.give_row(0, 2999), Returned::Moves);
     assert_eq!(slab.free(), 3000);
-    slab.choose_group();
+    slab.choose_list();
     assert_eq!(slab.list().group(), 3000 * GROUPS / 4097);
     slab.validate();
 }
@@ -92,7 +92,7 @@ fn what_reaches_into_a_withheld_frame_is_no_object() {
         assert!(
             slab.address_of(objects as u32 - 1).wrapping_add(class.object_bytes()) <= last.as_ptr()
         );
-        slab.choose_group();
+        slab.choose_list();
         slab.validate();
     }
 }
