@@ -71,6 +71,9 @@ const NEXT: usize = 1;
 const DEPTH: usize = 2;
 const FRAMES: usize = 7;
 
+/// These words.
+type Head = [usize; FRAMES];
+
 const FIRST_WORDS: usize = 16 << 10;
 const BUCKETS: usize = 4096;
 
@@ -103,10 +106,11 @@ impl Stacks {
         let words = self.words.entries();
         let mut stack = first;
         while stack != 0 {
-            if words[stack + HASH] == hash && frames_at(words, stack) == frames {
+            let (head, its_frames) = parts(words, stack);
+            if head[HASH] == hash && its_frames == frames {
                 return Some(stack);
             }
-            stack = words[stack + NEXT];
+            stack = head[NEXT];
         }
         let place = self.used.max(1);
         let end = place + FRAMES + frames.len();
@@ -140,11 +144,11 @@ impl Stacks {
         which: Which,
         change: impl FnOnce(&mut Tally),
     ) {
-        let words = self.words.entries_mut();
-        let mut tally = tally_at(words, stack, which);
+        let Some(head) = self.words.entries_mut()[stack..].first_chunk_mut() else { return };
+        let mut tally = tally_of(head, which);
         change(&mut tally);
-        words[stack + which as usize] = tally.objects_1024 as usize;
-        words[stack + which as usize + 1] = tally.bytes as usize;
+        let at = which as usize;
+        (head[at], head[at + 1]) = (tally.objects_1024 as usize, tally.bytes as usize);
     }
 
     /// A copy of them as they are now, to be [listed](Self::iter); `None` when out of memory.
@@ -164,9 +168,9 @@ impl Stacks {
             if at >= words.len() {
                 return None;
             }
-            let frames = frames_at(words, at);
+            let (head, frames) = parts(words, at);
             next = at + FRAMES + frames.len();
-            let [live, total] = [Which::Live, Which::Total].map(|which| tally_at(words, at, which));
+            let [live, total] = [Which::Live, Which::Total].map(|which| tally_of(head, which));
             Some(Stack { frames, live, total })
         })
     }
@@ -178,13 +182,16 @@ impl Stacks {
     }
 }
 
-fn tally_at(words: &[usize], stack: StackPlace, which: Which) -> Tally {
-    let at = stack + which as usize;
-    Tally { objects_1024: words[at] as u64, bytes: words[at + 1] as u64 }
+fn tally_of(head: &Head, which: Which) -> Tally {
+    let at = which as usize;
+    Tally { objects_1024: head[at] as u64, bytes: head[at + 1] as u64 }
 }
 
-fn frames_at(words: &[usize], stack: StackPlace) -> &[usize] {
-    &words[stack + FRAMES..][..words[stack + DEPTH]]
+/// The words of a stack that all have, and its frames.
+#[inline(never)]
+fn parts(words: &[usize], stack: StackPlace) -> (&Head, &[usize]) {
+    let (head, rest) = words[stack..].split_first_chunk().expect("each stack has these words");
+    (head, &rest[..head[DEPTH]])
 }
 
 fn hash(frames: &[usize]) -> usize {
