@@ -1,6 +1,6 @@
 //! Compares every subject with the best peer of each row.
 //!
-//! The table that `hectare bench all` and `bench published` end with: for each workload the peer
+//! The table that `hectare bench all`, `bench published` and `compare --programs` end with: for each workload the peer
 //! with the least time and the peer with the least memory, and every subject's ratio to them; then
 //! the geometric means over the rows. Ours (`hectare` and names that begin with it) are compared
 //! with the best of the others. A peer is compared with the best of the peers, itself included, so

@@ -303,13 +303,7 @@ fn all(args: &Args, table: Table) -> anyhow::Result<()> {
         }
     }
     cases.retain(|case| args.only.is_empty() || args.only.contains(&group(case)));
-    let mut tables = String::new();
-    let done = args.contest.hold_and(&verb, cases, Looks::default(), |report| {
-        best_peer::judge(report);
-        tables = best_peer::tables(report);
-    });
-    args.contest.outputs.tell(&tables);
-    done.map(drop)
+    args.contest.hold_to_best_peer(&verb, cases)
 }
 
 /// The case of a workload; `telling` are the parameters that its name must show.

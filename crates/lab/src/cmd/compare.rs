@@ -75,7 +75,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
             args.contest.remarks.extend(linked.into_iter().chain(beside_malloc(&command[0])));
             cases.push(Case { name, ..case });
         }
-        return args.contest.hold("compare", cases, Looks::default());
+        return args.contest.hold_to_best_peer("compare", cases);
     }
     args.contest.refuse_ignore_failure()?;
     args.traces = list::files(&args.traces);

@@ -9,6 +9,7 @@ use anyhow::{Context, bail, ensure};
 use hectare_trace::Trace;
 
 use super::{BROKEN, Exit, OrMisused};
+use crate::bench::best_peer;
 use crate::contest::analysis::{ALL_CASES, Analysis};
 use crate::contest::assertion::{self, Claim, Decision};
 use crate::contest::{Case, Contest, LEAST_ROUNDS, Looks, Results, Rounds, SAMPLE_EVERY, Work};
@@ -195,6 +196,20 @@ impl ContestArgs {
     /// When nothing could be measured, and with [`Exit`] when claims fail or Ctrl-C came.
     pub(crate) fn hold(&self, verb: &str, cases: Vec<Case>, looks: Looks) -> anyhow::Result<()> {
         self.hold_and(verb, cases, looks, |_| ()).map(drop)
+    }
+
+    /// As [`ContestArgs::hold`], and compares every subject with the best peer of each case.
+    ///
+    /// # Errors
+    /// As [`ContestArgs::hold`].
+    pub(crate) fn hold_to_best_peer(&self, verb: &str, cases: Vec<Case>) -> anyhow::Result<()> {
+        let mut tables = String::new();
+        let done = self.hold_and(verb, cases, Looks::default(), |report| {
+            best_peer::judge(report);
+            tables = best_peer::tables(report);
+        });
+        self.outputs.tell(&tables);
+        done.map(drop)
     }
 
     /// As [`ContestArgs::hold`], with a last change to the report before it is printed; returns it.
