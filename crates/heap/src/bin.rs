@@ -463,8 +463,8 @@ impl Bin {
         }
     }
 
-    /// Calls `decommit` for the idle frames of slabs that are [ripe](Slab::is_ripe). Stops after a step's worth or `most_bytes`, to within a slab, and
-    /// returns whether that was all.
+    /// Calls `decommit` for the idle frames of slabs that are [ripe](Slab::is_ripe). Stops after a step's worth or
+    /// `most_bytes`, to within a slab, and returns whether that was all.
     pub(crate) fn scavenge(
         &mut self,
         most_bytes: usize,
