@@ -256,7 +256,8 @@ impl<S: System> Backend<S> {
         refusal: Refusal,
     ) -> Option<(usize, Run)> {
         // A range that is half dirty and half clean is a run only once both are one kind.
-        if self.decommit(state, 0) > 0
+        if state.dirty_frames() > 0
+            && self.decommit(state, 0) > 0
             && let Ok(taken) = self.take(state, wanted, false)
         {
             return Some(taken);

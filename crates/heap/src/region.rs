@@ -18,12 +18,12 @@
 //! | where do slabs come from that there is no dirty memory for? | `region/slab_block.rs` |
 //! | where are huge pages asked for, and are they worth their price? | `region/huge_part.rs` (where), `huge_pages.rs` (when), `dear.rs` |
 //! | do programs fill the runs that they take? | `region/filling.rs` |
-//! | what goes back to the system, and how? | `region/going_back.rs` |
+//! | what goes back to the system, and how? | `region/going_back.rs`, `hollow_slabs.rs` |
 //! | what of sealed frames that the system refuses to open? | `region/shut.rs` |
 //!
 //! Invariants
-//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or shut, or in use: never two
-//!    of these.
+//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in a hollow slab, or shut, or in use:
+//!    never two of these.
 //! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
 //!    run table and the slabs that describe them.
 //!    A page of those that describes nothing but frames given back was given back with them.
@@ -36,6 +36,7 @@ mod filling;
 mod frontier;
 mod going_back;
 mod growing;
+mod hollow_slabs;
 mod huge_pages;
 mod huge_part;
 mod opening;
@@ -63,6 +64,7 @@ use crate::run_cache::{Near, RunCache};
 use dear::DearBlocks;
 pub(crate) use filling::Awaited;
 use filling::Filling;
+use hollow_slabs::HollowSlabs;
 use huge_part::HugePart;
 pub(crate) use reserve::has_room;
 use shut::Shut;
@@ -121,6 +123,7 @@ pub(crate) struct Region {
     dirty: DirtyFrames,
     /// Apart, in the metadata: a region is made on the stack of a thread that may have little of it.
     cached: &'static mut RegionCache,
+    hollow_slabs: HollowSlabs,
     shut: Shut,
     page_map: Table,
     run_lengths: Table,
@@ -131,7 +134,7 @@ pub(crate) struct Region {
 impl Region {
     /// Frames that are free and still hold memory.
     pub(crate) fn dirty_frames(&self) -> usize {
-        self.dirty.count() + self.cached.frames()
+        self.dirty.count() + self.cached.frames() + self.hollow_slabs.frames()
     }
 
     /// Whether there is a place for a run of `frames` of them at a multiple of `align`, as far as is known.

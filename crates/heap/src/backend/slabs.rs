@@ -16,7 +16,7 @@ impl<S: System> Backend<S> {
         let run = self.get_run(Wanted::Slab { of_pages: class.is_of_pages(), siblings }, class)?;
         let view = self.find(run.start.addr().get())?;
         // Where a page is longer than a frame, the first touch brings other frames, too.
-        let bare = run.clean && !run.huge && self.source.page_bytes() <= FRAME_BYTES;
+        let bare = run.bare_frames > 0 && !run.huge && self.source.page_bytes() <= FRAME_BYTES;
         let fresh = view.fresh_slab(run.start, bare)?;
         self.become_bare(if bare { SLAB_FRAMES } else { 0 });
         Some(fresh)

@@ -19,8 +19,9 @@ impl Region {
     /// lost a part comes back page by page; for the same reason half as many more may stay as pieces of
     /// such. At most `most` frames go. Returns how many frames it gave back.
     pub(crate) fn decommit(&mut self, keep: usize, most: usize, source: &impl PageSource) -> usize {
+        let before = self.dirty_frames();
         self.uncache();
-        let before = self.dirty.count();
+        self.give_hollow_slabs_back(source);
         let spared = self.take_fresh(keep);
         let keep = keep - spared.map_or(0, |(_, frames)| frames);
         let least = self.dirty.count().saturating_sub(most);
@@ -76,8 +77,7 @@ impl Region {
             if !self.dirty.take_at(first, frames) {
                 break;
             }
-            let (start, all) = self.with_companions(first, frames, source);
-            let is_full = leaving.add(self.at(start), all * FRAME_BYTES);
+            let is_full = self.add_leaving(&mut leaving, first, frames, source);
             if is_full && !self.give_back_all(&mut leaving, source) {
                 return;
             }
@@ -85,9 +85,25 @@ impl Region {
         self.give_back_all(&mut leaving, source);
     }
 
+    /// Has frames that are neither dirty nor clean, and their companions, go with others. Returns whether there is no room for more.
+    pub(super) fn add_leaving(
+        &self,
+        leaving: &mut Leaving,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+    ) -> bool {
+        let (start, all) = self.with_companions(first, frames, source);
+        leaving.add(self.at(start), all * FRAME_BYTES)
+    }
+
     /// Gives frames that are neither dirty nor clean back to the system, which makes them clean. What it refuses
     /// becomes dirty. Returns whether all went.
-    fn give_back_all(&mut self, leaving: &mut Leaving, source: &impl PageSource) -> bool {
+    pub(super) fn give_back_all(
+        &mut self,
+        leaving: &mut Leaving,
+        source: &impl PageSource,
+    ) -> bool {
         // SAFETY: in use by nobody, and below the frontier by invariant 2.
         let gone = unsafe { leaving.decommit(source) };
         let mut went = true;
@@ -170,9 +186,8 @@ impl Region {
         self.forget(first.0, frames, source);
     }
 
-    /// Takes back an empty slab, `bare_frames` of whose frames hold no memory. If that is half of them
-    /// the rest goes back to the system, too: as dirty memory the next slab there would come page by
-    /// page, and as clean memory it is part of a block one day. (In a region too small for blocks it stays.)
+    /// Takes back an empty slab, `bare_frames` of whose frames hold no memory. (In a region too small for blocks a hollow one
+    /// is as any other.)
     pub(crate) fn give_slab(
         &mut self,
         start: NonNull<u8>,
@@ -180,9 +195,8 @@ impl Region {
         source: &impl PageSource,
     ) {
         self.filling.forget(start);
-        let is_hollow = 2 * bare_frames >= SLAB_FRAMES && self.has_blocks();
-        if is_hollow {
-            self.give_back(FrameId(self.frame_of(start)), SLAB_FRAMES, source);
+        if 2 * bare_frames >= SLAB_FRAMES && self.has_blocks() {
+            self.give_hollow_slab(FrameId(self.frame_of(start)), source);
         } else {
             self.give(start, SLAB_FRAMES);
         }

@@ -15,6 +15,7 @@ use hectare_pages::{PageSource, SourceError};
 use super::dear::DearBlocks;
 use super::filling::Filling;
 use super::frontier::HUGE_TABLE_FROM_BYTES;
+use super::hollow_slabs::HollowSlabs;
 use super::huge_part::HugePart;
 use super::shut::Shut;
 use super::table::Table;
@@ -91,6 +92,7 @@ impl Region {
             clean,
             dirty: DirtyFrames::new(dirty),
             cached,
+            hollow_slabs: HollowSlabs::NONE,
             shut: Shut::NOTHING,
             page_map,
             run_lengths,

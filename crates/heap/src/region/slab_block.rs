@@ -132,6 +132,7 @@ impl Region {
         }
         let left = self.left_frames();
         let passes_over = self.has_shrunk();
+        self.give_hollow_slabs_back(source);
         let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
         let end = first.0 + UNIT_FRAMES;
         let was_used = first.0 < self.touched;
@@ -179,7 +180,7 @@ impl Region {
 
     /// What is dirty beside a class that has `siblings`. Few pieces are at most half as much as its slabs.
     fn pieces_beside(&self, siblings: usize) -> Pieces {
-        let dirty = self.dirty_frames();
+        let dirty = self.pieces_frames();
         if dirty < SLAB_FRAMES {
             Pieces::None
         } else if self.is_regrowing() {
@@ -208,7 +209,12 @@ impl Region {
 
     /// Whether only a few pieces are dirty.
     fn has_few_dirty(&self) -> bool {
-        self.dirty_frames() <= FEW_FRAMES
+        self.pieces_frames() <= FEW_FRAMES
+    }
+
+    /// How many frames are dirty that do not wait to go back.
+    fn pieces_frames(&self) -> usize {
+        self.dirty_frames() - self.hollow_slabs.frames()
     }
 
     /// Whether what it touches next comes page by page.

@@ -6,6 +6,7 @@
 //!   units        clean units, to which dirty ones move: for what will fill them     region/units.rs
 //!   lengthened   the longest dirty run, and the clean frames behind it
 //!   block        the caller opens one without the lock, and asks again              region/slab_block.rs
+//!   hollow       for a slab, one that waits to go back                              region/hollow_slabs.rs
 //!   clean        frames that hold no memory, the lowest
 //! ```
 
@@ -188,8 +189,18 @@ impl Region {
         match found {
             Some(run) => Ok(run),
             None if request.opens => Err(Refusal::Block),
-            None => self.take_clean(request, source),
+            None => match self.take_hollow(request) {
+                Some(run) => Ok(run),
+                None => self.take_clean(request, source),
+            },
         }
+    }
+
+    /// Takes a hollow slab for the next one, unless that is likely to stay untouched: half of the other is resident.
+    fn take_hollow(&mut self, request: &Request) -> Option<Run> {
+        let is_slab = request.frames == SLAB_FRAMES && request.align == SLAB_FRAMES;
+        let suits = is_slab && request.outlook != Outlook::Plain && self.hollow_slabs.frames() > 0;
+        if suits { self.take_hollow_slab() } else { None }
     }
 
     /// Whether a multiple of `align` frames from the region's start is one in memory, too.

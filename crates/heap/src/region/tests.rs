@@ -436,6 +436,7 @@ fn hollow_out(region: &mut Region, slabs: &[SlabRef], stays: impl Fn(usize) -> b
     for (_, &slab) in slabs.iter().enumerate().filter(|&(i, _)| !stays(i)) {
         region.give_slab(start_of(slab), SLAB_FRAMES, &Os);
     }
+    region.give_hollow_slabs_back(&Os);
 }
 
 const UNIT_SLABS: usize = UNIT_FRAMES / SLAB_FRAMES;
@@ -955,6 +956,77 @@ fn what_came_with_a_run_goes_with_it() {
     assert!([second, third].iter().all(|&run| !is_there(run, UNIT_FRAMES - 1)));
     region.give_back(behind, 1, &Os);
     assert!(!is_there(first, UNIT_FRAMES - 1));
+}
+
+/// A region of which 64 MiB were touched, and `hollow` slabs that wait to go back: each begins with a 7.
+fn open_with_hollow(
+    source: &impl PageSource,
+    hollow: usize,
+) -> (Region, RegionView, Vec<NonNull<u8>>) {
+    let view = RegionView::new();
+    let mut region = Region::open(BYTES, HUGE_PAGE_BYTES, source, &view).expect("address space");
+    let slabs: Vec<_> = take_slabs(&mut region, &view, hollow).into_iter().map(start_of).collect();
+    let long = region.taken(Wanted::Run { frames: 64 << 8, align: 1, fills: false }, &view);
+    region.give_back(FrameId(region.frame_of(long.start)), long.frames, &Os);
+    for &start in &slabs {
+        // SAFETY: the slab is the test's.
+        unsafe { start.write(7) };
+        region.give_slab(start, SLAB_FRAMES / 2, source);
+    }
+    (region, view, slabs)
+}
+
+/// Whether each of the slabs still holds what was written to it.
+fn all_hold(slabs: &[NonNull<u8>]) -> bool {
+    // SAFETY: committed memory of a region that lives, and in use by nobody.
+    slabs.iter().all(|start| unsafe { start.read() } == 7)
+}
+
+#[test]
+fn hollow_slabs_go_together() {
+    let (region, _, slabs) = open_with_hollow(&Os, 7);
+    assert!(all_hold(&slabs), "one waits for each 8 MiB");
+    assert_eq!(region.dirty_frames(), 7 * SLAB_FRAMES);
+    assert_eq!(region.validate(), 0);
+    let (region, _, slabs) = open_with_hollow(&Os, 8);
+    assert!(!slabs.iter().any(|&start| all_hold(&[start])));
+    assert_eq!((region.dirty_frames(), region.validate()), (0, 0));
+}
+
+#[test]
+fn a_hollow_slab_that_waits_is_the_next() {
+    let wanted = |of_pages, siblings| Wanted::Slab { of_pages, siblings };
+    let (mut region, view, slabs) = open_with_hollow(&Os, 2);
+    let run = region.taken(wanted(false, 0), &view);
+    assert_eq!((run.start, run.clean, run.bare_frames), (slabs[1], false, SLAB_FRAMES));
+    assert_eq!(run.again_frames, SLAB_FRAMES, "some of it had gone");
+    assert_eq!(region.take(wanted(false, 4), true, &Os).err(), Some(Refusal::Block));
+    let block = region.take_block(&Os).expect("a block");
+    assert!(!all_hold(&slabs[..1]), "where it was there may be room for a block");
+    region.give_block(block, 0, &Os);
+    assert_eq!(region.dirty_frames(), UNIT_FRAMES);
+}
+
+#[test]
+fn hollow_slabs_go_before_all_else() {
+    let (mut region, view, slabs) = open_with_hollow(&Os, 3);
+    let run = region.taken(Wanted::Run { frames: 20, align: 1, fills: false }, &view);
+    region.give(run.start, run.frames);
+    assert_eq!(region.decommit(3 * SLAB_FRAMES, usize::MAX, &Os), 3 * SLAB_FRAMES);
+    assert!(!slabs.iter().any(|&start| all_hold(&[start])));
+    assert_eq!((region.dirty_frames(), region.validate()), (20, 0));
+}
+
+#[test]
+fn hollow_slabs_that_the_system_refuses_are_dirty() {
+    let source = Failing::new(Os);
+    let (mut region, view, slabs) = open_with_hollow(&source, 3);
+    source.refuse_all(true);
+    assert_eq!(region.decommit(0, usize::MAX, &source), 0);
+    assert!(all_hold(&slabs));
+    assert_eq!((region.dirty_frames(), region.validate()), (3 * SLAB_FRAMES, 0));
+    let run = region.taken(Wanted::Slab { of_pages: false, siblings: 0 }, &view);
+    assert_eq!((run.clean, run.bare_frames), (false, 0), "all of it is taken to be there");
 }
 
 /// What has come behind the last run, as part of its huge page, goes when no more of these are asked for.

@@ -1,0 +1,75 @@
+//! Hollow slabs: empty ones of which half had gone, or more. What is left of them goes back to the system.
+//!
+//! As dirty memory the next slab there would come page by page; as clean memory it is part of a block one day. But each call
+//! that gives memory back interrupts the program's other processors, while whoever wants this region waits, and a slab may be wanted
+//! again soon. So hollow slabs wait until there are as many as the region's length allows, and go by one call; a slab
+//! that would come page by page anyhow is one of them meanwhile.
+
+use hectare_buddy::FrameId;
+use hectare_pages::PageSource;
+
+use super::taking::Run;
+use super::{Region, SLAB_FRAMES};
+use crate::leaving::Leaving;
+
+/// The most that wait: 2 MiB, half of which may be resident.
+const MOST: usize = 32;
+
+/// One waits for each this many frames that were touched, 8 MiB: what is left in them is then a 256th of these at most.
+const TOUCHED_FRAMES_EACH: usize = 2048;
+
+/// The first frames of those that wait.
+#[derive(Debug)]
+pub(super) struct HollowSlabs {
+    firsts: [u32; MOST],
+    len: usize,
+}
+
+impl HollowSlabs {
+    pub(super) const NONE: Self = Self { firsts: [0; MOST], len: 0 };
+
+    pub(super) fn frames(&self) -> usize {
+        self.len * SLAB_FRAMES
+    }
+
+    /// Adds one, for which there must be room.
+    fn push(&mut self, first: FrameId) {
+        self.firsts[self.len] = first.0 as u32;
+        self.len += 1;
+    }
+
+    /// Takes the one that came last.
+    fn pop(&mut self) -> Option<FrameId> {
+        self.len = self.len.checked_sub(1)?;
+        Some(FrameId(self.firsts[self.len] as usize))
+    }
+}
+
+impl Region {
+    /// Takes back a hollow slab that begins with the frame `first`.
+    #[inline(never)]
+    pub(super) fn give_hollow_slab(&mut self, first: FrameId, source: &impl PageSource) {
+        self.hollow_slabs.push(first);
+        if self.hollow_slabs.len >= (self.touched / TOUCHED_FRAMES_EACH).clamp(1, MOST) {
+            self.give_hollow_slabs_back(source);
+        }
+    }
+
+    /// Takes one of them for a slab, which has it page by page.
+    #[inline(never)]
+    pub(super) fn take_hollow_slab(&mut self) -> Option<Run> {
+        let first = self.hollow_slabs.pop()?;
+        let (bare_frames, again_frames) = (SLAB_FRAMES, SLAB_FRAMES);
+        Some(Run { bare_frames, again_frames, ..Run::holding(self.at(first), SLAB_FRAMES) })
+    }
+
+    /// Gives all of them back.
+    #[inline(never)]
+    pub(super) fn give_hollow_slabs_back(&mut self, source: &impl PageSource) {
+        let mut leaving = Leaving::NONE;
+        while let Some(first) = self.hollow_slabs.pop() {
+            self.add_leaving(&mut leaving, first, SLAB_FRAMES, source);
+        }
+        self.give_back_all(&mut leaving, source);
+    }
+}
