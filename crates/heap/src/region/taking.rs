@@ -196,7 +196,7 @@ impl Region {
         }
     }
 
-    /// Takes a hollow slab for the next one, unless that is likely to stay untouched: half of the other is resident.
+    /// Takes a hollow slab where one will do: not for what is likely to stay untouched, since a part of it is resident.
     fn take_hollow(&mut self, request: &Request) -> Option<Run> {
         let is_slab = request.frames == SLAB_FRAMES && request.align == SLAB_FRAMES;
         let suits = is_slab && request.outlook != Outlook::Plain && self.hollow_slabs.frames() > 0;
