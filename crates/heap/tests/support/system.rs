@@ -5,11 +5,12 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use hectare_base::sync::{Lock, LockGuard};
 use hectare_pages::{FutexPark, Os, PageSource, SourceError, System};
 
 thread_local! {
@@ -106,7 +107,8 @@ type Meeting = (Moment, Sender<()>, Receiver<()>);
 /// The operating system, watched.
 #[derive(Debug)]
 pub struct Strict {
-    ledger: Mutex<Ledger>,
+    /// Behind a lock that the thread sanitizer sees, which the standard library's is not.
+    ledger: Lock<Ledger, FutexPark>,
     bound_bytes: AtomicUsize,
     decommitted_bytes: AtomicUsize,
     /// How many decommits were refused, once they are.
@@ -131,7 +133,7 @@ impl Strict {
     pub fn with_pages(page_bytes: usize) -> Self {
         Self {
             page_bytes,
-            ledger: Mutex::default(),
+            ledger: Lock::new(Ledger::default()),
             bound_bytes: AtomicUsize::new(usize::MAX),
             decommitted_bytes: AtomicUsize::new(0),
             refused: Mutex::new(None),
@@ -182,8 +184,8 @@ impl Strict {
         self.now_ms.fetch_add(ms, SeqCst);
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(|broken| broken.into_inner())
+    fn ledger(&self) -> LockGuard<'_, Ledger, FutexPark> {
+        self.ledger.lock()
     }
 
     fn check(&self, bytes: usize, start: usize) {
