@@ -22,8 +22,8 @@
 //! | what of sealed frames that the system refuses to open? | `region/shut.rs` |
 //!
 //! Invariants
-//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in a hollow slab, or shut, or in use:
-//!    never two of these.
+//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in a hollow slab that waits, or shut, or in
+//!    use: never two of these.
 //! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
 //!    run table and the slabs that describe them.
 //!    A page of those that describes nothing but frames given back was given back with them.
@@ -132,7 +132,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Frames that are free and still hold memory.
+    /// Frames that are free and still hold memory; of hollow slabs, as if all did.
     pub(crate) fn dirty_frames(&self) -> usize {
         self.dirty.count() + self.cached.frames() + self.hollow_slabs.frames()
     }

@@ -130,9 +130,9 @@ impl Region {
         if !self.has_units(source) || self.dear_blocks.pass_slab() {
             return None;
         }
+        self.give_hollow_slabs_back(source);
         let left = self.left_frames();
         let passes_over = self.has_shrunk();
-        self.give_hollow_slabs_back(source);
         let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
         let end = first.0 + UNIT_FRAMES;
         let was_used = first.0 < self.touched;

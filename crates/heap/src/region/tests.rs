@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use hectare_base::align::align_up;
 use hectare_buddy::FrameAllocator;
-use hectare_pages::{Failing, Os, SourceError};
+use hectare_pages::{Failing, Os, PageRange, SourceError};
 
 use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
@@ -988,8 +988,13 @@ fn hollow_slabs_go_together() {
     assert!(all_hold(&slabs), "one waits for each 8 MiB");
     assert_eq!(region.dirty_frames(), 7 * SLAB_FRAMES);
     assert_eq!(region.validate(), 0);
-    let (region, _, slabs) = open_with_hollow(&Os, 8);
+    let source = Pooled(RefCell::default());
+    let (region, _, slabs) = open_with_hollow(&source, 8);
     assert!(!slabs.iter().any(|&start| all_hold(&[start])));
+    // What described them goes, too.
+    let mut calls = source.0.take();
+    calls.retain(|call| slabs.contains(&call.0));
+    assert_eq!(calls, [(slabs[7], 8 * SLAB_FRAMES)], "by one call");
     assert_eq!((region.dirty_frames(), region.validate()), (0, 0));
 }
 
@@ -1108,7 +1113,7 @@ fn what_stays_untouched_leaves_a_block_to_others() {
     assert!(!region.taken(short, &view).clean, "there is no whole block any more");
 }
 
-/// The system, with pages to set aside. Notes what it is given back: where it begins, and how many frames.
+/// The system, with pages to set aside. Notes what it is given back by each call: where it begins, and how many frames.
 struct Pooled(RefCell<Vec<(NonNull<u8>, usize)>>);
 
 // SAFETY: every call is passed on unchanged; what is set aside is ordinary memory.
@@ -1130,6 +1135,13 @@ unsafe impl PageSource for Pooled {
         self.0.borrow_mut().push((start, bytes / FRAME_BYTES));
         // SAFETY: the caller's promise, passed on.
         unsafe { Os.decommit(start, bytes) }
+    }
+
+    unsafe fn decommit_all(&self, ranges: &[PageRange]) -> usize {
+        let bytes = ranges.iter().map(|range| range.bytes).sum::<usize>();
+        self.0.borrow_mut().extend(ranges.first().map(|range| (range.start, bytes / FRAME_BYTES)));
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.decommit_all(ranges) }
     }
 
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
