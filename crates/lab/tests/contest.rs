@@ -47,6 +47,31 @@ fn a_planted_slowness_is_seen() {
     assert!(seen, "a slowness of 10 % was planted and not seen in three contests");
 }
 
+/// Each thread touches a page of its stack at least. In a process of its own, as they are measured: in one where
+/// others have ended, what these leave goes back while the threads start.
+#[test]
+fn what_threads_take_before_the_window_is_part_of_the_start() {
+    const SERVER: &str = r#"{"mib":"64","seconds":"0.2","day_seconds":"0.2"}"#;
+    for (name, more) in [
+        ("idle-threads", r#"{"sleep_ms":"1"}"#),
+        ("random-phases", r#"{"mib":"2","phases":"2"}"#),
+        ("server", SERVER),
+    ] {
+        let start_bytes = |threads: u64| {
+            let parameters =
+                format!(r#"{{"threads":{threads},"ops":2000,"seed":1,"more":{more}}}"#);
+            let output = hectare(&["child", "--fd", "1", "bench", name, &parameters]);
+            let said = String::from_utf8_lossy(&output.stdout);
+            let line = said.lines().next().unwrap_or_default();
+            let answer: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            let bytes = answer["Done"]["outcome"]["window"]["start_bytes"].as_u64();
+            bytes.unwrap_or_else(|| panic!("{name}: {said}"))
+        };
+        let (few, many) = (start_bytes(16), start_bytes(256));
+        assert!(many >= few + 240 * 4096, "{name}: {few} and {many} bytes");
+    }
+}
+
 #[test]
 fn a_program_is_compared_and_claims_decide_the_exit_code() {
     let claim = |claim: &str, rounds: &str| {

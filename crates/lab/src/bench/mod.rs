@@ -449,23 +449,6 @@ mod tests {
         }
     }
 
-    /// Each thread touches a page of its stack at least; other tests may give memory back meanwhile.
-    #[test]
-    fn what_threads_take_before_the_window_is_part_of_the_start() {
-        for workload in workloads()
-            .filter(|one| ["idle-threads", "random-phases", "server"].contains(&one.name()))
-        {
-            let many = Parameters { threads: 256, ..small(workload) };
-            let many = if workload.name() == "server" { many.with("mib", 64) } else { many };
-            let has_grown = |_| {
-                // Tests have noted no start, for which the baseline stands in.
-                let window = workload.run(&many).unwrap().window.unwrap();
-                window.start_bytes - window.baseline_bytes >= 256 * 4096
-            };
-            assert!((0..20).any(has_grown), "{}", workload.name());
-        }
-    }
-
     #[test]
     fn every_row_of_the_table_runs_on_parameters_the_workload_knows() {
         for workload in workloads() {
