@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! 1. A slab of the class is listed exactly while it has both free and used objects, in the group
-//!    of its fullness; a full slab is on no list, an empty one goes back to the backend at once.
+//!    of its fullness; a full slab is on no list, an empty one goes back to the backend as soon as
+//!    the bin's lock is free.
 //! 2. Objects are taken from the fullest slab, so that nearly empty slabs become empty; where much is taken in a short time,
 //!    from the fullest of their home, and from other homes' only where much of the class is free, or no slab can be had.
 
@@ -14,6 +15,7 @@ use crate::gathered::Gathered;
 use crate::homes::{Lists, home_of};
 use crate::object::FreeObject;
 use crate::region::SlabTable;
+use crate::slab::emptied::Emptied;
 use crate::slab::{Returned, Slab, SlabRef};
 
 /// The first group whose slabs are given up: of the fuller ones at most an eighth is free.
@@ -45,7 +47,7 @@ const SHARED_BEYOND: usize = 16;
 /// At least this many objects of a list that lie in a row in their slab go back as one.
 const LEAST_ROW: usize = 8;
 
-/// A size class's slabs. Guarded by a lock of its own, under which the backend's may be taken.
+/// A size class's slabs. Guarded by a lock of its own, under which the backend's is taken for metadata alone.
 #[derive(Debug)]
 pub(crate) struct Bin {
     lists: Lists,
@@ -203,8 +205,6 @@ impl Row {
 
 /// What a bin needs of the backend.
 pub(crate) trait SlabSource {
-    /// Takes back the empty slab at `start`, `bare_frames` of whose frames hold no memory.
-    fn put_slab(&self, start: NonNull<u8>, bare_frames: usize);
     /// Enters the frames of `frames`, a bit each, of the slab at `start` into the page map.
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId);
     /// Whether more pages of a slab of `class` are worth populating than those of the objects taken.
@@ -345,7 +345,8 @@ impl Bin {
         }
     }
 
-    /// Takes back the objects of `batches`, all of `class`, [`GIVEN_AT_ONCE`] lists at a time.
+    /// Takes back the objects of `batches`, all of `class`, [`GIVEN_AT_ONCE`] lists at a time. Slabs that have no others are
+    /// `emptied`.
     ///
     /// # Errors
     /// The first object found that is not out; those behind it stay where they are.
@@ -353,6 +354,7 @@ impl Bin {
         &mut self,
         class: ClassId,
         batches: &[Batch],
+        emptied: &mut Emptied,
         source: &impl SlabSource,
     ) -> Result<(), *mut u8> {
         let finder = Finder { reciprocal: class.reciprocal(), slabs: source.first_slabs(), source };
@@ -362,7 +364,7 @@ impl Bin {
         for lists in batches.chunks(GIVEN_AT_ONCE) {
             let mut walk = Walk::through(lists);
             for list in &mut walk.0 {
-                self.give_rows(class, list, source)?;
+                self.give_rows(class, list, emptied, source)?;
             }
             while !walk.has_ended() {
                 // The objects of a list may each lie in another slab: the descriptors are fetched
@@ -379,7 +381,7 @@ impl Bin {
                     let slab = unsafe { name.get() };
                     match slab.give(index) {
                         Returned::Ok => {}
-                        Returned::Moves => self.settle(name, slab, 1, source),
+                        Returned::Moves => self.settle(name, slab, 1, emptied),
                         Returned::Corrupt => return Err(slab.address_of(index)),
                     }
                 }
@@ -393,10 +395,11 @@ impl Bin {
         &mut self,
         class: ClassId,
         objects: &[Option<FreeObject>],
+        emptied: &mut Emptied,
         source: &impl SlabSource,
     ) -> Result<usize, *mut u8> {
         objects.iter().flatten().try_fold(0, |count, &lowest| {
-            self.give_row(class, &Row { lowest, count: 1, rest: None }, source)?;
+            self.give_row(class, &Row { lowest, count: 1, rest: None }, emptied, source)?;
             Ok(count + 1)
         })
     }
@@ -407,6 +410,7 @@ impl Bin {
         &mut self,
         class: ClassId,
         list: &mut Option<FreeObject>,
+        emptied: &mut Emptied,
         source: &impl SlabSource,
     ) -> Result<(), *mut u8> {
         while let Some(head) = *list
@@ -414,7 +418,7 @@ impl Bin {
             && row.count >= LEAST_ROW
         {
             *list = row.rest;
-            self.give_row(class, &row, source)?;
+            self.give_row(class, &row, emptied, source)?;
         }
         Ok(())
     }
@@ -424,6 +428,7 @@ impl Bin {
         &mut self,
         class: ClassId,
         row: &Row,
+        emptied: &mut Emptied,
         source: &impl SlabSource,
     ) -> Result<(), *mut u8> {
         let lowest = row.lowest.as_ptr();
@@ -440,14 +445,14 @@ impl Bin {
         let first = offset / class.object_bytes();
         match slab.give_row(first, first + row.count - 1) {
             Returned::Ok => {}
-            Returned::Moves => self.settle(name, slab, row.count, source),
+            Returned::Moves => self.settle(name, slab, row.count, emptied),
             Returned::Corrupt => return Err(lowest.as_ptr()),
         }
         Ok(())
     }
 
     /// Puts a slab to which `count` objects have come back where it belongs now.
-    fn settle(&mut self, name: SlabRef, slab: &mut Slab, count: usize, source: &impl SlabSource) {
+    fn settle(&mut self, name: SlabRef, slab: &mut Slab, count: usize, emptied: &mut Emptied) {
         let was_listed = slab.free() > count;
         if was_listed {
             self.lists.remove(name, slab);
@@ -456,8 +461,7 @@ impl Bin {
             self.slabs -= 1;
             self.objects -= slab.free();
             self.free_objects -= slab.free();
-            slab.unmark_frames();
-            source.put_slab(slab.start(), slab.bare_frames());
+            emptied.push(name, slab);
         } else {
             self.lists.insert(name, slab);
         }

@@ -15,11 +15,13 @@
 //! 2. A summary bit is set exactly while its word is not 0. Words behind the last object's may
 //!    hold anything: what an earlier class of the slab left there.
 //! 3. All fields are guarded by the lock of the class's bin while the slab is in use, by the
-//!    backend's lock otherwise.
+//!    backend's lock otherwise; on the way from one to the other they are of whoever gives it back
+//!    (`slab/emptied.rs`).
 //! 4. The `far_words` of a slab that was opened exist, and are its alone.
 //!
 //! Objects are taken lowest first, so that a slab is touched page by page.
 
+pub(crate) mod emptied;
 mod frames;
 mod idle;
 #[cfg(test)]
@@ -52,7 +54,7 @@ pub(crate) type FarWords = [u64; FAR_WORDS];
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slab {
-    /// Its neighbours, while it is on a list.
+    /// Its neighbours, while it is on a list; the next of those that became empty together.
     pub(crate) next: Option<SlabRef>,
     pub(crate) previous: Option<SlabRef>,
     start: usize,

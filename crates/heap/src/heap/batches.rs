@@ -14,6 +14,7 @@ use crate::misuse::Misuse;
 use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 use crate::seat::Seat;
+use crate::slab::emptied::Emptied;
 
 impl<S: System> Heap<S> {
     /// `count` objects of `class`, or fewer, from the pools.
@@ -131,7 +132,9 @@ impl<S: System> Heap<S> {
 
     /// Gives the objects of `batches` to their slabs. Returns how many bytes they have.
     pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) -> usize {
-        let given = self.bins[class.index()].lock().give(class, batches, self);
+        let mut emptied = Emptied::NONE;
+        let given = self.bins[class.index()].lock().give(class, batches, &mut emptied, self);
+        self.put_slabs(emptied);
         if let Err(object) = given {
             self.misuse("free", object, Misuse::DoubleFree);
         }
@@ -144,7 +147,10 @@ impl<S: System> Heap<S> {
     /// As [`give_to_slabs`](Self::give_to_slabs), of `objects` that are on no list: nothing is read from them.
     #[cold]
     pub(crate) fn give_unlisted_to_slabs(&self, class: ClassId, objects: &[Option<FreeObject>]) {
-        let given = self.bins[class.index()].lock().give_unlisted(class, objects, self);
+        let mut emptied = Emptied::NONE;
+        let given =
+            self.bins[class.index()].lock().give_unlisted(class, objects, &mut emptied, self);
+        self.put_slabs(emptied);
         match given {
             Ok(count) => self.out_bytes.fetch_sub(count * class.object_bytes(), Relaxed),
             Err(object) => self.misuse("free", object, Misuse::DoubleFree),

@@ -10,6 +10,7 @@ use super::relief::LOOK_BYTES;
 use crate::bin::SlabSource;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
+use crate::slab::emptied::Emptied;
 use crate::slab::{FreshSlab, SlabRef};
 
 /// The most slabs with a sealed page, and the most large objects with one: each takes two more mappings,
@@ -57,6 +58,22 @@ impl<S: System> Heap<S> {
         }
     }
 
+    /// Gives back slabs that have become empty. To be called without the lock of their bin.
+    pub(super) fn put_slabs(&self, mut emptied: Emptied) {
+        while let Some(name) = emptied.pop() {
+            // SAFETY: an emptied slab is its holder's alone.
+            let slab = unsafe { name.get() };
+            slab.unmark_frames();
+            let (start, bare_frames) = (slab.start(), slab.bare_frames());
+            if self.seals_slabs.load(Relaxed) && !self.unseal_slab(start) {
+                // A slab with a page that nobody may touch is of no use to others.
+                self.backend.shut_slab(start, bare_frames);
+            } else {
+                self.backend.put_slab(start, bare_frames);
+            }
+        }
+    }
+
     /// Opens the last page of an empty slab. Returns whether the system allowed it.
     #[cold]
     #[inline(never)]
@@ -69,14 +86,6 @@ impl<S: System> Heap<S> {
 }
 
 impl<S: System> SlabSource for Heap<S> {
-    fn put_slab(&self, start: NonNull<u8>, bare_frames: usize) {
-        if self.seals_slabs.load(Relaxed) && !self.unseal_slab(start) {
-            // A slab with a page that nobody may touch is of no use to others.
-            return self.backend.shut_slab(start, bare_frames);
-        }
-        self.backend.put_slab(start, bare_frames);
-    }
-
     fn show(&self, start: NonNull<u8>, frames: u16, class: ClassId) {
         let Some(view) = self.backend.find(start.addr().get()) else { return };
         for frame in (0..SLAB_FRAMES).filter(|frame| frames >> frame & 1 == 1) {
@@ -108,5 +117,46 @@ impl<S: System> SlabSource for Heap<S> {
     #[inline(never)]
     fn slab_of(&self, address: usize) -> Option<SlabRef> {
         self.backend.find(address)?.slab_table().slab_of(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::time::{Duration, Instant};
+
+    use hectare_pages::Os;
+
+    use super::*;
+    use crate::seat::Seat;
+
+    #[test]
+    fn nobody_waits_for_a_class_while_its_slabs_wait_to_go_back() {
+        const BYTES: usize = 1024;
+        let heap = std::boxed::Box::new(Heap::new(Os, 64 << 20));
+        let bin = &heap.bins[ClassId::for_bytes(BYTES).index()];
+        // SAFETY: nobody's seat.
+        let object = unsafe { heap.malloc_slow(Seat::None, BYTES) };
+        let slabs = || Some(bin.try_lock()?.slabs());
+        assert_eq!(slabs(), Some(1));
+        heap.backend.before_fork();
+        let address = object.expose_provenance();
+        let seen = std::thread::scope(|scope| {
+            let heap = &heap;
+            // SAFETY: an object of this heap, freed once.
+            scope.spawn(move || unsafe {
+                heap.free_slow(Seat::None, core::ptr::with_exposed_provenance_mut(address));
+            });
+            let begin = Instant::now();
+            let mut seen = slabs();
+            while seen != Some(0) && begin.elapsed() < Duration::from_secs(10) {
+                std::thread::yield_now();
+                seen = slabs();
+            }
+            // SAFETY: this thread holds the locks.
+            unsafe { heap.backend.after_fork() };
+            seen
+        });
+        assert_eq!((seen, heap.backend.slabs()), (Some(0), 0));
     }
 }
