@@ -6,6 +6,7 @@
 //! | how does one come from a block that is opened without the lock? | `backend/blocks.rs` |
 //! | what of the slabs holds memory? | `backend/slabs.rs` |
 //! | what of freed memory stays, what goes back to the system, and when? | `backend/keeping.rs` |
+//! | how does it go while the lock is free? | `backend/giving_back.rs` |
 //! | by how much may the slabs empty before they are looked through? | `backend/keeping/slack.rs` |
 //! | which regions are there, and how much address space do they reserve? | `backend/opened.rs`, `backend/regions.rs` |
 //! | where do the heap's own tables lie? | `backend/metadata.rs` |
@@ -13,6 +14,7 @@
 //! | what do statistics tell? | `backend/stats.rs` |
 
 mod blocks;
+mod giving_back;
 mod keeping;
 mod metadata;
 mod opened;
@@ -72,6 +74,8 @@ pub(crate) struct Backend<S: System> {
     min_huge_bytes: AtomicUsize,
     /// Each thread that opens a block, for slabs or for a run, holds one of these, taken before the state's lock, which is free meanwhile.
     openers: [Lock<(), S::Park>; OPENERS],
+    /// Whoever gives memory back holds this, taken before the state's lock, which is free meanwhile.
+    leaver: Lock<(), S::Park>,
     state: Lock<State, S::Park>,
     pub(crate) huge: Lock<Huge, S::Park>,
 }
@@ -137,6 +141,7 @@ impl<S: System> Backend<S> {
             tends_at_ms: AtomicU64::new(0),
             min_huge_bytes: AtomicUsize::new(0),
             openers: [const { Lock::new(()) }; OPENERS],
+            leaver: Lock::new(()),
             state: Lock::new(State {
                 regions: Regions::NONE,
                 region_bytes,
@@ -201,7 +206,12 @@ impl<S: System> Backend<S> {
         let (mut state, taken) = self.take_opening(wanted);
         let (index, run) = match taken {
             Ok(taken) => taken,
-            Err(refusal) => self.take_hard(&mut state, wanted, refusal)?,
+            Err(refusal) => {
+                drop(state);
+                let taken;
+                (state, taken) = self.take_hard(wanted, refusal);
+                taken?
+            }
         };
         let frames = run.frames;
         self.took(&mut state, &run);
@@ -218,8 +228,13 @@ impl<S: System> Backend<S> {
         };
         // SAFETY: the run was just taken from this region.
         unsafe { self.views[index].mark(run.start.addr().get(), marked, class) };
-        if let Some(other) = state.regions.get_mut(index).and_then(Region::due_probe) {
+        let due_probe = state.regions.get_mut(index).and_then(Region::due_probe);
+        if run.bare_frames > 0 {
+            self.grew(state, run.bare_frames);
+        } else {
             drop(state);
+        }
+        if let Some(other) = due_probe {
             self.probe(other, index);
         }
         Some(run)
@@ -236,6 +251,7 @@ impl<S: System> Backend<S> {
     }
 
     /// What follows when a run was taken, or what one grew by.
+    #[inline(never)]
     fn took(&self, state: &mut State, run: &Run) {
         state.regret_frames += run.again_frames;
         state.used_frames += run.frames;
@@ -243,18 +259,29 @@ impl<S: System> Backend<S> {
         state.idle_frames = state.idle_frames.min(state.dirty_frames());
         if run.bare_frames > 0 {
             self.grown_frames.fetch_add(run.bare_frames, Ordering::Relaxed);
-            self.grew(state, run.bare_frames);
         }
     }
 
     /// Takes a run when no region had one for the reason of `refusal`.
     #[cold]
-    fn take_hard(
+    fn take_hard(&self, wanted: Wanted, refusal: Refusal) -> (Held<'_, S>, Option<(usize, Run)>) {
+        // What other threads were giving back is clean by now.
+        let _leaver = self.leaver.lock();
+        let mut state = self.state.lock();
+        let taken = self.take_at_last(&mut state, wanted, refusal);
+        (state, taken)
+    }
+
+    /// As [`take_hard`](Self::take_hard), with nothing on its way back.
+    fn take_at_last(
         &self,
-        state: &mut State,
+        state: &mut Held<'_, S>,
         wanted: Wanted,
         refusal: Refusal,
     ) -> Option<(usize, Run)> {
+        if let Ok(taken) = self.take(state, wanted, false) {
+            return Some(taken);
+        }
         // A range that is half dirty and half clean is a run only once both are one kind.
         if state.dirty_frames() > 0
             && self.decommit(state, 0) > 0
@@ -301,7 +328,7 @@ impl<S: System> Backend<S> {
         let mut state = self.state.lock();
         let (_, frames) = view.run_at(address)?;
         self.give_run(&mut state, index, start, frames);
-        drop(state);
+        self.gave(state, frames, false);
         self.tend_if_due();
         Some(frames)
     }
@@ -318,9 +345,13 @@ impl<S: System> Backend<S> {
             self.give_run(&mut state, 0, start, frames);
             gone += frames;
         });
+        if gone > 0 {
+            self.gave(state, gone, false);
+        }
         gone
     }
 
+    /// Takes back a run; what follows from that is for [`gave`](Self::gave).
     fn give_run(&self, state: &mut State, index: usize, start: NonNull<u8>, frames: usize) {
         let Some(region) = state.regions.get_mut(index) else { return };
         // SAFETY: the run begins in this region, and is being given back.
@@ -329,7 +360,6 @@ impl<S: System> Backend<S> {
         unsafe { region.give_run(start, frames, &self.source) };
         region.show(&self.views[index]);
         state.note_length(frames, 0);
-        self.gave(state, frames);
     }
 
     /// Makes the run at `start` `wanted` frames long without moving it. Returns whether it could.
@@ -345,12 +375,15 @@ impl<S: System> Backend<S> {
             region.set_run_length(start, wanted);
             state.note_length(frames, wanted);
             self.took(&mut state, &more);
+            if more.bare_frames > 0 {
+                self.grew(state, more.bare_frames);
+            }
         } else if wanted < frames {
             region.set_run_length(start, wanted);
             // SAFETY: wanted < frames: within the run.
             region.give(unsafe { start.add(wanted * FRAME_BYTES) }, frames - wanted);
             state.note_length(frames, wanted);
-            self.gave(&mut state, frames - wanted);
+            self.gave(state, frames - wanted, false);
         }
         true
     }
@@ -365,6 +398,7 @@ impl<S: System> Backend<S> {
     pub(crate) fn before_fork(&self) {
         self.huge.lock_for_fork();
         self.openers.iter().for_each(Lock::lock_for_fork);
+        self.leaver.lock_for_fork();
         self.state.lock_for_fork();
     }
 
@@ -375,6 +409,8 @@ impl<S: System> Backend<S> {
     pub(crate) unsafe fn after_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.state.unlock() };
+        // SAFETY: the caller's promise.
+        unsafe { self.leaver.unlock() };
         for opener in &self.openers {
             // SAFETY: the caller's promise.
             unsafe { opener.unlock() };
@@ -386,6 +422,7 @@ impl<S: System> Backend<S> {
     /// Panics unless the regions' invariants hold. For tests.
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn validate(&self) {
+        let _leaver = self.leaver.lock();
         let state = self.state.lock();
         for (region, view) in state.regions.iter().zip(&self.views) {
             assert!(region.is_shown_by(view), "what threads see of a region is old");

@@ -12,6 +12,7 @@ const MOST: usize = 64;
 pub(crate) struct Leaving {
     ranges: [PageRange; MOST],
     len: usize,
+    bytes: usize,
 }
 
 /// What became of them.
@@ -23,24 +24,38 @@ pub(crate) struct Gone<'a> {
 }
 
 impl Leaving {
-    pub(crate) const NONE: Self =
-        Self { ranges: [PageRange { start: NonNull::dangling(), bytes: 0 }; MOST], len: 0 };
+    pub(crate) const NONE: Self = Self {
+        ranges: [PageRange { start: NonNull::dangling(), bytes: 0 }; MOST],
+        len: 0,
+        bytes: 0,
+    };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether there is no room for more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len == MOST
+    }
 
     /// Adds one, for which there must be room. Returns whether there is none for another.
     pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
         self.ranges[self.len] = PageRange { start, bytes };
         self.len += 1;
-        self.len == MOST
+        self.bytes += bytes;
+        self.is_full()
     }
 
     /// Gives all back; none is left.
     ///
     /// # Safety
     /// They are committed memory of `source`, and nothing in them is in use.
+    #[inline(never)]
     pub(crate) unsafe fn decommit(&mut self, source: &impl PageSource) -> Gone<'_> {
         let ranges = &self.ranges[..core::mem::take(&mut self.len)];
         // SAFETY: the caller's promise.
         let bytes = unsafe { source.decommit_all(ranges) };
-        Gone { ranges, bytes, all: bytes == ranges.iter().map(|range| range.bytes).sum() }
+        Gone { ranges, bytes, all: bytes == core::mem::take(&mut self.bytes) }
     }
 }

@@ -201,17 +201,27 @@ impl<S: System> Heap<S> {
         let view = self.backend.first_view();
         let Some((_, frames)) = view.run_at(start.addr().get()) else { return false };
         let Some(keep) = runs.keep_beside(frames) else { return false };
-        if runs.cached.frames() > keep {
-            let gone = self.backend.put_own_runs(|out| runs.shrink(keep, out));
+        let gone = self.put_runs(runs, keep);
+        if gone > 0 {
             cache.note_gone_run(gone);
         }
         true
     }
 
+    /// Gives back all but `keep` frames of the runs. Returns how many went.
+    fn put_runs(&self, runs: &mut OwnRuns, keep: usize) -> usize {
+        if runs.cached.frames() <= keep { 0 } else { self.put_some_runs(runs, keep) }
+    }
+
+    #[inline(never)]
+    fn put_some_runs(&self, runs: &mut OwnRuns, keep: usize) -> usize {
+        self.backend.put_own_runs(|out| runs.shrink(keep, out))
+    }
+
     /// Gives back what of the runs has lain idle, and what was lent for it; the backend does likewise.
     fn age_runs(&self, runs: &mut OwnRuns) {
         let keep = runs.age(self.source().now_ms());
-        let idle = self.backend.put_own_runs(|out| runs.shrink(keep, out));
+        let idle = self.put_runs(runs, keep);
         runs.limit_frames -= idle;
         self.backend.take_back(idle);
         // What else is too much goes part by part: the next free comes here again.
@@ -271,7 +281,7 @@ impl<S: System> Heap<S> {
         let Some(mut runs) = cache.runs else { return 0 };
         // SAFETY: invariant 2.
         let runs = unsafe { runs.as_mut() };
-        let gone = self.backend.put_own_runs(|out| runs.shrink(0, out));
+        let gone = self.put_runs(runs, 0);
         self.backend.take_back(core::mem::take(&mut runs.limit_frames));
         gone * FRAME_BYTES
     }

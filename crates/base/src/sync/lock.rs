@@ -150,7 +150,7 @@ fn release<P: Park>(state: &AtomicU32) {
     }
 }
 
-/// As [`release`]: one function, since a fork frees many locks, one after the other.
+/// As [`release`]: one function, for what is seldom called.
 #[cold]
 #[inline(never)]
 fn release_slow<P: Park>(state: &AtomicU32) {
@@ -196,6 +196,22 @@ pub struct LockGuard<'a, T, P: Park = SpinPark> {
     /// Stands for what a guard gives access to: without it `Sync` would follow from `&Lock`, which
     /// only needs `T: Send`.
     value: PhantomData<&'a mut T>,
+}
+
+impl<T, P: Park> LockGuard<'_, T, P> {
+    /// Frees the lock while `call` runs, and waits for it again.
+    pub fn unlocked<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        /// Takes the lock even if the call panics, since the guard frees it then.
+        struct Retaken<'a, P: Park>(&'a AtomicU32, PhantomData<P>);
+        impl<P: Park> Drop for Retaken<'_, P> {
+            fn drop(&mut self) {
+                take_slow::<P>(self.0);
+            }
+        }
+        release_slow::<P>(&self.lock.state);
+        let _retaken = Retaken::<P>(&self.lock.state, PhantomData);
+        call()
+    }
 }
 
 impl<T, P: Park> Deref for LockGuard<'_, T, P> {
@@ -254,6 +270,18 @@ mod tests {
             thread.join().expect("a counting thread panicked");
         }
         assert_eq!(*lock.lock(), 80_000);
+    }
+
+    #[test]
+    fn a_guard_frees_its_lock_for_a_call() {
+        let lock: Lock<u64> = Lock::new(0);
+        let mut guard = lock.lock();
+        assert_eq!(guard.unlocked(|| lock.try_lock().map(|mut value| *value += 1)), Some(()));
+        assert!(*guard == 1 && lock.try_lock().is_none());
+        let panics = std::panic::AssertUnwindSafe(|| guard.unlocked(|| panic!("for the test")));
+        assert!(std::panic::catch_unwind(panics).is_err() && lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]

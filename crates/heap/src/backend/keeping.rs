@@ -35,7 +35,6 @@ use core::sync::atomic::Ordering;
 use hectare_pages::System;
 
 use super::{Backend, State};
-use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, Region};
 
 /// What may always stay dirty, besides what threads keep.
@@ -50,25 +49,21 @@ const MIN_HEADROOM_BYTES: usize = 4 << 20;
 /// What threads may always keep of freed runs.
 const MIN_LENT_BYTES: usize = 2 << 20;
 
-/// A call gives back this share of what is too much, and at least this much: of runs of 40 KB that takes 0.2 ms.
-const STEP_SHARE: usize = 64;
-const MIN_STEP_BYTES: usize = 16 << 20;
-
 /// The least that is given back at once, to keep the calls few.
-const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
+pub(super) const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
 /// How many frames were dirty, and how many of them were to stay, at an attempt to give some back by which none went: they are
 /// pieces of huge pages, or the system refuses them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vain {
-    dirty: usize,
-    keep: usize,
+    pub(super) dirty: usize,
+    pub(super) keep: usize,
 }
 
 impl Vain {
     /// Whether none is likely to go now that `keep` of `dirty` frames are to stay: hardly more are dirty, and not an eighth
     /// fewer are to stay, so that a heap that grows makes few attempts.
-    fn is_as_vain(self, dirty: usize, keep: usize) -> bool {
+    pub(super) fn is_as_vain(self, dirty: usize, keep: usize) -> bool {
         let least_keep = self.keep.saturating_sub((self.keep / 8).max(DECOMMIT_STEP_FRAMES));
         dirty <= self.dirty + DECOMMIT_STEP_FRAMES && keep >= least_keep
     }
@@ -80,50 +75,18 @@ impl<S: System> Backend<S> {
         state.peak_held_frames = state.peak_held_frames.max(self.held_frames(state));
     }
 
-    /// What follows when `frames` frames have become dirty.
+    /// How many dirty frames may stay when memory was freed, a huge run or not: no end of them, unless there are more than may,
+    /// some of which may go.
     #[inline(never)]
-    pub(super) fn gave(&self, state: &mut State, frames: usize) {
-        state.used_frames -= frames;
-        self.expect_tending();
-        if state.due_frames > 0 {
-            self.give_due(state);
-        }
-        let is_huge = frames >= MIN_HUGE_BYTES / FRAME_BYTES;
-        self.give_back_beyond(state, if is_huge { 0 } else { self.held_frames(state) }, frames);
-    }
-
-    /// What follows when `frames` frames that hold no memory were taken: what is dirty beyond the headroom goes
-    /// back, so that no more is resident than before.
-    pub(super) fn grew(&self, state: &mut State, frames: usize) {
-        let keep = state.headroom_frames(self.held_frames(state));
-        self.decommit_unless_vain(state, keep, frames);
-    }
-
-    /// Gives back what is dirty beyond the allowance of a program in the midst of its work, which is at
-    /// least `busy_frames`, after it has freed `frames`: these, or a part of more. Returns how many frames went.
-    #[inline(never)]
-    fn give_back_beyond(&self, state: &mut State, busy_frames: usize, frames: usize) -> usize {
+    pub(super) fn keep_if_exceeded(&self, state: &mut State, is_huge: bool) -> usize {
         // The usual case, before the clock is read.
-        let dirty = state.dirty_frames();
-        if dirty <= state.least_allowance_frames(self.held_frames(state)) {
-            return 0;
+        let (dirty, held) = (state.dirty_frames(), self.held_frames(state));
+        if dirty <= state.least_allowance_frames(held) {
+            return usize::MAX;
         }
-        let allowance = self.allowance(state, busy_frames);
-        if dirty <= allowance + DECOMMIT_STEP_FRAMES {
-            return 0;
-        }
-        self.decommit_unless_vain(state, allowance, frames)
-    }
-
-    /// As [`decommit_some`](Self::decommit_some), unless an attempt like it was in vain.
-    fn decommit_unless_vain(&self, state: &mut State, keep: usize, frames: usize) -> usize {
-        let dirty = state.dirty_frames();
-        if dirty <= keep || state.vain.is_some_and(|vain| vain.is_as_vain(dirty, keep)) {
-            return 0;
-        }
-        let gone = self.decommit_some(state, keep, frames);
-        state.vain = (gone == 0).then_some(Vain { dirty, keep });
-        gone
+        let allowance = self.allowance(state, if is_huge { 0 } else { held });
+        let stays = dirty <= allowance + DECOMMIT_STEP_FRAMES || !state.exceeds(allowance);
+        if stays { usize::MAX } else { allowance }
     }
 
     /// How many dirty frames may stay when memory was freed.
@@ -138,7 +101,7 @@ impl<S: System> Backend<S> {
     /// For each half-life that has passed, halves regret and peak; half of what lay idle through it is due to
     /// go back.
     #[inline(never)]
-    fn age(&self, state: &mut State) {
+    pub(super) fn age(&self, state: &mut State) {
         let now = self.source.now_ms();
         let half_lives = now.saturating_sub(state.halved_ms) / HALF_LIFE_MS;
         if half_lives == 0 {
@@ -159,18 +122,8 @@ impl<S: System> Backend<S> {
         state.halved_ms = now;
     }
 
-    /// Gives back a part of what is due, unless the program has needed it meanwhile. Returns how many frames went.
-    #[inline(never)]
-    fn give_due(&self, state: &mut State) -> usize {
-        let dirty = state.dirty_frames();
-        let due = state.due_frames.min(state.idle_frames).min(dirty);
-        let gone = self.decommit_some(state, dirty - due, 0);
-        // If none went the rest may stay: pieces of huge pages.
-        state.due_frames = if gone > 0 { due.saturating_sub(gone) } else { 0 };
-        gone
-    }
-
     /// Has what lies idle now looked at again in a half-life, by whichever call comes then.
+    #[inline(never)]
     pub(crate) fn expect_tending(&self) {
         if self.tends_at_ms.load(Ordering::Relaxed) == 0 {
             let at_ms = self.source.now_ms() + HALF_LIFE_MS;
@@ -188,63 +141,13 @@ impl<S: System> Backend<S> {
         }
     }
 
-    /// Gives back a part of what has lain idle for too long. Returns how many bytes went: none, once all has.
-    pub(crate) fn tend(&self) -> usize {
-        // One thread is enough; and whatever is left idle from now on calls for another look.
-        self.tends_at_ms.store(0, Ordering::Relaxed);
-        let (huge_bytes, kept_bytes) = self.tend_huge();
-        let mut state = self.state.lock();
-        self.age(&mut state);
-        let due = if state.due_frames > 0 { self.give_due(&mut state) } else { 0 };
-        let busy_frames = self.held_frames(&state);
-        let gone = due + self.give_back_beyond(&mut state, busy_frames, 0);
-        if gone > 0 {
-            // The rest goes at the next call.
-            self.tends_at_ms.store(self.source.now_ms(), Ordering::Relaxed);
-        } else if kept_bytes > 0 || state.dirty_frames() > 0 {
-            self.expect_tending();
-        }
-        huge_bytes + gone * FRAME_BYTES
-    }
-
     /// How many bytes of huge blocks went that have lain ready for too long, and how many still lie ready.
-    fn tend_huge(&self) -> (usize, usize) {
+    pub(super) fn tend_huge(&self) -> (usize, usize) {
         let mut huge = self.huge.lock();
         if huge.kept_bytes() == 0 {
             return (0, 0);
         }
         (huge.age(&self.source), huge.kept_bytes())
-    }
-
-    /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went.
-    pub(super) fn decommit(&self, state: &mut State, keep: usize) -> usize {
-        self.decommit_some(state, keep, usize::MAX)
-    }
-
-    /// Gives back a part of what is dirty beyond `keep` frames, for a call that has taken or given `frames`: all of
-    /// gigabytes in short runs would take tens of milliseconds, with the lock held. Returns how many frames went.
-    #[inline(never)]
-    fn decommit_some(&self, state: &mut State, keep: usize, frames: usize) -> usize {
-        let mut over = state.dirty_frames().saturating_sub(keep);
-        let mut left = (over / STEP_SHARE).max(MIN_STEP_BYTES / FRAME_BYTES).max(frames);
-        let mut given_back = 0;
-        for region in state.regions.iter_mut().rev() {
-            if over == 0 || left == 0 {
-                break;
-            }
-            let keep_here = region.dirty_frames().saturating_sub(over);
-            let gone = region.decommit(keep_here, left, &self.source);
-            given_back += gone;
-            over = over.saturating_sub(gone);
-            left = left.saturating_sub(gone);
-        }
-        given_back
-    }
-
-    /// Gives back all but `keep_bytes` of the dirty memory. Returns how many bytes went.
-    pub(crate) fn trim(&self, keep_bytes: usize) -> usize {
-        let mut state = self.state.lock();
-        self.decommit(&mut state, keep_bytes / FRAME_BYTES) * FRAME_BYTES
     }
 
     /// Whether a thread may keep `frames` frames more of what it frees: all together an eighth of
@@ -292,7 +195,7 @@ impl State {
     /// How many frames may be dirty so that no more is resident than an eighth above the most that
     /// was lately in use at once; as much again where most of what is dirty was never touched.
     #[inline(never)]
-    fn headroom_frames(&self, held_frames: usize) -> usize {
+    pub(super) fn headroom_frames(&self, held_frames: usize) -> usize {
         let peak = self.peak_held_frames.max(held_frames);
         let least = MIN_HEADROOM_BYTES / FRAME_BYTES;
         let headroom = if self.is_sparse() { peak } else { peak / 8 };

@@ -26,8 +26,9 @@ impl<S: System> Backend<S> {
     pub(crate) fn put_slab(&self, start: NonNull<u8>, bare_frames: usize) {
         let mut state = self.state.lock();
         let Some(region) = self.forget_slab(&mut state, start, bare_frames) else { return };
-        region.give_slab(start, bare_frames, &self.source);
-        self.gave(&mut state, SLAB_FRAMES);
+        region.give_slab(start, bare_frames);
+        let are_due = region.hollow_slabs_are_due();
+        self.gave(state, SLAB_FRAMES, are_due);
     }
 
     /// Takes a slab that is given back off the counts and the page map. Returns the region that it lies in.

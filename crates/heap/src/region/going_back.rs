@@ -5,23 +5,34 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicU8;
 
 use hectare_base::align::{align_down, align_up};
-use hectare_buddy::FrameId;
+use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
-use crate::leaving::Leaving;
+use crate::leaving::{Gone, Leaving};
 use crate::slab::{FarWords, Slab};
 
 impl Region {
-    /// Gives memory back to the system until at most `keep` dirty frames are left, the highest
-    /// first, since the lowest are used next. Whole huge pages go before all others, since one that has
-    /// lost a part comes back page by page; for the same reason half as many more may stay as pieces of
-    /// such. At most `most` frames go. Returns how many frames it gave back.
-    pub(crate) fn decommit(&mut self, keep: usize, most: usize, source: &impl PageSource) -> usize {
+    /// Takes dirty frames that are to go back: all hollow slabs, then others until at most `keep` are left, or `leaving` is full,
+    /// or `most` are taken, the highest first, since the lowest are used next. Whole huge pages go before all others, since one
+    /// that has lost a part comes back page by page; for the same reason half as many more may stay as pieces of such.
+    /// Returns how many frames it took. They, and their companions, are neither dirty nor clean until [`settle`](Self::settle).
+    #[inline(never)]
+    pub(crate) fn leave(
+        &mut self,
+        keep: usize,
+        most: usize,
+        leaving: &mut Leaving,
+        source: &impl PageSource,
+    ) -> usize {
         let before = self.dirty_frames();
+        self.hollow_slabs_leave(leaving, source);
+        let hollow = before - self.dirty_frames();
+        if before - hollow <= keep {
+            return hollow;
+        }
         self.uncache();
-        self.give_hollow_slabs_back(source);
         let spared = self.take_fresh(keep);
         let keep = keep - spared.map_or(0, |(_, frames)| frames);
         let least = self.dirty.count().saturating_sub(most);
@@ -30,14 +41,14 @@ impl Region {
             !self.huge.is_hollow() && self.huge.start() < self.frontier && page_frames == 1;
         // Among many short runs the search for a unit would take longer than what goes back.
         if is_huge && self.dirty.longest().is_some_and(|(_, frames)| frames >= UNIT_FRAMES) {
-            self.decommit_units(UNIT_FRAMES, keep.max(least), source);
+            self.units_leave(UNIT_FRAMES, keep.max(least), leaving, source);
         }
         let spare = if is_huge { keep / 2 } else { 0 };
-        self.decommit_units(page_frames, (keep + spare).max(least), source);
+        self.units_leave(page_frames, (keep + spare).max(least), leaving, source);
         if let Some((first, frames)) = spared {
             self.dirty.give(first, frames);
         }
-        before - self.dirty.count()
+        before - self.dirty_frames()
     }
 
     /// Takes what is left of the last unit that came as a whole, if no more than `keep` frames: the next runs
@@ -58,11 +69,17 @@ impl Region {
         (frames <= keep && self.dirty.take_at(first, frames)).then_some((first, frames))
     }
 
-    /// As [`decommit`](Self::decommit), but only whole units of `unit` frames.
-    fn decommit_units(&mut self, unit: usize, keep: usize, source: &impl PageSource) {
+    /// As [`leave`](Self::leave), but only whole units of `unit` frames.
+    fn units_leave(
+        &mut self,
+        unit: usize,
+        keep: usize,
+        leaving: &mut Leaving,
+        source: &impl PageSource,
+    ) {
         let mut end = FrameId(self.touched);
-        let mut leaving = Leaving::NONE;
         while self.dirty.count() > keep
+            && !leaving.is_full()
             && let Some((run, length)) = self.dirty.last_run(end)
         {
             let most = align_up(self.dirty.count() - keep, unit);
@@ -77,47 +94,42 @@ impl Region {
             if !self.dirty.take_at(first, frames) {
                 break;
             }
-            let is_full = self.add_leaving(&mut leaving, first, frames, source);
-            if is_full && !self.give_back_all(&mut leaving, source) {
-                return;
-            }
+            self.add_leaving(leaving, first, frames, source);
         }
-        self.give_back_all(&mut leaving, source);
     }
 
-    /// Has frames that are neither dirty nor clean, and their companions, go with others. Returns whether there is no room for more.
+    /// Has frames that are neither dirty nor clean go with others, together with their companions, which are clean no longer.
+    #[inline(never)]
     pub(super) fn add_leaving(
-        &self,
+        &mut self,
         leaving: &mut Leaving,
         first: FrameId,
         frames: usize,
         source: &impl PageSource,
-    ) -> bool {
+    ) {
         let (start, all) = self.with_companions(first, frames, source);
-        leaving.add(self.at(start), all * FRAME_BYTES)
+        if all > frames {
+            self.give_clean(first, frames);
+            let taken = self.clean.reserve(start, all);
+            debug_assert!(taken.is_ok(), "now all are clean");
+        }
+        leaving.add(self.at(start), all * FRAME_BYTES);
     }
 
-    /// Gives frames that are neither dirty nor clean back to the system, which makes them clean. What it refuses
-    /// becomes dirty. Returns whether all went.
-    pub(super) fn give_back_all(
-        &mut self,
-        leaving: &mut Leaving,
-        source: &impl PageSource,
-    ) -> bool {
-        // SAFETY: in use by nobody, and below the frontier by invariant 2.
-        let gone = unsafe { leaving.decommit(source) };
-        let mut went = true;
+    /// Makes clean what of `gone` went back to the system, and the rest dirty. Returns how many frames became dirty.
+    #[inline(never)]
+    pub(crate) fn settle(&mut self, gone: &Gone<'_>, source: &impl PageSource) -> usize {
+        let before = self.dirty_frames();
         for range in gone.ranges {
-            let start = FrameId(self.frame_of(range.start));
-            let (first, frames) = self.without_companions(start, range.bytes / FRAME_BYTES);
+            let (first, frames) = (FrameId(self.frame_of(range.start)), range.bytes / FRAME_BYTES);
             if gone.all {
                 self.have_gone(first, frames, source);
             } else {
                 // Once more one by one, to learn which were refused: those that went go again.
-                went &= self.give_back(first, frames, source);
+                self.give_back(first, frames, source);
             }
         }
-        went
+        self.dirty_frames() - before
     }
 
     /// Gives frames that nobody uses back to the system, which makes them clean, or dirty if it refuses.
@@ -169,14 +181,6 @@ impl Region {
         (FrameId(start), end - start)
     }
 
-    /// What of `frames` frames from `first` on, [with companions](Self::with_companions), is none.
-    fn without_companions(&self, first: FrameId, frames: usize) -> (FrameId, usize) {
-        let last = FrameId(first.0 + frames - 1);
-        let start = self.clean.free_run_around(first).map_or(first.0, |(clean, n)| clean.0 + n);
-        let end = self.clean.free_run_around(last).map_or(last.0 + 1, |(clean, _)| clean.0);
-        (FrameId(start), end - start)
-    }
-
     /// Makes frames that have gone back to the system clean.
     fn have_gone(&mut self, first: FrameId, frames: usize, source: &impl PageSource) {
         self.regrown_frames = 0;
@@ -188,16 +192,10 @@ impl Region {
 
     /// Takes back an empty slab, `bare_frames` of whose frames hold no memory. (In a region too small for blocks a hollow one
     /// is as any other.)
-    pub(crate) fn give_slab(
-        &mut self,
-        start: NonNull<u8>,
-        bare_frames: usize,
-        source: &impl PageSource,
-    ) {
+    pub(crate) fn give_slab(&mut self, start: NonNull<u8>, bare_frames: usize) {
         self.filling.forget(start);
-        if 2 * bare_frames >= SLAB_FRAMES && self.has_blocks() {
-            self.give_hollow_slab(FrameId(self.frame_of(start)), source);
-        } else {
+        let is_hollow = 2 * bare_frames >= SLAB_FRAMES && self.has_blocks();
+        if !is_hollow || !self.give_hollow_slab(FrameId(self.frame_of(start))) {
             self.give(start, SLAB_FRAMES);
         }
     }

@@ -32,10 +32,12 @@ impl HollowSlabs {
         self.len * SLAB_FRAMES
     }
 
-    /// Adds one, for which there must be room.
-    fn push(&mut self, first: FrameId) {
-        self.firsts[self.len] = first.0 as u32;
+    /// Adds one. Returns whether there was room.
+    fn push(&mut self, first: FrameId) -> bool {
+        let Some(place) = self.firsts.get_mut(self.len) else { return false };
+        *place = first.0 as u32;
         self.len += 1;
+        true
     }
 
     /// Takes the one that came last.
@@ -46,13 +48,15 @@ impl HollowSlabs {
 }
 
 impl Region {
-    /// Takes back a hollow slab that begins with the frame `first`.
+    /// Takes back a hollow slab that begins with the frame `first`. Returns whether there was room.
     #[inline(never)]
-    pub(super) fn give_hollow_slab(&mut self, first: FrameId, source: &impl PageSource) {
-        self.hollow_slabs.push(first);
-        if self.hollow_slabs.len >= (self.touched / TOUCHED_FRAMES_EACH).clamp(1, MOST) {
-            self.give_hollow_slabs_back(source);
-        }
+    pub(super) fn give_hollow_slab(&mut self, first: FrameId) -> bool {
+        self.hollow_slabs.push(first)
+    }
+
+    /// Whether as many wait as may.
+    pub(crate) fn hollow_slabs_are_due(&self) -> bool {
+        self.hollow_slabs.len >= (self.touched / TOUCHED_FRAMES_EACH).clamp(1, MOST)
     }
 
     /// Takes one of them for a slab, which has it page by page.
@@ -63,13 +67,20 @@ impl Region {
         Some(Run { bare_frames, again_frames, ..Run::holding(self.at(first), SLAB_FRAMES) })
     }
 
-    /// Gives all of them back.
+    /// Has all of them go with what is `leaving`, which has room for them.
+    pub(super) fn hollow_slabs_leave(&mut self, leaving: &mut Leaving, source: &impl PageSource) {
+        while let Some(first) = self.hollow_slabs.pop() {
+            self.add_leaving(leaving, first, SLAB_FRAMES, source);
+        }
+    }
+
+    /// Gives all of them back at once, the lock held.
     #[inline(never)]
     pub(super) fn give_hollow_slabs_back(&mut self, source: &impl PageSource) {
         let mut leaving = Leaving::NONE;
-        while let Some(first) = self.hollow_slabs.pop() {
-            self.add_leaving(&mut leaving, first, SLAB_FRAMES, source);
-        }
-        self.give_back_all(&mut leaving, source);
+        self.hollow_slabs_leave(&mut leaving, source);
+        // SAFETY: in use by nobody, and below the frontier by invariant 2.
+        let gone = unsafe { leaving.decommit(source) };
+        self.settle(&gone, source);
     }
 }

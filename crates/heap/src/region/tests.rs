@@ -11,6 +11,7 @@ use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::*;
 use crate::class::ClassId;
+use crate::leaving::Leaving;
 use crate::slab::{FarWords, Slab, SlabRef};
 
 const FAR_WORDS: usize = size_of::<FarWords>() / size_of::<u64>();
@@ -21,6 +22,33 @@ fn open() -> (Region, RegionView) {
     let view = RegionView::new();
     let region = Region::open(BYTES, HUGE_PAGE_BYTES, &Os, &view).expect("address space");
     (region, view)
+}
+
+impl Region {
+    /// Gives memory back until at most `keep` dirty frames are left, and `most` have gone. Returns how many frames went.
+    pub(super) fn decommit(&mut self, keep: usize, most: usize, source: &impl PageSource) -> usize {
+        let mut gone_frames = 0;
+        loop {
+            let mut leaving = Leaving::NONE;
+            let frames = self.leave(keep, most - gone_frames, &mut leaving, source);
+            let is_full = leaving.is_full();
+            // SAFETY: `leave` has taken them from all others.
+            let gone = unsafe { leaving.decommit(source) };
+            let stayed = self.settle(&gone, source);
+            gone_frames += frames.saturating_sub(stayed);
+            if stayed > 0 || !is_full {
+                return gone_frames;
+            }
+        }
+    }
+
+    /// Takes back an empty slab, and gives back hollow ones if they are due.
+    fn put_slab(&mut self, start: NonNull<u8>, bare_frames: usize, source: &impl PageSource) {
+        self.give_slab(start, bare_frames);
+        if self.hollow_slabs_are_due() {
+            self.give_hollow_slabs_back(source);
+        }
+    }
 }
 
 /// A source that has more address space than there is, for a test that never touches it.
@@ -434,7 +462,7 @@ fn runs_seen_filled_in_use_outweigh_empty_ones_that_came_back() {
 /// Gives back all slabs, as hollow ones, except those for which `stays` is true.
 fn hollow_out(region: &mut Region, slabs: &[SlabRef], stays: impl Fn(usize) -> bool) {
     for (_, &slab) in slabs.iter().enumerate().filter(|&(i, _)| !stays(i)) {
-        region.give_slab(start_of(slab), SLAB_FRAMES, &Os);
+        region.put_slab(start_of(slab), SLAB_FRAMES, &Os);
     }
     region.give_hollow_slabs_back(&Os);
 }
@@ -445,14 +473,14 @@ const UNIT_SLABS: usize = UNIT_FRAMES / SLAB_FRAMES;
 fn of_a_hollow_slab_nothing_stays() {
     let (mut region, view) = open();
     let few = take_slabs(&mut region, &view, 1);
-    region.give_slab(start_of(few[0]), SLAB_FRAMES, &Os);
+    region.put_slab(start_of(few[0]), SLAB_FRAMES, &Os);
     assert_eq!(region.dirty_frames(), SLAB_FRAMES, "below where blocks begin it stays");
     let slabs = take_slabs(&mut region, &view, 3 * UNIT_SLABS);
     for (i, bare_frames) in [SLAB_FRAMES / 2 - 1, SLAB_FRAMES / 2].into_iter().enumerate() {
         let start = start_of(slabs[i]);
         // SAFETY: the slab is the test's.
         unsafe { start.write(7) };
-        region.give_slab(start, bare_frames, &Os);
+        region.put_slab(start, bare_frames, &Os);
         // SAFETY: committed, and in use by nobody.
         assert_eq!(unsafe { start.read() }, [7, 0][i], "{bare_frames} frames without memory");
         assert_eq!(region.dirty_frames(), SLAB_FRAMES);
@@ -971,7 +999,7 @@ fn open_with_hollow(
     for &start in &slabs {
         // SAFETY: the slab is the test's.
         unsafe { start.write(7) };
-        region.give_slab(start, SLAB_FRAMES / 2, source);
+        region.put_slab(start, SLAB_FRAMES / 2, source);
     }
     (region, view, slabs)
 }
@@ -1068,7 +1096,7 @@ fn slabs_of_objects_of_pages_are_probed() {
         };
         for _ in 0..16 {
             let slab = take(&mut region);
-            region.give_slab(slab.start, 0, &Os);
+            region.put_slab(slab.start, 0, &Os);
             region.decommit(0, usize::MAX, &Os);
         }
         for _ in 0..8 {
@@ -1106,7 +1134,7 @@ fn what_stays_untouched_leaves_a_block_to_others() {
     assert!(region.dirty.take_at(FrameId(region.frame_of(old.start) + 9), UNIT_FRAMES));
     let of_block = region.taken(full, &view);
     assert!(!of_block.clean);
-    region.give_slab(of_block.start, 0, &Os);
+    region.put_slab(of_block.start, 0, &Os);
     assert_eq!(region.taken(hollow, &view).start, of_block.start, "somebody has had it");
     // As if it had gone back.
     assert!(region.dirty.take_at(FrameId(region.fresh.start + 40), 1));
@@ -1228,7 +1256,7 @@ fn a_slab_that_came_back_is_not_probed_in_use() {
             slab
         });
         if comes_back {
-            slabs.iter().for_each(|slab| region.give_slab(slab.start, 0, &Os));
+            slabs.iter().for_each(|slab| region.put_slab(slab.start, 0, &Os));
         }
         let wanted = Wanted::Run { frames: SLAB_FRAMES + 1, align: 1, fills: true };
         for _ in 0..16 {

@@ -76,6 +76,7 @@ impl<'a, S: System> IdleFrames<'a, S> {
         }
     }
 
+    #[inline(never)]
     fn decommit(&mut self) {
         // SAFETY: by `add`, nothing in them is in use.
         let gone = unsafe { self.leaving.decommit(self.heap.source()) };
@@ -100,9 +101,14 @@ fn unmark(key: Key, range: &PageRange) {
         // SAFETY: within the range.
         let start = unsafe { range.start.add(offset) };
         // SAFETY: committed memory that no object in use reaches into.
-        let object = unsafe { FreeObject::new(start) };
-        if object.is_marked(key) {
-            object.unmark();
-        }
+        unmark_start(key, unsafe { FreeObject::new(start) });
+    }
+}
+
+/// A function, so that the loop is short.
+#[inline(never)]
+fn unmark_start(key: Key, object: FreeObject) {
+    if object.is_marked(key) {
+        object.unmark();
     }
 }
