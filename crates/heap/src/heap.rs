@@ -51,7 +51,7 @@ pub(crate) use slabs::MAX_SEALED;
 ///    list of a CPU, in one pool, free in its slab, or with the hardened front.
 /// 2. Locks are taken in this order: the looker's, which is only tried except before a fork; the gate
 ///    of the CPUs' lists; that of the caches left behind, alone; a pool's, that of the pools' growth, or a
-///    bin's, then an opener's and the backend's; the huge table's, alone. Before a fork all are held, those that
+///    bin's, then an opener's or the leaver's, and the backend's; the huge table's, alone. Before a fork all are held, those that
 ///    are otherwise taken alone, too.
 /// 3. What each call reads (the keys and the view of the first region) lies at another offset in its
 ///    page than the lists of a cache (`heap/keys.rs`); hence the order of the fields.
