@@ -1,7 +1,7 @@
 //! Hollow slabs: empty ones of which half had gone, or more. What is left of them goes back to the system.
 //!
 //! As dirty memory the next slab there would come page by page; as clean memory it is part of a block one day. But each call
-//! that gives memory back interrupts the program's other processors, while whoever wants this region waits, and a slab may be wanted
+//! that gives memory back interrupts the program's other processors, and a slab may be wanted
 //! again soon. So hollow slabs wait until there are as many as the region's length allows, and go by one call; a slab
 //! that would come page by page anyhow is one of them meanwhile.
 
