@@ -18,6 +18,10 @@
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 #![expect(clippy::cast_possible_truncation, reason = "class and slab geometry fits by assertion")]
 
+#[cfg(test)]
+#[macro_use]
+mod passed_on;
+
 mod backend;
 mod batch;
 mod bin;

@@ -196,34 +196,13 @@ mod tests {
 
     // SAFETY: every call is passed on unchanged.
     unsafe impl PageSource for Gated {
-        fn page_bytes(&self) -> usize {
-            Os.page_bytes()
-        }
-
-        fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
-            Os.reserve(bytes, align)
-        }
-
-        unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { Os.commit(start, bytes) }
-        }
-
-        unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { Os.decommit(start, bytes) }
-        }
+        passed_on!(_ => Os; page_bytes reserve commit decommit release);
 
         unsafe fn decommit_all(&self, ranges: &[PageRange]) -> usize {
             self.is_asked.store(true, Ordering::Release);
             let _gate = self.gate.lock();
             // SAFETY: the caller's promise, passed on.
             unsafe { Os.decommit_all(ranges) }
-        }
-
-        unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { Os.release(start, bytes) };
         }
     }
 

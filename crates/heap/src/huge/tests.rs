@@ -108,28 +108,7 @@ struct Losing<'a>(&'a Counted<Os>);
 
 // SAFETY: every call is passed on unchanged, but that to move: it ends a reservation, and says so.
 unsafe impl PageSource for Losing<'_> {
-    fn page_bytes(&self) -> usize {
-        self.0.page_bytes()
-    }
-
-    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
-        self.0.reserve(bytes, align)
-    }
-
-    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.commit(start, bytes) }
-    }
-
-    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.decommit(start, bytes) }
-    }
-
-    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.release(start, bytes) };
-    }
+    passed_on!(losing => losing.0; page_bytes reserve commit decommit release);
 
     unsafe fn move_pages(
         &self,

@@ -664,28 +664,7 @@ impl Unmoving {
 
 // SAFETY: every call is passed on unchanged, or refused without effect.
 unsafe impl PageSource for Unmoving {
-    fn page_bytes(&self) -> usize {
-        Os.page_bytes()
-    }
-
-    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
-        Os.reserve(bytes, align)
-    }
-
-    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { Os.commit(start, bytes) }
-    }
-
-    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { Os.decommit(start, bytes) }
-    }
-
-    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { Os.release(start, bytes) };
-    }
+    passed_on!(_ => Os; page_bytes reserve commit decommit release);
 
     unsafe fn move_pages(
         &self,
@@ -1146,18 +1125,7 @@ struct Pooled(RefCell<Vec<(NonNull<u8>, usize)>>);
 
 // SAFETY: every call is passed on unchanged; what is set aside is ordinary memory.
 unsafe impl PageSource for Pooled {
-    fn page_bytes(&self) -> usize {
-        Os.page_bytes()
-    }
-
-    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
-        Os.reserve(bytes, align)
-    }
-
-    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { Os.commit(start, bytes) }
-    }
+    passed_on!(_ => Os; page_bytes reserve commit release);
 
     unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
         self.0.borrow_mut().push((start, bytes / FRAME_BYTES));
@@ -1170,11 +1138,6 @@ unsafe impl PageSource for Pooled {
         self.0.borrow_mut().extend(ranges.first().map(|range| (range.start, bytes / FRAME_BYTES)));
         // SAFETY: the caller's promise, passed on.
         unsafe { Os.decommit_all(ranges) }
-    }
-
-    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { Os.release(start, bytes) };
     }
 
     unsafe fn set_aside(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
