@@ -86,6 +86,7 @@ unsafe fn advise(start: NonNull<u8>, bytes: usize, advice: libc::c_int) {
 }
 
 /// Reads one of the clocks that exist on every Linux.
+#[inline(never)]
 fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // A filter (seccomp) can refuse those that are system calls.

@@ -13,6 +13,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops stall 40000 100000
      LD_PRELOAD=target/release/libhectare.so ./loops pause 8000000 400000
      LD_PRELOAD=target/release/libhectare.so ./loops rest 512 20000000
+     LD_PRELOAD=target/release/libhectare.so ./loops lull 1048576 500
      LD_PRELOAD=target/release/libhectare.so ./loops expire 4 200 2000000
      LD_PRELOAD=target/release/libhectare.so ./loops zeros 36000 40000 60000
      LD_PRELOAD=target/release/libhectare.so ./loops buffers 4
@@ -44,6 +45,9 @@
                          each 20 ms, 100 times, in which holes are looked for: the longest call of each, as above
    rest BYTES COUNT      COUNT objects of BYTES, their first bytes written, of which all but each sixty-fourth are freed in
                          order: the time, the longest free, and what is resident then
+   lull BYTES COUNT      COUNT blocks of BYTES, all written, then freed, eight times; three seconds in which nothing is called; then eight of
+                         200 to 1,600 bytes, each taken and freed a tenth of a second after the last: what is resident before
+                         and after these, and the longest pair, by the clock
    expire N BYTES COUNT  COUNT objects of BYTES, their first bytes written, half of which are freed in random order; 1.5 s in which
                          little is allocated and holes are looked for; then N threads free the others: what a free of each
                          half takes, by the clock
@@ -62,6 +66,7 @@
    swing N LEAST MOST COUNT ORDER   N threads, each of which takes COUNT objects of LEAST to MOST bytes, writes their first bytes and
                          frees them in the order in which they came (0), against it (1) or here and there (2), 100 times
    swing N LEAST MOST COUNT ORDER STAY   as before, and each time takes STAY objects of 100 bytes more, which stay */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -69,6 +74,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 static double now_ns(void) {
     struct timespec t;
@@ -412,6 +418,16 @@ static void stall(size_t bytes, size_t count) {
     printf("longest call: %.2f ms\n", longest_ns / 1e6);
 }
 
+/* By no call that allocates. */
+static long resident_mib(void) {
+    char text[128] = "";
+    long pages = 0;
+    int file = open("/proc/self/statm", O_RDONLY);
+    if (file < 0 || read(file, text, sizeof text - 1) <= 0 || sscanf(text, "%*d %ld", &pages) != 1) exit(3);
+    close(file);
+    return pages / 256;
+}
+
 static void rest_of(size_t bytes, size_t count) {
     char **objects = malloc(count * sizeof *objects);
     for (size_t i = 0; i < count; i++) *(objects[i] = malloc(bytes)) = 1;
@@ -424,10 +440,28 @@ static void rest_of(size_t bytes, size_t count) {
         if (ns > longest_ns) longest_ns = ns;
     }
     double ms = (now_ns() - begin_ns) / 1e6;
-    long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%*d %ld", &pages) != 1) exit(3);
-    printf("%.0f ms, longest free: %.2f ms, %ld MiB\n", ms, longest_ns / 1e6, pages / 256);
+    printf("%.0f ms, longest free: %.2f ms, %ld MiB\n", ms, longest_ns / 1e6, resident_mib());
+}
+
+static void lull(size_t bytes, size_t count) {
+    char **blocks = malloc(count * sizeof *blocks);
+    for (int turn = 0; turn < 8; turn++) {
+        for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(bytes), 1, bytes);
+        for (size_t i = 0; i < count; i++) free(blocks[i]);
+    }
+    nanosleep(&(struct timespec){ .tv_sec = 3 }, NULL);
+    long before_mib = resident_mib();
+    double longest_ns = 0;
+    for (int i = 1; i <= 8; i++) {
+        nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+        double start = now_ns();
+        char *block = malloc(200 * i);
+        *block = 1;
+        free(block);
+        double ns = now_ns() - start;
+        if (ns > longest_ns) longest_ns = ns;
+    }
+    printf("%ld, then %ld MiB, longest pair %.2f ms\n", before_mib, resident_mib(), longest_ns / 1e6);
 }
 
 static char **expiring;
@@ -643,6 +677,7 @@ int main(int argc, char **argv) {
     else if (argc == 4 && strcmp(argv[1], "stall") == 0 && number[0] > 0 && number[1] > 0) stall(number[0], number[1]);
     else if (argc == 4 && strcmp(argv[1], "pause") == 0 && number[0] > number[1]) pause_of(number[0], number[1]);
     else if (argc == 4 && strcmp(argv[1], "rest") == 0 && number[0] > 0 && number[1] > 0) rest_of(number[0], number[1]);
+    else if (argc == 4 && strcmp(argv[1], "lull") == 0 && number[0] > 0 && number[1] > 0) lull(number[0], number[1]);
     else if (argc == 5 && strcmp(argv[1], "expire") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] > 1)
         expire(number[0], number[1], number[2]);
     else if (argc == 5 && strcmp(argv[1], "zeros") == 0 && number[0] > 0 && number[1] > 0 && number[2] > 1) zeros(number[0], number[1], number[2]);

@@ -20,7 +20,7 @@
 //! no more is resident than an eighth above the peak.
 //!
 //! The past is forgotten by halves. Each [`HALF_LIFE_MS`] regret halves, and so does what the peak is above what is held.
-//! Half of the dirty frames that nobody has needed meanwhile become *due*: they go back at the next calls, a part at each.
+//! Half of the dirty frames that nobody has needed meanwhile become *due*: they go back at the next calls, a part at each, or more after a pause.
 //!
 //! Sometimes clean frames must be taken although there are dirty ones (too few in a row, or in the wrong place). Whole units
 //! of these move to where they are needed (`region/units.rs`); of the other dirty frames what exceeds the headroom goes
@@ -51,6 +51,11 @@ const MIN_LENT_BYTES: usize = 2 << 20;
 
 /// The least that is given back at once, to keep the calls few.
 pub(super) const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
+
+/// What is due goes in parts, each at a call; after a pause for this share of it, and so long at most. Otherwise what a program
+/// has left would stay for as long as it makes few calls.
+const TENDING_SHARE: u64 = 16;
+const MAX_TENDING_NS: u64 = 2_000_000;
 
 /// How many frames were dirty, and how many of them were to stay, at an attempt to give some back by which none went: they are
 /// pieces of huge pages, or the system refuses them.
@@ -132,13 +137,17 @@ impl<S: System> Backend<S> {
     }
 
     /// As [`tend`](Self::tend), if it is time. Called where a run is freed, and where batches change hands, since a program
-    /// whose lists and pools serve all calls gives nothing back itself.
+    /// whose lists and pools serve all calls gives nothing back itself. After a pause more goes back than one part.
     #[inline(never)]
     pub(crate) fn tend_if_due(&self) {
         let at_ms = self.tends_at_ms.load(Ordering::Relaxed);
-        if at_ms > 0 && self.source.now_ms() >= at_ms {
-            self.tend();
+        if at_ms == 0 {
+            return;
         }
+        let Some(pause_ms) = self.source.now_ms().checked_sub(at_ms) else { return };
+        let most_ns = (pause_ms * 1_000_000 / TENDING_SHARE).min(MAX_TENDING_NS);
+        let began_ns = self.source.now_ns();
+        while self.tend() > 0 && self.source.now_ns().saturating_sub(began_ns) < most_ns {}
     }
 
     /// How many bytes of huge blocks went that have lain ready for too long, and how many still lie ready.
@@ -319,6 +328,30 @@ mod tests {
         assert!(after(5, Backend::tend_if_due) > 5, "some stays, to be looked at later");
         backend.trim(0);
         assert_eq!(after(5, Backend::tend_if_due), 0, "nothing lies idle");
+    }
+
+    /// A part at a call, or more after a pause; how much more depends on how fast it goes.
+    #[test]
+    fn a_quiet_program_gives_back_more_at_once() {
+        let goes_after = |pause_ms| {
+            let backend = Box::new(Backend::new(Os, 256 * MIB));
+            grow(&backend, 128 * MIB);
+            let runs = [(); 3].map(|()| grow(&backend, 14 * MIB));
+            runs.into_iter().for_each(|run| {
+                backend.put_run(run);
+            });
+            let mut state = backend.state.lock();
+            let dirty_frames = state.dirty_frames();
+            (state.due_frames, state.idle_frames) = (dirty_frames, dirty_frames);
+            drop(state);
+            backend.tends_at_ms.store(Os.now_ms() - pause_ms, Ordering::Relaxed);
+            backend.tend_if_due();
+            (dirty_frames - backend.state.lock().dirty_frames()) * FRAME_BYTES
+        };
+        // The clock may move on, or somebody else have the processor, meanwhile.
+        let is_seen = |pause_ms, bytes| (0..100).any(|_| goes_after(pause_ms) == bytes);
+        assert!(is_seen(0, 16 * MIB), "a part at a time");
+        assert!(is_seen(50, 42 * MIB), "all");
     }
 
     #[test]
