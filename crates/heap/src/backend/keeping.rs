@@ -20,7 +20,8 @@
 //! no more is resident than an eighth above the peak.
 //!
 //! The past is forgotten by halves. Each [`HALF_LIFE_MS`] regret halves, and so does what the peak is above what is held.
-//! Half of the dirty frames that nobody has needed meanwhile become *due*: they go back at the next calls, a part at each, or more after a pause.
+//! Half of the dirty frames that nobody has needed meanwhile become *due*: they go back at the next calls, a part at each, or more
+//! after a pause.
 //!
 //! Sometimes clean frames must be taken although there are dirty ones (too few in a row, or in the wrong place). Whole units
 //! of these move to where they are needed (`region/units.rs`); of the other dirty frames what exceeds the headroom goes
