@@ -331,20 +331,26 @@ mod tests {
         assert_eq!(after(5, Backend::tend_if_due), 0, "nothing lies idle");
     }
 
-    /// A part at a call, or more after a pause; how much more depends on how fast it goes.
+    /// A backend with three runs of `mib` that were freed and are due, and how many frames these are.
+    fn with_due(mib: usize) -> (Box<Backend<Os>>, usize) {
+        let backend = Box::new(Backend::new(Os, 256 * MIB));
+        grow(&backend, 128 * MIB);
+        let runs = [(); 3].map(|()| grow(&backend, mib * MIB));
+        runs.into_iter().for_each(|run| {
+            backend.put_run(run);
+        });
+        let mut state = backend.state.lock();
+        let dirty_frames = state.dirty_frames();
+        assert_eq!(dirty_frames, 3 * mib * MIB / FRAME_BYTES);
+        (state.due_frames, state.idle_frames) = (dirty_frames, dirty_frames);
+        drop(state);
+        (backend, dirty_frames)
+    }
+
     #[test]
     fn a_quiet_program_gives_back_more_at_once() {
         let goes_after = |pause_ms| {
-            let backend = Box::new(Backend::new(Os, 256 * MIB));
-            grow(&backend, 128 * MIB);
-            let runs = [(); 3].map(|()| grow(&backend, 14 * MIB));
-            runs.into_iter().for_each(|run| {
-                backend.put_run(run);
-            });
-            let mut state = backend.state.lock();
-            let dirty_frames = state.dirty_frames();
-            (state.due_frames, state.idle_frames) = (dirty_frames, dirty_frames);
-            drop(state);
+            let (backend, dirty_frames) = with_due(14);
             backend.tends_at_ms.store(Os.now_ms() - pause_ms, Ordering::Relaxed);
             backend.tend_if_due();
             (dirty_frames - backend.state.lock().dirty_frames()) * FRAME_BYTES
@@ -357,17 +363,7 @@ mod tests {
 
     #[test]
     fn what_is_much_goes_part_by_part() {
-        let backend = Box::new(Backend::new(Os, 256 * MIB));
-        grow(&backend, 128 * MIB);
-        let runs = [(); 3].map(|()| grow(&backend, 12 * MIB));
-        runs.into_iter().for_each(|run| {
-            backend.put_run(run);
-        });
-        let mut state = backend.state.lock();
-        let dirty_frames = state.dirty_frames();
-        (state.due_frames, state.idle_frames) = (dirty_frames, dirty_frames);
-        drop(state);
-        assert_eq!(dirty_frames, 36 * MIB / FRAME_BYTES);
+        let (backend, _) = with_due(12);
         assert_eq!(backend.tend(), 16 * MIB);
         let at_ms = backend.tends_at_ms.load(Ordering::Relaxed);
         assert!((1..=Os.now_ms()).contains(&at_ms), "the rest goes at the next call");
