@@ -85,7 +85,7 @@ unsafe fn advise(start: NonNull<u8>, bytes: usize, advice: libc::c_int) {
         each_ordinary(start, bytes, |start, bytes| unsafe { libc::madvise(start, bytes, advice) });
 }
 
-/// Reads one of the clocks that exist on every Linux.
+/// Reads one of the clocks that exist on every Linux. (Once in the text: in each of its callers it would be longer than they are.)
 #[inline(never)]
 fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -53,8 +53,8 @@ const MIN_LENT_BYTES: usize = 2 << 20;
 /// The least that is given back at once, to keep the calls few.
 pub(super) const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
-/// What is due goes in parts, each at a call; after a pause for this share of it, and so long at most. Otherwise what a program
-/// has left would stay for as long as it makes few calls.
+/// What is due goes in parts, each at a call; after a pause parts go until this share of it has passed, or so long. Otherwise
+/// what a program has left would stay for as long as it makes few calls.
 const TENDING_SHARE: u64 = 16;
 const MAX_TENDING_NS: u64 = 2_000_000;
 
