@@ -191,12 +191,12 @@ fn a_library_that_is_not_loaded_where_the_work_is_done_is_told() {
     let folder = Folder::new("dropped");
     let (library, program) = (folder.at("libbump.so"), folder.at("busy"));
     assert!(compile(BUMP, &["-shared", "-fPIC"], &library));
-    // Enough processor time to be seen.
+    // Enough processor time to be seen, also beside other tests.
     let main = "#include <time.h>\nint main(void) {\n\
-        while (clock() < 0.12 * CLOCKS_PER_SEC) ; return 0; }";
+        while (clock() < 0.3 * CLOCKS_PER_SEC) ; return 0; }";
     assert!(compile(main, &[], &program));
     let still = folder.at("still");
-    let static_main = "void _start(void) { volatile long i; for (i = 0; i < 200000000; i++) ;\n\
+    let static_main = "void _start(void) { volatile long i; for (i = 0; i < 500000000; i++) ;\n\
         __asm__ volatile(\"syscall\" : : \"a\"(231), \"D\"(0)); __builtin_unreachable(); }";
     let has_static = cfg!(target_arch = "x86_64");
     if has_static {
