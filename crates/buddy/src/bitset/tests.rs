@@ -15,7 +15,7 @@ fn lowest_fit(free: &[bool], order: Order) -> Option<usize> {
 #[test]
 fn a_random_life_agrees_with_a_map_of_frames() {
     for (seed, frames) in [(1, 1), (2, 63), (3, 64), (4, 65), (5, 4096), (6, 4161), (7, 20_000)] {
-        let mut random = Random(seed);
+        let (mut random, mut asked) = (Random(seed), Random(!seed));
         let mut metadata = vec![!0; Bitset::metadata_words(frames)];
         let mut bitset = Bitset::new(frames, &mut metadata).unwrap();
         let mut free = vec![false; frames];
@@ -104,6 +104,13 @@ fn a_random_life_agrees_with_a_map_of_frames() {
                 (start.0..start.0 + length).contains(&around.0)
             };
             assert_eq!(bitset.free_run_around(around), up.iter().find(holds).copied());
+            let order = Order::new(asked.below(14) as u8).unwrap();
+            let long = up.iter().find_map(|&(start, length)| {
+                let (from, end) = (start.0.max(around.0), start.0 + length);
+                let fits = from.next_multiple_of(order.frames()) + order.frames() <= end;
+                fits.then(|| (FrameId(from), end - from))
+            });
+            assert_eq!(bitset.next_free_run_with(around, order), long, "{around:?}, {order:?}");
         }
     }
 }
@@ -167,6 +174,7 @@ fn nothing_is_found_past_the_last_word_of_a_level() {
     bitset.add_region(FrameId(0), 4032).unwrap();
     for from in [FRAMES - 4096, FRAMES - 64, FRAMES - 1, FRAMES, usize::MAX] {
         assert_eq!(bitset.next_free_run(FrameId(from)), None, "{from}");
+        assert_eq!(bitset.next_free_run_with(FrameId(from), Order::ZERO), None, "{from}");
     }
     assert_eq!(bitset.previous_free_run(FrameId(usize::MAX)), Some((FrameId(0), 4032)));
 }

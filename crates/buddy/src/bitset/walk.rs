@@ -14,6 +14,20 @@ impl Bitset<'_> {
         Some((FrameId(start), self.run_end(start) - start))
     }
 
+    /// As [`next_free_run`](Self::next_free_run), of the runs that have a block of `order` from `from` on. Shorter ones
+    /// between cost nothing: the summaries pass over them, and lose their stale entries meanwhile.
+    #[must_use]
+    pub fn next_free_run_with(&mut self, from: FrameId, order: Order) -> Option<(FrameId, usize)> {
+        let end = self.run_end(from.0);
+        let last = (end & !(order.frames() - 1)).checked_sub(order.frames());
+        if last.is_some_and(|last| last >= from.0) {
+            return Some((from, end - from.0));
+        }
+        let block = self.find(end, order)?.frame();
+        let start = self.run_start(block);
+        Some((FrameId(start), self.run_end(block) - start))
+    }
+
     /// The last run of free frames that starts before `before`, cut off there: its first frame and
     /// its length. To go down from the top, start with [`frames`](crate::FrameAllocator::frames)
     /// and continue with the first frame of each run.
@@ -85,6 +99,7 @@ impl Bitset<'_> {
     }
 
     /// The end of the run of free frames that `frame` lies in, or `frame` if it is not free.
+    #[inline(never)]
     pub(super) fn run_end(&self, frame: usize) -> usize {
         let mut end = frame;
         while end < self.frames

@@ -1,7 +1,7 @@
 //! When a region begins to ask for huge pages, and when it does without.
 
 use hectare_base::align::{align_down, align_up};
-use hectare_buddy::FrameId;
+use hectare_buddy::{FrameId, Order};
 use hectare_pages::PageSource;
 
 use super::huge_part::HugePart;
@@ -17,6 +17,9 @@ const MANY_FRAMES: usize = UNIT_FRAMES - SLAB_FRAMES;
 
 /// This many clean units in a row, 32 MiB, are no hole among slabs: a long run was there.
 const LONG_GAP_UNITS: usize = 16;
+
+/// Of a unit.
+const UNIT_ORDER: Order = Order::for_frames(UNIT_FRAMES).unwrap();
 
 impl Region {
     /// Whether huge pages are asked for from `first` on.
@@ -65,9 +68,9 @@ impl Region {
     }
 
     /// How many committed frames lie in units that are wholly clean, where `least` or more of these are in a row.
-    pub(super) fn empty_unit_frames(&self, least: usize) -> usize {
+    pub(super) fn empty_unit_frames(&mut self, least: usize) -> usize {
         let (mut frames, mut from) = (0, FrameId(0));
-        while let Some((first, length)) = self.clean.next_free_run(from) {
+        while let Some((first, length)) = self.clean.next_free_run_with(from, UNIT_ORDER) {
             let end = (first.0 + length).min(self.frontier / FRAME_BYTES);
             let whole = align_down(end, UNIT_FRAMES);
             let empty = whole.saturating_sub(align_up(first.0, UNIT_FRAMES));
@@ -99,7 +102,7 @@ impl Region {
     /// back in pieces, would come again two mebibytes at a time, each for a single object. If the region was hollow
     /// at the last look, less than seven eighths. If most is not `of_slabs`, runs fill what comes again: then
     /// half is enough, and units from which all has gone, or moved elsewhere, do not count.
-    fn is_hollow_with(&self, frames: usize, of_slabs: bool) -> bool {
+    fn is_hollow_with(&mut self, frames: usize, of_slabs: bool) -> bool {
         let eighths = if of_slabs { 6 } else { 4 } + usize::from(self.huge.is_hollow());
         let empty_frames = self.empty_unit_frames(if of_slabs { LONG_GAP_UNITS } else { 1 });
         frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths
