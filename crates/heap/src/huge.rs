@@ -14,9 +14,10 @@
 
 mod zeros;
 
+use core::ops::Range;
 use core::ptr::NonNull;
 
-use hectare_base::align::checked_align_up;
+use hectare_base::align::{align_up, checked_align_up};
 use hectare_base::rolled;
 use hectare_pages::{PageSource, SourceError, System};
 
@@ -400,8 +401,9 @@ fn release(block: HugeBlock, source: &impl PageSource) -> usize {
     block.committed_bytes
 }
 
-/// Moves pages to the front of `to`, which is not in the table, if the source can; copies bytes if not. `None` if
-/// it has lost the place: then what is left of `to` goes back.
+/// Moves pages to the front of `to`, which is not in the table, as far as the source can, and copies the rest. What lies in
+/// several mappings, as a long run does of which only a part has asked for huge pages, moves piece by piece. `None` if the
+/// source has lost a part of the place: then all is in `from` again, and what is left of `to` goes back.
 ///
 /// # Safety
 /// Both ranges are committed, disjoint, and used by nobody else.
@@ -411,24 +413,43 @@ unsafe fn move_contents(
     bytes: usize,
     source: &impl PageSource,
 ) -> Option<()> {
-    // SAFETY: the caller's promise.
-    match unsafe { source.move_pages(from, to.start, bytes) } {
-        Ok(()) => {}
-        // SAFETY: the caller's promise; `to` is still there.
-        Err(SourceError::Unsupported) => unsafe {
-            from.copy_to_nonoverlapping(to.start, bytes);
-        },
-        Err(SourceError::Exhausted) => {
-            // SAFETY: within the reservation.
-            let start = unsafe { to.start.add(bytes) };
-            let reserved_bytes = to.reserved_bytes - bytes;
-            if reserved_bytes > 0 {
-                release(HugeBlock { start, committed_bytes: 0, reserved_bytes }, source);
+    let (mut moved, mut piece) = (0, bytes);
+    while moved < bytes {
+        // SAFETY: within the two ranges, as all that follows.
+        let (here, there) = unsafe { (from.add(moved), to.start.add(moved)) };
+        // SAFETY: the caller's promise.
+        match unsafe { source.move_pages(here, there, piece) } {
+            Ok(()) => {}
+            Err(SourceError::Unsupported) if piece > HUGE_PAGE_BYTES => {
+                piece = align_up(piece / 2, HUGE_PAGE_BYTES);
+                continue;
             }
-            return None;
+            // SAFETY: the caller's promise; both are still there.
+            Err(SourceError::Unsupported) => unsafe {
+                here.copy_to_nonoverlapping(there, piece);
+            },
+            Err(SourceError::Exhausted) => {
+                // SAFETY: the caller's promise; what lies before the piece that was lost is still there.
+                unsafe { to.start.copy_to_nonoverlapping(from, moved) };
+                release_around(to, moved..moved + piece, source);
+                return None;
+            }
         }
+        moved += piece;
+        piece = bytes - moved;
     }
     Some(())
+}
+
+/// Gives back a block that is not in the table but for a `gap` in it.
+fn release_around(block: HugeBlock, gap: Range<usize>, source: &impl PageSource) {
+    for part in [0..gap.start, gap.end..block.reserved_bytes] {
+        if !part.is_empty() {
+            // SAFETY: within the block.
+            let start = unsafe { block.start.add(part.start) };
+            release(HugeBlock { start, committed_bytes: 0, reserved_bytes: part.len() }, source);
+        }
+    }
 }
 
 fn whole_pages(bytes: usize, page: usize) -> Option<usize> {

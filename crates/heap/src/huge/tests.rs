@@ -1,3 +1,5 @@
+use core::cell::Cell;
+
 use hectare_pages::{Counted, Failing, Os};
 
 use super::*;
@@ -61,9 +63,10 @@ fn what_the_source_cannot_move_is_copied() {
     let first = get(&mut huge, 4 * MIB, &source);
     // Behind the reservation and its commit.
     let moves = source.calls() + 2;
-    source.refuse(moves..moves + 1);
+    // All of it, then each half, which is a huge page.
+    source.refuse(moves..moves + 3);
     let start = huge.resize(first, 5 * MIB, &source).expect("memory");
-    assert_eq!((source.calls(), ends(start, 4 * MIB)), (moves + 1, [1, 2]));
+    assert_eq!((source.calls(), ends(start, 4 * MIB)), (moves + 3, [1, 2]));
 }
 
 /// The table, or the next page of it.
@@ -103,41 +106,93 @@ fn a_block_that_cannot_grow_stays_as_it_is() {
     assert_eq!(ends(start, 4 * MIB), [1, 2]);
 }
 
-/// A system that loses the place to which a block is to move.
-struct Losing<'a>(&'a Counted<Os>);
+/// A system in which what moves lies in two mappings, and which may lose the place of the second.
+struct Divided<'a> {
+    inner: &'a Counted<Os>,
+    second: usize,
+    loses: bool,
+    moved_bytes: Cell<usize>,
+}
 
-// SAFETY: every call is passed on unchanged, but that to move: it ends a reservation, and says so.
-unsafe impl PageSource for Losing<'_> {
-    passed_on!(losing => losing.0; page_bytes reserve commit decommit release);
+impl<'a> Divided<'a> {
+    fn at(second: NonNull<u8>, loses: bool, inner: &'a Counted<Os>) -> Self {
+        Self { inner, second: second.addr().get(), loses, moved_bytes: Cell::new(0) }
+    }
+}
+
+// SAFETY: every call is passed on unchanged, but those to move: one is refused, or ends a reservation and says so.
+unsafe impl PageSource for Divided<'_> {
+    passed_on!(divided => divided.inner; page_bytes reserve commit decommit release);
 
     unsafe fn move_pages(
         &self,
-        _: NonNull<u8>,
+        from: NonNull<u8>,
         to: NonNull<u8>,
         bytes: usize,
     ) -> Result<(), SourceError> {
-        // SAFETY: by the contract nobody uses it any more.
-        unsafe { self.0.release(to, bytes) };
-        Err(SourceError::Exhausted)
+        let start = from.addr().get();
+        if start < self.second && self.second < start + bytes {
+            return Err(SourceError::Unsupported);
+        }
+        if self.loses && start >= self.second {
+            // SAFETY: by the contract nobody uses it any more.
+            unsafe { self.inner.release(to, bytes) };
+            return Err(SourceError::Exhausted);
+        }
+        self.moved_bytes.set(self.moved_bytes.get() + bytes);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.move_pages(from, to, bytes) }
+    }
+}
+
+/// Writes a number to each page of so many bytes, or expects to find it there.
+fn fill(start: NonNull<u8>, bytes: usize) {
+    for at in (0..bytes).step_by(4096) {
+        // SAFETY: the block's own.
+        unsafe { start.add(at).cast::<usize>().write(at) };
+    }
+}
+
+fn is_filled(start: NonNull<u8>, bytes: usize) -> bool {
+    // SAFETY: the block's own.
+    (0..bytes).step_by(4096).all(|at| unsafe { start.add(at).cast::<usize>().read() } == at)
+}
+
+#[test]
+fn a_block_in_two_mappings_moves_piece_by_piece() {
+    for second_kib in [4, 2048, 7 << 10, 33_332, 65_532] {
+        let (mut huge, source) = (Huge::new(), source());
+        let block = get(&mut huge, 64 * MIB, &source);
+        fill(block, 64 * MIB);
+        // SAFETY: within the block.
+        let second = unsafe { block.add(second_kib << 10) };
+        let divided = Divided::at(second, false, source.inner());
+        let start = huge.resize(block, 65 * MIB, &divided).expect("memory");
+        assert!(is_filled(start, 64 * MIB), "{second_kib}");
+        assert!(
+            divided.moved_bytes.get() >= 62 * MIB,
+            "{second_kib}: at most a huge page is copied"
+        );
     }
 }
 
 #[test]
 fn a_block_whose_new_place_is_lost_stays_as_it_is() {
-    let (mut huge, source) = (Huge::new(), source());
-    let block = get(&mut huge, 4 * MIB, &source);
-    let reserved = || source.inner().counts().reserved_bytes - TABLE_BYTES;
-    let losing = Losing(source.inner());
-    assert!(huge.resize(block, 5 * MIB, &losing).is_none());
-    assert_eq!((sizes(&huge, block), ends(block, 4 * MIB)), ((4, 4), [1, 2]));
-    // SAFETY: the block's own pages.
-    assert!(unsafe { huge.adopt(block, 4 * MIB, 5 * MIB, &losing) }.is_none());
-    assert_eq!(
-        (huge.count(), huge.bytes, reserved()),
-        (1, 4 * MIB, 4 * MIB),
-        "nothing else is kept"
-    );
-    assert_eq!(ends(block, 4 * MIB), [1, 2]);
+    for lost_from in [0, 4 * MIB] {
+        let (mut huge, source) = (Huge::new(), source());
+        let block = get(&mut huge, 8 * MIB, &source);
+        fill(block, 8 * MIB);
+        let reserved = || source.inner().counts().reserved_bytes - TABLE_BYTES;
+        // SAFETY: within the block.
+        let losing = Divided::at(unsafe { block.add(lost_from) }, true, source.inner());
+        assert!(huge.resize(block, 9 * MIB, &losing).is_none());
+        assert_eq!((sizes(&huge, block), is_filled(block, 8 * MIB)), ((8, 8), true));
+        // SAFETY: the block's own pages.
+        assert!(unsafe { huge.adopt(block, 8 * MIB, 9 * MIB, &losing) }.is_none());
+        let left = (huge.count(), huge.bytes, reserved());
+        assert_eq!(left, (1, 8 * MIB, 8 * MIB), "nothing else is kept");
+        assert!(is_filled(block, 8 * MIB));
+    }
 }
 
 /// What lies ready goes before a block is refused what it grows by, in place or not.
