@@ -12,7 +12,7 @@
 //! All objects of a class lie in slabs of [`SLAB_BYTES`], each aligned to its size, the first
 //! object at its start: so the low bits of an address alone are its place in the slab.
 
-use hectare_base::align::align_down;
+use hectare_base::align::{align_down, align_up};
 
 /// The size and the alignment of a slab in bytes.
 pub(crate) const SLAB_BYTES: usize = 1 << 16;
@@ -58,12 +58,13 @@ impl ClassId {
     }
 
     /// The least class whose objects serve `bytes` and are all aligned to `align`, a power of
-    /// two; `None` if none is. O(classes).
+    /// two; `None` if none is. O(classes), but mostly the first that is looked at.
     pub(crate) fn for_aligned(bytes: usize, align: usize) -> Option<Self> {
         if bytes > MAX_SMALL_BYTES || align > MAX_SMALL_BYTES {
             return None;
         }
-        let first = Self::for_bytes(bytes.max(align));
+        // At least one, as its objects' size is a multiple of the alignment.
+        let first = Self::for_bytes(align_up(bytes.max(1), align).min(MAX_SMALL_BYTES));
         (first.0..=CLASSES as u8).map(Self).find(|class| class.is_aligned(align))
     }
 

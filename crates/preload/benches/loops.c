@@ -4,6 +4,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops shuffled 60000
      LD_PRELOAD=target/release/libhectare.so ./loops runs 60000 60000 64
      LD_PRELOAD=target/release/libhectare.so ./loops bursts 10000 12000
+     LD_PRELOAD=target/release/libhectare.so ./loops append 100000
      LD_PRELOAD=target/release/libhectare.so ./loops table
      LD_PRELOAD=target/release/libhectare.so ./loops blocks 1048592 60 1048592
      LD_PRELOAD=target/release/libhectare.so ./loops hollow 16 30000 8000 1
@@ -27,6 +28,7 @@
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
    bursts LEAST MOST     50 to 250 objects of LEAST to MOST bytes, their first bytes written, then freed in the opposite order,
                          over and over; best of 5
+   append BYTES          a string that grows by realloc, a byte each time, to BYTES, and is freed: what a realloc takes; best of 9
    table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random
    blocks BYTES COUNT WRITTEN   COUNT blocks of BYTES, none of which is freed, of which the first WRITTEN are written: the most
                          that was resident, over what is asked for
@@ -259,6 +261,22 @@ static void buffers(size_t count) {
     getrusage(RUSAGE_SELF, &usage);
     printf("%.1f us a pair, %ld faults, %.1f MiB\n", (now_ns() - start) / 1e3 / buffer_pairs / count, usage.ru_minflt,
            usage.ru_maxrss / 1024.0);
+}
+
+static void append(size_t bytes) {
+    double best_ns = 1e18;
+    for (int turn = 0; turn < 9; turn++) {
+        double start = now_ns();
+        char *string = NULL;
+        for (size_t length = 1; length <= bytes; length++) {
+            string = realloc(string, length);
+            string[length - 1] = 1;
+        }
+        free(string);
+        double ns = now_ns() - start;
+        if (ns < best_ns) best_ns = ns;
+    }
+    printf("%.1f ns a realloc\n", best_ns / bytes);
 }
 
 static void table(void) {
@@ -665,6 +683,7 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "shuffled") == 0 && number[0] > 0) shuffled(number[0]);
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
+    else if (argc == 3 && strcmp(argv[1], "append") == 0 && number[0] > 0) append(number[0]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 5 && strcmp(argv[1], "blocks") == 0 && number[0] > 0 && number[1] > 0) blocks(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "again") == 0 && number[0] > 0 && number[1] >= number[0])

@@ -19,9 +19,14 @@ use crate::seat::Seat;
 pub(super) const MOVE_BYTES: usize = 8 << 20;
 
 /// A run above [`LONGEST_CACHED_FRAMES`], whose length is exact to the page, grows by at least this share of its
-/// length when it must move, so that one that grows in small steps is rarely copied. One that is too long by
+/// length when it must move, so that one that grows in small steps is rarely copied. Any run that is too long by
 /// no more than this stays as it is.
 const ROOM_SHARE: usize = 8;
+
+/// Whether a run of `run_bytes` that is to hold `bytes` stays as it is.
+fn run_keeps(run_bytes: usize, bytes: usize) -> bool {
+    bytes > MAX_SMALL_BYTES && (run_bytes - run_bytes / ROOM_SHARE..=run_bytes).contains(&bytes)
+}
 
 impl<S: System> Heap<S> {
     /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
@@ -107,6 +112,13 @@ impl<S: System> Heap<S> {
         if is_growing { bytes.max(old_bytes + old_bytes / ROOM_SHARE) } else { bytes }
     }
 
+    /// Whether a run begins at `object` that stays as it is if it is to hold `bytes`.
+    #[inline]
+    pub(crate) fn keeps_run(&self, object: NonNull<u8>, bytes: usize) -> bool {
+        let frames = self.backend.run_length(object);
+        frames.is_some_and(|frames| run_keeps(frames * FRAME_BYTES, bytes))
+    }
+
     /// Resizes a run without copying, if possible.
     pub(super) fn resize_run(
         &self,
@@ -117,15 +129,8 @@ impl<S: System> Heap<S> {
         // One as long as a huge block is here for want of address space, and stays.
         let most_bytes = self.backend.min_huge_bytes();
         if bytes > MAX_SMALL_BYTES && (bytes < most_bytes || old_bytes >= most_bytes) {
-            let frames = self.frames_for(bytes);
-            let old_frames = old_bytes / FRAME_BYTES;
-            let least_frames = old_frames - old_frames / ROOM_SHARE;
-            let is_near =
-                frames > LONGEST_CACHED_FRAMES && (least_frames..=old_frames).contains(&frames);
-            if is_near || frames == old_frames {
-                return Some(run);
-            }
-            if self.backend.resize_run(run, frames) {
+            let fits = run_keeps(old_bytes, bytes);
+            if fits || self.backend.resize_run(run, self.frames_for(bytes)) {
                 return Some(run);
             }
         }

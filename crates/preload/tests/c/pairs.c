@@ -1,5 +1,6 @@
 /* Takes and gives back one object, as often as it is told: pairs CALLS BYTES FUNCTION. As operators of
-   C++ do, by its size, where the function that is counted is free_sized. */
+   C++ do, by its size, where the function that is counted is free_sized; where it is realloc, one object is asked to become a
+   byte shorter and as long as it was in turn, which it stays where it is for. */
 #include "check.h"
 #include <dlfcn.h>
 
@@ -9,6 +10,10 @@ int main(int argc, char **argv) {
     if (argc > 3 && strcmp(argv[3], "free_sized") == 0) {
         void (*free_sized)(void *, size_t) = dlsym(RTLD_DEFAULT, "free_sized");
         for (long i = 0; i < calls; i++) free_sized(opaque(malloc(bytes)), bytes);
+    } else if (argc > 3 && strcmp(argv[3], "realloc") == 0) {
+        char *object = malloc(bytes);
+        for (long i = 0; i < calls; i++) object = opaque(realloc(object, bytes - i % 2));
+        free(object);
     } else {
         for (long i = 0; i < calls; i++) free(opaque(malloc(bytes)));
     }

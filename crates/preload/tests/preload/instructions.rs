@@ -12,7 +12,7 @@ struct Bound {
     calls: &'static [(&'static str, u64)],
 }
 
-const BOUNDS: [Bound; 3] = [
+const BOUNDS: [Bound; 5] = [
     // The thread's list has an object, and room.
     Bound {
         name: "instructions::of_the_hit_path",
@@ -33,6 +33,19 @@ const BOUNDS: [Bound; 3] = [
         conf: "",
         bytes: 100_000,
         calls: &[("malloc", 65), ("free", 97), ("free_sized", 105)],
+    },
+    // The object is long enough, and not much too long.
+    Bound {
+        name: "instructions::of_an_object_that_stays",
+        conf: "",
+        bytes: 64,
+        calls: &[("realloc", 41)],
+    },
+    Bound {
+        name: "instructions::of_a_run_that_stays",
+        conf: "",
+        bytes: 100_000,
+        calls: &[("realloc", 86)],
     },
 ];
 
