@@ -23,13 +23,14 @@ pub const MAX_SMALL_BYTES: usize = 32 * 1024;
 /// The least alignment of every object, in bytes: what `max_align_t` asks on x86-64 and AArch64.
 pub const MIN_ALIGN: usize = 16;
 
-/// How many values a [`ClassId`] can have; some stand for other states of a page.
+/// More than any value that a [`ClassId`] can have; some of these stand for other states of a page. (One is in no use:
+/// `stand_in.rs` needs as many.)
 pub const STATES: usize = 68;
 
 /// How many size classes there are.
 pub(crate) const CLASSES: usize = 64;
 
-const _: () = assert!(ClassId::OWN_RUN.0 as usize + 1 == STATES);
+const _: () = assert!((ClassId::GIVEN_UP.0 as usize) < STATES);
 
 /// A size class, or what else the page map can say of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +40,10 @@ pub struct ClassId(u8);
 impl ClassId {
     /// The page holds no object's start.
     pub(crate) const NONE: Self = Self(0);
-    /// The page is the first of a run that is one large object.
+    /// The page is the first of a run that is one large object, or that was freed and that a thread keeps for itself.
     pub(crate) const RUN: Self = Self(CLASSES as u8 + 1);
     /// The page is of a slab that is given up: its descriptor tells the class.
     pub(crate) const GIVEN_UP: Self = Self(CLASSES as u8 + 2);
-    /// The page is the first of a run that was freed and that a thread keeps for itself.
-    pub(crate) const OWN_RUN: Self = Self(CLASSES as u8 + 3);
 
     /// Classes by which two threads with an object each are likely to share a cache line: their objects
     /// are smaller than two lines, and do not fill whole ones.
@@ -113,7 +112,7 @@ impl ClassId {
     pub const fn index(self) -> usize {
         let index = self.0 as usize;
         // SAFETY: every value of the type is less than STATES: NONE, one of `CLASSES` classes,
-        // RUN, GIVEN_UP, OWN_RUN.
+        // RUN, GIVEN_UP.
         unsafe { promise_state(index) };
         index
     }

@@ -15,9 +15,9 @@
 //! reads the clock, for the backend too: half of what nobody has needed for a half-life goes back, and the limit goes
 //! down by as much.
 //!
-//! Such a run is [`ClassId::OWN_RUN`](crate::class::ClassId::OWN_RUN) in the page map, so that a
-//! second free of it is seen, whatever has been written into it: nothing here is kept in the runs
-//! themselves, and none is touched. That two threads free one run in the same few nanoseconds is
+//! The run table says of such a run that it is kept, so that a second free of it is seen, whatever has been written into it:
+//! nothing here is kept in the runs themselves, and none is touched. (The page map would say it in a byte, of which those
+//! of seven short runs share a cache line, and threads that keep them would wait for each other.) That two threads free one run in the same few nanoseconds is
 //! seen as seldom as with small objects.
 //!
 //! Invariants
@@ -30,7 +30,6 @@ use hectare_pages::System;
 
 use crate::backend::{HALF_LIFE_MS, halved};
 use crate::cache::Cache;
-use crate::class::ClassId;
 use crate::heap::Heap;
 use crate::region::FRAME_BYTES;
 use crate::run_cache::{LONGEST_CACHED_FRAMES, Near, RunCache};
@@ -69,10 +68,10 @@ impl OwnRuns {
     }
 
     #[inline(always)]
-    fn pop(&mut self, frames: usize, near: Near) -> Option<usize> {
-        let (first, _) = self.cached.pop(frames, near)?;
+    fn pop(&mut self, frames: usize, near: Near) -> Option<(usize, usize)> {
+        let run = self.cached.pop(frames, near)?;
         self.idle_frames = self.idle_frames.min(self.cached.frames());
-        Some(first)
+        Some(run)
     }
 
     /// Keeps a run, unless there is no room, or the clock must be read.
@@ -137,11 +136,12 @@ impl<S: System> Heap<S> {
         // SAFETY: invariant 2.
         let runs = unsafe { runs.as_mut() };
         let view = self.backend.first_view();
-        let Some(first) = runs.pop(bytes.div_ceil(FRAME_BYTES), view.near()) else { return null };
-        let start = view.at(first);
+        let Some((first, frames)) = runs.pop(bytes.div_ceil(FRAME_BYTES), view.near()) else {
+            return null;
+        };
         // SAFETY: a run of this region that was this thread's to keep.
-        unsafe { view.mark_run(start.addr(), ClassId::RUN) };
-        start
+        unsafe { view.run_entry(first) }.note(frames);
+        view.at(first)
     }
 
     /// Keeps the run that begins at `object` for this thread. `false`, and nothing has changed, if
@@ -154,13 +154,13 @@ impl<S: System> Heap<S> {
         // SAFETY: the caller's promise: this thread's, or one that is only read.
         let Some(mut runs) = (unsafe { (*cache.as_ptr()).runs }) else { return false };
         let view = self.backend.first_view();
-        let Some((first, frames)) = view.run_at(object.addr()) else { return false };
+        let Some((first, frames, entry)) = view.run_or_kept_at(object.addr()) else { return false };
+        // One that is kept seems longer than any that there is room for.
         // SAFETY: invariant 2.
         if !unsafe { runs.as_mut() }.push(first, frames) {
             return false;
         }
-        // SAFETY: the run begins in this region, and is this thread's from now on.
-        unsafe { view.mark_run(object.addr(), ClassId::OWN_RUN) };
+        entry.note_kept(frames);
         true
     }
 
@@ -321,8 +321,8 @@ mod tests {
         assert_eq!(runs.age(5000), 0);
         assert!([16, 32, 48].iter().all(|&first| runs.push(first, 16)));
         assert_eq!([5999, 6000].map(|now_ms| runs.age(now_ms)), [48, 48], "it has just come");
-        let first = runs.pop(16, Near::USUAL).expect("a run");
-        assert!(runs.push(first, 16));
+        let (first, frames) = runs.pop(16, Near::USUAL).expect("a run");
+        assert!(runs.push(first, frames));
         assert_eq!(runs.age(7000), 32, "one of three was needed");
         runs.shrink(32, drop);
         assert_eq!([7500, 8000].map(|now_ms| runs.age(now_ms)), [32, 16]);

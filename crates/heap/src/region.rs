@@ -3,7 +3,7 @@
 //! ```text
 //!   region:    │ committed, up to the frontier ──────▶│ reserved only …                │
 //!   metadata:  page map   1 byte a frame: which class, or a run's first frame, or nothing
-//!              run table  4 bytes a run's first frame: its length in frames
+//!              run table  8 bytes a run's first frame: its length in frames, and whether a thread keeps it
 //!              slabs      one descriptor for each SLAB_BYTES
 //!              far words  of those that have more objects than its own words have bits
 //!              clean      frames that are free and read as zero          ┐ two bit-set
@@ -52,7 +52,6 @@ mod view;
 
 use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use hectare_buddy::{Bitset, FrameId, RangeAllocator};
 use hectare_pages::PageSource;
@@ -72,6 +71,7 @@ pub(crate) use slab_block::Block;
 use table::Table;
 pub(crate) use taking::{Refusal, Run, Wanted};
 pub(crate) use units::UNIT_FRAMES;
+use view::RunEntry;
 pub(crate) use view::{RegionView, SlabTable};
 
 /// The size of a frame in bytes, the unit of runs. Where the system's page is larger, runs are
@@ -126,7 +126,7 @@ pub(crate) struct Region {
     hollow_slabs: HollowSlabs,
     shut: Shut,
     page_map: Table,
-    run_lengths: Table,
+    run_table: Table,
     slabs: Table,
     far_words: Table,
 }
@@ -205,17 +205,17 @@ impl Region {
 
     /// The length in frames that [`set_run_length`](Self::set_run_length) noted.
     pub(crate) fn run_length(&self, start: NonNull<u8>) -> usize {
-        self.length_entry(start).load(Relaxed) as usize
+        self.run_entry(start).frames()
     }
 
     /// Notes the length in frames of the run at `start`.
     pub(crate) fn set_run_length(&mut self, start: NonNull<u8>, frames: usize) {
-        self.length_entry(start).store(frames as u32, Relaxed);
+        self.run_entry(start).note(frames);
     }
 
-    fn length_entry(&self, start: NonNull<u8>) -> &AtomicU32 {
+    fn run_entry(&self, start: NonNull<u8>) -> &RunEntry {
         // SAFETY: a frame in use lies below the frontier, and by invariant 2 the run table reaches as far.
-        let entry = unsafe { self.run_lengths.start.cast::<AtomicU32>().add(self.frame_of(start)) };
+        let entry = unsafe { self.run_table.start.cast::<RunEntry>().add(self.frame_of(start)) };
         // SAFETY: as above; entries are only ever reached as atomics.
         unsafe { entry.as_ref() }
     }

@@ -64,7 +64,10 @@ impl<S: System> Heap<S> {
         if let Some(frames) = self.backend.run_length(start) {
             return Ok(Place::Run { frames });
         }
-        if class == ClassId::OWN_RUN && address.is_multiple_of(FRAME_BYTES) {
+        if class == ClassId::RUN
+            && address.is_multiple_of(FRAME_BYTES)
+            && view.keeps_run_at(address)
+        {
             return Err(Misuse::DoubleFree);
         }
         Err(if class == ClassId::RUN || self.lies_in_run(address) {

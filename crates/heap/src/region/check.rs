@@ -17,7 +17,7 @@ impl Region {
             let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
             // SAFETY: as above.
             let byte = unsafe { entry.as_ref() }.load(Relaxed);
-            ![ClassId::NONE, ClassId::RUN, ClassId::OWN_RUN].map(ClassId::byte).contains(&byte)
+            ![ClassId::NONE, ClassId::RUN].map(ClassId::byte).contains(&byte)
         })
     }
 
@@ -37,7 +37,7 @@ impl Region {
             let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
             // SAFETY: as above.
             let byte = unsafe { entry.as_ref() }.load(Relaxed);
-            if byte == ClassId::RUN.byte() || byte == ClassId::OWN_RUN.byte() {
+            if byte == ClassId::RUN.byte() {
                 assert!(frame >= run_end, "the run at frame {frame} begins within another");
                 run_end = frame + self.run_length(self.at(FrameId(frame)));
             }

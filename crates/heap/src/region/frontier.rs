@@ -4,7 +4,7 @@ use hectare_base::align::align_up;
 use hectare_buddy::FrameId;
 use hectare_pages::{PageSource, SourceError};
 
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RunEntry};
 use crate::class::SLAB_BYTES;
 use crate::slab::{FarWords, Slab};
 
@@ -65,7 +65,7 @@ impl Region {
     ) -> Result<(), SourceError> {
         let frames = frontier / FRAME_BYTES;
         self.page_map.reach(frames, source)?;
-        self.run_lengths.reach(frames * size_of::<u32>(), source)?;
+        self.run_table.reach(frames * size_of::<RunEntry>(), source)?;
         let in_huge_pages =
             self.frontier >= HUGE_TABLE_FROM_BYTES && self.is_huge_from(FrameId(self.touched));
         for (table, entry_bytes) in

@@ -9,7 +9,7 @@ use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::PageSource;
 
 use super::units::UNIT_FRAMES;
-use super::{FRAME_BYTES, Region, SLAB_FRAMES};
+use super::{FRAME_BYTES, Region, RunEntry, SLAB_FRAMES};
 use crate::leaving::{Gone, Leaving};
 use crate::slab::{FarWords, Slab};
 
@@ -225,7 +225,7 @@ impl Region {
         let (start, end) = (start.0, rest.0 + length);
         for (table, unit_frames, entry_bytes) in [
             (&self.page_map, 1, size_of::<AtomicU8>()),
-            (&self.run_lengths, 1, size_of::<u32>()),
+            (&self.run_table, 1, size_of::<RunEntry>()),
             (&self.slabs, SLAB_FRAMES, size_of::<Slab>()),
             (&self.far_words, SLAB_FRAMES, size_of::<FarWords>()),
         ] {

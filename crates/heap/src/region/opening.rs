@@ -19,7 +19,7 @@ use super::hollow_slabs::HollowSlabs;
 use super::huge_part::HugePart;
 use super::shut::Shut;
 use super::table::Table;
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionCache, RegionView};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, RegionCache, RegionView, RunEntry};
 use crate::class::SLAB_BYTES;
 use crate::dirty::DirtyFrames;
 use crate::huge::MIN_HUGE_BYTES;
@@ -31,7 +31,7 @@ impl Region {
         let frames = bytes / FRAME_BYTES;
         [
             align_up(frames, page),
-            align_up(frames * size_of::<u32>(), page),
+            align_up(frames * size_of::<RunEntry>(), page),
             align_up(bytes / SLAB_BYTES * size_of::<Slab>(), page),
             align_up(bytes / SLAB_BYTES * size_of::<FarWords>(), page),
         ]
@@ -72,7 +72,7 @@ impl Region {
         let start = part(start_at);
         let tables = parts.tables_at.map(part);
         view.publish(start, tables);
-        let [page_map, run_lengths, slabs, far_words] =
+        let [page_map, run_table, slabs, far_words] =
             tables.map(|start| Table { start, committed_bytes: 0 });
         Ok(Self {
             start,
@@ -95,7 +95,7 @@ impl Region {
             hollow_slabs: HollowSlabs::NONE,
             shut: Shut::NOTHING,
             page_map,
-            run_lengths,
+            run_table,
             slabs,
             far_words,
         })
@@ -127,13 +127,13 @@ impl Parts {
         let bit_set_bytes = align_up(words * size_of::<u64>(), page);
         let cached_at = 2 * bit_set_bytes;
         let page_map_at = align_up(cached_at + size_of::<RegionCache>(), page);
-        let [page_map, run_lengths, slabs, far_words] = Region::tables(bytes, page);
-        let run_lengths_at = page_map_at + page_map;
+        let [page_map, run_table, slabs, far_words] = Region::tables(bytes, page);
+        let run_table_at = page_map_at + page_map;
         // These come in huge pages in a large region.
         let unit = if bytes > HUGE_TABLE_FROM_BYTES { page.max(HUGE_PAGE_BYTES) } else { page };
-        let slabs_at = align_up(run_lengths_at + run_lengths, unit);
+        let slabs_at = align_up(run_table_at + run_table, unit);
         let far_words_at = slabs_at + slabs;
-        let tables_at = [page_map_at, run_lengths_at, slabs_at, far_words_at];
+        let tables_at = [page_map_at, run_table_at, slabs_at, far_words_at];
         Self {
             bit_set_bytes,
             cached_at,

@@ -36,7 +36,7 @@ impl Region {
         unsafe { source.release(behind, self.bytes - kept_bytes) };
         let sizes = Self::tables(self.bytes, page).into_iter().zip(Self::tables(kept_bytes, page));
         let tables: [&mut Table; 4] =
-            [&mut self.page_map, &mut self.run_lengths, &mut self.slabs, &mut self.far_words];
+            [&mut self.page_map, &mut self.run_table, &mut self.slabs, &mut self.far_words];
         for (table, (bytes, kept_bytes)) in tables.into_iter().zip(sizes) {
             table.end_at(kept_bytes, bytes, source);
         }

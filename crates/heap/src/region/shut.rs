@@ -70,9 +70,9 @@ impl Region {
 
     /// How many frames are shut from `start` on, and the first frame of those shut before, plus one.
     fn shut_at(&self, start: NonNull<u8>) -> (usize, usize) {
-        let length = self.run_length(start);
+        let length = self.run_entry(start).word();
         if length & SINGLE == 0 {
-            (length, self.run_length(second(start)))
+            (length, self.run_entry(second(start)).word())
         } else {
             (1, length & !SINGLE)
         }

@@ -29,10 +29,48 @@ pub(crate) struct RegionView {
     page_map_of_zero: AtomicPtr<AtomicU8>,
     slabs: AtomicPtr<Slab>,
     far_words: AtomicPtr<FarWords>,
-    run_lengths: AtomicPtr<AtomicU32>,
+    run_table: AtomicPtr<RunEntry>,
     near: AtomicU64,
     bare_pages: AtomicBool,
     was_wide: AtomicBool,
+}
+
+/// What is known of a run, at its first frame: how many frames it has, and whether a thread keeps it for itself. Eight bytes,
+/// so that two threads that keep runs of theirs never write to one cache line: the shortest has nine frames.
+#[derive(Debug)]
+#[repr(align(8))]
+pub(crate) struct RunEntry(AtomicU32);
+
+impl RunEntry {
+    const KEPT: u32 = 1 << 31;
+
+    /// The length in frames, whether it is kept or not.
+    pub(super) fn frames(&self) -> usize {
+        self.word() & !(Self::KEPT as usize)
+    }
+
+    /// What was noted last.
+    #[inline(always)]
+    pub(super) fn word(&self) -> usize {
+        self.0.load(Relaxed) as usize
+    }
+
+    /// Notes that the run, which is the caller's, has `frames` frames and is not kept.
+    #[inline(always)]
+    pub(crate) fn note(&self, frames: usize) {
+        self.0.store(frames as u32, Relaxed);
+    }
+
+    /// Notes that it is kept.
+    #[inline(always)]
+    pub(crate) fn note_kept(&self, frames: usize) {
+        self.0.store(frames as u32 | Self::KEPT, Relaxed);
+    }
+
+    #[inline(always)]
+    fn is_kept(&self) -> bool {
+        self.word() & Self::KEPT as usize != 0
+    }
 }
 
 impl RegionView {
@@ -43,7 +81,7 @@ impl RegionView {
             page_map_of_zero: AtomicPtr::new(core::ptr::null_mut()),
             slabs: AtomicPtr::new(core::ptr::null_mut()),
             far_words: AtomicPtr::new(core::ptr::null_mut()),
-            run_lengths: AtomicPtr::new(core::ptr::null_mut()),
+            run_table: AtomicPtr::new(core::ptr::null_mut()),
             near: AtomicU64::new(0),
             bare_pages: AtomicBool::new(false),
             was_wide: AtomicBool::new(false),
@@ -53,12 +91,12 @@ impl RegionView {
     /// Shows where a region begins of which nothing is committed yet, and where its tables do: page map, run table, slabs,
     /// and their far words.
     pub(super) fn publish(&self, start: NonNull<u8>, tables: [NonNull<u8>; 4]) {
-        let [page_map, run_lengths, slabs, far_words] = tables.map(NonNull::as_ptr);
+        let [page_map, run_table, slabs, far_words] = tables.map(NonNull::as_ptr);
         let first_frame = start.addr().get() / FRAME_BYTES;
         self.page_map_of_zero.store(page_map.cast::<AtomicU8>().wrapping_sub(first_frame), Relaxed);
         self.slabs.store(slabs.cast(), Relaxed);
         self.far_words.store(far_words.cast(), Relaxed);
-        self.run_lengths.store(run_lengths.cast(), Relaxed);
+        self.run_table.store(run_table.cast(), Relaxed);
         self.set_near(Near::USUAL);
         self.start.store(start.expose_provenance().get(), Relaxed);
     }
@@ -133,9 +171,17 @@ impl RegionView {
         }
     }
 
-    /// The run that begins at `address`, if one does: its first frame and its length in frames.
+    /// The run that begins at `address`, if one does that no thread keeps: its first frame and its length in frames.
     #[inline(always)]
     pub(crate) fn run_at(&self, address: usize) -> Option<(usize, usize)> {
+        let (first, frames, _) = self.run_or_kept_at(address)?;
+        (frames < RunEntry::KEPT as usize).then_some((first, frames))
+    }
+
+    /// The run that begins at `address`, if one does: its first frame, its length in frames, more than any run has if a thread
+    /// keeps it, and its entry in the run table.
+    #[inline(always)]
+    pub(crate) fn run_or_kept_at(&self, address: usize) -> Option<(usize, usize, &RunEntry)> {
         let offset = self.offset_of(address)?;
         // SAFETY: the address lies in the region.
         let class = unsafe { self.class_of(address) };
@@ -143,10 +189,28 @@ impl RegionView {
             return None;
         }
         let first = offset / FRAME_BYTES;
-        let entry = self.run_lengths.load(Relaxed).wrapping_add(first);
+        // SAFETY: the address lies in the region.
+        let entry = unsafe { self.run_entry(first) };
+        Some((first, entry.word(), entry))
+    }
+
+    /// Whether the run at `address` is one that a thread keeps, if it is a run's first frame.
+    pub(crate) fn keeps_run_at(&self, address: usize) -> bool {
+        self.offset_of(address).is_some_and(|offset| {
+            // SAFETY: the address lies in the region.
+            unsafe { self.run_entry(offset / FRAME_BYTES) }.is_kept()
+        })
+    }
+
+    /// The entry of a run that begins at `frame`.
+    ///
+    /// # Safety
+    /// The frame lies in the region.
+    #[inline(always)]
+    pub(crate) unsafe fn run_entry(&self, frame: usize) -> &RunEntry {
         // SAFETY: by invariant 2 the run table is committed as far as the region; its entries are
         // only ever reached as atomics.
-        Some((first, unsafe { &*entry }.load(Relaxed) as usize))
+        unsafe { &*self.run_table.load(Relaxed).wrapping_add(frame) }
     }
 
     /// The address of a frame of the region.

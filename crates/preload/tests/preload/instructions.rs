@@ -32,7 +32,7 @@ const BOUNDS: [Bound; 5] = [
         name: "instructions::of_a_run",
         conf: "",
         bytes: 100_000,
-        calls: &[("malloc", 65), ("free", 97), ("free_sized", 105)],
+        calls: &[("malloc", 62), ("free", 97), ("free_sized", 105)],
     },
     // The object is long enough, and not much too long.
     Bound {
@@ -45,7 +45,7 @@ const BOUNDS: [Bound; 5] = [
         name: "instructions::of_a_run_that_stays",
         conf: "",
         bytes: 100_000,
-        calls: &[("realloc", 86)],
+        calls: &[("realloc", 88)],
     },
 ];
 
