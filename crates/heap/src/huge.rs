@@ -416,7 +416,9 @@ unsafe fn move_contents(
     let (mut moved, mut piece) = (0, bytes);
     while moved < bytes {
         // SAFETY: within the two ranges, as all that follows.
-        let (here, there) = unsafe { (from.add(moved), to.start.add(moved)) };
+        let here = unsafe { from.add(moved) };
+        // SAFETY: as above.
+        let there = unsafe { to.start.add(moved) };
         // SAFETY: the caller's promise.
         match unsafe { source.move_pages(here, there, piece) } {
             Ok(()) => {}

@@ -16,9 +16,9 @@
 //! down by as much.
 //!
 //! The run table says of such a run that it is kept, so that a second free of it is seen, whatever has been written into it:
-//! nothing here is kept in the runs themselves, and none is touched. (The page map would say it in a byte, of which those
-//! of seven short runs share a cache line, and threads that keep them would wait for each other.) That two threads free one run in the same few nanoseconds is
-//! seen as seldom as with small objects.
+//! nothing here is kept in the runs themselves, and none is touched. (The page map would say it in a byte, of which those of
+//! seven short runs share a cache line, and threads that keep such runs would wait for each other.) That two threads free
+//! one run in the same few nanoseconds is seen as seldom as with small objects.
 //!
 //! Invariants
 //! 1. `frames` of the cache are at most `limit_frames`, which are lent by the backend.

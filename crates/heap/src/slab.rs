@@ -1,4 +1,4 @@
-//! A slab: a run of [`SLAB_BYTES`](crate::class::SLAB_BYTES) cut into objects of one size class.
+//! A slab: a run of [`SLAB_BYTES`] cut into objects of one size class.
 //!
 //! ```text
 //!   descriptor (here):  links │ start │ class │ free count │ summary ──┐ one bit a word

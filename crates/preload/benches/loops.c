@@ -22,6 +22,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops second 16 40000
      LD_PRELOAD=target/release/libhectare.so ./loops scratch 4 8 1
      LD_PRELOAD=target/release/libhectare.so ./loops beside 2 64 50000
+     LD_PRELOAD=target/release/libhectare.so ./loops pairs 4 33000
      LD_PRELOAD=target/release/libhectare.so ./loops swing 1 640 640 40000 2
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
@@ -65,6 +66,8 @@
                          after old ones. How many of the N ended with an object in a line with another thread's
    beside N BYTES COUNT  N threads, each of which takes COUNT objects of BYTES, writes their first bytes and frees them, 300 times;
                          and how often, in the order of addresses, the next object was another thread's in the end
+   pairs N BYTES         N threads, each of which takes a block of BYTES, writes its first byte and frees it, 500,000 times: what a pair
+                         takes of the processors, on the mean of ten times
    swing N LEAST MOST COUNT ORDER   N threads, each of which takes COUNT objects of LEAST to MOST bytes, writes their first bytes and
                          frees them in the order in which they came (0), against it (1) or here and there (2), 100 times
    swing N LEAST MOST COUNT ORDER STAY   as before, and each time takes STAY objects of 100 bytes more, which stay */
@@ -677,6 +680,29 @@ static void swing(size_t threads, struct swing what) {
     printf("%.1f ns a pair, %ld faults, at most %.1f MiB\n", ns, used.ru_minflt, used.ru_maxrss / 1024.);
 }
 
+enum { PAIRS = 500000 };
+
+static void *take_pairs(void *bytes) {
+    for (int i = 0; i < PAIRS; i++) {
+        volatile char *block = malloc(*(size_t *)bytes);
+        block[0] = 1;
+        free((char *)block);
+    }
+    return NULL;
+}
+
+static void pairs(size_t threads, size_t bytes) {
+    enum { PAIRS_TURNS = 10 };
+    pthread_t thread[MOST_THREADS];
+    clock_t start = clock();
+    for (int turn = 0; turn < PAIRS_TURNS; turn++) {
+        for (size_t i = 0; i < threads; i++) start_thread(&thread[i], take_pairs, &bytes);
+        for (size_t i = 0; i < threads; i++) pthread_join(thread[i], NULL);
+    }
+    double ns = (clock() - start) * (1e9 / CLOCKS_PER_SEC);
+    printf("%.1f ns a pair\n", ns / PAIRS_TURNS / threads / PAIRS);
+}
+
 int main(int argc, char **argv) {
     size_t number[6] = {0};
     for (int i = 2; i < argc && i < 8; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
@@ -684,6 +710,7 @@ int main(int argc, char **argv) {
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
     else if (argc == 3 && strcmp(argv[1], "append") == 0 && number[0] > 0) append(number[0]);
+    else if (argc == 4 && strcmp(argv[1], "pairs") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0) pairs(number[0], number[1]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 5 && strcmp(argv[1], "blocks") == 0 && number[0] > 0 && number[1] > 0) blocks(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "again") == 0 && number[0] > 0 && number[1] >= number[0])

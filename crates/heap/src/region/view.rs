@@ -12,7 +12,7 @@ use core::sync::atomic::{
 };
 
 use super::{FRAME_BYTES, Region};
-use crate::class::{ClassId, SLAB_BYTES};
+use crate::class::{ClassId, MAX_SMALL_BYTES, SLAB_BYTES};
 use crate::run_cache::Near;
 use crate::slab::{FarWords, FreshSlab, Slab, SlabRef};
 
@@ -40,6 +40,11 @@ pub(crate) struct RegionView {
 #[derive(Debug)]
 #[repr(align(8))]
 pub(crate) struct RunEntry(AtomicU32);
+
+const _: () = assert!(
+    (MAX_SMALL_BYTES / FRAME_BYTES + 1) * size_of::<RunEntry>() >= 64,
+    "a cache line apart"
+);
 
 impl RunEntry {
     const KEPT: u32 = 1 << 31;
