@@ -62,8 +62,8 @@ impl ClassId {
         if bytes > MAX_SMALL_BYTES || align > MAX_SMALL_BYTES {
             return None;
         }
-        // At least one, as its objects' size is a multiple of the alignment.
-        let first = Self::for_bytes(align_up(bytes.max(1), align).min(MAX_SMALL_BYTES));
+        // Objects that are all aligned have a multiple of the alignment as their size.
+        let first = Self::for_bytes(align_up(bytes.max(1), align));
         (first.0..=CLASSES as u8).map(Self).find(|class| class.is_aligned(align))
     }
 
@@ -363,9 +363,11 @@ mod tests {
         for align in (0..=15).map(|shift| 1usize << shift) {
             for bytes in (0..MAX_SMALL_BYTES).step_by(37) {
                 let class = ClassId::for_aligned(bytes, align).expect("a class");
-                assert!(
+                let serves = |class: ClassId| {
                     class.object_bytes() >= bytes && class.object_bytes().is_multiple_of(align)
-                );
+                };
+                let least = (1..=CLASSES as u8).map(ClassId).find(|&class| serves(class));
+                assert_eq!(Some(class), least, "{bytes} bytes aligned to {align}");
             }
         }
         assert_eq!(ClassId::for_aligned(16, 65536), None);

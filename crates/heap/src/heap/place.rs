@@ -61,7 +61,7 @@ impl<S: System> Heap<S> {
             self.check_small(start, class)?;
             return Ok(Place::Small { class, is_given_up });
         }
-        if let Some(frames) = self.backend.run_length(start) {
+        if let Some((_, frames)) = view.run_at(address) {
             return Ok(Place::Run { frames });
         }
         if class == ClassId::RUN
