@@ -64,7 +64,8 @@ impl Zeros {
 /// Whether most of `block` is there; if it came `in_huge_pages`, whether most of it is set, too.
 fn is_full(block: HugeBlock, in_huge_pages: bool, source: &impl PageSource) -> bool {
     let is_filled = |word| is_there(word, source) && (!in_huge_pages || is_set(word, source));
-    Awaited::run(block.start, block.committed_bytes / FRAME_BYTES).is_full(&is_filled)
+    let frames = block.committed_bytes / FRAME_BYTES;
+    Awaited::run(block.start, frames).is_full(!in_huge_pages, &is_filled)
 }
 
 /// Whether the page of `word` holds memory.

@@ -169,9 +169,10 @@ impl Awaited {
         Self { start, frames }
     }
 
-    /// Whether three quarters of its pages are filled, by `is_set`, which is asked of words of them.
-    pub(crate) fn is_full(self, is_set: &dyn Fn(NonNull<u8>) -> bool) -> bool {
-        self.filled_pages(STEP, is_set) >= PAGES / 4 * 3
+    /// Whether three quarters of its pages are filled, by `is_set`, which is asked of words of them, or only of the first of
+    /// each if that tells of the whole page.
+    pub(crate) fn is_full(self, of_pages: bool, is_set: &dyn Fn(NonNull<u8>) -> bool) -> bool {
+        self.filled_pages(if of_pages { FRAME_BYTES } else { STEP }, is_set) >= PAGES / 4 * 3
     }
 
     /// In how many of [`PAGES`] pages of a run in use something was written; `None` if its front was not.
