@@ -64,10 +64,8 @@ impl<S: System> Heap<S> {
         if let Some((_, frames)) = view.run_at(address) {
             return Ok(Place::Run { frames });
         }
-        if class == ClassId::RUN
-            && address.is_multiple_of(FRAME_BYTES)
-            && view.keeps_run_at(address)
-        {
+        // A run's first frame, but no run in use: a thread keeps it.
+        if class == ClassId::RUN && address.is_multiple_of(FRAME_BYTES) {
             return Err(Misuse::DoubleFree);
         }
         Err(if class == ClassId::RUN || self.lies_in_run(address) {

@@ -145,7 +145,7 @@ unsafe impl PageSource for Divided<'_> {
     }
 }
 
-/// Writes a number to each page of so many bytes, or expects to find it there.
+/// Writes to each page of so many bytes where it lies, which [`is_filled`] expects to find there.
 fn fill(start: NonNull<u8>, bytes: usize) {
     for at in (0..bytes).step_by(4096) {
         // SAFETY: the block's own.

@@ -71,11 +71,6 @@ impl RunEntry {
     pub(crate) fn note_kept(&self, frames: usize) {
         self.0.store(frames as u32 | Self::KEPT, Relaxed);
     }
-
-    #[inline(always)]
-    fn is_kept(&self) -> bool {
-        self.word() & Self::KEPT as usize != 0
-    }
 }
 
 impl RegionView {
@@ -197,14 +192,6 @@ impl RegionView {
         // SAFETY: the address lies in the region.
         let entry = unsafe { self.run_entry(first) };
         Some((first, entry.word(), entry))
-    }
-
-    /// Whether the run at `address` is one that a thread keeps, if it is a run's first frame.
-    pub(crate) fn keeps_run_at(&self, address: usize) -> bool {
-        self.offset_of(address).is_some_and(|offset| {
-            // SAFETY: the address lies in the region.
-            unsafe { self.run_entry(offset / FRAME_BYTES) }.is_kept()
-        })
     }
 
     /// The entry of a run that begins at `frame`.
