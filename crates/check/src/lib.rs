@@ -15,11 +15,13 @@
 //! `calloc` that is not zero, `realloc` that loses bytes, a refused call that changed something,
 //! contents that change without the program.
 //!
-//! In addition, [`Suite`] lists by name the tests that cannot run on this machine.
+//! In addition, [`Suite`] lists by name the tests that cannot run on this machine, and [`instructions_per_call`] counts
+//! what a function takes.
 //!
 //! A failing run names its seed and step; `HECTARE_SEED` runs it again.
 #![cfg_attr(test, allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole"))]
 
+mod callgrind;
 mod driver;
 mod operation;
 mod payload;
@@ -29,6 +31,7 @@ mod subject;
 mod suite;
 mod swarm;
 
+pub use callgrind::instructions_per_call;
 pub use driver::{Driver, Tally};
 pub use operation::Operation;
 pub use payload::Payload;

@@ -12,18 +12,8 @@ use crate::heap::move_to;
 use crate::special::Kind;
 
 impl Process {
-    /// An object for `bytes`; null when out of memory.
-    #[inline(always)]
-    pub fn malloc(&'static self, bytes: usize) -> *mut u8 {
-        match self.malloc_fast(bytes) {
-            Some(object) => object.as_ptr(),
-            None => self.malloc_slow(bytes),
-        }
-    }
-
-    /// An object for `bytes` from the thread's cache; if there is none,
-    /// [`malloc_slow`](Self::malloc_slow) must be asked. For a caller whose slow path does more, and
-    /// is a tail call.
+    /// An object for `bytes` from the thread's cache; if there is none, [`malloc_middle`](Self::malloc_middle)
+    /// must be asked, then [`malloc_slow`](Self::malloc_slow).
     #[inline(always)]
     pub fn malloc_fast(&'static self, bytes: usize) -> Option<NonNull<u8>> {
         // SAFETY: the word names this thread's cache, or an absent one.

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use hectare_check::instructions_per_call;
+
 use crate::harness::{Suite, ensure, preloaded, program, run, scratch};
 
 /// A request, and what each call for it may take.
@@ -68,45 +70,20 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// By so many instructions, and fewer, two starts differ: what is drawn at the first call depends on a secret of the
-/// process. Of 10,000 calls that is nothing.
-const CHANCE: u64 = 50;
-
-/// How many instructions one call of `function` takes: of a long run less a short one, so that
-/// start and end, and whatever else calls it, do not count.
+/// How many instructions one call of `function` takes.
 fn counted(function: &str, conf: &str, bytes: u64) -> Result<u64, String> {
-    const CALLS: u64 = 10_000;
-    let (short, long) =
-        (least(function, conf, 1000, bytes)?, least(function, conf, 1000 + CALLS, bytes)?);
-    let instructions = long.checked_sub(short).ok_or("the longer run took less")?;
-    let per_call = instructions.saturating_sub(CHANCE).div_ceil(CALLS);
-    ensure(per_call > 0, || format!("nothing counted in {function}")).map(|()| per_call)
-}
-
-/// The least of five runs: on a busy machine a slow path may find by the clock that something is due.
-fn least(function: &str, conf: &str, calls: u64, bytes: u64) -> Result<u64, String> {
-    let counts: Result<Vec<u64>, String> =
-        (0..5).map(|_| collected(function, conf, calls, bytes)).collect();
-    counts?.into_iter().min().ok_or("no run".into())
-}
-
-fn collected(function: &str, conf: &str, calls: u64, bytes: u64) -> Result<u64, String> {
-    let directory = scratch(&format!("callgrind-{function}-{calls}-{bytes}-{conf}"));
-    let out = directory.join("out");
-    let mut command = preloaded("valgrind");
-    command.env("HECTARE_CONF", conf);
-    command.args(["-q", "--tool=callgrind"]);
-    command.arg(format!("--toggle-collect={function}"));
-    if function == "free_sized" {
-        // Another name of the same code, by which callgrind may know it.
-        command.arg("--toggle-collect=operator delete*(void*, unsigned long)");
-    }
-    command.arg(format!("--callgrind-out-file={}", out.display()));
-    command.arg(program("pairs.c")?).args([calls, bytes].map(|number| number.to_string()));
-    command.arg(function);
-    run(&mut command)?.well()?;
-    let text = fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let directory = scratch(&format!("callgrind-{function}-{bytes}-{conf}"));
+    let program = program("pairs.c")?;
+    // The second is another name of the same code, by which callgrind may know it.
+    let names = [function, "operator delete*(void*, unsigned long)"];
+    let names = if function == "free_sized" { &names } else { &names[..1] };
+    let taken = instructions_per_call(names, &directory.join("out"), |arguments, calls| {
+        let mut command = preloaded("valgrind");
+        command.env("HECTARE_CONF", conf).args(arguments).arg(&program);
+        command.args([calls, bytes].map(|number| number.to_string())).arg(function);
+        run(&mut command)?.well()?;
+        Ok(())
+    })?;
     fs::remove_dir_all(directory).map_err(|error| error.to_string())?;
-    let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
-    total.and_then(|total| total.trim().parse().ok()).ok_or(format!("no totals in\n{text}"))
+    Ok(taken)
 }
