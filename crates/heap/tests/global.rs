@@ -81,6 +81,37 @@ fn zeros_that_are_widely_aligned_stay_untouched_as_they_grow() {
     assert_eq!(status_of(child), 0, "the exit status, in its second byte, is the step that failed");
 }
 
+/// In a child, as above: what its thread has freed is seen in the numbers, and goes when it is asked for.
+#[test]
+fn what_is_free_is_told_and_goes_back() {
+    const BYTES: usize = 64 << 20;
+    // SAFETY: the child allocates, and makes system calls.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let (before, live_before) = (resident_bytes(), GLOBAL.stats().small_bytes);
+        let objects: Vec<Vec<u8>> = (0..BYTES / 256).map(|_| vec![1; 256]).collect();
+        let live = GLOBAL.stats().small_bytes - live_before;
+        let is_told = live >= BYTES && resident_bytes() >= before + BYTES / 2;
+        // Each sixty-fourth stays.
+        let kept: Vec<Vec<u8>> = objects
+            .into_iter()
+            .enumerate()
+            .filter_map(|(i, o)| (i % 64 == 0).then_some(o))
+            .collect();
+        let still_live = GLOBAL.stats().small_bytes - live_before;
+        let is_told_again = (BYTES / 64..BYTES / 32).contains(&still_live);
+        let gone = GLOBAL.trim(0);
+        let is_gone = resident_bytes() < before + BYTES / 3;
+        // All of it has gone already, or went just now.
+        let is_consistent = gone <= 2 * BYTES && GLOBAL.tend() <= BYTES;
+        let is_kept = kept.iter().flatten().all(|byte| *byte == 1);
+        let steps = [is_told, is_told_again, is_gone, is_consistent, is_kept];
+        // SAFETY: ends this process without the harness's exit handlers.
+        unsafe { libc::_exit(steps.iter().position(|step| !step).map_or(0, |at| at as i32 + 1)) };
+    }
+    assert_eq!(status_of(child), 0, "the exit status, in its second byte, is the step that failed");
+}
+
 /// In a child, as above.
 #[test]
 fn zeros_aligned_beyond_a_page_stay_untouched() {
