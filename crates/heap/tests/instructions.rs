@@ -26,7 +26,7 @@ fn the_hit_paths_of_a_rust_program() -> Result<(), String> {
     let this = env::current_exe().map_err(|error| error.to_string())?;
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("instructions-{}", id()));
     for (function, most) in MOST {
-        let name = format!("hectare::process::global::{function}");
+        let name = format!("hectare::process::global::Calls<_>::{function}");
         let taken = instructions_per_call(&[&name], &out, |arguments, calls| {
             let mut valgrind = Command::new("valgrind");
             valgrind.args(arguments).arg(&this).args([PAIRS, &calls.to_string()]);

@@ -139,6 +139,13 @@ impl Process {
         unsafe { self.heap.malloc_zeroed(self.seat(), bytes, MIN_ALIGN) }
     }
 
+    /// An object of `bytes` zeros aligned to `align`, a power of two; null when out of memory. For a program that never has
+    /// a special front.
+    pub(super) fn malloc_zeroed_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
+        // SAFETY: the thread's own seat.
+        unsafe { self.heap.malloc_zeroed(self.seat(), bytes, align) }
+    }
+
     /// An object for `bytes` aligned to `align`, a power of two; null when out of memory.
     pub fn malloc_aligned(&'static self, bytes: usize, align: usize) -> *mut u8 {
         if let Some(special) = self.special() {

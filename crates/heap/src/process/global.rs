@@ -56,79 +56,72 @@ fn is_aligned_anyway(bytes: usize, align: usize) -> bool {
     align <= MIN_ALIGN || bytes > MAX_SMALL_BYTES && align <= PROCESS.page_bytes()
 }
 
-// The hit paths are functions of their own. A compiler that sees them in each place where something is freed makes a
-// program slower, not faster: its own code has fewer registers then, and fewer of its functions are joined.
-// (They cannot unwind, so each slower path is a tail call.)
-
-/// 23 instructions where the thread's list has an object.
-#[inline(never)]
-extern "C" fn malloc(bytes: usize) -> *mut u8 {
-    match PROCESS.malloc_fast(bytes) {
-        Some(object) => object.as_ptr(),
-        None => malloc_slow(bytes),
-    }
-}
-
-#[cold]
-#[inline(never)]
-extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
-    let object = PROCESS.malloc_middle(bytes);
-    if object.is_null() { PROCESS.malloc_slow(bytes) } else { object }
-}
-
-/// 32 instructions where the thread's list has room.
+/// The calls as functions of their own. A compiler that sees them in each place where something is freed makes a
+/// program slower, not faster: its own code has fewer registers then, and fewer of its functions are joined. (`extern "C"`
+/// cannot unwind, so a slower path is a tail call.)
 ///
-/// # Safety
-/// As [`Process::free`].
-#[inline(never)]
-unsafe extern "C" fn free(object: *mut u8) {
-    // SAFETY: the caller's promise, passed on.
-    if !unsafe { PROCESS.free_fast(object) } {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { free_slow(object) };
-    }
-}
+/// The parameter has them compiled with the program that calls them. Linkers keep code that can be restarted on its CPU,
+/// whoever refers to it, so else it would be part of `libhectare.so`, too.
+struct Calls<const ARE_MADE: bool>;
 
-/// # Safety
-/// As [`Process::free`].
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn free_slow(object: *mut u8) {
-    // SAFETY: the caller's promise, passed on.
-    if !unsafe { PROCESS.free_middle(object) } {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { PROCESS.free_slow(object) };
-    }
-}
+type Made = Calls<true>;
 
-// SAFETY: objects are disjoint, of at least the size and the alignment asked for, and stay where
-// they are until they are freed; no method unwinds.
-unsafe impl GlobalAlloc for Malloc {
-    #[inline]
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.align() <= MIN_ALIGN {
-            malloc(layout.size())
+impl<const ARE_MADE: bool> Calls<ARE_MADE> {
+    /// 23 instructions where the thread's list has an object.
+    #[inline(never)]
+    extern "C" fn malloc(bytes: usize) -> *mut u8 {
+        match PROCESS.malloc_fast(bytes) {
+            Some(object) => object.as_ptr(),
+            None => Self::malloc_slow(bytes),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
+        let object = PROCESS.malloc_middle(bytes);
+        if object.is_null() { PROCESS.malloc_slow(bytes) } else { object }
+    }
+
+    /// 32 instructions where the thread's list has room.
+    ///
+    /// # Safety
+    /// As [`Process::free`].
+    #[inline(never)]
+    unsafe extern "C" fn free(object: *mut u8) {
+        // SAFETY: the caller's promise, passed on.
+        if !unsafe { PROCESS.free_fast(object) } {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { Self::free_slow(object) };
+        }
+    }
+
+    /// # Safety
+    /// As [`Process::free`].
+    #[cold]
+    #[inline(never)]
+    unsafe extern "C" fn free_slow(object: *mut u8) {
+        // SAFETY: the caller's promise, passed on.
+        if !unsafe { PROCESS.free_middle(object) } {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { PROCESS.free_slow(object) };
+        }
+    }
+
+    #[inline(never)]
+    fn malloc_zeroed(layout: Layout) -> *mut u8 {
+        let (bytes, align) = (layout.size(), layout.align());
+        if is_aligned_anyway(bytes, align) {
+            PROCESS.malloc_zeroed(bytes)
         } else {
-            PROCESS.malloc_aligned(layout.size(), layout.align())
+            PROCESS.malloc_zeroed_aligned(bytes, align)
         }
     }
 
-    #[inline]
-    unsafe fn dealloc(&self, object: *mut u8, _layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { free(object) };
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if is_aligned_anyway(layout.size(), layout.align()) {
-            return PROCESS.malloc_zeroed(layout.size());
-        }
-        // No special front has to be asked: this process never has one.
-        // SAFETY: the thread's own seat.
-        unsafe { PROCESS.heap.malloc_zeroed(PROCESS.seat(), layout.size(), layout.align()) }
-    }
-
-    unsafe fn realloc(&self, object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+    /// # Safety
+    /// As [`GlobalAlloc::realloc`].
+    #[inline(never)]
+    unsafe fn realloc(object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         // SAFETY: an object of this allocator, by the caller's promise, and none lies at 0.
         let object = unsafe { NonNull::new_unchecked(object) };
         if is_aligned_anyway(bytes, layout.align()) {
@@ -140,8 +133,38 @@ unsafe impl GlobalAlloc for Malloc {
             return object.as_ptr();
         }
         // SAFETY: the caller's promise, passed on.
-        let free = |object| unsafe { free(object) };
+        let free = |object| unsafe { Self::free(object) };
         // SAFETY: both have as many bytes; one was just taken.
         unsafe { move_to(moved, object, layout.size().min(bytes), free) }
+    }
+}
+
+// SAFETY: objects are disjoint, of at least the size and the alignment asked for, and stay where
+// they are until they are freed; no method unwinds.
+unsafe impl GlobalAlloc for Malloc {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= MIN_ALIGN {
+            Made::malloc(layout.size())
+        } else {
+            PROCESS.malloc_aligned(layout.size(), layout.align())
+        }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, object: *mut u8, _layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Made::free(object) };
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Made::malloc_zeroed(layout)
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Made::realloc(object, layout, bytes) }
     }
 }
