@@ -2,7 +2,7 @@
 
 use crate::harness::{Suite, add_cases, compile, plain, preloaded, program, run};
 
-const CASES: &[&str] = &[
+pub(crate) const CASES: &[&str] = &[
     "every_form",
     "bad_alloc",
     "array_too_long",

@@ -5,6 +5,7 @@
 //! what this machine lacks is listed as ignored, with its name and the reason, and never counted
 //! as passed.
 
+mod archive;
 mod configuration;
 mod contract;
 mod cxx;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     elf::add(&mut suite);
     contract::add(&mut suite);
     cxx::add(&mut suite);
+    archive::add(&mut suite);
     misuse::add(&mut suite);
     lifecycle::add(&mut suite);
     fronts::add(&mut suite);
