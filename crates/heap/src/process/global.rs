@@ -62,11 +62,11 @@ fn is_aligned_anyway(bytes: usize, align: usize) -> bool {
 ///
 /// The parameter has them compiled with the program that calls them. Linkers keep code that can be restarted on its CPU,
 /// whoever refers to it, so else it would be part of `libhectare.so`, too.
-struct Calls<const ARE_MADE: bool>;
+struct Calls<const OF_A_PROGRAM: bool>;
 
-type Made = Calls<true>;
+type ProgramCalls = Calls<true>;
 
-impl<const ARE_MADE: bool> Calls<ARE_MADE> {
+impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
     /// 23 instructions where the thread's list has an object.
     #[inline(never)]
     extern "C" fn malloc(bytes: usize) -> *mut u8 {
@@ -145,7 +145,7 @@ unsafe impl GlobalAlloc for Malloc {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= MIN_ALIGN {
-            Made::malloc(layout.size())
+            ProgramCalls::malloc(layout.size())
         } else {
             PROCESS.malloc_aligned(layout.size(), layout.align())
         }
@@ -154,17 +154,17 @@ unsafe impl GlobalAlloc for Malloc {
     #[inline]
     unsafe fn dealloc(&self, object: *mut u8, _layout: Layout) {
         // SAFETY: the caller's promise, passed on.
-        unsafe { Made::free(object) };
+        unsafe { ProgramCalls::free(object) };
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        Made::malloc_zeroed(layout)
+        ProgramCalls::malloc_zeroed(layout)
     }
 
     #[inline]
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         // SAFETY: the caller's promise, passed on.
-        unsafe { Made::realloc(object, layout, bytes) }
+        unsafe { ProgramCalls::realloc(object, layout, bytes) }
     }
 }
