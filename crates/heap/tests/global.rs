@@ -49,15 +49,24 @@ fn resident_bytes() -> usize {
     pages.parse::<usize>().expect("a number") * 4096
 }
 
-/// Buffers for vector instructions are aligned to 64 bytes and more. In a child, of which nothing else changes what is
-/// resident.
+/// Goes through `steps` in a child, of which nothing else changes what is resident: each must hold.
+fn hold_in_a_child<const STEPS: usize>(steps: impl FnOnce() -> [bool; STEPS]) {
+    // SAFETY: the child allocates, and makes system calls.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let failed = steps().iter().position(|step| !step);
+        // SAFETY: ends this process without the harness's exit handlers.
+        unsafe { libc::_exit(failed.map_or(0, |at| at as i32 + 1)) };
+    }
+    assert_eq!(status_of(child), 0, "the exit status, in its second byte, is the step that failed");
+}
+
+/// Buffers for vector instructions are aligned to 64 bytes and more.
 #[test]
 fn zeros_that_are_widely_aligned_stay_untouched_as_they_grow() {
     const BYTES: usize = 64 << 20;
     const FEW: usize = 8 << 20;
-    // SAFETY: the child allocates, and makes system calls.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    hold_in_a_child(|| {
         let layout = Layout::from_size_align(BYTES, 128).expect("a layout");
         let before = resident_bytes();
         // SAFETY: the layout has bytes.
@@ -74,21 +83,16 @@ fn zeros_that_are_widely_aligned_stay_untouched_as_they_grow() {
         // SAFETY: the block has more bytes.
         let contents = unsafe { std::slice::from_raw_parts(grown, BYTES) };
         let is_kept = contents[0] == 0 && contents[BYTES - 1] == 7;
-        let steps = [is_untouched, is_zero, is_still_untouched, is_aligned, is_kept];
-        // SAFETY: ends this process without the harness's exit handlers.
-        unsafe { libc::_exit(steps.iter().position(|step| !step).map_or(0, |at| at as i32 + 1)) };
-    }
-    assert_eq!(status_of(child), 0, "the exit status, in its second byte, is the step that failed");
+        [is_untouched, is_zero, is_still_untouched, is_aligned, is_kept]
+    });
 }
 
-/// In a child, as above: what its thread has freed is seen in the numbers, and goes when it is asked for.
+/// What its thread has freed is seen in the numbers, and goes when it is asked for.
 #[test]
 fn what_is_free_is_told_and_goes_back() {
     const BYTES: usize = 64 << 20;
     const FEW: usize = 1 << 20;
-    // SAFETY: the child allocates, and makes system calls.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    hold_in_a_child(|| {
         let (before, live_before) = (resident_bytes(), GLOBAL.stats().small_bytes);
         let objects: Vec<Vec<u8>> = (0..BYTES / 256).map(|_| vec![1; 256]).collect();
         let live = GLOBAL.stats().small_bytes - live_before;
@@ -105,20 +109,15 @@ fn what_is_free_is_told_and_goes_back() {
         let gone = GLOBAL.trim(0);
         let is_gone = gone > 0 && resident_bytes() + gone <= held + FEW;
         let is_kept = kept.iter().flatten().all(|byte| *byte == 1);
-        let steps = [is_told, is_told_again, is_gone, is_kept];
-        // SAFETY: ends this process without the harness's exit handlers.
-        unsafe { libc::_exit(steps.iter().position(|step| !step).map_or(0, |at| at as i32 + 1)) };
-    }
-    assert_eq!(status_of(child), 0, "the exit status, in its second byte, is the step that failed");
+        [is_told, is_told_again, is_gone, is_kept]
+    });
 }
 
-/// In a child, as above: one that makes no other calls.
+/// One that makes no other calls.
 #[test]
 fn an_idle_program_can_have_its_heap_tended() {
     const BYTES: usize = 8 << 20;
-    // SAFETY: the child allocates, and makes system calls.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    hold_in_a_child(|| {
         GLOBAL.trim(0);
         let before = resident_bytes();
         drop((0..8).map(|_| vec![1_u8; BYTES / 8]).collect::<Vec<_>>());
@@ -129,19 +128,14 @@ fn an_idle_program_can_have_its_heap_tended() {
             GLOBAL.tend();
         }
         let is_gone = resident_bytes() <= before + BYTES / 4;
-        // SAFETY: ends this process without the harness's exit handlers.
-        unsafe { libc::_exit(i32::from(!is_held) + 2 * i32::from(!is_gone)) };
-    }
-    assert_eq!(status_of(child), 0, "the exit status, in its second byte, tells what failed");
+        [is_held, is_gone]
+    });
 }
 
-/// In a child, as above.
 #[test]
 fn zeros_aligned_beyond_a_page_stay_untouched() {
     const FEW: usize = 8 << 20;
-    // SAFETY: the child allocates, and makes system calls.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    hold_in_a_child(|| {
         let before = resident_bytes();
         let is_zero = |layout: Layout| {
             // The compiler may not take the allocation away.
@@ -156,10 +150,8 @@ fn zeros_aligned_beyond_a_page_stay_untouched() {
             .map(|(bytes, align)| Layout::from_size_align(bytes, align).expect("a layout"))
             .map(is_zero);
         let is_untouched = resident_bytes() < before + FEW;
-        // SAFETY: ends this process without the harness's exit handlers.
-        unsafe { libc::_exit(i32::from(are_zero != [true; 3]) + 2 * i32::from(!is_untouched)) };
-    }
-    assert_eq!(status_of(child), 0, "the exit status, in its second byte, tells what failed");
+        [are_zero == [true; 3], is_untouched]
+    });
 }
 
 /// What was freed is not zero any more.

@@ -5,7 +5,7 @@
 //! `cxx.rs`; nothing else can be thrown here. The compiler, which is told that a panic aborts, gives
 //! those frames landing pads that abort, and the symbol that decides whether they are taken, usually
 //! the standard library's. Hidden: a program that gets its Rust library as a shared object must not
-//! get this one's instead. Weak: what `libhectare.a` is linked into may have the standard library's.
+//! get this one's instead.
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! continue_unwinding {
@@ -24,7 +24,7 @@ macro_rules! continue_unwinding {
 core::arch::global_asm!(
     ".pushsection .text.rust_eh_personality,\"ax\",@progbits",
     ".balign 16",
-    ".weak rust_eh_personality",
+    ".globl rust_eh_personality",
     ".hidden rust_eh_personality",
     ".type rust_eh_personality, @function",
     "rust_eh_personality:",

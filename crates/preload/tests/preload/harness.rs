@@ -227,11 +227,22 @@ fn text_of(file: &mut File) -> Result<String, String> {
 
 /// Adds a test for each case of a program, which gets the case's name as its argument.
 pub(crate) fn add_cases(suite: &mut Suite, theme: &str, source: &'static str, cases: &[&str]) {
+    add_cases_of(suite, theme, source, cases, |source| program(source).map(preloaded));
+}
+
+/// As [`add_cases`], of the program that `command` makes of the source.
+pub(crate) fn add_cases_of(
+    suite: &mut Suite,
+    theme: &str,
+    source: &'static str,
+    cases: &[&str],
+    command: fn(&'static str) -> Result<Command, String>,
+) {
     let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
     for &case in cases {
         let case = case.to_owned();
         suite.test_with(format!("{theme}::{case}"), &[compiler], move || {
-            run(preloaded(program(source)?).arg(&case))?.well().map(drop)
+            run(command(source)?.arg(&case))?.well().map(drop)
         });
     }
 }
