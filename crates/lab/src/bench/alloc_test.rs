@@ -2,7 +2,7 @@
 
 use super::heap::Object;
 use super::script::{Step, run_in_each_thread};
-use super::{Domain, Domains, Outcome, Parameters, Workload, script};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script};
 
 /// The workload.
 pub(crate) struct AllocTest;
@@ -46,7 +46,8 @@ impl Workload for AllocTest {
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let slots: usize = parameters.get("slots")?;
         let script = |random: &mut fastrand::Rng| script(random, parameters.ops, slots);
-        run_in_each_thread(parameters, slots, script, |object: &Object| object.write_from(0))
+        let write = |object: &Object| object.write_from(0);
+        run_in_each_thread(parameters, Tally::default(), slots, script, write)
     }
 }
 

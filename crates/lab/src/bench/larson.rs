@@ -18,8 +18,8 @@ impl Workload for Larson {
 
     fn about(&self) -> &'static str {
         "the main thread fills `slots` objects of 8 to 1000 bytes for each of `threads` lines of \
-         threads; each thread replaces `ops` random ones, then starts its successor on the same \
-         slots and dies; `lives` threads a line; an operation is one free and one malloc"
+         threads; each thread replaces `ops` random ones (`read_back=no`: without a look at what is \
+         in them), then starts its successor on the same slots and dies; `lives` threads a line; an operation is one free and one malloc"
     }
 
     fn source(&self) -> &'static str {
@@ -27,15 +27,21 @@ impl Workload for Larson {
     }
 
     fn defaults(&self) -> Parameters {
-        Parameters::new(8, 25_000).with("slots", 5000).with("lives", 10)
+        let parameters = Parameters::new(8, 25_000).with("slots", 5000);
+        parameters.with("lives", 10).with("read_back", "yes")
     }
 
     fn published_rows(&self) -> Vec<Parameters> {
-        Parameters { ops: 100_000, ..self.defaults() }.on_threads()
+        let longer = Parameters { ops: 100_000, ..self.defaults() };
+        longer.with("read_back", "no").on_threads()
     }
 
     fn domains(&self) -> Domains {
-        &[("slots", Domain::Whole(1, 1 << 30)), ("lives", Domain::Whole(1, 1_000_000))]
+        &[
+            ("slots", Domain::Whole(1, 1 << 30)),
+            ("lives", Domain::Whole(1, 1_000_000)),
+            Tally::READ_BACK,
+        ]
     }
 
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
@@ -65,7 +71,8 @@ impl Workload for Larson {
         }
         let mut tables: Vec<Vec<Object>> =
             (0..parameters.threads).map(|_| script::empty_slots(slots)).collect();
-        let mut tally = Tally::default();
+        let none = Tally::of(parameters)?;
+        let mut tally = none;
         let window = Window::open()?;
         let start = Instant::now();
         fill_shuffled(&lines, &mut tables, parameters.seed, &mut tally);
@@ -76,7 +83,7 @@ impl Workload for Larson {
                 .map(|(line, table)| {
                     let (end, ended) = std::sync::mpsc::channel();
                     threads::start(scope, move || {
-                        live(scope, &line[1..], table, Tally::default(), end);
+                        live(scope, &line[1..], table, none, end);
                     });
                     ended
                 })

@@ -37,16 +37,17 @@ pub(super) fn replace_in_each_thread(
 ) -> anyhow::Result<Outcome> {
     let script =
         |random: &mut fastrand::Rng| replacements(random, slots, parameters.ops, &size_bytes);
-    run_in_each_thread(parameters, slots, script, |_| ())
+    run_in_each_thread(parameters, Tally::default(), slots, script, |_| ())
 }
 
 /// A whole workload: each thread executes a script of its own, of `ops` operations, on its own
-/// `slots`, uses each new object by `write` beyond its stamp, and frees what is left.
+/// `slots`, counted from `tally` on, uses each new object by `write` beyond its stamp, and frees what is left.
 ///
 /// # Errors
 /// When a thread's heap loses what was written into it.
 pub(super) fn run_in_each_thread(
     parameters: &Parameters,
+    tally: Tally,
     slots: usize,
     script: impl Fn(&mut fastrand::Rng) -> Vec<Step>,
     write: impl Fn(&Object) + Sync,
@@ -55,7 +56,7 @@ pub(super) fn run_in_each_thread(
         parameters.seeds().map(|mut random| (script(&mut random), empty_slots(slots))).collect();
     let live_bytes: u64 = inputs.iter().map(|(steps, _)| live_peak_bytes(steps, slots)).sum();
     let timed = team::run(inputs, |(steps, mut slots)| {
-        let mut tally = Tally::default();
+        let mut tally = tally;
         execute_and(&steps, &mut slots, &mut tally, &write);
         drain(&mut slots, &mut tally);
         tally

@@ -1,7 +1,7 @@
 //! Sh8bench: rounds of small blocks, freed in order, in reverse, or not until later.
 
 use super::script::{Step, run_in_each_thread};
-use super::{Domain, Domains, Outcome, Parameters, Workload, script};
+use super::{Domain, Domains, Outcome, Parameters, Tally, Workload, script};
 
 /// How many rounds a block that is left lives.
 const LEFT_ROUNDS: usize = 3;
@@ -17,8 +17,8 @@ impl Workload for Sh8bench {
     fn about(&self) -> &'static str {
         "each thread allocates `ops` blocks of 1 to 1000 bytes, mostly small, in rounds of \
          `blocks`; of each three blocks one is freed at the end of its round in the order of \
-         allocation, one there in reverse order, and one three rounds later; an operation is one \
-         malloc and its free"
+         allocation, one there in reverse order, and one three rounds later (`read_back=no`: without a \
+         look at what is in it); an operation is one malloc and its free"
     }
 
     fn source(&self) -> &'static str {
@@ -27,7 +27,7 @@ impl Workload for Sh8bench {
     }
 
     fn defaults(&self) -> Parameters {
-        Parameters::new(2, 1_500_000).with("blocks", 6000)
+        Parameters::new(2, 1_500_000).with("blocks", 6000).with("read_back", "yes")
     }
 
     fn rows(&self) -> Vec<Parameters> {
@@ -35,11 +35,11 @@ impl Workload for Sh8bench {
     }
 
     fn published_rows(&self) -> Vec<Parameters> {
-        self.defaults().on_threads()
+        self.defaults().with("read_back", "no").on_threads()
     }
 
     fn domains(&self) -> Domains {
-        &[("blocks", Domain::Whole(1, 100_000_000))]
+        &[("blocks", Domain::Whole(1, 100_000_000)), Tally::READ_BACK]
     }
 
     fn written_bytes(&self, parameters: &Parameters) -> anyhow::Result<f64> {
@@ -50,7 +50,7 @@ impl Workload for Sh8bench {
     fn run(&self, parameters: &Parameters) -> anyhow::Result<Outcome> {
         let blocks: usize = parameters.get("blocks")?;
         let script = |random: &mut fastrand::Rng| script(random, parameters.ops as usize, blocks);
-        run_in_each_thread(parameters, slots(blocks), script, |_| ())
+        run_in_each_thread(parameters, Tally::of(parameters)?, slots(blocks), script, |_| ())
     }
 }
 
@@ -104,10 +104,12 @@ mod tests {
 
     #[test]
     fn a_last_round_may_be_shorter() {
-        let outcome = Sh8bench.run(&Parameters::new(2, 100).with("blocks", 30)).unwrap();
+        let parameters =
+            |read_back| Parameters::new(2, 100).with("blocks", 30).with("read_back", read_back);
+        let outcome = Sh8bench.run(&parameters("yes")).unwrap();
         assert_eq!(outcome.ops, 200);
-        let again = Sh8bench.run(&Parameters::new(2, 100).with("blocks", 30)).unwrap();
-        assert_eq!(outcome.checksum, again.checksum);
+        let unread = Sh8bench.run(&parameters("no")).unwrap();
+        assert_eq!(outcome.checksum, unread.checksum);
     }
 
     #[test]
