@@ -11,7 +11,7 @@ use std::hint::black_box;
 
 use super::{Domain, Parameters};
 
-/// What one thread did.
+/// What one thread did, and whether it looks at what it frees.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     /// Sum of the stamps of all objects that were given back.

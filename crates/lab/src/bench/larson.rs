@@ -19,7 +19,8 @@ impl Workload for Larson {
     fn about(&self) -> &'static str {
         "the main thread fills `slots` objects of 8 to 1000 bytes for each of `threads` lines of \
          threads; each thread replaces `ops` random ones (`read_back=no`: without a look at what is \
-         in them), then starts its successor on the same slots and dies; `lives` threads a line; an operation is one free and one malloc"
+         in them), then starts its successor on the same slots and dies; `lives` threads a line; an \
+         operation is one free and one malloc"
     }
 
     fn source(&self) -> &'static str {
@@ -71,8 +72,8 @@ impl Workload for Larson {
         }
         let mut tables: Vec<Vec<Object>> =
             (0..parameters.threads).map(|_| script::empty_slots(slots)).collect();
-        let none = Tally::of(parameters)?;
-        let mut tally = none;
+        let nothing_yet = Tally::of(parameters)?;
+        let mut tally = nothing_yet;
         let window = Window::open()?;
         let start = Instant::now();
         fill_shuffled(&lines, &mut tables, parameters.seed, &mut tally);
@@ -83,7 +84,7 @@ impl Workload for Larson {
                 .map(|(line, table)| {
                     let (end, ended) = std::sync::mpsc::channel();
                     threads::start(scope, move || {
-                        live(scope, &line[1..], table, none, end);
+                        live(scope, &line[1..], table, nothing_yet, end);
                     });
                     ended
                 })

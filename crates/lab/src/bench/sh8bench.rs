@@ -17,8 +17,8 @@ impl Workload for Sh8bench {
     fn about(&self) -> &'static str {
         "each thread allocates `ops` blocks of 1 to 1000 bytes, mostly small, in rounds of \
          `blocks`; of each three blocks one is freed at the end of its round in the order of \
-         allocation, one there in reverse order, and one three rounds later (`read_back=no`: without a \
-         look at what is in it); an operation is one malloc and its free"
+         allocation, one there in reverse order, and one three rounds later (`read_back=no`: without \
+         a look at what is in it); an operation is one malloc and its free"
     }
 
     fn source(&self) -> &'static str {
