@@ -315,7 +315,7 @@ impl<S: System> Backend<S> {
     /// The length in frames of the run that begins at `start`, if one does.
     pub(crate) fn run_length(&self, start: NonNull<u8>) -> Option<usize> {
         let address = start.addr().get();
-        self.find(address)?.run_at(address).map(|(_, frames)| frames)
+        self.views_in_use().iter().find_map(|view| view.run_at(address)).map(|(_, frames)| frames)
     }
 
     /// Takes back the run that begins at `start`, and returns its length. `None` if no run begins

@@ -67,6 +67,20 @@ impl ClassId {
         (first.0..=CLASSES as u8).map(Self).find(|class| class.is_aligned(align))
     }
 
+    /// As [`for_aligned`](Self::for_aligned), of any `align`, where the first that is looked at is the one; else, and where
+    /// `align` is no power of two or `bytes` is 0, `None`.
+    #[inline(always)]
+    pub(crate) fn for_aligned_at_once(bytes: usize, align: usize) -> Option<Self> {
+        let low_bits = align.wrapping_sub(1);
+        // One less than `bytes` rounded up to a multiple of the alignment; where either is 0, more than any size.
+        let last = bytes.wrapping_sub(1) | low_bits;
+        if align & low_bits != 0 || last >= MAX_SMALL_BYTES {
+            return None;
+        }
+        let class = Self(LOOKUP[last / MIN_ALIGN + 1]);
+        class.is_aligned(align).then_some(class)
+    }
+
     /// The next class, of larger objects; `None` if it is the last.
     pub(crate) fn next(self) -> Option<Self> {
         (self.0 < CLASSES as u8).then(|| Self(self.0 + 1))
@@ -372,5 +386,34 @@ mod tests {
         }
         assert_eq!(ClassId::for_aligned(16, 65536), None);
         assert_eq!(ClassId::for_aligned(MAX_SMALL_BYTES + 1, 16), None);
+    }
+
+    #[test]
+    fn what_is_found_at_once_is_the_class_of_an_aligned_request() {
+        for align in (0..=16).map(|shift| 1usize << shift) {
+            for bytes in 1..=MAX_SMALL_BYTES + 1 {
+                let class = ClassId::for_aligned(bytes, align);
+                let at_once = ClassId::for_aligned_at_once(bytes, align);
+                assert!(at_once.is_none() || at_once == class, "{bytes} bytes aligned to {align}");
+                // So it is with any that programs are likely to ask for.
+                let is_usual = align <= 64 && bytes <= 2048 || bytes == align;
+                assert!(!is_usual || at_once == class, "{bytes} bytes aligned to {align}");
+            }
+        }
+        let (most, high) = (usize::MAX, 1 << (usize::BITS - 1));
+        let none = [
+            (0, 16),
+            (0, 1),
+            (16, 0),
+            (0, 0),
+            (most, 16),
+            (16, high),
+            (most, high),
+            (16, 24),
+            (16, most),
+        ];
+        for (bytes, align) in none {
+            assert_eq!(ClassId::for_aligned_at_once(bytes, align), None, "{bytes}, {align}");
+        }
     }
 }

@@ -10,15 +10,27 @@ use hectare_check::{Suite, instructions_per_call};
 #[global_allocator]
 static GLOBAL: hectare::Malloc = hectare::Malloc;
 
-/// The first argument with which this program makes calls, as many as the second says, rather than test.
+/// The first argument with which this program makes calls, of the function that the second names and as many as the third
+/// says, rather than test.
 const PAIRS: &str = "pairs";
 
 /// Functions of the global allocator, and what each may take where the thread's list serves it.
-const MOST: [(&str, u64); 2] = [("malloc", 23), ("free", 32)];
+const MOST: [(&str, u64); 3] = [("malloc", 23), ("malloc_aligned", 31), ("free", 32)];
 
-fn make_pairs(calls: u64) {
+/// A cache line.
+#[derive(Default)]
+#[repr(align(64))]
+struct Line {
+    _words: [u64; 8],
+}
+
+fn make_pairs(function: &str, calls: u64) {
     for _ in 0..calls {
-        black_box(Box::new([0_u64; 8]));
+        if function == "malloc_aligned" {
+            black_box(Box::<Line>::default());
+        } else {
+            black_box(Box::new([0_u64; 8]));
+        }
     }
 }
 
@@ -29,7 +41,7 @@ fn the_hit_paths_of_a_rust_program() -> Result<(), String> {
         let name = format!("hectare::process::global::Calls<_>::{function}");
         let taken = instructions_per_call(&[&name], &out, |arguments, calls| {
             let mut valgrind = Command::new("valgrind");
-            valgrind.args(arguments).arg(&this).args([PAIRS, &calls.to_string()]);
+            valgrind.args(arguments).arg(&this).args([PAIRS, function, &calls.to_string()]);
             let status = valgrind.status().map_err(|error| error.to_string())?;
             if status.success() { Ok(()) } else { Err(format!("{valgrind:?}: {status}")) }
         })?;
@@ -44,8 +56,9 @@ fn the_hit_paths_of_a_rust_program() -> Result<(), String> {
 fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     if arguments.next().as_deref() == Some(PAIRS) {
+        let function = arguments.next().expect("a function");
         let calls = arguments.next().and_then(|calls| calls.parse().ok()).expect("how many calls");
-        make_pairs(calls);
+        make_pairs(&function, calls);
         return ExitCode::SUCCESS;
     }
     let mut suite = Suite::new();

@@ -3,6 +3,7 @@
      cc -O2 -fno-builtin-malloc -pthread -o loops crates/preload/benches/loops.c
      LD_PRELOAD=target/release/libhectare.so ./loops shuffled 60000
      LD_PRELOAD=target/release/libhectare.so ./loops runs 60000 60000 64
+     LD_PRELOAD=target/release/libhectare.so ./loops aligned 64 500 20000
      LD_PRELOAD=target/release/libhectare.so ./loops bursts 10000 12000
      LD_PRELOAD=target/release/libhectare.so ./loops append 100000
      LD_PRELOAD=target/release/libhectare.so ./loops table
@@ -27,6 +28,7 @@
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
+   aligned ALIGN MOST LIVE   LIVE objects of 1 to MOST bytes at multiples of ALIGN, replaced at random; best of 5
    bursts LEAST MOST     50 to 250 objects of LEAST to MOST bytes, their first bytes written, then freed in the opposite order,
                          over and over; best of 5
    append BYTES          a string that grows by realloc, a byte each time, to BYTES, and is freed: what a realloc takes; best of 9
@@ -148,6 +150,23 @@ static void runs(size_t bytes, size_t more, size_t live) {
             free(blocks[place]);
             blocks[place] = malloc(size);
             blocks[place][0] = blocks[place][size - 1] = 1;
+        }
+        keep_least(&least_ns, now_ns() - start);
+    }
+    printf("%.1f ns a pair\n", least_ns / pairs);
+}
+
+static void aligned(size_t align, size_t most, size_t live) {
+    char **objects = calloc(live, sizeof *objects);
+    const int pairs = 100000;
+    double least_ns = 0;
+    for (int round = 0; round < 5; round++) {
+        double start = now_ns();
+        for (int i = 0; i < pairs; i++) {
+            size_t place = draw() % live;
+            free(objects[place]);
+            objects[place] = aligned_alloc(align, 1 + draw() % most);
+            objects[place][0] = 1;
         }
         keep_least(&least_ns, now_ns() - start);
     }
@@ -708,6 +727,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc && i < 8; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
     if (argc == 3 && strcmp(argv[1], "shuffled") == 0 && number[0] > 0) shuffled(number[0]);
     else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
+    else if (argc == 5 && strcmp(argv[1], "aligned") == 0 && number[0] > 0 && number[1] > 0 && number[2] > 0) aligned(number[0], number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
     else if (argc == 3 && strcmp(argv[1], "append") == 0 && number[0] > 0) append(number[0]);
     else if (argc == 4 && strcmp(argv[1], "pairs") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0) pairs(number[0], number[1]);
@@ -736,6 +756,6 @@ int main(int argc, char **argv) {
         beside(number[0], number[1], number[2]);
     else if ((argc == 7 || argc == 8) && strcmp(argv[1], "swing") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] >= number[1] && number[3] > 0 && number[4] <= DRAWN)
         swing(number[0], (struct swing){.least = number[1], .most = number[2], .count = number[3], .order = number[4], .stay = number[5]});
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | hollow LEAST MOST COUNT ENDS | again LEAST MOST | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | expire N BYTES COUNT | zeros BYTES LONGER COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | aligned ALIGN MOST LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | hollow LEAST MOST COUNT ENDS | again LEAST MOST | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | expire N BYTES COUNT | zeros BYTES LONGER COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
     return 0;
 }

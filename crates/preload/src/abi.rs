@@ -106,19 +106,31 @@ unsafe extern "C" fn reallocarray(object: *mut u8, count: usize, bytes: usize) -
     }
 }
 
-/// An object aligned to `align`, a power of two; null without touching errno.
-pub(crate) fn aligned(align: usize, bytes: usize) -> *mut u8 {
-    if bytes > MAX_BYTES || align > MAX_BYTES / 2 {
+/// An object aligned to `align` by the slow path; null without touching errno, also where that is no power of two.
+#[cold]
+#[inline(never)]
+extern "C" fn aligned_slow(align: usize, bytes: usize) -> *mut u8 {
+    if bytes > MAX_BYTES || align > MAX_BYTES / 2 || !align.is_power_of_two() {
         return ptr::null_mut();
     }
     HEAP.malloc_aligned(bytes, align)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn memalign(align: usize, bytes: usize) -> *mut u8 {
+#[inline(never)] // One copy for all that lead here.
+pub(crate) extern "C" fn memalign(align: usize, bytes: usize) -> *mut u8 {
+    match HEAP.malloc_aligned_fast(bytes, align) {
+        Some(object) => object.as_ptr(),
+        None => memalign_slow(align, bytes),
+    }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn memalign_slow(align: usize, bytes: usize) -> *mut u8 {
     // glibc rounds an odd alignment up to a power of two.
     match align.max(1).checked_next_power_of_two() {
-        Some(align) => or_enomem(aligned(align, bytes)),
+        Some(align) => or_enomem(aligned_slow(align, bytes)),
         None => {
             errno::set(libc::EINVAL);
             ptr::null_mut()
@@ -135,10 +147,24 @@ extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes: usize) -> c_int {
+    if align.is_multiple_of(size_of::<usize>())
+        && let Some(object) = HEAP.malloc_aligned_fast(bytes, align)
+    {
+        // SAFETY: the C caller gives a valid place.
+        unsafe { place.write(object.as_ptr()) };
+        return 0;
+    }
+    // SAFETY: the C caller's promise.
+    unsafe { posix_memalign_slow(place, align, bytes) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn posix_memalign_slow(place: *mut *mut u8, align: usize, bytes: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
-    let object = aligned(align, bytes);
+    let object = aligned_slow(align, bytes);
     if object.is_null() {
         return libc::ENOMEM;
     }
@@ -149,14 +175,14 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes: us
 
 #[unsafe(no_mangle)]
 extern "C" fn valloc(bytes: usize) -> *mut u8 {
-    or_enomem(aligned(HEAP.page_bytes(), bytes))
+    memalign(HEAP.page_bytes(), bytes)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn pvalloc(bytes: usize) -> *mut u8 {
     let page = HEAP.page_bytes();
     match bytes.max(1).checked_next_multiple_of(page) {
-        Some(bytes) => or_enomem(aligned(page, bytes)),
+        Some(bytes) => memalign(page, bytes),
         None => out_of_memory(),
     }
 }

@@ -15,7 +15,7 @@ use core::ptr;
 
 use hectare::MIN_ALIGN;
 
-use crate::abi::{aligned, free, free_aligned_sized, free_sized, malloc_slow};
+use crate::abi::{free, free_aligned_sized, free_sized, malloc_slow, memalign};
 use crate::{HEAP, unwind};
 
 type Handler = Option<unsafe extern "C-unwind" fn()>;
@@ -137,7 +137,7 @@ extern "C-unwind" fn new_slow(bytes: usize) -> *mut u8 {
 /// An object; null if there is no memory, or `align` is no power of two.
 #[inline(never)] // One copy for the operators.
 fn try_aligned(align: usize, bytes: usize) -> *mut u8 {
-    if align.is_power_of_two() { aligned(align, bytes) } else { ptr::null_mut() }
+    if align.is_power_of_two() { memalign(align, bytes) } else { ptr::null_mut() }
 }
 
 #[inline(always)]

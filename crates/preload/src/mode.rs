@@ -1,7 +1,6 @@
 //! Which mode the library is in, as text: told by the statistics and by `hectare_mode`.
 
 use core::ffi::c_char;
-use core::fmt::{self, Write};
 use core::str;
 
 use hectare::Front;
@@ -9,6 +8,7 @@ use hectare::Front;
 use crate::HEAP;
 use crate::config::Config;
 use crate::once::Once;
+use crate::output::decimal;
 
 /// All options at their longest, and the null.
 const MODE_BYTES: usize = 336;
@@ -25,22 +25,14 @@ static MODE: Once<Mode> = Once::new();
 static CONFINED_MODE: Once<Mode> = Once::new();
 
 impl Mode {
-    /// Appends `text`. Each process comes by here, and does without Rust's formatting unless some
-    /// option is on.
-    fn push(&mut self, text: &str) -> fmt::Result {
+    /// Appends `text`; `None`, and nothing has changed, if there is no room.
+    fn push(&mut self, text: &[u8]) -> Option<()> {
         let end = self.len + text.len();
         // The last byte stays the null.
-        let room =
-            self.bytes.get_mut(self.len..end).filter(|_| end < MODE_BYTES).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
+        let room = self.bytes.get_mut(self.len..end).filter(|_| end < MODE_BYTES)?;
+        room.copy_from_slice(text);
         self.len = end;
-        Ok(())
-    }
-}
-
-impl Write for Mode {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.push(text)
+        Some(())
     }
 }
 
@@ -80,27 +72,38 @@ fn current() -> Option<&'static Mode> {
     CONFINED_MODE.get().or_else(|| MODE.get())
 }
 
-fn write_mode(out: &mut Mode, config: &Config) -> fmt::Result {
-    out.push("front:")?;
-    out.push(front_of(config))?;
-    out.push(if config.secure { ",secure:true" } else { "" })?;
-    out.push(if config.background { ",background:true" } else { "" })?;
-    out.push(if HEAP.keeps_to_plain_calls() { ",sandbox:true" } else { "" })?;
-    number(out, "hugetlb", config.hugetlb_mib)?;
-    number(out, "reserve", config.reserve_mib)?;
+fn write_mode(out: &mut Mode, config: &Config) -> Option<()> {
+    out.push(b"front:")?;
+    out.push(front_of(config).as_bytes())?;
+    flag(out, b",secure:true", config.secure)?;
+    flag(out, b",background:true", config.background)?;
+    flag(out, b",sandbox:true", HEAP.keeps_to_plain_calls())?;
+    number(out, b",hugetlb:", config.hugetlb_mib)?;
+    number(out, b",reserve:", config.reserve_mib)?;
     if config.prof {
-        number(out, "prof:true,prof_sample", config.prof_sample_bytes)?;
-        out.push(if config.prof_by_frames { ",prof_unwind:frames" } else { "" })?;
+        number(out, b",prof:true,prof_sample:", config.prof_sample_bytes)?;
+        flag(out, b",prof_unwind:frames", config.prof_by_frames)?;
     }
-    number(out, "guard", config.guard_one_in)?;
-    number(out, "prof_signal", config.prof_signal.unwrap_or(0) as usize)?;
-    number(out, "stats_signal", config.stats_signal.unwrap_or(0) as usize)
+    number(out, b",guard:", config.guard_one_in)?;
+    number(out, b",prof_signal:", config.prof_signal.unwrap_or(0) as usize)?;
+    number(out, b",stats_signal:", config.stats_signal.unwrap_or(0) as usize)
 }
 
-/// One option, unless it is 0, which stands for none.
-#[inline(never)]
-fn number(out: &mut Mode, name: &str, number: usize) -> fmt::Result {
-    if number > 0 { write!(out, ",{name}:{number}") } else { Ok(()) }
+/// An option that is on or off.
+fn flag(out: &mut Mode, text: &[u8], is_on: bool) -> Option<()> {
+    if is_on { out.push(text) } else { Some(()) }
+}
+
+/// One that has a number, unless it is 0, which stands for none.
+#[inline(always)]
+fn number(out: &mut Mode, name: &[u8], number: usize) -> Option<()> {
+    if number > 0 { push_number(out, name, number) } else { Some(()) }
+}
+
+#[inline(never)] // Few programs come by here (`cold.ld`).
+fn push_number(out: &mut Mode, name: &[u8], number: usize) -> Option<()> {
+    out.push(name)?;
+    out.push(decimal(number as u64, &mut [0; 20]))
 }
 
 /// The front, and every option that is on.

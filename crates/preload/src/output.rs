@@ -123,9 +123,12 @@ impl Sink for Descriptor {
     }
 }
 
-impl Write for Descriptor {
+/// Formatted text on its way to a sink. (Each type that is written to has its own copy of what Rust's formatting needs.)
+pub(crate) struct Text<'a>(pub(crate) &'a mut dyn Sink);
+
+impl Write for Text<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.put(text.as_bytes()).ok_or(fmt::Error)
+        self.0.put(text.as_bytes()).ok_or(fmt::Error)
     }
 }
 
@@ -151,12 +154,10 @@ impl Path {
         Some(self)
     }
 
-    /// Appends a number in decimal, digit by digit.
+    /// Appends a number in decimal.
+    #[inline(never)] // As `push`.
     pub(crate) fn push_number(&mut self, number: u64) -> Option<&mut Self> {
-        if number >= 10 {
-            self.push_number(number / 10)?;
-        }
-        self.push(&[b'0' + (number % 10) as u8])
+        self.push(decimal(number, &mut [0; 20]))
     }
 
     /// Appends `text` with the process number for each `%p`.
@@ -178,6 +179,20 @@ impl Path {
     pub(crate) fn text(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
+}
+
+/// The digits of `number` in decimal, in `digits`.
+#[inline(never)]
+pub(crate) fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut first = digits.len();
+    for (at, digit) in digits.iter_mut().enumerate().rev() {
+        (*digit, first) = (b'0' + (number % 10) as u8, at);
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    digits.get(first..).unwrap_or_default()
 }
 
 pub(crate) fn process_number() -> u64 {

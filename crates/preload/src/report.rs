@@ -6,7 +6,7 @@ use core::fmt::{self, Write};
 use crate::HEAP;
 use crate::line::Line;
 use crate::mode;
-use crate::output::{Path, tell_unwritable, write_file};
+use crate::output::{Path, Sink, Text, tell_unwritable, write_file};
 use hectare::{ClassStats, Stats};
 
 /// glibc's `struct mallinfo2`: sizes in bytes.
@@ -88,14 +88,14 @@ extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
 }
 
-/// Text on its way to a stream, without a heap.
+/// A stream of the C library's.
 struct Stream(*mut libc::FILE);
 
-impl Write for Stream {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: the C caller gives an open stream; the text is readable for its length.
-        let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) };
-        if written == text.len() { Ok(()) } else { Err(fmt::Error) }
+impl Sink for Stream {
+    fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        // SAFETY: the C caller gives an open stream; the bytes are readable for their length.
+        let written = unsafe { libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), self.0) };
+        (written == bytes.len()).then_some(())
     }
 }
 
@@ -109,10 +109,10 @@ unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_i
         return libc::EINVAL;
     }
     let stats = HEAP.stats();
-    if write_xml(&mut Stream(stream), &stats).is_ok() { 0 } else { -1 }
+    if write_xml(&mut Text(&mut Stream(stream)), &stats).is_ok() { 0 } else { -1 }
 }
 
-fn write_xml(out: &mut impl Write, stats: &Stats) -> fmt::Result {
+fn write_xml(out: &mut Text<'_>, stats: &Stats) -> fmt::Result {
     let front = mode::front();
     writeln!(out, "<malloc version=\"1\" allocator=\"hectare\" front=\"{front}\">")?;
     writeln!(out, "<sizes>")?;
@@ -154,7 +154,7 @@ pub(crate) fn export_json(path: &[u8]) -> Result<(), c_int> {
     let told = full
         .push_expanded(path)
         .ok_or(libc::ENAMETOOLONG)
-        .and_then(|full| write_file(full, |out| write_json(out, &HEAP.stats()).ok()));
+        .and_then(|full| write_file(full, |out| write_json(&mut Text(out), &HEAP.stats()).ok()));
     if let Err(error) = told {
         tell_unwritable(b"the statistics", path, error);
     }
@@ -178,7 +178,7 @@ unsafe extern "C" fn hectare_stats_dump(path: *const c_char) -> c_int {
 /// The version of what [`write_json`] writes.
 const JSON_SCHEMA: u32 = 1;
 
-fn write_json(out: &mut impl Write, stats: &Stats) -> fmt::Result {
+fn write_json(out: &mut Text<'_>, stats: &Stats) -> fmt::Result {
     writeln!(
         out,
         "{{\"schema\": {JSON_SCHEMA}, \"allocator\": \"hectare\", \"front\": \"{}\",",

@@ -83,6 +83,21 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
         if object.is_null() { PROCESS.malloc_slow(bytes) } else { object }
     }
 
+    /// 31 instructions where the thread's list has an object.
+    #[inline(never)]
+    extern "C" fn malloc_aligned(bytes: usize, align: usize) -> *mut u8 {
+        match PROCESS.malloc_aligned_fast(bytes, align) {
+            Some(object) => object.as_ptr(),
+            None => Self::malloc_aligned_slow(bytes, align),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    extern "C" fn malloc_aligned_slow(bytes: usize, align: usize) -> *mut u8 {
+        PROCESS.malloc_aligned(bytes, align)
+    }
+
     /// 32 instructions where the thread's list has room.
     ///
     /// # Safety
@@ -128,7 +143,7 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
             // SAFETY: the caller's promise, passed on.
             return unsafe { PROCESS.realloc(object, bytes) };
         }
-        let moved = PROCESS.malloc_aligned(bytes, layout.align());
+        let moved = Self::malloc_aligned(bytes, layout.align());
         if moved.is_null() && bytes <= layout.size() {
             return object.as_ptr();
         }
@@ -147,7 +162,7 @@ unsafe impl GlobalAlloc for Malloc {
         if layout.align() <= MIN_ALIGN {
             ProgramCalls::malloc(layout.size())
         } else {
-            PROCESS.malloc_aligned(layout.size(), layout.align())
+            ProgramCalls::malloc_aligned(layout.size(), layout.align())
         }
     }
 

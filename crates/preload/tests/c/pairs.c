@@ -1,8 +1,10 @@
 /* Takes and gives back one object, as often as it is told: pairs CALLS BYTES FUNCTION. As operators of
-   C++ do, by its size, where the function that is counted is free_sized; where it is realloc, one object is asked to become a
-   byte shorter and as long as it was in turn, which it stays where it is for. */
+   C++ do, by its size, where the function that is counted is free_sized; aligned to 64 bytes, where it is memalign or
+   posix_memalign; where it is realloc, one object is asked to become a byte shorter and as long as it was in turn, which it
+   stays where it is for. */
 #include "check.h"
 #include <dlfcn.h>
+#include <malloc.h>
 
 int main(int argc, char **argv) {
     long calls = argc > 1 ? atol(argv[1]) : 0;
@@ -10,6 +12,14 @@ int main(int argc, char **argv) {
     if (argc > 3 && strcmp(argv[3], "free_sized") == 0) {
         void (*free_sized)(void *, size_t) = dlsym(RTLD_DEFAULT, "free_sized");
         for (long i = 0; i < calls; i++) free_sized(opaque(malloc(bytes)), bytes);
+    } else if (argc > 3 && strcmp(argv[3], "memalign") == 0) {
+        for (long i = 0; i < calls; i++) free(opaque(memalign(64, bytes)));
+    } else if (argc > 3 && strcmp(argv[3], "posix_memalign") == 0) {
+        for (long i = 0; i < calls; i++) {
+            void *object = NULL;
+            CHECK(posix_memalign(&object, 64, bytes) == 0);
+            free(opaque(object));
+        }
     } else if (argc > 3 && strcmp(argv[3], "realloc") == 0) {
         char *object = malloc(bytes);
         for (long i = 0; i < calls; i++) object = opaque(realloc(object, bytes - i % 2));

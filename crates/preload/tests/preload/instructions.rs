@@ -14,7 +14,7 @@ struct Bound {
     calls: &'static [(&'static str, u64)],
 }
 
-const BOUNDS: [Bound; 5] = [
+const BOUNDS: [Bound; 6] = [
     // The thread's list has an object, and room.
     Bound {
         name: "instructions::of_the_hit_path",
@@ -28,6 +28,13 @@ const BOUNDS: [Bound; 5] = [
         conf: "guard:4294967296",
         bytes: 64,
         calls: &[("malloc", 27), ("free", 31)],
+    },
+    // As on the hit path, aligned to 64 bytes.
+    Bound {
+        name: "instructions::of_an_aligned_object",
+        conf: "",
+        bytes: 192,
+        calls: &[("memalign", 30), ("posix_memalign", 34)],
     },
     // The thread keeps such a run. The clock, which is asked at each 64th free, is counted.
     Bound {
@@ -47,7 +54,7 @@ const BOUNDS: [Bound; 5] = [
         name: "instructions::of_a_run_that_stays",
         conf: "",
         bytes: 100_000,
-        calls: &[("realloc", 88)],
+        calls: &[("realloc", 83)],
     },
 ];
 
