@@ -21,14 +21,44 @@ impl<S: System> Heap<S> {
     /// As [`malloc_fast`](Self::malloc_fast); and if `object` is an object, it is not used again.
     #[inline(always)]
     pub unsafe fn free_fast(&self, cache: NonNull<Cache>, object: *mut u8) -> bool {
-        // SAFETY: the caller's promise: this thread's, or one that is only read.
-        let bin = |class: ClassId| unsafe { &raw mut (*cache.as_ptr()).bins[class.index()] };
-        // SAFETY: as above. To the absent cache nothing is ever a start.
-        let reciprocal = |class| unsafe { (*bin(class)).reciprocal };
         let key = self.key();
-        let Some((class, object)) = self.free_start(object, key, reciprocal) else { return false };
-        // SAFETY: as for the reciprocal; to this cache the object is a start, so it is not the absent one.
-        unsafe { &mut *bin(class) }.push(object, key)
+        // SAFETY: the caller's promise, passed on.
+        let Some((class, object)) = (unsafe { self.own_start(cache, object, key) }) else {
+            return false;
+        };
+        // SAFETY: the caller's promise: this thread's, since the absent cache knows no start.
+        unsafe { &mut (*cache.as_ptr()).bins[class.index()] }.push(object, key)
+    }
+
+    /// As [`free_start`](Self::free_start), by what the cache has at hand. To the absent cache nothing is ever a start.
+    ///
+    /// # Safety
+    /// `cache` is this thread's, or [`Cache::ABSENT`].
+    #[inline(always)]
+    unsafe fn own_start(
+        &self,
+        cache: NonNull<Cache>,
+        object: *mut u8,
+        key: Key,
+    ) -> Option<(ClassId, FreeObject)> {
+        // SAFETY: the caller's promise: this thread's, or one that is only read.
+        let reciprocal =
+            |class: ClassId| unsafe { (*cache.as_ptr()).bins[class.index()].reciprocal };
+        self.free_start(object, key, reciprocal)
+    }
+
+    /// The class of `object`, if the fast path of `free` can tell it of this thread's.
+    ///
+    /// # Safety
+    /// As [`malloc_fast`](Self::malloc_fast).
+    #[inline(always)]
+    pub(crate) unsafe fn class_of_own(
+        &self,
+        cache: NonNull<Cache>,
+        object: *mut u8,
+    ) -> Option<ClassId> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.own_start(cache, object, self.key()) }.map(|(class, _)| class)
     }
 
     /// As [`free_fast`](Self::free_fast), on the list of this CPU.

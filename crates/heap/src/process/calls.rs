@@ -235,18 +235,21 @@ impl Process {
         unsafe { self.heap.realloc(self.seat(), object, bytes) }
     }
 
-    /// How many bytes the object at `object` has. A pointer to no object ends the process.
-    #[inline]
-    pub fn usable_bytes(&'static self, object: NonNull<u8>) -> usize {
-        match self.class_of_plain(object) {
-            Some(class) => class.object_bytes(),
-            None => self.usable_bytes_slow(object),
-        }
+    /// How many bytes a small object has; `None` when [`usable_bytes`](Self::usable_bytes) must be asked.
+    ///
+    /// # Safety
+    /// `object` is null or an object of this heap. What else is recognized as such gets `None`.
+    #[inline(always)]
+    pub unsafe fn usable_bytes_fast(&'static self, object: *mut u8) -> Option<usize> {
+        // SAFETY: the word names this thread's cache, or an absent one, as it does where the front is hardened.
+        unsafe { self.heap.class_of_own(cache_word(), object) }.map(ClassId::object_bytes)
     }
 
+    /// How many bytes the object at `object` has, 0 if it is null. A pointer to no object ends the process.
     #[cold]
     #[inline(never)]
-    fn usable_bytes_slow(&'static self, object: NonNull<u8>) -> usize {
+    pub fn usable_bytes(&'static self, object: *mut u8) -> usize {
+        let Some(object) = NonNull::new(object) else { return 0 };
         if let Some(special) = self.special() {
             return self.special_usable_bytes(special, object, "malloc_usable_size");
         }

@@ -1,6 +1,6 @@
 /* Takes and gives back one object, as often as it is told: pairs CALLS BYTES FUNCTION. As operators of
    C++ do, by its size, where the function that is counted is free_sized; aligned to 64 bytes, where it is memalign or
-   posix_memalign; where it is realloc, one object is asked to become a byte shorter and as long as it was in turn, which it
+   posix_memalign; asking for its size, where it is malloc_usable_size; where it is realloc, one object is asked to become a byte shorter and as long as it was in turn, which it
    stays where it is for. */
 #include "check.h"
 #include <dlfcn.h>
@@ -19,6 +19,12 @@ int main(int argc, char **argv) {
             void *object = NULL;
             CHECK(posix_memalign(&object, 64, bytes) == 0);
             free(opaque(object));
+        }
+    } else if (argc > 3 && strcmp(argv[3], "malloc_usable_size") == 0) {
+        for (long i = 0; i < calls; i++) {
+            void *object = opaque(malloc(bytes));
+            CHECK(malloc_usable_size(object) >= bytes);
+            free(object);
         }
     } else if (argc > 3 && strcmp(argv[3], "realloc") == 0) {
         char *object = malloc(bytes);

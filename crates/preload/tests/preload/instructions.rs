@@ -20,7 +20,7 @@ const BOUNDS: [Bound; 6] = [
         name: "instructions::of_the_hit_path",
         conf: "",
         bytes: 64,
-        calls: &[("malloc", 22), ("free", 31), ("free_sized", 31)],
+        calls: &[("malloc", 22), ("free", 31), ("free_sized", 31), ("malloc_usable_size", 27)],
     },
     // The same where calls are counted, as for the profile and for guarded objects.
     Bound {
