@@ -1,6 +1,6 @@
 //! The heap as the global allocator of a program, this one.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, realloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -198,6 +198,23 @@ fn what_is_widely_aligned_stays_so() {
         // SAFETY: the object has that layout.
         unsafe { dealloc(object, layout(sizes[sizes.len() - 1])) };
     }
+}
+
+#[test]
+fn what_is_aligned_stays_where_it_is_while_it_fits() {
+    let layout = |bytes| Layout::from_size_align(bytes, 64).expect("a layout");
+    // SAFETY: the layout has bytes.
+    let object = unsafe { alloc(layout(400)) };
+    for (before, after) in [(400, 440), (440, 448), (448, 300), (300, 400)] {
+        // SAFETY: an object of `before` bytes.
+        let resized = unsafe { realloc(object, layout(before), after) };
+        assert_eq!(resized, object, "{before} to {after} bytes");
+    }
+    // SAFETY: an object of so many.
+    let moved = unsafe { realloc(object, layout(400), 460) };
+    assert!(moved != object && moved.addr().is_multiple_of(64));
+    // SAFETY: the object has that layout.
+    unsafe { dealloc(moved, layout(460)) };
 }
 
 /// In a child, whose limit is its own.

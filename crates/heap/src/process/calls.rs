@@ -184,6 +184,12 @@ impl Process {
         unsafe { self.move_small(object, class, bytes) }
     }
 
+    /// Whether a small object stays where it is if it is to hold `bytes`.
+    #[inline]
+    pub(super) fn stays(&'static self, object: NonNull<u8>, bytes: usize) -> bool {
+        self.class_of_plain(object).is_some_and(|class| class.keeps(bytes))
+    }
+
     /// Moves an object of `class` to one that holds `bytes`, as [`realloc`](Self::realloc) says. Apart from it, so that what
     /// stays in place pays for no more than it needs.
     ///

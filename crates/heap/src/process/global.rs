@@ -143,6 +143,9 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
             // SAFETY: the caller's promise, passed on.
             return unsafe { PROCESS.realloc(object, bytes) };
         }
+        if PROCESS.stays(object, bytes) {
+            return object.as_ptr();
+        }
         let moved = Self::malloc_aligned(bytes, layout.align());
         if moved.is_null() && bytes <= layout.size() {
             return object.as_ptr();
