@@ -139,7 +139,7 @@ static void shuffled(size_t count) {
     printf("malloc %.1f ns, free %.1f ns (sum %llu)\n", taken_ns / count, freed_ns / count, (unsigned long long)sum);
 }
 
-static void runs(size_t bytes, size_t more, size_t live) {
+static void runs(size_t align, size_t bytes, size_t more, size_t live) {
     char **blocks = calloc(live, sizeof *blocks);
     const int pairs = 100000;
     double least_ns = 0;
@@ -148,25 +148,8 @@ static void runs(size_t bytes, size_t more, size_t live) {
         for (int i = 0; i < pairs; i++) {
             size_t place = draw() % live, size = bytes + (more > 0 ? draw() % more : 0);
             free(blocks[place]);
-            blocks[place] = malloc(size);
+            blocks[place] = align > 0 ? aligned_alloc(align, size) : malloc(size);
             blocks[place][0] = blocks[place][size - 1] = 1;
-        }
-        keep_least(&least_ns, now_ns() - start);
-    }
-    printf("%.1f ns a pair\n", least_ns / pairs);
-}
-
-static void aligned(size_t align, size_t most, size_t live) {
-    char **objects = calloc(live, sizeof *objects);
-    const int pairs = 100000;
-    double least_ns = 0;
-    for (int round = 0; round < 5; round++) {
-        double start = now_ns();
-        for (int i = 0; i < pairs; i++) {
-            size_t place = draw() % live;
-            free(objects[place]);
-            objects[place] = aligned_alloc(align, 1 + draw() % most);
-            objects[place][0] = 1;
         }
         keep_least(&least_ns, now_ns() - start);
     }
@@ -726,8 +709,8 @@ int main(int argc, char **argv) {
     size_t number[6] = {0};
     for (int i = 2; i < argc && i < 8; i++) number[i - 2] = strtoul(argv[i], NULL, 10);
     if (argc == 3 && strcmp(argv[1], "shuffled") == 0 && number[0] > 0) shuffled(number[0]);
-    else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(number[0], number[1], number[2]);
-    else if (argc == 5 && strcmp(argv[1], "aligned") == 0 && number[0] > 0 && number[1] > 0 && number[2] > 0) aligned(number[0], number[1], number[2]);
+    else if (argc == 5 && strcmp(argv[1], "runs") == 0 && number[0] > 0 && number[2] > 0) runs(0, number[0], number[1], number[2]);
+    else if (argc == 5 && strcmp(argv[1], "aligned") == 0 && number[0] > 0 && number[1] > 0 && number[2] > 0) runs(number[0], 1, number[1], number[2]);
     else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
     else if (argc == 3 && strcmp(argv[1], "append") == 0 && number[0] > 0) append(number[0]);
     else if (argc == 4 && strcmp(argv[1], "pairs") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0) pairs(number[0], number[1]);
