@@ -230,10 +230,19 @@ impl Stat {
 
 /// Whether what `pid` runs has the library.
 fn has(pid: i32, library: Option<&Path>) -> Has {
-    match fs::read(format!("/proc/{pid}/maps")) {
+    confirmed(|| match fs::read(format!("/proc/{pid}/maps")) {
         Ok(maps) => has_mapped(&maps, library.map(|library| library.as_os_str().as_bytes())),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Has::Hidden,
         Err(_) => Has::NotYet,
+    })
+}
+
+/// What `look` tells, and tells again if that is that there is no library: a process that ends loses its mappings one by
+/// one, also while they are read, and has none the next time.
+fn confirmed(mut look: impl FnMut() -> Has) -> Has {
+    match look() {
+        Has::No => look(),
+        told => told,
     }
 }
 
@@ -281,6 +290,19 @@ mod tests {
         assert_eq!(seen(&[program, ours, loader, c_library]), Has::Yes);
         assert_eq!(seen(&[program, vdso]), Has::No, "linked statically");
         assert_eq!(has_mapped(program.as_bytes(), None), Has::Yes);
+    }
+
+    #[test]
+    fn what_ends_while_it_is_looked_at_is_not_taken_for_one_without_the_library() {
+        let told = |looks: &[Has]| {
+            let mut looks = looks.iter().copied();
+            let told = confirmed(|| looks.next().expect("no more looks than are needed"));
+            (told, looks.len())
+        };
+        assert_eq!(told(&[Has::No, Has::NotYet]), (Has::NotYet, 0));
+        assert_eq!(told(&[Has::No, Has::No]), (Has::No, 0));
+        assert_eq!(told(&[Has::Yes, Has::No]), (Has::Yes, 1));
+        assert_eq!(told(&[Has::NotYet, Has::No]), (Has::NotYet, 1));
     }
 
     #[test]
