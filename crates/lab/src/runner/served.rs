@@ -237,8 +237,8 @@ fn has(pid: i32, library: Option<&Path>) -> Has {
     })
 }
 
-/// What `look` tells, and tells again if that is that there is no library: a process that ends loses its mappings one by
-/// one, also while they are read, and has none the next time.
+/// What `look` tells, and tells again if that is that there is no library: of a process that ends its mappings may
+/// be read in part, and it has none the next time.
 fn confirmed(mut look: impl FnMut() -> Has) -> Has {
     match look() {
         Has::No => look(),
