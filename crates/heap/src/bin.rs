@@ -44,6 +44,12 @@ const RUSH_BYTES: u32 = 4 * SLAB_BYTES as u32;
 /// A home takes from others' slabs where one in this many of a class's objects is free: opening one more would cost too much.
 const SHARED_BEYOND: usize = 16;
 
+/// How many batches a thread takes at once, at most, and how many slabs the class has for each but the first: so what lies
+/// on lists is little of it, also of several threads.
+const BATCHES_AT_ONCE: usize = 4;
+const SLABS_EACH: usize = 64;
+const SHARED_SLABS_EACH: usize = 1024;
+
 /// At least this many objects of a list that lie in a row in their slab go back as one.
 const LEAST_ROW: usize = 8;
 
@@ -87,9 +93,9 @@ impl Rush {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     pub(crate) class: ClassId,
-    /// At most a [batch](ClassId::batch).
+    /// At most [`BATCH_OBJECTS`](crate::class::BATCH_OBJECTS), of which it gets what goes [at once](Bin::cut).
     pub(crate) count: usize,
-    /// The CPU whose home they are for; `None` if any slab will do.
+    /// The CPU whose home they are for; `None` if any slab will do, as in a process of one thread.
     pub(crate) cpu: Option<usize>,
 }
 
@@ -258,13 +264,22 @@ impl Bin {
         self.free_objects * share >= self.objects
     }
 
+    /// Leaves of what is `wanted` as much as goes at once: a batch, of a class of many slabs several.
+    #[inline(never)]
+    fn cut(&self, wanted: &mut Demand) {
+        let slabs_each = if wanted.cpu.is_some() { SHARED_SLABS_EACH } else { SLABS_EACH };
+        let batches = 1 + (self.slabs() / slabs_each).min(BATCHES_AT_ONCE - 1);
+        wanted.count = wanted.count.min(batches * wanted.class.batch());
+    }
+
     /// Takes what is wanted, or less, if the slabs with room have less.
     pub(crate) fn take(
         &mut self,
-        wanted: Demand,
+        mut wanted: Demand,
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
+        self.cut(&mut wanted);
         if wanted.cpu.is_some() {
             self.note_rush(wanted, source);
         }
@@ -299,10 +314,11 @@ impl Bin {
     pub(crate) fn take_new(
         &mut self,
         name: SlabRef,
-        wanted: Demand,
+        mut wanted: Demand,
         gathered: &mut Gathered,
         source: &impl SlabSource,
     ) {
+        self.cut(&mut wanted);
         // SAFETY: nobody else has a slab just opened.
         let slab = unsafe { name.get() };
         self.slabs += 1;

@@ -6,7 +6,8 @@
 //!         spare ─▶ a full batch, or none
 //! ```
 //! Objects have no owner: a free puts the object on the list of the thread that frees it. A full
-//! list goes to the pool of the CPU as it is, in O(1): no list is ever walked. Its limit begins
+//! list goes to the pool of the CPU as it is, in O(1): none is walked but one that came of a large
+//! class as several batches (`bin.rs`), which pools get one by one. Its limit begins
 //! small and grows by a quarter each time it proves too short, so that a thread that does little
 //! holds little. Once it has reached the class's batch, a full list first becomes the spare, and the
 //! previous spare goes: from then on at worst every batch-th call leaves the cache, however the
@@ -305,13 +306,13 @@ impl CacheBin {
         true
     }
 
-    /// How many objects to ask for when all are gone: twice as many as the last time, up to `most`;
-    /// only one more for large ones, where `most` is few, since the last ones asked for may never be
-    /// needed.
-    pub(crate) fn ask(&mut self, most: usize) -> usize {
+    /// How many objects to ask for when all are gone: twice as many as the last time; only one more for large ones, of
+    /// which a `batch` is few, since the last ones asked for may never be needed. More than a batch only a large class
+    /// gives (`bin.rs`).
+    pub(crate) fn ask(&mut self, batch: usize) -> usize {
         let ask = usize::from(self.next_ask);
-        let next = if most <= FEW_OBJECTS { ask + 1 } else { ask * 2 };
-        self.next_ask = next.min(most) as u8;
+        let next = if batch <= FEW_OBJECTS { ask + 1 } else { ask * 2 };
+        self.next_ask = next.min(BATCH_OBJECTS) as u8;
         ask
     }
 
@@ -415,7 +416,7 @@ mod tests {
     #[test]
     fn large_objects_are_asked_for_step_by_step() {
         for (bytes, asks) in
-            [(256, [1, 2, 4, 8, 16, 32]), (512, [1, 2, 3, 4, 5, 6]), (8192, [1, 2, 3, 4, 4, 4])]
+            [(256, [1, 2, 4, 8, 16, 32]), (512, [1, 2, 3, 4, 5, 6]), (8192, [1, 2, 3, 4, 5, 6])]
         {
             let mut cache = Cache::ABSENT;
             cache.open();

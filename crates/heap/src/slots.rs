@@ -91,7 +91,7 @@ impl Slots {
         stock: [None; SHELVES],
     };
 
-    /// Keeps a batch of a thread of its own CPU. It comes back if there are too many, or `memory` (as
+    /// Keeps a batch of a thread of its own CPU, of no more objects than `class` has in one. It comes back if there are too many, or `memory` (as
     /// [`Pools::put`](crate::pool::Pools::put) says) has none for the stock.
     pub(crate) fn put(
         &mut self,
@@ -99,6 +99,7 @@ impl Slots {
         batch: Batch,
         memory: impl Fn(usize) -> Option<NonNull<u8>>,
     ) -> Option<Batch> {
+        debug_assert!(batch.count <= class.batch(), "{} objects", batch.count);
         self.taken = self.taken.saturating_sub(1);
         self.is_at_work = true;
         let is_stocked = usize::from(self.len) >= PLACES;

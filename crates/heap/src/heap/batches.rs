@@ -58,31 +58,36 @@ impl<S: System> Heap<S> {
     pub(crate) fn gather_from_bin(&self, class: ClassId, count: usize, gathered: &mut Gathered) {
         self.end_drain();
         let cpu = self.is_shared.load(Relaxed).then(|| self.source().cpu());
-        let wanted = Demand { class, count: count.min(class.batch()), cpu };
-        let bin = &self.bins[class.index()];
-        bin.lock().take(wanted, gathered, self);
+        let wanted = Demand { class, count, cpu };
+        let mut siblings = self.take_of_slabs(wanted, gathered);
         if gathered.count() == 0 && self.pools.stocked_bytes() > 0 {
             self.empty_stocks(SLAB_FRAMES, SLAB_FRAMES);
-            bin.lock().take(wanted, gathered, self);
+            siblings = self.take_of_slabs(wanted, gathered);
         }
         // A new slab only if there is not a single object: a batch may be short.
         if gathered.count() == 0 {
             // Getting one may take long, so not under the lock; threads that come here at once may each get one.
-            let siblings = bin.lock().slabs();
-            let fresh = self.get_slab(class, siblings);
-            let mut bin = bin.lock();
-            if let Some(fresh) = fresh {
+            if let Some(fresh) = self.get_slab(class, siblings) {
+                let mut bin = self.bins[class.index()].lock();
                 let name = self.open_slab(class, fresh);
                 bin.take_new(name, wanted, gathered, self);
             } else {
                 // Another CPU's will do.
-                bin.take(Demand { cpu: None, ..wanted }, gathered, self);
+                self.take_of_slabs(Demand { cpu: None, ..wanted }, gathered);
             }
         }
         self.bring_memory(class, gathered);
         let bytes = gathered.count() * class.object_bytes();
         self.out_bytes.fetch_add(bytes, Relaxed);
         self.extremes.note_live(self.live_bytes());
+    }
+
+    /// Takes what is wanted of the slabs with room. Returns how many slabs the class has.
+    #[inline(never)]
+    fn take_of_slabs(&self, wanted: Demand, gathered: &mut Gathered) -> usize {
+        let mut bin = self.bins[wanted.class.index()].lock();
+        bin.take(wanted, gathered, self);
+        bin.slabs()
     }
 
     /// Something is taken: the program is not freeing all it has.
@@ -118,7 +123,11 @@ impl<S: System> Heap<S> {
 
     /// Gives a batch to this CPU's pool; if the pool refuses it, it goes to the bin, together with
     /// some of the pool's own.
-    pub(crate) fn put_batch(&self, class: ClassId, batch: Batch) {
+    pub(crate) fn put_batch(&self, class: ClassId, mut batch: Batch) {
+        // What was taken of a large class may be several.
+        if let Some(rest) = batch.split_off(class.batch(), self.key()) {
+            self.put_batch(class, rest);
+        }
         if self.draining.load(Relaxed) {
             self.give_to_slabs(class, &[batch]);
             return;
