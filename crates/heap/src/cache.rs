@@ -207,7 +207,7 @@ pub(crate) fn longer_limit(limit: u16, most: usize) -> u16 {
     (limit + 1 + limit / 4).min(most as u16)
 }
 
-// A list is a batch at the longest.
+// A list has as many objects as the longest batch, at most.
 const _: () = assert!(BATCH_OBJECTS <= u8::MAX as usize);
 
 impl CacheBin {
@@ -323,7 +323,7 @@ impl CacheBin {
     }
 
     /// Takes an object that was freed. The batch that comes back must go to a pool. No list becomes longer
-    /// than `most`.
+    /// than `most`, or than it was when it was filled.
     pub(crate) fn give(&mut self, object: FreeObject, most: usize, key: Key) -> Option<Batch> {
         if self.room == 0 && self.is_shut() {
             return self.lay_aside(object, most, key);

@@ -65,7 +65,7 @@ fn of_a_large_class_come_several_which_pools_get_one_by_one() {
 }
 
 #[test]
-fn beside_other_threads_there_come_several_of_a_much_larger_class() {
+fn beside_other_threads_the_same_class_gives_a_single_one() {
     pretend_cpu(Some(0));
     let heap = new_heap(64 << 20);
     let mut front = Front::new(&heap);
