@@ -91,8 +91,8 @@ impl Slots {
         stock: [None; SHELVES],
     };
 
-    /// Keeps a batch of a thread of its own CPU, of no more objects than `class` has in one. It comes back if there are too many, or `memory` (as
-    /// [`Pools::put`](crate::pool::Pools::put) says) has none for the stock.
+    /// Keeps a batch of a thread of its own CPU, of no more objects than `class` has in one. It comes back if there are too
+    /// many, or `memory` (as [`Pools::put`](crate::pool::Pools::put) says) has none for the stock.
     pub(crate) fn put(
         &mut self,
         class: ClassId,
