@@ -222,7 +222,10 @@ impl Lists {
                     if !visit(slab) {
                         return false;
                     }
-                    if slab.is_ripe() != slab.list().is_ripe() {
+                    if slab.is_ripe() == slab.list().is_ripe() {
+                        // It stays, but may have to move at another time.
+                        slab.choose_list();
+                    } else {
                         self.remove(name, slab);
                         self.insert(name, slab);
                     }
@@ -403,5 +406,20 @@ mod tests {
         lists.all_from(1, false, |slab| slab.give_up() != 0);
         lists.validate();
         assert_eq!((looked_at(&mut lists), looked_at(&mut lists)), (1, 0));
+    }
+
+    #[test]
+    fn a_slab_that_is_given_up_too_full_for_a_look_ripens_as_others_do() {
+        let mut lists = Lists::new();
+        let name = slabs(1)[0];
+        // SAFETY: there is no other reference.
+        unsafe { name.get() }.take(CLASS.objects(), &mut Gathered::new(), 1);
+        (0..10).for_each(|index| give(&mut lists, name, index));
+        lists.all_from(1, false, |slab| slab.give_up() != 0);
+        assert_eq!(looked_at(&mut lists), 0);
+        (10..15).for_each(|index| give(&mut lists, name, index));
+        assert_eq!(looked_at(&mut lists), 0);
+        give(&mut lists, name, 15);
+        assert_eq!((looked_at(&mut lists), looked_at(&mut lists)), (1, 0), "a quarter has gone");
     }
 }

@@ -226,6 +226,7 @@ impl Slab {
     }
 
     /// Assigns it to the list where it belongs, until it says that it [moves](Returned::Moves).
+    #[inline(never)]
     pub(crate) fn choose_list(&mut self) {
         let group = self.fullness_group();
         self.list = self.list.with_group(group, self.is_ripe());
