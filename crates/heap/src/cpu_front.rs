@@ -83,8 +83,12 @@ impl<S: System> Heap<S> {
             match unsafe { self.cpus.pop(class, self.key()) } {
                 Ok(object) => return hand_out(object),
                 Err(Refusal::Aborted) => self.cpus.note_abort(),
-                // SAFETY: as above.
-                Err(Refusal::Exhausted) => return unsafe { self.refill(class) },
+                Err(Refusal::Exhausted) => {
+                    // SAFETY: as above.
+                    if !unsafe { self.refill(class) } {
+                        return core::ptr::null_mut();
+                    }
+                }
                 Err(Refusal::Absent) => {
                     if !self.cpus.open(|bytes| self.backend.metadata(bytes)) {
                         break;
@@ -98,11 +102,11 @@ impl<S: System> Heap<S> {
         self.take_uncached(class)
     }
 
-    /// An object of `class`, and the rest of its batch for this CPU's list, which was empty.
+    /// Makes a batch of `class` this CPU's list, which was empty. `false` when out of memory.
     ///
     /// # Safety
     /// As [`take_by_cpu`](Self::take_by_cpu).
-    unsafe fn refill(&self, class: ClassId) -> *mut u8 {
+    unsafe fn refill(&self, class: ClassId) -> bool {
         // SAFETY: the caller's promise, passed on.
         let spare = unsafe { self.cpus.exchange(Word::Spare, class, None) };
         let batch = spare.or_else(|| {
@@ -111,15 +115,14 @@ impl<S: System> Heap<S> {
             // SAFETY: as above.
             pooled.or_else(|| unsafe { self.get_batch(Seat::Cpu, class, count) })
         });
-        let Some(batch) = batch else { return core::ptr::null_mut() };
-        if let Some(head) = batch.head.next() {
-            let rest = Batch { head, count: batch.count - 1 };
-            // SAFETY: as above. What another thread has put there meanwhile comes out.
-            if let Some(other) = unsafe { self.cpus.exchange(Word::List, class, Some(rest)) } {
-                self.put_batch(class, other);
-            }
+        if batch.is_none() {
+            return false;
         }
-        hand_out(batch.head)
+        // SAFETY: as above. What another thread has put there meanwhile comes out.
+        if let Some(other) = unsafe { self.cpus.exchange(Word::List, class, batch) } {
+            self.put_batch(class, other);
+        }
+        true
     }
 
     /// The limit of this CPU's list of `class`, as it was; from now on it is longer.

@@ -226,6 +226,33 @@ fn a_freed_object_that_was_written_to() {
     assert_line(&line, "malloc", "corrupted free list");
 }
 
+/// So is each object that lies on a list of the CPU's or comes to it in a batch, the first ones too.
+#[test]
+fn any_freed_object_that_was_written_to_behind_a_cpus_list() {
+    const BYTES: usize = 1024;
+    const COUNT: usize = 40;
+    if Front::by_cpu(&new_heap(16 << 20)).is_none() {
+        eprintln!("skipped: no restartable sequences here");
+        return;
+    }
+    for index in 0..COUNT {
+        let line = aborts(|front| {
+            let mut front = Front::by_cpu(front.heap).expect("as above");
+            let freed = [0; COUNT].map(|_| object(&mut front, BYTES));
+            for object in freed {
+                // SAFETY: a live object.
+                unsafe { front.free(object) };
+            }
+            // SAFETY: none for the write: that is the test.
+            unsafe { freed[index].cast::<usize>().add(1).write(0) };
+            for _ in freed {
+                object(&mut front, BYTES);
+            }
+        });
+        assert_line(&line, "malloc", "corrupted free list");
+    }
+}
+
 /// The heap of a child whose handler forks.
 static FORKED: AtomicPtr<Heap<Source>> = AtomicPtr::new(std::ptr::null_mut());
 
