@@ -49,6 +49,44 @@ fn give(front: &mut Front<'_, Source>, objects: Vec<NonNull<u8>>) {
     }
 }
 
+/// What a thread keeps of runs that it has taken and freed over and over.
+fn kept_run_bytes(page_bytes: usize) -> usize {
+    let heap = heap_over(Strict::with_pages(page_bytes), 64 << 20);
+    let mut front = Front::new(&heap);
+    for _ in 0..500 {
+        let runs = take(&mut front, 4, 60_000);
+        give(&mut front, runs);
+    }
+    let kept = front.cached_run_bytes();
+    drop(front);
+    check_released(&heap);
+    kept
+}
+
+#[test]
+fn threads_keep_runs_whatever_the_pages() {
+    let kept = [4, 16, 64].map(|kib| kept_run_bytes(kib << 10));
+    assert_eq!(kept.map(|bytes| bytes >> 10), [4 * 60, 4 * 64, 4 * 64]);
+}
+
+/// The run that was freed last is taken as it was: had the two become one, the front would serve.
+#[test]
+fn regions_keep_runs_whatever_the_pages() {
+    for page_bytes in [4, 16, 64].map(|kib| kib << 10) {
+        let heap = heap_over(Strict::with_pages(page_bytes), 64 << 20);
+        let mut front = Front::new(&heap);
+        let mut runs = take(&mut front, 2, 60_000);
+        runs.sort_unstable();
+        let last = runs[1];
+        give(&mut front, runs);
+        let taken = take(&mut front, 1, 60_000);
+        assert_eq!(taken, [last], "of {page_bytes}");
+        give(&mut front, taken);
+        drop(front);
+        check_released(&heap);
+    }
+}
+
 /// What lies in the pools of a large heap of which a little swings, at the end.
 fn pooled_while_little_swings(page_bytes: usize) -> usize {
     let heap = heap_over(Strict::with_pages(page_bytes), 256 << 20);

@@ -55,13 +55,14 @@ impl<S: System> Heap<S> {
             }
         }
         let frames = self.frames_for(bytes);
-        let align = align.max(self.source().page_bytes()).div_ceil(FRAME_BYTES);
+        let page_frames = self.source().page_bytes().div_ceil(FRAME_BYTES);
+        let align = align.div_ceil(FRAME_BYTES).max(page_frames);
         if let Seat::Own(cache) = seat
             && frames <= LONGEST_CACHED_FRAMES
-            && align == 1
+            && align == page_frames
         {
             // SAFETY: the caller's promise, passed on.
-            let own = unsafe { self.take_own_run(cache, bytes) };
+            let own = unsafe { self.take_own_run(cache, frames * FRAME_BYTES) };
             if !own.is_null() {
                 return (own, false);
             }

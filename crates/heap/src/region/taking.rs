@@ -182,7 +182,7 @@ impl Region {
             return Err(Refusal::NoRange);
         }
         let found = self
-            .take_cached(request)
+            .take_cached(request, source)
             .or_else(|| self.take_dirty(request))
             .or_else(|| self.take_units(request, source))
             .or_else(|| self.take_lengthened(request, source));
@@ -209,9 +209,11 @@ impl Region {
         align_down(start, align * FRAME_BYTES) == start
     }
 
-    /// Takes a run that was freed lately and kept as it was.
-    fn take_cached(&mut self, request: &Request) -> Option<Run> {
-        if request.align != 1 || request.frames > LONGEST_CACHED_FRAMES {
+    /// Takes a run that was freed lately and kept as it was. All runs begin with a page.
+    fn take_cached(&mut self, request: &Request, source: &impl PageSource) -> Option<Run> {
+        let begins_with_page =
+            request.align == 1 || request.align * FRAME_BYTES <= source.page_bytes();
+        if !begins_with_page || request.frames > LONGEST_CACHED_FRAMES {
             return None;
         }
         let (first, frames) = self.cached.pop(request.frames, self.near())?;
