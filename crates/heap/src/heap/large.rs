@@ -6,7 +6,6 @@ use hectare_base::align::align_up;
 use hectare_pages::System;
 
 use super::Heap;
-use super::relief::LOOK_BYTES;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::region::{FRAME_BYTES, RegionView, Wanted};
@@ -72,9 +71,7 @@ impl<S: System> Heap<S> {
         if self.pools.stocked_bytes() > 0 {
             self.empty_stocks(frames, align);
         }
-        if self.backend.should_scavenge() {
-            self.scavenge(LOOK_BYTES);
-        }
+        self.scavenge_before_growing();
         let wanted = Wanted::Run { frames, align, fills: !zeroed };
         let run = || self.backend.get_run(wanted, ClassId::RUN);
         // SAFETY: the caller's promise, passed on.

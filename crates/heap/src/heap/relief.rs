@@ -37,7 +37,7 @@ const LITTLE_SHARE: usize = 16;
 
 /// The most that a look made by a call gives back, so that it takes some milliseconds, or in a heap of very many slabs a few
 /// walks over these. The next look follows as after any emptying.
-pub(super) const LOOK_BYTES: usize = 32 << 20;
+const LOOK_BYTES: usize = 32 << 20;
 
 /// Of calls that have neither taken from slabs nor given to them, one in this many reads the clock.
 const IDLE_RELIEFS: u8 = 16;
@@ -177,6 +177,27 @@ impl<S: System> Heap<S> {
         }
     }
 
+    /// To be called before the heap grows, without the lock of a bin: looks for holes first, if it has grown much since the last
+    /// time.
+    #[inline]
+    pub(super) fn scavenge_before_growing(&self) {
+        if self.backend.should_scavenge() {
+            self.scavenge_unless_another_looks();
+        }
+    }
+
+    /// Of several threads that grow at once one searches. What it has found the others would not find any more, and finding
+    /// nothing lets the heap grow by more until the next time.
+    #[cold]
+    #[inline(never)]
+    fn scavenge_unless_another_looks(&self) {
+        if let Some(_looker) = self.looker.try_lock()
+            && self.backend.should_scavenge()
+        {
+            self.scavenge(LOOK_BYTES);
+        }
+    }
+
     /// Gives what the heap does not need back to the system: the pools' objects, the freed huge blocks and all
     /// dirty memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
@@ -246,6 +267,28 @@ mod tests {
         };
         assert_eq!(look(), (looks + 1, looks + 1), "it is had once nobody else looks");
         assert_eq!(look(), (looks + 1, looks + 1), "and once");
+    }
+
+    #[test]
+    fn of_threads_that_grow_at_once_one_looks() {
+        let heap = std::boxed::Box::new(Heap::new(Os, 64 << 20));
+        // SAFETY: nobody's seat.
+        let take = || unsafe { heap.malloc_slow(Seat::None, 1024) };
+        while !heap.backend.should_scavenge() {
+            take();
+        }
+        let slabs = heap.backend.slabs();
+        let grow = || {
+            while heap.backend.slabs() == slabs {
+                take();
+            }
+        };
+        let another = heap.looker.try_lock().expect("nobody looks");
+        grow();
+        assert!(heap.backend.should_scavenge(), "this one grows without a look");
+        drop(another);
+        heap.scavenge_before_growing();
+        assert!(!heap.backend.should_scavenge());
     }
 
     /// A heap of 4096 objects, of which so many in a row go and the next stays.

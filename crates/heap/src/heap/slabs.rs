@@ -6,7 +6,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use hectare_pages::System;
 
 use super::Heap;
-use super::relief::LOOK_BYTES;
 use crate::bin::SlabSource;
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
@@ -22,9 +21,7 @@ impl<S: System> Heap<S> {
     /// Memory for a slab of `class`, which has `siblings` slabs now; `None` when out of memory. To be
     /// called without the lock of the class's bin.
     pub(super) fn get_slab(&self, class: ClassId, siblings: usize) -> Option<FreshSlab> {
-        if self.backend.should_scavenge() {
-            self.scavenge(LOOK_BYTES);
-        }
+        self.scavenge_before_growing();
         self.has_grown.store(true, Relaxed);
         self.backend.get_slab(class, siblings)
     }
