@@ -72,8 +72,9 @@ impl<S: System> Heap<S> {
                 let name = self.open_slab(class, fresh);
                 bin.take_new(name, wanted, gathered, self);
             } else {
-                // Another CPU's will do.
-                self.take_of_slabs(Demand { cpu: None, ..wanted }, gathered);
+                // Another CPU's will do, of which this one takes little.
+                let count = count.min(class.batch());
+                self.take_of_slabs(Demand { class, count, cpu: None }, gathered);
             }
         }
         self.bring_memory(class, gathered);
