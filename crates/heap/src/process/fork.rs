@@ -35,22 +35,29 @@ static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 const SINGLE_THREADED_NAME: &CStr = c"__libc_single_threaded";
 
 impl Process {
-    /// Has each fork from now on copy this heap at rest. Further calls do nothing.
+    /// Has each fork from now on copy this heap at rest. Further calls do nothing. `false` if the C library has no memory to
+    /// note it in: to be asked again.
     ///
     /// The heap calls it before the first thread has a cache. Handlers of `pthread_atfork` that others
     /// register later may allocate; a library that is loaded before others calls it then.
-    pub fn see_to_forks(&'static self) {
+    pub fn see_to_forks(&'static self) -> bool {
         let process = (&raw const *self).cast_mut();
         let (to, from) = (Ordering::Release, Ordering::Relaxed);
         if PROCESS.compare_exchange(ptr::null_mut(), process, to, from).is_err() {
-            return;
+            return true;
         }
         // Looked up by name: a linked reference would keep a library from being loaded where there is no
         // such symbol. And looked up now, since another thread may hold the linker's lock at a fork.
         SINGLE_THREADED.store(symbol(SINGLE_THREADED_NAME).cast(), Ordering::Relaxed);
         streams::look_up();
         // SAFETY: three functions that stay as long as what they are linked into.
-        unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release_in_child)) };
+        if unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(release_in_child)) }
+            != 0
+        {
+            PROCESS.store(ptr::null_mut(), Ordering::Relaxed);
+            return false;
+        }
+        true
     }
 
     fn before_fork(&'static self) {

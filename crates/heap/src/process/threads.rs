@@ -137,9 +137,11 @@ impl Process {
     }
 
     fn exit_key(&'static self) -> Option<libc::pthread_key_t> {
+        // Without our lock: another thread may hold the C library's while it waits for ours.
+        if !self.see_to_forks() {
+            return None;
+        }
         if self.exit_key.load(Ordering::Acquire) == 0 {
-            // Without our lock: another thread may hold the C library's while it waits for ours.
-            self.see_to_forks();
             let _guard = self.exit_key_lock.lock();
             if self.exit_key.load(Ordering::Relaxed) == 0 {
                 self.exit_key.store(new_key()? + 1, Ordering::Release);

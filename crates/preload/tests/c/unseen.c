@@ -1,5 +1,5 @@
-/* Threads whose end the C library cannot tell of: it has no memory for a key's value. (Linked so that
-   libraries call the pthread_setspecific of this program.) */
+/* Threads whose end the C library cannot tell of: it has no memory for a key's value. And forks that it cannot tell of at
+   first. (Linked so that libraries call the functions of this program.) */
 #include "check.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -16,6 +16,21 @@ int pthread_setspecific(pthread_key_t key, const void *value) {
     }
     if (!set) set = (int (*)(pthread_key_t, const void *))dlsym(RTLD_NEXT, "pthread_setspecific");
     return set(key, value);
+}
+
+/* Set until main begins. */
+static volatile int refuses_handlers = 1;
+static int handlers_refused, handlers_entered;
+
+/* What pthread_atfork calls. */
+int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *library) {
+    typedef int enter(void (*)(void), void (*)(void), void (*)(void), void *);
+    if (refuses_handlers) {
+        handlers_refused++;
+        return ENOMEM;
+    }
+    handlers_entered++;
+    return ((enter *)dlsym(RTLD_NEXT, "__register_atfork"))(prepare, parent, child, library);
 }
 
 /* Small objects, and runs of one length as often as a thread must ask for them until it keeps such. */
@@ -113,7 +128,36 @@ static void asked_again(void) {
     CHECK(refused > 0 && caches() == had, "%d, not %d", caches(), had);
 }
 
+static volatile int ends;
+
+static void *churn_on(void *unused) {
+    while (!ends) churn();
+    return unused;
+}
+
+static void *churn_once(void *unused) {
+    churn();
+    return unused;
+}
+
+/* No thread has a cache before forks are seen to. */
+static void forks_are_seen_to_later(void) {
+    refuses_handlers = 1;
+    churn();
+    CHECK(handlers_refused > 1 && caches() == 0, "%d, %d", handlers_refused, caches());
+    refuses_handlers = 0;
+    churn();
+    CHECK(handlers_entered == 1 && caches() == 1, "%d, %d", handlers_entered, caches());
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, churn_on, NULL) == 0);
+    for (int i = 0; i < 100; i++) run_in_child(churn_once, NULL);
+    ends = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {CASE(nothing_is_lost), CASE(asked_again)};
+    static const struct test_case cases[] = {
+        CASE(nothing_is_lost), CASE(asked_again), CASE(forks_are_seen_to_later)};
+    refuses_handlers = 0;
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

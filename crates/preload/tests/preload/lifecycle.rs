@@ -58,6 +58,9 @@ pub(crate) fn add(suite: &mut Suite) {
             suite.test_with(name, &["cc"], move || unseen_end(case, front));
         }
     }
+    suite.test_with("lifecycle::unseen_end::forks_are_seen_to_later", &["cc"], || {
+        unseen_end("forks_are_seen_to_later", "front:thread")
+    });
     let can_step = can_step();
     for case in ["free_to_a_full_list", "confinement"] {
         let name = format!("lifecycle::interrupted_after_each_instruction::{case}");
@@ -78,7 +81,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.test_with("lifecycle::loaded_by_dlopen", &["cc"], loaded_by_dlopen);
 }
 
-/// The program's own `pthread_setspecific`, which refuses, is the one that libraries call.
+/// The program's own functions, which refuse, are those that libraries call.
 fn unseen_end(case: &str, front: &str) -> Outcome {
     let mut command = preloaded(compile("unseen.c", &["-rdynamic"], "")?);
     run(command.arg(case).env("HECTARE_CONF", front))?.well().map(drop)
