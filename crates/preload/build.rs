@@ -4,10 +4,10 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const NEEDED: [&str; 5] = [
+const NEEDED: [&str; 4] = [
     // Programs linked with the library ask for it by this name, wherever it lay then; valgrind and packagers know it by it.
     "-Wl,-soname,libhectare.so",
     // Our constructor runs ahead of every other library's: so our fork handlers are the first to
@@ -15,11 +15,13 @@ const NEEDED: [&str; 5] = [
     "-Wl,-z,initfirst",
     // Never unloaded: objects in use, fork handlers and the thread key's destructor point into it.
     "-Wl,-z,nodelete",
-    // Calls among our own names stay ours: a program's `realloc` may call our `__libc_realloc`, which calls our `realloc`.
-    "-Wl,-Bsymbolic-functions",
     // An undefined symbol is an error now, not when a program starts.
     "-Wl,-z,defs",
 ];
+
+/// The names that are left to whoever comes first, a program or another library, also where we use them ourselves. All others
+/// stay ours: a program's `free` may call our `__libc_free`, which calls our `free`.
+const BOUND_BY_THE_PROGRAM: &str = "{ realloc; };";
 
 /// What lays apart the code that few programs use. The linker gets a copy in Cargo's output directory, whose path
 /// Cargo keeps right when the sources have moved and all is built again.
@@ -44,7 +46,11 @@ fn main() {
     for argument in NEEDED {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
-    let cold = Path::new(&env::var("OUT_DIR").unwrap_or_default()).join("cold.ld");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo sets it"));
+    let bound = out.join("bound.list");
+    fs::write(&bound, BOUND_BY_THE_PROGRAM).expect("Cargo's directory can be written to");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--dynamic-list={}", bound.display());
+    let cold = out.join("cold.ld");
     let frugal = frugal(&cold);
     if fs::write(&cold, COLD).is_ok() && linker_takes(&frugal) {
         for argument in frugal {

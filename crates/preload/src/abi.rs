@@ -81,6 +81,16 @@ extern "C" fn calloc(count: usize, bytes: usize) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(object: *mut u8, bytes: usize) -> *mut u8 {
+    // SAFETY: the C caller's promise.
+    unsafe { resize(object, bytes) }
+}
+
+/// Our `realloc`, whatever the name is bound to.
+///
+/// # Safety
+/// As for realloc(3).
+#[inline(always)]
+unsafe fn resize(object: *mut u8, bytes: usize) -> *mut u8 {
     let Some(start) = NonNull::new(object) else {
         return malloc(bytes);
     };
@@ -97,13 +107,30 @@ unsafe extern "C" fn realloc(object: *mut u8, bytes: usize) -> *mut u8 {
     or_enomem(unsafe { HEAP.realloc(start, bytes) })
 }
 
+// What the name `realloc` is bound to. Written in assembly, since the compiler would take it for ours, or for an alias of it.
+core::arch::global_asm!(
+    ".pushsection .data.rel.ro.hectare_bound_realloc, \"aw\"",
+    ".balign 8",
+    ".hidden hectare_bound_realloc",
+    ".globl hectare_bound_realloc",
+    "hectare_bound_realloc: .quad realloc",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    /// Ours, or that of a program or library ahead of us, which may have put a header before `object`: of our names it alone
+    /// is not bound to ours within the library (`build.rs`).
+    #[link_name = "hectare_bound_realloc"]
+    static BOUND_REALLOC: unsafe extern "C" fn(*mut u8, usize) -> *mut u8;
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn reallocarray(object: *mut u8, count: usize, bytes: usize) -> *mut u8 {
-    match count.checked_mul(bytes) {
-        // SAFETY: the C caller's promise.
-        Some(bytes) => unsafe { realloc(object, bytes) },
-        None => out_of_memory(),
-    }
+    let Some(bytes) = count.checked_mul(bytes) else { return out_of_memory() };
+    // SAFETY: bound when the library was loaded, and never written to.
+    let realloc = unsafe { BOUND_REALLOC };
+    // SAFETY: the C caller's promise.
+    unsafe { realloc(object, bytes) }
 }
 
 /// An object aligned to `align` by the slow path; null without touching errno, also where that is no power of two.
@@ -264,7 +291,7 @@ mod glibc_aliases {
     #[unsafe(no_mangle)]
     unsafe extern "C" fn __libc_realloc(object: *mut u8, bytes: usize) -> *mut u8 {
         // SAFETY: the C caller's promise.
-        unsafe { super::realloc(object, bytes) }
+        unsafe { super::resize(object, bytes) }
     }
 
     #[unsafe(no_mangle)]
