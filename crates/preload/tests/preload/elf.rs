@@ -118,7 +118,11 @@ fn text_is_small() -> Outcome {
     let image = Image::read()?;
     let read_only = image.segments(PT_LOAD).filter(|segment| segment.flags & PF_W == 0);
     let bytes: u64 = read_only.map(|segment| segment.file_bytes).sum();
-    ensure(bytes <= MAX_TEXT_BYTES, || format!("{bytes} bytes of text: > {MAX_TEXT_BYTES}"))
+    ensure(bytes <= MAX_TEXT_BYTES, || {
+        format!(
+            "{bytes} bytes of text: > {MAX_TEXT_BYTES} (RUSTFLAGS replaces those of .cargo/config.toml)"
+        )
+    })
 }
 
 fn needs_the_c_library_alone() -> Outcome {
