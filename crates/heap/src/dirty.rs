@@ -14,7 +14,7 @@ use hectare_base::align::align_down;
 use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
 
 use crate::class::MAX_SMALL_BYTES;
-use crate::region::FRAME_BYTES;
+use crate::region::{FRAME_BYTES, SLAB_FRAMES, UNIT_FRAMES};
 
 use notes::{NOTED, Notes, Span};
 
@@ -75,6 +75,25 @@ impl DirtyFrames {
         let first = take_range(&mut self.frames, frames, align).ok()?;
         self.note_taken(first.0, frames);
         Some(first)
+    }
+
+    /// Takes the frames of a slab: the lowest place, but where that would leave frames in front, up to fifteen that no slab fits
+    /// into, the last of the same run and unit. So in a unit where a program grows by runs and slabs in turn, the former
+    /// follow each other from the front on and the latter from the end.
+    pub(crate) fn take_for_slab(&mut self) -> Option<FrameId> {
+        let lowest = self.take_lowest(SLAB_FRAMES, SLAB_FRAMES)?;
+        let has_before = lowest.0 > 0 && self.frames.is_free(FrameId(lowest.0 - 1));
+        if has_before { self.take_last_instead(lowest) } else { Some(lowest) }
+    }
+
+    #[inline(never)]
+    fn take_last_instead(&mut self, lowest: FrameId) -> Option<FrameId> {
+        self.give(lowest, SLAB_FRAMES);
+        let (start, length) = self.frames.free_run_around(lowest)?;
+        let unit_end = align_down(lowest.0, UNIT_FRAMES) + UNIT_FRAMES;
+        let end = align_down((start.0 + length).min(unit_end), SLAB_FRAMES);
+        let last = FrameId(end - SLAB_FRAMES);
+        self.take_at(last, SLAB_FRAMES).then_some(last)
     }
 
     /// Takes `frames` frames at a multiple of `align` out of the shortest run that has as many.
@@ -258,17 +277,32 @@ mod tests {
         runs
     }
 
+    /// Where a slab goes: the lowest place; the last of the run and unit, if a frame lies dirty in front of that.
+    fn place_for_slab(free: &[bool]) -> Option<usize> {
+        let is_place = |&first: &usize| free[first..first + SLAB_FRAMES].iter().all(|&free| free);
+        let mut places =
+            (0..free.len() / SLAB_FRAMES).map(|slab| slab * SLAB_FRAMES).filter(is_place);
+        let lowest = places.next()?;
+        if lowest == 0 || !free[lowest - 1] {
+            return Some(lowest);
+        }
+        let follows = |&(nth, first): &(usize, usize)| {
+            first == lowest + (nth + 1) * SLAB_FRAMES && first / UNIT_FRAMES == lowest / UNIT_FRAMES
+        };
+        Some(places.enumerate().take_while(follows).last().map_or(lowest, |(_, last)| last))
+    }
+
     #[test]
-    fn takes_the_best_fit_as_a_shadow_says() {
+    fn takes_what_a_shadow_says() {
         const FRAMES: usize = 4000;
         let mut random = Random::new(5);
         let mut dirty = none_of(FRAMES);
         let mut free = [false; FRAMES];
-        let mut fitted = 0;
+        let (mut fitted, mut slabs) = (0, 0);
         for _ in 0..20_000 {
             let first = random.below(FRAMES);
             let frames = (1 + random.below(100)).min(FRAMES - first);
-            match random.below(4) {
+            match random.below(5) {
                 0 | 1 => {
                     // What is taken around there goes back.
                     let taken = (first..first + frames).filter(|&frame| !free[frame]);
@@ -282,6 +316,14 @@ mod tests {
                     assert_eq!(dirty.take_at(FrameId(first), frames), is_there);
                     if is_there {
                         free[first..first + frames].fill(false);
+                    }
+                }
+                3 => {
+                    let taken = dirty.take_for_slab().map(|first| first.0);
+                    assert_eq!(taken, place_for_slab(&free));
+                    if let Some(first) = taken {
+                        free[first..first + SLAB_FRAMES].fill(false);
+                        slabs += 1;
                     }
                 }
                 _ => {
@@ -303,7 +345,19 @@ mod tests {
             assert_eq!(dirty.count(), free.iter().filter(|&&free| free).count());
             dirty.validate();
         }
-        assert!(fitted > 1000, "{fitted}");
+        assert!(fitted > 1000 && slabs > 1000, "{fitted}, {slabs}");
+    }
+
+    #[test]
+    fn runs_and_slabs_in_turn_leave_little_of_a_unit() {
+        for frames in SHORT_FRAMES + 1..64 {
+            let mut dirty = none_of(3 * UNIT_FRAMES);
+            dirty.give(FrameId(UNIT_FRAMES), UNIT_FRAMES);
+            while dirty.take_for_slab().is_some() && dirty.take_best(frames, 1).is_some() {}
+            while dirty.take_for_slab().is_some() {}
+            assert!(dirty.count() < SLAB_FRAMES, "{} beside runs of {frames}", dirty.count());
+            dirty.validate();
+        }
     }
 
     /// Runs that were not noted and have since gone cause one walk over all runs, not one at each request.

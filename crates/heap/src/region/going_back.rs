@@ -59,7 +59,8 @@ impl Region {
             return None;
         }
         let (start, length) = self.dirty.run_around(FrameId(self.fresh.end - 1))?;
-        if start.0 <= align_down(self.fresh.start, UNIT_FRAMES) {
+        let end = align_up(self.fresh.end, UNIT_FRAMES);
+        if start.0 <= align_down(self.fresh.start, UNIT_FRAMES) && start.0 + length >= end {
             // The whole unit is dirty, and can go: if it stayed, the units in front of it would go instead, and the next
             // long run would find room behind it only.
             return None;

@@ -259,7 +259,7 @@ impl Region {
     /// Takes dirty frames as they are: the lowest place for a slab, the best fit for other runs.
     pub(super) fn take_fitting(&mut self, frames: usize, align: usize) -> Option<FrameId> {
         if frames == SLAB_FRAMES && align == SLAB_FRAMES {
-            self.dirty.take_lowest(frames, align)
+            self.dirty.take_for_slab()
         } else {
             self.dirty.take_best(frames, align)
         }
@@ -374,11 +374,16 @@ impl Region {
         run.clean || self.fresh.contains(&self.frame_of(run.start))
     }
 
-    /// Moves the start of what came with the last units, and nobody has had, behind `run` if that has part of it.
+    /// Cuts off of what came with the last units, and nobody has had, what `run` has of it: at the end, if that is nearer.
     pub(super) fn pass_fresh(&mut self, run: &Run) {
         let first = self.frame_of(run.start);
         let end = first + run.frames;
-        if first < self.fresh.end && self.fresh.start < end {
+        if first >= self.fresh.end || self.fresh.start >= end {
+            return;
+        }
+        if first.saturating_sub(self.fresh.start) > self.fresh.end.saturating_sub(end) {
+            self.fresh.end = first;
+        } else {
             self.fresh.start = end;
         }
     }
