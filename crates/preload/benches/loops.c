@@ -8,6 +8,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops append 100000
      LD_PRELOAD=target/release/libhectare.so ./loops table
      LD_PRELOAD=target/release/libhectare.so ./loops blocks 1048592 60 1048592
+     LD_PRELOAD=target/release/libhectare.so ./loops mixed 1000 64 40000 350
      LD_PRELOAD=target/release/libhectare.so ./loops hollow 16 30000 8000 1
      LD_PRELOAD=target/release/libhectare.so ./loops again 100000 24300000
      LD_PRELOAD=target/release/libhectare.so ./loops first 4456448 100000 1000000
@@ -35,6 +36,8 @@
    table                 1.4 million blocks of 1000 bytes filled, then 20 million reads at random
    blocks BYTES COUNT WRITTEN   COUNT blocks of BYTES, none of which is freed, of which the first WRITTEN are written: the most
                          that was resident, over what is asked for
+   mixed BYTES COUNT LONGER ROUNDS   COUNT objects of BYTES and a block of LONGER, over and over, all written and none freed: the
+                         most that was resident, over what is asked for
    hollow LEAST MOST COUNT ENDS   COUNT objects of LEAST to MOST bytes, replaced at random 40 times each, of which the first byte is
                          written (1), or the last, too (2): what a replacement takes, and the most that was resident
    again LEAST MOST      a block of LEAST bytes, one three times as long, and so on up to MOST: each is taken, a byte in each page
@@ -207,12 +210,23 @@ static void bursts(size_t least, size_t most) {
     printf("%.1f ns a pair\n", least_ns);
 }
 
-static void blocks(size_t bytes, size_t count, size_t written) {
-    for (size_t i = 0; i < count; i++) memset(malloc(bytes), 1, written < bytes ? written : bytes);
+static void print_most_resident(size_t asked) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    printf("%ld MiB resident at most, %.2f of %zu MiB\n", usage.ru_maxrss >> 10, usage.ru_maxrss * 1024.0 / (bytes * count),
-           bytes * count >> 20);
+    printf("%ld MiB resident at most, %.2f of %zu MiB\n", usage.ru_maxrss >> 10, usage.ru_maxrss * 1024.0 / asked, asked >> 20);
+}
+
+static void blocks(size_t bytes, size_t count, size_t written) {
+    for (size_t i = 0; i < count; i++) memset(malloc(bytes), 1, written < bytes ? written : bytes);
+    print_most_resident(bytes * count);
+}
+
+static void mixed(size_t bytes, size_t count, size_t longer, size_t rounds) {
+    for (size_t round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < count; i++) memset(malloc(bytes), 1, bytes);
+        memset(malloc(longer), 1, longer);
+    }
+    print_most_resident(rounds * (count * bytes + longer));
 }
 
 static void first(size_t bytes, size_t written, size_t more) {
@@ -716,6 +730,7 @@ int main(int argc, char **argv) {
     else if (argc == 4 && strcmp(argv[1], "pairs") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0) pairs(number[0], number[1]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 5 && strcmp(argv[1], "blocks") == 0 && number[0] > 0 && number[1] > 0) blocks(number[0], number[1], number[2]);
+    else if (argc == 6 && strcmp(argv[1], "mixed") == 0 && number[2] > 0 && number[3] > 0) mixed(number[0], number[1], number[2], number[3]);
     else if (argc == 4 && strcmp(argv[1], "again") == 0 && number[0] > 0 && number[1] >= number[0])
         again(number[0], number[1]);
     else if (argc == 6 && strcmp(argv[1], "hollow") == 0 && number[0] > 0 && number[1] >= number[0] && number[2] > 0 && number[3] - 1 < 2)
@@ -739,6 +754,6 @@ int main(int argc, char **argv) {
         beside(number[0], number[1], number[2]);
     else if ((argc == 7 || argc == 8) && strcmp(argv[1], "swing") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0 && number[2] >= number[1] && number[3] > 0 && number[4] <= DRAWN)
         swing(number[0], (struct swing){.least = number[1], .most = number[2], .count = number[3], .order = number[4], .stay = number[5]});
-    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | aligned ALIGN MOST LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | hollow LEAST MOST COUNT ENDS | again LEAST MOST | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | expire N BYTES COUNT | zeros BYTES LONGER COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
+    else return fprintf(stderr, "usage: loops shuffled N | runs BYTES MORE LIVE | aligned ALIGN MOST LIVE | bursts LEAST MOST | table | blocks BYTES COUNT WRITTEN | mixed BYTES COUNT LONGER ROUNDS | hollow LEAST MOST COUNT ENDS | again LEAST MOST | first BYTES WRITTEN MORE | holes BYTES LONGER COUNT | stall BYTES COUNT | pause COUNT KEPT | rest BYTES COUNT | expire N BYTES COUNT | zeros BYTES LONGER COUNT | buffers N | threads N | second BYTES COUNT | scratch N BYTES EACH | beside N BYTES COUNT | swing N LEAST MOST COUNT ORDER [STAY]\n"), 2;
     return 0;
 }
