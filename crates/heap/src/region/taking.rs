@@ -269,7 +269,9 @@ impl Region {
     /// are needed.
     fn take_lengthened(&mut self, request: &Request, source: &impl PageSource) -> Option<Run> {
         let frames = request.frames;
-        if request.grid != 1 {
+        // What a block is the place for begins in front of that; one that began with a few frames of the next unit would
+        // have the block lie behind it.
+        if request.grid != 1 || request.opens {
             return None;
         }
         // One as long as the run, or longer, it has left to others.
