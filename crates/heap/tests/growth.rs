@@ -8,7 +8,9 @@ use std::collections::HashSet;
 use std::num::NonZero;
 use std::ptr::NonNull;
 
+use hectare::Heap;
 use hectare_check::Subject;
+use hectare_pages::Os;
 use support::{Front, Source, check_released, new_heap, strict};
 
 const MIB: usize = 1 << 20;
@@ -51,6 +53,33 @@ fn a_buffer_that_grows_by_pages_is_seldom_copied() {
     give(&mut front, behind.into_iter().chain([buffer]));
     drop(front);
     check_released(&heap);
+}
+
+/// A heap that grows by blocks leaves no unit out: one of which a few frames are taken comes as a whole.
+#[test]
+fn what_a_program_takes_and_fills_follows_without_gaps() {
+    for bytes in [40_000, 70_000, 100_000, 200_000] {
+        // On the system itself, since the tests' own has no huge pages.
+        let heap = Box::new(Heap::new(Os, 512 << 20));
+        let mut front = Front::new(&heap);
+        let mut take_filled = |bytes| {
+            let block = NonNull::new(front.malloc(bytes)).expect("memory");
+            // SAFETY: a block of `bytes` bytes, just taken.
+            unsafe { block.write_bytes(1, bytes) };
+            block
+        };
+        let blocks: Vec<_> = (0..32 * MIB / bytes).map(|_| take_filled(bytes)).collect();
+        let places = || blocks.iter().map(|block| block.addr().get());
+        let span = places().max().unwrap_or(0) + bytes - places().min().unwrap_or(0);
+        // Each may be an eighth longer, and one unit is begun.
+        assert!(span < 36 * MIB + 2 * MIB, "{} KiB for blocks of {bytes}", span >> 10);
+        for block in blocks {
+            // SAFETY: a live block.
+            unsafe { front.free(block) };
+        }
+        drop(front);
+        check_released(&heap);
+    }
 }
 
 /// Panics unless runs begin without marks where the objects of `places` were, which have all been freed.
