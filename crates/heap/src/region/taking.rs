@@ -377,6 +377,7 @@ impl Region {
     }
 
     /// Cuts off of what came with the last units, and nobody has had, what `run` has of it: at the end, if that is nearer.
+    #[inline(never)]
     pub(super) fn pass_fresh(&mut self, run: &Run) {
         let first = self.frame_of(run.start);
         let end = first + run.frames;
