@@ -7,11 +7,13 @@
 mod support;
 
 use std::process::ExitCode;
+use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use hectare::Heap;
 use hectare_check::{Driver, Limits, Subject, Suite, soak_operations};
+use support::aborting::{aborts, assert_line};
 use support::{Front, Source, check_heap, check_released, new_heap};
 
 /// Moves this thread to the `n`th of the CPUs that it may use, and returns how many there are.
@@ -130,13 +132,47 @@ fn sequences_under_preemption_migration_and_signals() {
     check_released(&heap);
 }
 
+/// Each freed object that lies on a list of the CPU's, or comes to it in a batch, is looked at, the first ones too.
+fn any_freed_object_that_was_written_to_is_seen() {
+    const COUNT: usize = 40;
+    for index in 0..COUNT {
+        let line = aborts(|front| {
+            hop(0, &allowed_cpus());
+            let mut front = Front::by_cpu(front.heap).expect("asked for by `main`");
+            let mut take = || NonNull::new(front.malloc(1024)).expect("memory");
+            let freed = [0; COUNT].map(|_| take());
+            for object in freed {
+                // SAFETY: a live object.
+                unsafe { front.free(object) };
+            }
+            // SAFETY: none for the write: that is the test.
+            unsafe { freed[index].cast::<usize>().add(1).write(0) };
+            for _ in freed {
+                front.malloc(1024);
+            }
+        });
+        assert_line(&line, "malloc", "corrupted free list");
+    }
+}
+
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let name = "sequences_under_preemption_migration_and_signals";
-    if Front::by_cpu(&new_heap(1 << 20)).is_some() {
-        suite.check(name, sequences_under_preemption_migration_and_signals);
-    } else {
-        suite.skip(name, "no restartable sequences here");
+    let tests: [(&str, fn()); 2] = [
+        (
+            "sequences_under_preemption_migration_and_signals",
+            sequences_under_preemption_migration_and_signals,
+        ),
+        (
+            "any_freed_object_that_was_written_to_is_seen",
+            any_freed_object_that_was_written_to_is_seen,
+        ),
+    ];
+    for (name, test) in tests {
+        if Front::by_cpu(&new_heap(1 << 20)).is_some() {
+            suite.check(name, test);
+        } else {
+            suite.skip(name, "no restartable sequences here");
+        }
     }
     suite.run()
 }

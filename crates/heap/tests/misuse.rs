@@ -6,54 +6,13 @@
 
 mod support;
 
-use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use hectare::{Heap, Seat};
 use hectare_check::Subject;
-use support::{Front, Source, new_heap};
-
-/// Runs `misuse` in a child over a fresh heap. Returns what it wrote to standard error. Panics
-/// unless it was ended by SIGABRT.
-fn aborts(misuse: impl FnOnce(&mut Front<'_, Source>)) -> String {
-    let mut ends = [0; 2];
-    // SAFETY: two places for two descriptors.
-    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: two descriptors just made, nobody else's.
-    let [from, to] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
-    // SAFETY: the child calls the heap and a few system calls, then ends.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "no child");
-    if child == 0 {
-        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: valid arguments; this process is the test's own.
-        unsafe {
-            libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-            libc::dup2(to.as_raw_fd(), libc::STDERR_FILENO);
-        }
-        let heap = new_heap(16 << 20);
-        misuse(&mut Front::new(&heap));
-        // SAFETY: ends this process without the harness's exit handlers.
-        unsafe { libc::_exit(0) };
-    }
-    drop(to);
-    let mut line = String::new();
-    std::fs::File::from(from).read_to_string(&mut line).expect("the child's line");
-    let mut status = 0;
-    // SAFETY: the child just made, and a place for its status.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    let aborted = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT;
-    assert!(aborted, "status {status:#x}, not SIGABRT; it wrote: {line:?}");
-    line
-}
-
-fn assert_line(line: &str, call: &str, cause: &str) {
-    assert!(line.starts_with(&format!("hectare: {call}(0x")), "{line:?}");
-    assert!(line.contains(cause), "{line:?} instead of {cause:?}");
-    assert!(line.ends_with('\n') && line.lines().count() == 1, "one line: {line:?}");
-}
+use support::aborting::{aborts, assert_line};
+use support::{Front, Source};
 
 /// Small, run and huge objects.
 const SIZES: [usize; 5] = [16, 1000, 32 << 10, 100_000, 40 << 20];
@@ -224,33 +183,6 @@ fn a_freed_object_that_was_written_to() {
         }
     });
     assert_line(&line, "malloc", "corrupted free list");
-}
-
-/// So is each object that lies on a list of the CPU's or comes to it in a batch, the first ones too.
-#[test]
-fn any_freed_object_that_was_written_to_behind_a_cpus_list() {
-    const BYTES: usize = 1024;
-    const COUNT: usize = 40;
-    if Front::by_cpu(&new_heap(16 << 20)).is_none() {
-        eprintln!("skipped: no restartable sequences here");
-        return;
-    }
-    for index in 0..COUNT {
-        let line = aborts(|front| {
-            let mut front = Front::by_cpu(front.heap).expect("as above");
-            let freed = [0; COUNT].map(|_| object(&mut front, BYTES));
-            for object in freed {
-                // SAFETY: a live object.
-                unsafe { front.free(object) };
-            }
-            // SAFETY: none for the write: that is the test.
-            unsafe { freed[index].cast::<usize>().add(1).write(0) };
-            for _ in freed {
-                object(&mut front, BYTES);
-            }
-        });
-        assert_line(&line, "malloc", "corrupted free list");
-    }
 }
 
 /// The heap of a child whose handler forks.

@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "each test file is a crate of its own")]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 
+pub mod aborting;
 pub mod front;
 pub mod system;
 
