@@ -100,14 +100,14 @@ struct State {
     due_frames: usize,
     /// The last attempt to give dirty frames back, if none went: one like it is not made in this half-life.
     vain: Option<Vain>,
-    /// When the slabs were last looked through, and how many frames of them went then.
+    /// When a look that found the slabs emptied last gave frames of them back, and how many.
     scavenged_ms: u64,
     scavenged_frames: usize,
     /// How many frames were taken since that held no memory, or none any more.
     taken_anew_frames: usize,
     /// By how many frames the slabs may empty, because what is live swings.
     swing_frames: usize,
-    /// When regret, peak and idle frames were last halved.
+    /// When half of the past was last forgotten (`backend/keeping.rs`).
     halved_ms: u64,
     /// What threads may keep of freed runs; these frames count as used.
     lent_frames: usize,

@@ -5,8 +5,8 @@
 //!
 //! Invariants
 //! 1. Each noted run is one of free frames, as long as it can be, of more than [`SHORT_FRAMES`].
-//! 2. No run that is not noted is longer than `longest_unnoted`: those that had no room when they came, or made
-//!    room, and have not changed since.
+//! 2. No run that is not noted is longer than [`SHORT_FRAMES`], or `longest_unnoted`: those that had no room when they
+//!    came, or made room, and have not changed since.
 
 mod notes;
 

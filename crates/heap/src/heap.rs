@@ -1,8 +1,8 @@
 //! The heap: cache → pool → bin → backend.
 //!
-//! Its callers are fronts, which keep a [`Cache`] for each thread. A front calls the fast path
+//! Its caller, in a program the process (`process.rs`), keeps a [`Cache`] for each thread. It calls the fast path
 //! first, and the slow path of the same name only when that declines. The fast paths are inlined
-//! into the front and touch the cache, the page map and the object, nothing else.
+//! into the caller and touch the cache, the page map and the object, nothing else.
 
 mod batches;
 mod free;
@@ -78,7 +78,7 @@ pub struct Heap<S: System> {
     out_bytes: AtomicUsize,
     extremes: Extremes,
     pace: Pace,
-    /// Held by the thread that looks for freed memory to give back.
+    /// Held by the thread that looks for freed memory to give back, unless it [trims](Self::trim).
     looker: Lock<(), S::Park>,
     /// A cache has been handed out.
     has_cache: AtomicBool,

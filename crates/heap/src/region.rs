@@ -22,8 +22,8 @@
 //! | what of sealed frames that the system refuses to open? | `region/shut.rs` |
 //!
 //! Invariants
-//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in a hollow slab that waits, or shut, or in
-//!    use: never two of these.
+//! 1. A frame is free in `clean`, or free in `dirty`, or in a cached run, or in a hollow slab that waits, or shut, or
+//!    leaving until it is settled, or in a block that is being opened, or lost by a move, or in use: never two of these.
 //! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
 //!    run table and the slabs that describe them.
 //!    A page of those that describes nothing but frames given back was given back with them.
@@ -106,7 +106,8 @@ pub(crate) struct Region {
     huge: HugePart,
     /// Where what was set aside for the process ends, in bytes from the start; 0 if nothing was.
     set_aside_until: usize,
-    /// Clean frames that were taken for long runs.
+    /// Frames without memory that were taken for runs of [`LONG_FRAMES`](huge_pages::LONG_FRAMES) or more that will be filled,
+    /// of each as many as half of what are many at most; 0 again once a run has come back untouched and gone.
     filled_frames: usize,
     /// Clean frames that were taken page by page since any went back.
     regrown_frames: usize,

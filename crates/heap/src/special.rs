@@ -20,7 +20,7 @@
 //! 1. A sampled object is recorded before its caller has it, and forgotten before the heap takes
 //!    it back: so two threads never mean different objects by one address.
 //! 2. Where a special front is on, a thread in a slow path is *inside*, and its word says so
-//!    (`inside.rs`); it takes locks of the heap nowhere else. What the thread allocates while it is
+//!    (`special/inside.rs`); it takes locks of the heap nowhere else. What the thread allocates while it is
 //!    inside (the C library, the unwinder) is served without its cache, and not sampled.
 
 mod hardened;

@@ -13,7 +13,7 @@
 //!   tend         the same for a program that makes no calls, by a thread that looks after the heap
 //!   trim         all that can go, at once
 //! ```
-//! One thread at a time looks.
+//! One thread at a time looks, but for `trim`, which waits for none.
 
 mod emptying;
 mod holes;

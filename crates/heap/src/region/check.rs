@@ -48,7 +48,7 @@ impl Region {
             assert!(!mapped || !clean && !dirty, "frame {frame} is free, but of class {byte}");
             mapped_frames += usize::from(mapped);
         }
-        // What is neither free nor mapped nor shut must be in a cached run: the sum says so.
+        // What is neither free nor mapped nor shut must be in a cached run or a hollow slab that waits: the sum says so.
         let free_frames = self.clean.free_frames() + self.dirty_frames();
         assert_eq!(
             free_frames + mapped_frames + self.validate_shut(),

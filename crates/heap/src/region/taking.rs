@@ -71,7 +71,8 @@ pub(crate) struct Run {
     pub(crate) bare_frames: usize,
     /// How many of these are clean because they were decommitted, so that using them will fault once more.
     pub(crate) again_frames: usize,
-    /// It comes as part of huge pages, each of them by its first touch.
+    /// It is clean memory that was never touched and comes as part of huge pages, each of them by its first touch. Told of
+    /// lowest clean frames alone: only slabs are asked.
     pub(crate) huge: bool,
 }
 

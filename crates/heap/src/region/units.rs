@@ -1,4 +1,4 @@
-//! Long runs of clean frames, in whole units: dirty memory moves to where it is needed.
+//! Runs that will be filled, in whole units of clean frames: dirty memory moves there.
 //!
 //! ```text
 //!   dirty, elsewhere:   ░░│▓▓▓▓▓▓│░░      ░│▓▓▓▓▓▓│░░░

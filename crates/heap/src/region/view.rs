@@ -54,7 +54,7 @@ impl RunEntry {
         self.word() & !(Self::KEPT as usize)
     }
 
-    /// What was noted last; where frames are shut, what `shut.rs` keeps there.
+    /// What was noted last; where frames are shut, what `region/shut.rs` keeps there.
     #[inline(always)]
     pub(super) fn word(&self) -> usize {
         self.0.load(Relaxed) as usize
