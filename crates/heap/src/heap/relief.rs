@@ -42,6 +42,15 @@ const LOOK_BYTES: usize = 32 << 20;
 /// Of calls that have neither taken from slabs nor given to them, one in this many reads the clock.
 const IDLE_RELIEFS: u8 = 16;
 
+/// Why a look is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The slabs have emptied.
+    Emptied,
+    /// Much has been idle in them for long: the emptier ones are given up, too.
+    Idle,
+}
+
 /// Held by the thread that looks.
 type Looker<'a, S> = LockGuard<'a, (), <S as System>::Park>;
 
@@ -85,24 +94,24 @@ impl<S: System> Heap<S> {
             let seen = unsafe { &mut (*cache.as_ptr()).looks };
             let looks = self.pace.looks();
             if look.is_some() || *seen != looks {
-                // One that is due is counted when it begins, below.
-                *seen = looks + u32::from(look.as_ref().is_some_and(|&(_, is_due)| is_due));
+                // A look that gives slabs up is counted when it begins, below; and this thread is emptied for it now.
+                let gives_up = matches!(look, Some((_, Cause::Idle)));
+                *seen = looks + u32::from(gives_up);
                 // SAFETY: the caller's promise, passed on.
                 unsafe { self.empty_cache(cache) };
             }
         }
-        if let Some((_looker, is_due)) = look {
-            self.look_for_holes(is_due, LOOK_BYTES);
+        if let Some((_looker, cause)) = look {
+            self.look_for_holes(cause, LOOK_BYTES);
         } else {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.empty_quiet_classes(seat, fill) };
         }
     }
 
-    /// Whether this thread is to look now: the looker's lock, and whether a look [is due](Self::is_look_due), or else has
-    /// only the emptying of the slabs as its cause.
+    /// Whether this thread is to look now: the looker's lock, and why.
     #[inline]
-    fn begin_look(&self, fill: Fill) -> Option<(Looker<'_, S>, bool)> {
+    fn begin_look(&self, fill: Fill) -> Option<(Looker<'_, S>, Cause)> {
         let has_emptied = self.has_emptied_for_long(fill);
         if !has_emptied && !self.is_look_due(fill) {
             return None;
@@ -110,8 +119,11 @@ impl<S: System> Heap<S> {
         // Where many threads free, all see it: one of them looks.
         let looker = self.looker.try_lock()?;
         // Another may have looked meanwhile.
-        let is_due = self.is_look_due(fill);
-        (is_due || has_emptied).then_some((looker, is_due))
+        if self.is_look_due(fill) {
+            Some((looker, Cause::Idle))
+        } else {
+            has_emptied.then_some((looker, Cause::Emptied))
+        }
     }
 
     /// What the slabs hold now.
@@ -154,12 +166,11 @@ impl<S: System> Heap<S> {
         self.backend.idle_bytes(out_bytes) / LITTLE_SHARE > out_bytes
     }
 
-    /// Empties lists and pools and gives idle frames back; if a look `is_due` because much has been
-    /// idle, also gives up the emptier slabs. Returns how many bytes went, hardly more than `most_bytes`.
-    fn look_for_holes(&self, is_due: bool, most_bytes: usize) -> usize {
+    /// Empties lists and pools and gives idle frames back. Returns how many bytes went, hardly more than `most_bytes`.
+    fn look_for_holes(&self, cause: Cause, most_bytes: usize) -> usize {
         self.release_idle();
         self.pace.settle();
-        if is_due {
+        if cause == Cause::Idle {
             self.pace.note_look(self.source().now_ms(), self.fill().idle_bytes);
             self.give_up_emptier_slabs();
         }
@@ -213,7 +224,8 @@ impl<S: System> Heap<S> {
         self.note_idle(fill);
         let is_due = self.is_look_due(fill);
         let looks = looker.is_some() && (is_due || self.extremes.freed_bytes(fill) > 0);
-        let mut gone = if looks { self.look_for_holes(is_due, usize::MAX) } else { 0 };
+        let cause = if is_due { Cause::Idle } else { Cause::Emptied };
+        let mut gone = if looks { self.look_for_holes(cause, usize::MAX) } else { 0 };
         drop(looker);
         // Part by part, so that other threads can get in between.
         loop {
