@@ -15,7 +15,7 @@
 //! | how does it begin, how far is it committed, what does it give up of its address space? | `region/opening.rs`, `frontier.rs`, `table.rs`, `reserve.rs` |
 //! | how is a run found, or lengthened in place? | `region/taking.rs`, `growing.rs` |
 //! | where does a run come from that no dirty one is long enough for? | `region/units.rs` |
-//! | where do slabs come from that there is no dirty memory for? | `region/slab_block.rs` |
+//! | where do slabs and short runs come from that there is no dirty memory for? | `region/block.rs` |
 //! | where are huge pages asked for, and are they worth their price? | `region/huge_part.rs` (where), `huge_pages.rs` (when), `dear.rs` |
 //! | do programs fill the runs that they take? | `region/filling.rs` |
 //! | what goes back to the system, and how? | `region/going_back.rs`, `hollow_slabs.rs` |
@@ -29,6 +29,7 @@
 //!    A page of those that describes nothing but frames given back was given back with them.
 //! 3. What lies below `touched` may have been used; the clean frames above never were.
 
+mod block;
 #[cfg(any(test, feature = "validate"))]
 mod check;
 mod dear;
@@ -42,7 +43,6 @@ mod huge_part;
 mod opening;
 mod reserve;
 mod shut;
-mod slab_block;
 mod table;
 mod taking;
 #[cfg(test)]
@@ -60,6 +60,7 @@ use crate::class::SLAB_BYTES;
 use crate::dirty::DirtyFrames;
 use crate::run_cache::{Near, RunCache};
 
+pub(crate) use block::Block;
 use dear::DearBlocks;
 pub(crate) use filling::Awaited;
 use filling::Filling;
@@ -67,7 +68,6 @@ use hollow_slabs::HollowSlabs;
 use huge_part::HugePart;
 pub(crate) use reserve::has_room;
 use shut::Shut;
-pub(crate) use slab_block::Block;
 use table::Table;
 pub(crate) use taking::{Refusal, Run, Wanted};
 pub(crate) use units::UNIT_FRAMES;

@@ -5,7 +5,7 @@
 //!   dirty        frames that hold memory, where they fit best
 //!   units        clean units, to which dirty ones move: for what will fill them     region/units.rs
 //!   lengthened   the longest dirty run, and the clean frames behind it
-//!   block        the caller opens one without the lock, and asks again              region/slab_block.rs
+//!   block        the caller opens one without the lock, and asks again              region/block.rs
 //!   hollow       for a slab, one that waits to go back                              region/hollow_slabs.rs
 //!   clean        frames that hold no memory, the lowest
 //! ```
