@@ -165,12 +165,12 @@ impl Region {
         if unsafe { self.filling.probe(start, frames) } {
             self.has_news = true;
             if self.filling.are_long_untouched() && !were_untouched {
-                return self.give_untouched(FrameId(first), frames, source);
+                return self.decommit_untouched(FrameId(first), frames, source);
             }
         }
         // SAFETY: as above.
         if unsafe { self.holds_for_nothing(start, frames, source) } {
-            self.give_back(FrameId(first), frames, source);
+            self.decommit_run(FrameId(first), frames, source);
             return;
         }
         if self.cached.frames() + frames > MAX_CACHED_FRAMES {

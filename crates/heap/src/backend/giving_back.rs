@@ -44,7 +44,7 @@ impl<S: System> Backend<S> {
         let keep = self.keep_if_exceeded(&mut state, is_huge);
         drop(state);
         if is_due || keep < usize::MAX {
-            self.give_back(keep, frames, is_due);
+            self.decommit_excess(keep, frames, is_due);
         }
     }
 
@@ -56,7 +56,7 @@ impl<S: System> Backend<S> {
         let exceeds = state.exceeds(keep);
         drop(state);
         if exceeds {
-            self.give_back(keep, frames, false);
+            self.decommit_excess(keep, frames, false);
         }
     }
 
@@ -64,23 +64,29 @@ impl<S: System> Backend<S> {
     /// what `is_due`, hollow slabs, too.
     #[cold]
     #[inline(never)]
-    fn give_back(&self, keep: usize, frames: usize, is_due: bool) {
+    fn decommit_excess(&self, keep: usize, frames: usize, is_due: bool) {
         let waits = || (frames >= DECOMMIT_STEP_FRAMES).then(|| self.leaver.lock());
         let Some(_leaver) = self.leaver.try_lock().or_else(waits) else { return };
         let mut state = self.state.lock();
-        self.give(&mut state, keep, frames, is_due);
+        self.decommit_due_and_excess(&mut state, keep, frames, is_due);
     }
 
-    /// As [`give_back`](Self::give_back). Returns how many frames went. The caller has the leaver's lock; that of the state is
-    /// free meanwhile.
+    /// As [`decommit_excess`](Self::decommit_excess). Returns how many frames went. The caller has the leaver's lock; that of
+    /// the state is free meanwhile.
     #[inline(never)]
-    fn give(&self, state: &mut Held<'_, S>, keep: usize, frames: usize, is_due: bool) -> usize {
-        let due = if is_due { self.give_due(state) } else { 0 };
+    fn decommit_due_and_excess(
+        &self,
+        state: &mut Held<'_, S>,
+        keep: usize,
+        frames: usize,
+        is_due: bool,
+    ) -> usize {
+        let due = if is_due { self.decommit_due(state) } else { 0 };
         if !state.exceeds(keep) {
             return due;
         }
         let dirty = state.dirty_frames();
-        let gone = self.decommit_some(state, keep, frames);
+        let gone = self.decommit_part(state, keep, frames);
         state.vain = (gone == 0).then_some(Vain { dirty, keep });
         due + gone
     }
@@ -100,7 +106,8 @@ impl<S: System> Backend<S> {
         let is_due = state.due_frames > 0;
         let keep = self.keep_if_exceeded(&mut state, false);
         let is_any = is_due || keep < usize::MAX;
-        let gone = if is_any { self.give(&mut state, keep, 0, is_due) } else { 0 };
+        let gone =
+            if is_any { self.decommit_due_and_excess(&mut state, keep, 0, is_due) } else { 0 };
         if gone > 0 {
             // The rest goes at the next call.
             self.tends_at_ms.store(self.source.now_ms(), Ordering::Relaxed);
@@ -119,10 +126,10 @@ impl<S: System> Backend<S> {
 
     /// Gives back hollow slabs, and a part of what is due, unless the program has needed it meanwhile. Returns how many frames
     /// went.
-    fn give_due(&self, state: &mut Held<'_, S>) -> usize {
+    fn decommit_due(&self, state: &mut Held<'_, S>) -> usize {
         let dirty = state.dirty_frames();
         let due = state.due_frames.min(state.idle_frames).min(dirty);
-        let gone = self.decommit_some(state, dirty - due, 0);
+        let gone = self.decommit_part(state, dirty - due, 0);
         // If none went the rest may stay: pieces of huge pages.
         state.due_frames = if gone > 0 { due.saturating_sub(gone) } else { 0 };
         gone
@@ -130,14 +137,14 @@ impl<S: System> Backend<S> {
 
     /// Gives back what is dirty beyond `keep` frames, all at once. Returns how many frames went. The caller has the leaver's lock.
     pub(super) fn decommit(&self, state: &mut Held<'_, S>, keep: usize) -> usize {
-        self.decommit_some(state, keep, usize::MAX)
+        self.decommit_part(state, keep, usize::MAX)
     }
 
     /// Gives back hollow slabs, and a part of what is dirty beyond `keep` frames, for a call that has taken or given `frames`: all of
     /// gigabytes in short runs would take tens of milliseconds. Returns how many frames went. The caller has the leaver's lock;
     /// that of the state is free meanwhile.
     #[inline(never)]
-    fn decommit_some(&self, state: &mut Held<'_, S>, keep: usize, frames: usize) -> usize {
+    fn decommit_part(&self, state: &mut Held<'_, S>, keep: usize, frames: usize) -> usize {
         let mut over = state.dirty_frames().saturating_sub(keep);
         let mut left = (over / STEP_SHARE).max(MIN_STEP_BYTES / FRAME_BYTES).max(frames);
         let mut gone = 0;

@@ -130,7 +130,7 @@ impl Region {
         if !self.has_units(source) || self.dear_blocks.pass_slab() {
             return None;
         }
-        self.give_hollow_slabs_back(source);
+        self.decommit_hollow_slabs(source);
         let left = self.left_frames();
         let passes_over = self.has_shrunk();
         let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
@@ -156,7 +156,7 @@ impl Region {
         }
         if block.came_apart {
             // Whole: more than a page may have come, and while it asks for huge pages one may come yet, for a single slab.
-            self.give_back(FrameId(first), UNIT_FRAMES, source);
+            self.decommit_run(FrameId(first), UNIT_FRAMES, source);
             return;
         }
         self.give(block.start, UNIT_FRAMES);

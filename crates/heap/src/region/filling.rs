@@ -349,13 +349,13 @@ impl Region {
 
     /// Gives back a long run of which most was never touched, and asks for no huge pages where only such
     /// runs have asked for them, until there are many again.
-    pub(super) fn give_untouched(
+    pub(super) fn decommit_untouched(
         &mut self,
         first: FrameId,
         frames: usize,
         source: &impl PageSource,
     ) {
-        if !self.give_back(first, frames, source) {
+        if !self.decommit_run(first, frames, source) {
             return;
         }
         self.filled_frames = 0;

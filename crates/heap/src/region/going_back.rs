@@ -127,7 +127,7 @@ impl Region {
                 self.have_gone(first, frames, source);
             } else {
                 // Once more one by one, to learn which were refused: those that went go again.
-                self.give_back(first, frames, source);
+                self.decommit_run(first, frames, source);
             }
         }
         self.dirty_frames() - before
@@ -136,7 +136,7 @@ impl Region {
     /// Gives frames that nobody uses back to the system, which makes them clean, or dirty if it refuses.
     /// Returns whether they went.
     #[inline(never)]
-    pub(super) fn give_back(
+    pub(super) fn decommit_run(
         &mut self,
         first: FrameId,
         frames: usize,

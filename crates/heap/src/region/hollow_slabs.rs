@@ -76,7 +76,7 @@ impl Region {
 
     /// Gives all of them back at once, the lock held.
     #[inline(never)]
-    pub(super) fn give_hollow_slabs_back(&mut self, source: &impl PageSource) {
+    pub(super) fn decommit_hollow_slabs(&mut self, source: &impl PageSource) {
         let mut leaving = Leaving::NONE;
         self.hollow_slabs_leave(&mut leaving, source);
         // SAFETY: in use by nobody, and below the frontier by invariant 2.

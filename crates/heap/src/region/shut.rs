@@ -64,7 +64,7 @@ impl Region {
         unsafe { source.commit(start, frames * FRAME_BYTES) }.ok()?;
         self.shut.first = next;
         self.shut.frames -= frames;
-        self.give_back(first, frames, source);
+        self.decommit_run(first, frames, source);
         Some(frames)
     }
 

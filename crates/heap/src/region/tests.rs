@@ -46,7 +46,7 @@ impl Region {
     fn put_slab(&mut self, start: NonNull<u8>, bare_frames: usize, source: &impl PageSource) {
         self.give_slab(start, bare_frames);
         if self.hollow_slabs_are_due() {
-            self.give_hollow_slabs_back(source);
+            self.decommit_hollow_slabs(source);
         }
     }
 }
@@ -387,7 +387,7 @@ fn a_region_that_grows_again_opens_blocks_beside_pieces() {
         while region.take_fitting(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
         // Something goes back: it no longer grows.
         let run = take_opening(&mut region, &view, Wanted::Slab { of_pages: false, siblings: 0 });
-        assert!(region.give_back(FrameId(region.frame_of(run.start)), SLAB_FRAMES, &Os));
+        assert!(region.decommit_run(FrameId(region.frame_of(run.start)), SLAB_FRAMES, &Os));
     }
 }
 
@@ -464,7 +464,7 @@ fn hollow_out(region: &mut Region, slabs: &[SlabRef], stays: impl Fn(usize) -> b
     for (_, &slab) in slabs.iter().enumerate().filter(|&(i, _)| !stays(i)) {
         region.put_slab(start_of(slab), SLAB_FRAMES, &Os);
     }
-    region.give_hollow_slabs_back(&Os);
+    region.decommit_hollow_slabs(&Os);
 }
 
 const UNIT_SLABS: usize = UNIT_FRAMES / SLAB_FRAMES;
@@ -961,7 +961,7 @@ fn what_came_with_a_run_goes_with_it() {
     }
     assert!((FRAMES * 2..UNIT_FRAMES).all(|frame| is_there(first, frame)), "beyond what is in use");
     assert!([second, third].iter().all(|&run| !is_there(run, UNIT_FRAMES - 1)));
-    region.give_back(behind, 1, &Os);
+    region.decommit_run(behind, 1, &Os);
     assert!(!is_there(first, UNIT_FRAMES - 1));
 }
 
@@ -974,7 +974,7 @@ fn open_with_hollow(
     let mut region = Region::open(BYTES, HUGE_PAGE_BYTES, source, &view).expect("address space");
     let slabs: Vec<_> = take_slabs(&mut region, &view, hollow).into_iter().map(start_of).collect();
     let long = region.taken(Wanted::Run { frames: 64 << 8, align: 1, fills: false }, &view);
-    region.give_back(FrameId(region.frame_of(long.start)), long.frames, &Os);
+    region.decommit_run(FrameId(region.frame_of(long.start)), long.frames, &Os);
     for &start in &slabs {
         // SAFETY: the slab is the test's.
         unsafe { start.write(7) };
