@@ -88,9 +88,9 @@ struct State {
     /// some times what there can be of memory (`backend/regions.rs`).
     region_bytes: usize,
     used_frames: usize,
-    /// Of these, those of runs from [`MIN_HUGE_BYTES`] on, and how many such runs there are.
-    long_frames: usize,
-    long_runs: usize,
+    /// Of these, those of runs as long as huge objects ([`MIN_HUGE_BYTES`] and more), and how many such runs there are.
+    huge_run_frames: usize,
+    huge_runs: usize,
     regret_frames: usize,
     /// The most that was lately held in use at once.
     peak_held_frames: usize,
@@ -146,8 +146,8 @@ impl<S: System> Backend<S> {
                 regions: Regions::NONE,
                 region_bytes,
                 used_frames: 0,
-                long_frames: 0,
-                long_runs: 0,
+                huge_run_frames: 0,
+                huge_runs: 0,
                 regret_frames: 0,
                 vain: None,
                 peak_held_frames: 0,
@@ -447,12 +447,12 @@ impl State {
     fn note_length(&mut self, before: usize, after: usize) {
         const LEAST: usize = MIN_HUGE_BYTES / FRAME_BYTES;
         if before >= LEAST {
-            self.long_frames -= before;
-            self.long_runs -= 1;
+            self.huge_run_frames -= before;
+            self.huge_runs -= 1;
         }
         if after >= LEAST {
-            self.long_frames += after;
-            self.long_runs += 1;
+            self.huge_run_frames += after;
+            self.huge_runs += 1;
         }
     }
 }

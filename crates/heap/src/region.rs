@@ -106,14 +106,13 @@ pub(crate) struct Region {
     huge: HugePart,
     /// Where what was set aside for the process ends, in bytes from the start; 0 if nothing was.
     set_aside_until: usize,
-    /// Frames without memory that were taken for runs of [`LONG_FRAMES`](huge_pages::LONG_FRAMES) or more that will be filled,
-    /// of each as many as half of what are many at most; 0 again once a run has come back untouched and gone.
-    filled_frames: usize,
+    /// Frames without memory that were taken for big runs that will be filled, of each as many as half of what are many at
+    /// most; 0 again once a long run has come back untouched and gone.
+    big_run_frames: usize,
     /// Clean frames that were taken page by page since any went back.
     regrown_frames: usize,
-    /// Frames that held nothing when they were taken for runs shorter than [`LONG_FRAMES`](huge_pages::LONG_FRAMES),
-    /// since any went back.
-    run_frames: usize,
+    /// Frames that held nothing when they were taken for runs that are not big, since any went back.
+    short_run_frames: usize,
     filling: Filling,
     /// What came with the last units and nobody has had since, in frames from the start.
     fresh: Range<usize>,

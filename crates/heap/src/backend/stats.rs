@@ -28,8 +28,8 @@ impl<S: System> Backend<S> {
         BackendStats {
             used_bytes: state.used_frames * FRAME_BYTES,
             slab_bytes: self.slab_frames.load(Relaxed) * FRAME_BYTES,
-            huge_bytes: state.long_frames * FRAME_BYTES,
-            huge_objects: state.long_runs,
+            huge_bytes: state.huge_run_frames * FRAME_BYTES,
+            huge_objects: state.huge_runs,
             dirty_bytes: state.dirty_frames() * FRAME_BYTES,
             committed_bytes: self.committed_bytes(),
             metadata_bytes: state.metadata_bytes,

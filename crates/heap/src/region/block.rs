@@ -200,8 +200,8 @@ impl Region {
     /// table above.
     #[inline(never)]
     pub(super) fn wants_block_for_run(&self, frames: usize) -> bool {
-        let is_half_of_runs = 2 * self.run_frames >= self.touched;
-        let are_many = self.run_frames >= UNIT_FRAMES
+        let is_half_of_runs = 2 * self.short_run_frames >= self.touched;
+        let are_many = self.short_run_frames >= UNIT_FRAMES
             && self.touched_mib() >= if is_half_of_runs { 4 } else { 8 };
         let are_growing = are_many && self.has_few_dirty() && self.grows_by_pages();
         (are_growing || self.is_regrowing()) && frames < UNIT_FRAMES && self.is_for_filled(frames)

@@ -32,7 +32,7 @@
 //!
 //! Most programs have few runs of 2 MiB or more, so the first that comes back is a verdict; but one whose front reads as zero
 //! says nothing, since its pages may have moved to where it has grown. The run goes back because as dirty memory, what is not
-//! resident of it would be used before what is. If only long runs had asked for huge pages, nobody does any longer. That is
+//! resident of it would be used before what is. If only big runs had asked for huge pages, nobody does any longer. That is
 //! all: the next long runs still have huge pages in their own units, for what reads as zero may have been filled with zeros,
 //! and the next may be filled with something else. Another that comes back so is dirty memory, unless others have come back
 //! filled since: a program that has such a run again and again keeps its memory.
@@ -347,7 +347,7 @@ impl Region {
             && 2 * Awaited { start, frames }.filled_pages(STEP, &is_set) < PAGES
     }
 
-    /// Gives back a long run of which most was never touched, and asks for no huge pages where only such
+    /// Gives back a long run of which most was never touched, and asks for no huge pages where only big
     /// runs have asked for them, until there are many again.
     pub(super) fn decommit_untouched(
         &mut self,
@@ -358,7 +358,7 @@ impl Region {
         if !self.decommit_run(first, frames, source) {
             return;
         }
-        self.filled_frames = 0;
+        self.big_run_frames = 0;
         self.stay_plain(false, source);
         if !self.is_huge_from(first) {
             // SAFETY: committed memory of this region.

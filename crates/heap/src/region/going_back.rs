@@ -185,7 +185,7 @@ impl Region {
     /// Makes frames that have gone back to the system clean.
     fn have_gone(&mut self, first: FrameId, frames: usize, source: &impl PageSource) {
         self.regrown_frames = 0;
-        self.run_frames = 0;
+        self.short_run_frames = 0;
         self.advise_units(first, frames, false, source);
         self.give_clean(first, frames);
         self.forget(first.0, frames, source);

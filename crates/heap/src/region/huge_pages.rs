@@ -8,8 +8,8 @@ use super::huge_part::HugePart;
 use super::units::{NEARLY_UNIT_FRAMES, UNIT_FRAMES};
 use super::{FRAME_BYTES, Region, Run, SLAB_FRAMES};
 
-/// Runs of this many frames or more are long: 256 KiB.
-pub(super) const LONG_FRAMES: usize = 64;
+/// Runs of this many frames or more are *big*, 256 KiB: where there are many, huge pages are asked for.
+pub(super) const BIG_FRAMES: usize = 64;
 
 /// This many frames of them are many in a region that is long enough for blocks, and one run counts for half of
 /// that at most: a huge page's worth but for a slab. (From 1.75 MiB on `pareto` on four threads is a twentieth larger.)
@@ -27,13 +27,13 @@ impl Region {
         first.0 * FRAME_BYTES >= self.huge.start()
     }
 
-    /// Notes that a long run was taken that its caller will fill. Where there are many, huge pages
+    /// Notes that a big run was taken that its caller will fill. Where there are many, huge pages
     /// begin with its first unit, unless they do at the first unit of another.
     pub(super) fn note_filled(&mut self, run: Run, source: &impl PageSource) {
-        self.filled_frames =
-            self.filled_frames.saturating_add(run.bare_frames.min(MANY_FRAMES / 2));
+        self.big_run_frames =
+            self.big_run_frames.saturating_add(run.bare_frames.min(MANY_FRAMES / 2));
         let from = self.first_unit_of(run) * FRAME_BYTES;
-        let has_many = self.has_blocks() && self.filled_frames >= MANY_FRAMES;
+        let has_many = self.has_blocks() && self.big_run_frames >= MANY_FRAMES;
         let is_usual = !self.dear_blocks.are_dear() && !self.huge.is_hollow();
         if has_many && is_usual && !self.huge.is_of_runs() && from < self.huge.start() {
             if from < self.frontier {
@@ -108,7 +108,7 @@ impl Region {
         frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths
     }
 
-    /// Does without huge pages in all that is committed if only long runs have asked for them, or if something that is likely
+    /// Does without huge pages in all that is committed if only big runs have asked for them, or if something that is likely
     /// to stay untouched has come in them, or has moved the frontier: `is_reached`. Whatever stayed huge would have to be known
     /// as such, since its pages come with others.
     pub(super) fn stay_plain(&mut self, is_reached: bool, source: &impl PageSource) {

@@ -1,7 +1,7 @@
 //! The part of a region in which huge pages are asked for: one of these.
 //!
 //! ```text
-//!   usual         │ single pages ─▶│ huge pages ──▶ …       from 16 MiB on, or from a long run on
+//!   usual         │ single pages ─▶│ huge pages ──▶ …       from 16 MiB on, or from a big run on
 //!   hollow        │ single pages ─────────────────▶│ …     not in what was committed when it was seen
 //!   nowhere       │ single pages ──▶ …                     while blocks are dear
 //! ```
@@ -75,7 +75,7 @@ impl HugePart {
         Some(from)
     }
 
-    /// Whether it begins where only long runs have it begin.
+    /// Whether it begins where only big runs have it begin.
     pub(super) fn is_of_runs(&self) -> bool {
         self.from_bytes < HUGE_PAGES_FROM_BYTES
     }

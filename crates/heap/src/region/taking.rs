@@ -17,7 +17,7 @@ use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::PageSource;
 
 use super::filling::SLAB_PROBE_FRAMES;
-use super::huge_pages::LONG_FRAMES;
+use super::huge_pages::BIG_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 use crate::dirty::take_range;
 use crate::run_cache::LONGEST_CACHED_FRAMES;
@@ -365,10 +365,10 @@ impl Region {
 
     /// Counts the memory that a run brings when it is filled.
     fn note_bare(&mut self, run: Run, source: &impl PageSource) {
-        if run.frames >= LONG_FRAMES {
+        if run.frames >= BIG_FRAMES {
             self.note_filled(run, source);
         } else {
-            self.run_frames += run.bare_frames;
+            self.short_run_frames += run.bare_frames;
         }
     }
 

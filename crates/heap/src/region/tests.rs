@@ -1268,7 +1268,7 @@ fn what_the_system_refuses_stays_dirty() {
     for run in runs.iter().step_by(2) {
         region.give(run.start, run.frames);
     }
-    let counts = |region: &Region| (region.regrown_frames, region.run_frames);
+    let counts = |region: &Region| (region.regrown_frames, region.short_run_frames);
     assert_eq!(counts(&region), (140 * 20, 140 * 20));
     source.refuse_all(true);
     assert_eq!(region.decommit(0, usize::MAX, &source), 0);
@@ -1299,7 +1299,7 @@ fn a_long_run_that_stays_untouched_goes_back() {
         unsafe { region.give_run(run.start, run.frames, &Os) };
         assert_eq!(region.dirty_frames() - dirty, if stays { frames } else { 0 });
         assert_eq!(region.huge.start() < HUGE_PAGES_FROM_BYTES, stays, "{eighths} eighths");
-        assert_eq!(region.filled_frames > 0, stays, "they are counted anew");
+        assert_eq!(region.big_run_frames > 0, stays, "they are counted anew");
         for run in others {
             region.give(run.start, run.frames);
         }
@@ -1320,7 +1320,7 @@ fn a_long_run_that_the_system_refuses_changes_nothing() {
     // SAFETY: a run just taken.
     unsafe { region.give_run(runs[2].start, frames, &source) };
     assert_eq!(region.dirty_frames() - dirty, frames);
-    assert!(region.huge.start() < HUGE_PAGES_FROM_BYTES && region.filled_frames > 0);
+    assert!(region.huge.start() < HUGE_PAGES_FROM_BYTES && region.big_run_frames > 0);
 }
 
 #[test]

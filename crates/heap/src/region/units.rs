@@ -62,8 +62,8 @@ impl Region {
 
     /// Whether a run of `frames` frames that will be filled is worth a unit, or part of one.
     fn is_worth_units(&self, frames: usize, source: &impl PageSource) -> bool {
-        let is_long = frames >= NEARLY_UNIT_FRAMES;
-        (is_long || self.is_huge_from(FrameId(self.touched))) && self.has_units(source)
+        let fills_unit = frames >= NEARLY_UNIT_FRAMES;
+        (fills_unit || self.is_huge_from(FrameId(self.touched))) && self.has_units(source)
     }
 
     /// Whether a run of `frames` frames, too short for a unit of its own, has a place below where huge pages are asked for:
