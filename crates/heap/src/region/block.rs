@@ -137,11 +137,10 @@ impl Region {
         let end = first.0 + UNIT_FRAMES;
         let was_used = first.0 < self.touched;
         let is_far = !was_used && left > self.touched / 4 * 3;
-        if is_far || self.reach(end, source).is_err() {
+        if is_far || self.touch(end, source).is_err() {
             self.give_clean(first, UNIT_FRAMES);
             return None;
         }
-        self.touched = self.touched.max(end);
         let stays_huge = self.is_huge_from(first);
         Some(Block { start: self.at(first), stays_huge, was_used, passes_over, came_apart: false })
     }

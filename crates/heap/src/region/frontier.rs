@@ -17,12 +17,19 @@ const MAX_STEP_BYTES: usize = 64 << 20;
 pub(super) const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
 
 impl Region {
-    /// Moves the frontier so that `frames` frames lie below it.
-    pub(super) fn reach(
+    /// Sees to it that the first `frames` frames may be used, which counts as touching them.
+    pub(super) fn touch(
         &mut self,
         frames: usize,
         source: &impl PageSource,
     ) -> Result<(), SourceError> {
+        self.reach(frames, source)?;
+        self.touched = self.touched.max(frames);
+        Ok(())
+    }
+
+    /// Moves the frontier so that `frames` frames lie below it.
+    fn reach(&mut self, frames: usize, source: &impl PageSource) -> Result<(), SourceError> {
         let needed = frames * FRAME_BYTES;
         if needed <= self.frontier {
             return Ok(());

@@ -59,8 +59,7 @@ impl Region {
         if !self.are_free(first, end) {
             return None;
         }
-        self.reach(end, source).ok()?;
-        self.touched = self.touched.max(end);
+        self.touch(end, source).ok()?;
         let mut bare_frames = 0;
         let mut at = first;
         while at.0 < end {

@@ -348,12 +348,10 @@ impl Region {
         frames: usize,
         source: &impl PageSource,
     ) -> Result<(), Refusal> {
-        let end = first.0 + frames;
-        if self.reach(end, source).is_err() {
+        if self.touch(first.0 + frames, source).is_err() {
             self.give_clean(first, frames);
             return Err(Refusal::NoMemory);
         }
-        self.touched = self.touched.max(end);
         self.regrown_frames += if self.is_huge_from(first) { 0 } else { frames };
         Ok(())
     }
