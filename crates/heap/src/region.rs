@@ -27,7 +27,7 @@
 //! 2. Every frame in use or dirty lies below the frontier; so do the parts of the page map, the
 //!    run table and the slabs that describe them.
 //!    A page of those that describes nothing but frames given back was given back with them.
-//! 3. What lies below `touched` may have been used; the clean frames above never were.
+//! 3. What lies below `touched_frames` may have been used; the clean frames above never were.
 
 mod block;
 #[cfg(any(test, feature = "validate"))]
@@ -96,21 +96,21 @@ type RegionCache = RunCache<CACHED_DEPTH>;
 pub(crate) struct Region {
     start: NonNull<u8>,
     bytes: usize,
-    /// Committed bytes from the start.
-    frontier: usize,
-    /// In frames from the start.
-    touched: usize,
+    /// How far it is committed from the start.
+    frontier_bytes: usize,
+    /// How far it may have been used.
+    touched_frames: usize,
     /// The frontier has moved, or there may be a new verdict (`region/filling.rs`), which threads have not been shown.
     has_news: bool,
     /// Where huge pages are asked for.
     huge: HugePart,
-    /// Where what was set aside for the process ends, in bytes from the start; 0 if nothing was.
-    set_aside_until: usize,
+    /// Where what was set aside for the process ends, from the start; 0 if nothing was.
+    set_aside_until_bytes: usize,
     /// Frames without memory that were taken for big runs that will be filled, of each as many as half of what are many at
     /// most; 0 again once a long run has come back untouched and gone.
     big_run_frames: usize,
     /// Clean frames that were taken page by page since any went back.
-    regrown_frames: usize,
+    paged_frames: usize,
     /// Frames that held nothing when they were taken for runs that are not big, since any went back.
     short_run_frames: usize,
     filling: Filling,

@@ -135,8 +135,8 @@ impl Region {
         let passes_over = self.has_shrunk();
         let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
         let end = first.0 + UNIT_FRAMES;
-        let was_used = first.0 < self.touched;
-        let is_far = !was_used && left > self.touched / 4 * 3;
+        let was_used = first.0 < self.touched_frames;
+        let is_far = !was_used && left > self.touched_frames / 4 * 3;
         if is_far || self.touch(end, source).is_err() {
             self.give_clean(first, UNIT_FRAMES);
             return None;
@@ -199,7 +199,7 @@ impl Region {
     /// table above.
     #[inline(never)]
     pub(super) fn wants_block_for_run(&self, frames: usize) -> bool {
-        let is_half_of_runs = 2 * self.short_run_frames >= self.touched;
+        let is_half_of_runs = 2 * self.short_run_frames >= self.touched_frames;
         let are_many = self.short_run_frames >= UNIT_FRAMES
             && self.touched_mib() >= if is_half_of_runs { 4 } else { 8 };
         let are_growing = are_many && self.has_few_dirty() && self.grows_by_pages();
@@ -218,7 +218,7 @@ impl Region {
 
     /// Whether what it touches next comes page by page.
     fn grows_by_pages(&self) -> bool {
-        !self.is_huge_from(FrameId(self.touched))
+        !self.is_huge_from(FrameId(self.touched_frames))
     }
 
     /// Whether a block's worth of what was touched is clean.
@@ -228,22 +228,23 @@ impl Region {
 
     /// Whether a long region has grown page by page, by a block's worth or more, with nothing going back meanwhile.
     fn is_regrowing(&self) -> bool {
-        self.regrown_frames >= UNIT_FRAMES && self.touched >= HUGE_PAGES_FROM_BYTES / FRAME_BYTES
+        self.paged_frames >= UNIT_FRAMES
+            && self.touched_frames >= HUGE_PAGES_FROM_BYTES / FRAME_BYTES
     }
 
     /// Whether the region is long enough for blocks.
     pub(super) fn has_blocks(&self) -> bool {
-        self.touched >= BLOCKS_FROM_BYTES / FRAME_BYTES
+        self.touched_frames >= BLOCKS_FROM_BYTES / FRAME_BYTES
     }
 
     /// How much of the region may have been used, in whole mebibytes.
     fn touched_mib(&self) -> usize {
-        self.touched / ((1 << 20) / FRAME_BYTES)
+        self.touched_frames / ((1 << 20) / FRAME_BYTES)
     }
 
     /// How many clean frames were passed over by those in use, or went back.
     fn left_frames(&self) -> usize {
-        let untouched = self.bytes / FRAME_BYTES - self.touched;
+        let untouched = self.bytes / FRAME_BYTES - self.touched_frames;
         self.clean.free_frames() - untouched
     }
 }

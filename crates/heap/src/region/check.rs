@@ -11,7 +11,7 @@ impl Region {
     /// Whether a slab begins at `frame`: of its frames, those that were given back are not in the
     /// page map.
     fn has_slab(&self, frame: usize) -> bool {
-        let end = (frame + SLAB_FRAMES).min(self.frontier / FRAME_BYTES);
+        let end = (frame + SLAB_FRAMES).min(self.frontier_frames());
         (frame..end).any(|frame| {
             // SAFETY: below the frontier, as far as the page map reaches.
             let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
@@ -28,11 +28,14 @@ impl Region {
         self.dirty.validate();
         let mut mapped_frames = 0;
         let mut run_end = 0;
-        for frame in 0..self.frontier / FRAME_BYTES {
+        for frame in 0..self.frontier_frames() {
             let (clean, dirty) =
                 (self.clean.is_free(FrameId(frame)), self.dirty.has(FrameId(frame)));
             assert!(!(clean && dirty), "frame {frame} is both clean and dirty");
-            assert!(!dirty || frame < self.touched, "frame {frame} is dirty, but never touched");
+            assert!(
+                !dirty || frame < self.touched_frames,
+                "frame {frame} is dirty, but never touched"
+            );
             // SAFETY: below the frontier, as far as the page map reaches.
             let entry = unsafe { self.page_map.start.cast::<AtomicU8>().add(frame) };
             // SAFETY: as above.

@@ -17,6 +17,11 @@ const MAX_STEP_BYTES: usize = 64 << 20;
 pub(super) const HUGE_TABLE_FROM_BYTES: usize = 256 << 20;
 
 impl Region {
+    /// How many frames are committed, from the start.
+    pub(super) fn frontier_frames(&self) -> usize {
+        self.frontier_bytes / FRAME_BYTES
+    }
+
     /// Sees to it that the first `frames` frames may be used, which counts as touching them.
     pub(super) fn touch(
         &mut self,
@@ -24,19 +29,19 @@ impl Region {
         source: &impl PageSource,
     ) -> Result<(), SourceError> {
         self.reach(frames, source)?;
-        self.touched = self.touched.max(frames);
+        self.touched_frames = self.touched_frames.max(frames);
         Ok(())
     }
 
     /// Moves the frontier so that `frames` frames lie below it.
     fn reach(&mut self, frames: usize, source: &impl PageSource) -> Result<(), SourceError> {
         let needed = frames * FRAME_BYTES;
-        if needed <= self.frontier {
+        if needed <= self.frontier_bytes {
             return Ok(());
         }
         // Steps that grow with the heap keep the calls few, and what a system without overcommit
         // charges close to what is used. If a step is refused, the least that will do is tried.
-        let step = (self.frontier / 8).clamp(MIN_STEP_BYTES, MAX_STEP_BYTES);
+        let step = (self.frontier_bytes / 8).clamp(MIN_STEP_BYTES, MAX_STEP_BYTES);
         let step = align_up(step, MIN_STEP_BYTES);
         let generous = needed.next_multiple_of(step).min(self.bytes);
         let exact = align_up(needed, source.page_bytes().max(SLAB_BYTES)).min(self.bytes);
@@ -46,20 +51,20 @@ impl Region {
     fn commit(&mut self, frontier: usize, source: &impl PageSource) -> Result<(), SourceError> {
         self.commit_tables(frontier, source)?;
         // SAFETY: frontier < bytes.
-        let start = unsafe { self.start.add(self.frontier) };
-        let more_bytes = frontier - self.frontier;
+        let start = unsafe { self.start.add(self.frontier_bytes) };
+        let more_bytes = frontier - self.frontier_bytes;
         // SAFETY: the part of the reservation behind the old frontier.
         unsafe { source.commit(start, more_bytes) }?;
         // SAFETY: as above.
         unsafe { source.advise_dump(start, more_bytes, true) };
-        let huge = self.frontier.max(self.huge.start());
+        let huge = self.frontier_bytes.max(self.huge.start());
         if huge < frontier {
             // SAFETY: huge < frontier ≤ bytes.
             let start = unsafe { self.start.add(huge) };
             // SAFETY: as above.
             unsafe { source.advise_huge(start, frontier - huge, true) };
         }
-        self.frontier = frontier;
+        self.frontier_bytes = frontier;
         self.has_news = true;
         Ok(())
     }
@@ -73,8 +78,8 @@ impl Region {
         let frames = frontier / FRAME_BYTES;
         self.page_map.reach(frames, source)?;
         self.run_table.reach(frames * size_of::<RunEntry>(), source)?;
-        let in_huge_pages =
-            self.frontier >= HUGE_TABLE_FROM_BYTES && self.is_huge_from(FrameId(self.touched));
+        let in_huge_pages = self.frontier_bytes >= HUGE_TABLE_FROM_BYTES
+            && self.is_huge_from(FrameId(self.touched_frames));
         for (table, entry_bytes) in
             [(&mut self.slabs, size_of::<Slab>()), (&mut self.far_words, size_of::<FarWords>())]
         {
@@ -94,7 +99,7 @@ impl Region {
         bytes: usize,
         source: &impl PageSource,
     ) -> Result<(), SourceError> {
-        let next = align_up(self.frontier, HUGE_PAGE_BYTES);
+        let next = align_up(self.frontier_bytes, HUGE_PAGE_BYTES);
         if self.bytes.checked_sub(next).is_none_or(|left| bytes > left) {
             return Err(SourceError::Exhausted);
         }
@@ -102,7 +107,7 @@ impl Region {
         let start = unsafe { self.start.add(next) };
         // SAFETY: reserved, and not committed yet; the rest is the caller's promise.
         unsafe { source.set_aside(start, bytes) }?;
-        self.set_aside_until = next + bytes;
+        self.set_aside_until_bytes = next + bytes;
         Ok(())
     }
 }

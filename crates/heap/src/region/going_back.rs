@@ -38,7 +38,7 @@ impl Region {
         let least = self.dirty.count().saturating_sub(most);
         let page_frames = source.page_bytes().div_ceil(FRAME_BYTES);
         let is_huge =
-            !self.huge.is_hollow() && self.huge.start() < self.frontier && page_frames == 1;
+            !self.huge.is_hollow() && self.huge.start() < self.frontier_bytes && page_frames == 1;
         // Among many short runs the search for a unit would take longer than what goes back.
         if is_huge && self.dirty.longest().is_some_and(|(_, frames)| frames >= UNIT_FRAMES) {
             self.units_leave(UNIT_FRAMES, keep.max(least), leaving, source);
@@ -78,7 +78,7 @@ impl Region {
         leaving: &mut Leaving,
         source: &impl PageSource,
     ) {
-        let mut end = FrameId(self.touched);
+        let mut end = FrameId(self.touched_frames);
         while self.dirty.count() > keep
             && !leaving.is_full()
             && let Some((run, length)) = self.dirty.last_run(end)
@@ -162,7 +162,7 @@ impl Region {
         source: &impl PageSource,
     ) -> (FrameId, usize) {
         // What was set aside stays where it is, and is cleared instead.
-        let stays = first.0 * FRAME_BYTES < self.set_aside_until;
+        let stays = first.0 * FRAME_BYTES < self.set_aside_until_bytes;
         if stays || !self.is_huge_from(first) || !self.has_units(source) {
             return (first, frames);
         }
@@ -173,7 +173,7 @@ impl Region {
         {
             start = clean.0.max(unit);
         }
-        let whole = align_up(end, UNIT_FRAMES).min(self.frontier / FRAME_BYTES);
+        let whole = align_up(end, UNIT_FRAMES).min(self.frontier_frames());
         if end < whole
             && let Some((clean, length)) = self.clean.free_run_around(FrameId(end))
         {
@@ -184,7 +184,7 @@ impl Region {
 
     /// Makes frames that have gone back to the system clean.
     fn have_gone(&mut self, first: FrameId, frames: usize, source: &impl PageSource) {
-        self.regrown_frames = 0;
+        self.paged_frames = 0;
         self.short_run_frames = 0;
         self.advise_units(first, frames, false, source);
         self.give_clean(first, frames);
@@ -205,7 +205,7 @@ impl Region {
     /// in another part or because the kernel made one by itself: behind what was touched, too, up to the end of its
     /// huge page.
     pub(super) fn decommit_clean(&self, mut from: FrameId, source: &impl PageSource) {
-        let end = align_up(self.touched, UNIT_FRAMES).min(self.frontier / FRAME_BYTES);
+        let end = align_up(self.touched_frames, UNIT_FRAMES).min(self.frontier_frames());
         while let Some((first, length)) = self.clean.next_free_run(from)
             && first.0 < end
         {

@@ -56,7 +56,7 @@ impl Region {
 
     /// Whether as many wait as may.
     pub(crate) fn hollow_slabs_are_due(&self) -> bool {
-        self.hollow_slabs.len >= (self.touched / TOUCHED_FRAMES_EACH).clamp(1, MOST)
+        self.hollow_slabs.len >= (self.touched_frames / TOUCHED_FRAMES_EACH).clamp(1, MOST)
     }
 
     /// Takes one of them for a slab, which has it page by page.

@@ -36,7 +36,7 @@ impl Region {
         let has_many = self.has_blocks() && self.big_run_frames >= MANY_FRAMES;
         let is_usual = !self.dear_blocks.are_dear() && !self.huge.is_hollow();
         if has_many && is_usual && !self.huge.is_of_runs() && from < self.huge.start() {
-            if from < self.frontier {
+            if from < self.frontier_bytes {
                 self.ask_from(from, true, source);
             }
             self.huge = HugePart::from_byte(from);
@@ -61,17 +61,18 @@ impl Region {
     pub(super) fn follow_price(&mut self, source: &impl PageSource) {
         let are_dear = self.dear_blocks.are_dear();
         let from = self.huge.start();
-        if are_dear && from < self.frontier {
+        if are_dear && from < self.frontier_bytes {
             self.ask_from(from, false, source);
         }
-        self.huge = if are_dear { HugePart::NOWHERE } else { HugePart::behind(self.frontier) };
+        self.huge =
+            if are_dear { HugePart::NOWHERE } else { HugePart::behind(self.frontier_bytes) };
     }
 
     /// How many committed frames lie in units that are wholly clean, where `least` or more of these are in a row.
     pub(super) fn empty_unit_frames(&mut self, least: usize) -> usize {
         let (mut frames, mut from) = (0, FrameId(0));
         while let Some((first, length)) = self.clean.next_free_run_with(from, UNIT_ORDER) {
-            let end = (first.0 + length).min(self.frontier / FRAME_BYTES);
+            let end = (first.0 + length).min(self.frontier_frames());
             let whole = align_down(end, UNIT_FRAMES);
             let empty = whole.saturating_sub(align_up(first.0, UNIT_FRAMES));
             frames += if empty >= least * UNIT_FRAMES { empty } else { 0 };
@@ -89,9 +90,9 @@ impl Region {
     pub(crate) fn choose_pages(&mut self, frames: usize, of_slabs: bool, source: &impl PageSource) {
         let is_hollow = self.is_hollow_with(frames, of_slabs);
         let changed_from = if is_hollow {
-            self.huge.hollow_out(self.frontier)
+            self.huge.hollow_out(self.frontier_bytes)
         } else {
-            self.huge.fill_in(self.frontier)
+            self.huge.fill_in(self.frontier_bytes)
         };
         if let Some(from) = changed_from {
             self.ask_from(from, !is_hollow, source);
@@ -105,7 +106,7 @@ impl Region {
     fn is_hollow_with(&mut self, frames: usize, of_slabs: bool) -> bool {
         let eighths = if of_slabs { 6 } else { 4 } + usize::from(self.huge.is_hollow());
         let empty_frames = self.empty_unit_frames(if of_slabs { LONG_GAP_UNITS } else { 1 });
-        frames < (self.frontier / FRAME_BYTES - empty_frames) / 8 * eighths
+        frames < (self.frontier_frames() - empty_frames) / 8 * eighths
     }
 
     /// Does without huge pages in all that is committed if only big runs have asked for them, or if something that is likely
@@ -113,7 +114,7 @@ impl Region {
     /// as such, since its pages come with others.
     pub(super) fn stay_plain(&mut self, is_reached: bool, source: &impl PageSource) {
         if (self.huge.is_of_runs() || is_reached)
-            && let Some(from) = self.huge.withdraw(self.frontier)
+            && let Some(from) = self.huge.withdraw(self.frontier_bytes)
         {
             self.ask_from(from, false, source);
         }
@@ -125,7 +126,7 @@ impl Region {
     pub(super) fn ask_from(&mut self, from: usize, huge: bool, source: &impl PageSource) {
         let first = FrameId(from / FRAME_BYTES);
         // SAFETY: committed memory of this region.
-        unsafe { source.advise_huge(self.at(first), self.frontier - from, huge) };
+        unsafe { source.advise_huge(self.at(first), self.frontier_bytes - from, huge) };
         if !huge {
             self.decommit_clean(first, source);
         }

@@ -24,8 +24,8 @@ impl Region {
     /// Returns whether that is any.
     pub(crate) fn shorten(&mut self, least_bytes: usize, source: &impl PageSource) -> bool {
         let page = source.page_bytes();
-        let kept_bytes = (self.bytes / 4 * 3).max(least_bytes).max(self.frontier);
-        let kept_bytes = align_up(kept_bytes.max(self.set_aside_until), page.max(SLAB_BYTES));
+        let kept_bytes = (self.bytes / 4 * 3).max(least_bytes).max(self.frontier_bytes);
+        let kept_bytes = align_up(kept_bytes.max(self.set_aside_until_bytes), page.max(SLAB_BYTES));
         let (first, end) = (FrameId(kept_bytes / FRAME_BYTES), self.bytes / FRAME_BYTES);
         if first.0 >= end || self.clean.reserve(first, end - first.0).is_err() {
             return false;

@@ -133,7 +133,7 @@ impl Region {
         opens: bool,
         source: &impl PageSource,
     ) -> Result<Run, Refusal> {
-        let frontier = self.frontier;
+        let before_bytes = self.frontier_bytes;
         let request = self.request_for(wanted, opens);
         let run = self.find(&request, source)?;
         if request.is_filled() && run.bare_frames > 0 {
@@ -146,7 +146,7 @@ impl Region {
         }
         if request.outlook == Outlook::Plain {
             let is_huge = run.clean && self.is_huge_from(FrameId(self.frame_of(run.start)));
-            self.stay_plain(is_huge || frontier < self.frontier, source);
+            self.stay_plain(is_huge || before_bytes < self.frontier_bytes, source);
         }
         Ok(run)
     }
@@ -318,7 +318,7 @@ impl Region {
         }
         // The frontier cannot move. Behind many runs that are too short a place beyond it is
         // taken, although one below may do.
-        let limit = self.frontier / FRAME_BYTES;
+        let limit = self.frontier_frames();
         let first = self.clean.alloc_range(frames, align, limit).map_err(|_| Refusal::NoMemory)?;
         let again_frames = self.touched_of(first, frames);
         self.touch_clean(first, frames, source)?;
@@ -352,13 +352,13 @@ impl Region {
             self.give_clean(first, frames);
             return Err(Refusal::NoMemory);
         }
-        self.regrown_frames += if self.is_huge_from(first) { 0 } else { frames };
+        self.paged_frames += if self.is_huge_from(first) { 0 } else { frames };
         Ok(())
     }
 
     /// How many of the `frames` frames from `first` on may have been used.
     pub(super) fn touched_of(&self, first: FrameId, frames: usize) -> usize {
-        self.touched.saturating_sub(first.0).min(frames)
+        self.touched_frames.saturating_sub(first.0).min(frames)
     }
 
     /// Counts the memory that a run brings when it is filled.

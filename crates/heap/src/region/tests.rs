@@ -102,8 +102,8 @@ fn a_region_gives_up_what_it_has_not_reached() {
     }
     assert!(!region.shorten(BYTES / 16 * 9, &Os), "no less than that is wanted");
     while region.shorten(0, &Os) {}
-    assert_eq!(region.reserved_bytes(), region.frontier);
-    let left = region.frontier / FRAME_BYTES - 60 * SLAB_FRAMES;
+    assert_eq!(region.reserved_bytes(), region.frontier_bytes);
+    let left = region.frontier_frames() - 60 * SLAB_FRAMES;
     let run = |frames| Wanted::Run { frames, align: 1, fills: false };
     assert_eq!(region.take(run(left + 1), false, &Os).err(), Some(Refusal::NoRange));
     let rest = region.taken(run(left), &view);
@@ -327,7 +327,7 @@ fn huge_pages_begin_with_units_that_a_run_nearly_fills_or_behind_them() {
     for (frames, unit) in [(248, 2), (447, 2), (448, 1), (712, 3), (959, 3), (960, 1)] {
         let (mut region, view) = open();
         take_slabs(&mut region, &view, 64);
-        let start = region.touched;
+        let start = region.touched_frames;
         for frames in [480, frames] {
             region.taken(Wanted::Run { frames, align: 1, fills: true }, &view);
         }
@@ -417,8 +417,8 @@ fn a_region_that_grows_by_runs_that_are_filled_opens_blocks_for_them() {
         take_slabs(&mut region, &view, slabs);
         let wanted = Wanted::Run { frames, align: 1, fills: true };
         let mut block_at = None;
-        while block_at.is_none() && region.touched < (12 << 20) / FRAME_BYTES {
-            let touched_bytes = region.touched * FRAME_BYTES;
+        while block_at.is_none() && region.touched_frames < (12 << 20) / FRAME_BYTES {
+            let touched_bytes = region.touched_frames * FRAME_BYTES;
             fill(take_opening(&mut region, &view, wanted), filled);
             block_at = (region.dirty_frames() > UNIT_FRAMES / 2).then_some(touched_bytes);
         }
@@ -492,9 +492,9 @@ fn a_unit_of_which_all_has_gone_is_a_block_again() {
     let (mut region, view) = open();
     let slabs = take_slabs(&mut region, &view, 3 * UNIT_SLABS);
     hollow_out(&mut region, &slabs, |i| i == 0 || i >= 2 * UNIT_SLABS);
-    let touched = region.touched;
+    let touched = region.touched_frames;
     assert_eq!(dirty_beside(&mut region, &view, UNIT_SLABS), UNIT_FRAMES - SLAB_FRAMES);
-    assert_eq!(region.touched, touched, "the second unit, not a new one");
+    assert_eq!(region.touched_frames, touched, "the second unit, not a new one");
     assert!(region.dirty.has(FrameId(2 * UNIT_FRAMES - 1)));
 }
 
@@ -570,7 +570,7 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
     let (passed, block) = next_block(&mut region);
     assert_eq!(passed, 256, "growth passes blocks by, too");
     region.give_block(block, 100, &Os);
-    let frontier = region.frontier / FRAME_BYTES;
+    let frontier = region.frontier_frames();
     assert!(region.is_huge_from(FrameId(frontier)) && !region.is_huge_from(FrameId(frontier - 1)));
 }
 
@@ -598,9 +598,9 @@ fn the_last_memory_is_had() {
     source.refuse(4..5);
     let wanted = Wanted::Run { frames: SLAB_FRAMES + 1, align: 1, fills: false };
     region.take(wanted, false, &source).expect("memory");
-    assert_eq!((source.calls(), region.frontier), (6, 2 * SLAB_BYTES));
+    assert_eq!((source.calls(), region.frontier_bytes), (6, 2 * SLAB_BYTES));
     region.take(wanted, false, &source).expect("memory");
-    assert_eq!(region.frontier, HUGE_PAGE_BYTES, "a step");
+    assert_eq!(region.frontier_bytes, HUGE_PAGE_BYTES, "a step");
 }
 
 /// Takes a run of `units` units that will be filled, and writes `byte` into each page of it.
@@ -793,7 +793,7 @@ fn a_run_of_zeros_is_left_untouched() {
 #[test]
 fn units_from_which_all_has_moved_are_no_holes() {
     let (mut region, view) = open();
-    let committed_frames = |region: &Region| region.frontier / FRAME_BYTES;
+    let committed_frames = |region: &Region| region.frontier_frames();
     let runs: Vec<Run> = (1..=8).map(|i| take_units(&mut region, &view, 1, i)).collect();
     assert_eq!(committed_frames(&region) - region.empty_unit_frames(1), 8 * UNIT_FRAMES);
     for run in runs.iter().step_by(2) {
@@ -844,7 +844,7 @@ fn a_heap_of_few_sizes_has_blocks_early() {
     for (more, wanting) in [(31, None), (1, Some(8)), (31, Some(8)), (1, Some(4))] {
         take_slabs(&mut region, &view, more);
         let least = (0..=12).find(|&siblings| region.wants_block(siblings));
-        assert_eq!(least, wanting, "{} KiB touched", region.touched * 4);
+        assert_eq!(least, wanting, "{} KiB touched", region.touched_frames * 4);
     }
 }
 
@@ -908,7 +908,7 @@ fn what_lies_behind_the_first_sixteen_mebibytes_is_huge() {
 fn what_is_huge_is_known_as_such() {
     let (mut region, view) = open();
     take_slabs(&mut region, &view, 24 * UNIT_FRAMES / SLAB_FRAMES / 2);
-    assert!(region.huge.start() < region.frontier);
+    assert!(region.huge.start() < region.frontier_bytes);
     let take = |region: &mut Region| {
         let wanted = Wanted::Run { frames: 9, align: 1, fills: true };
         let run = region.taken(wanted, &view);
@@ -918,12 +918,12 @@ fn what_is_huge_is_known_as_such() {
     while !region.is_for_plain(9) {
         take(&mut region);
     }
-    let before = region.frontier;
-    while region.frontier == before {
+    let before = region.frontier_bytes;
+    while region.frontier_bytes == before {
         take(&mut region);
     }
     let huge = huge_mappings();
-    for first in (0..region.frontier / FRAME_BYTES).step_by(UNIT_FRAMES).map(FrameId) {
+    for first in (0..region.frontier_frames()).step_by(UNIT_FRAMES).map(FrameId) {
         let place = region.at(first).addr().get();
         let is_asked = huge.iter().any(|mapping| mapping.contains(&place));
         assert_eq!(is_asked, region.is_huge_from(first), "unit {}", first.0 / UNIT_FRAMES);
@@ -1268,7 +1268,7 @@ fn what_the_system_refuses_stays_dirty() {
     for run in runs.iter().step_by(2) {
         region.give(run.start, run.frames);
     }
-    let counts = |region: &Region| (region.regrown_frames, region.short_run_frames);
+    let counts = |region: &Region| (region.paged_frames, region.short_run_frames);
     assert_eq!(counts(&region), (140 * 20, 140 * 20));
     source.refuse_all(true);
     assert_eq!(region.decommit(0, usize::MAX, &source), 0);
@@ -1390,12 +1390,12 @@ fn sparse_runs_have_no_huge_pages() {
     let (mut region, view) = open();
     use_runs(&mut region, &view, 240, 8);
     let wanted = Wanted::Run { frames: 240, align: 1, fills: true };
-    while region.frontier < BYTES / 2 {
+    while region.frontier_bytes < BYTES / 2 {
         let run = region.taken(wanted, &view);
         assert!(!run.huge && region.huge.start() >= HUGE_PAGES_FROM_BYTES);
     }
-    assert_eq!(region.huge.start(), region.frontier);
+    assert_eq!(region.huge.start(), region.frontier_bytes);
     // A long run is filled as far as anybody knows.
     take_units(&mut region, &view, 4, 1);
-    assert!(region.huge.start() < region.frontier);
+    assert!(region.huge.start() < region.frontier_bytes);
 }

@@ -63,7 +63,7 @@ impl Region {
     /// Whether a run of `frames` frames that will be filled is worth a unit, or part of one.
     fn is_worth_units(&self, frames: usize, source: &impl PageSource) -> bool {
         let fills_unit = frames >= NEARLY_UNIT_FRAMES;
-        (fills_unit || self.is_huge_from(FrameId(self.touched))) && self.has_units(source)
+        (fills_unit || self.is_huge_from(FrameId(self.touched_frames))) && self.has_units(source)
     }
 
     /// Whether a run of `frames` frames, too short for a unit of its own, has a place below where huge pages are asked for:
@@ -201,7 +201,7 @@ impl Region {
     /// The dirty run to lengthen to `frames` frames by the fewest clean units: its first frame, its length and
     /// how many clean frames are to be taken behind it.
     fn beside(&self, frames: usize) -> Option<(FrameId, usize, usize)> {
-        let last = self.dirty.last_run(FrameId(self.touched));
+        let last = self.dirty.last_run(FrameId(self.touched_frames));
         let runs = self.dirty.noted().chain(last);
         let found = runs.filter_map(|(first, length)| {
             self.units_behind(first.0, length, frames).map(|behind| (first, length, behind))
@@ -213,7 +213,7 @@ impl Region {
     #[inline(never)]
     fn units_behind(&self, first: usize, length: usize, frames: usize) -> Option<usize> {
         let end = first + length;
-        let is_at_unit = end.is_multiple_of(UNIT_FRAMES) || end == self.touched;
+        let is_at_unit = end.is_multiple_of(UNIT_FRAMES) || end == self.touched_frames;
         if length >= frames || !is_at_unit || !self.is_huge_from(FrameId(end)) {
             return None;
         }

@@ -105,7 +105,7 @@ impl RegionView {
     #[cold]
     #[inline(never)]
     fn show(&self, region: &Region) {
-        self.bytes.store(region.frontier, Relaxed);
+        self.bytes.store(region.frontier_bytes, Relaxed);
         self.set_near(region.near());
         self.bare_pages.store(region.leaves_pages_bare(), Relaxed);
     }
@@ -263,7 +263,7 @@ impl Region {
     #[cfg(any(test, feature = "validate"))]
     pub(crate) fn is_shown_by(&self, view: &RegionView) -> bool {
         let shown = (view.committed_bytes(), view.near(), view.leaves_pages_bare());
-        self.has_news || shown == (self.frontier, self.near(), self.leaves_pages_bare())
+        self.has_news || shown == (self.frontier_bytes, self.near(), self.leaves_pages_bare())
     }
 }
 

@@ -92,13 +92,22 @@ fn a_run_that_cannot_be_committed_takes_nothing() {
     for units in [1, 5] {
         let mut region = open();
         let [run, behind] = [units, 1].map(|units| take(&mut region, units * UNIT_FRAMES));
-        assert_eq!(region.touched, region.frame_of(behind.start) + UNIT_FRAMES, "{units} units");
+        assert_eq!(
+            region.touched_frames,
+            region.frame_of(behind.start) + UNIT_FRAMES,
+            "{units} units"
+        );
         region.give(behind.start, UNIT_FRAMES);
         let state = |region: &Region| {
-            (region.frontier, region.touched, region.dirty_frames(), region.clean.free_frames())
+            (
+                region.frontier_bytes,
+                region.touched_frames,
+                region.dirty_frames(),
+                region.clean.free_frames(),
+            )
         };
         let before = state(&region);
-        let wanted = region.frontier / FRAME_BYTES - region.frame_of(run.start) + 1;
+        let wanted = region.frontier_frames() - region.frame_of(run.start) + 1;
         source.refuse_all(true);
         assert!(region.extend(run.start, run.frames, wanted, &source).is_none(), "{units} units");
         assert_eq!(state(&region), before, "{units} units");
@@ -114,7 +123,7 @@ fn a_run_grows_by_units_that_have_moved_and_by_huge_pages() {
     let mut region = open();
     let runs: Vec<Run> =
         [4, 2, 1, 1].map(|units| take_that(false, &mut region, units * UNIT_FRAMES)).into();
-    let touched = region.touched;
+    let touched = region.touched_frames;
     // SAFETY: the first byte of the run behind.
     unsafe { runs[2].start.write(7) };
     region.give(runs[1].start, runs[1].frames);
@@ -123,7 +132,7 @@ fn a_run_grows_by_units_that_have_moved_and_by_huge_pages() {
     let (before, wanted) = (4 * UNIT_FRAMES, 6 * UNIT_FRAMES);
     let more = region.extend(runs[0].start, before, wanted, &Os).expect("room");
     assert_eq!((more.start, more.bare_frames), (runs[1].start, UNIT_FRAMES));
-    assert_eq!((region.dirty_frames(), region.touched), (0, touched));
+    assert_eq!((region.dirty_frames(), region.touched_frames), (0, touched));
     // SAFETY: within what it grew by.
     let asked = [0, 1, 2].map(|i| is_asked(unsafe { more.start.add(i * HUGE_PAGE_BYTES) }));
     assert_eq!(asked, [false, true, false], "the first has its memory, the last is another's");
@@ -148,16 +157,16 @@ fn runs_that_only_grow_lie_side_by_side() {
     for frames in [UNIT_FRAMES / 2 + 1, UNIT_FRAMES + 1, 2 * UNIT_FRAMES - 1] {
         let mut region = open();
         take(&mut region, 4 * UNIT_FRAMES);
-        assert!(!region.is_huge_from(FrameId(region.touched)), "one run is not many");
+        assert!(!region.is_huge_from(FrameId(region.touched_frames)), "one run is not many");
         take(&mut region, UNIT_FRAMES);
-        let mut end = region.touched;
+        let mut end = region.touched_frames;
         assert!(region.is_huge_from(FrameId(end)));
         for _ in 0..5 {
             let run = take(&mut region, frames);
             assert_eq!(region.frame_of(run.start), end, "{frames} frames");
             end += frames;
-            assert_eq!(region.touched, align_up(end, UNIT_FRAMES));
-            assert_eq!(region.dirty_frames(), region.touched - end);
+            assert_eq!(region.touched_frames, align_up(end, UNIT_FRAMES));
+            assert_eq!(region.dirty_frames(), region.touched_frames - end);
         }
     }
 }
@@ -213,7 +222,7 @@ fn what_moves_to_where_huge_pages_are_asked_for_is_asked_for() {
     for units in [4, 4, 1] {
         take(&mut region, units * UNIT_FRAMES);
     }
-    assert!(!is_asked(below.start) && region.is_huge_from(FrameId(region.touched)));
+    assert!(!is_asked(below.start) && region.is_huge_from(FrameId(region.touched_frames)));
     region.give(below.start, below.frames);
     let run = take(&mut region, 5 * UNIT_FRAMES);
     assert!(region.is_huge_from(FrameId(region.frame_of(run.start))));
@@ -272,7 +281,7 @@ fn short_runs_share_a_unit_that_has_gone() {
     take(&mut region, UNIT_FRAMES);
     region.give(below.start, below.frames);
     region.decommit(0, usize::MAX, &Os);
-    assert!(region.is_huge_from(FrameId(region.touched)));
+    assert!(region.is_huge_from(FrameId(region.touched_frames)));
     let mut next = region.frame_of(below.start);
     assert!(!region.is_huge_from(FrameId(next)));
     for _ in 0..UNIT_FRAMES / 9 {
@@ -326,14 +335,14 @@ fn what_is_left_of_the_last_unit_is_the_last_to_go() {
     for units in [4, 1] {
         take(&mut region, units * UNIT_FRAMES);
     }
-    assert!(region.is_huge_from(FrameId(region.touched)));
+    assert!(region.is_huge_from(FrameId(region.touched_frames)));
     let runs: Vec<Run> = (0..100).map(|_| take(&mut region, 20)).collect();
     for run in runs.iter().step_by(2) {
         region.give(run.start, run.frames);
     }
     let run = take(&mut region, 30);
     let end = region.frame_of(run.start) + run.frames;
-    let left = region.touched - end;
+    let left = region.touched_frames - end;
     assert_eq!(region.dirty_frames(), 50 * 20 + left);
     assert!(region.decommit(left, usize::MAX, &Os) > 500);
     assert_eq!(region.dirty.run_around(FrameId(end)), Some((FrameId(end), left)));
