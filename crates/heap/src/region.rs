@@ -14,7 +14,7 @@
 //! | what can a thread read of it without the lock? | `region/view.rs` |
 //! | how does it begin, how far is it committed, what does it give up of its address space? | `region/opening.rs`, `frontier.rs`, `table.rs`, `reserve.rs` |
 //! | how is a run found, or lengthened in place? | `region/taking.rs`, `growing.rs` |
-//! | where does a run come from that no dirty one is long enough for? | `region/units.rs` |
+//! | where does a run come from that no dirty one is long enough for? | `region/units.rs`, `moving.rs` |
 //! | where do slabs and short runs come from that there is no dirty memory for? | `region/block.rs` |
 //! | where are huge pages asked for, and are they worth their price? | `region/huge_part.rs` (where), `huge_pages.rs` (when), `dear.rs` |
 //! | do programs fill the runs that they take? | `region/filling.rs` |
@@ -40,6 +40,7 @@ mod growing;
 mod hollow_slabs;
 mod huge_pages;
 mod huge_part;
+mod moving;
 mod opening;
 mod reserve;
 mod shut;

@@ -24,7 +24,7 @@
 //! after a pause.
 //!
 //! Sometimes clean frames must be taken although there are dirty ones (too few in a row, or in the wrong place). Whole units
-//! of these move to where they are needed (`region/units.rs`); of the other dirty frames what exceeds the headroom goes
+//! of these move to where they are needed (`region/moving.rs`); of the other dirty frames what exceeds the headroom goes
 //! back. So a heap does not grow far by its holes.
 //!
 //! When idle memory inside slabs is looked for is another question (`backend/keeping/slack.rs`).

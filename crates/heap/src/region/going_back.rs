@@ -8,6 +8,7 @@ use hectare_base::align::{align_down, align_up};
 use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::PageSource;
 
+use super::huge_pages::Advice;
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, RunEntry, SLAB_FRAMES};
 use crate::leaving::{Gone, Leaving};
@@ -186,7 +187,7 @@ impl Region {
     fn have_gone(&mut self, first: FrameId, frames: usize, source: &impl PageSource) {
         self.paged_frames = 0;
         self.short_run_frames = 0;
-        self.advise_units(first, frames, false, source);
+        self.advise_units(first, frames, Advice::Plain, source);
         self.give_clean(first, frames);
         self.forget(first.0, frames, source);
     }

@@ -70,7 +70,7 @@ impl Region {
                 self.dirty.take_at(at, frames);
             } else {
                 self.clean.reserve(at, frames).ok()?;
-                let Some(came) = self.fill(at, frames, source) else {
+                let Some(came) = self.bring_units(at, frames, source) else {
                     if at.0 > first.0 {
                         self.give(self.at(first), at.0 - first.0);
                     }
@@ -94,10 +94,15 @@ impl Region {
         true
     }
 
-    /// Fills the whole units among `frames` clean frames just taken from `first` on: dirty units move there as
+    /// Brings the whole units among `frames` clean frames just taken from `first` on: dirty units move there as
     /// far as there are any, and huge pages are asked for the rest. Returns how many frames moved; `None` as for
     /// [`move_dirty`](Self::move_dirty).
-    fn fill(&mut self, first: FrameId, frames: usize, source: &impl PageSource) -> Option<usize> {
+    fn bring_units(
+        &mut self,
+        first: FrameId,
+        frames: usize,
+        source: &impl PageSource,
+    ) -> Option<usize> {
         let has_units = self.has_units(source);
         let moved = if has_units { self.move_dirty(first, frames, source)? } else { 0 };
         let rest = FrameId(align_up(first.0, UNIT_FRAMES) + moved);

@@ -6,7 +6,7 @@ use hectare_pages::PageSource;
 
 use super::huge_part::HugePart;
 use super::units::{NEARLY_UNIT_FRAMES, UNIT_FRAMES};
-use super::{FRAME_BYTES, Region, Run, SLAB_FRAMES};
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, Run, SLAB_FRAMES};
 
 /// Runs of this many frames or more are *big*, 256 KiB: where there are many, huge pages are asked for.
 pub(super) const BIG_FRAMES: usize = 64;
@@ -21,7 +21,20 @@ const LONG_GAP_UNITS: usize = 16;
 /// Of a unit.
 const UNIT_ORDER: Order = Order::for_frames(UNIT_FRAMES).unwrap();
 
+/// What is asked of the system for a part of the region.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Advice {
+    Huge,
+    Plain,
+}
+
 impl Region {
+    /// Whether the region's units can be huge pages.
+    pub(super) fn has_units(&self, source: &impl PageSource) -> bool {
+        source.page_bytes() <= FRAME_BYTES
+            && self.start.addr().get().is_multiple_of(HUGE_PAGE_BYTES)
+    }
+
     /// Whether huge pages are asked for from `first` on.
     pub(super) fn is_huge_from(&self, first: FrameId) -> bool {
         first.0 * FRAME_BYTES >= self.huge.start()
@@ -37,7 +50,7 @@ impl Region {
         let is_usual = !self.dear_blocks.are_dear() && !self.huge.is_hollow();
         if has_many && is_usual && !self.huge.is_of_runs() && from < self.huge.start() {
             if from < self.frontier_bytes {
-                self.ask_from(from, true, source);
+                self.ask_from(from, Advice::Huge, source);
             }
             self.huge = HugePart::from_byte(from);
         }
@@ -62,7 +75,7 @@ impl Region {
         let are_dear = self.dear_blocks.are_dear();
         let from = self.huge.start();
         if are_dear && from < self.frontier_bytes {
-            self.ask_from(from, false, source);
+            self.ask_from(from, Advice::Plain, source);
         }
         self.huge =
             if are_dear { HugePart::NOWHERE } else { HugePart::behind(self.frontier_bytes) };
@@ -95,7 +108,7 @@ impl Region {
             self.huge.fill_in(self.frontier_bytes)
         };
         if let Some(from) = changed_from {
-            self.ask_from(from, !is_hollow, source);
+            self.ask_from(from, if is_hollow { Advice::Plain } else { Advice::Huge }, source);
         }
     }
 
@@ -116,19 +129,60 @@ impl Region {
         if (self.huge.is_of_runs() || is_reached)
             && let Some(from) = self.huge.withdraw(self.frontier_bytes)
         {
-            self.ask_from(from, false, source);
+            self.ask_from(from, Advice::Plain, source);
         }
     }
 
     /// Asks for huge pages in what is committed from byte `from` on, or does without: then what has come into
     /// clean frames there, as parts of huge pages, goes back, since nobody would know of it.
     #[inline(never)]
-    pub(super) fn ask_from(&mut self, from: usize, huge: bool, source: &impl PageSource) {
+    pub(super) fn ask_from(&mut self, from: usize, advice: Advice, source: &impl PageSource) {
         let first = FrameId(from / FRAME_BYTES);
+        let (start, bytes) = (self.at(first), self.frontier_bytes - from);
         // SAFETY: committed memory of this region.
-        unsafe { source.advise_huge(self.at(first), self.frontier_bytes - from, huge) };
-        if !huge {
+        unsafe { source.advise_huge(start, bytes, advice == Advice::Huge) };
+        if advice == Advice::Plain {
             self.decommit_clean(first, source);
+        }
+    }
+
+    /// Has the whole units among `frames` clean frames from `first` on, which are going to be filled, come as
+    /// huge pages, even where the region does without.
+    pub(super) fn ask_for_units(&self, first: FrameId, frames: usize, source: &impl PageSource) {
+        if !self.dear_blocks.are_dear() {
+            self.advise_units(first, frames, Advice::Huge, source);
+        }
+    }
+
+    /// Asks for huge pages, or no longer, in those whole units among `frames` clean frames from `first` on where the
+    /// region does without: otherwise the next object where they have gone would bring a whole unit that nobody knows
+    /// of.
+    #[inline(never)]
+    pub(super) fn advise_units(
+        &self,
+        first: FrameId,
+        frames: usize,
+        advice: Advice,
+        source: &impl PageSource,
+    ) {
+        let (first, end) = (align_up(first.0, UNIT_FRAMES), first.0 + frames);
+        let bytes_to =
+            |end: usize| align_down(end, UNIT_FRAMES).saturating_sub(first) * FRAME_BYTES;
+        if bytes_to(end) == 0 || !self.has_units(source) {
+            return;
+        }
+        let start = self.at(FrameId(first));
+        if advice == Advice::Huge {
+            // What went in parts has left a page table behind, which goes with the whole (since Linux
+            // 6.14). A refusal leaves it as it is.
+            // SAFETY: clean frames below the frontier.
+            let _ = unsafe { source.decommit(start, bytes_to(end)) };
+        }
+        let plain_end = self.huge.start() / FRAME_BYTES;
+        let plain_bytes = bytes_to(end.min(plain_end));
+        if plain_bytes > 0 {
+            // SAFETY: as above.
+            unsafe { source.advise_huge(start, plain_bytes, advice == Advice::Huge) };
         }
     }
 }

@@ -7,6 +7,7 @@ use hectare_base::align::align_up;
 use hectare_buddy::FrameAllocator;
 use hectare_pages::{Failing, Os, PageRange, SourceError};
 
+use super::huge_pages::Advice;
 use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
 use super::*;
@@ -1057,7 +1058,7 @@ fn what_came_behind_the_last_run_goes_with_huge_pages() {
         std::eprintln!("skipped: there are no huge pages");
         return;
     }
-    region.ask_from(region.huge.start(), false, &Os);
+    region.ask_from(region.huge.start(), Advice::Plain, &Os);
     assert!((0..UNIT_FRAMES).all(|frame| is_there(frame) == (frame < FRAMES)));
 }
 

@@ -17,9 +17,9 @@
 //! is clean. Elsewhere huge pages are asked for in the units that the run fills by itself, its last one if it
 //! fills seven eighths of it; a run that fills no unit begins none there.
 
-use hectare_base::align::{align_down, align_up};
+use hectare_base::align::align_up;
 use hectare_buddy::{FrameId, RangeAllocator};
-use hectare_pages::{PageSource, SourceError};
+use hectare_pages::PageSource;
 
 use super::taking::Request;
 use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, Run};
@@ -31,20 +31,16 @@ pub(crate) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
 /// A run of this many frames is worth a unit of its own wherever it lies: seven eighths.
 pub(super) const NEARLY_UNIT_FRAMES: usize = UNIT_FRAMES - UNIT_FRAMES / 8;
 
-/// Nothing moves to where the region is longer than this, 8 GiB: a unit that has moved may be a
-/// mapping of its own, of which a process has some 65,000.
-const MOVES_BELOW_FRAMES: usize = 4096 * UNIT_FRAMES;
+/// What the frames are that a run has no use for.
+pub(super) enum Rest {
+    Dirty,
+    Clean,
+}
 
 #[cfg(test)]
 mod tests;
 
 impl Region {
-    /// Whether the region's units can be huge pages.
-    pub(super) fn has_units(&self, source: &impl PageSource) -> bool {
-        source.page_bytes() <= FRAME_BYTES
-            && self.start.addr().get().is_multiple_of(HUGE_PAGE_BYTES)
-    }
-
     /// Takes a run that will be filled, and for which no dirty run is long enough, in clean units: behind dirty
     /// frames if there are such, else in units alone.
     pub(super) fn take_units(
@@ -94,7 +90,8 @@ impl Region {
         let asked = if comes_whole { whole } else { whole - UNIT_FRAMES };
         self.ask_for_units(FrameId(first.0 + moved), asked.saturating_sub(moved), source);
         let is_there = comes_whole || moved == whole;
-        self.give_rest(FrameId(first.0 + frames), left, is_there);
+        let rest = if is_there { Rest::Dirty } else { Rest::Clean };
+        self.give_rest(FrameId(first.0 + frames), left, rest);
         self.fresh = first.0 + moved..first.0 + whole;
         let bare_frames = whole - moved - if is_there { 0 } else { left };
         let start = self.at(first);
@@ -113,55 +110,14 @@ impl Region {
         Some(first)
     }
 
-    /// Gives back the `left` frames from `rest` on that a run has no use for: dirty memory, if it `is_there`.
-    fn give_rest(&mut self, rest: FrameId, left: usize, is_there: bool) {
+    /// Gives back the `left` frames from `first` on that a run has no use for.
+    pub(super) fn give_rest(&mut self, first: FrameId, left: usize, rest: Rest) {
         if left == 0 {
             return;
         }
-        if is_there {
-            self.give(self.at(rest), left);
-        } else {
-            self.give_clean(rest, left);
-        }
-    }
-
-    /// Has the whole units among `frames` clean frames from `first` on, which are going to be filled, come as
-    /// huge pages, even where the region does without.
-    pub(super) fn ask_for_units(&self, first: FrameId, frames: usize, source: &impl PageSource) {
-        if !self.dear_blocks.are_dear() {
-            self.advise_units(first, frames, true, source);
-        }
-    }
-
-    /// Asks for `huge` pages, or no longer, in those whole units among `frames` clean frames from `first` on where the
-    /// region does without: otherwise the next object where they have gone would bring a whole unit that nobody knows
-    /// of.
-    #[inline(never)]
-    pub(super) fn advise_units(
-        &self,
-        first: FrameId,
-        frames: usize,
-        huge: bool,
-        source: &impl PageSource,
-    ) {
-        let (first, end) = (align_up(first.0, UNIT_FRAMES), first.0 + frames);
-        let bytes_to =
-            |end: usize| align_down(end, UNIT_FRAMES).saturating_sub(first) * FRAME_BYTES;
-        if bytes_to(end) == 0 || !self.has_units(source) {
-            return;
-        }
-        let start = self.at(FrameId(first));
-        if huge {
-            // What went in parts has left a page table behind, which goes with the whole (since Linux
-            // 6.14). A refusal leaves it as it is.
-            // SAFETY: clean frames below the frontier.
-            let _ = unsafe { source.decommit(start, bytes_to(end)) };
-        }
-        let plain_end = self.huge.start() / FRAME_BYTES;
-        let plain_bytes = bytes_to(end.min(plain_end));
-        if plain_bytes > 0 {
-            // SAFETY: as above.
-            unsafe { source.advise_huge(start, plain_bytes, huge) };
+        match rest {
+            Rest::Dirty => self.give(self.at(first), left),
+            Rest::Clean => self.give_clean(first, left),
         }
     }
 
@@ -187,7 +143,7 @@ impl Region {
             self.ask_for_units(FrameId(end + moved), behind - moved, source);
         }
         let left = end + behind - last;
-        self.give_rest(FrameId(last), left, true);
+        self.give_rest(FrameId(last), left, Rest::Dirty);
         // The run is fresh if its front is, and nothing has moved behind that.
         if moved > 0 || !self.fresh.contains(&first.0) {
             self.fresh.start = last.max(end + moved);
@@ -220,50 +176,5 @@ impl Region {
         let behind = align_up(first + frames, UNIT_FRAMES) - end;
         let (start, clean) = self.clean.free_run_around(FrameId(end))?;
         (start.0 + clean >= end + behind).then_some(behind)
-    }
-
-    /// Moves dirty units to the whole units among the `frames` clean frames from `first` on, which were just taken.
-    /// Returns how many frames came; `None` if the source has lost the place of one: then that unit stays taken
-    /// for ever, and the others are free again.
-    #[inline(never)]
-    pub(super) fn move_dirty(
-        &mut self,
-        first: FrameId,
-        frames: usize,
-        source: &impl PageSource,
-    ) -> Option<usize> {
-        let end = first.0 + frames;
-        let mut unit = FrameId(align_up(first.0, UNIT_FRAMES));
-        let mut moved = 0;
-        while unit.0 + UNIT_FRAMES <= end.min(MOVES_BELOW_FRAMES)
-            && !self.refuses_moves
-            && let Some(from) = self.dirty.take_block(UNIT_FRAMES)
-        {
-            // SAFETY: below the frontier, and both free until they were just taken.
-            match unsafe { source.move_pages(self.at(from), self.at(unit), HUGE_PAGE_BYTES) } {
-                Ok(()) => self.give_clean(from, UNIT_FRAMES),
-                Err(error) => {
-                    self.give(self.at(from), UNIT_FRAMES);
-                    // The same unit would be the next again, and before Linux 6.17 each refusal costs the
-                    // other its mapping for a moment, if not for ever.
-                    self.refuses_moves = true;
-                    if error == SourceError::Exhausted {
-                        let behind = FrameId(unit.0 + UNIT_FRAMES);
-                        self.give_rest(first, unit.0 - first.0, true);
-                        self.give_rest(behind, end - behind.0, false);
-                        return None;
-                    }
-                    break;
-                }
-            }
-            // What was asked for of the pages has moved with them.
-            if self.is_huge_from(unit) && !self.is_huge_from(from) {
-                // SAFETY: the unit just taken.
-                unsafe { source.advise_huge(self.at(unit), HUGE_PAGE_BYTES, true) };
-            }
-            unit.0 += UNIT_FRAMES;
-            moved += UNIT_FRAMES;
-        }
-        Some(moved)
     }
 }
