@@ -7,6 +7,8 @@
 //! | what of the slabs holds memory? | `backend/slabs.rs` |
 //! | what of freed memory stays, what goes back to the system, and when? | `backend/keeping.rs` |
 //! | how does it go while the lock is free? | `backend/giving_back.rs` |
+//! | when does what has lain idle go, and how much at a call? | `backend/tending.rs` |
+//! | how much may threads keep of what they free? | `backend/lending.rs` |
 //! | by how much may the slabs empty before they are looked through? | `backend/keeping/slack.rs` |
 //! | which regions are there, and how much address space do they reserve? | `backend/opened.rs`, `backend/regions.rs` |
 //! | where do the heap's own tables lie? | `backend/metadata.rs` |
@@ -16,12 +18,14 @@
 mod blocks;
 mod giving_back;
 mod keeping;
+mod lending;
 mod metadata;
 mod opened;
 mod regions;
 mod shut;
 mod slabs;
 mod stats;
+mod tending;
 
 use core::mem::offset_of;
 use core::ptr::NonNull;

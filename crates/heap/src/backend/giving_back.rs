@@ -8,12 +8,10 @@
 //! waits for what others have freed. One that has made more dirty waits, or else much could stay when both fall idle. Nor does
 //! a fork find anything on its way, and a thread that finds no room elsewhere waits until what is on its way is clean.
 
-use core::sync::atomic::Ordering;
-
 use hectare_pages::System;
 
-use super::keeping::{DECOMMIT_STEP_FRAMES, Vain};
-use super::{Backend, Held, State};
+use super::keeping::{ALL, DECOMMIT_STEP_FRAMES, Vain};
+use super::{Backend, Held};
 use crate::huge::MIN_HUGE_BYTES;
 use crate::leaving::Leaving;
 use crate::region::FRAME_BYTES;
@@ -21,15 +19,6 @@ use crate::region::FRAME_BYTES;
 /// A call gives back this share of what is too much, and at least this much: of runs of 40 KB that takes 0.2 ms.
 const STEP_SHARE: usize = 64;
 const MIN_STEP_BYTES: usize = 16 << 20;
-
-impl State {
-    /// Whether more than `keep` frames are dirty, and no attempt like this was in vain.
-    #[inline(never)]
-    pub(super) fn exceeds(&self, keep: usize) -> bool {
-        let dirty = self.dirty_frames();
-        dirty > keep && !self.vain.is_some_and(|vain| vain.is_as_vain(dirty, keep))
-    }
-}
 
 impl<S: System> Backend<S> {
     /// What follows when `frames` frames have become dirty, or hollow slabs `are_due`: the end of a call, which holds the lock
@@ -43,7 +32,7 @@ impl<S: System> Backend<S> {
         let is_huge = frames >= MIN_HUGE_BYTES / FRAME_BYTES;
         let keep = self.keep_if_exceeded(&mut state, is_huge);
         drop(state);
-        if is_due || keep < usize::MAX {
+        if is_due || keep < ALL {
             self.decommit_excess(keep, frames, is_due);
         }
     }
@@ -74,7 +63,7 @@ impl<S: System> Backend<S> {
     /// As [`decommit_excess`](Self::decommit_excess). Returns how many frames went. The caller has the leaver's lock; that of
     /// the state is free meanwhile.
     #[inline(never)]
-    fn decommit_due_and_excess(
+    pub(super) fn decommit_due_and_excess(
         &self,
         state: &mut Held<'_, S>,
         keep: usize,
@@ -89,32 +78,6 @@ impl<S: System> Backend<S> {
         let gone = self.decommit_part(state, keep, frames);
         state.vain = (gone == 0).then_some(Vain { dirty, keep });
         due + gone
-    }
-
-    /// Gives back a part of what has lain idle for too long. Returns how many bytes went: none, once all has, or if another
-    /// thread is at it.
-    pub(crate) fn tend(&self) -> usize {
-        // One thread is enough; and whatever is left idle from now on calls for another look.
-        self.tends_at_ms.store(0, Ordering::Relaxed);
-        let (huge_bytes, kept_bytes) = self.tend_huge();
-        let Some(_leaver) = self.leaver.try_lock() else {
-            self.expect_tending();
-            return huge_bytes;
-        };
-        let mut state = self.state.lock();
-        self.age(&mut state);
-        let is_due = state.due_frames > 0;
-        let keep = self.keep_if_exceeded(&mut state, false);
-        let is_any = is_due || keep < usize::MAX;
-        let gone =
-            if is_any { self.decommit_due_and_excess(&mut state, keep, 0, is_due) } else { 0 };
-        if gone > 0 {
-            // The rest goes at the next call.
-            self.tends_at_ms.store(self.source.now_ms(), Ordering::Relaxed);
-        } else if kept_bytes > 0 || state.dirty_frames() > 0 {
-            self.expect_tending();
-        }
-        huge_bytes + gone * FRAME_BYTES
     }
 
     /// Gives back all but `keep_bytes` of the dirty memory. Returns how many bytes went.
@@ -182,7 +145,7 @@ impl<S: System> Backend<S> {
 mod tests {
     extern crate std;
     use core::ptr::NonNull;
-    use core::sync::atomic::AtomicBool;
+    use core::sync::atomic::{AtomicBool, Ordering};
     use std::boxed::Box;
     use std::thread;
 

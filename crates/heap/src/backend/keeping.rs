@@ -31,8 +31,6 @@
 
 mod slack;
 
-use core::sync::atomic::Ordering;
-
 use hectare_pages::System;
 
 use super::{Backend, State};
@@ -47,16 +45,11 @@ pub(crate) const HALF_LIFE_MS: u64 = 1000;
 /// What may always stay dirty while clean frames are taken.
 const MIN_HEADROOM_BYTES: usize = 4 << 20;
 
-/// What threads may always keep of freed runs.
-const MIN_LENT_BYTES: usize = 2 << 20;
-
 /// The least that is given back at once, to keep the calls few.
 pub(super) const DECOMMIT_STEP_FRAMES: usize = (1 << 20) / FRAME_BYTES;
 
-/// What is due goes in parts, each at a call; after a pause parts go until this share of it has passed, or so long. Otherwise
-/// what a program has left would stay for as long as it makes few calls.
-const TENDING_SHARE: u64 = 16;
-const MAX_TENDING_NS: u64 = 2_000_000;
+/// As many frames may stay as there are.
+pub(super) const ALL: usize = usize::MAX;
 
 /// How many frames were dirty, and how many of them were to stay, at an attempt to give some back by which none went: they are
 /// pieces of huge pages, or the system refuses them.
@@ -81,18 +74,18 @@ impl<S: System> Backend<S> {
         state.peak_held_frames = state.peak_held_frames.max(self.held_frames(state));
     }
 
-    /// How many dirty frames may stay when memory was freed, a huge run or not: no end of them, unless there are more than may,
-    /// some of which may go.
+    /// How many dirty frames may stay when memory was freed, a huge run or not: [`ALL`], unless there are more than may, some of
+    /// which may go.
     #[inline(never)]
     pub(super) fn keep_if_exceeded(&self, state: &mut State, is_huge: bool) -> usize {
         // The usual case, before the clock is read.
         let (dirty, held) = (state.dirty_frames(), self.held_frames(state));
         if dirty <= state.least_allowance_frames(held) {
-            return usize::MAX;
+            return ALL;
         }
         let allowance = self.allowance(state, if is_huge { 0 } else { held });
         let stays = dirty <= allowance + DECOMMIT_STEP_FRAMES || !state.exceeds(allowance);
-        if stays { usize::MAX } else { allowance }
+        if stays { ALL } else { allowance }
     }
 
     /// How many dirty frames may stay when memory was freed.
@@ -127,62 +120,6 @@ impl<S: System> Backend<S> {
         state.vain = None;
         state.halved_ms = now;
     }
-
-    /// Has what lies idle now looked at again in a half-life, by whichever call comes then.
-    #[inline(never)]
-    pub(crate) fn expect_tending(&self) {
-        if self.tends_at_ms.load(Ordering::Relaxed) == 0 {
-            let at_ms = self.source.now_ms() + HALF_LIFE_MS;
-            self.tends_at_ms.store(at_ms, Ordering::Relaxed);
-        }
-    }
-
-    /// As [`tend`](Self::tend), if it is time. Called where a run is freed, and where batches change hands, since a program
-    /// whose lists and pools serve all calls gives nothing back itself. After a pause more goes back than one part.
-    #[inline(never)]
-    pub(crate) fn tend_if_due(&self) {
-        let at_ms = self.tends_at_ms.load(Ordering::Relaxed);
-        if at_ms == 0 {
-            return;
-        }
-        let Some(pause_ms) = self.source.now_ms().checked_sub(at_ms) else { return };
-        let most_ns = (pause_ms * 1_000_000 / TENDING_SHARE).min(MAX_TENDING_NS);
-        let began_ns = self.source.now_ns();
-        while self.tend() > 0 && self.source.now_ns().saturating_sub(began_ns) < most_ns {}
-    }
-
-    /// How many bytes of huge blocks went that have lain ready for too long, and how many still lie ready.
-    pub(super) fn tend_huge(&self) -> (usize, usize) {
-        let mut huge = self.huge.lock();
-        if huge.kept_bytes() == 0 {
-            return (0, 0);
-        }
-        (huge.age(&self.source), huge.kept_bytes())
-    }
-
-    /// Whether a thread may keep `frames` frames more of what it frees: all together an eighth of
-    /// what is in use, and at least [`MIN_LENT_BYTES`]; four times that where most of it was never
-    /// touched.
-    pub(crate) fn lend(&self, frames: usize) -> bool {
-        let mut state = self.state.lock();
-        let shares = if state.is_sparse() { 4 } else { 1 };
-        let most = shares * (state.used_frames / 8).max(MIN_LENT_BYTES / FRAME_BYTES);
-        let may = state.lent_frames + frames <= most;
-        state.lent_frames += if may { frames } else { 0 };
-        may
-    }
-
-    /// One of the threads that keep runs is left, which may keep `frames` frames.
-    pub(crate) fn lend_only(&self, frames: usize) {
-        self.state.lock().lent_frames = frames;
-    }
-
-    /// A thread keeps `frames` frames less.
-    pub(crate) fn take_back(&self, frames: usize) {
-        if frames > 0 {
-            self.state.lock().lent_frames -= frames;
-        }
-    }
 }
 
 /// What is left of `amount` after `half_lives`.
@@ -191,8 +128,15 @@ pub(crate) fn halved(amount: usize, half_lives: u64) -> usize {
 }
 
 impl State {
+    /// Whether more than `keep` frames are dirty, and no attempt like this was in vain.
+    #[inline(never)]
+    pub(super) fn exceeds(&self, keep: usize) -> bool {
+        let dirty = self.dirty_frames();
+        dirty > keep && !self.vain.is_some_and(|vain| vain.is_as_vain(dirty, keep))
+    }
+
     /// Whether most of what runs hold was never touched.
-    fn is_sparse(&self) -> bool {
+    pub(super) fn is_sparse(&self) -> bool {
         self.regions.first().is_some_and(Region::is_sparse)
     }
 
@@ -214,7 +158,7 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     extern crate std;
     use core::ptr::NonNull;
     use std::boxed::Box;
@@ -225,9 +169,9 @@ mod tests {
     use crate::class::ClassId;
     use crate::region::Wanted;
 
-    pub(super) const MIB: usize = 1 << 20;
+    pub(in super::super) const MIB: usize = 1 << 20;
 
-    pub(super) fn grow<S: System>(backend: &Backend<S>, bytes: usize) -> NonNull<u8> {
+    pub(in super::super) fn grow<S: System>(backend: &Backend<S>, bytes: usize) -> NonNull<u8> {
         let wanted = Wanted::Run { frames: bytes / FRAME_BYTES, align: 1, fills: false };
         backend.get_run(wanted, ClassId::RUN).expect("memory").start
     }
@@ -310,62 +254,5 @@ mod tests {
         assert!(backend.lend(48));
         backend.lend_only(48);
         assert!(backend.lend(4 * 512 - 48) && !backend.lend(1));
-    }
-
-    #[test]
-    fn idle_memory_is_looked_at_when_it_is_time() {
-        let backend = Box::new(Backend::new(Os, 256 * MIB));
-        let run = grow(&backend, 4 * MIB);
-        backend.put_run(run);
-        let after = |at_ms, call: fn(&Backend<Os>)| {
-            backend.tends_at_ms.store(at_ms, Ordering::Relaxed);
-            call(&backend);
-            backend.tends_at_ms.load(Ordering::Relaxed)
-        };
-        assert_eq!(after(5, Backend::expect_tending), 5, "no later than was expected");
-        assert!(after(0, Backend::expect_tending) > 0);
-        assert_eq!(after(0, Backend::tend_if_due), 0, "nothing is expected");
-        assert_eq!(after(u64::MAX, Backend::tend_if_due), u64::MAX, "it is too early");
-        assert!(after(5, Backend::tend_if_due) > 5, "some stays, to be looked at later");
-        backend.trim(0);
-        assert_eq!(after(5, Backend::tend_if_due), 0, "nothing lies idle");
-    }
-
-    /// A backend with three runs of `mib` that were freed and are due, and how many frames these are.
-    fn with_due(mib: usize) -> (Box<Backend<Os>>, usize) {
-        let backend = Box::new(Backend::new(Os, 256 * MIB));
-        grow(&backend, 128 * MIB);
-        let runs = [(); 3].map(|()| grow(&backend, mib * MIB));
-        runs.into_iter().for_each(|run| {
-            backend.put_run(run);
-        });
-        let mut state = backend.state.lock();
-        let dirty_frames = state.dirty_frames();
-        assert_eq!(dirty_frames, 3 * mib * MIB / FRAME_BYTES);
-        (state.due_frames, state.idle_frames) = (dirty_frames, dirty_frames);
-        drop(state);
-        (backend, dirty_frames)
-    }
-
-    #[test]
-    fn a_quiet_program_gives_back_more_at_once() {
-        let goes_after = |pause_ms| {
-            let (backend, dirty_frames) = with_due(14);
-            backend.tends_at_ms.store(Os.now_ms() - pause_ms, Ordering::Relaxed);
-            backend.tend_if_due();
-            (dirty_frames - backend.state.lock().dirty_frames()) * FRAME_BYTES
-        };
-        // The clock may move on, or somebody else have the processor, meanwhile.
-        let is_seen = |pause_ms, bytes| (0..100).any(|_| goes_after(pause_ms) == bytes);
-        assert!(is_seen(0, 16 * MIB), "a part at a time");
-        assert!(is_seen(50, 42 * MIB), "all");
-    }
-
-    #[test]
-    fn what_is_much_goes_part_by_part() {
-        let (backend, _) = with_due(12);
-        assert_eq!(backend.tend(), 16 * MIB);
-        let at_ms = backend.tends_at_ms.load(Ordering::Relaxed);
-        assert!((1..=Os.now_ms()).contains(&at_ms), "the rest goes at the next call");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   relieve      a call has exchanged a batch, or freed an object of a slab that is given up
-//!     ├─ dirty memory has lain idle for a second ──────────────▶ some of it goes        backend/keeping.rs
+//!     ├─ dirty memory has lain idle for a second ──────────────▶ some of it goes        backend/tending.rs
 //!     ├─ the slabs emptied some milliseconds ago, or much has
 //!     │  been idle in them for half a second (pace.rs) ────────▶ look
 //!     └─ a slab was needed though much is idle ────────────────▶ quiet classes          heap/quiet.rs

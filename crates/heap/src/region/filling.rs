@@ -28,7 +28,7 @@
 //! - begin at multiples of a slab, so that their fronts lie where fronts were;
 //! - a cached run serves requests down to half its length: what is not touched costs nothing, and what was is still in the
 //!   processor's cache;
-//! - more may stay dirty, and threads may keep more (`backend/keeping.rs`), since it holds little.
+//! - more may stay dirty, and threads may keep more (`backend/keeping.rs`, `lending.rs`), since it holds little.
 //!
 //! Most programs have few runs of 2 MiB or more, so the first that comes back is a verdict; but one whose front reads as zero
 //! says nothing, since its pages may have moved to where it has grown. The run goes back because as dirty memory, what is not
