@@ -36,6 +36,7 @@ use hectare_pages::System;
 use crate::class::{ClassId, MIN_ALIGN, STATES};
 use crate::gathered::Gathered;
 use crate::heap::{Heap, MAX_SEALED, Place};
+use crate::huge::Contents;
 use crate::misuse::Misuse;
 use crate::object::FreeObject;
 use crate::random::Random;
@@ -233,9 +234,9 @@ impl<S: System> Hardened<S> {
 
     /// An object for `bytes` aligned to `align`; null when out of memory. And whether it is known to be zero.
     pub(crate) fn malloc(&self, heap: &Heap<S>, bytes: usize, align: usize) -> (*mut u8, bool) {
-        let (object, zeroed) = self.try_malloc(heap, bytes, align);
+        let (object, is_zero) = self.try_malloc(heap, bytes, align);
         if !object.is_null() {
-            return (object, zeroed);
+            return (object, is_zero);
         }
         // Out of memory: what is in quarantine is the last there is.
         self.release(heap, bytes);
@@ -349,8 +350,9 @@ impl<S: System> Hardened<S> {
         heap.backend.reopen();
         // As if zeros were asked for: what comes out of the quarantine reads as zero, which says nothing
         // of what the program fills, and pages that are sealed by turns are no huge pages.
+        let contents = Contents::Zeros;
         // SAFETY: `Seat::None` is any thread's.
-        let (object, zeroed) = unsafe { heap.get_large(Seat::None, with_page, align, true) };
+        let (object, is_zero) = unsafe { heap.get_large(Seat::None, with_page, align, contents) };
         if let Some(start) = NonNull::new(object).filter(|_| page > 0)
             && self.large_objects.fetch_add(1, Relaxed) < MAX_SEALED
             && let Ok(usable) = heap.usable_bytes(start)
@@ -361,7 +363,7 @@ impl<S: System> Hardened<S> {
             // SAFETY: the object's last page, behind what the caller gets to know of.
             let _ = unsafe { heap.source().seal(last, page) };
         }
-        (object, zeroed)
+        (object, is_zero)
     }
 
     /// Whether an object at `start`, in `place`, can have been asked for as `bytes`, aligned to `align`.

@@ -35,6 +35,15 @@ const MAX_BLOCKS: usize = 1 << 16;
 /// How many blocks that are gone the table remembers.
 const REMEMBERED: usize = 32;
 
+/// What its caller wants to find in a large object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Nothing: it will write.
+    Any,
+    /// It may leave most of them untouched.
+    Zeros,
+}
+
 /// Committed from its start, and reserved behind that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HugeBlock {
@@ -97,21 +106,20 @@ impl Huge {
     }
 
     /// Takes a block of at least `bytes`, aligned to `align`, and whether it reads as zero. A caller
-    /// that asked for zeros gets them, and may leave most of them untouched (`huge/zeros.rs`); any other
-    /// will write, and gets a kept block or huge pages.
+    /// that wants zeros gets them (`huge/zeros.rs`); any other gets a kept block or huge pages.
     #[inline(never)]
     pub(crate) fn get(
         &mut self,
         bytes: usize,
         align: usize,
-        wants_zeros: bool,
+        contents: Contents,
         source: &impl System,
     ) -> Option<(NonNull<u8>, bool)> {
         self.make_room(source)?;
         let page = source.page_bytes();
         let bytes = whole_pages(bytes.max(1), page)?;
         self.age(source);
-        if !wants_zeros {
+        if contents == Contents::Any {
             if let Some(block) = self.kept.take(bytes, align) {
                 self.insert(block);
                 return Some((block.start, false));
@@ -121,10 +129,10 @@ impl Huge {
         self.make_way(bytes, source);
         let align = align.max(page).max(HUGE_PAGE_BYTES);
         let start = self.take_from(source, || source.get(bytes, align).ok())?;
-        let is_huge = !wants_zeros || self.will_fill_zeros(source);
+        let is_huge = contents == Contents::Any || self.will_fill_zeros(source);
         // SAFETY: the whole of the block just taken.
         unsafe { source.advise_huge(start, bytes, is_huge) };
-        if wants_zeros {
+        if contents == Contents::Zeros {
             self.zeros.note_taken(start, is_huge);
         }
         self.insert(HugeBlock { start, committed_bytes: bytes, reserved_bytes: bytes });

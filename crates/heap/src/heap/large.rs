@@ -7,7 +7,7 @@ use hectare_pages::System;
 
 use super::Heap;
 use crate::class::{ClassId, MAX_SMALL_BYTES};
-use crate::huge::MIN_HUGE_BYTES;
+use crate::huge::{Contents, MIN_HUGE_BYTES};
 use crate::region::{FRAME_BYTES, RegionView, Wanted};
 use crate::run_cache::{LONGEST_CACHED_FRAMES, serves, stepped};
 use crate::seat::Seat;
@@ -28,8 +28,8 @@ fn run_keeps(run_bytes: usize, bytes: usize) -> bool {
 }
 
 impl<S: System> Heap<S> {
-    /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero; null
-    /// when out of memory. `zeroed` says that the caller wants it so.
+    /// A large object of at least `bytes` aligned to `align`, and whether it reads as zero: whoever wants zeros writes them
+    /// where it does not. Null when out of memory.
     ///
     /// # Safety
     /// `seat` is this thread's, of this heap.
@@ -38,16 +38,19 @@ impl<S: System> Heap<S> {
         seat: Seat,
         bytes: usize,
         align: usize,
-        zeroed: bool,
+        contents: Contents,
     ) -> (*mut u8, bool) {
         self.ensure_key();
         let null = (core::ptr::null_mut(), false);
         // Zeros may stay untouched for the most part: a mapping of its own holds only what is touched.
-        let least = if zeroed { MIN_HUGE_BYTES } else { self.backend.min_huge_bytes() };
+        let least = match contents {
+            Contents::Any => self.backend.min_huge_bytes(),
+            Contents::Zeros => MIN_HUGE_BYTES,
+        };
         if bytes >= least || align >= MIN_HUGE_BYTES {
-            let taken = self.backend.huge.lock().get(bytes, align, zeroed, self.source());
-            if let Some((start, zeroed)) = taken {
-                return (start.as_ptr(), zeroed);
+            let taken = self.backend.huge.lock().get(bytes, align, contents, self.source());
+            if let Some((start, is_zero)) = taken {
+                return (start.as_ptr(), is_zero);
             }
             if align >= MIN_HUGE_BYTES || !self.backend.may_have_room(bytes) {
                 return null;
@@ -72,7 +75,7 @@ impl<S: System> Heap<S> {
             self.empty_stocks(frames, align);
         }
         self.scavenge_before_growing();
-        let wanted = Wanted::Run { frames, align, fills: !zeroed };
+        let wanted = Wanted::Run { frames, align, fills: contents == Contents::Any };
         let run = || self.backend.get_run(wanted, ClassId::RUN);
         // SAFETY: the caller's promise, passed on.
         let release = || unsafe { self.release_all(seat, frames) };

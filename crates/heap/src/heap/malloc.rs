@@ -10,6 +10,7 @@ use hectare_pages::System;
 use super::Heap;
 use crate::cache::{Cache, CacheBin};
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
+use crate::huge::Contents;
 use crate::misuse::Misuse;
 use crate::seat::Seat;
 
@@ -109,7 +110,7 @@ impl<S: System> Heap<S> {
             unsafe { self.take_slow(seat, ClassId::for_bytes(bytes), MIN_ALIGN) }
         } else {
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.get_large(seat, bytes, 1, false) }.0
+            unsafe { self.get_large(seat, bytes, 1, Contents::Any) }.0
         }
     }
 
@@ -213,7 +214,7 @@ impl<S: System> Heap<S> {
                 unsafe { self.take_slow(seat, class, align) }
             }
             // SAFETY: the caller's promise, passed on.
-            None => unsafe { self.get_large(seat, bytes, align, false) }.0,
+            None => unsafe { self.get_large(seat, bytes, align, Contents::Any) }.0,
         }
     }
 
@@ -222,14 +223,14 @@ impl<S: System> Heap<S> {
     /// # Safety
     /// As [`malloc_slow`](Self::malloc_slow).
     pub unsafe fn malloc_zeroed(&self, seat: Seat, bytes: usize, align: usize) -> *mut u8 {
-        let (object, zeroed) = if bytes > MAX_SMALL_BYTES {
+        let (object, is_zero) = if bytes > MAX_SMALL_BYTES {
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.get_large(seat, bytes, align, true) }
+            unsafe { self.get_large(seat, bytes, align, Contents::Zeros) }
         } else {
             // SAFETY: the caller's promise, passed on.
             (unsafe { self.malloc_aligned(seat, bytes, align) }, false)
         };
-        if !object.is_null() && !zeroed {
+        if !object.is_null() && !is_zero {
             // SAFETY: an object just taken, of at least `bytes`.
             unsafe { object.write_bytes(0, bytes) };
         }

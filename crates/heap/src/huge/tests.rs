@@ -15,7 +15,7 @@ fn source() -> Source {
 
 /// A block whose first and last bytes are written.
 fn get(huge: &mut Huge, bytes: usize, source: &Source) -> NonNull<u8> {
-    let (start, _) = huge.get(bytes, 1, false, source).expect("memory");
+    let (start, _) = huge.get(bytes, 1, Contents::Any, source).expect("memory");
     // SAFETY: the block's own.
     unsafe { start.write(1) };
     // SAFETY: as above.
@@ -75,7 +75,7 @@ fn a_table_that_was_refused_is_asked_for_again() {
     let (mut huge, source) = (Huge::new(), source());
     for _ in 0..2 {
         source.refuse(source.calls()..source.calls() + 1);
-        assert!(huge.get(MIB, 1, false, &source).is_none());
+        assert!(huge.get(MIB, 1, Contents::Any, &source).is_none());
     }
     get(&mut huge, MIB, &source);
     assert_eq!((huge.count(), huge.bytes), (1, MIB));

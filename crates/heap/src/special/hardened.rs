@@ -13,8 +13,8 @@ impl Process {
     /// An object for `bytes`; null when out of memory.
     pub(super) fn hardened_malloc(&'static self, bytes: usize, kind: Kind) -> *mut u8 {
         let _inside = self.enter();
-        let (object, zeroed) = self.hardened.malloc(&self.heap, bytes, kind.align());
-        if matches!(kind, Kind::Zeroed) && !zeroed && !object.is_null() {
+        let (object, is_zero) = self.hardened.malloc(&self.heap, bytes, kind.align());
+        if matches!(kind, Kind::Zeroed) && !is_zero && !object.is_null() {
             // SAFETY: an object just taken, of at least `bytes`.
             unsafe { object.write_bytes(0, bytes) };
         }

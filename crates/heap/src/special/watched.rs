@@ -11,6 +11,7 @@ use crate::cache::Cache;
 use crate::class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN};
 use crate::heap::Place;
 use crate::heap::move_to;
+use crate::huge::Contents;
 use crate::misuse::Misuse;
 use crate::process::Process;
 use crate::profile::{Known, MAX_FRAMES, MAX_PACKED_BYTES, PACK_BYTES};
@@ -227,7 +228,8 @@ impl Watched {
         let bytes = class.object_bytes();
         let object = if align >= PACK_BYTES {
             // SAFETY: `Seat::None` is any thread's.
-            let pages = unsafe { self.process.heap.get_large(Seat::None, bytes, align, false) };
+            let pages =
+                unsafe { self.process.heap.get_large(Seat::None, bytes, align, Contents::Any) };
             NonNull::new(pages.0)?
         } else if bytes <= MAX_PACKED_BYTES {
             self.packed(bytes, align)?
