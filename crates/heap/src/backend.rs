@@ -37,7 +37,7 @@ use hectare_pages::System;
 use crate::cache::Cache;
 use crate::class::ClassId;
 use crate::huge::{Huge, MIN_HUGE_BYTES};
-use crate::region::{Awaited, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
+use crate::region::{Awaited, Blocks, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
 
 use blocks::OPENERS;
 use keeping::Vain;
@@ -283,13 +283,13 @@ impl<S: System> Backend<S> {
         wanted: Wanted,
         refusal: Refusal,
     ) -> Option<(usize, Run)> {
-        if let Ok(taken) = self.take(state, wanted, false) {
+        if let Ok(taken) = self.take(state, wanted, Blocks::AsTheyAre) {
             return Some(taken);
         }
         // A range that is half dirty and half clean is a run only once both are one kind.
         if state.dirty_frames() > 0
             && self.decommit(state, 0) > 0
-            && let Ok(taken) = self.take(state, wanted, false)
+            && let Ok(taken) = self.take(state, wanted, Blocks::AsTheyAre)
         {
             return Some(taken);
         }
@@ -298,15 +298,16 @@ impl<S: System> Backend<S> {
         }
         let align = wanted.align_frames() * FRAME_BYTES;
         self.open_region(state, wanted.room_frames() * FRAME_BYTES, align)?;
-        self.take(state, wanted, false).ok()
+        self.take(state, wanted, Blocks::AsTheyAre).ok()
     }
 
-    /// Takes a run from the first region that has one. A caller that `opens` blocks is told when it should.
+    /// Takes a run from the first region that has one; blocks are of the first alone.
     #[inline(never)]
-    fn take(&self, state: &mut State, wanted: Wanted, opens: bool) -> Taken {
+    fn take(&self, state: &mut State, wanted: Wanted, blocks: Blocks) -> Taken {
         let mut refusal = Refusal::NoRange;
         for (index, region) in state.regions.iter_mut().enumerate() {
-            match region.take(wanted, opens && index == 0, &self.source) {
+            let blocks = if index == 0 { blocks } else { Blocks::AsTheyAre };
+            match region.take(wanted, blocks, &self.source) {
                 Ok(run) => return Ok((index, run)),
                 Err(Refusal::Block) => return Err(Refusal::Block),
                 Err(Refusal::NoMemory) => refusal = Refusal::NoMemory,

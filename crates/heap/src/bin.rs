@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use crate::batch::{Batch, GIVEN_AT_ONCE};
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::gathered::Gathered;
-use crate::homes::{Lists, home_of};
+use crate::homes::{Lists, Which, home_of};
 use crate::object::FreeObject;
 use crate::region::SlabTable;
 use crate::slab::emptied::Emptied;
@@ -492,7 +492,7 @@ impl Bin {
     ) -> bool {
         let most_bytes = most_bytes.min(LOOK_STEP_BYTES);
         let mut gone_bytes = 0;
-        self.lists.all_from(FIRST_GIVEN_UP, true, |slab| {
+        self.lists.all_from(FIRST_GIVEN_UP, Which::Ripe, |slab| {
             if gone_bytes >= most_bytes {
                 return false;
             }
@@ -506,7 +506,7 @@ impl Bin {
 
     /// Gives up the slabs of the emptier groups, each until objects are taken from it after all.
     pub(crate) fn give_up_emptier_slabs(&mut self, source: &impl SlabSource) {
-        self.lists.all_from(FIRST_GIVEN_UP, false, |slab| {
+        self.lists.all_from(FIRST_GIVEN_UP, Which::All, |slab| {
             match slab.give_up() {
                 0 => {}
                 frames => source.show(slab.start(), frames, ClassId::GIVEN_UP),

@@ -90,6 +90,14 @@ impl ListName {
     }
 }
 
+/// Which slabs are visited.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Which {
+    All,
+    /// Those that are [ripe](Slab::is_ripe).
+    Ripe,
+}
+
 type OfHome = [Option<SlabRef>; LISTS];
 type MoreHomes = [OfHome; HOMES - 1];
 
@@ -201,16 +209,20 @@ impl Lists {
         }
     }
 
-    /// Calls `visit` for each slab of the groups from `least` on, or for the ripe ones among them, until it returns `false`.
-    /// Those that then belong to another list go there. Returns what the last call did.
+    /// Calls `visit` for `which` slabs of the groups from `least` on, until it returns `false`. Those that then belong to
+    /// another list go there. Returns what the last call did.
     pub(crate) fn all_from(
         &mut self,
         least: usize,
-        only_ripe: bool,
+        which: Which,
         mut visit: impl FnMut(&mut Slab) -> bool,
     ) -> bool {
+        let step = match which {
+            Which::All => 1,
+            Which::Ripe => 2,
+        };
         for home in self.homes() {
-            for place in (2 * least..LISTS).step_by(1 + usize::from(only_ripe)) {
+            for place in (2 * least..LISTS).step_by(step) {
                 let mut next = self.of_home(home)[place];
                 while let Some(name) = next {
                     // SAFETY: a listed slab is this bin's, and its lock is held.
@@ -298,7 +310,7 @@ mod tests {
 
     fn visited(lists: &mut Lists) -> usize {
         let mut visited = 0;
-        assert!(lists.all_from(1, false, |slab| {
+        assert!(lists.all_from(1, Which::All, |slab| {
             visited += 1;
             slab.list().group() == GROUPS - 1
         }));
@@ -327,7 +339,7 @@ mod tests {
         }
         assert_eq!(visited(&mut lists), 2 + HOMES);
         let mut visits = 0;
-        assert!(!lists.all_from(1, false, |_| {
+        assert!(!lists.all_from(1, Which::All, |_| {
             visits += 1;
             visits < 4
         }));
@@ -370,7 +382,7 @@ mod tests {
     /// How many slabs a look visits.
     fn looked_at(lists: &mut Lists) -> usize {
         let mut visits = 0;
-        assert!(lists.all_from(1, true, |slab| {
+        assert!(lists.all_from(1, Which::Ripe, |slab| {
             slab.scavenge(&mut |_, _| {});
             visits += 1;
             true
@@ -403,7 +415,7 @@ mod tests {
         unsafe { name.get() }.take(CLASS.objects(), &mut Gathered::new(), 1);
         (0..20).for_each(|index| give(&mut lists, name, index));
         assert_eq!(looked_at(&mut lists), 0);
-        lists.all_from(1, false, |slab| slab.give_up() != 0);
+        lists.all_from(1, Which::All, |slab| slab.give_up() != 0);
         lists.validate();
         assert_eq!((looked_at(&mut lists), looked_at(&mut lists)), (1, 0));
     }
@@ -415,7 +427,7 @@ mod tests {
         // SAFETY: there is no other reference.
         unsafe { name.get() }.take(CLASS.objects(), &mut Gathered::new(), 1);
         (0..10).for_each(|index| give(&mut lists, name, index));
-        lists.all_from(1, false, |slab| slab.give_up() != 0);
+        lists.all_from(1, Which::All, |slab| slab.give_up() != 0);
         assert_eq!(looked_at(&mut lists), 0);
         (10..15).for_each(|index| give(&mut lists, name, index));
         assert_eq!(looked_at(&mut lists), 0);

@@ -70,7 +70,7 @@ use huge_part::HugePart;
 pub(crate) use reserve::has_room;
 use shut::Shut;
 use table::Table;
-pub(crate) use taking::{Refusal, Run, Wanted};
+pub(crate) use taking::{Blocks, Refusal, Run, Wanted};
 pub(crate) use units::UNIT_FRAMES;
 use view::RunEntry;
 pub(crate) use view::{RegionView, SlabTable};

@@ -6,7 +6,7 @@ use hectare_base::sync::Lock;
 use hectare_pages::System;
 
 use super::{Backend, Held, Taken};
-use crate::region::{Block, FRAME_BYTES, Refusal, UNIT_FRAMES, Wanted};
+use crate::region::{Block, Blocks, FRAME_BYTES, Refusal, UNIT_FRAMES, Wanted};
 
 /// How many threads can open a block at once.
 pub(super) const OPENERS: usize = 4;
@@ -19,7 +19,7 @@ impl<S: System> Backend<S> {
     /// for. Returns the lock, too, and the region's number with the run.
     pub(super) fn take_opening(&self, wanted: Wanted) -> (Held<'_, S>, Taken) {
         let mut state = self.state.lock();
-        let taken = self.take(&mut state, wanted, true);
+        let taken = self.take(&mut state, wanted, Blocks::MayOpen);
         if taken.is_err_and(|refusal| refusal == Refusal::Block) {
             drop(state);
             return self.take_from_block(wanted);
@@ -34,7 +34,7 @@ impl<S: System> Backend<S> {
     fn take_from_block(&self, wanted: Wanted) -> (Held<'_, S>, Taken) {
         let _opener = self.opener().lock();
         let mut state = self.state.lock();
-        let taken = self.take(&mut state, wanted, true);
+        let taken = self.take(&mut state, wanted, Blocks::MayOpen);
         if !taken.is_err_and(|refusal| refusal == Refusal::Block) {
             return (state, taken);
         }
@@ -43,7 +43,7 @@ impl<S: System> Backend<S> {
             drop(state);
             state = self.open(block);
         }
-        let taken = self.take(&mut state, wanted, false);
+        let taken = self.take(&mut state, wanted, Blocks::AsTheyAre);
         (state, taken)
     }
 

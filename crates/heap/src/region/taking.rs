@@ -94,6 +94,15 @@ pub(crate) enum Refusal {
     Block,
 }
 
+/// What a caller does where a block is the place for what it wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// It takes what there is.
+    AsTheyAre,
+    /// It opens one: it is told when it should.
+    MayOpen,
+}
+
 /// What is to be found: what is wanted, and what is known of it before any memory is looked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
@@ -125,16 +134,15 @@ impl Request {
 }
 
 impl Region {
-    /// Takes what is `wanted`, and notes what the next can learn from it: a probe may be [due](Self::due_probe). A caller
-    /// that `opens` blocks is told when it should.
+    /// Takes what is `wanted`, and notes what the next can learn from it: a probe may be [due](Self::due_probe).
     pub(crate) fn take(
         &mut self,
         wanted: Wanted,
-        opens: bool,
+        blocks: Blocks,
         source: &impl PageSource,
     ) -> Result<Run, Refusal> {
         let before_bytes = self.frontier_bytes;
-        let request = self.request_for(wanted, opens);
+        let request = self.request_for(wanted, blocks);
         let run = self.find(&request, source)?;
         if request.is_filled() && run.bare_frames > 0 {
             self.note_bare(run, source);
@@ -152,7 +160,8 @@ impl Region {
     }
 
     /// What is to be found for what is `wanted`.
-    fn request_for(&self, wanted: Wanted, opens: bool) -> Request {
+    fn request_for(&self, wanted: Wanted, blocks: Blocks) -> Request {
+        let opens = blocks == Blocks::MayOpen;
         match wanted {
             Wanted::Run { frames, align, fills } => {
                 let has_grid = align == 1 && self.is_for_sparse(frames);

@@ -106,7 +106,7 @@ fn a_region_gives_up_what_it_has_not_reached() {
     assert_eq!(region.reserved_bytes(), region.frontier_bytes);
     let left = region.frontier_frames() - 60 * SLAB_FRAMES;
     let run = |frames| Wanted::Run { frames, align: 1, fills: false };
-    assert_eq!(region.take(run(left + 1), false, &Os).err(), Some(Refusal::NoRange));
+    assert_eq!(region.take(run(left + 1), Blocks::AsTheyAre, &Os).err(), Some(Refusal::NoRange));
     let rest = region.taken(run(left), &view);
     assert_eq!(rest.frames, left);
     region.give(rest.start, left);
@@ -231,7 +231,7 @@ fn give_pieces(region: &mut Region, slabs: &[SlabRef]) {
 impl Region {
     /// Takes what is `wanted` as the backend does.
     fn taken(&mut self, wanted: Wanted, view: &RegionView) -> Run {
-        let run = self.take(wanted, false, &Os).expect("memory");
+        let run = self.take(wanted, Blocks::AsTheyAre, &Os).expect("memory");
         self.show(view);
         self.probe_due(view);
         run
@@ -250,7 +250,7 @@ impl Region {
 
 /// Takes what is `wanted`, from a block where that is its place.
 fn take_opening(region: &mut Region, view: &RegionView, wanted: Wanted) -> Run {
-    let taken = region.take(wanted, true, &Os);
+    let taken = region.take(wanted, Blocks::MayOpen, &Os);
     if !matches!(taken, Err(Refusal::Block)) {
         region.probe_due(view);
         return taken.expect("memory");
@@ -563,7 +563,8 @@ fn no_huge_pages_are_asked_for_while_blocks_are_dear() {
         let (passed, block) = next_block(&mut region);
         region.give_block(block, took_us, &Os);
         while region.take_fitting(SLAB_FRAMES, SLAB_FRAMES).is_some() {}
-        let slab = region.take(Wanted::Slab { of_pages: false, siblings: 0 }, false, &Os);
+        let slab =
+            region.take(Wanted::Slab { of_pages: false, siblings: 0 }, Blocks::AsTheyAre, &Os);
         (passed, slab.expect("memory").huge)
     };
     assert_eq!(open_block(3000), (0, true), "one may be by chance");
@@ -598,9 +599,9 @@ fn the_last_memory_is_had() {
     // Behind the commits of four tables.
     source.refuse(4..5);
     let wanted = Wanted::Run { frames: SLAB_FRAMES + 1, align: 1, fills: false };
-    region.take(wanted, false, &source).expect("memory");
+    region.take(wanted, Blocks::AsTheyAre, &source).expect("memory");
     assert_eq!((source.calls(), region.frontier_bytes), (6, 2 * SLAB_BYTES));
-    region.take(wanted, false, &source).expect("memory");
+    region.take(wanted, Blocks::AsTheyAre, &source).expect("memory");
     assert_eq!(region.frontier_bytes, HUGE_PAGE_BYTES, "a step");
 }
 
@@ -690,7 +691,8 @@ fn where_nothing_can_move_a_run_is_bare() {
         }
         let wanted = Wanted::Run { frames: 2 * UNIT_FRAMES, align: 1, fills: true };
         let clean_frames = region.clean.free_frames();
-        let run = region.take(wanted, false, &Unmoving::at_once(refusal)).expect("memory");
+        let run =
+            region.take(wanted, Blocks::AsTheyAre, &Unmoving::at_once(refusal)).expect("memory");
         assert_eq!((run.bare_frames, run.clean), (2 * UNIT_FRAMES, true), "{refusal}");
         assert_eq!(region.dirty_frames(), 2 * UNIT_FRAMES, "{refusal}");
         // A place that is lost is never handed out.
@@ -714,7 +716,7 @@ fn of_many_units_only_the_lost_one_is() {
     let clean_frames = region.clean.free_frames();
     let lost = Unmoving(SourceError::Exhausted, Cell::new(2));
     let wanted = Wanted::Run { frames: 5 * UNIT_FRAMES, align: 1, fills: true };
-    let run = region.take(wanted, false, &lost).expect("memory");
+    let run = region.take(wanted, Blocks::AsTheyAre, &lost).expect("memory");
     assert!(run.clean && lost.1.get() == 0);
     assert_eq!(region.dirty_frames(), 4 * UNIT_FRAMES, "two have moved");
     assert_eq!(region.clean.free_frames(), clean_frames - run.frames - UNIT_FRAMES);
@@ -753,7 +755,7 @@ fn what_lies_in_front_of_a_lost_place_stays_dirty() {
     region.give(unsafe { half.start.add((UNIT_FRAMES - front) * FRAME_BYTES) }, front);
     let wanted = Wanted::Run { frames: UNIT_FRAMES + front, align: 1, fills: true };
     let lost = Unmoving::at_once(SourceError::Exhausted);
-    let run = region.take(wanted, false, &lost).expect("memory");
+    let run = region.take(wanted, Blocks::AsTheyAre, &lost).expect("memory");
     assert!(run.clean);
     // And what is left of the unit that the run ends in instead.
     assert_eq!(region.dirty_frames(), UNIT_FRAMES + front + UNIT_FRAMES - front);
@@ -1013,7 +1015,7 @@ fn a_hollow_slab_that_waits_is_the_next() {
     let run = region.taken(wanted(false, 0), &view);
     assert_eq!((run.start, run.clean, run.bare_frames), (slabs[1], false, SLAB_FRAMES));
     assert_eq!(run.again_frames, SLAB_FRAMES, "some of it had gone");
-    assert_eq!(region.take(wanted(false, 4), true, &Os).err(), Some(Refusal::Block));
+    assert_eq!(region.take(wanted(false, 4), Blocks::MayOpen, &Os).err(), Some(Refusal::Block));
     let block = region.take_block(&Os).expect("a block");
     assert!(!all_hold(&slabs[..1]), "where it was there may be room for a block");
     region.give_block(block, 0, &Os);
@@ -1264,8 +1266,9 @@ fn what_the_system_refuses_stays_dirty() {
     let mut region = Region::open(BYTES, HUGE_PAGE_BYTES, &source, &view).expect("address space");
     let wanted = Wanted::Run { frames: 20, align: 1, fills: true };
     // More than go in one call.
-    let runs: Vec<_> =
-        (0..140).map(|_| region.take(wanted, false, &source).expect("memory")).collect();
+    let runs: Vec<_> = (0..140)
+        .map(|_| region.take(wanted, Blocks::AsTheyAre, &source).expect("memory"))
+        .collect();
     for run in runs.iter().step_by(2) {
         region.give(run.start, run.frames);
     }
@@ -1313,7 +1316,7 @@ fn a_long_run_that_the_system_refuses_changes_nothing() {
     let mut region = Region::open(BYTES, HUGE_PAGE_BYTES, &source, &view).expect("address space");
     let frames = 2 * UNIT_FRAMES + 1;
     let wanted = Wanted::Run { frames, align: 1, fills: true };
-    let runs = [(); 3].map(|()| region.take(wanted, false, &source).expect("memory"));
+    let runs = [(); 3].map(|()| region.take(wanted, Blocks::AsTheyAre, &source).expect("memory"));
     // SAFETY: the front of a run.
     unsafe { runs[2].start.write(1) };
     source.refuse_all(true);
@@ -1346,17 +1349,18 @@ fn sparse_runs_begin_anywhere_at_a_limit() {
     region.decommit(0, usize::MAX, &Os);
     let source = Failing::new(Os);
     let wanted = |frames| Wanted::Run { frames, align: 1, fills: false };
-    let first = region.take(wanted(5 * SLAB_FRAMES), false, &source).expect("memory");
+    let first = region.take(wanted(5 * SLAB_FRAMES), Blocks::AsTheyAre, &source).expect("memory");
     assert!(first.start.addr().get().is_multiple_of(SLAB_BYTES));
     source.refuse_all(true);
     for frames in [SLAB_FRAMES, 1] {
-        while region.take(wanted(frames), false, &source).is_ok() {}
+        while region.take(wanted(frames), Blocks::AsTheyAre, &source).is_ok() {}
     }
     // SAFETY: within the run.
     let start = unsafe { first.start.add(8 * FRAME_BYTES) };
     region.give(start, FRAMES);
     assert_eq!(region.decommit(0, usize::MAX, &Os), FRAMES);
-    let run = region.take(wanted(FRAMES), false, &source).expect("a place off the grid");
+    let run =
+        region.take(wanted(FRAMES), Blocks::AsTheyAre, &source).expect("a place off the grid");
     assert_eq!((run.start, run.frames), (start, FRAMES));
 }
 
@@ -1369,7 +1373,7 @@ fn a_place_behind_many_short_ones_is_found_at_a_limit() {
     let source = Failing::new(Os);
     let wanted = |frames| Wanted::Run { frames, align: 1, fills: false };
     let take = |region: &mut Region, frames| {
-        region.take(wanted(frames), false, &source).map(|run| run.start)
+        region.take(wanted(frames), Blocks::AsTheyAre, &source).map(|run| run.start)
     };
     let short: Vec<_> = (0..COUNT).map(|_| take(&mut region, SHORT).expect("memory")).collect();
     let place = take(&mut region, 40).expect("memory");

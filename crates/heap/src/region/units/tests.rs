@@ -7,7 +7,7 @@ use hectare_buddy::FrameAllocator;
 use hectare_pages::{Counted, Failing, Os};
 
 use super::super::tests::huge_mappings;
-use super::super::{RegionView, Wanted};
+use super::super::{Blocks, RegionView, Wanted};
 use super::*;
 
 fn open() -> Region {
@@ -21,7 +21,7 @@ fn take(region: &mut Region, frames: usize) -> Run {
 
 /// A run that the caller is going to fill, if it `fills`.
 fn take_that(fills: bool, region: &mut Region, frames: usize) -> Run {
-    region.take(Wanted::Run { frames, align: 1, fills }, false, &Os).expect("memory")
+    region.take(Wanted::Run { frames, align: 1, fills }, Blocks::AsTheyAre, &Os).expect("memory")
 }
 
 /// Whether the system was asked to have the unit at `start` as a huge page.
@@ -309,7 +309,7 @@ fn a_unit_that_went_in_parts_goes_as_a_whole_before_it_comes_again() {
         }
         let before = source.counts().decommitted_bytes_total;
         let wanted = Wanted::Run { frames: units * UNIT_FRAMES, align: 1, fills: true };
-        let again = region.take(wanted, false, &source).expect("memory");
+        let again = region.take(wanted, Blocks::AsTheyAre, &source).expect("memory");
         assert_eq!(again.start, run.start);
         let whole = source.counts().decommitted_bytes_total - before;
         assert_eq!(whole, units * HUGE_PAGE_BYTES);
