@@ -2,8 +2,8 @@
 //! gives to without any atomic operation.
 //!
 //! ```text
-//!   bin:  head ─▶ object ─▶ object ─▶ …   at most `top` (room = top − length)
-//!         spare ─▶ a full batch, or none
+//!   list:  head ─▶ object ─▶ object ─▶ …   at most `capacity` (room = capacity − length)
+//!          spare ─▶ a full list, or what was laid aside, or none
 //! ```
 //! Objects have no owner: a free puts the object on the list of the thread that frees it. A full
 //! list goes to the pool of the CPU as it is, in O(1): none is walked but one that came of a large
@@ -25,11 +25,11 @@
 //! list opens. What an ended thread has left is shut to the next, too.
 //!
 //! Invariants
-//! 1. `head` lists `top − room` objects, `spare` lists `spare_count`; all bear their mark.
+//! 1. `head` lists `capacity − room` objects, `spare` lists `spare_count`; all bear their mark.
 //! 2. A cache is used by one thread at a time.
 //! 3. In [`Cache::ABSENT`] every list is empty and every reciprocal 0, so that the fast paths of
 //!    a thread without a cache fail their ordinary tests and never write to it.
-//! 4. A list is shut exactly if `top < limit`. A spare of fewer than `limit` objects is what was laid
+//! 4. A list is shut exactly if `capacity < limit`. A spare of fewer than `limit` objects is what was laid
 //!    aside, any other a full list.
 
 use core::ptr::NonNull;
@@ -55,8 +55,8 @@ pub(crate) struct CacheBin {
     pub(crate) reciprocal: u32,
     pub(crate) spare: Option<FreeObject>,
     spare_count: u8,
-    /// How long the list may become before `room` is used up: as long as it was, if it is shut.
-    top: u8,
+    /// How long the list may become before `room` is used up; as long as it was, if it is shut.
+    capacity: u8,
     /// How long it may become when it begins empty.
     limit: u8,
     next_ask: u8,
@@ -119,7 +119,7 @@ impl Cache {
             *bin = CacheBin {
                 room: u32::from(limit),
                 reciprocal: class.reciprocal(),
-                top: limit,
+                capacity: limit,
                 limit,
                 next_ask: limit,
                 until_due: bin.until_due,
@@ -207,6 +207,12 @@ pub(crate) fn longer_limit(limit: u16, most: usize) -> u16 {
     (limit + 1 + limit / 4).min(most as u16)
 }
 
+/// Whether lists of a class whose batch is of `most` objects have a full one as their spare: of large objects it would be
+/// much memory, and of the largest a batch is but one.
+const fn has_spare(most: usize) -> bool {
+    most > LEAST_OBJECTS || most < 2
+}
+
 // A list has as many objects as the longest batch, at most.
 const _: () = assert!(BATCH_OBJECTS <= u8::MAX as usize);
 
@@ -218,7 +224,7 @@ impl CacheBin {
         reciprocal: 0,
         spare: None,
         spare_count: 0,
-        top: 0,
+        capacity: 0,
         limit: 0,
         next_ask: 0,
         until_due: 0,
@@ -248,14 +254,14 @@ impl CacheBin {
     /// How long the list is. (One more, for a signal's handler that interrupts [`push`](Self::push) where a full list's `room`
     /// has been counted down.)
     fn count(&self) -> usize {
-        u32::from(self.top).wrapping_sub(self.room) as usize
+        u32::from(self.capacity).wrapping_sub(self.room) as usize
     }
 
     fn set_list(&mut self, list: Option<Batch>) {
         let count = list.map_or(0, |list| list.count as u8);
         self.head = list.map(|list| list.head).into();
-        self.top = self.limit.max(count);
-        self.room = u32::from(self.top - count);
+        self.capacity = self.limit.max(count);
+        self.room = u32::from(self.capacity - count);
     }
 
     fn take_list(&mut self) -> Option<Batch> {
@@ -276,7 +282,7 @@ impl CacheBin {
 
     /// Whether the list is shut.
     pub(crate) fn is_shut(&self) -> bool {
-        self.top < self.limit
+        self.capacity < self.limit
     }
 
     /// Whether the spare is what was laid aside.
@@ -292,8 +298,8 @@ impl CacheBin {
         }
         let count = self.count();
         if count < most {
-            self.top = count as u8;
-            self.limit = self.limit.max(self.top + 1);
+            self.capacity = count as u8;
+            self.limit = self.limit.max(self.capacity + 1);
             self.room = 0;
         }
     }
@@ -364,13 +370,13 @@ impl CacheBin {
         if is_short {
             self.limit = longer_limit(self.limit.into(), most) as u8;
         }
-        if is_short || (2..=LEAST_OBJECTS).contains(&most) {
+        if is_short || !has_spare(most) {
             self.set_list(None);
             return list;
         }
         let full = self.take_spare();
         self.spare = list.map(|list| list.head);
-        self.spare_count = self.top;
+        self.spare_count = self.capacity;
         self.set_list(None);
         full
     }
