@@ -11,10 +11,10 @@
 mod notes;
 
 use hectare_base::align::align_down;
-use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
+use hectare_buddy::{Bitset, FrameAllocator, FrameId, RangeAllocator};
 
 use crate::class::MAX_SMALL_BYTES;
-use crate::region::{FRAME_BYTES, SLAB_FRAMES, UNIT_FRAMES};
+use crate::region::{FRAME_BYTES, SLAB_FRAMES, UNIT_FRAMES, lowest_range};
 
 use notes::{NOTED, Notes, Span};
 
@@ -72,7 +72,7 @@ impl DirtyFrames {
 
     /// Takes `frames` frames at a multiple of `align`, the lowest that fit.
     pub(crate) fn take_lowest(&mut self, frames: usize, align: usize) -> Option<FrameId> {
-        let first = take_range(&mut self.frames, frames, align).ok()?;
+        let first = lowest_range(&mut self.frames, frames, align).ok()?;
         self.note_taken(first.0, frames);
         Some(first)
     }
@@ -232,20 +232,6 @@ impl DirtyFrames {
             assert!(is_noted || length <= self.longest_unnoted.max(SHORT_FRAMES), "not noted");
             from = FrameId(first.0 + length);
         }
-    }
-}
-
-/// Takes `frames` frames at a multiple of `align`, the lowest that fit, so that the frontier does
-/// not run ahead of what is used; a slab, which is by far the most frequent and a block of the
-/// buddy system, by the shorter way.
-pub(crate) fn take_range(
-    from: &mut Bitset<'_>,
-    frames: usize,
-    align: usize,
-) -> Result<FrameId, Error> {
-    match Order::for_frames(frames) {
-        Some(order) if frames == order.frames() && align == frames => from.alloc(order),
-        _ => from.alloc_range(frames, align, usize::MAX),
     }
 }
 

@@ -39,7 +39,7 @@ use crate::heap::{Heap, MAX_SEALED, Place};
 use crate::huge::Contents;
 use crate::misuse::Misuse;
 use crate::object::FreeObject;
-use crate::random::Random;
+use crate::random::{Random, spread};
 use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 
@@ -187,10 +187,8 @@ impl ClassState {
 
 /// Which of the counts is that of `object`.
 fn hash(object: FreeObject) -> usize {
-    // Fibonacci hashing (Knuth): the product's highest bits.
-    let slot = object.as_ptr().addr().get() as u64 / MIN_ALIGN as u64;
-    let hash = slot.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - COUNTS.ilog2());
-    hash as usize % COUNTS
+    let slot = object.as_ptr().addr().get() / MIN_ALIGN;
+    (spread(slot) >> (usize::BITS - COUNTS.ilog2())) % COUNTS
 }
 
 /// Whether an object is at one of `places`. (A slice, whose length the compiler does not know: it would unroll the loop

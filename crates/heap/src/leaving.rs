@@ -5,12 +5,9 @@ use core::ptr::NonNull;
 
 use hectare_pages::{PageRange, PageSource};
 
-/// How many ranges go in a call: what the stack holds easily.
-const MOST: usize = 64;
-
 /// Ranges that nobody uses.
 pub(crate) struct Leaving {
-    ranges: [PageRange; MOST],
+    ranges: [PageRange; Self::MOST],
     len: usize,
     bytes: usize,
 }
@@ -24,8 +21,11 @@ pub(crate) struct Gone<'a> {
 }
 
 impl Leaving {
+    /// How many ranges go in a call: what the stack holds easily.
+    pub(crate) const MOST: usize = 64;
+
     pub(crate) const NONE: Self = Self {
-        ranges: [PageRange { start: NonNull::dangling(), bytes: 0 }; MOST],
+        ranges: [PageRange { start: NonNull::dangling(), bytes: 0 }; Self::MOST],
         len: 0,
         bytes: 0,
     };
@@ -36,15 +36,14 @@ impl Leaving {
 
     /// Whether there is no room for more.
     pub(crate) fn is_full(&self) -> bool {
-        self.len == MOST
+        self.len == Self::MOST
     }
 
-    /// Adds one, for which there must be room. Returns whether there is none for another.
-    pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) -> bool {
+    /// Adds one, for which there must be room.
+    pub(crate) fn add(&mut self, start: NonNull<u8>, bytes: usize) {
         self.ranges[self.len] = PageRange { start, bytes };
         self.len += 1;
         self.bytes += bytes;
-        self.is_full()
     }
 
     /// Gives all back; none is left.

@@ -260,8 +260,3 @@ impl State {
         self.stacks.change(sample.stack, Which::Live, |tally| tally.subtract(weight));
     }
 }
-
-/// Spreads every bit of `word` over the upper ones (Knuth's multiplicative hashing).
-fn spread(word: usize) -> usize {
-    (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize
-}

@@ -1,4 +1,11 @@
 //! Random numbers: xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016).
+//! And a hash.
+
+/// Spreads every bit of `word` over the upper ones (Knuth's multiplicative hashing, by the golden ratio).
+#[inline]
+pub(crate) fn spread(word: usize) -> usize {
+    (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize
+}
 
 /// A generator. All zeros: it has not begun yet.
 #[derive(Debug, Clone, Copy)]

@@ -54,7 +54,7 @@ mod view;
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use hectare_buddy::{Bitset, FrameId, RangeAllocator};
+use hectare_buddy::{Bitset, Error, FrameAllocator, FrameId, Order, RangeAllocator};
 use hectare_pages::PageSource;
 
 use crate::class::SLAB_BYTES;
@@ -228,5 +228,19 @@ impl Region {
 
     fn frame_of(&self, start: NonNull<u8>) -> usize {
         (start.addr().get() - self.start.addr().get()) / FRAME_BYTES
+    }
+}
+
+/// Takes `frames` frames at a multiple of `align`, the lowest that fit, so that the frontier does
+/// not run ahead of what is used; a slab, which is by far the most frequent and a block of the
+/// buddy system, by the shorter way.
+pub(crate) fn lowest_range(
+    from: &mut Bitset<'_>,
+    frames: usize,
+    align: usize,
+) -> Result<FrameId, Error> {
+    match Order::for_frames(frames) {
+        Some(order) if frames == order.frames() && align == frames => from.alloc(order),
+        _ => from.alloc_range(frames, align, usize::MAX),
     }
 }

@@ -342,7 +342,7 @@ impl Slab {
     /// The frames, a bit each, that must be entered into the page map now that [`take`](Self::take)
     /// has taken objects from the slab: scavenged ones; all, if it had been given up.
     pub(crate) fn reappeared(&mut self) -> u16 {
-        self.frames.take_shown()
+        self.frames.take_to_show()
     }
 
     /// Whether it is given up.

@@ -57,7 +57,7 @@ impl<S: System> Backend<S> {
         let mut state = self.state.lock();
         let mut has_shut = false;
         for region in state.regions.iter_mut() {
-            while region.reopen(&self.source).is_some() {}
+            while region.reopen(&self.source) {}
             has_shut |= region.has_shut();
         }
         self.has_shut.store(has_shut, Relaxed);

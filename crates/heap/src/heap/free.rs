@@ -193,27 +193,6 @@ impl<S: System> Heap<S> {
         *departing
     }
 
-    /// Gives back what the thread at `seat` keeps beside its lists: runs, and objects on their way to slabs that are
-    /// given up. Returns how many bytes went.
-    ///
-    /// # Safety
-    /// As for [`free_slow`](Self::free_slow).
-    pub unsafe fn release_own(&self, seat: Seat) -> usize {
-        // SAFETY: the caller's promise, passed on.
-        let mut gone_bytes = unsafe { self.release_runs(seat) };
-        if let Seat::Own(cache) = seat
-            // SAFETY: the caller's promise: this thread's alone.
-            && let Some(mut departing) = unsafe { cache.as_ref() }.departing
-        {
-            // SAFETY: as in `send_to_slab`.
-            let departing = unsafe { departing.as_mut() };
-            while let Some((class, batch)) = departing.take_any() {
-                gone_bytes += self.give_to_slabs(class, &[batch]);
-            }
-        }
-        gone_bytes
-    }
-
     /// Puts an object where the thread at `seat` keeps free ones, and sees to what follows if there are many.
     ///
     /// # Safety

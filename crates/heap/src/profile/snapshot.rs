@@ -117,8 +117,8 @@ mod tests {
     extern crate std;
     use std::vec::Vec;
 
-    use super::super::spread;
     use super::*;
+    use crate::random::spread;
 
     #[test]
     fn sorts_as_the_core_library_does() {

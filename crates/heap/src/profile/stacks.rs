@@ -8,8 +8,8 @@
 
 use hectare_pages::PageSource;
 
-use super::spread;
 use crate::own_pages::Pages;
+use crate::random::spread;
 
 /// How many callers of an allocation are kept at most.
 pub const MAX_FRAMES: usize = 64;

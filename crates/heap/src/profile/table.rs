@@ -6,8 +6,8 @@
 
 use hectare_pages::PageSource;
 
-use super::spread;
 use crate::own_pages::Pages;
+use crate::random::spread;
 
 /// What is known of an address. Zeros are no entry.
 #[derive(Debug, Clone, Copy)]

@@ -57,8 +57,7 @@ use hectare_pages::PageSource;
 
 use super::huge_part::HUGE_PAGES_FROM_BYTES;
 use super::units::UNIT_FRAMES;
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, SLAB_FRAMES};
-use crate::dirty::take_range;
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, SLAB_FRAMES, lowest_range};
 
 /// Once this much has been touched, a block is but a fraction of the whole: a small program does not grow by it.
 const BLOCKS_FROM_BYTES: usize = 4 << 20;
@@ -133,7 +132,7 @@ impl Region {
         self.decommit_hollow_slabs(source);
         let left = self.left_frames();
         let passes_over = self.has_shrunk();
-        let first = take_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
+        let first = lowest_range(&mut self.clean, UNIT_FRAMES, UNIT_FRAMES).ok()?;
         let end = first.0 + UNIT_FRAMES;
         let was_used = first.0 < self.touched_frames;
         let is_far = !was_used && left > self.touched_frames / 4 * 3;

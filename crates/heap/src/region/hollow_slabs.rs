@@ -14,6 +14,7 @@ use crate::leaving::Leaving;
 
 /// The most that wait: 2 MiB, half of which may be resident.
 const MOST: usize = 32;
+const _: () = assert!(MOST <= Leaving::MOST, "all go by one call");
 
 /// One waits for each this many frames that were touched, 8 MiB: what is left in them is then a 256th of these at most.
 const TOUCHED_FRAMES_EACH: usize = 2048;
@@ -67,7 +68,7 @@ impl Region {
         Some(Run { bare_frames, again_frames, ..Run::holding(self.at(first), SLAB_FRAMES) })
     }
 
-    /// Has all of them go with what is `leaving`, which has room for them.
+    /// Has all of them go with what is `leaving`: nothing yet.
     pub(super) fn hollow_slabs_leave(&mut self, leaving: &mut Leaving, source: &impl PageSource) {
         while let Some(first) = self.hollow_slabs.pop() {
             self.add_leaving(leaving, first, SLAB_FRAMES, source);

@@ -117,7 +117,8 @@ impl Region {
     /// at the last look, less than seven eighths. If most is not `of_slabs`, runs fill what comes again: then
     /// half is enough, and units from which all has gone, or moved elsewhere, do not count.
     fn is_hollow_with(&mut self, frames: usize, of_slabs: bool) -> bool {
-        let eighths = if of_slabs { 6 } else { 4 } + usize::from(self.huge.is_hollow());
+        let usual = if of_slabs { 6 } else { 4 };
+        let eighths = usual + usize::from(self.huge.is_hollow());
         let empty_frames = self.empty_unit_frames(if of_slabs { LONG_GAP_UNITS } else { 1 });
         frames < (self.frontier_frames() - empty_frames) / 8 * eighths
     }

@@ -52,20 +52,21 @@ impl Region {
         self.shut.frames += frames;
     }
 
-    /// Opens the frames that were shut last, which frees them. Returns how many there are; `None` if there are none, or
-    /// they cannot be opened.
+    /// Opens the frames that were shut last, which frees them. Returns whether there were any, and they could be opened.
     #[cold]
     #[inline(never)]
-    pub(crate) fn reopen(&mut self, source: &impl PageSource) -> Option<usize> {
-        let first = FrameId(self.shut.first.checked_sub(1)?);
+    pub(crate) fn reopen(&mut self, source: &impl PageSource) -> bool {
+        let Some(first) = self.shut.first.checked_sub(1).map(FrameId) else { return false };
         let start = self.at(first);
         let (frames, next) = self.shut_at(start);
         // SAFETY: below the frontier, and in use by nobody.
-        unsafe { source.commit(start, frames * FRAME_BYTES) }.ok()?;
+        if unsafe { source.commit(start, frames * FRAME_BYTES) }.is_err() {
+            return false;
+        }
         self.shut.first = next;
         self.shut.frames -= frames;
         self.decommit_run(first, frames, source);
-        Some(frames)
+        true
     }
 
     /// How many frames are shut from `start` on, and the first frame of those shut before, plus one.

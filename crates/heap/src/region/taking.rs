@@ -18,8 +18,7 @@ use hectare_pages::PageSource;
 
 use super::filling::SLAB_PROBE_FRAMES;
 use super::huge_pages::BIG_FRAMES;
-use super::{FRAME_BYTES, Region, SLAB_FRAMES};
-use crate::dirty::take_range;
+use super::{FRAME_BYTES, Region, SLAB_FRAMES, lowest_range};
 use crate::run_cache::LONGEST_CACHED_FRAMES;
 
 /// What frames are wanted for.
@@ -320,7 +319,7 @@ impl Region {
         align: usize,
         source: &impl PageSource,
     ) -> Result<(FrameId, usize), Refusal> {
-        let first = take_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
+        let first = lowest_range(&mut self.clean, frames, align).map_err(|_| Refusal::NoRange)?;
         let again_frames = self.touched_of(first, frames);
         if self.touch_clean(first, frames, source).is_ok() {
             return Ok((first, again_frames));

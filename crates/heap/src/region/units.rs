@@ -22,8 +22,7 @@ use hectare_buddy::{FrameId, RangeAllocator};
 use hectare_pages::PageSource;
 
 use super::taking::Request;
-use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, Run};
-use crate::dirty::take_range;
+use super::{FRAME_BYTES, HUGE_PAGE_BYTES, Region, Run, lowest_range};
 
 /// Frames of a huge page.
 pub(crate) const UNIT_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
@@ -102,7 +101,7 @@ impl Region {
     /// Takes the `whole` clean frames of the units that a run of `frames` lies in. `None` if there are none, or a
     /// short run would begin one that is not huge.
     fn take_clean_units(&mut self, frames: usize, whole: usize) -> Option<FrameId> {
-        let first = take_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
+        let first = lowest_range(&mut self.clean, whole, UNIT_FRAMES).ok()?;
         if frames < NEARLY_UNIT_FRAMES && !self.is_huge_from(first) {
             self.give_clean(first, whole);
             return None;

@@ -39,7 +39,7 @@ pub(super) struct Frames {
     /// It was scavenged, and the page map says that nothing is allocated there.
     hidden: u16,
     /// The page map is still to be told of objects taken there.
-    shown: u16,
+    to_show: u16,
     /// The slab is given up: the page map says so for all frames that are not hidden.
     given_up: bool,
     /// How many threads have memory come for stretches of them, without a lock. (One that a fork finds at it never comes
@@ -50,7 +50,7 @@ pub(super) struct Frames {
 impl Frames {
     /// Those of a slab that was just opened.
     pub(super) fn new(bare: bool) -> Self {
-        Self { bare: if bare { ALL } else { 0 }, hidden: 0, shown: 0, given_up: false, coming: 0 }
+        Self { bare: if bare { ALL } else { 0 }, hidden: 0, to_show: 0, given_up: false, coming: 0 }
     }
 
     /// Which of them hold memory.
@@ -89,7 +89,7 @@ impl Frames {
     ) {
         let touched = bits(first, last);
         let (bare, hidden) = (self.bare, self.hidden);
-        self.shown |= hidden & touched;
+        self.to_show |= hidden & touched;
         self.hidden &= !touched;
         if bare & touched == 0 {
             return;
@@ -134,7 +134,7 @@ impl Frames {
     #[inline]
     pub(super) fn resume(&mut self) {
         if core::mem::take(&mut self.given_up) {
-            self.shown |= !self.hidden;
+            self.to_show |= !self.hidden;
         }
     }
 
@@ -150,8 +150,8 @@ impl Frames {
 
     /// The frames that must be entered into the page map now that objects were taken: those that were hidden; all, if
     /// the slab had been given up.
-    pub(super) fn take_shown(&mut self) -> u16 {
-        core::mem::take(&mut self.shown)
+    pub(super) fn take_to_show(&mut self) -> u16 {
+        core::mem::take(&mut self.to_show)
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
             "none behind the last object"
         );
         assert_eq!(frames.bare_count(), SLAB_FRAMES - 5 - 3);
-        assert_eq!(frames.take_shown(), 0, "the page map has them all");
+        assert_eq!(frames.take_to_show(), 0, "the page map has them all");
     }
 
     #[test]
@@ -196,9 +196,9 @@ mod tests {
         let mut frames = Frames::new(false);
         frames.go(0b0110_0100);
         assert_eq!(counts(&take(&mut frames, (2, 2), 16)), [5, 3, 3], "what lies between is there");
-        assert_eq!((frames.held(), frames.take_shown()), (ALL, 0b100));
+        assert_eq!((frames.held(), frames.take_to_show()), (ALL, 0b100));
         assert_eq!(counts(&take(&mut frames, (5, 7), 16)), [0, 0, 0]);
-        assert_eq!((frames.take_shown(), frames.take_shown()), (0b110_0000, 0));
+        assert_eq!((frames.take_to_show(), frames.take_to_show()), (0b110_0000, 0));
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         frames.resume();
         assert!(!frames.is_given_up());
         assert_eq!(counts(&take(&mut frames, (1, 2), 1)), [0, 1, 1]);
-        assert_eq!(frames.take_shown(), !0b01);
+        assert_eq!(frames.take_to_show(), !0b01);
     }
 
     #[test]

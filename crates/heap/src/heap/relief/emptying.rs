@@ -3,6 +3,8 @@
 //! ```text
 //!   release_all      no memory is left, or it is asked back: everything that this thread can reach
 //!   release_seat     what the thread keeps: runs, objects for given-up slabs, its lists
+//!   release_own      of that, all but its lists
+//!   release_kept     freed huge blocks
 //!   release_pools    what is common: CPUs' lists, caches left by ended threads, pools
 //!   release_idle     the same before a look, but for what swings
 //!   empty_stocks     as much of the pools' stocks as makes room for what would else need new memory
@@ -53,6 +55,27 @@ impl<S: System> Heap<S> {
         if let Seat::Own(cache) = seat {
             // SAFETY: the caller's promise: this thread's alone.
             gone_bytes += unsafe { self.empty_cache(cache) };
+        }
+        gone_bytes
+    }
+
+    /// Gives back what the thread at `seat` keeps beside its lists: runs, and objects on their way to slabs that are
+    /// given up. Returns how many bytes went.
+    ///
+    /// # Safety
+    /// As for [`free_slow`](Self::free_slow).
+    pub unsafe fn release_own(&self, seat: Seat) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        let mut gone_bytes = unsafe { self.release_runs(seat) };
+        if let Seat::Own(cache) = seat
+            // SAFETY: the caller's promise: this thread's alone.
+            && let Some(mut departing) = unsafe { cache.as_ref() }.departing
+        {
+            // SAFETY: zeroed metadata of that size once, and this thread's alone.
+            let departing = unsafe { departing.as_mut() };
+            while let Some((class, batch)) = departing.take_any() {
+                gone_bytes += self.give_to_slabs(class, &[batch]);
+            }
         }
         gone_bytes
     }

@@ -71,7 +71,8 @@ impl<'a, S: System> IdleFrames<'a, S> {
             unsafe { view.mark(address, frames, ClassId::NONE) };
             self.heap.backend.become_bare(frames);
         }
-        if self.leaving.add(start, bytes) {
+        self.leaving.add(start, bytes);
+        if self.leaving.is_full() {
             self.decommit();
         }
     }
