@@ -37,7 +37,7 @@ use hectare_pages::System;
 use crate::cache::Cache;
 use crate::class::ClassId;
 use crate::huge::{Huge, MIN_HUGE_BYTES};
-use crate::region::{Awaited, Blocks, FRAME_BYTES, Refusal, Region, RegionView, Run, Wanted};
+use crate::region::{Blocks, FRAME_BYTES, Probe, Refusal, Region, RegionView, Run, Wanted};
 
 use blocks::OPENERS;
 use keeping::Vain;
@@ -246,8 +246,8 @@ impl<S: System> Backend<S> {
 
     /// Probes a run in use of the region numbered `index`, to learn what the next are like. To be called without the lock.
     #[inline(never)]
-    fn probe(&self, run: Awaited, index: usize) {
-        let Some(filled_pages) = run.probe(&self.source) else { return };
+    fn probe(&self, run: Probe, index: usize) {
+        let Some(filled_pages) = run.in_use(&self.source) else { return };
         if let Some(region) = self.state.lock().regions.get_mut(index) {
             region.note_probe(run, filled_pages);
             region.show(&self.views[index]);

@@ -17,7 +17,7 @@
 //! | where does a run come from that no dirty one is long enough for? | `region/units.rs`, `moving.rs` |
 //! | where do slabs and short runs come from that there is no dirty memory for? | `region/block.rs` |
 //! | where are huge pages asked for, and are they worth their price? | `region/huge_part.rs` (where), `huge_pages.rs` (when), `dear.rs` |
-//! | do programs fill the runs that they take? | `region/filling.rs` |
+//! | do programs fill the runs that they take? | `region/filling.rs`, `probe.rs` |
 //! | what goes back to the system, and how? | `region/going_back.rs`, `hollow_slabs.rs` |
 //! | what of sealed frames that the system refuses to open? | `region/shut.rs` |
 //!
@@ -42,6 +42,7 @@ mod huge_pages;
 mod huge_part;
 mod moving;
 mod opening;
+mod probe;
 mod reserve;
 mod shut;
 mod table;
@@ -63,10 +64,10 @@ use crate::run_cache::{Near, RunCache};
 
 pub(crate) use block::Block;
 use dear::DearBlocks;
-pub(crate) use filling::Awaited;
 use filling::Filling;
 use hollow_slabs::HollowSlabs;
 use huge_part::HugePart;
+pub(crate) use probe::{Probe, Step};
 pub(crate) use reserve::has_room;
 use shut::Shut;
 use table::Table;

@@ -13,7 +13,7 @@ use hectare_base::align::align_down;
 use hectare_pages::PageSource;
 
 use super::HugeBlock;
-use crate::region::{Awaited, FRAME_BYTES};
+use crate::region::{FRAME_BYTES, Probe, Step};
 
 /// What is known of zeros. All zeros when nothing is.
 #[derive(Debug)]
@@ -65,7 +65,8 @@ impl Zeros {
 fn is_full(block: HugeBlock, in_huge_pages: bool, source: &impl PageSource) -> bool {
     let is_filled = |word| is_there(word, source) && (!in_huge_pages || is_set(word, source));
     let frames = block.committed_bytes / FRAME_BYTES;
-    Awaited::run(block.start, frames).is_full(!in_huge_pages, &is_filled)
+    let step = if in_huge_pages { Step::EighthPage } else { Step::Page };
+    Probe::of(block.start, frames).is_full(step, &is_filled)
 }
 
 /// Whether the page of `word` holds memory.

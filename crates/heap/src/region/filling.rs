@@ -5,16 +5,13 @@
 //! others were, until all is resident. So some runs that held nothing when they were taken are probed later, to learn what
 //! the next are likely to be.
 //!
-//! # How a run is probed
+//! # Which runs are probed
 //!
-//! A *probe* asks of a few words in some of its pages whether they are set. The last sixteen runs are waited for:
+//! The last sixteen are waited for (how, see `region/probe.rs`):
 //! - One that comes back is read.
 //! - One that is still in use when sixteen more have been taken is probed as it is, through the system and without a lock,
 //!   since its owner may write to it, have protected it, or serve its page faults. If its front reads as zero it is passed
 //!   over, for it may yet be filled. Slabs of objects that have pages of their own are probed so, too.
-//!
-//! Asking the system which pages are resident would tell zeros from what was never written, but it is one more call that a
-//! sandbox may not know, and of a huge page all are. So it is only asked which long runs have huge pages.
 //!
 //! # What follows where most pages read as zero
 //!
@@ -46,6 +43,7 @@ use hectare_base::rolled;
 use hectare_buddy::FrameId;
 use hectare_pages::PageSource;
 
+use super::probe::{PAGES, Probe, Step, by_reading};
 use super::units::UNIT_FRAMES;
 use super::{FRAME_BYTES, Region, SLAB_FRAMES};
 
@@ -54,12 +52,6 @@ const AWAITED: usize = 16;
 
 /// A slab is probed like a run of this length: a short one.
 pub(super) const SLAB_PROBE_FRAMES: usize = SLAB_FRAMES - 1;
-
-/// How many pages of a run are probed, and how far apart the words of each: farther in a run in use, where each is a call
-/// of 0.4 µs.
-const PAGES: usize = 8;
-const STEP: usize = FRAME_BYTES / 8;
-const STEP_IN_USE: usize = FRAME_BYTES / 2;
 
 /// After this many pages there is a verdict; at twice as many, half are forgotten.
 const MIN_PAGES_SEEN: u32 = 64;
@@ -93,10 +85,10 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Filling {
     /// Those waited for: they held nothing when they were taken.
-    awaited: [Option<Awaited>; AWAITED],
+    awaited: [Option<Probe>; AWAITED],
     next: usize,
     /// The one whose turn it is to be probed in use.
-    due: Option<Awaited>,
+    due: Option<Probe>,
     returned: Seen,
     long_returned: Seen,
     /// By [`Kind`].
@@ -156,62 +148,6 @@ impl Seen {
     }
 }
 
-/// A run that is waited for.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Awaited {
-    start: NonNull<u8>,
-    frames: usize,
-}
-
-impl Awaited {
-    /// The `frames` frames from `start` on.
-    pub(crate) fn run(start: NonNull<u8>, frames: usize) -> Self {
-        Self { start, frames }
-    }
-
-    /// Whether three quarters of its pages are filled, by `is_set`, which is asked of words of them, or only of the first of
-    /// each if that tells of the whole page.
-    pub(crate) fn is_full(self, of_pages: bool, is_set: &dyn Fn(NonNull<u8>) -> bool) -> bool {
-        self.filled_pages(if of_pages { FRAME_BYTES } else { STEP }, is_set) >= PAGES / 4 * 3
-    }
-
-    /// In how many of [`PAGES`] pages of a run in use something was written; `None` if its front was not.
-    /// To be called without a lock: a program can have a thread serve the page faults of its objects, and
-    /// that thread may allocate. It does not matter whether the run is still there, or whose it is.
-    #[inline(never)]
-    pub(crate) fn probe(self, source: &impl PageSource) -> Option<usize> {
-        let is_set = |word: NonNull<u8>| source.is_zero(word.cast()) == Some(false);
-        is_set(self.start).then(|| self.filled_pages(STEP_IN_USE, &is_set))
-    }
-
-    /// In how many of [`PAGES`] pages one of the words that lie `step` bytes apart is set, by `is_set`, which is asked of
-    /// places inside the run. (One copy for all callers: unrolled for each it would add a kilobyte to every process.)
-    #[inline(never)]
-    fn filled_pages(self, step: usize, is_set: &dyn Fn(NonNull<u8>) -> bool) -> usize {
-        let mut filled = 0_u32;
-        for place in 0..PAGES * FRAME_BYTES / step {
-            let at = place * step;
-            let (page, word) = (at / FRAME_BYTES, at % FRAME_BYTES);
-            let first = page * self.frames / PAGES * FRAME_BYTES;
-            // SAFETY: within the run: page < PAGES, word < FRAME_BYTES.
-            let word = unsafe { self.start.add(first + word) };
-            if filled >> page & 1 == 0 && is_set(word) {
-                filled |= 1 << page;
-            }
-        }
-        filled.count_ones() as usize
-    }
-}
-
-/// Tells whether a word is set by reading it.
-///
-/// # Safety
-/// It is asked only of words, aligned as such, of committed memory that nobody writes to.
-unsafe fn by_reading() -> impl Fn(NonNull<u8>) -> bool {
-    // SAFETY: the caller's promise.
-    |word| unsafe { word.cast::<usize>().read() != 0 }
-}
-
 impl Filling {
     pub(super) const fn new() -> Self {
         Self {
@@ -227,16 +163,15 @@ impl Filling {
     /// Notes that `frames` frames that hold nothing were taken at `start`. The run that they replace among those waited for
     /// may be due to be probed.
     pub(super) fn note_taken(&mut self, start: NonNull<u8>, frames: usize) {
-        let oldest = self.awaited[self.next % AWAITED].replace(Awaited { start, frames });
+        let oldest = self.awaited[self.next % AWAITED].replace(Probe::of(start, frames));
         self.next = self.next.wrapping_add(1);
         let nth = self.next as u32;
-        let is_turn =
-            |run: &Awaited| self.in_use[Kind::of_run(run.frames) as usize].is_turn_of(nth);
+        let is_turn = |run: &Probe| self.in_use[Kind::of_run(run.frames) as usize].is_turn_of(nth);
         self.due = oldest.filter(is_turn);
     }
 
     /// Notes what was seen of a run in use.
-    fn note_in_use(&mut self, run: Awaited, filled_pages: usize) {
+    fn note_in_use(&mut self, run: Probe, filled_pages: usize) {
         let kind = Kind::of_run(run.frames);
         self.in_use[kind as usize].note_in_use(filled_pages);
         if kind == Kind::Middle && self.in_use[kind as usize].is_filled_for_sure() {
@@ -247,7 +182,7 @@ impl Filling {
     /// Forgets the run at `start`, which comes back. Returns whether it was waited for.
     #[inline(never)]
     pub(super) fn forget(&mut self, start: NonNull<u8>) -> bool {
-        let is_it = |awaited: &Option<Awaited>| awaited.is_some_and(|run| run.start == start);
+        let is_it = |awaited: &Option<Probe>| awaited.is_some_and(|run| run.start == start);
         let place = rolled(&self.awaited).iter().position(is_it);
         place.is_some_and(|place| self.awaited[place].take().is_some())
     }
@@ -268,7 +203,7 @@ impl Filling {
             Kind::Long if is_set(start) => &mut self.long_returned,
             Kind::Short | Kind::Long => return false,
         };
-        seen.note(Awaited { start, frames }.filled_pages(STEP, &is_set));
+        seen.note(Probe::of(start, frames).filled_pages(Step::EighthPage, &is_set));
         true
     }
 
@@ -284,14 +219,14 @@ impl Filling {
 }
 
 impl Region {
-    /// The run in use that is to be [probed](Awaited::probe), once.
+    /// The run in use that is to be [probed](Probe::in_use), once.
     #[inline]
-    pub(crate) fn due_probe(&mut self) -> Option<Awaited> {
+    pub(crate) fn due_probe(&mut self) -> Option<Probe> {
         self.filling.due.take()
     }
 
     /// Notes what was seen of it.
-    pub(crate) fn note_probe(&mut self, run: Awaited, filled_pages: usize) {
+    pub(crate) fn note_probe(&mut self, run: Probe, filled_pages: usize) {
         self.filling.note_in_use(run, filled_pages);
         self.has_news = true;
     }
@@ -344,7 +279,7 @@ impl Region {
         // SAFETY: as in `Filling::probe`.
         let is_set = unsafe { by_reading() };
         source.is_resident(middle) == Some(true)
-            && 2 * Awaited { start, frames }.filled_pages(STEP, &is_set) < PAGES
+            && 2 * Probe::of(start, frames).filled_pages(Step::EighthPage, &is_set) < PAGES
     }
 
     /// Gives back a long run of which most was never touched, and asks for no huge pages where only big
@@ -416,19 +351,19 @@ mod tests {
                 // SAFETY: within the memory just taken.
                 unsafe { start.add(frame * FRAME_BYTES).write(1) };
             }
-            Awaited { start, frames: SLAB_FRAMES }
+            Probe::of(start, SLAB_FRAMES)
         };
         let [full, empty] = [SLAB_FRAMES, 1].map(&mut run_of);
         let mut seen = Seen::NOTHING;
         let mut nth = 0;
         // How many runs pass by until one is probed.
-        let mut passes = |seen: &mut Seen, run: Awaited| {
+        let mut passes = |seen: &mut Seen, run: Probe| {
             let first = nth;
             let before = (seen.pages, seen.filled);
             while (seen.pages, seen.filled) == before {
                 nth += 1;
                 if seen.is_turn_of(nth)
-                    && let Some(filled_pages) = run.probe(&Os)
+                    && let Some(filled_pages) = run.in_use(&Os)
                 {
                     seen.note_in_use(filled_pages);
                 }

@@ -240,7 +240,7 @@ impl Region {
     /// Probes the run that is due.
     fn probe_due(&mut self, view: &RegionView) {
         if let Some(run) = self.due_probe()
-            && let Some(filled_pages) = run.probe(&Os)
+            && let Some(filled_pages) = run.in_use(&Os)
         {
             self.note_probe(run, filled_pages);
             self.show(view);
