@@ -40,8 +40,9 @@ use crate::huge::{Huge, MIN_HUGE_BYTES};
 use crate::region::{Blocks, FRAME_BYTES, Probe, Refusal, Region, RegionView, Run, Wanted};
 
 use blocks::OPENERS;
-use keeping::Vain;
 pub(crate) use keeping::{HALF_LIFE_MS, halved};
+use keeping::{Swing, Vain};
+use metadata::Metadata;
 use opened::{REGIONS, Regions};
 
 /// The lock around what is free, held.
@@ -91,10 +92,12 @@ struct State {
     /// How much address space the first takes if it can, and others at least; 0 stands for
     /// some times what there can be of memory (`backend/regions.rs`).
     region_bytes: usize,
+    /// Frames of runs and slabs that are not free.
     used_frames: usize,
     /// Of these, those of runs as long as huge objects ([`MIN_HUGE_BYTES`] and more), and how many such runs there are.
     huge_run_frames: usize,
     huge_runs: usize,
+    /// One for each frame that went back and was then taken anew.
     regret_frames: usize,
     /// The most that was lately held in use at once.
     peak_held_frames: usize,
@@ -104,21 +107,14 @@ struct State {
     due_frames: usize,
     /// The last attempt to give dirty frames back, if none went: one like it is not made in this half-life.
     vain: Option<Vain>,
-    /// When a look that found the slabs emptied last gave frames of them back, and how many.
-    scavenged_ms: u64,
-    scavenged_frames: usize,
-    /// How many frames were taken since that held no memory, or none any more.
-    taken_anew_frames: usize,
-    /// By how many frames the slabs may empty, because what is live swings.
-    swing_frames: usize,
+    swing: Swing,
     /// When half of the past was last forgotten (`backend/keeping.rs`).
     halved_ms: u64,
     /// What threads may keep of freed runs; these frames count as used.
     lent_frames: usize,
+    /// Caches that nobody has, each of which names the next.
     unused_caches: Option<NonNull<Cache>>,
-    metadata: Option<NonNull<u8>>,
-    metadata_left_bytes: usize,
-    metadata_bytes: usize,
+    metadata: Metadata,
     regions: Regions,
 }
 
@@ -157,16 +153,11 @@ impl<S: System> Backend<S> {
                 peak_held_frames: 0,
                 idle_frames: 0,
                 due_frames: 0,
-                scavenged_ms: 0,
-                scavenged_frames: 0,
-                taken_anew_frames: 0,
-                swing_frames: 0,
+                swing: Swing::NONE,
                 halved_ms: 0,
                 lent_frames: 0,
                 unused_caches: None,
-                metadata: None,
-                metadata_left_bytes: 0,
-                metadata_bytes: 0,
+                metadata: Metadata::NONE,
             }),
             huge: Lock::new(Huge::new()),
         }

@@ -36,6 +36,8 @@ use hectare_pages::System;
 use super::{Backend, State};
 use crate::region::{FRAME_BYTES, Region};
 
+pub(super) use slack::Swing;
+
 /// What may always stay dirty, besides what threads keep.
 const MIN_ALLOWANCE_BYTES: usize = 8 << 20;
 
@@ -110,7 +112,7 @@ impl<S: System> Backend<S> {
         if state.halved_ms > 0 {
             let halve = |frames| halved(frames, half_lives);
             state.regret_frames = halve(state.regret_frames);
-            state.swing_frames = halve(state.swing_frames);
+            state.swing.frames = halve(state.swing.frames);
             let held = self.held_frames(state);
             state.peak_held_frames = held + halve(state.peak_held_frames.saturating_sub(held));
             let idle = state.idle_frames.min(dirty);
@@ -219,7 +221,7 @@ pub(super) mod tests {
             },
         ] {
             let mut state = backend.state.lock();
-            (state.regret_frames, state.swing_frames, state.peak_held_frames) = (100, 100, 5000);
+            (state.regret_frames, state.swing.frames, state.peak_held_frames) = (100, 100, 5000);
             state.idle_frames = 1024;
             state.vain = Some(Vain { dirty: 1, keep: 1 });
             // Many half-lives ago.
@@ -228,7 +230,7 @@ pub(super) mod tests {
             age(&backend);
             let state = backend.state.lock();
             assert_eq!(
-                (state.regret_frames, state.swing_frames, state.peak_held_frames),
+                (state.regret_frames, state.swing.frames, state.peak_held_frames),
                 (0, 0, 0)
             );
             assert!(state.vain.is_none() && state.halved_ms > 1);

@@ -3,15 +3,56 @@
 use core::ptr::NonNull;
 
 use hectare_base::align::align_up;
-use hectare_pages::System;
+use hectare_pages::{PageSource, System};
 
-use super::{Backend, State};
+use super::Backend;
 use crate::cache::{ALIAS_BYTES, Cache};
 
 const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
 /// What the processor fetches together: two cache lines.
 const METADATA_ALIGN: usize = 128;
+
+/// What was taken for tables.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Metadata {
+    /// What is left of the last chunk, if there is one.
+    rest: Option<NonNull<u8>>,
+    left_bytes: usize,
+    /// Of all chunks.
+    pub(super) bytes: usize,
+}
+
+impl Metadata {
+    pub(super) const NONE: Self = Self { rest: None, left_bytes: 0, bytes: 0 };
+
+    /// Takes `bytes`, zeroed, at a multiple of `align`: one of [`METADATA_ALIGN`], up to a page.
+    fn take(
+        &mut self,
+        source: &impl PageSource,
+        bytes: usize,
+        align: usize,
+    ) -> Option<NonNull<u8>> {
+        let bytes = align_up(bytes, METADATA_ALIGN);
+        // Chunks end at a multiple of each alignment.
+        let skipped = self.left_bytes % align;
+        let fresh = self.rest.is_none() || self.left_bytes < skipped + bytes;
+        if fresh {
+            let chunk = align_up(METADATA_CHUNK_BYTES.max(bytes), source.page_bytes());
+            self.rest = Some(source.get(chunk, source.page_bytes()).ok()?);
+            self.left_bytes = chunk;
+            self.bytes += chunk;
+        }
+        let skipped = self.left_bytes % align;
+        // SAFETY: the chunk has as many bytes left.
+        let start = unsafe { self.rest?.add(skipped) };
+        self.left_bytes -= skipped + bytes;
+        // SAFETY: as above.
+        self.rest = Some(unsafe { start.add(bytes) });
+        Some(start)
+    }
+}
 
 impl<S: System> Backend<S> {
     /// A cache that nobody uses, opened.
@@ -23,7 +64,10 @@ impl<S: System> Backend<S> {
                 state.unused_caches = unsafe { cache.as_ref() }.next_unused;
                 cache
             }
-            None => self.get_metadata(&mut state, size_of::<Cache>(), ALIAS_BYTES)?.cast(),
+            None => {
+                let bytes = size_of::<Cache>();
+                state.metadata.take(&self.source, bytes, ALIAS_BYTES)?.cast()
+            }
         };
         // SAFETY: zeroed or once opened metadata of a cache's size, and now the caller's.
         unsafe { &mut *cache.as_ptr() }.open();
@@ -43,28 +87,7 @@ impl<S: System> Backend<S> {
     /// It takes the backend's lock, under that of whoever needs it.
     #[inline(never)]
     pub(crate) fn metadata(&self, bytes: usize) -> Option<NonNull<u8>> {
-        self.get_metadata(&mut self.state.lock(), bytes, METADATA_ALIGN)
-    }
-
-    /// `align` is a multiple of [`METADATA_ALIGN`], up to a page.
-    fn get_metadata(&self, state: &mut State, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let bytes = align_up(bytes, METADATA_ALIGN);
-        // Chunks end at a multiple of each alignment.
-        let skipped = state.metadata_left_bytes % align;
-        let fresh = state.metadata.is_none() || state.metadata_left_bytes < skipped + bytes;
-        if fresh {
-            let chunk = align_up(METADATA_CHUNK_BYTES.max(bytes), self.source.page_bytes());
-            state.metadata = Some(self.source.get(chunk, self.source.page_bytes()).ok()?);
-            state.metadata_left_bytes = chunk;
-            state.metadata_bytes += chunk;
-        }
-        let skipped = state.metadata_left_bytes % align;
-        // SAFETY: the chunk has as many bytes left.
-        let start = unsafe { state.metadata?.add(skipped) };
-        state.metadata_left_bytes -= skipped + bytes;
-        // SAFETY: as above.
-        state.metadata = Some(unsafe { start.add(bytes) });
-        Some(start)
+        self.state.lock().metadata.take(&self.source, bytes, METADATA_ALIGN)
     }
 }
 
@@ -89,7 +112,7 @@ mod tests {
         assert_eq!(last, Some(first + METADATA_CHUNK_BYTES - METADATA_ALIGN));
         backend.source.refuse_all(false);
         assert!(backend.metadata(METADATA_CHUNK_BYTES).is_some());
-        assert_eq!(backend.state.lock().metadata_bytes, 2 * METADATA_CHUNK_BYTES);
+        assert_eq!(backend.state.lock().metadata.bytes, 2 * METADATA_CHUNK_BYTES);
     }
 
     #[test]
@@ -106,6 +129,6 @@ mod tests {
             end = rest + 1000;
         }
         let chunks = 40_usize.div_ceil(METADATA_CHUNK_BYTES / ALIAS_BYTES);
-        assert_eq!(backend.state.lock().metadata_bytes, chunks * METADATA_CHUNK_BYTES);
+        assert_eq!(backend.state.lock().metadata.bytes, chunks * METADATA_CHUNK_BYTES);
     }
 }

@@ -32,7 +32,7 @@ impl<S: System> Backend<S> {
             huge_objects: state.huge_runs,
             dirty_bytes: state.dirty_frames() * FRAME_BYTES,
             committed_bytes: self.committed_bytes(),
-            metadata_bytes: state.metadata_bytes,
+            metadata_bytes: state.metadata.bytes,
             regions: state.regions.len(),
         }
     }

@@ -31,6 +31,37 @@ const MIN_SLACK_BYTES: usize = 256 << 10;
 const SWING_MS: u64 = 100;
 const MAX_SWING_BYTES: usize = 64 << 20;
 
+/// Whether live memory swings.
+#[derive(Debug)]
+#[repr(C)]
+pub(in super::super) struct Swing {
+    /// When a look that found the slabs emptied last gave frames of them back, and how many.
+    looked_ms: u64,
+    gone_frames: usize,
+    /// How many frames were taken since that held no memory, or none any more.
+    taken_anew_frames: usize,
+    /// By how many frames the slabs may empty, because it swings.
+    pub(super) frames: usize,
+}
+
+impl Swing {
+    pub(in super::super) const NONE: Self =
+        Self { looked_ms: 0, gone_frames: 0, taken_anew_frames: 0, frames: 0 };
+
+    /// Notes that `gone_frames` went at a look `now_ms`. The slabs may empty by `frames` if half of what went at the last one
+    /// was soon taken anew.
+    fn note_gone(&mut self, gone_frames: usize, frames: usize, now_ms: u64) {
+        let is_soon = now_ms < self.looked_ms + SWING_MS;
+        let swings = is_soon && 2 * self.taken_anew_frames > self.gone_frames;
+        *self = Self {
+            looked_ms: now_ms,
+            gone_frames,
+            taken_anew_frames: 0,
+            frames: if swings { frames } else { 0 },
+        };
+    }
+}
+
 impl<S: System> Backend<S> {
     /// Sets the slack of a heap that begins.
     pub(in super::super) fn begin_slack(&self) {
@@ -64,7 +95,7 @@ impl<S: System> Backend<S> {
         let mut state = self.state.lock();
         self.age(&mut state);
         self.note_gone(&mut state, if has_emptied { gone_frames } else { 0 });
-        let swing_frames = state.swing_frames;
+        let swing_frames = state.swing.frames;
         let idle_frames = self.idle_bytes(live_bytes) / FRAME_BYTES;
         let used_frames = self.held_frames(&state).saturating_sub(idle_frames);
         self.choose_pages(&mut state, used_frames);
@@ -81,20 +112,15 @@ impl<S: System> Backend<S> {
     /// Notes what went in a scavenge of slabs that had emptied, and whether half of what went in the previous one was
     /// soon taken anew.
     fn note_gone(&self, state: &mut State, gone_frames: usize) {
-        state.taken_anew_frames += self.returned_frames.swap(0, Ordering::Relaxed)
+        state.swing.taken_anew_frames += self.returned_frames.swap(0, Ordering::Relaxed)
             + self.grown_frames.swap(0, Ordering::Relaxed);
-        if gone_frames == 0 {
-            return;
+        if gone_frames > 0 {
+            let last_frames = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
+            let swing_frames = last_frames + last_frames.max(gone_frames);
+            let most_frames = state.peak_held_frames.min(MAX_SWING_BYTES / FRAME_BYTES);
+            let frames = swing_frames.min(most_frames);
+            state.swing.note_gone(gone_frames, frames, self.source.now_ms());
         }
-        let now_ms = self.source.now_ms();
-        let is_soon = now_ms < state.scavenged_ms + SWING_MS;
-        let swings = is_soon && 2 * state.taken_anew_frames > state.scavenged_frames;
-        let most_frames = state.peak_held_frames.min(MAX_SWING_BYTES / FRAME_BYTES);
-        let last_frames = self.emptying_limit_bytes.load(Ordering::Relaxed) / FRAME_BYTES;
-        let swing_frames = last_frames + last_frames.max(gone_frames);
-        state.swing_frames = if swings { swing_frames.min(most_frames) } else { 0 };
-        state.taken_anew_frames = 0;
-        (state.scavenged_ms, state.scavenged_frames) = (now_ms, gone_frames);
     }
 
     /// Has the first region ask for huge pages or not, where `used_frames` frames are of use.
@@ -227,7 +253,7 @@ mod tests {
         grow(&backend, 80 * MIB);
         // Any time is soon after a look in the future, and none after one when the machine was started.
         let look = |was_soon: bool, has_emptied| {
-            backend.state.lock().scavenged_ms = if was_soon { u64::MAX / 2 } else { 0 };
+            backend.state.lock().swing.looked_ms = if was_soon { u64::MAX / 2 } else { 0 };
             let before = backend.slack_bytes();
             backend.note_scavenge(0, 16 * MIB, has_emptied, false);
             backend.slack_bytes() >= before + 16 * MIB
