@@ -42,7 +42,7 @@ const ASKED: usize = 8;
 #[derive(Debug)]
 #[repr(align(128))]
 struct CpuPool<P> {
-    bins: [Lock<Slots, P>; STATES],
+    slots: [Lock<Slots, P>; STATES],
 }
 
 impl<P: Park> CpuPool<P> {
@@ -64,9 +64,9 @@ impl<P: Park> CpuPool<P> {
     #[cfg(loom)]
     unsafe fn open(memory: NonNull<u8>) -> NonNull<Self> {
         let pool = memory.cast();
-        let bins = [(); STATES].map(|()| Lock::new(Slots::EMPTY));
+        let slots = [(); STATES].map(|()| Lock::new(Slots::EMPTY));
         // SAFETY: the caller's promise.
-        unsafe { pool.write(Self { bins }) };
+        unsafe { pool.write(Self { slots }) };
         pool
     }
 }
@@ -126,7 +126,7 @@ impl<P: Park> Pools<P> {
         let Some(pool) = self.pool(cpu).or_else(|| self.begin_to_use(cpu, &memory)) else {
             return Some(batch);
         };
-        let Some(mut slots) = pool.bins[class.index()].try_lock() else {
+        let Some(mut slots) = pool.slots[class.index()].try_lock() else {
             return Some(batch);
         };
         let refused = slots.put(class, batch, memory);
@@ -209,7 +209,7 @@ impl<P: Park> Pools<P> {
         class: ClassId,
         take: impl FnOnce(&mut Slots) -> Option<Batch>,
     ) -> Option<Batch> {
-        let mut slots = pool.bins[class.index()].try_lock()?;
+        let mut slots = pool.slots[class.index()].try_lock()?;
         let batch = take(&mut slots);
         slots.tell(class, &self.stocked_bytes);
         batch
@@ -226,7 +226,7 @@ impl<P: Park> Pools<P> {
     ) {
         for pool in self.in_use() {
             loop {
-                let mut slots = pool.bins[class.index()].lock();
+                let mut slots = pool.slots[class.index()].lock();
                 let Some(first) = drain(&mut slots, class) else { break };
                 let batches = Batches::gather(first, || drain(&mut slots, class));
                 slots.tell(class, &self.stocked_bytes);
@@ -249,14 +249,14 @@ impl<P: Park> Pools<P> {
 
     /// How many objects of `class` the pools hold.
     pub(crate) fn objects(&self, class: ClassId) -> usize {
-        let held = |pool: &CpuPool<P>| pool.bins[class.index()].lock().objects();
+        let held = |pool: &CpuPool<P>| pool.slots[class.index()].lock().objects();
         self.in_use().map(held).sum()
     }
 
     /// Holds the locks of the pools in use across a fork.
     pub(crate) fn before_fork(&self) {
         self.growth.lock_for_fork();
-        self.used_bins().for_each(Lock::lock_for_fork);
+        self.used_slots().for_each(Lock::lock_for_fork);
     }
 
     /// Releases them in the parent and in the child.
@@ -264,16 +264,16 @@ impl<P: Park> Pools<P> {
     /// # Safety
     /// This thread, or the one it is the copy of, called [`before_fork`](Self::before_fork).
     pub(crate) unsafe fn after_fork(&self) {
-        for bin in self.used_bins() {
+        for slots in self.used_slots() {
             // SAFETY: the caller's promise; the pools are those they were, since `growth` is held.
-            unsafe { bin.unlock() };
+            unsafe { slots.unlock() };
         }
         // SAFETY: the caller's promise.
         unsafe { self.growth.unlock() };
     }
 
-    fn used_bins(&self) -> impl Iterator<Item = &Lock<Slots, P>> {
-        self.in_use().flat_map(|pool| rolled(&pool.bins))
+    fn used_slots(&self) -> impl Iterator<Item = &Lock<Slots, P>> {
+        self.in_use().flat_map(|pool| rolled(&pool.slots))
     }
 }
 

@@ -13,7 +13,9 @@
 //!
 //! Invariant: the first `len` places hold a batch each, of `objects` objects in all, the others nothing of value.
 
-use core::mem::MaybeUninit;
+#[path = "slots/places.rs"]
+mod places;
+
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -22,15 +24,10 @@ use hectare_base::sync::atomic::AtomicUsize;
 use crate::batch::{Batch, Packed};
 use crate::class::{BATCH_BYTES, ClassId, LONG_BATCH_BYTES};
 
-/// How many batches of 8 KiB of a class a pool keeps at first, how many have a place in the pool itself,
-/// and how many in the stock.
-const FIRST_LIMIT: u16 = if cfg!(loom) { 1 } else { 6 };
-const PLACES: usize = if cfg!(loom) { 2 } else { 32 };
-const STOCK: usize = SHELVES * SHELF;
+use places::{PLACES, Places, STOCK};
 
-/// The stock consists of this many shelves, each of this many places, added one by one.
-const SHELVES: usize = if cfg!(loom) { 2 } else { 4 };
-const SHELF: usize = if cfg!(loom) { 1 } else { 1024 };
+/// How many batches of 8 KiB of a class a pool keeps at first.
+const FIRST_LIMIT: u16 = if cfg!(loom) { 1 } else { 6 };
 
 /// What swings by up to this many batches, 2 MiB, is still in a processor's caches when it is needed again.
 const NEAR: usize = if cfg!(loom) { PLACES } else { 256 };
@@ -38,22 +35,18 @@ const NEAR: usize = if cfg!(loom) { PLACES } else { 256 };
 /// The count of what all stocks hold is corrected in steps of this many bytes, since all CPUs write to it.
 const TOLD_AT_ONCE: usize = if cfg!(loom) { 1 } else { 16 * BATCH_BYTES };
 
-/// Only places that hold a batch were ever written, so only the used part of a shelf becomes resident.
-type Place = MaybeUninit<Packed>;
-type Shelf = [Place; SHELF];
-
 /// A pool's batches of one class.
 #[derive(Debug)]
 pub(crate) struct Slots {
     len: u16,
-    /// How many batches it keeps now, beyond [`FIRST_LIMIT`]. Its limit grows by half (doubles from 2 × [`PLACES`] on) each time
-    /// that it is asked in vain for what it had refused before, so that where a thread's demand swings, the pool absorbs
-    /// the swing.
-    more: u16,
+    /// How many batches it may keep now, beyond [`FIRST_LIMIT`], so that zeros are the first limit. This grows by half (doubles
+    /// from 2 × [`PLACES`] on) each time that it is asked in vain for what it had refused before, so that where a thread's
+    /// demand swings, the pool absorbs the swing.
+    limit_beyond_first: u16,
     /// How many more batches its CPU has taken, or asked for in vain, than put back.
     taken: u16,
     /// How many batches it does not lend.
-    kept: u16,
+    reserved: u16,
     /// The fewest batches there were since the last look: nobody has needed these.
     fewest: u16,
     refused: bool,
@@ -65,30 +58,24 @@ pub(crate) struct Slots {
     objects: u32,
     /// How many of its objects the count of all stocks includes.
     told: u32,
-    places: [Place; PLACES],
-    /// More places, once they are needed, the first shelves first: there for good.
-    stock: [Option<NonNull<Shelf>>; SHELVES],
+    places: Places,
 }
-
-// SAFETY: the stock is memory of the slots' own.
-unsafe impl Send for Slots {}
 
 impl Slots {
     /// All zeros, which is how a heap has them.
     #[cfg(any(test, loom))]
     pub(crate) const EMPTY: Self = Self {
         len: 0,
-        more: 0,
+        limit_beyond_first: 0,
         taken: 0,
-        kept: 0,
+        reserved: 0,
         fewest: 0,
         refused: false,
         is_far: false,
         is_at_work: false,
         objects: 0,
         told: 0,
-        places: [MaybeUninit::uninit(); PLACES],
-        stock: [None; SHELVES],
+        places: Places::EMPTY,
     };
 
     /// Keeps a batch of a thread of its own CPU, of no more objects than `class` has in one. It comes back if there are too
@@ -109,8 +96,8 @@ impl Slots {
                 return Some(batch);
             }
         }
-        let is_full = self.len >= within(self.limit(), class);
-        if is_full || !self.has_place(memory) {
+        let is_full = self.len >= batches_within(self.limit(), class);
+        if is_full || !self.places.has(self.len, memory) {
             self.refused = true;
             return Some(batch);
         }
@@ -119,7 +106,7 @@ impl Slots {
             unsafe { batch.note_members() };
         }
         self.objects += batch.count as u32;
-        self.place(self.len).write(Packed::new(Some(batch)));
+        self.places.write(self.len, Packed::new(Some(batch)));
         self.len += 1;
         None
     }
@@ -133,7 +120,7 @@ impl Slots {
             self.set_limit((limit + more).min((PLACES + STOCK) as u16));
         }
         self.taken = (self.taken + 1).min(self.limit().max(PLACES as u16));
-        self.kept = self.kept.max(self.taken);
+        self.reserved = self.reserved.max(self.taken);
         self.is_at_work = true;
         let batch = self.pop()?;
         if usize::from(self.len) >= PLACES && class.notes_members() {
@@ -146,11 +133,11 @@ impl Slots {
 
     /// A batch for a thread of another CPU.
     pub(crate) fn lend(&mut self) -> Option<Batch> {
-        if self.len > self.kept {
+        if self.len > self.reserved {
             return self.pop();
         }
         if !core::mem::take(&mut self.is_at_work) {
-            self.kept -= u16::from(self.len > 0);
+            self.reserved -= u16::from(self.len > 0);
         }
         None
     }
@@ -167,7 +154,7 @@ impl Slots {
 
     /// As [`pop`](Self::pop), to empty it: what it may keep begins anew.
     pub(crate) fn drain(&mut self) -> Option<Batch> {
-        self.more = 0;
+        self.limit_beyond_first = 0;
         self.is_far = false;
         self.pop()
     }
@@ -183,11 +170,11 @@ impl Slots {
         let least = PLACES as u16 + 1;
         if self.fewest == 0 {
             self.fewest = self.len;
-            self.more -= u16::from(self.limit() == least);
+            self.limit_beyond_first -= u16::from(self.limit() == least);
             return None;
         }
         self.fewest -= 1;
-        self.set_limit((self.limit() - share(class)).max(least));
+        self.set_limit((self.limit() - limit_units(class)).max(least));
         self.pop()
     }
 
@@ -196,17 +183,17 @@ impl Slots {
         // What stays is what it keeps from now on.
         let stays = self.len.max(PLACES as u16);
         self.set_limit(self.limit().min(stays));
-        self.kept = self.kept.min(stays);
+        self.reserved = self.reserved.min(stays);
         (self.len > unstocked(class)).then(|| self.pop())?
     }
 
     fn limit(&self) -> u16 {
-        FIRST_LIMIT + self.more
+        FIRST_LIMIT + self.limit_beyond_first
     }
 
     /// `limit` is [`FIRST_LIMIT`] at least.
     fn set_limit(&mut self, limit: u16) {
-        self.more = limit - FIRST_LIMIT;
+        self.limit_beyond_first = limit - FIRST_LIMIT;
     }
 
     /// How many objects it keeps.
@@ -230,46 +217,26 @@ impl Slots {
         self.objects.saturating_sub(u32::from(unstocked(class)) * class.batch() as u32)
     }
 
-    /// Whether there is a place for one more, which may be the first of a shelf.
-    fn has_place(&mut self, memory: impl Fn(usize) -> Option<NonNull<u8>>) -> bool {
-        let Some(at) = usize::from(self.len).checked_sub(PLACES) else { return true };
-        let Some(shelf) = self.stock.get_mut(at / SHELF) else { return false };
-        if shelf.is_none() {
-            *shelf = memory(size_of::<Shelf>()).map(NonNull::cast);
-        }
-        shelf.is_some()
-    }
-
     /// The batch numbered `at`, less than `len`.
     fn at(&mut self, at: u16) -> Packed {
         // SAFETY: by the invariant the place holds a batch.
-        unsafe { self.place(at).assume_init_read() }
-    }
-
-    fn place(&mut self, at: u16) -> &mut Place {
-        let at = usize::from(at);
-        let stocked = at.wrapping_sub(PLACES);
-        match self.stock.get(stocked / SHELF) {
-            // SAFETY: the slots' own memory, of its size and alignment.
-            Some(&Some(mut shelf)) => unsafe { &mut shelf.as_mut()[stocked % SHELF] },
-            _ => &mut self.places[at % PLACES],
-        }
+        unsafe { self.places.read(at) }
     }
 }
 
 /// How many batches of `class` do not count as stock: of long ones only what is kept at first, since pools would
 /// otherwise keep much of each size that a program goes through.
 fn unstocked(class: ClassId) -> u16 {
-    if share(class) > 1 { within(FIRST_LIMIT, class) } else { PLACES as u16 }
+    if limit_units(class) > 1 { batches_within(FIRST_LIMIT, class) } else { PLACES as u16 }
 }
 
 /// How many batches of `class` a pool with this `limit` keeps: fewer of long ones, but as many bytes.
-fn within(limit: u16, class: ClassId) -> u16 {
-    (limit / share(class)).max(1)
+fn batches_within(limit: u16, class: ClassId) -> u16 {
+    (limit / limit_units(class)).max(1)
 }
 
 /// How much of a limit a batch of `class` takes.
-fn share(class: ClassId) -> u16 {
+fn limit_units(class: ClassId) -> u16 {
     class.batch_bytes().div_ceil(BATCH_BYTES) as u16
 }
 

@@ -28,7 +28,7 @@ fn pools(cpus: usize, full: impl Fn(usize) -> bool) -> Box<Pools<SpinPark>> {
         assert!(pools.put(cpu, class, batch, memory).is_none());
         if !full(cpu) {
             // Another CPU's ask, so that it has no need of its own.
-            assert!(pools.pool(cpu).expect("a pool").bins[class.index()].lock().lend().is_some());
+            assert!(pools.pool(cpu).expect("a pool").slots[class.index()].lock().lend().is_some());
         }
     }
     pools
