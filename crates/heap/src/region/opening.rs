@@ -2,9 +2,12 @@
 //! committed at once and the tables as far as the region is.
 //!
 //! ```text
-//!   clean │ dirty │ cache │ page map … │ run table … │ slabs … │ far words … │ region …
-//!   └ committed ──────────┘ └ committed as far as the region is ───────────────────────
+//!   ▒ clean │ dirty │ cache │ page map … │ run table … │ slabs … │ far words … │ region …
+//!     └ committed ──────────┘ └ committed as far as the region is ───────────────────────
 //! ```
+//!
+//! The first page (▒) is never committed. The system puts mappings right below the last one, huge blocks and the program's own
+//! among them: who writes behind such a one faults there, and does not reach the bit sets.
 
 use core::ptr::NonNull;
 
@@ -109,9 +112,10 @@ impl Region {
     }
 }
 
-/// Where the parts of the metadata lie, in bytes from its start: the first bit set at 0.
+/// Where the parts of the metadata lie, in bytes from its start.
 struct Parts {
-    /// How long a bit set is, and where the second one lies.
+    /// The first of the two, right behind the page that is never committed.
+    bit_sets_at: usize,
     bit_set_bytes: usize,
     cached_at: usize,
     /// In the order of [`Region::tables`].
@@ -125,7 +129,8 @@ impl Parts {
     fn of(bytes: usize, page: usize) -> Self {
         let words = Bitset::metadata_words(bytes / FRAME_BYTES);
         let bit_set_bytes = align_up(words * size_of::<u64>(), page);
-        let cached_at = 2 * bit_set_bytes;
+        let bit_sets_at = page;
+        let cached_at = bit_sets_at + 2 * bit_set_bytes;
         let page_map_at = align_up(cached_at + size_of::<RegionCache>(), page);
         let [page_map, run_table, slabs, far_words] = Region::tables(bytes, page);
         let run_table_at = page_map_at + page_map;
@@ -135,6 +140,7 @@ impl Parts {
         let far_words_at = slabs_at + slabs;
         let tables_at = [page_map_at, run_table_at, slabs_at, far_words_at];
         Self {
+            bit_sets_at,
             bit_set_bytes,
             cached_at,
             tables_at,
@@ -142,7 +148,7 @@ impl Parts {
         }
     }
 
-    /// How long what lies before the tables is, which is committed at once.
+    /// How long what lies before the tables is: committed at once, but for the first page.
     fn front_bytes(&self) -> usize {
         self.tables_at[0]
     }
@@ -158,11 +164,13 @@ impl Parts {
         bytes: usize,
         source: &impl PageSource,
     ) -> Result<(Bitset<'static>, Bitset<'static>), SourceError> {
-        // SAFETY: the first part of the reservation.
-        unsafe { source.commit(metadata, self.front_bytes()) }?;
+        // SAFETY: within the reservation, as are both bit sets.
+        let first = unsafe { metadata.add(self.bit_sets_at) };
+        // SAFETY: a part of the reservation.
+        unsafe { source.commit(first, self.front_bytes() - self.bit_sets_at) }?;
         let words = |at: usize| {
-            // SAFETY: both bit sets lie within the reservation.
-            let first = unsafe { metadata.add(at) }.cast::<u64>();
+            // SAFETY: as above.
+            let first = unsafe { first.add(at) }.cast::<u64>();
             let count = self.bit_set_bytes / size_of::<u64>();
             // SAFETY: committed just now, zeroed, aligned to a page, and this bit set's alone.
             unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), count) }

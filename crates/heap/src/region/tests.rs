@@ -92,6 +92,49 @@ fn a_region_too_long_for_its_bit_sets_keeps_nothing() {
     assert_eq!(source.held_bytes.get(), 0);
 }
 
+/// The system, and where what is reserved and what is committed of it begin.
+struct Lowest {
+    reserved: Cell<usize>,
+    committed: Cell<usize>,
+}
+
+// SAFETY: every call is passed on unchanged.
+unsafe impl PageSource for Lowest {
+    passed_on!(_ => Os; page_bytes decommit);
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        let start = Os.reserve(bytes, align)?;
+        self.reserved.set(start.addr().get());
+        Ok(start)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        self.committed.set(self.committed.get().min(start.addr().get()));
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.commit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        if start.addr().get() == self.reserved.get() {
+            self.reserved.set(start.addr().get() + bytes);
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.release(start, bytes) };
+    }
+}
+
+/// Else who writes behind the mapping below would write into the bit sets.
+#[test]
+fn a_region_begins_with_a_page_that_nobody_can_write_to() {
+    let source = Lowest { reserved: Cell::new(0), committed: Cell::new(usize::MAX) };
+    for bytes in [BYTES, 64 * BYTES] {
+        let region = Region::open(bytes, HUGE_PAGE_BYTES, &source, &RegionView::new());
+        assert!(region.is_ok(), "address space");
+        assert_eq!(source.committed.take(), source.reserved.get() + source.page_bytes());
+        source.committed.set(usize::MAX);
+    }
+}
+
 /// What it has reached stays, as does what is described there; what is taken later must lie elsewhere.
 #[test]
 fn a_region_gives_up_what_it_has_not_reached() {
