@@ -2,6 +2,7 @@
 
 use hectare_base::prefetch;
 
+use crate::misuse::Misused;
 use crate::object::{FreeObject, Key, LINK_WORDS, Link};
 
 /// How many lists of objects are read side by side when they come back: in a single list each object
@@ -23,19 +24,26 @@ impl Batch {
     }
 
     /// Cuts the list behind its first `count` objects (at least one) and returns the rest.
-    pub(crate) fn split_off(&mut self, count: usize, key: Key) -> Option<Self> {
+    ///
+    /// # Errors
+    /// [`Misuse::FreeListCorrupted`](crate::misuse::Misuse), with the object that leads elsewhere.
+    pub(crate) fn split_off(&mut self, count: usize, key: Key) -> Result<Option<Self>, Misused> {
         debug_assert!(count >= 1);
         if count >= self.count {
-            return None;
+            return Ok(None);
         }
+        let behind = |object: FreeObject| {
+            let next = object.next().filter(|next| next.is_marked(key));
+            next.ok_or(Misused::corrupted_list(object))
+        };
         let mut last = self.head;
         for _ in 1..count {
-            last = last.next()?;
+            last = behind(last)?;
         }
-        let rest = Self { head: last.next()?, count: self.count - count };
+        let rest = Self { head: behind(last)?, count: self.count - count };
         last.link(Link::END, key);
         self.count = count;
-        Some(rest)
+        Ok(Some(rest))
     }
 
     /// Whether its first four objects (all, if it has fewer), each of `object_bytes`, lie in a row, up or down, as they do
@@ -156,5 +164,39 @@ impl Packed {
     pub(crate) unsafe fn batch(self) -> Option<Batch> {
         let head = Link::exposed(self.0 >> 16)?.object()?;
         Some(Batch { head, count: self.count() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::NonNull;
+
+    use super::*;
+    use crate::misuse::Misuse;
+
+    #[test]
+    fn a_list_that_leads_elsewhere_is_not_cut() {
+        const KEY: Key = Key(1);
+        let mut memory = [[0_u64; 4]; 5];
+        // SAFETY: each is long and aligned enough, and used as nothing else.
+        let [a, b, c, d, live] =
+            memory.each_mut().map(|words| unsafe { FreeObject::new(NonNull::from(words).cast()) });
+        let list = || {
+            let list = Batch::with(c, Some(Batch::with(d, None, KEY)), KEY);
+            Batch::with(a, Some(Batch::with(b, Some(list), KEY)), KEY)
+        };
+        let mut whole = list();
+        let rest = whole.split_off(2, KEY).expect("a sound list").expect("two more");
+        assert_eq!((rest.head, rest.count, whole.count, b.next()), (c, 2, 2, None));
+        for at in [a, b] {
+            let mut broken = list();
+            at.link(live, KEY);
+            let wrong = broken.split_off(2, KEY).expect_err("a live object");
+            assert_eq!(
+                (wrong.what, wrong.object),
+                (Misuse::FreeListCorrupted, at.as_ptr().as_ptr())
+            );
+            assert!(!live.is_marked(KEY) && broken.count == 4);
+        }
     }
 }

@@ -13,7 +13,8 @@ use crate::batch::{Batch, GIVEN_AT_ONCE};
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::gathered::Gathered;
 use crate::homes::{Lists, Which, home_of};
-use crate::object::FreeObject;
+use crate::misuse::Misused;
+use crate::object::{FreeObject, Key};
 use crate::region::SlabTable;
 use crate::slab::emptied::Emptied;
 use crate::slab::{Returned, Slab, SlabRef};
@@ -112,6 +113,7 @@ struct Finder<'a, S> {
     reciprocal: u32,
     /// Of the first region, where nearly all slabs are.
     slabs: SlabTable,
+    key: Key,
     source: &'a S,
 }
 
@@ -119,9 +121,12 @@ impl<S: SlabSource> Finder<'_, S> {
     /// The slab of `object` and its number there, and fetches what taking it back will read.
     ///
     /// # Errors
-    /// The object, if none begins there.
+    /// [`Misuse::FreeListCorrupted`](crate::misuse::Misuse), if it does not bear its mark, or no object begins there.
     #[inline(always)]
-    fn find(&self, object: FreeObject) -> Result<Returning, *mut u8> {
+    fn find(&self, object: FreeObject) -> Result<Returning, Misused> {
+        if !object.is_marked(self.key) {
+            return Err(Misused::corrupted_list(object));
+        }
         let address = object.as_ptr().addr().get();
         let (slab, far_words) = match self.slabs.offset_of(address) {
             // SAFETY: as `offset_of` says.
@@ -130,13 +135,13 @@ impl<S: SlabSource> Finder<'_, S> {
             },
             None => match self.source.slab_of(address) {
                 Some(slab) => (slab, core::ptr::null_mut()),
-                None => return Err(object.as_ptr().as_ptr()),
+                None => return Err(Misused::corrupted_list(object)),
             },
         };
         // The fraction is less than the reciprocal exactly for multiples of the object's size.
         let product = (address % SLAB_BYTES) as u64 * u64::from(self.reciprocal);
         if product as u32 >= self.reciprocal {
-            return Err(object.as_ptr().as_ptr());
+            return Err(Misused::corrupted_list(object));
         }
         let index = (product >> 32) as u32;
         slab.prefetch_for(index, far_words);
@@ -188,17 +193,19 @@ struct Row {
 }
 
 impl Row {
-    fn at(head: FreeObject, object_bytes: usize) -> Self {
+    /// That which begins with `head`; only `head` itself where that does not bear its mark of `key`, nor does the next.
+    fn at(head: FreeObject, object_bytes: usize, key: Key) -> Self {
         let address = |object: FreeObject| object.as_ptr().addr().get();
         let mut row = Self { lowest: head, count: 1, rest: head.next() };
         let step = row.rest.map_or(0, |second| address(second).wrapping_sub(address(head)));
-        if step != object_bytes && step != object_bytes.wrapping_neg() {
+        if !head.is_marked(key) || step != object_bytes && step != object_bytes.wrapping_neg() {
             return row;
         }
         let mut last = head;
         while let Some(object) = row.rest
             && address(object) == address(last).wrapping_add(step)
             && address(object) / SLAB_BYTES == address(head) / SLAB_BYTES
+            && object.is_marked(key)
         {
             last = object;
             row.count += 1;
@@ -222,6 +229,8 @@ pub(crate) trait SlabSource {
     fn first_slabs(&self) -> SlabTable;
     /// The slab that `address`, in an object of a size class, lies in.
     fn slab_of(&self, address: usize) -> Option<SlabRef>;
+    /// What marks free objects.
+    fn key(&self) -> Key;
 }
 
 impl Bin {
@@ -372,8 +381,9 @@ impl Bin {
         batches: &[Batch],
         emptied: &mut Emptied,
         source: &impl SlabSource,
-    ) -> Result<(), *mut u8> {
-        let finder = Finder { reciprocal: class.reciprocal(), slabs: source.first_slabs(), source };
+    ) -> Result<(), Misused> {
+        let (reciprocal, slabs, key) = (class.reciprocal(), source.first_slabs(), source.key());
+        let finder = Finder { reciprocal, slabs, key, source };
         let Some(first) = batches.first() else { return Ok(()) };
         let mut found = [first.head; PREFETCHED];
         let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
@@ -392,13 +402,19 @@ impl Bin {
                 }
                 // Counted here at once: a count in memory for each would be the critical path.
                 self.free_objects += count;
-                for &Returning { slab: name, index } in &ahead[..count] {
-                    // SAFETY: the slab of an object of this class is this bin's, whose lock is held.
+                for (&Returning { slab: name, index }, &object) in ahead[..count].iter().zip(&found)
+                {
+                    if name.class() != class {
+                        return Err(Misused::corrupted_list(object));
+                    }
+                    // SAFETY: a slab of this class is this bin's, whose lock is held.
                     let slab = unsafe { name.get() };
                     match slab.give(index) {
                         Returned::Ok => {}
                         Returned::Moves => self.settle(name, slab, 1, emptied),
-                        Returned::Corrupt => return Err(slab.address_of(index)),
+                        Returned::Corrupt => {
+                            return Err(Misused::double_free(slab.address_of(index)));
+                        }
                     }
                 }
             }
@@ -413,7 +429,7 @@ impl Bin {
         objects: &[Option<FreeObject>],
         emptied: &mut Emptied,
         source: &impl SlabSource,
-    ) -> Result<usize, *mut u8> {
+    ) -> Result<usize, Misused> {
         objects.iter().flatten().try_fold(0, |count, &lowest| {
             self.give_row(class, &Row { lowest, count: 1, rest: None }, emptied, source)?;
             Ok(count + 1)
@@ -428,9 +444,9 @@ impl Bin {
         list: &mut Option<FreeObject>,
         emptied: &mut Emptied,
         source: &impl SlabSource,
-    ) -> Result<(), *mut u8> {
+    ) -> Result<(), Misused> {
         while let Some(head) = *list
-            && let row = Row::at(head, class.object_bytes())
+            && let row = Row::at(head, class.object_bytes(), source.key())
             && row.count >= LEAST_ROW
         {
             *list = row.rest;
@@ -446,23 +462,24 @@ impl Bin {
         row: &Row,
         emptied: &mut Emptied,
         source: &impl SlabSource,
-    ) -> Result<(), *mut u8> {
+    ) -> Result<(), Misused> {
         let lowest = row.lowest.as_ptr();
         let address = lowest.addr().get();
         let offset = address % SLAB_BYTES;
         // One division for the row, instead of a multiplication for each object.
         let is_start = offset.is_multiple_of(class.object_bytes());
-        let Some(name) = source.slab_of(address).filter(|_| is_start) else {
-            return Err(lowest.as_ptr());
+        let slab = source.slab_of(address);
+        let Some(name) = slab.filter(|slab| is_start && slab.class() == class) else {
+            return Err(Misused::corrupted_list(row.lowest));
         };
-        // SAFETY: the slab of an object of this class is this bin's, whose lock is held.
+        // SAFETY: a slab of this class is this bin's, whose lock is held.
         let slab = unsafe { name.get() };
         self.free_objects += row.count;
         let first = offset / class.object_bytes();
         match slab.give_row(first, first + row.count - 1) {
             Returned::Ok => {}
             Returned::Moves => self.settle(name, slab, row.count, emptied),
-            Returned::Corrupt => return Err(lowest.as_ptr()),
+            Returned::Corrupt => return Err(Misused::double_free(lowest.as_ptr())),
         }
         Ok(())
     }

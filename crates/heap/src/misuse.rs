@@ -4,6 +4,8 @@ use core::fmt;
 
 use hectare_pages::System;
 
+use crate::object::FreeObject;
+
 /// A misuse of the heap. Undefined behaviour in C; here it ends the process with one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misuse {
@@ -22,6 +24,25 @@ pub enum Misuse {
     FreeListCorrupted,
     /// The caller of a sized free says another size or alignment than was asked for.
     WrongSize,
+}
+
+/// A misuse, and the pointer or the object it was seen at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Misused {
+    pub(crate) what: Misuse,
+    pub(crate) object: *mut u8,
+}
+
+impl Misused {
+    pub(crate) fn double_free(object: *mut u8) -> Self {
+        Self { what: Misuse::DoubleFree, object }
+    }
+
+    /// A list named what is no free object of its class.
+    #[cold]
+    pub(crate) fn corrupted_list(object: FreeObject) -> Self {
+        Self { what: Misuse::FreeListCorrupted, object: object.as_ptr().as_ptr() }
+    }
 }
 
 impl Misuse {

@@ -185,6 +185,68 @@ fn a_freed_object_that_was_written_to() {
     assert_line(&line, "malloc", "corrupted free list");
 }
 
+/// Frees two objects of `bytes`, has `misuse` write to the second as it likes, and has the list go to its slabs.
+fn returned_list(bytes: usize, misuse: impl Fn(NonNull<usize>, [NonNull<u8>; 3])) -> String {
+    aborts(|front| {
+        let heap = front.heap;
+        let mut ended = Front::new(heap);
+        let live = [bytes, bytes, 2 * bytes].map(|bytes| object(front, bytes));
+        let freed = [0; 2].map(|_| object(&mut ended, bytes));
+        // SAFETY: both are live.
+        freed.into_iter().for_each(|object| unsafe { ended.free(object) });
+        misuse(freed[1].cast(), live);
+        drop(ended);
+        heap.trim(0);
+    })
+}
+
+/// Each would be free as soon as the list is in its slabs.
+#[test]
+fn a_link_to_a_live_object() {
+    for bytes in [16, 64, 1000, 4096] {
+        for which in 0..3 {
+            // SAFETY: none for the write: that is the test.
+            let line = returned_list(bytes, |link, live| unsafe {
+                link.write(live[which].addr().get());
+            });
+            println!("{line}");
+            assert_line(&line, "free", "corrupted free list");
+        }
+    }
+}
+
+/// It would go into a slab of another class, by the lock of its own.
+#[test]
+fn a_link_to_a_free_object_of_another_class() {
+    let line = aborts(|front| {
+        let heap = front.heap;
+        let mut ended = Front::new(heap);
+        // Of twice the size, so that each begins where one of this class might.
+        let other = object(front, 128);
+        let freed = object(&mut ended, 64);
+        // SAFETY: none for the write: that is the test.
+        unsafe {
+            front.free(other);
+            ended.free(freed);
+            freed.cast::<usize>().write(other.addr().get());
+        }
+        drop(ended);
+        heap.trim(0);
+    });
+    println!("{line}");
+    assert_line(&line, "free", "corrupted free list");
+}
+
+#[test]
+fn a_returned_object_that_lost_its_mark() {
+    for bytes in [16, 64, 1000, 4096] {
+        // SAFETY: none for the write: that is the test.
+        let line = returned_list(bytes, |words, _| unsafe { words.add(1).write(0) });
+        println!("{line}");
+        assert_line(&line, "free", "corrupted free list");
+    }
+}
+
 /// The heap of a child whose handler forks.
 static FORKED: AtomicPtr<Heap<Source>> = AtomicPtr::new(std::ptr::null_mut());
 

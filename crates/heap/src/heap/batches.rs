@@ -10,7 +10,7 @@ use crate::batch::{Batch, Batches};
 use crate::bin::{Demand, SlabSource};
 use crate::class::ClassId;
 use crate::gathered::Gathered;
-use crate::misuse::Misuse;
+use crate::misuse::Misused;
 use crate::object::FreeObject;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES};
 use crate::seat::Seat;
@@ -22,7 +22,7 @@ impl<S: System> Heap<S> {
     pub(crate) fn take_pooled(&self, class: ClassId, count: usize) -> Option<Batch> {
         self.end_drain();
         let mut batch = self.pools.take(self.source().cpu(), class)?;
-        if let Some(rest) = batch.split_off(count, self.key()) {
+        if let Some(rest) = self.split_off(&mut batch, count) {
             self.put_batch(class, rest);
         }
         Some(batch)
@@ -126,7 +126,7 @@ impl<S: System> Heap<S> {
     /// some of the pool's own.
     pub(crate) fn put_batch(&self, class: ClassId, mut batch: Batch) {
         // What was taken of a large class may be several.
-        if let Some(rest) = batch.split_off(class.batch(), self.key()) {
+        if let Some(rest) = self.split_off(&mut batch, class.batch()) {
             self.put_batch(class, rest);
         }
         if self.draining.load(Relaxed) {
@@ -140,13 +140,20 @@ impl<S: System> Heap<S> {
         self.give_to_slabs(class, batches.as_slice());
     }
 
+    /// What `batch` has beyond `count` objects.
+    fn split_off(&self, batch: &mut Batch, count: usize) -> Option<Batch> {
+        batch
+            .split_off(count, self.key())
+            .unwrap_or_else(|Misused { what, object }| self.misuse("malloc", object, what))
+    }
+
     /// Gives the objects of `batches` to their slabs. Returns how many bytes they have.
     pub(crate) fn give_to_slabs(&self, class: ClassId, batches: &[Batch]) -> usize {
         let mut emptied = Emptied::NONE;
         let given = self.bins[class.index()].lock().give(class, batches, &mut emptied, self);
         self.put_slabs(emptied);
-        if let Err(object) = given {
-            self.misuse("free", object, Misuse::DoubleFree);
+        if let Err(Misused { what, object }) = given {
+            self.misuse("free", object, what);
         }
         let objects: usize = batches.iter().map(|batch| batch.count).sum();
         let bytes = objects * class.object_bytes();
@@ -163,7 +170,7 @@ impl<S: System> Heap<S> {
         self.put_slabs(emptied);
         match given {
             Ok(count) => self.out_bytes.fetch_sub(count * class.object_bytes(), Relaxed),
-            Err(object) => self.misuse("free", object, Misuse::DoubleFree),
+            Err(Misused { what, object }) => self.misuse("free", object, what),
         };
     }
 

@@ -8,6 +8,7 @@ use hectare_pages::System;
 use super::Heap;
 use crate::bin::SlabSource;
 use crate::class::{ClassId, SLAB_BYTES};
+use crate::object::Key;
 use crate::region::{FRAME_BYTES, SLAB_FRAMES, SlabTable};
 use crate::slab::emptied::Emptied;
 use crate::slab::{FreshSlab, SlabRef};
@@ -114,6 +115,11 @@ impl<S: System> SlabSource for Heap<S> {
     #[inline(never)]
     fn slab_of(&self, address: usize) -> Option<SlabRef> {
         self.backend.find(address)?.slab_table().slab_of(address)
+    }
+
+    #[inline(always)]
+    fn key(&self) -> Key {
+        self.keys.key()
     }
 }
 
