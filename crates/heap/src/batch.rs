@@ -2,7 +2,7 @@
 
 use hectare_base::prefetch;
 
-use crate::misuse::Misused;
+use crate::misuse::{Misuse, Misused};
 use crate::object::{FreeObject, Key, LINK_WORDS, Link};
 
 /// How many lists of objects are read side by side when they come back: in a single list each object
@@ -26,7 +26,7 @@ impl Batch {
     /// Cuts the list behind its first `count` objects (at least one) and returns the rest.
     ///
     /// # Errors
-    /// [`Misuse::FreeListCorrupted`](crate::misuse::Misuse), with the object that leads elsewhere.
+    /// [`Misuse::FreeListCorrupted`], with the object that leads elsewhere.
     pub(crate) fn split_off(&mut self, count: usize, key: Key) -> Result<Option<Self>, Misused> {
         debug_assert!(count >= 1);
         if count >= self.count {
@@ -34,7 +34,7 @@ impl Batch {
         }
         let behind = |object: FreeObject| {
             let next = object.next().filter(|next| next.is_marked(key));
-            next.ok_or(Misused::corrupted_list(object))
+            next.ok_or(Misuse::FreeListCorrupted.at(object.as_ptr()))
         };
         let mut last = self.head;
         for _ in 1..count {
@@ -172,7 +172,6 @@ mod tests {
     use core::ptr::NonNull;
 
     use super::*;
-    use crate::misuse::Misuse;
 
     #[test]
     fn a_list_that_leads_elsewhere_is_not_cut() {

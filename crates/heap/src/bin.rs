@@ -13,7 +13,7 @@ use crate::batch::{Batch, GIVEN_AT_ONCE};
 use crate::class::{ClassId, SLAB_BYTES};
 use crate::gathered::Gathered;
 use crate::homes::{Lists, Which, home_of};
-use crate::misuse::Misused;
+use crate::misuse::{Misuse, Misused};
 use crate::object::{FreeObject, Key};
 use crate::region::SlabTable;
 use crate::slab::emptied::Emptied;
@@ -121,11 +121,11 @@ impl<S: SlabSource> Finder<'_, S> {
     /// The slab of `object` and its number there, and fetches what taking it back will read.
     ///
     /// # Errors
-    /// [`Misuse::FreeListCorrupted`](crate::misuse::Misuse), if it does not bear its mark, or no object begins there.
+    /// [`Misuse::FreeListCorrupted`], if it does not bear its mark, or no object begins there.
     #[inline(always)]
     fn find(&self, object: FreeObject) -> Result<Returning, Misused> {
         if !object.is_marked(self.key) {
-            return Err(Misused::corrupted_list(object));
+            return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
         }
         let address = object.as_ptr().addr().get();
         let (slab, far_words) = match self.slabs.offset_of(address) {
@@ -135,13 +135,13 @@ impl<S: SlabSource> Finder<'_, S> {
             },
             None => match self.source.slab_of(address) {
                 Some(slab) => (slab, core::ptr::null_mut()),
-                None => return Err(Misused::corrupted_list(object)),
+                None => return Err(Misuse::FreeListCorrupted.at(object.as_ptr())),
             },
         };
         // The fraction is less than the reciprocal exactly for multiples of the object's size.
         let product = (address % SLAB_BYTES) as u64 * u64::from(self.reciprocal);
         if product as u32 >= self.reciprocal {
-            return Err(Misused::corrupted_list(object));
+            return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
         }
         let index = (product >> 32) as u32;
         slab.prefetch_for(index, far_words);
@@ -405,7 +405,7 @@ impl Bin {
                 for (&Returning { slab: name, index }, &object) in ahead[..count].iter().zip(&found)
                 {
                     if name.class() != class {
-                        return Err(Misused::corrupted_list(object));
+                        return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
                     }
                     // SAFETY: a slab of this class is this bin's, whose lock is held.
                     let slab = unsafe { name.get() };
@@ -413,7 +413,7 @@ impl Bin {
                         Returned::Ok => {}
                         Returned::Moves => self.settle(name, slab, 1, emptied),
                         Returned::Corrupt => {
-                            return Err(Misused::double_free(slab.address_of(index)));
+                            return Err(Misuse::DoubleFree.at(object.as_ptr()));
                         }
                     }
                 }
@@ -470,7 +470,7 @@ impl Bin {
         let is_start = offset.is_multiple_of(class.object_bytes());
         let slab = source.slab_of(address);
         let Some(name) = slab.filter(|slab| is_start && slab.class() == class) else {
-            return Err(Misused::corrupted_list(row.lowest));
+            return Err(Misuse::FreeListCorrupted.at(row.lowest.as_ptr()));
         };
         // SAFETY: a slab of this class is this bin's, whose lock is held.
         let slab = unsafe { name.get() };
@@ -479,7 +479,7 @@ impl Bin {
         match slab.give_row(first, first + row.count - 1) {
             Returned::Ok => {}
             Returned::Moves => self.settle(name, slab, row.count, emptied),
-            Returned::Corrupt => return Err(Misused::double_free(lowest.as_ptr())),
+            Returned::Corrupt => return Err(Misuse::DoubleFree.at(lowest)),
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ use crate::class::{ClassId, MIN_ALIGN, STATES};
 use crate::gathered::Gathered;
 use crate::heap::{Heap, MAX_SEALED, Place};
 use crate::huge::Contents;
-use crate::misuse::Misuse;
+use crate::misuse::{Misuse, Misused};
 use crate::object::FreeObject;
 use crate::random::{Random, spread};
 use crate::region::FRAME_BYTES;
@@ -82,10 +82,6 @@ struct ClassState {
 
 /// No count can overflow.
 const _: () = assert!(FRESH + QUARANTINE <= u8::MAX as usize);
-
-/// An object and what was done wrong with it. Reported once no lock is held: a handler of the signal that
-/// ends the program may allocate.
-type Misused = (NonNull<u8>, Misuse);
 
 /// A large object that was freed; none, if it has no bytes.
 #[derive(Debug, Clone, Copy)]
@@ -152,9 +148,14 @@ impl ClassState {
 
     /// Gives the fresh objects back to their slabs.
     #[cold]
-    fn give_back_fresh<S: System>(&mut self, heap: &Heap<S>, class: ClassId) {
-        heap.give_unlisted_to_slabs(class, &self.fresh);
+    fn give_back_fresh<S: System>(
+        &mut self,
+        heap: &Heap<S>,
+        class: ClassId,
+    ) -> Result<(), Misused> {
+        let given = heap.give_unlisted_to_slabs(class, &self.fresh);
         while self.draw().is_some() {}
+        given
     }
 
     /// Lets the objects at `places` out of the quarantine, into their slabs.
@@ -174,10 +175,10 @@ impl ClassState {
             if !object.is_marked(heap.key()) || !object.is_zero_but_for_mark(class.object_bytes()) {
                 *place = None;
                 kept[hash(object)] -= 1;
-                return Err((object.as_ptr(), Misuse::FreeListCorrupted));
+                return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
             }
         }
-        heap.give_unlisted_to_slabs(class, places);
+        heap.give_unlisted_to_slabs(class, places)?;
         for object in places.iter_mut().filter_map(Option::take) {
             kept[hash(object)] -= 1;
         }
@@ -306,7 +307,7 @@ impl<S: System> Hardened<S> {
             // Each object in quarantine keeps a slab: other pages of it may be idle.
             // SAFETY: `Seat::None` is any thread's.
             Ok(true) => unsafe { heap.relieve(Seat::None) },
-            Err((object, cause)) => heap.misuse("free", object.as_ptr(), cause),
+            Err(Misused { what, object }) => heap.misuse("free", object, what),
         }
     }
 
@@ -315,16 +316,16 @@ impl<S: System> Hardened<S> {
         let mut slots = self.classes[class.index()].lock();
         // Under the class's lock: a second thread that frees the same object comes after.
         if object.is_marked(heap.key()) {
-            return Err((object.as_ptr(), Misuse::DoubleFree));
+            return Err(Misuse::DoubleFree.at(object.as_ptr()));
         }
         if !heap.is_taken(class, object) {
-            return Err((object.as_ptr(), Misuse::NotAllocated));
+            return Err(Misuse::NotAllocated.at(object.as_ptr()));
         }
         // SAFETY: the object is taken from its slab; it was the caller's and now is this front's, or is so already.
         unsafe { object.as_ptr().write_bytes(0, class.object_bytes()) };
         object.mark_alone(heap.key());
         if slots.holds(object) {
-            return Err((object.as_ptr(), Misuse::DoubleFree));
+            return Err(Misuse::DoubleFree.at(object.as_ptr()));
         }
         let length = (QUARANTINE_BYTES / class.object_bytes()).clamp(1, QUARANTINE);
         let place = slots.freed % length;
@@ -411,10 +412,10 @@ impl<S: System> Hardened<S> {
         let mut large = self.large.lock();
         let address = start.addr().get();
         if large.has(address) {
-            return Err((start, Misuse::DoubleFree));
+            return Err(Misuse::DoubleFree.at(start));
         }
         // Another thread may have freed it meanwhile, too.
-        let bytes = heap.usable_bytes(start).map_err(|cause| (start, cause))?;
+        let bytes = heap.usable_bytes(start).map_err(|cause| cause.at(start))?;
         if self.seals_large.load(Relaxed) {
             self.large_objects.fetch_sub(1, Relaxed);
         }
@@ -455,11 +456,12 @@ impl<S: System> Hardened<S> {
     fn release_small(&self, heap: &Heap<S>) {
         for class in ClassId::all() {
             let mut slots = self.classes[class.index()].lock();
-            slots.give_back_fresh(heap, class);
-            let gone = slots.let_out(heap, class, 0..QUARANTINE);
+            let gone = slots
+                .give_back_fresh(heap, class)
+                .and_then(|()| slots.let_out(heap, class, 0..QUARANTINE));
             drop(slots);
-            if let Err((object, cause)) = gone {
-                heap.misuse("free", object.as_ptr(), cause);
+            if let Err(Misused { what, object }) = gone {
+                heap.misuse("free", object, what);
             }
         }
     }
@@ -472,7 +474,9 @@ impl<S: System> Hardened<S> {
     ) -> Result<usize, Misuse> {
         let place = heap.place_of(object)?;
         if let Place::Small { class, .. } = place {
-            return Ok(class.object_bytes());
+            // SAFETY: `place_of` says that it is an object of a size class.
+            let is_taken = heap.is_taken(class, unsafe { FreeObject::new(object) });
+            return if is_taken { Ok(class.object_bytes()) } else { Err(Misuse::NotAllocated) };
         }
         if self.large.lock().has(object.addr().get()) {
             return Err(Misuse::DoubleFree);

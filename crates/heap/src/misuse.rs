@@ -1,10 +1,9 @@
 //! What a program can do wrong with a pointer, and how that is reported.
 
 use core::fmt;
+use core::ptr::NonNull;
 
 use hectare_pages::System;
-
-use crate::object::FreeObject;
 
 /// A misuse of the heap. Undefined behaviour in C; here it ends the process with one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,26 +25,20 @@ pub enum Misuse {
     WrongSize,
 }
 
-/// A misuse, and the pointer or the object it was seen at.
+/// A misuse, and the pointer or the object it was seen at. Reported once no lock is held: a handler of the signal that
+/// ends the program may allocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misused {
     pub(crate) what: Misuse,
     pub(crate) object: *mut u8,
 }
 
-impl Misused {
-    pub(crate) fn double_free(object: *mut u8) -> Self {
-        Self { what: Misuse::DoubleFree, object }
-    }
-
-    /// A list named what is no free object of its class.
-    #[cold]
-    pub(crate) fn corrupted_list(object: FreeObject) -> Self {
-        Self { what: Misuse::FreeListCorrupted, object: object.as_ptr().as_ptr() }
-    }
-}
-
 impl Misuse {
+    #[cold]
+    pub(crate) fn at(self, object: NonNull<u8>) -> Misused {
+        Misused { what: self, object: object.as_ptr() }
+    }
+
     fn text(self) -> &'static str {
         match self {
             Self::DoubleFree => "double free: the object is free already",

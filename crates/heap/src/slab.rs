@@ -170,6 +170,7 @@ impl Slab {
     }
 
     /// Where the object numbered `index` is, or would be.
+    #[cfg(test)]
     pub(crate) fn address_of(&self, index: u32) -> *mut u8 {
         self.start().as_ptr().wrapping_add(index as usize * self.object_bytes())
     }

@@ -161,17 +161,20 @@ impl<S: System> Heap<S> {
         bytes
     }
 
-    /// As [`give_to_slabs`](Self::give_to_slabs), of `objects` that are on no list: nothing is read from them.
+    /// As [`give_to_slabs`](Self::give_to_slabs), of `objects` that are on no list: nothing is read from them. The caller
+    /// reports what was wrong.
     #[cold]
-    pub(crate) fn give_unlisted_to_slabs(&self, class: ClassId, objects: &[Option<FreeObject>]) {
+    pub(crate) fn give_unlisted_to_slabs(
+        &self,
+        class: ClassId,
+        objects: &[Option<FreeObject>],
+    ) -> Result<(), Misused> {
         let mut emptied = Emptied::NONE;
         let given =
             self.bins[class.index()].lock().give_unlisted(class, objects, &mut emptied, self);
         self.put_slabs(emptied);
-        match given {
-            Ok(count) => self.out_bytes.fetch_sub(count * class.object_bytes(), Relaxed),
-            Err(Misused { what, object }) => self.misuse("free", object, what),
-        };
+        self.out_bytes.fetch_sub(given? * class.object_bytes(), Relaxed);
+        Ok(())
     }
 
     /// Whether the slab of an object of `class` says that it is taken: in use, or on a list.

@@ -92,6 +92,17 @@ static void never_handed_out(void) {
     free(tell(slab + 50 * bytes));
 }
 
+/* What lies behind the last object of a slab, in front of the sealed page. */
+static char *tail(void) {
+    char *p = malloc(112);
+    size_t bytes = malloc_usable_size(p), room = 0x10000 - sysconf(_SC_PAGESIZE);
+    return (char *)((uintptr_t)p & ~(uintptr_t)0xffff) + room / bytes * bytes;
+}
+
+static void free_of_tail(void) { free(tell(tail())); }
+static void realloc_of_tail(void) { opaque(realloc(tell(tail()), 300)); }
+static void size_of_tail(void) { CHECK(malloc_usable_size(tell(tail())) == 0); }
+
 static void interior(void) { free(tell((char *)malloc(1000) + 16)); }
 
 static void foreign(void) {
@@ -371,7 +382,8 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(write_after_free), CASE(overwritten_link), CASE(overwritten_mark),
         CASE(double_free_at_once), CASE(double_free_of_written), CASE(double_free_after_quarantine), CASE(double_free_large),
-        CASE(double_free_huge), CASE(never_handed_out), CASE(interior), CASE(foreign),
+        CASE(double_free_huge), CASE(never_handed_out),
+        CASE(free_of_tail), CASE(realloc_of_tail), CASE(size_of_tail), CASE(interior), CASE(foreign),
         CASE(wrong_size), CASE(wrong_size_large), CASE(wrong_alignment_large),
         CASE(wrong_size_of_aligned),
         CASE(overflow_large), CASE(overflow_huge), CASE(overflow_slab),

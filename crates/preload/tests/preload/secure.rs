@@ -4,23 +4,26 @@ use std::process::Command;
 
 use crate::harness::{Outcome, Suite, compile, ensure, preloaded, program, run};
 
-/// A case of `secure.c`, and what the line must say of the cause.
-const TOLD: &[(&str, &str)] = &[
-    ("write_after_free", "a freed object was written to"),
-    ("overwritten_link", "a freed object was written to"),
-    ("overwritten_mark", "a freed object was written to"),
-    ("double_free_at_once", "double free"),
-    ("double_free_of_written", "double free"),
-    ("double_free_after_quarantine", "double free"),
-    ("double_free_large", "double free"),
-    ("double_free_huge", "double free"),
-    ("never_handed_out", "double free"),
-    ("interior", "interior pointer"),
-    ("foreign", "foreign pointer"),
-    ("wrong_size", "wrong size"),
-    ("wrong_size_large", "wrong size"),
-    ("wrong_alignment_large", "wrong size"),
-    ("wrong_size_of_aligned", "wrong size"),
+/// A case of `secure.c`, the call that the line must name, and what it must say of the cause.
+const TOLD: &[(&str, &str, &str)] = &[
+    ("write_after_free", "free", "a freed object was written to"),
+    ("overwritten_link", "free", "a freed object was written to"),
+    ("overwritten_mark", "free", "a freed object was written to"),
+    ("double_free_at_once", "free", "double free"),
+    ("double_free_of_written", "free", "double free"),
+    ("double_free_after_quarantine", "free", "double free"),
+    ("double_free_large", "free", "double free"),
+    ("double_free_huge", "free", "double free"),
+    ("never_handed_out", "free", "double free"),
+    ("free_of_tail", "free", "nothing is allocated there"),
+    ("realloc_of_tail", "realloc", "nothing is allocated there"),
+    ("size_of_tail", "malloc_usable_size", "nothing is allocated there"),
+    ("interior", "free", "interior pointer"),
+    ("foreign", "free", "foreign pointer"),
+    ("wrong_size", "free", "wrong size"),
+    ("wrong_size_large", "free", "wrong size"),
+    ("wrong_alignment_large", "free", "wrong size"),
+    ("wrong_size_of_aligned", "free", "wrong size"),
 ];
 
 /// Cases that the memory itself refuses.
@@ -48,8 +51,8 @@ const SIGABRT: i32 = 6;
 const SIGSEGV: i32 = 11;
 
 pub(crate) fn add(suite: &mut Suite) {
-    for &(case, cause) in TOLD {
-        suite.test_with(format!("secure::{case}"), &["cc"], move || told(case, cause));
+    for &(case, call, cause) in TOLD {
+        suite.test_with(format!("secure::{case}"), &["cc"], move || told(case, call, cause));
     }
     for &case in FAULTS {
         suite.test_with(format!("secure::{case}"), &["cc"], move || {
@@ -117,10 +120,10 @@ fn hardened(source: &'static str) -> Result<Command, String> {
     Ok(command)
 }
 
-fn told(case: &str, cause: &str) -> Outcome {
+fn told(case: &str, call: &str, cause: &str) -> Outcome {
     let ended = run(hardened("secure.c")?.arg(case))?;
     ensure(ended.signalled(SIGABRT), || ended.describe("not aborted"))?;
-    let start = format!("hectare: free({}): ", ended.stdout.trim());
+    let start = format!("hectare: {call}({}): ", ended.stdout.trim());
     let told = ended.stderr.starts_with(&start)
         && ended.stderr.contains(cause)
         && ended.stderr.matches('\n').count() == 1;
