@@ -7,6 +7,7 @@
 mod calls;
 mod fork;
 mod global;
+mod loaded;
 mod streams;
 mod threads;
 

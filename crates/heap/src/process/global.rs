@@ -1,6 +1,7 @@
 //! The heap as the global allocator of a Rust program.
 
 use core::alloc::{GlobalAlloc, Layout};
+use core::arch::asm;
 use core::ptr::NonNull;
 
 use super::Process;
@@ -16,7 +17,8 @@ use crate::stats::Stats;
 /// ```
 ///
 /// A child that `fork` makes while other threads allocate may allocate too, as in C: handlers of
-/// `pthread_atfork` are registered with the first thread's cache.
+/// `pthread_atfork` are registered when the program is loaded. A library that has this allocator stays loaded, whoever
+/// closes it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Malloc;
 
@@ -67,6 +69,11 @@ struct Calls<const OF_A_PROGRAM: bool>;
 type ProgramCalls = Calls<true>;
 
 impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
+    #[cold]
+    extern "C" fn at_load() {
+        PROCESS.at_load();
+    }
+
     /// 23 instructions where the thread's list has an object.
     #[inline(never)]
     extern "C" fn malloc(bytes: usize) -> *mut u8 {
@@ -79,6 +86,18 @@ impl<const OF_A_PROGRAM: bool> Calls<OF_A_PROGRAM> {
     #[cold]
     #[inline(never)]
     extern "C" fn malloc_slow(bytes: usize) -> *mut u8 {
+        // Here, so that it is part of what has these calls, and of nothing else: the section takes what nobody refers to.
+        // SAFETY: no instructions; a constructor of the program or the library.
+        unsafe {
+            asm!(
+                ".pushsection .init_array, \"aw\"",
+                ".balign 8",
+                ".8byte {at_load}",
+                ".popsection",
+                at_load = sym Self::at_load,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
         let object = PROCESS.malloc_middle(bytes);
         if object.is_null() { PROCESS.malloc_slow(bytes) } else { object }
     }
