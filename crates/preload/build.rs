@@ -21,7 +21,7 @@ const NEEDED: [&str; 4] = [
 
 /// The names that are left to whoever comes first, a program or another library, also where we use them ourselves. All others
 /// stay ours: a program's `free` may call our `__libc_free`, which calls our `free`.
-const BOUND_BY_THE_PROGRAM: &str = "{ realloc; };";
+const BOUND_BY_THE_PROGRAM: &str = "{ realloc; __register_atfork; };";
 
 /// What lays apart the code that few programs use. The linker gets a copy in Cargo's output directory, whose path
 /// Cargo keeps right when the sources have moved and all is built again.

@@ -67,7 +67,7 @@ pub use class::{ClassId, MAX_SMALL_BYTES, MIN_ALIGN, STATES};
 pub use guard::{Fault, Finding, Trail};
 pub use heap::Heap;
 pub use misuse::Misuse;
-pub use process::{Malloc, Process, ProcessProfile};
+pub use process::{HeldForks, Malloc, Process, ProcessProfile};
 pub use profile::{MAX_FRAMES, Snapshot, Stack, Tally, call_of};
 pub use sample::MAX_SAMPLE_MEAN;
 pub use seat::{Front, Seat};

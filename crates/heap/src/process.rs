@@ -25,6 +25,7 @@ use crate::seat::{Front, Seat, Seats};
 use crate::special::Special;
 use crate::stats::Stats;
 
+pub use fork::HeldForks;
 pub use global::Malloc;
 pub(crate) use threads::{cache_word, inside_word, named_cache, set_cache_word};
 

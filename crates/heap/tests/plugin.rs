@@ -12,8 +12,11 @@ use hectare_check::Suite;
 #[global_allocator]
 static GLOBAL: hectare::Malloc = hectare::Malloc;
 
+/// A test's name, and what it does with the library.
+type Case = (&'static str, fn(&Path));
+
 /// What this program does with the library that the second argument names, if the first is one of these, rather than test.
-const CASES: [(&str, fn(&Path)); 2] = [
+const CASES: [Case; 2] = [
     ("a_thread_ends_after_its_library_is_closed", a_thread_ends_after_its_library_is_closed),
     ("a_constructor_waits_for_a_thread_that_allocates", a_constructor_waits_for_a_thread),
 ];

@@ -33,6 +33,7 @@ mod output;
 mod personality;
 mod pprof;
 mod profile;
+mod registering;
 mod report;
 // A harness, which Clippy builds with all targets, has the standard library.
 #[cfg(not(test))]

@@ -141,6 +141,7 @@ impl<S: System> Heap<S> {
     }
 
     /// What `batch` has beyond `count` objects.
+    #[inline(never)]
     fn split_off(&self, batch: &mut Batch, count: usize) -> Option<Batch> {
         batch
             .split_off(count, self.key())

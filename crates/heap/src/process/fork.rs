@@ -14,6 +14,9 @@ use core::ffi::{CStr, c_void};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
+use hectare_base::sync::{Lock, LockGuard};
+use hectare_pages::FutexPark;
+
 use super::threads::{cache_word, inside_word, named_cache, set_cache_word};
 use super::{Process, streams};
 use crate::cache::Cache;
@@ -26,6 +29,9 @@ static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 /// own copy: so neither is ever shared.
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 
+/// Held by a thread that registers handlers ([`Process::hold_forks`]), or forks.
+static REGISTERING: Lock<(), FutexPark> = Lock::new(());
+
 /// What the word of the thread that holds the heap's locks said.
 static WORD: AtomicPtr<Cache> = AtomicPtr::new(ptr::null_mut());
 
@@ -33,6 +39,12 @@ static WORD: AtomicPtr<Cache> = AtomicPtr::new(ptr::null_mut());
 static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 const SINGLE_THREADED_NAME: &CStr = c"__libc_single_threaded";
+
+/// As long as this is there, no thread forks that has to wait for the heap: see [`Process::hold_forks`].
+#[derive(Debug)]
+pub struct HeldForks {
+    _lock: Option<LockGuard<'static, (), FutexPark>>,
+}
 
 impl Process {
     /// Has each fork from now on copy this heap at rest. Further calls do nothing. `false` if the C library has no memory to
@@ -58,6 +70,16 @@ impl Process {
             return false;
         }
         true
+    }
+
+    /// Has forks of other threads wait before they take this heap's locks, until what is returned is dropped.
+    ///
+    /// `pthread_atfork` allocates with the C library's lock on its handlers held. Since version 2.36 glibc takes that lock again
+    /// behind each handler, so also behind ours: a thread that forked would wait for one that registers, which waits for
+    /// the heap.
+    pub fn hold_forks(&'static self) -> HeldForks {
+        // A handler that runs between ours and the copy: this thread holds the lock.
+        HeldForks { _lock: (cache_word() != inside_word()).then(|| REGISTERING.lock()) }
     }
 
     fn before_fork(&'static self) {
@@ -141,6 +163,7 @@ extern "C" fn prepare() {
     }
     if let Some(process) = process() {
         streams::lock();
+        REGISTERING.lock_for_fork();
         process.before_fork();
         IS_HELD.store(true, Ordering::Relaxed);
     }
@@ -150,6 +173,8 @@ extern "C" fn release() {
     if let Some(process) = held() {
         // SAFETY: this thread holds the locks since `prepare`.
         unsafe { process.after_fork() };
+        // SAFETY: as above.
+        unsafe { REGISTERING.unlock() };
         streams::unlock();
     }
 }
@@ -163,6 +188,8 @@ extern "C" fn release_in_child() {
     if let Some(process) = held() {
         // SAFETY: the thread that this one is the copy of holds the locks since `prepare`.
         unsafe { process.after_fork_in_child() };
+        // SAFETY: as above.
+        unsafe { REGISTERING.unlock() };
         streams::reset();
     }
 }

@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -223,6 +225,51 @@ static void fork_handlers_allocate(void) {
     }
     stop_workers();
     CHECK(handled == 20 * 20 * 2, "%d", handled);
+}
+
+/* A thread that forks waits, with locks of the heap held, for one that frees much; meanwhile a third registers more handlers
+   than the C library has room for, which allocates. */
+static char *big[2];
+static atomic_int stage;
+
+static void *free_big(void *unused) {
+    stage = 1;
+    for (int i = 0; i < 2; i++) free(big[i]);
+    return unused;
+}
+
+static void *fork_once(void *unused) {
+    while (stage < 1) sched_yield();
+    usleep(1000);
+    stage = 2;
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    reap(child);
+    return unused;
+}
+
+static void *register_many(void *unused) {
+    while (stage < 2) sched_yield();
+    usleep(5000);
+    for (int i = 0; i < 60; i++) CHECK(pthread_atfork(NULL, NULL, NULL) == 0);
+    return unused;
+}
+
+static void *free_fork_and_register(void *unused) {
+    size_t bytes = (size_t)256 << 20;
+    for (int i = 0; i < 2; i++) {
+        big[i] = calloc(1, bytes);
+        for (size_t at = 0; at < bytes; at += 4096) big[i][at] = 1;
+    }
+    void *(*const each[])(void *) = {register_many, fork_once, free_big};
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, each[i], NULL) == 0);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    return unused;
+}
+
+static void fork_while_handlers_are_registered(void) {
+    for (int i = 0; i < 3; i++) run_in_child(free_fork_and_register, NULL);
 }
 
 static void fork_of_fork(void) {
@@ -610,7 +657,7 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(preinit_allocates), CASE(constructors_and_destructors), CASE(atexit_allocates),
         CASE(quick_exit_allocates), CASE(thread_destructors_after_ours), CASE(threads_do_not_leak), CASE(least_stack),
-        CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_of_fork),
+        CASE(fork_while_threads_allocate), CASE(fork_handlers_allocate), CASE(fork_while_handlers_are_registered), CASE(fork_of_fork),
         CASE(many_threads_fork), CASE(fork_while_statistics_are_asked), CASE(fork_while_streams_are_flushed),
         CASE(fork_forgets_threads), CASE(fork_forgets_loans),
         CASE(fork_of_one_thread_touches_little), CASE(little_of_the_state_is_touched),

@@ -16,6 +16,7 @@ pub(crate) const CASES: &[&str] = &[
     "least_stack",
     "fork_while_threads_allocate",
     "fork_handlers_allocate",
+    "fork_while_handlers_are_registered",
     "fork_of_fork",
     "many_threads_fork",
     "fork_while_statistics_are_asked",
