@@ -193,7 +193,7 @@ struct Row {
 }
 
 impl Row {
-    /// That which begins with `head`; only `head` itself where that does not bear its mark of `key`, nor does the next.
+    /// That which begins with `head`, as far as its objects bear their marks of `key`; `head` alone, if it does not bear its own.
     fn at(head: FreeObject, object_bytes: usize, key: Key) -> Self {
         let address = |object: FreeObject| object.as_ptr().addr().get();
         let mut row = Self { lowest: head, count: 1, rest: head.next() };
