@@ -167,7 +167,7 @@ impl Packed {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use core::ptr::NonNull;
 

@@ -45,6 +45,28 @@ mod class {
     }
 }
 
+/// What is told of a list that leads elsewhere, which none does here.
+mod misuse {
+    use std::ptr::NonNull;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Misuse {
+        FreeListCorrupted,
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Misused {
+        pub(crate) what: Misuse,
+        pub(crate) object: *mut u8,
+    }
+
+    impl Misuse {
+        pub(crate) fn at(self, object: NonNull<u8>) -> Misused {
+            Misused { what: self, object: object.as_ptr() }
+        }
+    }
+}
+
 #[path = "../src/batch.rs"]
 mod batch;
 #[path = "../src/object.rs"]
