@@ -260,6 +260,9 @@ impl<S: System> Backend<S> {
     /// Takes a run when no region had one for the reason of `refusal`.
     #[cold]
     fn take_hard(&self, wanted: Wanted, refusal: Refusal) -> (Held<'_, S>, Option<(usize, Run)>) {
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.wait_for_blocks();
+        }
         // What other threads were giving back is clean by now.
         let _leaver = self.leaver.lock();
         let mut state = self.state.lock();

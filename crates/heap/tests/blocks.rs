@@ -4,6 +4,7 @@ mod support;
 
 use std::process::ExitCode;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -99,6 +100,34 @@ fn two_cpus_open_blocks_at_once() {
     heap.validate();
 }
 
+/// Where no more memory is to be had, what another thread is opening is the last there is.
+fn a_block_that_another_thread_opens_is_not_missed() {
+    let ((come, has_come), (done, is_done)) = (channel(), channel());
+    let heap = new_heap(256 << 20);
+    strict(&heap).meet(Moment::Opening, come, is_done);
+    let refuses = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let heap = &heap;
+        let refuses = &refuses;
+        scope.spawn(move || {
+            let mut front = Front::new(heap);
+            // The block is for the other thread.
+            while !refuses.load(Relaxed) {
+                assert!(!front.malloc(1000).is_null());
+            }
+        });
+        has_come.recv().expect("some MiB of one class are worth a block");
+        heap.source().refuse(0..u64::MAX);
+        refuses.store(true, Relaxed);
+        // Of a class that has no slab, for which memory would have to come.
+        let other = scope.spawn(move || !Front::new(heap).malloc(5000).is_null());
+        thread::sleep(Duration::from_millis(200));
+        done.send(()).expect("the first thread waits");
+        assert!(other.join().expect("no panic"), "no memory, though a block was on its way");
+    });
+    heap.validate();
+}
+
 /// A program can have a thread serve the page faults of its objects, and that thread allocate: so what is in use is looked at
 /// without a lock.
 fn a_run_is_had_while_another_is_probed() {
@@ -166,10 +195,14 @@ fn what_comes_does_not_count_as_gone() {
 
 fn main() -> ExitCode {
     let mut suite = Suite::new();
-    let tests: [(&str, fn()); 5] = [
+    let tests: [(&str, fn()); 6] = [
         ("a_run_is_had_while_another_is_probed", a_run_is_had_while_another_is_probed),
         ("a_slab_is_had_while_a_block_is_opened", a_slab_is_had_while_a_block_is_opened),
         ("a_block_that_another_thread_opens_serves", a_block_that_another_thread_opens_serves),
+        (
+            "a_block_that_another_thread_opens_is_not_missed",
+            a_block_that_another_thread_opens_is_not_missed,
+        ),
         ("two_cpus_open_blocks_at_once", two_cpus_open_blocks_at_once),
         ("what_comes_does_not_count_as_gone", what_comes_does_not_count_as_gone),
     ];

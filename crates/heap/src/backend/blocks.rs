@@ -47,6 +47,13 @@ impl<S: System> Backend<S> {
         (state, taken)
     }
 
+    /// Waits until what other threads were opening is there for all. To be called with no lock held.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wait_for_blocks(&self) {
+        self.openers.iter().for_each(|opener| drop(opener.lock()));
+    }
+
     /// The lock to hold while opening a block. Threads on different CPUs do so side by side, since otherwise all but one
     /// would wait while the kernel clears it; but in a small heap each block more would be too far ahead of what it needs.
     fn opener(&self) -> &Lock<(), S::Park> {
