@@ -9,6 +9,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use crate::HEAP;
+use crate::line::Line;
 
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
@@ -37,12 +38,23 @@ unsafe extern "C" fn __register_atfork(
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
     NEXT.store(found, Relaxed);
     if found.is_null() {
-        return libc::ENOMEM;
+        linked_statically();
     }
     // SAFETY: the next function of the name has this type.
     let next = unsafe { transmute::<*mut c_void, Register>(found) };
     // SAFETY: the caller's promise.
     unsafe { next(prepare, parent, child, object) }
+}
+
+/// Ends a program that has no C library behind this one. It would run without one handler, and each thread without a cache.
+#[cold]
+#[inline(never)]
+fn linked_statically() -> ! {
+    let mut line = Line::new();
+    line.push(b"hectare: a program with libhectare.a in it cannot be linked with -static: link the C library as a shared one");
+    line.write_to_standard_error();
+    // SAFETY: no preconditions.
+    unsafe { libc::abort() }
 }
 
 /// Registers with `next` while no thread forks, where glibc lets go of its lock while a handler runs, as it does from 2.36 on.

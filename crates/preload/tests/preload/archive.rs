@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::harness::{Suite, add_cases_of, compile, library, plain};
+use libc::SIGABRT;
+
+use crate::harness::{Outcome, Suite, add_cases_of, compile, ensure, library, plain, run};
 use crate::{contract, cxx, lifecycle};
 
 /// Ends the name of a program that the archive is linked into.
@@ -12,6 +14,21 @@ pub(crate) fn add(suite: &mut Suite) {
     add_cases_of(suite, "archive::contract", "contract.c", contract::CASES, linked);
     add_cases_of(suite, "archive::cxx", "operators.cpp", cxx::CASES, linked);
     add_cases_of(suite, "archive::lifecycle", "lifecycle.c", lifecycle::CASES, linked);
+    let name = "archive::linked_statically";
+    if cxx::has_static("libc.a") {
+        suite.test_with(name, &["cc"], linked_statically);
+    } else {
+        suite.skip(name, "no C library to link statically here");
+    }
+}
+
+/// What such a program would lack it is told at once.
+fn linked_statically() -> Outcome {
+    let archive = library().with_extension("a").display().to_string();
+    let ended = run(&mut plain(compile("pairs.c", &[&archive, "-static"], "-static")?))?;
+    let is_told =
+        ended.signalled(SIGABRT) && ended.stderr.contains("cannot be linked with -static");
+    ensure(is_told, || ended.describe("it was not told"))
 }
 
 fn linked(source: &'static str) -> Result<Command, String> {

@@ -24,7 +24,7 @@ pub(crate) fn add(suite: &mut Suite) {
         run(command.arg("plugin").arg(plugin))?.well().map(drop)
     });
     let name = "cxx::plugin_with_a_library_in_itself";
-    if has_static_library() {
+    if has_static("libstdc++.a") {
         suite.test_with(name, &["cc", "c++"], || {
             let flags = ["-shared", "-fPIC", "-static-libstdc++", "-static-libgcc"];
             let plugin = compile("plugin.cpp", &flags, "-static")?;
@@ -44,8 +44,8 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// Whether the compiler, asked for the library, names a place and not just the file.
-fn has_static_library() -> bool {
-    let asked = plain("c++").arg("-print-file-name=libstdc++.a").output();
+/// Whether the compiler, asked for the library `name`, names a place and not just the file.
+pub(crate) fn has_static(name: &str) -> bool {
+    let asked = plain("c++").arg(format!("-print-file-name={name}")).output();
     asked.is_ok_and(|answer| answer.stdout.starts_with(b"/"))
 }
