@@ -244,15 +244,19 @@ impl<P: Pool> Store<P> {
     /// The object that has this content already.
     pub(crate) fn known(&self, hash: u64, page: &[u8]) -> Option<Arc<Shared>> {
         let known = self.dedup.as_ref()?.find(hash)?;
-        let is_same = with_buffer(page.len(), |other| {
-            Ok(self.unpack_object(&known.packed, other)? && other == page)
+        // In no slot yet: others may end their shares while it is compared, and this is the last then.
+        let known = Unplaced { store: self, content: Content::Shared(known) };
+        let is_same = with_buffer(page.len(), |other| match known.content.packed() {
+            Some(packed) => Ok(self.unpack_object(packed, other)? && other == page),
+            None => Ok(false),
         });
         // If there is no memory to compare with it, the page is stored anew, if there is memory for
         // that.
-        if let Ok(Ok::<_, PoolError>(true)) = is_same {
+        if let Ok(Ok::<_, PoolError>(true)) = is_same
+            && let Content::Shared(known) = known.place()
+        {
             return Some(known);
         }
-        self.end(Content::Shared(known));
         None
     }
 

@@ -75,6 +75,59 @@ fn contents_with_one_hash_are_compared() {
     assert_eq!(store.pool().stats().objects, 1);
 }
 
+/// LZ4 that calls this before it fills a page.
+struct Before<F>(F);
+
+impl<F: Fn() + Send + Sync> Codec for Before<F> {
+    fn name(&self) -> &str {
+        "before"
+    }
+
+    fn bound_bytes(&self, page_bytes: usize) -> usize {
+        Lz4.bound_bytes(page_bytes)
+    }
+
+    fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize> {
+        Lz4.compress(page, out)
+    }
+
+    fn decompress(&self, data: &[u8], page: &mut [u8]) -> bool {
+        (self.0)();
+        Lz4.decompress(data, page)
+    }
+}
+
+/// Another thread removes the only page that has the object while a put compares its page with that.
+#[test]
+fn a_codec_that_panics_amid_a_comparison_leaves_no_object_behind() {
+    for panics in [false, true] {
+        let both = Arc::new(Barrier::new(2));
+        let waiting = Arc::clone(&both);
+        let codec = Before(move || {
+            // Once when it is compared, once when the page is gone.
+            waiting.wait();
+            waiting.wait();
+            if panics {
+                std::panic::resume_unwind(Box::new(()));
+            }
+        });
+        let codecs: Vec<Box<dyn Codec>> = vec![Box::new(codec)];
+        let store = Store::new(dense(), Config { codecs, dedup: true, ..Config::new(2) });
+        let store = store.expect("a store");
+        let page = text(&mut Random::new(8));
+        store.put(0, &page).expect("memory");
+        std::thread::scope(|threads| {
+            let put = threads.spawn(|| store.put(1, &page));
+            both.wait();
+            assert_eq!(store.remove(0), Ok(true));
+            both.wait();
+            assert_eq!(put.join().is_err(), panics);
+        });
+        assert_eq!(store.stats().pages, usize::from(!panics));
+        assert_eq!(store.pool().stats().objects, store.stats().pages);
+    }
+}
+
 #[test]
 fn the_index_keeps_no_entry_of_what_is_gone() {
     let store = Store::new(dense(), Config { dedup: true, ..Config::new(1) }).expect("a store");
