@@ -15,7 +15,8 @@ pub trait Codec: Send + Sync {
     fn bound_bytes(&self, page_bytes: usize) -> usize;
 
     /// Compresses `page` to the start of `out`, which has [`bound_bytes`](Self::bound_bytes).
-    /// Returns how many bytes that is; `None` if that cannot be done; the page is then stored raw.
+    /// Returns how many bytes that is; `None` if that cannot be done. A page of which that is true, or that
+    /// becomes no bytes, is stored raw.
     fn compress(&self, page: &[u8], out: &mut [u8]) -> Option<usize>;
 
     /// Fills `page` with what [`compress`](Self::compress) turned into `data`. False if `data` is

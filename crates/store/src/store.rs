@@ -278,8 +278,10 @@ impl<P: Pool> Store<P> {
         with_buffer(compressor.bound_bytes(page.len()), |out| {
             let most_bytes = self.objects.max_size_bytes();
             let bytes = compressor.compress(page, out);
-            let Some(bytes) = bytes.filter(|&bytes| bytes < below_bytes && bytes <= most_bytes)
-            else {
+            // No object has no bytes.
+            let is_object =
+                |&bytes: &usize| (1..below_bytes).contains(&bytes) && bytes <= most_bytes;
+            let Some(bytes) = bytes.filter(is_object) else {
                 return Ok(None);
             };
             let object = self.objects.put(&out[..bytes])?;

@@ -305,6 +305,23 @@ fn a_page_that_becomes_as_long_as_the_longest_object_is_one() {
     }
 }
 
+/// No pool has an object of no bytes.
+#[test]
+fn a_page_that_a_codec_turns_into_nothing_is_raw() {
+    let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Lz4), Box::new(Beginning(0))];
+    let recompressed = Store::new(dense(), Config { codecs, ..Config::new(1) }).expect("a store");
+    let codecs: Vec<Box<dyn Codec>> = vec![Box::new(Beginning(0))];
+    let store = Store::new(dense(), Config { codecs, ..Config::new(1) }).expect("a store");
+    let (mut shadow, mut random) = (Shadow::new(), Random::new(15));
+    shadow.put(&store, 0, text(&mut random)).expect("memory");
+    assert_eq!(store.stats().raw_pages, 1);
+    shadow.check_all(&store);
+    let mut shadow = Shadow::new();
+    shadow.put(&recompressed, 0, text(&mut random)).expect("memory");
+    assert_eq!(recompressed.recompress(1, Select::All), Ok(Tended::default()));
+    shadow.check_all(&recompressed);
+}
+
 #[test]
 fn a_codec_fills_the_page_or_refuses() {
     let page = text(&mut Random::new(32));
