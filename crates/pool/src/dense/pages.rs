@@ -87,7 +87,7 @@ impl<S: PageSource> Locked<'_, S> {
     }
 
     /// The pages that lie within the free block, clear of its bookkeeping.
-    fn inner_pages(&self, place: Place, units: usize) -> Range<usize> {
+    pub(super) fn inner_pages(&self, place: Place, units: usize) -> Range<usize> {
         let offset = place.offset_bytes();
         let first = (offset + 3 * UNIT).div_ceil(self.page_bytes());
         let end = (offset + (units - 1) * UNIT) / self.page_bytes();
@@ -205,7 +205,10 @@ impl<S: PageSource> Locked<'_, S> {
         if new_page > 0 {
             let units_left = (self.end_mark().0 - place.0) as usize;
             self.state.free_units += units_left;
-            self.take_back(self.inner_pages(place, units_left).end..new_page);
+            let inner = self.inner_pages(place, units_left);
+            // The shard's first page went if all were to go, but a page above it has stayed.
+            self.take_back(lowest_page..inner.start);
+            self.take_back(inner.end..new_page);
             self.area.set_head(self.end_mark(), Head::end(true));
             self.set_free(place, units_left);
         }

@@ -33,7 +33,7 @@ fn validate<S: PageSource + Sync>(pool: &Dense<S>) {
 
 fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
     let mut free = BTreeMap::new();
-    let mut free_units = 0;
+    let (mut free_units, mut inner_given_back) = (0, 0);
     let mut marks: BTreeSet<_> = shard.state.compaction.marks().collect();
     let (mut place, mut prev_free) = (Place(0), false);
     let end = if shard.state.committed_bytes > 0 { shard.end_mark() } else { place };
@@ -48,6 +48,8 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
             assert_eq!(closing as usize, head.units());
             free.insert(place, head.units());
             free_units += head.units();
+            let inner = shard.inner_pages(place, head.units());
+            inner_given_back += inner.filter(|&page| shard.given_back.is_given_back(page)).count();
         }
         prev_free = head.is_free();
         place = place.forward(head.units());
@@ -62,6 +64,9 @@ fn validate_shard<S: PageSource>(shard: &Locked<'_, S>) {
     let pages = all.filter(|&page| !shard.given_back.is_given_back(page)).count();
     assert_eq!(shard.state.free_units, free_units);
     assert_eq!(shard.state.pages, pages);
+    let given_back =
+        (0..shard.given_back.pages()).filter(|&page| shard.given_back.is_given_back(page));
+    assert_eq!(given_back.count(), inner_given_back, "pages given back outside free blocks");
     let mut listed = 0;
     shard.for_each_listed(|bin, place| {
         assert!(!shard.state.compaction.is_closed(place));
@@ -318,5 +323,30 @@ fn pages_that_the_source_does_not_take_back_are_counted() {
     assert_eq!(pool.stats().page_bytes, taken, "the source has taken nothing back");
     failing.refuse_all(false);
     assert_eq!(pool.compact(), taken);
+    assert_eq!(pool.stats().page_bytes, 0);
+}
+
+/// The first page has the head of the block that takes all of the shard.
+#[test]
+fn the_first_page_stays_if_one_above_it_does() {
+    let failing = hectare_pages::Failing::new(Os);
+    let pool: Dense<_> = Dense::with_limits(&failing, small_limits());
+    let mut shadow = Shadow::new(&pool, 1);
+    let fill =
+        |shadow: &mut Shadow| (0..60).for_each(|_| shadow.alloc(&pool, 4000).expect("memory"));
+    fill(&mut shadow);
+    shadow.drain(&pool);
+    // What is left are the first page and the last, with the end mark.
+    assert_eq!(pool.stats().page_bytes, 2 * 4096);
+    failing.refuse(failing.calls() + 1..u64::MAX);
+    pool.compact();
+    validate(&pool);
+    assert_eq!(pool.stats().page_bytes, 2 * 4096, "the head and the mark touch them");
+    failing.refuse_all(false);
+    fill(&mut shadow);
+    validate(&pool);
+    assert!(pool.stats().page_bytes >= shadow.live_bytes);
+    shadow.drain(&pool);
+    pool.compact();
     assert_eq!(pool.stats().page_bytes, 0);
 }
