@@ -21,7 +21,8 @@ use crate::word::Word;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrowthPolicy {
     /// The size of a region in bytes, rounded up to whole pages and capped at the heap's largest
-    /// block; a request too large for it gets a region of its own size.
+    /// block; a request too large for it gets a region of its own size and of what rounding to a class may add (a 32nd by the
+    /// default table). If that is more than the largest block the request is refused, though a pool of that length might serve it.
     pub region_bytes: usize,
     /// A free region is given back only if at least this many bytes stay free without it; with
     /// zero, every free region goes back at once.
