@@ -61,7 +61,9 @@ fn parse(text: &str) -> anyhow::Result<Vec<Program>> {
 }
 
 fn program(line: &str) -> anyhow::Result<Program> {
-    let Some((name, command)) = line.split_once(": ") else {
+    // (Blanks at the end are gone: where a command is missing nothing follows the colon.)
+    let alone = || Some((line.strip_suffix(':')?, ""));
+    let Some((name, command)) = line.split_once(": ").or_else(alone) else {
         bail!("`{line}` has no name: it takes the form `NAME: CMD…`");
     };
     let name = name.trim_end();
@@ -104,6 +106,9 @@ mod tests {
             ("a: b\n\nsort x\n", "line 3: `sort x` has no name"),
             ("a: b\na: c\n", "line 2: a second `a`"),
             (": b\n", "line 1: a name is missing"),
+            (":\n", "line 1: a name is missing"),
+            ("a: \n", "line 1: `a` has no command"),
+            ("a:\n", "line 1: `a` has no command"),
             ("all: b\n", "line 1: `all` is the name of the mean"),
             ("a: 'b\n", "line 1: `'b` cannot be divided into words"),
         ] {
