@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use hectare_trace::seal::{SealOptions, seal};
-use hectare_trace::{Histogram, Summary, Trace};
+use hectare_trace::{Histogram, Summary, ThreadId, ThreadSummary, Trace};
 use serde_json::Value;
 
 use super::Exit;
@@ -102,6 +102,14 @@ fn seconds(trace: &Trace, summary: &Summary) -> f64 {
     summary.end_ticks as f64 / trace.header().ticks_per_second as f64
 }
 
+/// What is not in a trace since its process had it before, if that is so.
+fn inherited(trace: &Trace) -> Option<String> {
+    let header = trace.header();
+    let parent = header.parent_pid;
+    let what = || format!("what process {parent} had live at the fork: not in this trace");
+    header.is_forked().then(what)
+}
+
 fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
     let header = trace.header();
     let mut text = String::new();
@@ -150,9 +158,8 @@ fn describe(name: &str, trace: &Trace, summary: &Summary) -> String {
         "live at the end",
         format!("{} in {}", bytes(summary.end_bytes), counted(summary.end_objects, "object")),
     );
-    if header.is_forked() {
-        let parent = header.parent_pid;
-        line("inherited", format!("what process {parent} had live at the fork: not in this trace"));
+    if let Some(what) = inherited(trace) {
+        line("inherited", what);
     }
     for (key, count) in [
         ("failed when recorded", summary.failed),
@@ -237,17 +244,19 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
     let mut report = Report::new("info");
     report.parameter("trace", name);
     report.parameter("recorded_command", trace.header().command.clone());
+    report.parameter("recorded_pid", trace.header().pid);
     let pairs = |histogram: &Histogram| -> Value {
         histogram.buckets().map(|(lower, count)| Value::from(vec![lower, count])).collect()
     };
     let calls: serde_json::Map<String, Value> =
         summary.calls.iter().map(|(&call, &count)| (call.to_owned(), count.into())).collect();
-    let row = Row::new("ideal", name)
+    let threads: Vec<Value> = summary.threads.iter().map(of_thread).collect();
+    let mut row = Row::new("ideal", name)
+        .with("file_bytes", trace.file_bytes())
         .with("events_count", summary.rows())
         .with("calls_count", calls)
         .with("threads_count", summary.threads.len())
         .with("duration_s", seconds(trace, summary))
-        .with("event_cost_ns", trace.header().event_cost_ps as f64 / 1000.0)
         .with("objects_count", summary.objects)
         .with("crossing_objects_count", summary.crossing)
         .with("asked_bytes", summary.asked_bytes)
@@ -260,8 +269,16 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
         .with("unknown_objects_count", summary.unknown_objects)
         .with("unknown_frees_count", trace.header().unknown_frees)
         .with("sizes_bytes", pairs(&summary.sizes))
-        .with("lifetimes_ns", pairs(&summary.lifetimes_ns));
+        .with("lifetimes_ns", pairs(&summary.lifetimes_ns))
+        .with("threads", threads);
+    // Zero there means that it is not known.
+    if let cost @ 1.. = trace.header().event_cost_ps {
+        row = row.with("event_cost_ns", cost as f64 / 1000.0);
+    }
     report.rows.push(row);
+    if let Some(what) = inherited(trace) {
+        report.notes.push(format!("inherited: {what}"));
+    }
     if trace.header().lost_events > 0 {
         report.notes.push(CUT_SHORT.to_owned());
     }
@@ -271,16 +288,30 @@ fn report(name: &str, trace: &Trace, summary: &Summary) -> Report {
     report
 }
 
+/// A thread's line of the table, all of them and not only the first.
+fn of_thread((id, thread): (&ThreadId, &ThreadSummary)) -> Value {
+    serde_json::json!({
+        "thread": id.0,
+        "events_count": thread.rows,
+        "made_count": thread.made,
+        "freed_count": thread.ended,
+        "freed_of_others_count": thread.ended_foreign,
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use hectare_trace::{Event, FileHeader, ThreadId, Writer};
+    use hectare_trace::{Event, FileHeader, Writer};
 
     use super::*;
     use crate::scratch::Scratch;
 
     fn trace_of(path: &Path, events: &[(u32, Event)]) -> Summary {
-        let mut writer =
-            Writer::new(std::fs::File::create(path).unwrap(), FileHeader::new()).unwrap();
+        trace_with(FileHeader::new(), path, events)
+    }
+
+    fn trace_with(header: FileHeader, path: &Path, events: &[(u32, Event)]) -> Summary {
+        let mut writer = Writer::new(std::fs::File::create(path).unwrap(), header).unwrap();
         for &(thread, event) in events {
             writer.event(ThreadId(thread), 1, &event, false).unwrap();
         }
@@ -315,5 +346,36 @@ mod tests {
         let cut = std::fs::OpenOptions::new().write(true).open(&copy).unwrap();
         cut.set_len(before.len() as u64 - 1).unwrap();
         verify(&copy, &good).expect_err("a copy that was cut");
+    }
+
+    #[test]
+    fn the_record_has_what_the_text_tells() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().join("t.hxt");
+        let (malloc, calloc) = (Event::Malloc { size_bytes: 8 }, Event::Calloc { size_bytes: 8 });
+        let events = [(3, malloc), (4, calloc), (4, malloc)];
+        let told = |header: FileHeader| {
+            let summary = trace_with(header, &path, &events);
+            let trace = Trace::open(&path).unwrap();
+            (describe("t", &trace, &summary), report("t", &trace, &summary))
+        };
+        let (text, record) =
+            told(FileHeader { pid: 7, event_cost_ps: 29_500, ..FileHeader::new() });
+        assert!(text.contains("process 7") && text.contains("29.5 ns an event"), "{text}");
+        assert_eq!(record.parameters["recorded_pid"], 7);
+        let figures = &record.rows[0].figures;
+        assert_eq!(figures["event_cost_ns"], 29.5);
+        assert_eq!(figures["file_bytes"], std::fs::metadata(&path).unwrap().len());
+        let made: Vec<_> = (figures["threads"].as_array().unwrap().iter())
+            .map(|thread| (thread["thread"].as_u64(), thread["made_count"].as_u64()))
+            .collect();
+        assert_eq!(made, [(Some(3), Some(1)), (Some(4), Some(2))]);
+        assert!(record.notes.is_empty());
+        // What is not known is no zero, and what a child has from its parent is missing.
+        let (text, record) =
+            told(FileHeader { parent_pid: 6, first_thread: 3, ..FileHeader::new() });
+        assert!(text.contains("not measured") && text.contains("what process 6 had"), "{text}");
+        assert!(!record.rows[0].figures.contains_key("event_cost_ns"));
+        assert!(record.notes[0].contains("what process 6 had live at the fork"));
     }
 }
