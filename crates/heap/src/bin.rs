@@ -51,8 +51,8 @@ const BATCHES_AT_ONCE: usize = 4;
 const SLABS_EACH: usize = 64;
 const SHARED_SLABS_EACH: usize = 1024;
 
-/// At least this many objects of a list that lie in a row in their slab go back as one.
-const LEAST_ROW: usize = 8;
+/// From this many objects of a list on that lie in one slab they go back by words of its bits.
+const LEAST_NEIGHBOURS: usize = 8;
 
 /// A size class's slabs. Guarded by a lock of its own, under which the backend's is taken for metadata alone.
 #[derive(Debug)]
@@ -109,6 +109,7 @@ struct Returning {
 
 /// How the slabs of a class's objects are found.
 struct Finder<'a, S> {
+    class: ClassId,
     /// The class's, as [`ClassId::reciprocal`] says.
     reciprocal: u32,
     /// Of the first region, where nearly all slabs are.
@@ -117,16 +118,30 @@ struct Finder<'a, S> {
     source: &'a S,
 }
 
-impl<S: SlabSource> Finder<'_, S> {
-    /// The slab of `object` and its number there, and fetches what taking it back will read.
+impl<'a, S: SlabSource> Finder<'a, S> {
+    fn new(class: ClassId, source: &'a S) -> Self {
+        let (reciprocal, slabs, key) = (class.reciprocal(), source.first_slabs(), source.key());
+        Self { class, reciprocal, slabs, key, source }
+    }
+
+    /// As [`place`](Self::place), of an object that should bear its mark.
     ///
     /// # Errors
-    /// [`Misuse::FreeListCorrupted`], if it does not bear its mark, or no object begins there.
+    /// As for `place`, and if it does not.
     #[inline(always)]
     fn find(&self, object: FreeObject) -> Result<Returning, Misused> {
         if !object.is_marked(self.key) {
             return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
         }
+        self.place(object)
+    }
+
+    /// The slab of `object` and its number there. Fetches what taking it back will read.
+    ///
+    /// # Errors
+    /// [`Misuse::FreeListCorrupted`], if no object begins there.
+    #[inline(always)]
+    fn place(&self, object: FreeObject) -> Result<Returning, Misused> {
         let address = object.as_ptr().addr().get();
         let (slab, far_words) = match self.slabs.offset_of(address) {
             // SAFETY: as `offset_of` says.
@@ -138,14 +153,19 @@ impl<S: SlabSource> Finder<'_, S> {
                 None => return Err(Misuse::FreeListCorrupted.at(object.as_ptr())),
             },
         };
-        // The fraction is less than the reciprocal exactly for multiples of the object's size.
-        let product = (address % SLAB_BYTES) as u64 * u64::from(self.reciprocal);
-        if product as u32 >= self.reciprocal {
+        let Some(index) = self.index_at(address % SLAB_BYTES) else {
             return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
-        }
-        let index = (product >> 32) as u32;
+        };
         slab.prefetch_for(index, far_words);
         Ok(Returning { slab, index })
+    }
+
+    /// The number of the object that begins at this offset of a slab, if one does.
+    #[inline(always)]
+    fn index_at(&self, offset: usize) -> Option<u32> {
+        // The fraction is less than the reciprocal exactly for multiples of the object's size.
+        let product = offset as u64 * u64::from(self.reciprocal);
+        ((product as u32) < self.reciprocal).then_some((product >> 32) as u32)
     }
 }
 
@@ -183,37 +203,16 @@ impl Walk {
     }
 }
 
-/// The objects at the head of a list that lie in a row in one slab, up or down, as they do where a program frees in the
-/// order in which it has allocated.
-struct Row {
-    lowest: FreeObject,
-    count: usize,
-    /// The list behind them.
-    rest: Option<FreeObject>,
-}
-
-impl Row {
-    /// That which begins with `head`, as far as its objects bear their marks of `key`; `head` alone, if it does not bear its own.
-    fn at(head: FreeObject, object_bytes: usize, key: Key) -> Self {
-        let address = |object: FreeObject| object.as_ptr().addr().get();
-        let mut row = Self { lowest: head, count: 1, rest: head.next() };
-        let step = row.rest.map_or(0, |second| address(second).wrapping_sub(address(head)));
-        if !head.is_marked(key) || step != object_bytes && step != object_bytes.wrapping_neg() {
-            return row;
-        }
-        let mut last = head;
-        while let Some(object) = row.rest
-            && address(object) == address(last).wrapping_add(step)
-            && address(object) / SLAB_BYTES == address(head) / SLAB_BYTES
-            && object.is_marked(key)
-        {
-            last = object;
-            row.count += 1;
-            row.rest = object.next();
-        }
-        row.lowest = head.min(last);
-        row
-    }
+/// Whether the first objects of the list that begins with `head`, [`LEAST_NEIGHBOURS`] of them, lie in one slab.
+fn are_neighbours(head: FreeObject) -> bool {
+    let slab = |object: FreeObject| object.as_ptr().addr().get() / SLAB_BYTES;
+    let mut last = head;
+    (1..LEAST_NEIGHBOURS).all(|_| {
+        last.next().is_some_and(|next| {
+            last = next;
+            slab(next) == slab(head)
+        })
+    })
 }
 
 /// What a bin needs of the backend.
@@ -382,15 +381,14 @@ impl Bin {
         emptied: &mut Emptied,
         source: &impl SlabSource,
     ) -> Result<(), Misused> {
-        let (reciprocal, slabs, key) = (class.reciprocal(), source.first_slabs(), source.key());
-        let finder = Finder { reciprocal, slabs, key, source };
+        let finder = Finder::new(class, source);
         let Some(first) = batches.first() else { return Ok(()) };
         let mut found = [first.head; PREFETCHED];
         let mut ahead = [Returning { slab: SlabRef::NONE, index: 0 }; PREFETCHED];
         for lists in batches.chunks(GIVEN_AT_ONCE) {
             let mut walk = Walk::through(lists);
             for list in &mut walk.0 {
-                self.give_rows(class, list, emptied, source)?;
+                self.give_neighbours(list, &finder, emptied)?;
             }
             while !walk.has_ended() {
                 // The objects of a list may each lie in another slab: the descriptors are fetched
@@ -402,27 +400,15 @@ impl Bin {
                 }
                 // Counted here at once: a count in memory for each would be the critical path.
                 self.free_objects += count;
-                for (&Returning { slab: name, index }, &object) in ahead[..count].iter().zip(&found)
-                {
-                    if name.class() != class {
-                        return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
-                    }
-                    // SAFETY: a slab of this class is this bin's, whose lock is held.
-                    let slab = unsafe { name.get() };
-                    match slab.give(index) {
-                        Returned::Ok => {}
-                        Returned::Moves => self.settle(name, slab, 1, emptied),
-                        Returned::Corrupt => {
-                            return Err(Misuse::DoubleFree.at(object.as_ptr()));
-                        }
-                    }
+                for (&place, &object) in ahead[..count].iter().zip(&found) {
+                    self.give_one(place, object, class, emptied)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// As [`give`](Self::give), of those of `objects` that are there, on no list; returns how many.
+    /// As [`give`](Self::give), of those of `objects` that are there, on no list: nothing is read from them. Returns how many.
     pub(crate) fn give_unlisted(
         &mut self,
         class: ClassId,
@@ -430,58 +416,101 @@ impl Bin {
         emptied: &mut Emptied,
         source: &impl SlabSource,
     ) -> Result<usize, Misused> {
-        objects.iter().flatten().try_fold(0, |count, &lowest| {
-            self.give_row(class, &Row { lowest, count: 1, rest: None }, emptied, source)?;
+        let finder = Finder::new(class, source);
+        objects.iter().flatten().try_fold(0, |count, &object| {
+            self.free_objects += 1;
+            self.give_one(finder.place(object)?, object, class, emptied)?;
             Ok(count + 1)
         })
     }
 
-    /// Takes back the long rows that a list begins with, as far as there are any; errors as for [`give`](Self::give).
-    #[inline(never)]
-    fn give_rows(
+    /// Takes back `object`, which the caller has counted; errors as for [`give`](Self::give).
+    #[inline(always)]
+    fn give_one(
         &mut self,
+        Returning { slab: name, index }: Returning,
+        object: FreeObject,
         class: ClassId,
-        list: &mut Option<FreeObject>,
         emptied: &mut Emptied,
-        source: &impl SlabSource,
     ) -> Result<(), Misused> {
-        while let Some(head) = *list
-            && let row = Row::at(head, class.object_bytes(), source.key())
-            && row.count >= LEAST_ROW
-        {
-            *list = row.rest;
-            self.give_row(class, &row, emptied, source)?;
+        if name.class() != class {
+            return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
+        }
+        // SAFETY: a slab of this class is this bin's, whose lock is held.
+        let slab = unsafe { name.get() };
+        match slab.give(index) {
+            Returned::Ok => {}
+            Returned::Moves => self.settle(name, slab, 1, emptied),
+            Returned::Corrupt => return Err(Misuse::DoubleFree.at(object.as_ptr())),
         }
         Ok(())
     }
 
-    /// Takes back the objects of a row; errors as for [`give`](Self::give).
-    fn give_row(
+    /// Takes back the objects that a list begins with, as long as enough of them lie in one slab, by words of its bits; errors
+    /// as for [`give`](Self::give).
+    #[inline(never)]
+    fn give_neighbours(
         &mut self,
-        class: ClassId,
-        row: &Row,
+        list: &mut Option<FreeObject>,
+        finder: &Finder<'_, impl SlabSource>,
         emptied: &mut Emptied,
-        source: &impl SlabSource,
     ) -> Result<(), Misused> {
-        let lowest = row.lowest.as_ptr();
-        let address = lowest.addr().get();
-        let offset = address % SLAB_BYTES;
-        // One division for the row, instead of a multiplication for each object.
-        let is_start = offset.is_multiple_of(class.object_bytes());
-        let slab = source.slab_of(address);
-        let Some(name) = slab.filter(|slab| is_start && slab.class() == class) else {
-            return Err(Misuse::FreeListCorrupted.at(row.lowest.as_ptr()));
-        };
-        // SAFETY: a slab of this class is this bin's, whose lock is held.
-        let slab = unsafe { name.get() };
-        self.free_objects += row.count;
-        let first = offset / class.object_bytes();
-        match slab.give_row(first, first + row.count - 1) {
-            Returned::Ok => {}
-            Returned::Moves => self.settle(name, slab, row.count, emptied),
-            Returned::Corrupt => return Err(Misuse::DoubleFree.at(lowest)),
+        while let Some(head) = *list
+            && are_neighbours(head)
+        {
+            let name = finder.find(head)?.slab;
+            if name.class() != finder.class {
+                return Err(Misuse::FreeListCorrupted.at(head.as_ptr()));
+            }
+            // SAFETY: a slab of this class is this bin's, whose lock is held.
+            let slab = unsafe { name.get() };
+            let start = slab.start().addr().get();
+            // The number of a word of the slab's bits, what it was, and what it becomes.
+            let (mut at, mut was) = (0, slab.word(0));
+            let mut bits = was;
+            while let Some(object) = *list {
+                let offset = object.as_ptr().addr().get().wrapping_sub(start);
+                if offset >= SLAB_BYTES {
+                    break;
+                }
+                let index = finder.index_at(offset).map_or(usize::MAX, |index| index as usize);
+                if index >= slab.objects() || !object.is_marked(finder.key) {
+                    return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
+                }
+                // All links are read before the last object is given back, for the slab may go with it.
+                *list = object.next();
+                if index / 64 != at {
+                    self.give_word(name, slab, at, bits ^ was, emptied);
+                    at = index / 64;
+                    was = slab.word(at);
+                    bits = was;
+                }
+                let bit = 1 << (index % 64);
+                if bits & bit != 0 {
+                    return Err(Misuse::DoubleFree.at(object.as_ptr()));
+                }
+                bits |= bit;
+            }
+            self.give_word(name, slab, at, bits ^ was, emptied);
         }
         Ok(())
+    }
+
+    /// Takes back the objects of `bits`, which stand for those from 64 × `at` on of a slab.
+    #[inline(never)]
+    fn give_word(
+        &mut self,
+        name: SlabRef,
+        slab: &mut Slab,
+        at: usize,
+        bits: u64,
+        emptied: &mut Emptied,
+    ) {
+        let count = bits.count_ones() as usize;
+        self.free_objects += count;
+        if count > 0 && slab.give_word(at, bits) == Returned::Moves {
+            self.settle(name, slab, count, emptied);
+        }
     }
 
     /// Puts a slab to which `count` objects have come back where it belongs now.

@@ -149,7 +149,7 @@ impl Slab {
 
     /// The bits of the objects from `at` × 64 on.
     #[inline(never)]
-    fn word(&self, at: usize) -> u64 {
+    pub(crate) fn word(&self, at: usize) -> u64 {
         if at < NEAR_WORDS {
             return self.words[at];
         }
@@ -312,25 +312,11 @@ impl Slab {
         if self.left == 0 { Returned::Moves } else { Returned::Ok }
     }
 
-    /// Takes back the objects numbered `first` to `last`. O(their number / 64).
-    pub(crate) fn give_row(&mut self, first: usize, last: usize) -> Returned {
-        if last >= self.objects() {
-            return Returned::Corrupt;
-        }
-        let mut given = 0;
-        for at in first / 64..=last / 64 {
-            let from =
-                if at == first / 64 { u64::MAX.wrapping_shl(first as u32) } else { u64::MAX };
-            let to = if at == last / 64 { u64::MAX.wrapping_shr(!(last as u32)) } else { u64::MAX };
-            let (word, bits) = (self.word_mut(at), from & to);
-            if *word & bits != 0 {
-                return Returned::Corrupt;
-            }
-            *word |= bits;
-            self.summary |= 1_u64.wrapping_shl(at as u32);
-            given += bits.count_ones();
-        }
-        let free = self.free() + given as usize;
+    /// Takes back those objects from 64 × `at` on whose bits are set: at least one, and none that is free. O(1).
+    pub(crate) fn give_word(&mut self, at: usize, bits: u64) -> Returned {
+        *self.word_mut(at) |= bits;
+        self.summary |= 1_u64.wrapping_shl(at as u32);
+        let free = self.free() + bits.count_ones() as usize;
         self.set_free(free, free.max(self.moves_at as usize));
         if self.left == 0 { Returned::Moves } else { Returned::Ok }
     }

@@ -29,8 +29,8 @@ use places::{PLACES, Places, STOCK};
 /// How many batches of 8 KiB of a class a pool keeps at first.
 const FIRST_LIMIT: u16 = if cfg!(loom) { 1 } else { 6 };
 
-/// What swings by up to this many batches, 2 MiB, is still in a processor's caches when it is needed again.
-const NEAR: usize = if cfg!(loom) { PLACES } else { 256 };
+/// What swings by up to this much is still in a processor's caches when it is needed again.
+const NEAR_BYTES: usize = if cfg!(loom) { 0 } else { 2 << 20 };
 
 /// The count of what all stocks hold is corrected in steps of this many bytes, since all CPUs write to it.
 const TOLD_AT_ONCE: usize = if cfg!(loom) { 1 } else { 16 * BATCH_BYTES };
@@ -50,7 +50,7 @@ pub(crate) struct Slots {
     /// The fewest batches there were since the last look: nobody has needed these.
     fewest: u16,
     refused: bool,
-    /// More than [`NEAR`] swings, of small objects that lie scattered.
+    /// More than [`NEAR_BYTES`] swing, of small objects that lie scattered.
     is_far: bool,
     /// Its own CPU has taken a batch or put one there since another asked in vain.
     is_at_work: bool,
@@ -91,7 +91,7 @@ impl Slots {
         self.is_at_work = true;
         let is_stocked = usize::from(self.len) >= PLACES;
         if is_stocked && !class.notes_members() && !batch.begins_in_row(class.object_bytes()) {
-            self.is_far |= usize::from(self.len) >= NEAR;
+            self.is_far |= usize::from(self.len) * class.batch_bytes() >= NEAR_BYTES;
             if self.is_far {
                 return Some(batch);
             }

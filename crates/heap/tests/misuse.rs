@@ -185,16 +185,21 @@ fn a_freed_object_that_was_written_to() {
     assert_line(&line, "malloc", "corrupted free list");
 }
 
-/// Frees two objects of `bytes`, has `misuse` write to the second as it likes, and has the list go to its slabs.
-fn returned_list(bytes: usize, misuse: impl Fn(NonNull<usize>, [NonNull<u8>; 3])) -> String {
+/// Frees `count` objects of `bytes`, has `misuse` write to one amid them as it likes, and has the list go to its slabs: two one
+/// by one, twenty by words of their slab's bits.
+fn returned_list(
+    bytes: usize,
+    count: usize,
+    misuse: impl Fn(NonNull<usize>, [NonNull<u8>; 3]),
+) -> String {
     aborts(|front| {
         let heap = front.heap;
         let mut ended = Front::new(heap);
         let live = [bytes, bytes, 2 * bytes].map(|bytes| object(front, bytes));
-        let freed = [0; 2].map(|_| object(&mut ended, bytes));
-        // SAFETY: both are live.
-        freed.into_iter().for_each(|object| unsafe { ended.free(object) });
-        misuse(freed[1].cast(), live);
+        let freed: Vec<_> = (0..count).map(|_| object(&mut ended, bytes)).collect();
+        // SAFETY: all are live.
+        freed.iter().for_each(|&object| unsafe { ended.free(object) });
+        misuse(freed[count / 2].cast(), live);
         drop(ended);
         heap.trim(0);
     })
@@ -203,10 +208,10 @@ fn returned_list(bytes: usize, misuse: impl Fn(NonNull<usize>, [NonNull<u8>; 3])
 /// Each would be free as soon as the list is in its slabs.
 #[test]
 fn a_link_to_a_live_object() {
-    for bytes in [16, 64, 1000, 4096] {
+    for (bytes, count) in [(16, 2), (64, 2), (1000, 2), (4096, 2), (16, 20), (64, 20)] {
         for which in 0..3 {
             // SAFETY: none for the write: that is the test.
-            let line = returned_list(bytes, |link, live| unsafe {
+            let line = returned_list(bytes, count, |link, live| unsafe {
                 link.write(live[which].addr().get());
             });
             println!("{line}");
@@ -239,9 +244,9 @@ fn a_link_to_a_free_object_of_another_class() {
 
 #[test]
 fn a_returned_object_that_lost_its_mark() {
-    for bytes in [16, 64, 1000, 4096] {
+    for (bytes, count) in [(16, 2), (64, 2), (1000, 2), (4096, 2), (16, 20), (64, 20)] {
         // SAFETY: none for the write: that is the test.
-        let line = returned_list(bytes, |words, _| unsafe { words.add(1).write(0) });
+        let line = returned_list(bytes, count, |words, _| unsafe { words.add(1).write(0) });
         println!("{line}");
         assert_line(&line, "free", "corrupted free list");
     }

@@ -1,4 +1,4 @@
-//! Objects that are freed in the order of their addresses, or against it, go back to their slabs in rows.
+//! Objects of one slab that are freed together, in the order of their addresses or nearly so, go back by words of its bits.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tests read better whole")]
 

@@ -26,6 +26,7 @@
      LD_PRELOAD=target/release/libhectare.so ./loops beside 2 64 50000
      LD_PRELOAD=target/release/libhectare.so ./loops pairs 4 33000
      LD_PRELOAD=target/release/libhectare.so ./loops swing 1 640 640 40000 2
+     LD_PRELOAD=target/release/libhectare.so ./loops tree 17 100
 
    shuffled N            N objects of 16, 64, 128 or 256 bytes, read and freed in random order; best of 9
    runs BYTES MORE LIVE  LIVE blocks of BYTES to BYTES + MORE, replaced at random; best of 5
@@ -71,6 +72,8 @@
                          after old ones. How many of the N ended with an object in a line with another thread's
    beside N BYTES COUNT  N threads, each of which takes COUNT objects of BYTES, writes their first bytes and frees them, 300 times;
                          and how often, in the order of addresses, the next object was another thread's in the end
+   tree DEPTH TURNS      a full tree of DEPTH levels below its root, of nodes of 16 bytes, taken parents first and freed children first,
+                         TURNS times: what a node takes
    pairs N BYTES         N threads, each of which takes a block of BYTES, writes its first byte and frees it, 500,000 times: what a pair
                          takes of the processors, on the mean of ten times
    swing N LEAST MOST COUNT ORDER   N threads, each of which takes COUNT objects of LEAST to MOST bytes, writes their first bytes and
@@ -698,6 +701,29 @@ static void swing(size_t threads, struct swing what) {
 
 enum { PAIRS = 500000 };
 
+struct node { struct node *left, *right; };
+
+static struct node *grow_tree(size_t depth) {
+    struct node *node = malloc(sizeof *node);
+    node->left = depth > 0 ? grow_tree(depth - 1) : NULL;
+    node->right = depth > 0 ? grow_tree(depth - 1) : NULL;
+    return node;
+}
+
+static void fell_tree(struct node *node) {
+    if (node->left) {
+        fell_tree(node->left);
+        fell_tree(node->right);
+    }
+    free(node);
+}
+
+static void tree(size_t depth, size_t turns) {
+    double start_ns = used_ns();
+    for (size_t turn = 0; turn < turns; turn++) fell_tree(grow_tree(depth));
+    printf("%.1f ns a node\n", (used_ns() - start_ns) / (double)turns / (double)((2ul << depth) - 1));
+}
+
 static void *take_pairs(void *bytes) {
     for (int i = 0; i < PAIRS; i++) {
         volatile char *block = malloc(*(size_t *)bytes);
@@ -728,6 +754,7 @@ int main(int argc, char **argv) {
     else if (argc == 4 && strcmp(argv[1], "bursts") == 0 && number[0] > 0 && number[1] >= number[0]) bursts(number[0], number[1]);
     else if (argc == 3 && strcmp(argv[1], "append") == 0 && number[0] > 0) append(number[0]);
     else if (argc == 4 && strcmp(argv[1], "pairs") == 0 && number[0] > 0 && number[0] <= MOST_THREADS && number[1] > 0) pairs(number[0], number[1]);
+    else if (argc == 4 && strcmp(argv[1], "tree") == 0 && number[0] < 30 && number[1] > 0) tree(number[0], number[1]);
     else if (argc == 2 && strcmp(argv[1], "table") == 0) table();
     else if (argc == 5 && strcmp(argv[1], "blocks") == 0 && number[0] > 0 && number[1] > 0) blocks(number[0], number[1], number[2]);
     else if (argc == 6 && strcmp(argv[1], "mixed") == 0 && number[2] > 0 && number[3] > 0) mixed(number[0], number[1], number[2], number[3]);

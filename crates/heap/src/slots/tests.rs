@@ -273,10 +273,13 @@ fn what_is_left_of_a_stock_that_went_is_lent() {
 #[test]
 fn of_small_objects_that_lie_here_and_there_few_are_stocked() {
     for places in [[0, 2, 4, 6], [0, 1, 2, 5], [3, 2, 1, 4]] {
-        let mut pool = Pool::with_places(SMALL, places);
-        assert_eq!(pool.swing(NEAR, 15), NEAR, "{places:?}");
-        assert_eq!(pool.swing(400, 2), PLACES, "{places:?}: their slabs sort them");
-        assert_eq!(pool.told_bytes.load(Relaxed), 0);
+        for bytes in [16, SMALL, 256] {
+            let mut pool = Pool::with_places(bytes, places);
+            let near = NEAR_BYTES.div_ceil(pool.class.batch_bytes());
+            assert_eq!(pool.swing(near, 15), near, "{bytes}, {places:?}");
+            assert_eq!(pool.swing(near + 100, 2), PLACES, "{bytes}, {places:?}: slabs sort them");
+            assert_eq!(pool.told_bytes.load(Relaxed), 0);
+        }
     }
     for places in [[0, 1, 2, 3], [9, 8, 7, 6]] {
         assert_eq!(Pool::with_places(SMALL, places).swing(400, 15), 400, "{places:?}");
