@@ -55,10 +55,11 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     let input = Given::at_first();
     let scratch = Scratch::new()?;
     let path = args.keep.clone().unwrap_or_else(|| scratch.path().join("chosen.hxt"));
-    let options = Options { all: false, tick_ns: 100, of: args.of.clone() };
+    let stays = args.keep.is_some();
+    let options = Options { all: false, tick_ns: 100, of: args.of.clone(), stays };
     eprintln!("recording {} …", program.name);
     let recorded = record::record(&path, &args.command, options)?;
-    recorded.tell(args.keep.is_some());
+    recorded.tell(stays);
     if recorded.interrupted {
         bail!(Exit { code: 130, message: "interrupted".to_owned() });
     }

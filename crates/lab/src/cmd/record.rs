@@ -59,7 +59,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let options = Options { all: args.all, tick_ns: args.tick_ns, of: None };
+    let options = Options { all: args.all, tick_ns: args.tick_ns, of: None, stays: true };
     let recorded = record(&args.output, &args.command, options)?;
     recorded.tell(true);
     if let Some(note) = args.command.first().and_then(|program| program::beside_malloc(program)) {
@@ -92,6 +92,8 @@ pub(crate) struct Options {
     pub(crate) tick_ns: u64,
     /// The process whose command line contains this comes first, not the one that did the work.
     pub(crate) of: Option<String>,
+    /// What is recorded stays when the command has ended.
+    pub(crate) stays: bool,
 }
 
 /// One sealed trace.
@@ -261,7 +263,7 @@ pub(crate) fn record(
         tick_ns: options.tick_ns,
         event_cost_ps: event_cost_ns.map_or(0, |ns| (ns * 1000.0) as u64),
     };
-    let (kept, dropped) = seal_all(found, &output, options.all, sealing)?;
+    let (kept, dropped) = seal_all(found, &output, &options, sealing)?;
     let left = dropped.iter().filter(|image| image.still_runs());
     let left = left.map(|image| (image.pid, image.command.clone())).collect();
     images::remove(&raw)?;
@@ -348,13 +350,13 @@ fn what_was_recorded(
 fn seal_all(
     found: Vec<Image>,
     output: &Path,
-    all: bool,
+    options: &Options,
     sealing: SealOptions,
 ) -> anyhow::Result<(Vec<Kept>, Vec<Image>)> {
     let mut kept = Vec::new();
     let mut dropped = Vec::new();
     for (nth, image) in found.into_iter().enumerate() {
-        if nth > 0 && !all {
+        if nth > 0 && !options.all {
             dropped.push(image);
             continue;
         }
@@ -376,17 +378,25 @@ fn seal_all(
         let sealed = place::check(&path, Kind::Trace)
             .map_err(anyhow::Error::msg)
             .and_then(|()| place::replace(&path, |new| Ok(seal(&image.path, new, sealing)?)));
-        let sealed = sealed.with_context(|| {
-            let (raw, path) = (image.path.display(), path.display());
-            format!(
-                "sealing {raw} into {path} (the first is kept: `hectare info {raw} --salvage {path}` \
-                 makes the trace of it once nothing is in the way)"
-            )
-        })?;
+        let sealed = sealed.with_context(|| unsealed(&image.path, &path, options.stays))?;
         let header = Trace::open(&path)?.header().clone();
         kept.push(Kept { done, path, header, sealed, still_runs: image.still_runs() });
     }
     Ok((kept, dropped))
+}
+
+/// What is said where `raw` cannot be sealed.
+fn unsealed(raw: &Path, path: &Path, stays: bool) -> String {
+    let (raw, path) = (raw.display(), path.display());
+    let advice = if stays {
+        format!(
+            "the first is kept: `hectare info {raw} --salvage {path}` makes the trace of it once \
+             nothing is in the way"
+        )
+    } else {
+        "neither is kept: `--keep F.hxt`, or TMPDIR, has the recording elsewhere".to_owned()
+    };
+    format!("sealing {raw} into {path} ({advice})")
 }
 
 fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a mut Command {
@@ -419,5 +429,19 @@ impl ClockRate {
         std::thread::sleep(least.saturating_sub(self.at.elapsed()));
         let ticks = (clock::ticks() - self.ticks) >> RECORDER_CLOCK_SHIFT;
         (ticks as f64 / self.at.elapsed().as_secs_f64()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_afterwards_is_not_promised() {
+        let told = |stays| unsealed(Path::new("F.hxt.raw.7.0"), Path::new("F.hxt"), stays);
+        let kept = told(true);
+        assert!(kept.contains("`hectare info F.hxt.raw.7.0 --salvage F.hxt`"), "{kept}");
+        let gone = told(false);
+        assert!(gone.contains("`--keep F.hxt`") && !gone.contains("salvage"), "{gone}");
     }
 }
