@@ -260,6 +260,7 @@ impl<S: System> Backend<S> {
     /// Takes a run when no region had one for the reason of `refusal`.
     #[cold]
     fn take_hard(&self, wanted: Wanted, refusal: Refusal) -> (Held<'_, S>, Option<(usize, Run)>) {
+        // Before the first region is there nobody opens a block.
         if self.count.load(Ordering::Relaxed) > 0 {
             self.wait_for_blocks();
         }

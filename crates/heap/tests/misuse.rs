@@ -242,6 +242,36 @@ fn a_link_to_a_free_object_of_another_class() {
     assert_line(&line, "free", "corrupted free list");
 }
 
+/// It bears its mark still, and lies in a slab of the class.
+#[test]
+fn a_link_to_an_object_that_is_in_its_slab() {
+    for count in [2, 20] {
+        let line = aborts(|front| {
+            let heap = front.heap;
+            let mut ended = [Front::new(heap), Front::new(heap)];
+            // So that the slab, and its page, stay.
+            object(front, 64);
+            let freed = ended.each_mut().map(|ended| {
+                let take = |_| object(ended, 64);
+                (0..count).map(take).collect::<Vec<_>>()
+            });
+            for (at, mut ended) in ended.into_iter().enumerate() {
+                // SAFETY: all are live.
+                freed[at].iter().for_each(|&object| unsafe { ended.free(object) });
+                if at == 1 {
+                    let link = freed[at][count / 2].cast::<usize>();
+                    // SAFETY: none for the write: that is the test.
+                    unsafe { link.write(freed[0][0].addr().get()) };
+                }
+                drop(ended);
+                heap.trim(0);
+            }
+        });
+        println!("{line}");
+        assert_line(&line, "free", "double free");
+    }
+}
+
 #[test]
 fn a_returned_object_that_lost_its_mark() {
     for (bytes, count) in [(16, 2), (64, 2), (1000, 2), (4096, 2), (16, 20), (64, 20)] {
