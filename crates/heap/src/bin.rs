@@ -35,6 +35,9 @@ const PREFETCHED: usize = 16;
 /// How much a look gives back before the bin's lock is free for others: a millisecond's worth.
 const LOOK_STEP_BYTES: usize = 8 << 20;
 
+/// A visit to a slab takes a look as long as so much that goes.
+const VISIT_BYTES: usize = 2 << 10;
+
 /// Up to this many slabs are of one home: keeping several homes in use would cost a small heap too much.
 const UNDIVIDED_SLABS: u32 = 4;
 
@@ -529,30 +532,36 @@ impl Bin {
         }
     }
 
-    /// Calls `decommit` for the idle frames of slabs that are [ripe](Slab::is_ripe). Stops after a step's worth or
-    /// `most_bytes`, to within a slab, and returns whether that was all.
+    /// Calls `decommit` for the idle frames of slabs that are [ripe](Slab::is_ripe), and takes from `left_bytes` what goes and
+    /// what the visits cost. Stops when none are left, or after a lock's worth, to within a slab. Returns whether that was all.
     pub(crate) fn scavenge(
         &mut self,
-        most_bytes: usize,
+        left_bytes: &mut usize,
         decommit: &mut impl FnMut(NonNull<u8>, usize),
     ) -> bool {
-        let most_bytes = most_bytes.min(LOOK_STEP_BYTES);
-        let mut gone_bytes = 0;
+        let end_bytes = left_bytes.saturating_sub(LOOK_STEP_BYTES);
         self.lists.all_from(FIRST_GIVEN_UP, Which::Ripe, |slab| {
-            if gone_bytes >= most_bytes {
+            if *left_bytes <= end_bytes {
                 return false;
             }
+            *left_bytes = left_bytes.saturating_sub(VISIT_BYTES);
             slab.scavenge(&mut |start, bytes| {
-                gone_bytes += bytes;
+                *left_bytes = left_bytes.saturating_sub(bytes);
                 decommit(start, bytes);
             });
             true
         })
     }
 
-    /// Gives up the slabs of the emptier groups, each until objects are taken from it after all.
-    pub(crate) fn give_up_emptier_slabs(&mut self, source: &impl SlabSource) {
+    /// Gives up the slabs of the emptier groups, each until objects are taken from it after all. Takes from `left_bytes`
+    /// what the visits cost.
+    pub(crate) fn give_up_emptier_slabs(
+        &mut self,
+        left_bytes: &mut usize,
+        source: &impl SlabSource,
+    ) {
         self.lists.all_from(FIRST_GIVEN_UP, Which::All, |slab| {
+            *left_bytes = left_bytes.saturating_sub(VISIT_BYTES);
             match slab.give_up() {
                 0 => {}
                 frames => source.show(slab.start(), frames, ClassId::GIVEN_UP),

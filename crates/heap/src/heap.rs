@@ -42,6 +42,7 @@ use crate::stats::{ClassStats, Stats};
 use keys::Keys;
 pub(crate) use place::Place;
 pub(crate) use realloc::move_to;
+use relief::Look;
 pub(crate) use slabs::MAX_SEALED;
 
 /// A general-purpose heap over the memory of `S`. All methods may be called by any thread.
@@ -79,7 +80,7 @@ pub struct Heap<S: System> {
     extremes: Extremes,
     pace: Pace,
     /// Held by the thread that looks for freed memory to give back, unless it [trims](Self::trim).
-    looker: Lock<(), S::Park>,
+    looker: Lock<Look, S::Park>,
     /// A cache has been handed out.
     has_cache: AtomicBool,
     /// More than one has, or lists of CPUs have: so threads on several CPUs may take from its slabs.
@@ -121,7 +122,7 @@ impl<S: System> Heap<S> {
             out_bytes: AtomicUsize::new(0),
             extremes: Extremes::new(),
             pace: Pace::new(),
-            looker: Lock::new(()),
+            looker: Lock::new(Look::new()),
             has_cache: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             has_grown: AtomicBool::new(false),

@@ -24,6 +24,8 @@ const MAX_PERIOD_MS: u64 = 4000;
 pub(crate) struct Pace {
     /// When the slabs were first seen to have emptied since the last look; 0 while they have not.
     emptied_ms: AtomicU64,
+    /// When the last step of a look was that is not through yet; 0 while there is none.
+    step_ms: AtomicU64,
     /// When the last look was, or when much began to be idle; 0 while little is.
     since_ms: AtomicU64,
     /// 0 stands for [`PERIOD_MS`].
@@ -38,6 +40,7 @@ impl Pace {
     pub(crate) const fn new() -> Self {
         Self {
             emptied_ms: AtomicU64::new(0),
+            step_ms: AtomicU64::new(0),
             since_ms: AtomicU64::new(0),
             period_ms: AtomicU64::new(0),
             idle_bytes: AtomicUsize::new(0),
@@ -60,6 +63,26 @@ impl Pace {
     pub(crate) fn has_settled(&self, now_ms: u64) -> bool {
         let emptied_ms = self.emptied_ms.load(Relaxed);
         emptied_ms > 0 && now_ms >= emptied_ms + SETTLING_MS
+    }
+
+    /// A look is not through at `now_ms`.
+    pub(crate) fn put_off(&self, now_ms: u64) {
+        self.step_ms.store(now_ms, Relaxed);
+    }
+
+    /// A look is through.
+    pub(crate) fn end_look(&self) {
+        self.step_ms.store(0, Relaxed);
+    }
+
+    /// Whether a look is not through.
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.step_ms.load(Relaxed) > 0
+    }
+
+    /// Whether a look that is not through is to go on: a tick of the clock after its last step.
+    pub(crate) fn goes_on(&self, now_ms: u64) -> bool {
+        now_ms > self.step_ms.load(Relaxed)
     }
 
     /// Notes whether much is idle in the slabs, as [`note_emptied`](Self::note_emptied).
@@ -118,6 +141,16 @@ mod tests {
         assert!(!pace.has_settled(1016) && pace.has_settled(1017));
         pace.settle();
         assert!(!pace.has_settled(1017), "somebody looks");
+    }
+
+    #[test]
+    fn a_look_goes_on_at_the_next_tick() {
+        let pace = Pace::new();
+        assert!(!pace.is_put_off());
+        pace.put_off(1000);
+        assert!(pace.is_put_off() && !pace.goes_on(1000) && pace.goes_on(1001));
+        pace.end_look();
+        assert!(!pace.is_put_off());
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //!     ├─ dirty memory has lain idle for a second ──────────────▶ some of it goes        backend/tending.rs
 //!     ├─ the slabs emptied some milliseconds ago, or much has
 //!     │  been idle in them for half a second (pace.rs) ────────▶ look
+//!     ├─ a look was not through a tick of the clock ago ───────▶ its next step
 //!     └─ a slab was needed though much is idle ────────────────▶ quiet classes          heap/quiet.rs
-//!   look
+//!   look         in steps of some milliseconds
 //!     1. what lies ready on lists and in pools goes to its slabs                        heap/relief/emptying.rs
 //!     2. where much has been idle for long, the emptier slabs are given up
 //!     3. frames of slabs that no object in use reaches into go back                     heap/relief/holes.rs
@@ -27,6 +28,8 @@ use super::Heap;
 use crate::fill::Fill;
 use crate::seat::Seat;
 
+pub(super) use holes::Look;
+
 /// How much may lie idle in the slabs without a look at the emptier ones: this share of what is
 /// live, and at least this much.
 const IDLE_SHARE: usize = 64;
@@ -35,9 +38,8 @@ const MIN_IDLE_BYTES: usize = 1 << 20;
 /// Hardly anything is left in the slabs once this many times what is live lies idle.
 const LITTLE_SHARE: usize = 16;
 
-/// The most that a look made by a call gives back, so that it takes some milliseconds, or in a heap of very many slabs a few
-/// walks over these. The next look follows as after any emptying.
-const LOOK_BYTES: usize = 32 << 20;
+/// The most that one step of a look gives back, so that the call takes two or three milliseconds.
+const STEP_BYTES: usize = 8 << 20;
 
 /// Of calls that have neither taken from slabs nor given to them, one in this many reads the clock.
 const IDLE_RELIEFS: u8 = 16;
@@ -49,10 +51,12 @@ enum Cause {
     Emptied,
     /// Much has been idle in them for long: the emptier ones are given up, too.
     Idle,
+    /// The last look is not through yet.
+    Unfinished,
 }
 
 /// Held by the thread that looks.
-type Looker<'a, S> = LockGuard<'a, (), <S as System>::Park>;
+type Looker<'a, S> = LockGuard<'a, Look, <S as System>::Park>;
 
 impl<S: System> Heap<S> {
     /// Looks for memory to give back when the slabs have become much emptier, or much has been idle
@@ -93,7 +97,8 @@ impl<S: System> Heap<S> {
             // SAFETY: the caller's promise: this thread's alone.
             let seen = unsafe { &mut (*cache.as_ptr()).looks };
             let looks = self.pace.looks();
-            if look.is_some() || *seen != looks {
+            let begins = matches!(look, Some((_, Cause::Emptied | Cause::Idle)));
+            if begins || *seen != looks {
                 // A look that gives slabs up is counted when it begins, below; and this thread is emptied for it now.
                 let gives_up = matches!(look, Some((_, Cause::Idle)));
                 *seen = looks + u32::from(gives_up);
@@ -101,8 +106,8 @@ impl<S: System> Heap<S> {
                 unsafe { self.empty_cache(cache) };
             }
         }
-        if let Some((_looker, cause)) = look {
-            self.look_for_holes(cause, LOOK_BYTES);
+        if let Some((mut looker, cause)) = look {
+            self.look_for_holes(&mut looker, cause, STEP_BYTES);
         } else {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.empty_quiet_classes(seat, fill) };
@@ -112,18 +117,30 @@ impl<S: System> Heap<S> {
     /// Whether this thread is to look now: the looker's lock, and why.
     #[inline]
     fn begin_look(&self, fill: Fill) -> Option<(Looker<'_, S>, Cause)> {
-        let has_emptied = self.has_emptied_for_long(fill);
-        if !has_emptied && !self.is_look_due(fill) {
-            return None;
-        }
+        self.cause_to_look(fill)?;
         // Where many threads free, all see it: one of them looks.
         let looker = self.looker.try_lock()?;
         // Another may have looked meanwhile.
+        Some((looker, self.cause_to_look(fill)?))
+    }
+
+    /// Why a look is to begin or to go on, if one is.
+    #[inline(never)]
+    fn cause_to_look(&self, fill: Fill) -> Option<Cause> {
         if self.is_look_due(fill) {
-            Some((looker, Cause::Idle))
+            Some(Cause::Idle)
+        } else if self.pace.is_put_off() {
+            self.look_goes_on().then_some(Cause::Unfinished)
         } else {
-            has_emptied.then_some((looker, Cause::Emptied))
+            self.has_emptied_for_long(fill).then_some(Cause::Emptied)
         }
+    }
+
+    /// Whether a look that is not through goes on now. Where hardly anything is left it does not wait: no later call may come.
+    #[cold]
+    #[inline(never)]
+    fn look_goes_on(&self) -> bool {
+        self.has_little() || self.pace.goes_on(self.source().now_ms())
     }
 
     /// What the slabs hold now.
@@ -166,24 +183,30 @@ impl<S: System> Heap<S> {
         self.backend.idle_bytes(out_bytes) / LITTLE_SHARE > out_bytes
     }
 
-    /// Empties lists and pools and gives idle frames back. Returns how many bytes went, hardly more than `most_bytes`.
-    fn look_for_holes(&self, cause: Cause, most_bytes: usize) -> usize {
-        self.release_idle();
-        self.pace.settle();
+    /// Empties lists and pools and gives idle frames back, or goes on with that. Returns how many bytes went, hardly more
+    /// than `most_bytes`.
+    #[cold]
+    #[inline(never)]
+    fn look_for_holes(&self, look: &mut Look, cause: Cause, most_bytes: usize) -> usize {
+        if cause != Cause::Unfinished {
+            self.release_idle();
+            self.pace.settle();
+        }
+        let mut left_bytes = most_bytes;
         if cause == Cause::Idle {
             self.pace.note_look(self.source().now_ms(), self.fill().idle_bytes);
-            self.give_up_emptier_slabs();
+            self.give_up_emptier_slabs(&mut left_bytes);
         }
-        self.scavenge(most_bytes)
+        self.scavenge(look, left_bytes)
     }
 
     /// Gives up the emptier slabs. So that they become empty, what is freed in them goes straight back
-    /// there, not to a thread's list and from there to the next request.
+    /// there, not to a thread's list and from there to the next request. What the visits cost is taken from `left_bytes`.
     #[cold]
-    fn give_up_emptier_slabs(&self) {
+    fn give_up_emptier_slabs(&self, left_bytes: &mut usize) {
         for bin in &self.bins {
             if let Some(mut bin) = bin.try_lock() {
-                bin.give_up_emptier_slabs(self);
+                bin.give_up_emptier_slabs(left_bytes, self);
             }
         }
     }
@@ -202,10 +225,10 @@ impl<S: System> Heap<S> {
     #[cold]
     #[inline(never)]
     fn scavenge_unless_another_looks(&self) {
-        if let Some(_looker) = self.looker.try_lock()
+        if let Some(mut looker) = self.looker.try_lock()
             && self.backend.should_scavenge()
         {
-            self.scavenge(LOOK_BYTES);
+            self.scavenge(&mut looker, STEP_BYTES);
         }
     }
 
@@ -213,19 +236,23 @@ impl<S: System> Heap<S> {
     /// dirty memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         self.release_pools();
-        self.release_kept() + self.scavenge(usize::MAX) + self.backend.trim(keep_bytes)
+        let mut look = Look::new();
+        self.release_kept() + self.scavenge(&mut look, usize::MAX) + self.backend.trim(keep_bytes)
     }
 
     /// Gives back what a call at this time would, for programs that make none: to be called from time
     /// to time by a thread that looks after the heap. Returns how many bytes went.
     pub fn tend(&self) -> usize {
-        let looker = self.looker.try_lock();
+        let mut looker = self.looker.try_lock();
         let fill = self.fill();
         self.note_idle(fill);
         let is_due = self.is_look_due(fill);
-        let looks = looker.is_some() && (is_due || self.extremes.freed_bytes(fill) > 0);
         let cause = if is_due { Cause::Idle } else { Cause::Emptied };
-        let mut gone = if looks { self.look_for_holes(cause, usize::MAX) } else { 0 };
+        let looks = is_due || self.pace.is_put_off() || self.extremes.freed_bytes(fill) > 0;
+        let mut gone = match &mut looker {
+            Some(looker) if looks => self.look_for_holes(looker, cause, usize::MAX),
+            _ => 0,
+        };
         drop(looker);
         // Part by part, so that other threads can get in between.
         loop {
@@ -251,6 +278,7 @@ mod tests {
     use hectare_pages::Os;
 
     use super::*;
+    use crate::class::SLAB_BYTES;
 
     #[test]
     fn a_look_that_is_due_is_not_lost_while_another_thread_looks() {
@@ -314,6 +342,36 @@ mod tests {
             unsafe { heap.free_slow(Seat::None, *object) };
         }
         heap
+    }
+
+    #[test]
+    fn a_long_look_goes_on_from_call_to_call() {
+        let heap = std::boxed::Box::new(Heap::new(Os, 256 << 20));
+        // SAFETY: nobody's seat.
+        let take = || unsafe { heap.malloc_slow(Seat::None, 1024) };
+        let objects: Vec<_> = (0..48 << 10).map(|_| take()).collect();
+        let another = heap.looker.try_lock().expect("nobody looks");
+        for object in objects.chunks(64).flat_map(|row| &row[1..]) {
+            // SAFETY: an object of this heap, freed once.
+            unsafe { heap.free_slow(Seat::None, *object) };
+        }
+        drop(another);
+        let step = || {
+            std::thread::sleep(Duration::from_millis(10));
+            let idle_bytes = heap.fill().idle_bytes;
+            // SAFETY: nobody's seat.
+            unsafe { heap.relieve_now(Seat::None) };
+            idle_bytes - heap.fill().idle_bytes
+        };
+        let mut gone = std::vec![step()];
+        assert!(heap.pace.is_put_off());
+        // What is idle by now is less than the slabs may empty.
+        while heap.pace.is_put_off() {
+            gone.push(step());
+        }
+        assert!(gone.iter().all(|&bytes| bytes <= STEP_BYTES + SLAB_BYTES), "{gone:?}");
+        assert!(gone.iter().sum::<usize>() >= 40 << 20, "{gone:?}");
+        assert_eq!(step(), 0, "it is through");
     }
 
     #[test]

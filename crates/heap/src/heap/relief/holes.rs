@@ -11,42 +11,74 @@ use crate::leaving::Leaving;
 use crate::object::{FreeObject, Key};
 use crate::region::FRAME_BYTES;
 
+/// A look for holes, which goes on from one call to the next.
+#[derive(Debug)]
+pub(crate) struct Look {
+    is_under_way: bool,
+    /// What was freed before it began, and whether the slabs had emptied.
+    freed_bytes: usize,
+    has_emptied: bool,
+    /// What has gone so far.
+    gone_bytes: usize,
+}
+
+impl Look {
+    pub(crate) const fn new() -> Self {
+        Self { is_under_way: false, freed_bytes: 0, has_emptied: false, gone_bytes: 0 }
+    }
+}
+
 impl<S: System> Heap<S> {
     /// Gives idle frames inside the slabs back to the system: before the heap grows, and when much
     /// has become free in slabs that a few objects, used or cached, keep from being empty.
-    /// Skips bins whose lock is held. Ends once `most_bytes` have gone; the rest follows as if it had only now become
-    /// idle. Returns how many bytes went.
+    /// Skips bins whose lock is held. Begins a look, or goes on with one that is under way; stops once `most_bytes` have
+    /// gone, or visits have taken as long. Returns how many bytes went.
     #[cold]
-    pub(crate) fn scavenge(&self, most_bytes: usize) -> usize {
+    pub(crate) fn scavenge(&self, look: &mut Look, most_bytes: usize) -> usize {
         let fill = self.fill();
-        let freed_bytes = self.extremes.freed_bytes(fill);
-        let has_emptied = self.has_emptied(fill);
-        self.extremes.reset(fill);
+        if !look.is_under_way {
+            let freed_bytes = self.extremes.freed_bytes(fill);
+            let has_emptied = self.has_emptied(fill);
+            *look = Look { is_under_way: true, freed_bytes, has_emptied, gone_bytes: 0 };
+            self.extremes.reset(fill);
+        }
         if self.source().page_bytes() > FRAME_BYTES {
             // What cannot go is as good as in use: the next scavenge is as far off as after finding nothing.
-            self.backend.note_scavenge(fill.live_bytes + fill.idle_bytes, 0, has_emptied, false);
+            self.end_look(look, fill.live_bytes + fill.idle_bytes);
             return 0;
         }
-        let mut gone = 0;
+        let mut gone_bytes = 0;
+        let mut left_bytes = most_bytes;
         for bin in &self.bins {
-            while gone < most_bytes
+            while left_bytes > 0
                 && let Some(mut bin) = bin.try_lock()
             {
                 let mut idle = IdleFrames::new(self);
                 let is_done =
-                    bin.scavenge(most_bytes - gone, &mut |start, bytes| idle.add(start, bytes));
-                gone += idle.finish();
+                    bin.scavenge(&mut left_bytes, &mut |start, bytes| idle.add(start, bytes));
+                gone_bytes += idle.finish();
                 if is_done {
                     break;
                 }
             }
         }
-        let found_much = freed_bytes > 0 && gone > 2 * freed_bytes;
-        self.backend.note_scavenge(fill.live_bytes, gone, has_emptied, found_much);
-        let idle_bytes = fill.idle_bytes.saturating_sub(gone);
-        self.extremes.note_idle(if gone < most_bytes { idle_bytes } else { 0 });
+        look.gone_bytes += gone_bytes;
+        self.extremes.note_idle(fill.idle_bytes.saturating_sub(gone_bytes));
+        if left_bytes > 0 {
+            self.end_look(look, fill.live_bytes);
+        } else {
+            self.pace.put_off(self.source().now_ms());
+        }
+        gone_bytes
+    }
+
+    /// Notes what a look has found, once it is through.
+    fn end_look(&self, look: &mut Look, live_bytes: usize) {
+        let found_much = look.freed_bytes > 0 && look.gone_bytes > 2 * look.freed_bytes;
+        self.backend.note_scavenge(live_bytes, look.gone_bytes, look.has_emptied, found_much);
         self.draining.store(found_much, Relaxed);
-        gone
+        self.pace.end_look();
+        look.is_under_way = false;
     }
 }
 
