@@ -117,8 +117,9 @@ impl<P: Pool> Store<P> {
     /// Copies the page of `key` to `page`. False if there is none; `page` is then unchanged.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if the content is not what was put, [`StoreError::Io`] if it is in
-    /// the file and cannot be read; the content of `page` is then arbitrary.
+    /// [`StoreError::Key`], [`StoreError::PageSize`] and [`StoreError::Pool`], where a buffer of the thread finds no
+    /// memory. [`StoreError::Damaged`] if the content is not what was put, [`StoreError::Io`] if it is in the file and
+    /// cannot be read; the content of `page` is then arbitrary.
     pub fn get(&self, key: usize, page: &mut [u8]) -> Result<bool, StoreError> {
         let slot = self.slot(key)?;
         self.check_size(page)?;

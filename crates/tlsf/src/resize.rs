@@ -20,7 +20,10 @@ impl<R: ?Sized + Rows> Tlsf<R> {
     /// more memory than any other.
     #[inline]
     pub fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
-        debug_assert!(align.is_power_of_two(), "align: {align}");
+        debug_assert!(
+            align.is_power_of_two(),
+            "memalign: the alignment {align} is no power of two"
+        );
         if align <= 1 << R::Row::GRANULE_LOG2 {
             return self.malloc(size);
         }

@@ -759,3 +759,11 @@ fn the_smallest_tables_serve_to_their_last_list() {
     fill::<Row<usize, 64>, 1>();
     fill::<Row<u16, 16>, 5>();
 }
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "the alignment 48 is no power of two")]
+fn an_alignment_that_is_no_power_of_two_is_named() {
+    let mut heap: Tlsf = Tlsf::new();
+    heap.memalign(48, 1);
+}
