@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 
-use hectare_base::align::{align_down, checked_align_up};
+use hectare_base::align::{align_down, align_up, checked_align_up};
 use hectare_pages::PageSource;
 
 use crate::block::Block;
@@ -20,9 +20,8 @@ use crate::word::Word;
 /// How a [`Growing`] heap takes and gives back memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrowthPolicy {
-    /// The size of a region in bytes, rounded up to whole pages and capped at the heap's largest
-    /// block; a request too large for it gets a region of its own size and of what rounding to a class may add (a 32nd by the
-    /// default table). If that is more than the largest block the request is refused, though a pool of that length might serve it.
+    /// The size of a region in bytes, rounded up to whole pages; a request too large for it gets a region of its own size and of
+    /// what rounding to a class may add (a 32nd by the default table). None is longer than the largest pool, in whole pages.
     pub region_bytes: usize,
     /// A free region is given back only if at least this many bytes stay free without it; with
     /// zero, every free region goes back at once.
@@ -227,14 +226,17 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
             .checked_add(class_bytes)?
             .checked_add(align)?
             .checked_add(2 * Tlsf::<R>::POOL_OVERHEAD_BYTES)?;
-        let region_bytes = self.policy.region_bytes.min(self.heap.max_block_bytes());
-        let bytes = checked_align_up(needed.max(region_bytes), unit_bytes)?;
+        // What does not fit the largest pool is only what rounding and aligning may add at most: all of such a pool is the largest
+        // block, which serves whatever is not `TooLarge`.
+        let largest_bytes = self.heap.max_block_bytes() + Tlsf::<R>::POOL_OVERHEAD_BYTES;
+        let pool_bytes = needed.max(self.policy.region_bytes).min(largest_bytes);
+        let bytes = checked_align_up(pool_bytes, unit_bytes)?;
         let Ok(start) = self.source.get(bytes, unit_bytes) else {
             self.heap.last_failure = Some(Failure::Source);
             return None;
         };
         // SAFETY: the region is fresh from the source, and nobody else's until it is given back.
-        if unsafe { self.heap.add(start, bytes, true) }.is_err() {
+        if unsafe { self.heap.add(start, bytes.min(largest_bytes), true) }.is_err() {
             // SAFETY: all of a reservation that the heap refused to use.
             unsafe { self.source.release(start, bytes) };
             self.heap.last_failure = Some(Failure::Source);
@@ -275,8 +277,11 @@ impl<S: PageSource, R: Rows> Growing<S, R> {
 
     /// The region that begins with `block`, the first of an owned pool.
     fn region(&self, block: Block<R::Row>) -> (NonNull<u8>, usize) {
+        let unit_bytes = self.unit_bytes();
         let end = block.after(block.footer_before().granules()).payload();
-        let start = align_down(block.payload() - 1, self.unit_bytes());
+        // The largest pool need not end with a page.
+        let end = align_up(end, unit_bytes);
+        let start = align_down(block.payload() - 1, unit_bytes);
         let ptr = core::ptr::with_exposed_provenance_mut(start);
         (NonNull::new(ptr).expect("a region of the page source"), end - start)
     }

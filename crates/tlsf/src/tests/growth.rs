@@ -3,12 +3,12 @@
 use core::alloc::GlobalAlloc;
 
 use allocator_api2::alloc::Allocator;
-use hectare_pages::{Counted, Failing, Fixed};
+use hectare_pages::{Counted, Failing, Fixed, PageSource};
 
 use super::*;
 
 /// Random operations on a heap that grows from `source`; every block's contents are checked.
-fn churn<S: hectare_pages::PageSource>(heap: &mut Growing<S>, seed: u64, ops: u64) -> u64 {
+fn churn<S: PageSource>(heap: &mut Growing<S>, seed: u64, ops: u64) -> u64 {
     let mut random = Random::new(seed);
     let mut shadow = Shadow::default();
     let mut refused = 0;
@@ -150,10 +150,63 @@ fn a_region_that_the_heap_cannot_take_goes_back() {
     let mut buffer = std::vec![0u8; 1 << 20];
     let source = Fixed::new(&mut buffer, 4096);
     let mut heap: Growing<_, [Row<u16, 4>; 13]> = Growing::new(&source, GrowthPolicy::DEFAULT);
-    // With what rounding to a class may add, it needs more than the 256 KiB of the largest block.
-    assert_eq!(heap.malloc(220_000), None);
+    let first = heap.malloc(100).expect("the source has room");
+    let between = source.get(600 << 10, 4096).expect("the source has room");
+    let free_pages = source.free_pages();
+    // Farther from the first than the index width reaches.
+    assert_eq!(heap.malloc(100_000), None);
     assert_eq!(heap.heap().last_failure(), Some(Failure::Source));
-    assert_eq!(source.free_pages(), source.page_count());
+    assert_eq!(source.free_pages(), free_pages);
+    assert_eq!(unsafe { heap.free(first) }, Ok(()));
+    unsafe { source.release(between, 600 << 10) };
+}
+
+/// Also where what rounding and aligning may add does not fit the largest pool, and where that does not end with a page.
+#[test]
+fn a_growing_heap_serves_all_that_its_largest_block_has_room_for() {
+    fn check<T: Shape, const FIRST: usize>(page_bytes: usize)
+    where
+        [T; FIRST]: Rows<Row = T>,
+    {
+        let mut buffer = std::vec![0u8; 1 << 20];
+        let source = Fixed::new(&mut buffer, page_bytes);
+        let largest = Tlsf::<[T; FIRST]>::new().max_block_bytes();
+        let most = largest - Tlsf::<[T; FIRST]>::HEADER_BYTES;
+        let sizes = (0..most).step_by(most / 61).chain(most - 40..=most);
+        for (region_bytes, size) in [0, usize::MAX]
+            .into_iter()
+            .flat_map(|region_bytes| sizes.clone().map(move |size| (region_bytes, size)))
+        {
+            let policy = GrowthPolicy { region_bytes, keep_free_bytes: 0 };
+            let mut heap: Growing<_, [T; FIRST]> = Growing::new(&source, policy);
+            let block = heap.malloc(size).unwrap_or_else(|| panic!("{size} of {most} bytes"));
+            unsafe { block.write_bytes(7, size) };
+            assert_eq!(heap.heap().validate(), Ok(()));
+            assert_eq!(unsafe { heap.free(block) }, Ok(()));
+            assert_eq!(source.free_pages(), source.page_count(), "{size} bytes");
+            assert_eq!((heap.malloc(most + 1), source.free_pages()), (None, source.page_count()));
+            for align in [64, 4096] {
+                let Some(block) = heap.memalign(align, size) else {
+                    let failure = heap.heap().last_failure();
+                    assert_eq!(failure, Some(Failure::TooLarge), "{size} bytes at {align}");
+                    continue;
+                };
+                assert_eq!(heap.heap().validate(), Ok(()));
+                assert_eq!(unsafe { heap.free(block) }, Ok(()));
+            }
+            let small = heap.malloc(10).expect("the source has room");
+            let grown = unsafe { heap.realloc(small, 1, size) }.expect("a block of the heap");
+            assert!(grown.is_some(), "to {size} bytes");
+            drop(heap);
+            assert_eq!(source.free_pages(), source.page_count(), "{size} bytes");
+        }
+    }
+    check::<Row<u16, 4>, 13>(4096);
+    check::<Row<u16, 16>, 11>(64);
+    check::<Row<u32, 2>, 12>(4096);
+    check::<Row<u32, 32, 4>, 11>(4096);
+    check::<Row<usize, 32>, 9>(4096);
+    check::<Row<usize, 64, 8>, 8>(16);
 }
 
 #[test]
