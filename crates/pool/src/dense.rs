@@ -269,7 +269,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
         // SAFETY: the caller's promise.
         let (shard, cell, _) = unsafe { self.open(handle) };
         let pin = shard.area.cell(cell);
-        let place = Spot(pin.pin()).place();
+        let place = Spot(pin.pin::<P>()).place();
         let head = shard.area.head(place);
         if head.has_more() {
             write_pieces(shard.area, place, data);
@@ -283,7 +283,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
     unsafe fn read(&self, handle: Handle, bounce: &mut [u8], reader: &mut dyn FnMut(&[u8])) {
         // SAFETY: the caller's promise.
         let (shard, cell, size_bytes) = unsafe { self.open(handle) };
-        let pin = Pinned::new(shard.area.cell(cell));
+        let pin = Pinned::new::<P>(shard.area.cell(cell));
         let mut place = pin.place;
         let mut head = shard.area.head(place);
         let span = shard.area.span();
@@ -373,8 +373,8 @@ struct Pinned<'a> {
 
 impl<'a> Pinned<'a> {
     #[inline]
-    fn new(cell: &'a PinCell32) -> Self {
-        Self { cell, place: Spot(cell.pin()).place() }
+    fn new<P: Park>(cell: &'a PinCell32) -> Self {
+        Self { cell, place: Spot(cell.pin::<P>()).place() }
     }
 }
 

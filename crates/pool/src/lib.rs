@@ -9,7 +9,9 @@
 //!
 //! The second parameter of each says how its threads wait for each other. By default they spin,
 //! which needs no operating system, but keeps a CPU from whoever is waited for; on Linux use
-//! `hectare_pages::FutexPark` (feature `os`): `Dense<Os, FutexPark>`.
+//! `hectare_pages::FutexPark` (feature `os`): `Dense<Os, FutexPark>`. For a lock they sleep then. For an object that another
+//! thread reads or writes they spin and give way by turns, so a thread of a fixed priority (`SCHED_FIFO`) must not share
+//! objects with one of a lower priority on its CPU.
 //!
 //! All of them account for everything they take: see [`PoolStats`]. [`Dense`] and [`Zs`] exist where the processor has
 //! atomic instructions on 64 bits.

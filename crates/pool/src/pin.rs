@@ -13,14 +13,20 @@
 //! 1. The thread that set bit 0 owns the cell until it clears it; only it changes the place.
 //! 2. Only the owner of a pinned cell moves or frees the object at its place.
 //!
+//! Whoever waits for a pin spins for a while, then gives way with each look, so that an owner that was preempted can go on.
+//! Nobody sleeps: the word has no bit to spare that would tell an owner to wake somebody.
+//!
 //! Orderings: pinning is `Acquire`, unpinning `Release`: whoever pins after a move sees what was
 //! copied before it, and a reader's reads are done before anyone moves the object.
 
-use hectare_base::sync::{atomic, hint};
+use hectare_base::sync::{Park, atomic, hint};
 
 use atomic::Ordering::{Acquire, Relaxed, Release};
 
 const PINNED: u8 = 1;
+
+/// How often a thread looks at a pinned cell before it gives way.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 60 };
 
 macro_rules! pin_cell {
     ($name:ident, $atomic:ident, $word:ident) => {
@@ -39,14 +45,25 @@ macro_rules! pin_cell {
         impl $name {
             /// Waits until the cell is not pinned and pins it. Returns the object's place.
             #[inline]
-            pub(crate) fn pin(&self) -> $word {
+            pub(crate) fn pin<P: Park>(&self) -> $word {
+                self.try_pin().unwrap_or_else(|| self.pin_slow::<P>())
+            }
+
+            #[cold]
+            fn pin_slow<P: Park>(&self) -> $word {
+                let mut spins = 0;
                 loop {
+                    if spins < SPINS {
+                        spins += 1;
+                        hint::spin_loop();
+                    } else {
+                        #[cfg(loom)]
+                        loom::thread::yield_now();
+                        P::give_way();
+                    }
                     if let Some(place) = self.try_pin() {
                         return place;
                     }
-                    #[cfg(loom)]
-                    loom::thread::yield_now();
-                    hint::spin_loop();
                 }
             }
 
@@ -100,6 +117,7 @@ pin_cell!(PinCell64, AtomicU64, u64);
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use hectare_base::sync::SpinPark;
     use hectare_base::sync::cell::UnsafeCell;
     use loom::sync::{Arc, Mutex};
 
@@ -123,7 +141,7 @@ mod loom_tests {
     }
 
     fn read(world: &World) {
-        read_at(world, world.cell.pin());
+        read_at(world, world.cell.pin::<SpinPark>());
     }
 
     /// A reader that does not wait: two that spin would have no bound for loom to explore to.
@@ -152,7 +170,7 @@ mod loom_tests {
 
     /// As in zs: whoever frees pins, which keeps the object from moving, before taking the lock.
     fn free(world: &World) {
-        let place = world.cell.pin() as usize;
+        let place = world.cell.pin::<SpinPark>() as usize;
         let mut lives = world.lives.lock().expect("a thread panicked");
         // SAFETY: pinned: the object's place is this thread's.
         world.places[place].with_mut(|value| assert_eq!(unsafe { value.replace(0) }, 42));
@@ -203,7 +221,7 @@ mod loom_tests {
             let world = world();
             let mover = Arc::clone(&world);
             let thread = loom::thread::spawn(move || migrate(&mover));
-            let place = world.cell.pin() as usize;
+            let place = world.cell.pin::<SpinPark>() as usize;
             // SAFETY: pinned: the object is this thread's.
             world.places[place].with_mut(|value| unsafe { *value = 43 });
             world.cell.unpin();
@@ -233,7 +251,7 @@ mod loom_tests {
     fn a_cell_put_aside_is_passed_by() {
         loom::model(|| {
             let world = world();
-            assert_eq!(world.cell.pin(), 0);
+            assert_eq!(world.cell.pin::<SpinPark>(), 0);
             world.cell.put_aside(7);
             let mover = Arc::clone(&world);
             let thread = loom::thread::spawn(move || migrate(&mover));

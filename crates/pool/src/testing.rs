@@ -5,9 +5,11 @@ use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use std::vec;
 use std::vec::Vec;
 
+use hectare_base::sync::{Park, SpinPark, atomic::AtomicU32};
 use hectare_check::{Payload, Random, seed, soak_operations};
 use hectare_pages::{Counted, Failing, Fixed, Os};
 
@@ -308,6 +310,48 @@ pub(crate) fn threads_share_it_while_it_is_compacted(pool: &impl Validate) {
     pool.compact();
     pool.validate();
     assert_eq!((pool.stats().objects, pool.stats().page_bytes), (0, 0));
+}
+
+/// Says whether any thread has given way; `POOL` tells tests apart that run at once.
+#[derive(Debug)]
+pub(crate) struct Noted<const POOL: usize>;
+
+static HAVE_GIVEN_WAY: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+impl<const POOL: usize> Park for Noted<POOL> {
+    fn wait(word: &AtomicU32, expected: u32) {
+        SpinPark::wait(word, expected);
+    }
+
+    fn wake_one(_word: &AtomicU32) {}
+
+    fn give_way() {
+        HAVE_GIVEN_WAY[POOL].store(true, Relaxed);
+        std::thread::yield_now();
+    }
+}
+
+/// One that only spun would keep its CPU from a reader that was preempted for as long as it may run.
+pub(crate) fn who_waits_for_a_reader_gives_way<const POOL: usize>(pool: &impl Pool) {
+    let mut shadow = Shadow::new(pool, 0);
+    shadow.alloc(pool, 100).expect("memory");
+    let (handle, ..) = shadow.objects[0];
+    let read = |reader: &mut dyn FnMut(&[u8])| {
+        let mut bounce = vec![0; pool.max_size_bytes()];
+        // SAFETY: live, written whole, and written by nobody meanwhile.
+        unsafe { pool.read(handle, &mut bounce, reader) };
+    };
+    std::thread::scope(|scope| {
+        read(&mut |_| {
+            scope.spawn(|| read(&mut |_| ()));
+            let begun = Instant::now();
+            while !HAVE_GIVEN_WAY[POOL].load(Relaxed) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "it only spins");
+                std::thread::yield_now();
+            }
+        });
+    });
+    shadow.drain(pool);
 }
 
 /// An object that threads take turns to write, with what was last written to it.

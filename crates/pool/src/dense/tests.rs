@@ -7,7 +7,10 @@ use hectare_pages::{Fixed, Os};
 
 use super::shard::Locked;
 use super::*;
-use crate::testing::{Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests};
+use crate::testing::{
+    Noted, Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests,
+    who_waits_for_a_reader_gives_way,
+};
 
 shadow_tests!(
     |source, seed| {
@@ -16,6 +19,11 @@ shadow_tests!(
     },
     buffer pages of 4096
 );
+
+#[test]
+fn who_waits_for_a_pinned_object_gives_way() {
+    who_waits_for_a_reader_gives_way::<0>(&Dense::<_, Noted<0>>::new(Os));
+}
 
 impl<S: PageSource + Sync> Validate for Dense<S> {
     fn validate(&self) {

@@ -35,7 +35,7 @@ impl<S: PageSource, P: Park> Zs<S, P> {
     /// `handle` names a live object of this pool that this thread has not mapped.
     pub unsafe fn map(&self, handle: Handle) -> NonNull<[u8]> {
         let (cell, size_bytes) = open(handle);
-        let place = self.cell(cell).pin();
+        let place = self.cell(cell).pin::<P>();
         let (id, object) = (ZspageId((place >> OBJECT_BITS) as u32), place as u16);
         let zspages = self.zspages();
         let zspage = zspages.get(id);
@@ -101,7 +101,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
 
     unsafe fn free(&self, handle: Handle) {
         let (cell, size_bytes) = open(handle);
-        let place = self.cell(cell).pin();
+        let place = self.cell(cell).pin::<P>();
         let (id, object) = (ZspageId((place >> OBJECT_BITS) as u32), place as u16);
         let zspages = self.zspages();
         let zspage = zspages.get(id);

@@ -70,6 +70,7 @@ const fn next_tag(head: u64) -> u64 {
 mod loom_tests {
     use std::vec::Vec;
 
+    use hectare_base::sync::SpinPark;
     use loom::sync::Arc;
 
     use super::*;
@@ -105,7 +106,7 @@ mod loom_tests {
         }
 
         fn free(&self, cell: u32) {
-            self.cells[cell as usize].pin();
+            self.cells[cell as usize].pin::<SpinPark>();
             self.push(cell);
         }
 

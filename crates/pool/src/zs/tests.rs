@@ -8,9 +8,18 @@ use hectare_pages::{Failing, Os};
 use super::class::{GROUPS, State};
 use super::*;
 use crate::Pool;
-use crate::testing::{Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests};
+use crate::testing::{
+    Noted, Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests,
+    who_waits_for_a_reader_gives_way,
+};
 
 shadow_tests!(|source, seed| with_chain(source, [8, 4, 16, 1][seed as usize % 4]), buffer pages of 4096);
+
+#[test]
+fn who_waits_for_a_pinned_object_gives_way() {
+    let pool = Zs::<_, Noted<1>>::new(Os).expect("memory");
+    who_waits_for_a_reader_gives_way::<1>(&pool);
+}
 
 impl<S: PageSource + Sync> Validate for Zs<S> {
     fn validate(&self) {

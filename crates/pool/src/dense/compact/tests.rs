@@ -2,6 +2,7 @@
 
 use std::vec::Vec;
 
+use hectare_base::sync::SpinPark;
 use hectare_check::Random;
 use hectare_pages::{Failing, Os};
 
@@ -306,7 +307,7 @@ fn a_pass_that_was_in_vain_is_not_repeated_at_once() {
     let shard = pool.shard(0).expect("the shard of the objects");
     // SAFETY: live.
     let cell = |&handle: &Handle| shard.area.cell(unsafe { pool.open(handle) }.1);
-    pinned.iter().for_each(|handle| _ = cell(handle).pin());
+    pinned.iter().for_each(|handle| _ = cell(handle).pin::<SpinPark>());
     let (mut random, mut busy_frees) = (Random::new(8), 0);
     while !handles.is_empty() {
         free_all(&pool, &[handles.swap_remove(random.below(handles.len()))]);
