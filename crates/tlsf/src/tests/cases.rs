@@ -720,6 +720,25 @@ fn a_size_past_the_last_list_is_not_looked_for_behind_it() {
     assert_eq!(heap.validate(), Ok(()));
 }
 
+/// The class of such a size would begin behind the last list. Here the word behind the bitmap is the head of the first list.
+#[test]
+fn a_size_above_the_last_class_is_found_though_the_first_list_has_a_block() {
+    let mut arena = Arena::new(2048);
+    let mut heap = Tlsf::<[Row<u16, 4>; 4]>::new();
+    unsafe { heap.add_pool(arena.start(), 512) }.expect("31 granules");
+    let [first, freed, others @ ..] = [(); 6].map(|()| heap.malloc(14).expect("room"));
+    let rest = heap.malloc(25 * 16 - 2).expect("the rest of the pool");
+    unsafe { heap.add_pool(arena.start().add(1024), 512) }.expect("31 granules");
+    assert_eq!(unsafe { heap.free(freed) }, Ok(()));
+    assert_eq!((heap.stats().free_bytes, heap.validate()), (32 * 16, Ok(())));
+    let largest = heap.malloc(30 * 16 - 2).expect("the second pool has room");
+    assert_eq!(heap.malloc(30 * 16 - 2), None);
+    for block in [first, rest, largest].into_iter().chain(others) {
+        assert_eq!(unsafe { heap.free(block) }, Ok(()));
+    }
+    assert_eq!((heap.stats().used_bytes, heap.validate()), (0, Ok(())));
+}
+
 /// Heaps whose tables have hardly any lists: nothing may follow the last one.
 #[test]
 fn the_smallest_tables_serve_to_their_last_list() {

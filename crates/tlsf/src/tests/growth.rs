@@ -1,8 +1,12 @@
 //! Growth, sources that fail, threads.
 
 use core::alloc::GlobalAlloc;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use allocator_api2::alloc::Allocator;
+use hectare_base::sync::Park;
 use hectare_pages::{Counted, Failing, Fixed, PageSource};
 
 use super::*;
@@ -387,13 +391,31 @@ fn threads_share_a_locked_heap() {
 struct Noted {
     heap: Tlsf,
     calls: Vec<&'static str>,
+    /// Whether it goes on with `memalign` only once another thread waits for the lock, and marks the block.
+    awaits_another: bool,
+}
+
+impl Noted {
+    const fn new() -> Self {
+        Self { heap: Tlsf::new(), calls: Vec::new(), awaits_another: false }
+    }
 }
 
 // SAFETY: every call is passed on.
 unsafe impl Heap for Noted {
     fn memalign(&mut self, align: usize, size: usize) -> Option<NonNull<u8>> {
         self.calls.push("memalign");
-        self.heap.memalign(align, size)
+        let block = self.heap.memalign(align, size)?;
+        if self.awaits_another {
+            let begun = Instant::now();
+            while !ANOTHER_WAITS.load(Relaxed) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "nobody waits");
+                std::thread::yield_now();
+            }
+            unsafe { block.write(MARK) };
+            MARKED.set(Some(block));
+        }
+        Some(block)
     }
 
     unsafe fn free(&mut self, ptr: NonNull<u8>) -> Result<(), Misuse> {
@@ -425,7 +447,7 @@ unsafe impl Heap for Noted {
 #[test]
 fn others_wait_for_no_copy_where_another_block_has_room() {
     let mut arena = Arena::new(40_000);
-    let heap = Locked::<Noted>::new(Noted { heap: Tlsf::new(), calls: Vec::new() });
+    let heap = Locked::<Noted>::new(Noted::new());
     unsafe { heap.lock_mut().heap.add_pool(arena.start(), 40_000) }.expect("fits");
     let [first, mut mine] = [15_000, 5_000].map(|bytes| heap.memalign(16, bytes).expect("room"));
     let behind = heap.memalign(16, 100).expect("room");
@@ -448,6 +470,61 @@ fn others_wait_for_no_copy_where_another_block_has_room() {
     // More than lies before or behind it, so it takes part of both.
     resize(30_000, true, &["resize_in_place", "memalign", "realloc"]);
     assert_eq!(heap.lock().heap.validate(), Ok(()));
+}
+
+const MARK: u8 = 0xEE;
+static ANOTHER_WAITS: AtomicBool = AtomicBool::new(false);
+
+std::thread_local! {
+    /// The block that this thread has marked.
+    static MARKED: Cell<Option<NonNull<u8>>> = const { Cell::new(None) };
+    /// What it began with when this thread freed the lock.
+    static AS_FREED: Cell<Option<u8>> = const { Cell::new(None) };
+}
+
+/// Looks at the marked block when the lock is freed, by the thread that frees it.
+struct Watched;
+
+impl Park for Watched {
+    fn wait(word: &AtomicU32, expected: u32) {
+        ANOTHER_WAITS.store(true, Relaxed);
+        while word.load(Relaxed) == expected {
+            std::thread::yield_now();
+        }
+    }
+
+    fn wake_one(_word: &AtomicU32) {
+        if let Some(block) = MARKED.take() {
+            AS_FREED.set(Some(unsafe { block.read() }));
+        }
+    }
+
+    fn give_way() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_lock_is_free_before_a_block_is_copied() {
+    let mut arena = Arena::new(40_000);
+    let heap = Locked::<Noted, Watched>::new(Noted::new());
+    unsafe { heap.lock_mut().heap.add_pool(arena.start(), 40_000) }.expect("fits");
+    let [mine, _behind] = [5_000, 100].map(|bytes| heap.memalign(16, bytes).expect("room"));
+    unsafe { mine.write_bytes(3, 5_000) };
+    unsafe { heap.lock_mut() }.awaits_another = true;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ANOTHER_WAITS.load(Relaxed) {
+                drop(heap.lock());
+            }
+        });
+        let layout = Layout::from_size_align(5_000, 16).expect("a valid layout");
+        let now = unsafe { heap.realloc(mine.as_ptr(), layout, 15_000) };
+        let now = NonNull::new(now).expect("room");
+        assert_ne!(now, mine);
+        Shadow::check(now, 5_000, 3);
+    });
+    assert_eq!(AS_FREED.get(), Some(MARK));
 }
 
 #[test]
