@@ -390,12 +390,30 @@ fn the_account_has_the_index_of_contents() {
     assert!((16 * PAGES..80 * PAGES).contains(&index_bytes), "{index_bytes} bytes");
 }
 
+/// Who takes pages out counts what that frees.
+#[test]
+fn a_shared_page_frees_nothing_before_the_last() {
+    let store = Store::new(dense(), config(2)).expect("a store");
+    let page = text(&mut Random::new(8));
+    (0..2).for_each(|key| store.put(key, &page).expect("memory"));
+    let bytes = store.pool().stats().stored_bytes;
+    let told = |key: usize| {
+        let slot = crate::store::lock(&store.slots[key]);
+        (slot.content.own_bytes(), slot.content.share_bytes())
+    };
+    assert_eq!((told(0), told(1)), ((0, bytes / 2), (0, bytes / 2)));
+    assert_eq!(store.remove(0), Ok(true));
+    assert_eq!((told(0), told(1)), ((0, 0), (bytes, bytes)));
+}
+
 #[test]
 fn shared_contents_stay_shared_when_they_are_recompressed() {
     let store = Store::new(dense(), config(30)).expect("a store");
     let mut shadow = Shadow::new();
     let page = text(&mut Random::new(8));
     (0..30).for_each(|key| shadow.put(&store, key, page.clone()).expect("memory"));
+    let again = store.recompress(0, Select::All).expect("memory");
+    assert_eq!(again.recompressed_pages, 0, "they are compressed by that one already");
     store.recompress(2, Select::All).expect("memory");
     assert_eq!(store.pool().stats().objects, 1);
     shadow.check_all(&store);

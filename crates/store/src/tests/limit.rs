@@ -401,6 +401,49 @@ fn one_put_goes_round_all_keys_a_few_times() {
     assert!((3..=9).contains(&rounds), "{rounds} rounds");
 }
 
+#[test]
+fn who_goes_on_until_the_limit_is_kept_offers_each_page_once() {
+    const KEYS: usize = 400;
+    let offers = Arc::new(Mutex::new([0; KEYS]));
+    let evict = {
+        let offers = Arc::clone(&offers);
+        Evict::new(move |key, _| {
+            offers.lock().expect("sound")[key] += 1;
+            key % 8 == 1
+        })
+    };
+    let config = Config { evict: Some(evict), ..Config::new(KEYS) };
+    let store = Store::new(dense(), config).expect("a store");
+    let mut random = Random::new(48);
+    for key in 0..KEYS {
+        store.now_s.store(5 * key as u32, Relaxed);
+        store.put(key, &text(&mut random)).expect("memory");
+    }
+    assert_eq!(store.stats().raw_pages, 0);
+    assert!(!store.relieve(store.memory().bytes / 2).fits, "an eighth goes");
+    assert_eq!(*offers.lock().expect("sound"), [1; KEYS]);
+}
+
+/// It is not worth it after so little, but the last resort.
+#[test]
+fn where_only_a_little_goes_the_pool_is_compacted_for_that() {
+    let takes = Arc::new(AtomicBool::new(false));
+    let evict = {
+        let takes = Arc::clone(&takes);
+        Evict::new(move |key, _| key == 3 && takes.load(Relaxed))
+    };
+    let config = Config { evict: Some(evict), ..Config::new(400) };
+    let store = Store::new(Compacted(dense(), AtomicU32::new(0)), config).expect("a store");
+    let mut random = Random::new(49);
+    (0..400).for_each(|key| store.put(key, &text(&mut random)).expect("memory"));
+    assert!(!store.relieve(0).fits);
+    let before = store.pool().1.load(Relaxed);
+    takes.store(true, Relaxed);
+    store.search.is_in_vain.store(false, Relaxed);
+    assert!(!store.relieve(0).fits);
+    assert_eq!((store.stats().evicted_pages, store.pool().1.load(Relaxed) - before), (1, 1));
+}
+
 /// To unpack and offer all pages took a refused put a thousand times as long as a kept one.
 #[test]
 fn what_was_offered_in_vain_is_offered_again_little_by_little() {
