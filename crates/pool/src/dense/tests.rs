@@ -1,9 +1,10 @@
 //! The pool against its shadow, and the shards' invariants after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use hectare_check::Random;
-use hectare_pages::{Fixed, Os};
+use hectare_pages::{Fixed, Os, SourceError};
 
 use super::shard::Locked;
 use super::*;
@@ -162,6 +163,11 @@ fn blocks_and_cells_share_the_area_to_its_last_page() {
                 }
             };
             assert_eq!(refusal, PoolError::Full);
+            let (blocks_end, cells_start) = {
+                let state = pool.shard(0).expect("it has objects").state.lock();
+                (state.committed_bytes, state.cells_floor.offset_bytes())
+            };
+            assert_eq!(blocks_end, cells_start, "a page is left");
             validate(&pool);
             shadow.verify_all(&pool);
             shadow.drain(&pool);
@@ -315,6 +321,58 @@ fn room_in_a_shard_that_is_held_is_found() {
 #[should_panic(expected = "dense: pages of 64 bytes")]
 fn pages_of_less_have_no_room_for_page_bits() {
     let _ = Dense::<_>::new(megabyte(&mut std::vec::Vec::new(), 64));
+}
+
+/// Refuses to commit several pages at once, when it is told to.
+#[derive(Default)]
+struct PageByPage {
+    is_short: AtomicBool,
+    refused: AtomicUsize,
+}
+
+// SAFETY: what is not refused is passed on.
+unsafe impl PageSource for PageByPage {
+    fn page_bytes(&self) -> usize {
+        Os.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError> {
+        Os.reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        if self.is_short.load(Relaxed) && bytes > Os.page_bytes() {
+            self.refused.fetch_add(1, Relaxed);
+            return Err(SourceError::Exhausted);
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.commit(start, bytes) }
+    }
+
+    unsafe fn decommit(&self, start: NonNull<u8>, bytes: usize) -> Result<(), SourceError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.decommit(start, bytes) }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Os.release(start, bytes) };
+    }
+}
+
+/// A large shard asks for more pages than it needs, and then for those.
+#[test]
+fn a_source_that_has_fewer_pages_than_asked_for_serves_all_the_same() {
+    let source = PageByPage::default();
+    let limits = Limits { shards: 1, ..Limits::new() };
+    let pool: Dense<_> = Dense::with_limits(&source, limits);
+    let mut shadow = Shadow::new(&pool, 1);
+    (0..1600).for_each(|_| shadow.alloc(&pool, 4000).expect("memory"));
+    source.is_short.store(true, Relaxed);
+    (0..40).for_each(|_| shadow.alloc(&pool, 4000).expect("one page is to be had"));
+    assert!(source.refused.load(Relaxed) > 0, "it asks for more");
+    validate(&pool);
+    shadow.verify_all(&pool);
 }
 
 #[test]

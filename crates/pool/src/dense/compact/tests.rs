@@ -100,6 +100,34 @@ fn an_allocation_opens_a_bounded_part_of_what_is_closed() {
     assert!(states >= 8, "a pass has more than {states} times 23 steps");
 }
 
+/// Where all that it may open is in use, it takes pages, which are not closed.
+#[test]
+fn an_allocation_uses_the_pages_that_it_takes_during_a_pass() {
+    let limits = Limits { shards: 1, compact_percent: 0, ..Limits::new() };
+    let pool: Dense<_> = Dense::with_limits(Os, limits);
+    let mut shadow = Shadow::new(&pool, 1);
+    (0..3000).for_each(|_| shadow.alloc(&pool, 2000).expect("memory"));
+    // The lowest: what is closed above has no holes.
+    (0..500).for_each(|index| shadow.free(&pool, index));
+    pool.shard(0).expect("the shard of the objects").with_lock(&pool.source, |mut shard| {
+        assert!(shard.start_pass(AUTOMATIC_SLACK_SHIFT));
+        while !matches!(shard.state.compaction.phase, Phase::Move { .. }) {
+            assert!(shard.step().is_some());
+        }
+    });
+    (0..500).for_each(|_| shadow.alloc(&pool, 2000).expect("memory"));
+    let before = pool.stats();
+    for _ in 0..40 {
+        let taken = pool.stats().pages_taken;
+        shadow.alloc(&pool, 2000).expect("memory");
+        let taken = pool.stats().pages_taken - taken;
+        assert!(taken <= 8, "{taken} pages for one object");
+    }
+    assert!(pool.stats().pages_taken > before.pages_taken, "none was needed");
+    pool.validate();
+    shadow.verify_all(&pool);
+}
+
 #[test]
 fn frees_and_allocations_beside_each_step_leave_the_blocks_sound() {
     const OBJECTS: usize = 400;
