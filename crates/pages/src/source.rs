@@ -46,7 +46,8 @@ pub unsafe trait PageSource {
     /// The size of a page in bytes: a power of two, the same for the life of the source.
     fn page_bytes(&self) -> usize;
 
-    /// Takes `bytes` of address space aligned to `align`, a power of two of at least a page.
+    /// Takes `bytes` of address space aligned to `align`, a power of two of at least a page. (For any other alignment a source
+    /// may panic, or give a range that is no multiple of it.)
     /// Nothing in it may be touched before it is committed.
     ///
     /// # Errors
