@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use hectare_base::sync::Lock;
 use hectare_pages::System;
 
+use crate::heap::becomes_free;
 use crate::own_pages::Pages;
 
 /// How many guarded objects there are at once, live or freed.
@@ -293,6 +294,11 @@ impl<S: System> Guard<S> {
             [before, behind].into_iter().flatten().min_by_key(|(distance, ..)| *distance)?;
         let fault = if slot.life == Life::Freed { Fault::UseAfterFree } else { fault };
         Some(slot.finding(fault, address))
+    }
+
+    /// Whether the lock that [`live_bytes`](Self::live_bytes) takes is free, or becomes so soon.
+    pub(crate) fn can_be_asked(&self, source: &S) -> bool {
+        becomes_free(&self.state, source)
     }
 
     /// Holds the lock across a fork.

@@ -6,6 +6,7 @@
 
 mod batches;
 mod free;
+mod interrupted;
 mod keys;
 mod large;
 mod larger;
@@ -39,6 +40,7 @@ use crate::region::FRAME_BYTES;
 use crate::seat::Seat;
 use crate::stats::{ClassStats, Stats};
 
+pub(crate) use interrupted::becomes_free;
 use keys::Keys;
 pub(crate) use place::Place;
 pub(crate) use realloc::move_to;

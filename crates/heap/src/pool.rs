@@ -253,6 +253,19 @@ impl<P: Park> Pools<P> {
         self.in_use().map(held).sum()
     }
 
+    /// Whether `holds` says so of whatever the pools in use keep of any class.
+    pub(crate) fn all_slots(&self, holds: impl Fn(&Lock<Slots, P>) -> bool) -> bool {
+        // Loops, not iterators' own, which would be one more function.
+        for pool in self.in_use() {
+            for slots in rolled(&pool.slots) {
+                if !holds(slots) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
     /// Holds the locks of the pools in use across a fork.
     pub(crate) fn before_fork(&self) {
         self.growth.lock_for_fork();

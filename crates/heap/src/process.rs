@@ -148,6 +148,18 @@ impl Process {
         self.inside(|| self.heap.tend())
     }
 
+    /// Whether [`stats`](Self::stats) and [`profile`](Self::profile) can be had: to be asked first where a signal's handler may
+    /// have interrupted this thread in the midst of a call, as one that calls `exit` has. Waits for other threads' calls, as
+    /// those do, but no more than a second for each.
+    #[cold]
+    pub fn can_be_asked(&'static self) -> bool {
+        self.inside(|| {
+            self.heap.can_be_asked()
+                && self.profile.can_be_asked(&Os)
+                && self.guard.can_be_asked(&Os)
+        })
+    }
+
     /// What the heap holds. What this thread's cache holds counts as pooled; what those of other
     /// threads hold, which only they may look into, as in use.
     pub fn stats(&'static self) -> Stats {

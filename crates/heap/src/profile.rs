@@ -29,6 +29,7 @@ use hectare_base::sync::Lock;
 use hectare_pages::{PageSource, System};
 
 use crate::class::ClassId;
+use crate::heap::becomes_free;
 use crate::sample::weight;
 use packs::Packs;
 pub(crate) use packs::{MAX_PACKED_BYTES, PACK_BYTES};
@@ -202,6 +203,11 @@ impl<S: System> Profile<S> {
         let (mean_bytes, lost_samples) = (state.mean_bytes, state.lost_samples);
         drop(state);
         Snapshot::new(stacks, mean_bytes, lost_samples, source)
+    }
+
+    /// Whether the lock that [`snapshot`](Self::snapshot) takes is free, or becomes so soon.
+    pub(crate) fn can_be_asked(&self, source: &S) -> bool {
+        becomes_free(&self.state, source)
     }
 
     /// Holds the profile's lock across a fork.

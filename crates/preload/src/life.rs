@@ -15,7 +15,7 @@ use hectare::Front;
 use crate::HEAP;
 use crate::config::{self, Config};
 use crate::once::Once;
-use crate::{background, dlopen, mode, profile, report, signals, special};
+use crate::{background, dlopen, mode, report, signals, special};
 
 static CONFIG: Once<Config> = Once::new();
 
@@ -63,16 +63,8 @@ extern "C" fn at_load(
 /// Runs after the program's `atexit` functions and destructors, unless it ends by `_exit`.
 extern "C" fn at_exit() {
     let config = config();
-    if config.stats {
-        report::print_stats();
-    }
-    if let Some(path) = config.stats_json {
-        // A failure was reported, and changes nothing here.
-        let _ = report::export_json(path);
-    }
-    if config.prof {
-        // As above.
-        let _ = profile::dump_next(config);
+    if config.stats || config.stats_json.is_some() || config.prof {
+        report::at_exit(config);
     }
 }
 

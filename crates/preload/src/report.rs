@@ -3,10 +3,10 @@
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::{self, Write};
 
-use crate::HEAP;
+use crate::config::Config;
 use crate::line::Line;
-use crate::mode;
 use crate::output::{Path, Sink, Text, tell_unwritable, write_file};
+use crate::{HEAP, mode, profile};
 use hectare::{ClassStats, Stats};
 
 /// glibc's `struct mallinfo2`: sizes in bytes.
@@ -236,6 +236,29 @@ pub(crate) fn print_stats() {
             "{:6} {:6} {:9} {:6}",
             class.object_bytes, class.slabs, class.used_objects, class.pooled_objects
         ));
+    }
+}
+
+/// Writes what the configuration asks for at the end of the process.
+#[inline(never)] // Few programs come by here (`cold.ld`).
+pub(crate) fn at_exit(config: &Config) {
+    // A signal's handler that calls `exit` may have interrupted this thread with a lock of the heap held, which nobody frees.
+    if !HEAP.can_be_asked() {
+        tell(format_args!(
+            "nothing is written at the end: a signal's handler ended the program in the midst of malloc or free"
+        ));
+        return;
+    }
+    if config.stats {
+        print_stats();
+    }
+    if let Some(path) = config.stats_json {
+        // A failure was reported, and changes nothing here.
+        let _ = export_json(path);
+    }
+    if config.prof {
+        // As above.
+        let _ = profile::dump_next(config);
     }
 }
 

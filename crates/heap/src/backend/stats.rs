@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use hectare_pages::System;
 
 use super::Backend;
+use crate::heap::becomes_free;
 use crate::region::FRAME_BYTES;
 
 /// The backend's share of the heap's statistics.
@@ -23,6 +24,12 @@ pub(crate) struct BackendStats {
 }
 
 impl<S: System> Backend<S> {
+    /// Whether the lock that [`stats`](Self::stats) takes is free, or becomes so soon.
+    #[cold]
+    pub(crate) fn can_be_asked(&self) -> bool {
+        becomes_free(&self.state, &self.source)
+    }
+
     pub(crate) fn stats(&self) -> BackendStats {
         let state = self.state.lock();
         BackendStats {

@@ -97,6 +97,20 @@ pub(crate) fn add(suite: &mut Suite) {
         let mut command = preloaded(compile("leaving.c", &["-rdynamic"], "")?);
         run(command.env("HECTARE_CONF", "stats_signal:10"))?.well().map(drop)
     });
+    for options in [
+        "front:thread,stats:true",
+        "front:cpu,stats:true",
+        "stats_json:/dev/null",
+        "secure:true,stats:true",
+        "guard:1,stats:true",
+        "prof:true,prof_sample:1000,prof_prefix:/dev/null/none",
+    ] {
+        let name = format!("configuration::exit_in_a_handler[{options}]");
+        suite.test_with(name, &["cc"], move || {
+            let mut command = preloaded(program("interrupted.c")?);
+            run(command.env("HECTARE_CONF", options))?.well().map(drop)
+        });
+    }
     let name = "configuration::ignored_in_secure_programs";
     // SAFETY: no preconditions.
     match unsafe { libc::geteuid() } {
