@@ -73,7 +73,7 @@ fn shown_of(command: &Command) -> Command {
 
 /// Takes `-5` for the value that it is meant to be, so that it is told what can be given there; the
 /// parser would take it for an option, and advise to put it after `--`.
-fn with_negative_values(command: Command) -> Command {
+pub(crate) fn with_negative_values(command: Command) -> Command {
     command
         .mut_args(|arg| {
             let takes_value = arg.get_action().takes_values();

@@ -14,6 +14,18 @@ where
     }
 }
 
+/// As [`within`] for what is no number at all; whoever takes the number can say more of one outside.
+pub(crate) fn number<T>(low: T, high: T) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: FromStr + PartialOrd + Display + Copy,
+{
+    let parse = within(low, high);
+    move |text| text.parse().or_else(|_| parse(text))
+}
+
+/// The largest number that a process can have.
+pub(crate) const MOST_PID: u32 = i32::MAX as u32;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -23,6 +35,11 @@ mod tests {
         let parse = within(1_usize, 12);
         assert_eq!((parse("1"), parse("12")), (Ok(1), Ok(12)));
         for text in ["0", "13", "18446744073709551616", "-1", "x", ""] {
+            assert_eq!(parse(text), Err("it can be a whole number from 1 to 12".to_owned()));
+        }
+        let parse = number(1_u8, 12);
+        assert_eq!((parse("1"), parse("13")), (Ok(1), Ok(13)));
+        for text in ["-1", "x", "256"] {
             assert_eq!(parse(text), Err("it can be a whole number from 1 to 12".to_owned()));
         }
     }

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::WindowRecord;
 use crate::report::Report;
-use crate::say;
+use crate::{parser, say};
 pub(crate) use domain::{Domain, Domains};
 
 /// The parameters of a workload. Recorded with each row, so that the row can be reproduced.
@@ -380,13 +380,17 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Entry> {
 
 /// The parsed arguments of a study; wrong ones and `--help` end the command as they do for a verb.
 fn study_args<T: clap::Parser>(args: &[String]) -> T {
-    T::try_parse_from(args).unwrap_or_else(|error| say::parsers(&error))
+    let command = parser::with_negative_values(T::command());
+    let parsed =
+        command.try_get_matches_from(args).and_then(|matches| T::from_arg_matches(&matches));
+    parsed.unwrap_or_else(|error| say::parsers(&error))
 }
 
 /// A range of sizes in bytes, as `512..576`.
 fn parse_range(text: &str) -> anyhow::Result<(usize, usize)> {
-    let range = text.split_once("..").context("a range of sizes is LOW..HIGH")?;
-    let (low, high) = (range.0.parse()?, range.1.parse()?);
+    let ends =
+        text.split_once("..").and_then(|(low, high)| low.parse().ok().zip(high.parse().ok()));
+    let (low, high) = ends.context("a range of sizes is LOW..HIGH, two whole numbers of bytes")?;
     anyhow::ensure!(low < high, "no size is from {low} to below {high}");
     Ok((low, high))
 }

@@ -54,13 +54,13 @@ struct Args {
     #[arg(long, value_parser = parse_small_range)]
     range: Option<(usize, usize)>,
     /// Up to how many threads: 1 or 2
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=2))]
+    #[arg(long, default_value_t = 2, value_parser = within(1_u64, 2))]
     threads: u64,
     /// Count instructions and cache misses with valgrind's callgrind instead of measuring time
     #[arg(long)]
     callgrind: bool,
     /// Seed of slots and sizes
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = within(0_u64, u64::MAX))]
     seed: u64,
 }
 

@@ -30,7 +30,7 @@ struct Args {
     #[arg(long, default_value_t = 65_536, value_parser = within(1_usize, 100_000_000))]
     max_live: usize,
     /// First seed
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = within(0_u64, u64::MAX))]
     seed: u64,
     /// How many seeds; each has rows of its own, followed by their mean
     #[arg(long, default_value_t = 3, value_parser = within(1_u64, 10_000))]

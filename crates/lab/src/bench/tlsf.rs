@@ -61,7 +61,7 @@ struct Args {
     #[arg(long = "library", value_name = "FILE,…")]
     libraries: Vec<PathBuf>,
     /// Seed of the sizes and of the order
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(0_u64, u64::MAX))]
     seed: u64,
 }
 

@@ -124,6 +124,9 @@ fn is_plot_alone(report: &Path) -> bool {
     report.extension().is_some_and(|extension| extension == "svg")
 }
 
+/// The most frames that blocks may have in all: 1 TiB.
+const MOST_FRAMES: usize = 1 << 28;
+
 /// An order from the command line.
 fn order(given: u8) -> anyhow::Result<Order> {
     Order::new(given)
@@ -135,12 +138,11 @@ fn order(given: u8) -> anyhow::Result<Order> {
 
 /// The number of frames in `blocks` blocks of an order, if it is sensible.
 fn frames(blocks: usize, order: Order) -> anyhow::Result<usize> {
-    const LARGEST: usize = 1 << 28;
     ensure!(blocks > 0, Exit::misused("0 blocks were asked for: there must be at least one"));
     match blocks.checked_mul(order.frames()) {
-        Some(frames) if frames <= LARGEST => Ok(frames),
+        Some(frames) if frames <= MOST_FRAMES => Ok(frames),
         _ => bail!(Exit::misused(format!(
-            "{} of order {}: more than {LARGEST} frames (1 TiB); give fewer",
+            "{} of order {}: more than {MOST_FRAMES} frames (1 TiB); give fewer",
             counted(blocks, "block"),
             order.get()
         ))),

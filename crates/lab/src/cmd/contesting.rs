@@ -75,7 +75,7 @@ pub(crate) struct ContestArgs {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = WarmMemory::Auto)]
     pub(crate) warm_memory: WarmMemory,
     /// Seed of the shuffles
-    #[arg(long, value_name = "N", default_value_t = SEED)]
+    #[arg(long, value_name = "N", default_value_t = SEED, value_parser = within(0_u64, u64::MAX))]
     pub(crate) seed: u64,
     /// Where to write what was measured.
     #[command(flatten)]

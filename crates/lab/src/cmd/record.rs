@@ -32,6 +32,7 @@ use crate::replay::clock;
 use crate::runner;
 use crate::say::counted;
 use crate::subject::{self, program};
+use crate::within::within;
 use claim::Claim;
 use images::Image;
 use signals::Signals;
@@ -49,8 +50,7 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
     /// Resolution of the times kept, ns; coarser times make smaller files
-    #[arg(long, value_name = "NS", default_value_t = 100,
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, value_name = "NS", default_value_t = 100, value_parser = within(1_u64, 1_000_000_000))]
     tick_ns: u64,
     /// The program with its arguments
     #[arg(last = true, required = true, value_name = "CMD")]

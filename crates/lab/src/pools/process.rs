@@ -11,7 +11,7 @@ use crate::cmd::Exit;
 use crate::input;
 use crate::list;
 use crate::machine::page_bytes;
-use crate::within::within;
+use crate::within::{MOST_PID, within};
 
 /// Bit 63 of an entry of `/proc/PID/pagemap`: the page is in memory.
 const PRESENT: u64 = 1 << 63;
@@ -20,7 +20,8 @@ const PRESENT: u64 = 1 << 63;
 #[derive(clap::Args)]
 pub(crate) struct Sources {
     /// Processes whose private pages to store, separated by commas
-    #[arg(long, value_name = "PID,…", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "PID,…", num_args = 1.., value_delimiter = ',',
+        value_parser = within(1, MOST_PID))]
     pid: Vec<u32>,
     /// Store the private pages of every process on this machine, whoever owns it
     #[arg(long, conflicts_with = "pid")]

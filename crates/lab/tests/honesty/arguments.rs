@@ -49,6 +49,49 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
 }
 
 #[test]
+fn a_number_that_is_none_is_told_with_what_is_allowed() {
+    let number = |arguments: &[&str]| {
+        for wrong in ["-1", "x", "18446744073709551616"] {
+            let told = stderr(&hectare(&[arguments, &[wrong]].concat()));
+            assert!(
+                told.contains("it can be a whole number from "),
+                "{arguments:?} {wrong}: {told}"
+            );
+        }
+    };
+    for verb in ["compare", "choose", "replay", "bench"] {
+        number(&[verb, "--seed"]);
+    }
+    number(&["record", "--tick-ns"]);
+    for option in ["--blocks", "--order", "--batch"] {
+        number(&["buddy", option]);
+    }
+    for option in ["--blocks", "--order", "--patience-ms"] {
+        number(&["buddy", "growth", option]);
+    }
+    for option in ["--live", "--seed"] {
+        number(&["buddy", "runs", option]);
+    }
+    for option in ["--load", "--seed"] {
+        number(&["buddy", "fragment", option]);
+    }
+    for option in ["--seed", "--keep-free-bytes"] {
+        number(&["tlsf", "regions", option]);
+    }
+    for verb in [&["zram"][..], &["store"], &["swap", "record"]] {
+        number(&[verb, &["--pid"]].concat());
+    }
+    number(&["bench", "pools", "--", "--threads"]);
+    for study in ["tlsf", "pools", "stress"] {
+        number(&["bench", study, "--", "--seed"]);
+    }
+    for study in ["tlsf", "pools"] {
+        let told = stderr(&hectare(&["bench", study, "--", "--range", "x..576"]));
+        assert!(told.contains("two whole numbers of bytes"), "{study}: {told}");
+    }
+}
+
+#[test]
 fn shells_complete_the_verbs_that_can_be_typed() {
     for shell in ["bash", "zsh", "fish"] {
         let output = hectare(&["completions", shell]);

@@ -5,14 +5,14 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use anyhow::ensure;
-use hectare_buddy::{FrameId, Order};
+use hectare_buddy::{FrameId, MAX_ORDER, Order};
 
 use super::subjects::{self, FRAME_BYTES, Job, Listed, Subject};
-use super::{Common, Exit, frames, order};
+use super::{Common, Exit, MOST_FRAMES, frames, order};
 use crate::report::{Report, Row};
 use crate::say::counted;
 use crate::threads;
-use crate::within::within;
+use crate::within::{number, within};
 
 /// The arguments of the demo.
 #[derive(clap::Args)]
@@ -22,10 +22,10 @@ pub(super) struct Args {
     #[command(flatten)]
     common: Common,
     /// Blocks to take [default: 100000]
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = number(1, MOST_FRAMES))]
     blocks: Option<usize>,
     /// Size of a block: 2^ORDER frames of 4 KiB, 0 to 18
-    #[arg(short, long, default_value_t = 0)]
+    #[arg(short, long, default_value_t = 0, value_parser = number(0, MAX_ORDER))]
     order: u8,
     /// Print the address of each block
     #[arg(short, long)]
@@ -37,7 +37,7 @@ pub(super) struct Args {
     #[arg(long)]
     shuffle: bool,
     /// Take and free this many blocks in one call (allocators that cannot take them one by one)
-    #[arg(long, value_name = "BLOCKS", default_value_t = 1)]
+    #[arg(long, value_name = "BLOCKS", default_value_t = 1, value_parser = number(1, MOST_FRAMES))]
     batch: usize,
     /// Threads that share the blocks (with a lock around single-owner allocators); several numbers,
     /// as in `1,2`, are measured in turn beside a control that shares nothing

@@ -14,7 +14,7 @@ use super::picture::Occupancy;
 use super::subjects::{Job, Subject};
 use super::{Common, Exit, PLOT_ALONE};
 use crate::report::{Report, Row, Series};
-use crate::within::within;
+use crate::within::{number, within};
 
 /// The arguments of `hectare buddy fragment`.
 #[derive(clap::Args)]
@@ -23,7 +23,8 @@ pub(super) struct Args {
     #[command(flatten)]
     common: Common,
     /// Loads in per cent of the frames, separated by commas
-    #[arg(long, value_name = "LOAD,…", value_delimiter = ',', default_value = "50,70,90")]
+    #[arg(long, value_name = "LOAD,…", value_delimiter = ',', default_value = "50,70,90",
+        value_parser = number(1_usize, 99))]
     load: Vec<usize>,
     /// Rounds of reallocation
     #[arg(long, default_value_t = 100, value_parser = within(1_usize, 100_000))]
@@ -32,7 +33,7 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 1 << 18, value_parser = within(2048_usize, 1 << 26))]
     frames: usize,
     /// Seed of the random choices
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = within(0_u64, u64::MAX))]
     seed: u64,
 }
 

@@ -1,10 +1,11 @@
 //! Time over block count: the complexity made visible.
 
-use hectare_buddy::Order;
+use hectare_buddy::{MAX_ORDER, Order};
 
 use super::subjects::{Growth, Job, Subject};
-use super::{Common, PLOT_ALONE, order};
+use super::{Common, MOST_FRAMES, PLOT_ALONE, order};
 use crate::report::{Report, Row, Series};
+use crate::within::{number, within};
 
 /// The arguments of `hectare buddy growth`.
 #[derive(clap::Args)]
@@ -13,13 +14,13 @@ pub(super) struct Args {
     #[command(flatten)]
     common: Common,
     /// The largest block count
-    #[arg(short, long, default_value_t = 1 << 18)]
+    #[arg(short, long, default_value_t = 1 << 18, value_parser = number(1, MOST_FRAMES))]
     blocks: usize,
     /// Size of a block: 2^ORDER frames of 4 KiB, 0 to 18
-    #[arg(short, long, default_value_t = 0)]
+    #[arg(short, long, default_value_t = 0, value_parser = number(0, MAX_ORDER))]
     order: u8,
     /// A quadratic allocator gets no more blocks when twice as many would take this long
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = within(0_u64, u64::MAX))]
     patience_ms: u64,
 }
 

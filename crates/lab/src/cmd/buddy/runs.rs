@@ -28,7 +28,7 @@ use crate::cmd::compare::trace_names;
 use crate::list;
 use crate::report::{Report, Row};
 use crate::say::{counted, in_one_line};
-use crate::within::within;
+use crate::within::{number, within};
 use keeper::{BestRun, Blocks, Keeper, Ranges};
 use requests::{Op, Requests};
 
@@ -44,13 +44,14 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "trace", default_value_t = 200_000, value_parser = within(1_usize, 100_000_000))]
     ops: usize,
     /// Frames that the generator keeps in use
-    #[arg(long, value_name = "FRAMES", conflicts_with = "trace", default_value_t = 1 << 16)]
+    #[arg(long, value_name = "FRAMES", conflicts_with = "trace", default_value_t = 1 << 16,
+        value_parser = number(2048_usize, 1 << 19))]
     live: usize,
     /// Measurements of each candidate; the median is reported
     #[arg(long, default_value_t = 5, value_parser = within(1_usize, 1000))]
     rounds: usize,
     /// Seed of the generator
-    #[arg(long, conflicts_with = "trace", default_value_t = 1)]
+    #[arg(long, conflicts_with = "trace", default_value_t = 1, value_parser = within(0_u64, u64::MAX))]
     seed: u64,
 }
 

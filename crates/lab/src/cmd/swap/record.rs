@@ -21,7 +21,7 @@ use crate::output::place::{self, Kind};
 use crate::pools::process;
 use crate::runner;
 use crate::say::{counted, in_one_line};
-use crate::within::within;
+use crate::within::{MOST_PID, within};
 
 /// The compressor; lengths depend on its version.
 const COMPRESSOR: &str = "LZ4 by lz4_flex 0.11.6";
@@ -30,7 +30,7 @@ const COMPRESSOR: &str = "LZ4 by lz4_flex 0.11.6";
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The process to watch
-    #[arg(long)]
+    #[arg(long, value_parser = within(1, MOST_PID))]
     pid: u32,
     /// Where to write the events
     #[arg(short, long, value_name = "FILE", value_parser = place::writable(Kind::Swap))]

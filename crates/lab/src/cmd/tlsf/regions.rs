@@ -31,10 +31,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = within(1_usize, 100_000_000))]
     writes: usize,
     /// Seed of the sizes and of the order
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(0_u64, u64::MAX))]
     seed: u64,
     /// Bytes that must stay free elsewhere before a free region goes back
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = within(0_usize, usize::MAX))]
     keep_free_bytes: usize,
 }
 
