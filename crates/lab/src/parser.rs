@@ -25,7 +25,8 @@ pub(crate) fn parsed() -> Result<Cli, clap::Error> {
             .iter()
             .map(|word| in_one_line(&word.to_string_lossy()).into_owned().into())
             .collect();
-        let again = if shown == words { None } else { parsed_from(&shown).err() };
+        let is_plain = shown == words || error.kind() == ErrorKind::InvalidUtf8;
+        let again = if is_plain { None } else { parsed_from(&shown).err() };
         again.unwrap_or(error)
     })
 }
@@ -33,7 +34,10 @@ pub(crate) fn parsed() -> Result<Cli, clap::Error> {
 fn parsed_from(words: &[OsString]) -> Result<Cli, clap::Error> {
     let mut command = whole();
     refuse_unknown_verb(&mut command, words)?;
-    let matches = command.try_get_matches_from_mut(words).map_err(with_way_out)?;
+    let matches = command
+        .try_get_matches_from_mut(words)
+        .map_err(|error| with_word(error, words))
+        .map_err(with_way_out)?;
     Cli::from_arg_matches(&matches).map_err(|error| {
         // With the usage of the verb.
         let verb = matches.subcommand_name().and_then(|name| command.find_subcommand_mut(name));
@@ -100,6 +104,28 @@ fn refuse_unknown_verb(command: &mut Command, words: &[OsString]) -> Result<(), 
     };
     let message = format!("there is no verb `{word}`; there are: {}. {hint}", verbs.join(", "));
     Err(command.error(ErrorKind::InvalidSubcommand, message))
+}
+
+/// Adds which word had to be text, of which the parser says only that there is one. Paths and programs may have any
+/// bytes: of several words that are no text it is one that is refused even alone.
+fn with_word(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidUtf8 {
+        return error;
+    }
+    let is_refused = |&nth: &usize| {
+        let mut alone: Vec<OsString> =
+            words.iter().map(|word| word.to_string_lossy().into_owned().into()).collect();
+        alone[nth].clone_from(&words[nth]);
+        let refused = whole().try_get_matches_from_mut(alone).err();
+        refused.is_some_and(|error| error.kind() == ErrorKind::InvalidUtf8)
+    };
+    let wrong = (0..words.len()).filter(|&nth| words[nth].to_str().is_none()).find(is_refused);
+    if let Some(nth) = wrong {
+        let tip =
+            format!("{:?} must be text: only paths and programs may have any bytes", words[nth]);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// Adds the remedy to the error if a program was given without `--`, which many other commands do

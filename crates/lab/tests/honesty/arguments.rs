@@ -1,5 +1,8 @@
 //! What is typed: wrong arguments, places for results, and the standard output.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use super::*;
 
 #[test]
@@ -88,6 +91,20 @@ fn a_number_that_is_none_is_told_with_what_is_allowed() {
     for study in ["tlsf", "pools"] {
         let told = stderr(&hectare(&["bench", study, "--", "--range", "x..576"]));
         assert!(told.contains("two whole numbers of bytes"), "{study}: {told}");
+    }
+}
+
+#[test]
+fn a_word_that_is_no_text_is_named() {
+    let wrong = OsStr::from_bytes(b"sy\xffstem");
+    for option in ["-a", "--assert", "--reference", "--only"] {
+        let mut command = Command::new(HECTARE);
+        // A path may have any bytes: that one is not to blame.
+        command.arg("bench").arg("--json").arg(OsStr::from_bytes(b"\xfe")).args(["all", option]);
+        let output = command.arg(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{option}: {}", stderr(&output));
+        assert!(stderr(&output).contains(r#""sy\xFFstem" must be text"#), "{}", stderr(&output));
+        assert!(stderr(&output).contains("Usage: hectare bench"), "{}", stderr(&output));
     }
 }
 
