@@ -87,6 +87,10 @@ impl Subject {
                 name != SYSTEM,
                 "`{text}`: `{SYSTEM}` is the program as it is: give the library another name"
             );
+            anyhow::ensure!(
+                !path.is_empty(),
+                "`{text}` has no path after the `=`: give it as NAME=/path/lib.so"
+            );
             return Self::of_library(name, Path::new(path));
         }
         if text.contains('/') {
@@ -274,6 +278,10 @@ mod tests {
         assert!(message.contains("`nosuch`") && message.contains("system"), "{message}");
         let message = format!("{:#}", Subject::parse("x=/nowhere/libx.so").unwrap_err());
         assert!(message.contains("/nowhere/libx.so"), "{message}");
+        for (text, part) in [("x=", "no path after the `=`"), ("=/lib/libx.so", "no name before")] {
+            let message = format!("{:#}", Subject::parse(text).unwrap_err());
+            assert!(message.contains(part), "{text}: {message}");
+        }
         assert!(Subject::parse_list("system,system").is_err());
         let message = Subject::parse("system=/lib/libx.so").unwrap_err().to_string();
         assert!(message.contains("another name"), "{message}");
