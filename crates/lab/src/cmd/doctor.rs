@@ -85,6 +85,11 @@ fn set(command: &[OsString]) -> anyhow::Result<()> {
     let mut child = std::process::Command::new(program)
         .args(arguments)
         .spawn()
+        .map_err(|error| {
+            // The system says of a script without its interpreter that the script is not there.
+            let why = subject::program::resolve(program).err();
+            why.unwrap_or_else(|| error.into())
+        })
         .with_context(|| format!("cannot start `{}`", program.to_string_lossy()))?;
     // Ctrl-C reaches the command from the terminal; a signal to us alone is passed on, once.
     let mut is_told = false;

@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -111,11 +112,20 @@ pub(crate) fn obstacle(path: &Path) -> anyhow::Result<Option<Obstacle>> {
         if is_text { format!("{shown} (`sh {shown}` may run it)") } else { shown.to_string() }
     })?;
     let endian = file.endian();
-    let dynamic =
-        file.elf_program_headers().iter().any(|header| header.p_type(endian) == elf::PT_INTERP);
-    if !dynamic {
+    let mut headers = file.elf_program_headers().iter();
+    let Some(loader) = headers.find_map(|header| header.interpreter(endian, &data[..]).transpose())
+    else {
         return Ok(Some(Obstacle::Static));
-    }
+    };
+    let loader = loader.with_context(|| path.display().to_string())?;
+    let loader = Path::new(OsStr::from_bytes(loader));
+    // The kernel would say that the program itself is not there.
+    ensure!(
+        loader.exists(),
+        "{} needs the loader `{}`, which is not there: it is built for another system",
+        path.display(),
+        loader.display()
+    );
     let defined = |wanted: &str| {
         let mut symbols = file.dynamic_symbols().chain(file.symbols());
         symbols.any(|symbol| symbol.is_definition() && symbol.name() == Ok(wanted))
@@ -248,20 +258,48 @@ fn interpreter_of_script(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     let line = String::from_utf8_lossy(rest.split(|&byte| byte == b'\n').next().unwrap_or(rest));
     // As the kernel does: a carriage return belongs to the name.
     let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
-    let first = words.next().unwrap_or_default();
-    let name = if first.ends_with("/env") {
-        words.find(|word| !word.starts_with('-') && !word.contains('=')).unwrap_or_default()
+    let script = path.display();
+    let interpreter =
+        words.next().with_context(|| format!("{script} names no program after `#!`"))?;
+    // Without a folder in its name, in the current one: for the kernel there is no PATH.
+    let place = Path::new(".").join(interpreter);
+    let found =
+        find_in_path(place.as_os_str()).with_context(|| why_not_run(path, interpreter, &place))?;
+    if !interpreter.ends_with("/env") {
+        return Ok(Some(found));
+    }
+    // By itself it would execute the script again, and that `env`, without end.
+    let name = started_by_env(words)
+        .with_context(|| format!("{script} names no program after `#!{interpreter}`"))?;
+    find_in_path(OsStr::new(name))
+        .map(Some)
+        .with_context(|| why_not_run(path, name, Path::new(name)))
+}
+
+/// What `env` starts, given its arguments; nothing if there are only options.
+fn started_by_env<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    loop {
+        let word = words.next()?;
+        if matches!(word, "-u" | "--unset" | "-C" | "--chdir" | "-a" | "--argv0") {
+            words.next();
+        } else if !word.starts_with('-') && !word.contains('=') {
+            return Some(word);
+        }
+    }
+}
+
+/// Why the script at `path` cannot be run by `name`, which was looked for at `place`.
+fn why_not_run(path: &Path, name: &str, place: &Path) -> String {
+    let why = if name.ends_with('\r') {
+        "which is not there: its lines end in carriage returns, as those of Windows do".to_owned()
+    } else if !is_path(OsStr::new(name)) && is_path(place.as_os_str()) {
+        "which is looked for in the current folder alone: `#!` takes a whole path".to_owned()
+    } else if place.exists() {
+        format!("but {}", missing(OsStr::new(name)))
     } else {
-        first
+        "which is not there".to_owned()
     };
-    find_in_path(OsStr::new(name)).map(Some).with_context(|| {
-        let from_elsewhere = if name.ends_with('\r') {
-            ": its lines end in carriage returns, as those of Windows do"
-        } else {
-            ""
-        };
-        format!("{} is run by `{name}`, which is not there{from_elsewhere}", path.display())
-    })
+    format!("{} is run by `{name}`, {why}", path.display())
 }
 
 #[cfg(test)]
@@ -277,7 +315,7 @@ mod tests {
     #[test]
     fn a_script_is_followed_to_its_interpreter() {
         let script = std::env::temp_dir().join(format!("hectare-script-{}", std::process::id()));
-        fs::write(&script, "#!/usr/bin/env -S LANG=C sh\necho\n").unwrap();
+        fs::write(&script, "#!/usr/bin/env -S -u HOME LANG=C sh\necho\n").unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let found = resolve(script.as_os_str());
         fs::remove_file(&script).unwrap();
@@ -300,6 +338,26 @@ mod tests {
             ("returns", told("returns", "#!/bin/sh\r\necho hi\r\n"), "end in carriage returns"),
             ("circle", told("circle", &circle), "more of them than the kernel follows"),
             ("plain", told("plain", "echo hi\n"), "plain` may run it)"),
+            (
+                "gone",
+                told("gone", "#!/no/shell -x\n"),
+                "gone is run by `/no/shell`, which is not there",
+            ),
+            (
+                "short",
+                told("short", "#!sh\n"),
+                "run by `sh`, which is looked for in the current folder",
+            ),
+            ("folder", told("folder", "#!/tmp\n"), "run by `/tmp`, but `/tmp` is a folder"),
+            ("file", told("file", "#!/etc/passwd\n"), "but `/etc/passwd` is not executable"),
+            ("nobody", told("nobody", "#! \n"), "nobody names no program after `#!`"),
+            ("env", told("env", "#!/usr/bin/env -i\n"), "names no program after `#!/usr/bin/env`"),
+            ("no-env", told("no-env", "#!/no/env sh\n"), "run by `/no/env`, which is not there"),
+            (
+                "in-env",
+                told("in-env", "#!/usr/bin/env no-such\n"),
+                "run by `no-such`, which is not",
+            ),
         ];
         let socket = folder.join("socket");
         let bound = std::os::unix::net::UnixListener::bind(&socket);
@@ -366,6 +424,9 @@ mod tests {
         let flags = ["-static", "-nostdlib", "-Wl,-e,main"];
         let unlinked = build("static", &flags).expect("a C compiler");
         assert_eq!(obstacle(&unlinked).unwrap(), Some(Obstacle::Static));
+        let foreign = build("foreign", &["-Wl,--dynamic-linker=/no/loader"]).expect("a C compiler");
+        let told = obstacle(&foreign).unwrap_err().to_string();
+        assert!(told.contains("needs the loader `/no/loader`, which is not there"), "{told}");
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -109,6 +109,21 @@ fn a_word_that_is_no_text_is_named() {
 }
 
 #[test]
+fn a_command_that_cannot_be_started_is_told_with_what_is_missing() {
+    let folder = Folder::new("missing-interpreter");
+    let script = folder.script("work", "#!/no/such/shell\n");
+    for verb in [&["run", "-a", "system"][..], &["doctor", "--set"]] {
+        // Where there is nothing to set.
+        let mut command = Command::new(HECTARE);
+        command.env("HECTARE_SYSTEM_ROOT", &folder.0).env("XDG_STATE_HOME", &folder.0);
+        let output = command.args(verb).args(["--", &script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{verb:?}: {}", stderr(&output));
+        let told = "is run by `/no/such/shell`, which is not there";
+        assert!(stderr(&output).contains(told), "{verb:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn shells_complete_the_verbs_that_can_be_typed() {
     for shell in ["bash", "zsh", "fish"] {
         let output = hectare(&["completions", shell]);
