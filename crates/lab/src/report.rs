@@ -6,6 +6,7 @@
 //!
 //! In every form of a report, figures are in the order in which the verb gave them.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -169,21 +170,48 @@ fn is_flat(value: &Value) -> bool {
 /// This process's command line as one would type it.
 fn command_line() -> String {
     let mut words = vec!["hectare".to_owned()];
-    for word in std::env::args_os().skip(1) {
-        let word = word.to_string_lossy().into_owned();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
-        if !word.is_empty() && word.chars().all(plain) {
-            words.push(word);
-        } else {
-            words.push(format!("'{}'", word.replace('\'', r"'\''")));
+    words.extend(std::env::args_os().skip(1).map(|word| typed(&word)));
+    words.join(" ")
+}
+
+/// A word as one would type it. Bytes that are no text, which the record cannot hold, are `$'\377'`, as
+/// bash and zsh read them.
+fn typed(word: &OsStr) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
+    match word.to_str() {
+        Some(word) if !word.is_empty() && word.chars().all(plain) => word.to_owned(),
+        Some(word) => format!("'{}'", word.replace('\'', r"'\''")),
+        None => {
+            let mut typed = "$'".to_owned();
+            for chunk in word.as_encoded_bytes().utf8_chunks() {
+                typed += &chunk.valid().replace('\\', r"\\").replace('\'', r"\'");
+                typed.extend(chunk.invalid().iter().map(|byte| format!(r"\{byte:03o}")));
+            }
+            typed + "'"
         }
     }
-    words.join(" ")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
+
+    #[test]
+    fn a_word_is_what_a_shell_makes_of_it_as_typed() {
+        let shell = |word: &OsStr| {
+            let script = format!("printf %s {}", typed(word));
+            std::process::Command::new("bash").args(["-c", &script]).output().unwrap().stdout
+        };
+        for bytes in
+            [&b"plain"[..], b"", b"it's", b"a b\n\\c", b"/a\xff7", b"it's \\n \xc3\xa4\xc3"]
+        {
+            let word = OsStr::from_bytes(bytes);
+            assert_eq!(shell(word), bytes, "{word:?}: {}", typed(word));
+        }
+        assert_eq!(typed(OsStr::new("/a.b")), "/a.b");
+    }
 
     #[test]
     fn columns_stand_as_the_rows_give_them() {

@@ -124,6 +124,19 @@ fn a_command_that_cannot_be_started_is_told_with_what_is_missing() {
 }
 
 #[test]
+fn a_record_has_the_command_with_all_its_bytes() {
+    let odd = OsStr::from_bytes(b"/no\xff/file");
+    let output = Command::new(HECTARE)
+        .args(["run", "-a", "system", "--json", "-", "--", "ls"])
+        .arg(odd)
+        .output()
+        .unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+    let command = record["command"].as_str().unwrap();
+    assert!(command.ends_with(r"-- ls $'/no\377/file'"), "{command}");
+}
+
+#[test]
 fn shells_complete_the_verbs_that_can_be_typed() {
     for shell in ["bash", "zsh", "fish"] {
         let output = hectare(&["completions", shell]);
