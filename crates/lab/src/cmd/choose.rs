@@ -17,7 +17,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::compare::{program_case, trace_case};
 use super::contesting::{ContestArgs, Linked};
-use super::record::{self, Options, Recorded, Unreached, shortened};
+use super::record::{self, Options, Recorded, Silent, Unreached, shortened};
 use super::{BROKEN, Exit};
 use crate::contest::Looks;
 use crate::output::place::{self, Kind};
@@ -153,6 +153,7 @@ fn chosen(recorded: &Recorded, is_named: bool) -> anyhow::Result<Vec<String>> {
         ));
     }
     lines.extend(recorded.unreached.iter().map(Unreached::explain));
+    lines.extend(recorded.silent.iter().map(Silent::explain));
     Ok(lines)
 }
 

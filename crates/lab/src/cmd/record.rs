@@ -37,7 +37,7 @@ use claim::Claim;
 use images::Image;
 use signals::Signals;
 use unreached::Lookout;
-pub(crate) use unreached::Unreached;
+pub(crate) use unreached::{Silent, Unreached};
 
 /// The arguments of `hectare record`.
 #[derive(clap::Args)]
@@ -122,6 +122,8 @@ pub(crate) struct Recorded {
     pub(crate) left: Vec<(u32, String)>,
     /// What it ran that could not be recorded.
     pub(crate) unreached: Vec<Unreached>,
+    /// What still runs and has recorded nothing so far.
+    pub(crate) silent: Vec<Silent>,
     /// How the program ended.
     pub(crate) status: ExitStatus,
     /// Whether a signal to this command was passed on to it.
@@ -175,6 +177,9 @@ impl Recorded {
         }
         for unreached in &self.unreached {
             eprintln!("hectare: {}", unreached.explain());
+        }
+        for silent in &self.silent {
+            eprintln!("hectare: {}", silent.explain());
         }
         let cost = match self.event_cost_ns {
             Some(ns) => format!("recording costs {ns:.1} ns an event on this machine"),
@@ -258,6 +263,7 @@ pub(crate) fn record(
     drop(signals);
 
     let found = what_was_recorded(&raw, folder, &command[0], status, options.of.as_deref())?;
+    let silent = unreached::silent(&raw, |pid| found.iter().any(|image| image.pid == pid));
     let sealing = SealOptions {
         source_ticks_per_second: clock.ticks_per_second(),
         tick_ns: options.tick_ns,
@@ -276,6 +282,7 @@ pub(crate) fn record(
         dropped,
         left,
         unreached: lookout.unreached(),
+        silent,
         status,
         interrupted,
         elapsed,
@@ -406,7 +413,7 @@ fn preloaded<'a>(command: &'a mut Command, recorder: &Path, raw: &Path) -> &'a m
         preload.push(":");
         preload.push(before);
     }
-    command.env("LD_PRELOAD", preload).env("HECTARE_TRACE", raw)
+    command.env("LD_PRELOAD", preload).env(unreached::TRACE, raw)
 }
 
 /// How fast the recorder's clock runs, measured here over the time of the recording.

@@ -370,6 +370,28 @@ fn a_daemon_that_still_runs_is_told() {
 }
 
 #[test]
+fn a_daemon_that_has_recorded_nothing_is_told() {
+    build_recorder();
+    let folder = Folder::new("silent");
+    let (trace, program) = (folder.at("t.hxt"), folder.at("silent"));
+    // As `daemon` does: the parent ends at once, the child has not allocated by then.
+    let source = "
+        #include <stdlib.h>
+        #include <unistd.h>
+        int main(void) { free(malloc(1)); if (fork() == 0) { close(1); close(2); sleep(4); } return 0; }";
+    assert!(compile(source, &[], &program));
+    let output = hectare(&["record", "-o", &trace, "--", &program]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = format!("`{program}`, still runs, and nothing of it is recorded");
+    assert!(stderr(&output).contains(&told), "{}", stderr(&output));
+    let choose = ["choose", "-a", "system", "-r", "1"];
+    let output = hectare(&[&choose[..], &NOT_WARMED, &["--", &program]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let in_one_line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(in_one_line.contains("nothing of it is recorded"), "{said} {}", stderr(&output));
+}
+
+#[test]
 fn what_a_daemon_starts_after_its_recording_leaves_no_files() {
     build_recorder();
     let folder = Folder::new("daemons-child");

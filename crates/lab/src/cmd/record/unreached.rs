@@ -2,12 +2,16 @@
 //!
 //! Such a program leaves no file, so that it ran can only be seen while it does. It is looked for now
 //! and then: one that ends soon may be missed, and has taken little.
+//!
+//! A daemon that has just begun has left no file either, though it can be recorded.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::shortened;
 use crate::runner;
 use crate::subject::program::{self, Obstacle};
 
@@ -36,6 +40,43 @@ impl Unreached {
         };
         format!("{whom} what cannot be recorded: {}", obstacle.explain(path))
     }
+}
+
+/// The variable that tells recorders where to write, by which their processes are known.
+pub(super) const TRACE: &str = "HECTARE_TRACE";
+
+/// A process that goes on after the command has ended, as daemons do, and has recorded nothing until then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Silent {
+    pid: u32,
+    command: String,
+}
+
+impl Silent {
+    /// What a reader must know.
+    pub(crate) fn explain(&self) -> String {
+        format!(
+            "process {}, `{}`, still runs, and nothing of it is recorded: it is when it runs in the \
+             foreground, or is ended by the command",
+            self.pid,
+            shortened(&self.command)
+        )
+    }
+}
+
+/// The processes of the recording `raw` that still run, without those that `is_recorded`. The environment tells whose
+/// they are: a daemon has lost its parent.
+pub(super) fn silent(raw: &Path, is_recorded: impl Fn(u32) -> bool) -> Vec<Silent> {
+    let ours = [TRACE.as_bytes(), b"=", raw.as_os_str().as_bytes()].concat();
+    let read = |pid: u32, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let silent = |pid: u32| {
+        let is_ours = read(pid, "environ").split(|&byte| byte == 0).any(|word| word == ours);
+        let command = String::from_utf8_lossy(&read(pid, "cmdline")).replace('\0', " ");
+        (is_ours && !is_recorded(pid)).then_some(Silent { pid, command })
+    };
+    pids.filter_map(silent).collect()
 }
 
 /// Looks at the programs that a process and its descendants run.
