@@ -2,7 +2,7 @@
 //! different work, how much the machine was disturbed.
 
 use super::{Analysis, Metric, OTHER_WORK};
-use crate::contest::{LEAST_ROUNDS, Role};
+use crate::contest::{LEAST_ROUNDS, PLANTED_SHARE, Role};
 use crate::runner::{Served, Shortfall};
 use crate::say::counted;
 use crate::stats::{self, Verdict};
@@ -113,17 +113,20 @@ impl Analysis<'_> {
             })
             .collect();
         let expected = stats::geometric_mean(&factors)?;
+        let meaning = if !seen {
+            "; differences of this size cannot be told here, raise --rounds"
+        } else if expected - 1.0 > 2.0 * PLANTED_SHARE {
+            "; the run that it was derived from was slow, so that it is more than was meant: smaller \
+             differences may go unseen"
+        } else {
+            ""
+        };
         Some(format!(
-            "planted slowness {}: {:.3} [{:.3}, {:.3}], {expected:.3} planted{}",
+            "planted slowness {}: {:.3} [{:.3}, {:.3}], {expected:.3} planted{meaning}",
             if seen { "seen" } else { "NOT SEEN" },
             ratio.value,
             ratio.low,
             ratio.high,
-            if seen {
-                ""
-            } else {
-                "; differences of this size cannot be told here, raise --rounds"
-            }
         ))
     }
 
