@@ -51,7 +51,7 @@ impl Swing {
     /// Notes that `gone_frames` went at a look `now_ms`. The slabs may empty by `frames` if half of what went at the last one
     /// was soon taken anew.
     fn note_gone(&mut self, gone_frames: usize, frames: usize, now_ms: u64) {
-        let is_soon = now_ms < self.looked_ms + SWING_MS;
+        let is_soon = self.looked_ms > 0 && now_ms < self.looked_ms + SWING_MS;
         let swings = is_soon && 2 * self.taken_anew_frames > self.gone_frames;
         *self = Self {
             looked_ms: now_ms,
