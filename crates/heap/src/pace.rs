@@ -11,7 +11,7 @@
 //! system; half as often, down to once in four seconds, each time that no less is idle than at the
 //! previous look; and at the first pace again once a quarter more is idle.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// How long after the slabs were first seen to have emptied a look comes: two ticks of the clock.
 const SETTLING_MS: u64 = 8;
@@ -24,8 +24,8 @@ const MAX_PERIOD_MS: u64 = 4000;
 pub(crate) struct Pace {
     /// When the slabs were first seen to have emptied since the last look; 0 while they have not.
     emptied_ms: AtomicU64,
-    /// When the last step of a look was that is not through yet; 0 while there is none.
-    step_ms: AtomicU64,
+    /// A look has begun that is not through.
+    is_unfinished: AtomicBool,
     /// When the last look was, or when much began to be idle; 0 while little is.
     since_ms: AtomicU64,
     /// 0 stands for [`PERIOD_MS`].
@@ -40,7 +40,7 @@ impl Pace {
     pub(crate) const fn new() -> Self {
         Self {
             emptied_ms: AtomicU64::new(0),
-            step_ms: AtomicU64::new(0),
+            is_unfinished: AtomicBool::new(false),
             since_ms: AtomicU64::new(0),
             period_ms: AtomicU64::new(0),
             idle_bytes: AtomicUsize::new(0),
@@ -65,24 +65,14 @@ impl Pace {
         emptied_ms > 0 && now_ms >= emptied_ms + SETTLING_MS
     }
 
-    /// A look is not through at `now_ms`.
-    pub(crate) fn put_off(&self, now_ms: u64) {
-        self.step_ms.store(now_ms, Relaxed);
+    /// Notes whether a look has begun that is not through.
+    pub(crate) fn note_unfinished(&self, is_unfinished: bool) {
+        self.is_unfinished.store(is_unfinished, Relaxed);
     }
 
-    /// A look is through.
-    pub(crate) fn end_look(&self) {
-        self.step_ms.store(0, Relaxed);
-    }
-
-    /// Whether a look is not through.
-    pub(crate) fn is_put_off(&self) -> bool {
-        self.step_ms.load(Relaxed) > 0
-    }
-
-    /// Whether a look that is not through is to go on: a tick of the clock after its last step.
-    pub(crate) fn goes_on(&self, now_ms: u64) -> bool {
-        now_ms > self.step_ms.load(Relaxed)
+    /// Whether a look has begun that is not through.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.is_unfinished.load(Relaxed)
     }
 
     /// Notes whether much is idle in the slabs, as [`note_emptied`](Self::note_emptied).
@@ -141,16 +131,6 @@ mod tests {
         assert!(!pace.has_settled(1016) && pace.has_settled(1017));
         pace.settle();
         assert!(!pace.has_settled(1017), "somebody looks");
-    }
-
-    #[test]
-    fn a_look_goes_on_at_the_next_tick() {
-        let pace = Pace::new();
-        assert!(!pace.is_put_off());
-        pace.put_off(1000);
-        assert!(pace.is_put_off() && !pace.goes_on(1000) && pace.goes_on(1001));
-        pace.end_look();
-        assert!(!pace.is_put_off());
     }
 
     #[test]

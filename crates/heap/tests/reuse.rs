@@ -593,8 +593,8 @@ fn emptying_settles_first() {
     let before = gone();
     give(&mut front, rows().flat_map(|row| row[40..].iter().copied()));
     assert_eq!(gone(), before, "while it frees");
-    // Part by part: 8 MiB each time.
-    for _ in 0..10 {
+    // Step by step, at the calls of each pass.
+    for _ in 0..3 {
         strict(&heap).pass_ms(10);
         let next: Vec<_> = (0..1000).map(|_| take(&mut front, BYTES)).collect();
         give(&mut front, next);

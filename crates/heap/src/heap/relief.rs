@@ -5,9 +5,9 @@
 //!     ├─ dirty memory has lain idle for a second ──────────────▶ some of it goes        backend/tending.rs
 //!     ├─ the slabs emptied some milliseconds ago, or much has
 //!     │  been idle in them for half a second (pace.rs) ────────▶ look
-//!     ├─ a look was not through a tick of the clock ago ───────▶ its next step
+//!     ├─ a look is not through ────────────────────────────────▶ its next step
 //!     └─ a slab was needed though much is idle ────────────────▶ quiet classes          heap/quiet.rs
-//!   look         in steps of some milliseconds
+//!   look         in steps of less than a millisecond
 //!     1. what lies ready on lists and in pools goes to its slabs                        heap/relief/emptying.rs
 //!     2. where much has been idle for long, the emptier slabs are given up
 //!     3. frames of slabs that no object in use reaches into go back                     heap/relief/holes.rs
@@ -38,8 +38,8 @@ const MIN_IDLE_BYTES: usize = 1 << 20;
 /// Hardly anything is left in the slabs once this many times what is live lies idle.
 const LITTLE_SHARE: usize = 16;
 
-/// The most that one step of a look gives back, so that the call takes two or three milliseconds.
-const STEP_BYTES: usize = 8 << 20;
+/// The most that one step of a look gives back, so that the call takes less than a millisecond.
+const STEP_BYTES: usize = 2 << 20;
 
 /// Of calls that have neither taken from slabs nor given to them, one in this many reads the clock.
 const IDLE_RELIEFS: u8 = 16;
@@ -129,18 +129,11 @@ impl<S: System> Heap<S> {
     fn cause_to_look(&self, fill: Fill) -> Option<Cause> {
         if self.is_look_due(fill) {
             Some(Cause::Idle)
-        } else if self.pace.is_put_off() {
-            self.look_goes_on().then_some(Cause::Unfinished)
+        } else if self.pace.is_unfinished() {
+            Some(Cause::Unfinished)
         } else {
             self.has_emptied_for_long(fill).then_some(Cause::Emptied)
         }
-    }
-
-    /// Whether a look that is not through goes on now. Where hardly anything is left it does not wait: no later call may come.
-    #[cold]
-    #[inline(never)]
-    fn look_goes_on(&self) -> bool {
-        self.has_little() || self.pace.goes_on(self.source().now_ms())
     }
 
     /// What the slabs hold now.
@@ -248,7 +241,7 @@ impl<S: System> Heap<S> {
         self.note_idle(fill);
         let is_due = self.is_look_due(fill);
         let cause = if is_due { Cause::Idle } else { Cause::Emptied };
-        let looks = is_due || self.pace.is_put_off() || self.extremes.freed_bytes(fill) > 0;
+        let looks = is_due || self.pace.is_unfinished() || self.extremes.freed_bytes(fill) > 0;
         let mut gone = match &mut looker {
             Some(looker) if looks => self.look_for_holes(looker, cause, usize::MAX),
             _ => 0,
@@ -356,17 +349,17 @@ mod tests {
             unsafe { heap.free_slow(Seat::None, *object) };
         }
         drop(another);
+        std::thread::sleep(Duration::from_millis(10));
         let step = || {
-            std::thread::sleep(Duration::from_millis(10));
             let idle_bytes = heap.fill().idle_bytes;
             // SAFETY: nobody's seat.
             unsafe { heap.relieve_now(Seat::None) };
             idle_bytes - heap.fill().idle_bytes
         };
         let mut gone = std::vec![step()];
-        assert!(heap.pace.is_put_off());
+        assert!(heap.pace.is_unfinished());
         // What is idle by now is less than the slabs may empty.
-        while heap.pace.is_put_off() {
+        while heap.pace.is_unfinished() {
             gone.push(step());
         }
         assert!(gone.iter().all(|&bytes| bytes <= STEP_BYTES + SLAB_BYTES), "{gone:?}");

@@ -67,7 +67,7 @@ impl<S: System> Heap<S> {
         if left_bytes > 0 {
             self.end_look(look, fill.live_bytes);
         } else {
-            self.pace.put_off(self.source().now_ms());
+            self.pace.note_unfinished(true);
         }
         gone_bytes
     }
@@ -77,7 +77,7 @@ impl<S: System> Heap<S> {
         let found_much = look.freed_bytes > 0 && look.gone_bytes > 2 * look.freed_bytes;
         self.backend.note_scavenge(live_bytes, look.gone_bytes, look.has_emptied, found_much);
         self.draining.store(found_much, Relaxed);
-        self.pace.end_look();
+        self.pace.note_unfinished(false);
         look.is_under_way = false;
     }
 }
