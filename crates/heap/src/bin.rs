@@ -33,7 +33,7 @@ const POPULATED_FRAMES: usize = 16;
 const PREFETCHED: usize = 16;
 
 /// How much a look gives back before the bin's lock is free for others: a millisecond's worth.
-const LOOK_STEP_BYTES: usize = 8 << 20;
+const LOCKED_BYTES: usize = 8 << 20;
 
 /// A visit to a slab takes a look as long as so much that goes.
 const VISIT_BYTES: usize = 2 << 10;
@@ -539,7 +539,7 @@ impl Bin {
         left_bytes: &mut usize,
         decommit: &mut impl FnMut(NonNull<u8>, usize),
     ) -> bool {
-        let end_bytes = left_bytes.saturating_sub(LOOK_STEP_BYTES);
+        let end_bytes = left_bytes.saturating_sub(LOCKED_BYTES);
         self.lists.all_from(FIRST_GIVEN_UP, Which::Ripe, |slab| {
             if *left_bytes <= end_bytes {
                 return false;
