@@ -280,6 +280,9 @@ fn interpreter_of_script(path: &Path) -> anyhow::Result<Option<PathBuf>> {
 fn started_by_env<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     loop {
         let word = words.next()?;
+        // The first word to split may follow at once.
+        let split = word.strip_prefix("-S").or_else(|| word.strip_prefix("--split-string="));
+        let word = split.filter(|rest| !rest.is_empty()).unwrap_or(word);
         if matches!(word, "-u" | "--unset" | "-C" | "--chdir" | "-a" | "--argv0") {
             words.next();
         } else if !word.starts_with('-') && !word.contains('=') {
@@ -315,7 +318,7 @@ mod tests {
     #[test]
     fn a_script_is_followed_to_its_interpreter() {
         let script = std::env::temp_dir().join(format!("hectare-script-{}", std::process::id()));
-        fs::write(&script, "#!/usr/bin/env -S -u HOME LANG=C sh\necho\n").unwrap();
+        fs::write(&script, "#!/usr/bin/env -SLANG=C -u HOME sh\necho\n").unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let found = resolve(script.as_os_str());
         fs::remove_file(&script).unwrap();
