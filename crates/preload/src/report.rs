@@ -221,6 +221,12 @@ fn write_json(out: &mut Text<'_>, stats: &Stats) -> fmt::Result {
 /// Writes the statistics as text to standard error.
 pub(crate) fn print_stats() {
     let stats = &HEAP.stats();
+    // Not its number: to ask for that, a program that confines itself would be killed.
+    // SAFETY: a C string, which the C library sets before any code of the program runs.
+    let name = unsafe { CStr::from_ptr(program_invocation_short_name) };
+    let mut line = Line::new();
+    line.push(b"hectare: statistics of ").push(name.to_bytes());
+    line.write_to_standard_error();
     tell(format_args!("mode {}", mode::text()));
     tell(format_args!("bytes in small objects {}", stats.small_bytes));
     tell(format_args!("bytes in large objects {}", stats.run_bytes));
@@ -237,6 +243,11 @@ pub(crate) fn print_stats() {
             class.object_bytes, class.slabs, class.used_objects, class.pooled_objects
         ));
     }
+}
+
+unsafe extern "C" {
+    /// What the program was called by, without its folder. The program may change it.
+    static mut program_invocation_short_name: *const c_char;
 }
 
 /// Writes what the configuration asks for at the end of the process.

@@ -55,6 +55,8 @@ pub(crate) fn add(suite: &mut Suite) {
         let ended = configured("stats:true", &[])?;
         let told = ended.stderr.lines().all(|line| line.starts_with("hectare: "));
         let told = told && ended.stderr.contains("bytes in large objects");
+        let whose = ended.stderr.lines().next().unwrap_or_default();
+        let told = told && whose.starts_with("hectare: statistics of plain");
         ensure(told, || ended.describe("no statistics"))
     });
     for text in ["typo:1", "stats:true", "prof:true,prof_prefix:/dev/null/none"] {
