@@ -222,8 +222,10 @@ fn write_json(out: &mut Text<'_>, stats: &Stats) -> fmt::Result {
 pub(crate) fn print_stats() {
     let stats = &HEAP.stats();
     // Not its number: to ask for that, a program that confines itself would be killed.
-    // SAFETY: a C string, which the C library sets before any code of the program runs.
-    let name = unsafe { CStr::from_ptr(program_invocation_short_name) };
+    // SAFETY: the C library sets it before any code of the program runs.
+    let name = unsafe { program_invocation_short_name };
+    // SAFETY: a C string.
+    let name = unsafe { CStr::from_ptr(name) };
     let mut line = Line::new();
     line.push(b"hectare: statistics of ").push(name.to_bytes());
     line.write_to_standard_error();
