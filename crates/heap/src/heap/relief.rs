@@ -229,6 +229,8 @@ impl<S: System> Heap<S> {
     /// dirty memory but `keep_bytes`. Returns how many bytes went.
     pub fn trim(&self, keep_bytes: usize) -> usize {
         self.release_pools();
+        // It is a look of its own, and ends one that is under way.
+        self.pace.note_unfinished(false);
         let mut look = Look::new();
         self.release_kept() + self.scavenge(&mut look, usize::MAX) + self.backend.trim(keep_bytes)
     }
@@ -358,7 +360,6 @@ mod tests {
         };
         let mut gone = std::vec![step()];
         assert!(heap.pace.is_unfinished());
-        // What is idle by now is less than the slabs may empty.
         while heap.pace.is_unfinished() {
             gone.push(step());
         }

@@ -14,7 +14,6 @@ use crate::region::FRAME_BYTES;
 /// A look for holes, which goes on from one call to the next.
 #[derive(Debug)]
 pub(crate) struct Look {
-    is_under_way: bool,
     /// What was freed before it began, and whether the slabs had emptied.
     freed_bytes: usize,
     has_emptied: bool,
@@ -24,7 +23,7 @@ pub(crate) struct Look {
 
 impl Look {
     pub(crate) const fn new() -> Self {
-        Self { is_under_way: false, freed_bytes: 0, has_emptied: false, gone_bytes: 0 }
+        Self { freed_bytes: 0, has_emptied: false, gone_bytes: 0 }
     }
 }
 
@@ -36,10 +35,10 @@ impl<S: System> Heap<S> {
     #[cold]
     pub(crate) fn scavenge(&self, look: &mut Look, most_bytes: usize) -> usize {
         let fill = self.fill();
-        if !look.is_under_way {
+        if !self.pace.is_unfinished() {
             let freed_bytes = self.extremes.freed_bytes(fill);
             let has_emptied = self.has_emptied(fill);
-            *look = Look { is_under_way: true, freed_bytes, has_emptied, gone_bytes: 0 };
+            *look = Look { freed_bytes, has_emptied, gone_bytes: 0 };
             self.extremes.reset(fill);
         }
         if self.source().page_bytes() > FRAME_BYTES {
@@ -73,12 +72,11 @@ impl<S: System> Heap<S> {
     }
 
     /// Notes what a look has found, once it is through.
-    fn end_look(&self, look: &mut Look, live_bytes: usize) {
+    fn end_look(&self, look: &Look, live_bytes: usize) {
         let found_much = look.freed_bytes > 0 && look.gone_bytes > 2 * look.freed_bytes;
         self.backend.note_scavenge(live_bytes, look.gone_bytes, look.has_emptied, found_much);
         self.draining.store(found_much, Relaxed);
         self.pace.note_unfinished(false);
-        look.is_under_way = false;
     }
 }
 
