@@ -54,7 +54,7 @@ const BATCHES_AT_ONCE: usize = 4;
 const SLABS_EACH: usize = 64;
 const SHARED_SLABS_EACH: usize = 1024;
 
-/// From this many objects of a list on that lie in one slab they go back by words of its bits.
+/// From this many objects of a list on that lie in one slab they go back as a row.
 const LEAST_NEIGHBOURS: usize = 8;
 
 /// A size class's slabs. Guarded by a lock of its own, under which the backend's is taken for metadata alone.
@@ -449,7 +449,7 @@ impl Bin {
         Ok(())
     }
 
-    /// Takes back the objects that a list begins with, as long as enough of them lie in one slab, by words of its bits; errors
+    /// Takes back the objects that a list begins with, as long as enough of them lie in one slab, all of a slab's as one row; errors
     /// as for [`give`](Self::give).
     #[inline(never)]
     fn give_neighbours(
@@ -461,59 +461,45 @@ impl Bin {
         while let Some(head) = *list
             && are_neighbours(head)
         {
-            let name = finder.find(head)?.slab;
+            let Returning { slab: name, index } = finder.find(head)?;
             if name.class() != finder.class {
                 return Err(Misuse::FreeListCorrupted.at(head.as_ptr()));
             }
             // SAFETY: a slab of this class is this bin's, whose lock is held.
             let slab = unsafe { name.get() };
+            if index as usize >= slab.objects() {
+                return Err(Misuse::FreeListCorrupted.at(head.as_ptr()));
+            }
             let start = slab.start().addr().get();
-            // The number of a word of the slab's bits, what it was, and what it becomes.
-            let (mut at, mut was) = (0, slab.word(0));
-            let mut bits = was;
-            while let Some(object) = *list {
+            let end = slab.objects() * finder.class.object_bytes();
+            let (mut last, mut rest, mut outcome) = (head, *list, Ok(()));
+            let (count, is_sound) = slab.give_row(|| {
+                let object = rest?;
                 let offset = object.as_ptr().addr().get().wrapping_sub(start);
-                if offset >= SLAB_BYTES {
-                    break;
+                if offset >= end {
+                    return None;
                 }
-                let index = finder.index_at(offset).map_or(usize::MAX, |index| index as usize);
-                if index >= slab.objects() || !object.is_marked(finder.key) {
-                    return Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
+                last = object;
+                let index = finder.index_at(offset).filter(|_| object.is_marked(finder.key));
+                if index.is_none() {
+                    outcome = Err(Misuse::FreeListCorrupted.at(object.as_ptr()));
+                    return None;
                 }
                 // All links are read before the last object is given back, for the slab may go with it.
-                *list = object.next();
-                if index / 64 != at {
-                    self.give_word(name, slab, at, bits ^ was, emptied);
-                    at = index / 64;
-                    was = slab.word(at);
-                    bits = was;
-                }
-                let bit = 1 << (index % 64);
-                if bits & bit != 0 {
-                    return Err(Misuse::DoubleFree.at(object.as_ptr()));
-                }
-                bits |= bit;
+                rest = object.next();
+                index
+            });
+            self.free_objects += count;
+            if slab.has_to_move() {
+                self.settle(name, slab, count, emptied);
             }
-            self.give_word(name, slab, at, bits ^ was, emptied);
+            if !is_sound {
+                return Err(Misuse::DoubleFree.at(last.as_ptr()));
+            }
+            outcome?;
+            *list = rest;
         }
         Ok(())
-    }
-
-    /// Takes back the objects of `bits`, which stand for those from 64 × `at` on of a slab.
-    #[inline(never)]
-    fn give_word(
-        &mut self,
-        name: SlabRef,
-        slab: &mut Slab,
-        at: usize,
-        bits: u64,
-        emptied: &mut Emptied,
-    ) {
-        let count = bits.count_ones() as usize;
-        self.free_objects += count;
-        if count > 0 && slab.give_word(at, bits) == Returned::Moves {
-            self.settle(name, slab, count, emptied);
-        }
     }
 
     /// Puts a slab to which `count` objects have come back where it belongs now.

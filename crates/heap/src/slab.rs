@@ -309,16 +309,46 @@ impl Slab {
             self.summary |= 1_u64.wrapping_shl(at as u32);
         }
         self.left -= 1;
-        if self.left == 0 { Returned::Moves } else { Returned::Ok }
+        if self.has_to_move() { Returned::Moves } else { Returned::Ok }
     }
 
-    /// Takes back those objects from 64 × `at` on whose bits are set: at least one, and none that is free. O(1).
-    pub(crate) fn give_word(&mut self, at: usize, bits: u64) -> Returned {
-        *self.word_mut(at) |= bits;
-        self.summary |= 1_u64.wrapping_shl(at as u32);
-        let free = self.free() + bits.count_ones() as usize;
+    /// Takes back the objects whose numbers `next` tells, until it tells no more, or one that is free already. Returns how many
+    /// came back, and whether none was free. They are counted together: whoever gives them asks whether the slab
+    /// [has to move](Self::has_to_move).
+    #[inline(always)]
+    pub(crate) fn give_row(&mut self, mut next: impl FnMut() -> Option<u32>) -> (usize, bool) {
+        let (mut count, mut is_sound) = (0, true);
+        let mut words = 0;
+        let mut at = 0;
+        let mut word = self.word_mut(at);
+        // Kept apart from its word while that is the same: else each object would wait for the one before it to be stored.
+        let mut bits = *word;
+        while let Some(index) = next() {
+            if (index / 64) as usize != at {
+                *word = bits;
+                at = (index / 64) as usize;
+                word = self.word_mut(at);
+                bits = *word;
+            }
+            let bit = 1 << (index % 64);
+            if bits & bit != 0 {
+                is_sound = false;
+                break;
+            }
+            bits |= bit;
+            words |= 1_u64.wrapping_shl(at as u32);
+            count += 1;
+        }
+        *word = bits;
+        self.summary |= words;
+        let free = self.free() + count;
         self.set_free(free, free.max(self.moves_at as usize));
-        if self.left == 0 { Returned::Moves } else { Returned::Ok }
+        (count, is_sound)
+    }
+
+    /// Whether as many objects are free as it takes for it to belong elsewhere.
+    pub(crate) fn has_to_move(&self) -> bool {
+        self.left == 0
     }
 
     /// The memory of a range that [`take`](Self::take) has noted has come.

@@ -1,6 +1,7 @@
 extern crate std;
 
 use std::boxed::Box;
+use std::vec::Vec;
 
 use hectare_check::Random;
 
@@ -27,41 +28,51 @@ fn open(class: ClassId) -> Box<Slab> {
 }
 
 #[test]
-fn a_word_is_its_objects_one_by_one() {
+fn a_row_is_its_objects_one_by_one() {
     let mut random = Random::new(3);
     for class in ClassId::all() {
-        for _ in 0..20 {
-            let [mut by_word, mut one_by_one] = [open(class), open(class)];
-            while by_word.left > 0 {
-                let at = random.below(by_word.objects().div_ceil(64));
-                let objects = (by_word.objects() - at * 64).min(64);
-                let taken = !by_word.word(at) & (u64::MAX >> (64 - objects));
-                let bits = taken & (random.bits() | random.bits());
-                if bits == 0 {
-                    continue;
+        let objects = class.objects() as u32;
+        for most in [1, 2, 7, 60, 5000] {
+            let [mut by_row, mut one_by_one] = [open(class), open(class)];
+            let mut order: Vec<u32> = (0..objects).collect();
+            if random.below(2) == 0 {
+                (1..order.len()).for_each(|i| order.swap(i, random.below(i + 1)));
+            }
+            let mut rest = &order[..];
+            while !rest.is_empty() {
+                let (row, behind) = rest.split_at((1 + random.below(most)).min(rest.len()));
+                rest = behind;
+                let mut moves = false;
+                for &index in row {
+                    if one_by_one.has_to_move() {
+                        one_by_one.choose_list();
+                    }
+                    moves |= one_by_one.give(index) == Returned::Moves;
                 }
-                let mut expected = Returned::Ok;
-                for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
-                    expected = one_by_one.give((at * 64 + bit) as u32);
+                let mut left = row.iter().copied();
+                assert_eq!(by_row.give_row(|| left.next()), (row.len(), true));
+                assert_eq!(by_row.has_to_move(), moves, "{class:?}, {row:?}");
+                assert!((0..WORDS).all(|at| by_row.word(at) == one_by_one.word(at)));
+                assert_eq!(by_row.summary, one_by_one.summary);
+                assert_eq!(by_row.free(), one_by_one.free());
+                for slab in [&mut by_row, &mut one_by_one] {
+                    slab.choose_list();
+                    slab.validate();
                 }
-                assert_eq!(by_word.give_word(at, bits), expected, "{class:?}, {at}, {bits:#x}");
-                assert!((0..WORDS).all(|at| by_word.word(at) == one_by_one.word(at)));
-                assert_eq!(by_word.summary, one_by_one.summary);
-                assert_eq!(by_word.free(), one_by_one.free());
             }
         }
     }
 }
 
-/// A word may have more objects than it takes for the slab to belong elsewhere.
+/// What came back before it is counted.
 #[test]
-fn a_word_may_go_beyond_a_group() {
-    let mut slab = open(ClassId::for_bytes(1000));
+fn a_row_ends_at_an_object_that_is_free() {
+    let mut slab = open(ClassId::for_bytes(16));
+    assert_eq!(slab.give(70), Returned::Ok);
+    let mut numbers = [3, 2000, 69, 70, 71].into_iter();
+    assert_eq!(slab.give_row(|| numbers.next()), (3, false));
+    assert_eq!((numbers.next(), slab.free()), (Some(71), 4));
     slab.choose_list();
-    assert_eq!(slab.give_word(0, u64::MAX >> 14), Returned::Moves);
-    assert_eq!(slab.free(), 50);
-    slab.choose_list();
-    assert_eq!(slab.list().group(), 50 * GROUPS / (slab.objects() + 1));
     slab.validate();
 }
 
