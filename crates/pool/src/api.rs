@@ -52,6 +52,28 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
+/// A handle names no object of its pool: most likely the object was freed before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoObject {
+    /// The handle given.
+    pub handle: Handle,
+}
+
+impl NoObject {
+    #[cold]
+    pub(crate) fn panic(self) -> ! {
+        panic!("{self}")
+    }
+}
+
+impl fmt::Display for NoObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "handle {:#x} names no object of the pool; was it freed before?", self.handle.0)
+    }
+}
+
+impl core::error::Error for NoObject {}
+
 /// A pool of objects, each written and read as a whole.
 ///
 /// Every method may be called from several threads at once. A pool that is dropped gives its memory
@@ -76,7 +98,28 @@ pub trait Pool: Sync {
     /// # Safety
     /// `handle` came from this pool's [`alloc`](Self::alloc) and has not been freed since, and no
     /// other thread uses it during the call or afterwards.
+    ///
+    /// # Panics
+    /// Where [`try_free`](Self::try_free) would refuse.
     unsafe fn free(&self, handle: Handle);
+
+    /// [`free`](Self::free) that reports an object freed before instead of panicking.
+    ///
+    /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) can tell until another object is allocated, which may get the same
+    /// handle. [`Xv`](crate::Xv) can tell until then, too, but only while another object keeps the page. By default nothing is
+    /// checked.
+    ///
+    /// # Errors
+    /// [`NoObject`]; the pool is then as it was.
+    ///
+    /// # Safety
+    /// `handle` came from this pool's [`alloc`](Self::alloc), and no other thread uses it during the call or afterwards.
+    /// If it has been freed since, the pool can still tell.
+    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
+        // SAFETY: the caller's promise.
+        unsafe { self.free(handle) };
+        Ok(())
+    }
 
     /// How many bytes the object has: exactly those asked for, unless the pool says otherwise.
     ///
@@ -147,6 +190,11 @@ impl<P: Pool + ?Sized> Pool for &P {
     unsafe fn free(&self, handle: Handle) {
         // SAFETY: the caller's promise.
         unsafe { (**self).free(handle) };
+    }
+
+    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).try_free(handle) }
     }
 
     unsafe fn size_bytes(&self, handle: Handle) -> usize {

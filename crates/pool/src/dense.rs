@@ -32,7 +32,7 @@ use hectare_pages::PageSource;
 
 use crate::pin::PinCell32;
 use crate::setting::{Kind, OutOfRange, Setting};
-use crate::{Handle, Pool, PoolError, PoolStats};
+use crate::{Handle, NoObject, Pool, PoolError, PoolStats};
 
 mod area;
 mod bins;
@@ -180,14 +180,19 @@ impl<S: PageSource, P: Park> Dense<S, P> {
         Handle::new(NonZeroU64::new(raw).expect("a size is at least 1"))
     }
 
+    /// The handle's shard, if it exists, the place of its cell, and the object's size.
+    #[inline]
+    fn try_open(&self, handle: Handle) -> Option<(&Shard<P>, Place, usize)> {
+        let raw = handle.to_raw().get();
+        let shard = self.shard((raw >> CELL_BITS) as usize & (MAX_SHARDS - 1))?;
+        Some((shard, Place(raw as u32), (raw >> SIZE_SHIFT) as usize))
+    }
+
     /// # Safety
     /// `handle` names a live object of this pool.
     #[inline]
     unsafe fn open(&self, handle: Handle) -> (&Shard<P>, Place, usize) {
-        let raw = handle.to_raw().get();
-        let number = (raw >> CELL_BITS) as usize & (MAX_SHARDS - 1);
-        let shard = self.shard(number).expect("a handle of a shard that does not exist");
-        (shard, Place(raw as u32), (raw >> SIZE_SHIFT) as usize)
+        self.try_open(handle).expect("a handle of a shard that does not exist")
     }
 
     /// Allocates in a shard, if it exists, no other thread holds it and it has room.
@@ -256,9 +261,15 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
 
     unsafe fn free(&self, handle: Handle) {
         // SAFETY: the caller's promise.
-        let (shard, cell, size_bytes) = unsafe { self.open(handle) };
+        unsafe { self.try_free(handle) }.unwrap_or_else(|refused| refused.panic());
+    }
+
+    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
+        let refused = NoObject { handle };
+        let (shard, cell, size_bytes) = self.try_open(handle).ok_or(refused)?;
         let mut state = shard.state.lock();
-        shard.locked(&self.source, &mut state).free(cell, size_bytes);
+        let is_freed = shard.locked(&self.source, &mut state).free(cell, size_bytes);
+        if is_freed { Ok(()) } else { Err(refused) }
     }
 
     unsafe fn size_bytes(&self, handle: Handle) -> usize {

@@ -39,7 +39,7 @@ mod xv;
 #[cfg(target_has_atomic = "64")]
 mod zs;
 
-pub use api::{Handle, Pool, PoolError};
+pub use api::{Handle, NoObject, Pool, PoolError};
 #[cfg(target_has_atomic = "64")]
 pub use dense::{Dense, Limits};
 #[cfg(target_has_atomic = "64")]

@@ -114,6 +114,15 @@ macro_rules! pin_cell {
 pin_cell!(PinCell32, AtomicU32, u32);
 pin_cell!(PinCell64, AtomicU64, u64);
 
+impl PinCell32 {
+    /// [`peek`](Self::peek), if the cell is not pinned.
+    #[inline]
+    pub(crate) fn peek_unpinned(&self) -> Option<u32> {
+        let seen = self.0.load(Acquire);
+        (seen & u32::from(PINNED) == 0).then_some(seen >> 1)
+    }
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

@@ -13,7 +13,7 @@ use hectare_base::sync::{Park, SpinPark, atomic::AtomicU32};
 use hectare_check::{Payload, Random, seed, soak_operations};
 use hectare_pages::{Counted, Failing, Fixed, Os};
 
-use crate::{Handle, Pool, PoolError};
+use crate::{Handle, NoObject, Pool, PoolError};
 
 /// A pool that can check all it holds.
 pub(crate) trait Validate: Pool {
@@ -471,6 +471,40 @@ struct OnDrop<F: Fn()>(F);
 impl<F: Fn()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
+    }
+}
+
+/// For pools whose handles name cells: an object that was freed once cannot be freed again, whatever has become of its
+/// memory, and nothing changes.
+pub(crate) fn refuses_a_second_free(pool: &impl Validate) {
+    let mut shadow = Shadow::new(pool, 0);
+    for size_bytes in [1, 100, 1000, pool.max_size_bytes()].into_iter().cycle().take(200) {
+        shadow.alloc(pool, size_bytes).expect("memory");
+    }
+    let (mut random, mut freed) = (Random::new(0), Vec::new());
+    while shadow.len() > 100 {
+        let index = random.below(shadow.len());
+        freed.push(shadow.objects[index].0);
+        shadow.free(pool, index);
+        for &handle in &freed {
+            // SAFETY: it is of this pool, and no object was made since it was freed.
+            let again = unsafe { pool.try_free(handle) };
+            assert_eq!(again, Err(NoObject { handle }));
+        }
+        shadow.compare(pool);
+    }
+    shadow.verify_all(pool);
+    shadow.drain(pool);
+    pool.compact();
+    shadow.compare(pool);
+}
+
+/// Frees an object, and again by the call that panics if it can tell.
+pub(crate) fn frees_twice(pool: &impl Pool) {
+    let [handle, _keeps_the_page] = [100, 100].map(|bytes| pool.alloc(bytes).expect("memory"));
+    for _ in 0..2 {
+        // SAFETY: live at first; the second call is refused.
+        unsafe { pool.free(handle) };
     }
 }
 

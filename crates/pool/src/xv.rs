@@ -35,7 +35,7 @@ use hectare_base::sync::{Lock, Park, SpinPark};
 use hectare_pages::PageSource;
 
 use crate::span::Span;
-use crate::{Handle, Pool, PoolError, PoolStats};
+use crate::{Handle, NoObject, Pool, PoolError, PoolStats};
 
 mod lists;
 #[cfg(all(test, not(loom)))]
@@ -82,7 +82,7 @@ impl Block {
     /// The block whose object starts at `payload`.
     ///
     /// # Safety
-    /// `payload` is the start of an object, or of free room, in a page of the pool.
+    /// `payload` is the start of an object, or was one, or of free room, in a page of the pool.
     #[inline]
     unsafe fn at_payload(payload: NonNull<u8>, page_bytes: usize) -> Self {
         let into_page = payload.addr().get() & (page_bytes - 1);
@@ -206,7 +206,7 @@ impl<S: PageSource, P: Park> Xv<S, P> {
     }
 
     /// # Safety
-    /// `handle` names a live object of this pool.
+    /// `handle` names an object of this pool whose page has not been given back.
     #[inline]
     unsafe fn block(&self, handle: Handle) -> Block {
         let address = core::ptr::with_exposed_provenance_mut(handle.to_raw().get() as usize);
@@ -322,6 +322,8 @@ impl Inner {
         }
         if let Some(prev) = block.prev_if_free() {
             self.lists.remove(prev);
+            // No block starts here any more. The mark tells a second free of the object.
+            block.set_back(prev.offset, FREE);
             block = prev;
         }
         if block.offset == 0 && end == block.page.len() {
@@ -365,11 +367,22 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
 
     unsafe fn free(&self, handle: Handle) {
         // SAFETY: the caller's promise.
+        unsafe { self.try_free(handle) }.unwrap_or_else(|refused| refused.panic());
+    }
+
+    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
+        // SAFETY: the caller's promise.
         let block = unsafe { self.block(handle) };
-        let emptied = self.inner.lock().put(block);
+        let mut inner = self.inner.lock();
+        if block.is_free() {
+            return Err(NoObject { handle });
+        }
+        let emptied = inner.put(block);
+        drop(inner);
         if let Some(page) = emptied {
             self.give_back(page);
         }
+        Ok(())
     }
 
     unsafe fn size_bytes(&self, handle: Handle) -> usize {

@@ -82,6 +82,14 @@ impl<S: PageSource> Locked<'_, S> {
         Ok(cell)
     }
 
+    /// Where the object lies that `cell` names; none if this is no cell, or one put aside. Such a cell counts as pinned; that
+    /// of an object is not: nobody reads what is being freed, and compaction would hold the shard's lock.
+    #[inline(always)]
+    pub(super) fn spot_of(&self, cell: Place) -> Option<Spot> {
+        let is_cell = self.state.cells_end <= cell && cell < self.state.cells_top;
+        if is_cell { self.area.cell(cell).peek_unpinned().map(Spot) } else { None }
+    }
+
     /// Puts aside a cell that no longer names an object.
     #[inline(always)]
     pub(super) fn put_cell(&mut self, cell: Place) {

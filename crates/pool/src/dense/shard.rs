@@ -222,10 +222,11 @@ impl<S: PageSource> Locked<'_, S> {
         Ok(cell)
     }
 
-    /// Ends an object of `size_bytes`.
+    /// Ends an object of `size_bytes`. False, and nothing is changed, if the cell names none.
     #[inline(always)]
-    pub(super) fn free(&mut self, cell: Place, size_bytes: usize) {
-        let place = Spot(self.area.cell(cell).peek()).place();
+    pub(super) fn free(&mut self, cell: Place, size_bytes: usize) -> bool {
+        let Some(spot) = self.spot_of(cell) else { return false };
+        let place = spot.place();
         self.put_cell(cell);
         self.state.objects -= 1;
         self.state.stored_bytes -= size_bytes;
@@ -233,6 +234,7 @@ impl<S: PageSource> Locked<'_, S> {
         if self.state.free_units >= self.state.compaction.attention_units {
             self.out_of_line().attend();
         }
+        true
     }
 
     /// Room for `size_bytes` in committed memory: in one piece if some free block is large enough,

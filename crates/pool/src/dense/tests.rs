@@ -9,8 +9,8 @@ use hectare_pages::{Fixed, Os, SourceError};
 use super::shard::Locked;
 use super::*;
 use crate::testing::{
-    Noted, Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests,
-    who_waits_for_a_reader_gives_way,
+    Noted, Shadow, Validate, frees_twice, megabyte, refuses_a_second_free, serves_from_tiny_pages,
+    shadow_tests, who_waits_for_a_reader_gives_way,
 };
 
 shadow_tests!(
@@ -20,6 +20,30 @@ shadow_tests!(
     },
     buffer pages of 4096
 );
+
+#[test]
+fn a_second_free_is_refused() {
+    refuses_a_second_free(&Dense::<_>::new(Os));
+}
+
+#[test]
+#[should_panic(expected = "names no object of the pool; was it freed before?")]
+fn a_second_free_panics() {
+    frees_twice(&Dense::<_>::new(Os));
+}
+
+#[test]
+fn a_handle_of_no_cell_is_refused() {
+    let pool = Dense::<_>::new(Os);
+    let cell = pool.alloc(100).expect("memory").to_raw().get();
+    // The next cell was never used, the one above is the pool's structure, the last shard does not exist.
+    for raw in [cell - 1, cell + 1, cell | 0xF << CELL_BITS, 1] {
+        let handle = Handle::from_raw(NonZeroU64::new(raw).expect("not 0"));
+        // SAFETY: no object has that name.
+        assert_eq!(unsafe { pool.try_free(handle) }, Err(NoObject { handle }));
+    }
+    assert_eq!(pool.stats().objects, 1);
+}
 
 #[test]
 fn who_waits_for_a_pinned_object_gives_way() {

@@ -9,7 +9,9 @@ use hectare_check::Random;
 use hectare_pages::{Counted, Os, SourceError};
 
 use super::*;
-use crate::testing::{Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests};
+use crate::testing::{
+    Shadow, Validate, frees_twice, megabyte, serves_from_tiny_pages, shadow_tests,
+};
 
 shadow_tests!(|source, _seed| Some(Xv::<_, SpinPark>::new(source)), buffer pages of 1 << 16);
 
@@ -82,6 +84,34 @@ fn sizes_are_exact_and_bounded() {
             pool.free(handle);
         }
     }
+}
+
+/// Also where the block has joined those before and after it.
+#[test]
+fn a_second_free_is_refused_while_the_page_stays() {
+    let pool: Xv<_> = Xv::new(Os);
+    let [first, second, third, last] = [100; 4].map(|size| pool.alloc(size).expect("memory"));
+    let mut freed = Vec::new();
+    for handle in [first, third, second] {
+        // SAFETY: live until now.
+        assert_eq!(unsafe { pool.try_free(handle) }, Ok(()));
+        freed.push(handle);
+        for &handle in &freed {
+            // SAFETY: the last object keeps the page, and none was made since.
+            assert_eq!(unsafe { pool.try_free(handle) }, Err(NoObject { handle }));
+        }
+        validate(&pool);
+        assert_eq!(pool.stats().objects, 4 - freed.len());
+    }
+    // SAFETY: live until now.
+    unsafe { pool.free(last) };
+    assert_eq!(pool.stats().page_bytes, 0);
+}
+
+#[test]
+#[should_panic(expected = "names no object of the pool; was it freed before?")]
+fn a_second_free_panics() {
+    frees_twice(&Xv::<_>::new(Os));
 }
 
 #[test]

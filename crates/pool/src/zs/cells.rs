@@ -3,7 +3,7 @@
 use hectare_base::sync::{Lock, Park};
 use hectare_pages::PageSource;
 
-use super::stack::FreeCells;
+use super::stack::{self, FreeCells};
 use crate::PoolError;
 use crate::pin::PinCell64;
 use crate::table::{Entry, Table};
@@ -27,6 +27,13 @@ impl<P: Park> Cells<P> {
     #[inline]
     pub(super) fn cell(&self, cell: u32) -> &PinCell64 {
         self.table.get(cell as usize)
+    }
+
+    /// Pins the cell of an object and tells its place; none if the cell is free.
+    #[inline]
+    pub(super) fn pin_object(&self, cell: u32) -> Option<u64> {
+        let pin = self.cell(cell);
+        pin.try_pin().or_else(|| pin_unless_free::<P>(pin))
     }
 
     /// Takes a free cell, which is the caller's from now on.
@@ -54,4 +61,9 @@ impl<P: Park> Cells<P> {
     pub(super) fn put(&self, cell: u32) {
         self.free.push(cell, self.cell(cell));
     }
+}
+
+#[cold]
+fn pin_unless_free<P: Park>(pin: &PinCell64) -> Option<u64> {
+    if stack::is_free(pin.peek()) { None } else { Some(pin.pin::<P>()) }
 }

@@ -9,7 +9,7 @@ use hectare_pages::PageSource;
 use super::Zs;
 use super::class::{State, ZspageId};
 use crate::pin::PinCell64;
-use crate::{Handle, Pool, PoolError, PoolStats};
+use crate::{Handle, NoObject, Pool, PoolError, PoolStats};
 
 /// Handles keep the object's exact size above the number of its cell.
 const SIZE_SHIFT: u32 = 40;
@@ -100,8 +100,13 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
     }
 
     unsafe fn free(&self, handle: Handle) {
+        // SAFETY: the caller's promise.
+        unsafe { self.try_free(handle) }.unwrap_or_else(|refused| refused.panic());
+    }
+
+    unsafe fn try_free(&self, handle: Handle) -> Result<(), NoObject> {
         let (cell, size_bytes) = open(handle);
-        let place = self.cell(cell).pin::<P>();
+        let place = self.cells.pin_object(cell).ok_or(NoObject { handle })?;
         let (id, object) = (ZspageId((place >> OBJECT_BITS) as u32), place as u16);
         let zspages = self.zspages();
         let zspage = zspages.get(id);
@@ -123,6 +128,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
             self.give_back(id, geometry);
         }
         self.cells.put(cell);
+        Ok(())
     }
 
     unsafe fn size_bytes(&self, handle: Handle) -> usize {

@@ -4,7 +4,8 @@
 //!   head: │ tag, 32 bits │ cell + 1, 32 bits │ ──▶ cell ──▶ cell ──▶ 0
 //! ```
 //! Invariants
-//! 1. A cell on the stack is put aside (see [`pin`](crate::pin)), its link the next one plus 1.
+//! 1. A cell on the stack is put aside (see [`pin`](crate::pin)), its link the next one plus 1 and a
+//!    bit that no place has.
 //! 2. Every change of the head changes its tag: a thread that read the link of a cell which others
 //!    took and put back meanwhile fails to swing the head. (Treiber, 1986; the tag as in IBM
 //!    System/370's.)
@@ -17,6 +18,8 @@ use hectare_base::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire}
 use crate::pin::PinCell64;
 
 const INDEX_BITS: u32 = 32;
+/// A bit of every link. No place has it: places have 48 bits.
+const FREE: u64 = 1 << 48;
 
 #[derive(Debug)]
 pub(super) struct FreeCells {
@@ -50,7 +53,7 @@ impl FreeCells {
     pub(super) fn push(&self, cell: u32, pin: &PinCell64) {
         let mut head = self.head.load(Acquire);
         loop {
-            pin.put_aside(head & u64::from(u32::MAX));
+            pin.put_aside(FREE | head & u64::from(u32::MAX));
             let next = next_tag(head) | u64::from(cell + 1);
             match self.head.compare_exchange_weak(head, next, AcqRel, Acquire) {
                 Ok(_) => return,
@@ -58,6 +61,12 @@ impl FreeCells {
             }
         }
     }
+}
+
+/// Whether `word`, which [`PinCell64::peek`] returned, is a link: the cell names no object.
+#[inline]
+pub(super) const fn is_free(word: u64) -> bool {
+    word & FREE != 0
 }
 
 /// The head's next tag, over an empty index.

@@ -9,11 +9,22 @@ use super::class::{GROUPS, State};
 use super::*;
 use crate::Pool;
 use crate::testing::{
-    Noted, Shadow, Validate, megabyte, serves_from_tiny_pages, shadow_tests,
-    who_waits_for_a_reader_gives_way,
+    Noted, Shadow, Validate, frees_twice, megabyte, refuses_a_second_free, serves_from_tiny_pages,
+    shadow_tests, who_waits_for_a_reader_gives_way,
 };
 
 shadow_tests!(|source, seed| with_chain(source, [8, 4, 16, 1][seed as usize % 4]), buffer pages of 4096);
+
+#[test]
+fn a_second_free_is_refused() {
+    refuses_a_second_free(&Zs::<_>::new(Os).expect("memory"));
+}
+
+#[test]
+#[should_panic(expected = "names no object of the pool; was it freed before?")]
+fn a_second_free_panics() {
+    frees_twice(&Zs::<_>::new(Os).expect("memory"));
+}
 
 #[test]
 fn who_waits_for_a_pinned_object_gives_way() {
