@@ -50,8 +50,11 @@ size_t hectare_pool_size(const hectare_pool *pool, uint64_t handle);
  */
 int hectare_pool_get(const hectare_pool *pool, uint64_t handle, void *data, size_t bytes);
 
-/* Forgets an object; its handle must not be used again. The handle 0 is nothing. */
-void hectare_pool_remove(hectare_pool *pool, uint64_t handle);
+/*
+ * Forgets an object. -ENOENT: the handle is 0, or its object was removed before; nothing has changed then. A later put
+ * may return the same handle, so after one a second remove can take the new object away.
+ */
+int hectare_pool_remove(hectare_pool *pool, uint64_t handle);
 
 /* Moves objects together, and gives whole pages back. Returns their bytes. */
 size_t hectare_pool_compact(hectare_pool *pool);

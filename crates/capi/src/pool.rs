@@ -145,17 +145,18 @@ thread_local! {
     static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Forgets an object.
+/// Forgets an object; `-ENOENT` if the handle names none.
 ///
 /// # Safety
-/// As for [`hectare_pool_size`]; no other thread uses the object any more.
+/// `pool` came from [`hectare_pool_create`]; `handle` is 0 or came from this pool; no other thread uses the object any
+/// more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hectare_pool_remove(pool: *const ObjectPool, handle: u64) {
-    let Some(handle) = named(handle) else { return };
+pub unsafe extern "C" fn hectare_pool_remove(pool: *const ObjectPool, handle: u64) -> c_int {
+    let Some(handle) = named(handle) else { return -libc::ENOENT };
     // SAFETY: the caller's promise.
     let pool = &unsafe { &*pool }.pool;
     // SAFETY: as above.
-    unsafe { pool.free(handle) };
+    unsafe { pool.try_free(handle) }.map_or(-libc::ENOENT, |()| 0)
 }
 
 /// Moves objects together. Returns the bytes given back.

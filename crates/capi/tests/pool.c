@@ -25,9 +25,10 @@ int main(void) {
     hectare_pool *pool = hectare_pool_create();
     CHECK(pool != NULL && hectare_pool_max_bytes(pool) >= MOST);
     CHECK(hectare_pool_put(pool, given, 0, &handles[0]) == -EINVAL && handles[0] == 0);
+    CHECK(hectare_pool_put(pool, NULL, 0, &handles[0]) == -EINVAL);
     CHECK(hectare_pool_put(pool, given, hectare_pool_max_bytes(pool) + 1, &handles[0]) == -EINVAL);
     CHECK(hectare_pool_size(pool, 0) == 0 && hectare_pool_get(pool, 0, got, MOST) == -ENOENT);
-    hectare_pool_remove(pool, 0);
+    CHECK(hectare_pool_remove(pool, 0) == -ENOENT);
 
     size_t bytes = 0;
     for (size_t object = 0; object < OBJECTS; object++) {
@@ -43,7 +44,8 @@ int main(void) {
     /* Two in three go, the others move together, and are what they were. */
     for (size_t object = 0; object < OBJECTS; object++) {
         if (object % 3 == 0) continue;
-        hectare_pool_remove(pool, handles[object]);
+        CHECK(hectare_pool_remove(pool, handles[object]) == 0);
+        CHECK(hectare_pool_remove(pool, handles[object]) == -ENOENT);
         bytes -= length_of(object);
     }
     hectare_pool_stat(pool, &stat);
@@ -56,6 +58,7 @@ int main(void) {
     for (size_t object = 0; object < OBJECTS; object += 3) {
         size_t length = length_of(object);
         fill(object);
+        CHECK(hectare_pool_get(pool, handles[object], NULL, 0) == -EMSGSIZE);
         if (length > 1) CHECK(hectare_pool_get(pool, handles[object], got, length - 1) == -EMSGSIZE);
         CHECK(hectare_pool_get(pool, handles[object], got, length) == 0);
         CHECK(memcmp(given, got, length) == 0);
