@@ -9,6 +9,8 @@
  *
  * A call returns 0 or a negative number of errno.h; nothing has changed then. Calls of several threads
  * need a lock of the caller's.
+ *
+ * No pointer may be NULL, except the memory that hectare_buddy_create is given: they are used unchecked.
  */
 #ifndef HECTARE_BUDDY_H
 #define HECTARE_BUDDY_H

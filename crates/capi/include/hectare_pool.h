@@ -5,6 +5,8 @@
  *
  * Every call may be made from several threads at once, but for hectare_pool_destroy, and hectare_pool_remove of an
  * object that another thread uses.
+ *
+ * Except where a call says otherwise, its pointers must not be NULL: they are used unchecked.
  */
 #ifndef HECTARE_POOL_H
 #define HECTARE_POOL_H
@@ -28,25 +30,26 @@ struct hectare_pool_stat {
 /* A pool without objects: some hundred bytes of malloc's until there are any. */
 hectare_pool *hectare_pool_create(void);
 
-/* Gives all memory back. NULL is nothing. */
+/* Gives all memory back. Does nothing if pool is NULL. */
 void hectare_pool_destroy(hectare_pool *pool);
 
 /* How long an object may be: a page of the system. */
 size_t hectare_pool_max_bytes(const hectare_pool *pool);
 
 /*
- * Stores the bytes bytes at data; *handle names them from then on, and is never 0. -EINVAL: bytes is 0
- * or above hectare_pool_max_bytes; -ENOMEM: no memory; -ENOSPC: all that the pool can name. Nothing has
+ * Stores the bytes bytes at data; *handle names them from then on, and is never 0. -EINVAL: bytes is 0 (data may be
+ * NULL then) or above hectare_pool_max_bytes; -ENOMEM: no memory; -ENOSPC: all that the pool can name. Nothing has
  * changed then.
  */
 int hectare_pool_put(hectare_pool *pool, const void *data, size_t bytes, uint64_t *handle);
 
-/* How long an object is. 0 for the handle 0. */
+/* How long an object is. 0 for the handle 0. A handle that was removed must not be given. */
 size_t hectare_pool_size(const hectare_pool *pool, uint64_t handle);
 
 /*
  * Copies an object to data, of bytes bytes. -EMSGSIZE: it is longer; -ENOENT: the handle is 0; -ENOMEM: there
- * is no page of malloc's for the thread's first call.
+ * is no page of malloc's for the thread's first call. A handle that was removed must not be given: the call may wait
+ * for ever. data may be NULL if bytes is 0.
  */
 int hectare_pool_get(const hectare_pool *pool, uint64_t handle, void *data, size_t bytes);
 

@@ -4,6 +4,8 @@
  *
  * Every call may be made from several threads at once, but for hectare_store_destroy. A call returns
  * 0, or a negative number of errno.h; what was stored before is then still there.
+ *
+ * No pointer may be NULL, except the store that hectare_store_destroy is given: they are used unchecked.
  */
 #ifndef HECTARE_STORE_H
 #define HECTARE_STORE_H
@@ -38,7 +40,7 @@ struct hectare_store_stat {
  */
 hectare_store *hectare_store_create(size_t pages, size_t page_bytes, size_t limit_bytes);
 
-/* Gives all memory back. NULL is nothing. */
+/* Gives all memory back. Does nothing if store is NULL. */
 void hectare_store_destroy(hectare_store *store);
 
 /*

@@ -50,6 +50,39 @@ fn run(program: &Path, library: &Path, argument: Option<&str>) -> Output {
 }
 
 #[test]
+fn each_header_stands_alone_in_strict_c_and_cxx() {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let headers: Vec<PathBuf> = std::fs::read_dir(include)
+        .expect("the folder of headers")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    assert_eq!(headers.len(), 4, "{headers:?}");
+    for header in headers {
+        assert!(accepts("CC", "cc", ["-std=c99", "-xc"], &header), "there is no C compiler");
+        if !accepts("CXX", "c++", ["-std=c++11", "-xc++"], &header) {
+            println!("{}: not tried, there is no C++ compiler", header.display());
+        }
+    }
+}
+
+/// Whether there is the compiler, `$VARIABLE` or `name`; the test fails if it has anything to say of the header.
+fn accepts(variable: &str, name: &str, language: [&str; 2], header: &Path) -> bool {
+    let compiler = std::env::var(variable).unwrap_or_else(|_| name.to_owned());
+    let output = Command::new(&compiler)
+        .args(language)
+        .args(["-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"])
+        .arg(header)
+        .output();
+    let output = match output {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return false,
+        output => output.unwrap_or_else(|error| panic!("{compiler}: {error}")),
+    };
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{compiler} {language:?}: {stderr}");
+    true
+}
+
+#[test]
 fn a_c_program_uses_every_name_of_tlsf_h() {
     for name in ["libhectare_capi.a", "libhectare_capi.so"] {
         let library = library(name);
