@@ -25,7 +25,7 @@ pub struct ObjectPoolStat {
 /// The negated number from `errno.h`.
 pub(crate) const fn status(error: PoolError) -> c_int {
     -match error {
-        PoolError::Size => libc::EINVAL,
+        PoolError::Size { .. } => libc::EINVAL,
         PoolError::OutOfMemory => libc::ENOMEM,
         PoolError::Full => libc::ENOSPC,
     }

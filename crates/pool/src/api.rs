@@ -33,7 +33,12 @@ impl Handle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolError {
     /// The size is 0 or above [`Pool::max_size_bytes`].
-    Size,
+    Size {
+        /// The size asked for.
+        bytes: usize,
+        /// The largest that the pool allows; the smallest is 1.
+        most_bytes: usize,
+    },
     /// The pool has no room for the object, and the page source no memory left.
     OutOfMemory,
     /// The pool can name no more objects, or address no more memory, than it has now.
@@ -42,11 +47,18 @@ pub enum PoolError {
 
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Size => "the object's size is zero or above the pool's limit",
-            Self::OutOfMemory => "the page source has no memory left for the object",
-            Self::Full => "the pool has reached the number of objects that it can name",
-        })
+        match self {
+            Self::Size { bytes, most_bytes } => {
+                write!(
+                    f,
+                    "an object of {bytes} bytes was asked for; the pool's have 1 to {most_bytes}"
+                )
+            }
+            Self::OutOfMemory => f.write_str("the page source has no memory left for the object"),
+            Self::Full => {
+                f.write_str("the pool has reached the number of objects that it can name")
+            }
+        }
     }
 }
 

@@ -250,7 +250,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Dense<S, P> {
 
     fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
         if size_bytes == 0 || size_bytes > self.page_bytes {
-            return Err(PoolError::Size);
+            return Err(PoolError::Size { bytes: size_bytes, most_bytes: self.page_bytes });
         }
         let home = self.home();
         match self.alloc_in(home, size_bytes) {

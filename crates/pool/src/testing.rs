@@ -211,8 +211,9 @@ pub(crate) fn agrees_with_its_shadow<'a, P: Validate + 'a>(
             let most_bytes = stats.footprint_bytes() + stats.cell_bytes + stats.descriptor_bytes;
             assert!((stats.footprint_bytes()..=most_bytes).contains(&taken_bytes), "{stats:?}");
         }
-        for size_bytes in [0, pool.max_size_bytes() + 1, usize::MAX] {
-            assert_eq!(pool.alloc(size_bytes), Err(PoolError::Size));
+        let most_bytes = pool.max_size_bytes();
+        for bytes in [0, most_bytes + 1, usize::MAX] {
+            assert_eq!(pool.alloc(bytes), Err(PoolError::Size { bytes, most_bytes }));
         }
         shadow.drain(&pool);
         pool.compact();

@@ -355,8 +355,9 @@ impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     }
 
     fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
-        if size_bytes == 0 || size_bytes > self.max_size_bytes() {
-            return Err(PoolError::Size);
+        let most_bytes = self.max_size_bytes();
+        if size_bytes == 0 || size_bytes > most_bytes {
+            return Err(PoolError::Size { bytes: size_bytes, most_bytes });
         }
         let taken = self.inner.lock().take(size_bytes);
         match taken {

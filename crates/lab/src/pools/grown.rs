@@ -50,7 +50,7 @@ impl<P: Places> Pool for StandIn<P> {
 
     fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
         if size_bytes == 0 || size_bytes > self.max_size_bytes() {
-            return Err(PoolError::Size);
+            return Err(PoolError::Size { bytes: size_bytes, most_bytes: self.max_size_bytes() });
         }
         let address = self.0.take(size_bytes)?.as_ptr().expose_provenance() as u64;
         let handle = NonZeroU64::new(address | (size_bytes as u64) << ADDRESS_BITS);

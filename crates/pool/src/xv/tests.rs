@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::{BTreeMap, BTreeSet};
+use std::string::ToString;
 use std::sync::Barrier;
 use std::vec::Vec;
 
@@ -73,8 +74,14 @@ fn every_page_is_counted() {
 #[test]
 fn sizes_are_exact_and_bounded() {
     let pool: Xv<_> = Xv::new(Os);
-    assert_eq!(pool.alloc(0), Err(PoolError::Size));
-    assert_eq!(pool.alloc(pool.max_size_bytes() + 1), Err(PoolError::Size));
+    let most_bytes = pool.max_size_bytes();
+    for bytes in [0, most_bytes + 1] {
+        assert_eq!(pool.alloc(bytes), Err(PoolError::Size { bytes, most_bytes }));
+    }
+    assert_eq!(
+        pool.alloc(4093).expect_err("too large").to_string(),
+        "an object of 4093 bytes was asked for; the pool's have 1 to 4092"
+    );
     for size in [1, 31, 32, 33, 2048, pool.max_size_bytes()] {
         let handle = pool.alloc(size).expect("memory");
         // SAFETY: live until freed below.

@@ -69,7 +69,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
 
     fn alloc(&self, size_bytes: usize) -> Result<Handle, PoolError> {
         if size_bytes == 0 || size_bytes > self.page_bytes {
-            return Err(PoolError::Size);
+            return Err(PoolError::Size { bytes: size_bytes, most_bytes: self.page_bytes });
         }
         let cell = self.cells.take(&self.source)?;
         let number = self.class_of(size_bytes);
@@ -96,7 +96,7 @@ impl<S: PageSource + Sync, P: Park> Pool for Zs<S, P> {
         state.stored_bytes += size_bytes;
         self.cell(cell).move_to(place_of(zspage, object));
         let raw = (size_bytes as u64) << SIZE_SHIFT | u64::from(cell);
-        NonZeroU64::new(raw).map(Handle::new).ok_or(PoolError::Size)
+        Ok(Handle::new(NonZeroU64::new(raw).expect("a size is at least 1")))
     }
 
     unsafe fn free(&self, handle: Handle) {
