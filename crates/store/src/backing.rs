@@ -100,7 +100,7 @@ impl Backing {
             return Ok(Block(block));
         }
         if blocks.end == self.most_blocks {
-            return Err(StoreError::FileFull);
+            return Err(StoreError::FileFull { pages: blocks.end as usize });
         }
         let blocks_then = blocks.end as usize + 1;
         blocks.free.try_reserve(blocks_then).map_err(|_| PoolError::OutOfMemory)?;

@@ -18,7 +18,8 @@ pub struct Config {
     pub page_bytes: usize,
     /// The codecs, 1 to 8: the first compresses every page that is put, the others recompress.
     pub codecs: Vec<Box<dyn Codec>>,
-    /// A page that does not compress to less than this is kept raw.
+    /// A page that does not compress to less than this is kept raw; 1 to `page_bytes`. With another page size, set both by
+    /// [`of_page_bytes`](Self::of_page_bytes).
     pub raw_from_bytes: usize,
     /// Whether pages with the same content are stored once, unless they are kept beside the pool. It
     /// costs some 80 bytes for each distinct content.
@@ -89,6 +90,19 @@ fn is_open_for_both(file: &File) -> bool {
     })
 }
 
+fn in_range(
+    name: &'static str,
+    value: usize,
+    (least, most): (usize, usize),
+    multiple_of: usize,
+) -> Result<(), StoreError> {
+    if (least..=most).contains(&value) && value.is_multiple_of(multiple_of) {
+        Ok(())
+    } else {
+        Err(StoreError::Config { name, value, least, most, multiple_of })
+    }
+}
+
 /// Saving less than a sixteenth is not worth the decompression.
 const fn raw_from_bytes(page_bytes: usize) -> usize {
     page_bytes / 16 * 15
@@ -119,22 +133,11 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let is_size = (64..=1 << 16).contains(&self.page_bytes);
-        if !is_size || !self.page_bytes.is_multiple_of(8) {
-            return Err(StoreError::Config("page_bytes is a multiple of 8 from 64 to 65536"));
-        }
-        if !(1..=8).contains(&self.codecs.len()) {
-            return Err(StoreError::Config("there are 1 to 8 codecs"));
-        }
-        if !(1..=self.page_bytes).contains(&self.raw_from_bytes) {
-            return Err(StoreError::Config(
-                "raw_from_bytes is 1 to page_bytes (Config::of_page_bytes sets both)",
-            ));
-        }
+        in_range("page_bytes", self.page_bytes, (64, 1 << 16), 8)?;
+        in_range("codecs.len()", self.codecs.len(), (1, 8), 1)?;
+        in_range("raw_from_bytes", self.raw_from_bytes, (1, self.page_bytes), 1)?;
         if !self.backing.as_ref().is_none_or(is_open_for_both) {
-            return Err(StoreError::Config(
-                "the file (Config::backing) is not open for reading and writing, or cannot be sought in",
-            ));
+            return Err(StoreError::BadFile);
         }
         Ok(())
     }

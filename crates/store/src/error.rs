@@ -22,8 +22,26 @@ pub enum StoreError {
         /// The size that every page has.
         page_bytes: usize,
     },
-    /// The configuration cannot work.
-    Config(&'static str),
+    /// A value of the configuration is out of its range.
+    Config {
+        /// Which, by its name in [`Config`](crate::Config).
+        name: &'static str,
+        /// The value given.
+        value: usize,
+        /// The least that it can be.
+        least: usize,
+        /// The most that it can be.
+        most: usize,
+        /// What it must be a multiple of.
+        multiple_of: usize,
+    },
+    /// There is no memory for the table of keys.
+    NoTable {
+        /// [`Config::pages`](crate::Config::pages).
+        pages: usize,
+    },
+    /// The file for written-back pages is not open for reading and writing, or cannot be sought in.
+    BadFile,
     /// The memory limit is reached, and not enough could be written back, evicted or compacted to
     /// stay within it.
     Limit {
@@ -46,11 +64,16 @@ pub enum StoreError {
     /// The store was given no file to write pages back to.
     NoFile,
     /// The file for written-back pages holds as many pages as it may.
-    FileFull,
+    FileFull {
+        /// How many those are: [`Config::backing_pages`](crate::Config::backing_pages), at most 2^32 − 1.
+        pages: usize,
+    },
     /// The store has no codec of that number.
     NoCodec {
         /// What was asked for.
         codec: usize,
+        /// How many the store has; their numbers start at 0.
+        codecs: usize,
     },
 }
 
@@ -63,7 +86,21 @@ impl fmt::Display for StoreError {
             Self::PageSize { bytes, page_bytes } => {
                 write!(f, "a page of {bytes} bytes was given; this store's have {page_bytes}")
             }
-            Self::Config(what) => write!(f, "the configuration cannot work: {what}"),
+            Self::Config { name, value, least, most, multiple_of } => {
+                write!(f, "Config::{name} is {value}; it can be ")?;
+                match multiple_of {
+                    1 => f.write_str("a number")?,
+                    _ => write!(f, "a multiple of {multiple_of}")?,
+                }
+                write!(f, " from {least} to {most}")
+            }
+            Self::NoTable { pages } => {
+                write!(f, "there is no memory for a table of {pages} keys (Config::pages)")
+            }
+            Self::BadFile => f.write_str(
+                "the file for written-back pages (Config::backing) is not open for reading and \
+                 writing, or cannot be sought in",
+            ),
             Self::Limit { limit_bytes } => write!(
                 f,
                 "the limit of {limit_bytes} bytes is reached: remove pages, raise the limit, or \
@@ -78,13 +115,16 @@ impl fmt::Display for StoreError {
             Self::NoFile => {
                 f.write_str("there is no file to write pages back to (Config::backing)")
             }
-            Self::FileFull => f.write_str(
-                "the file for written-back pages is full: remove pages, or raise \
-                 Config::backing_pages",
+            Self::FileFull { pages } => write!(
+                f,
+                "the file for written-back pages holds {pages}, all that it may: remove pages, or \
+                 raise Config::backing_pages"
             ),
-            Self::NoCodec { codec } => {
-                write!(f, "there is no codec {codec} to recompress with (Config::codecs)")
-            }
+            Self::NoCodec { codec, codecs } => write!(
+                f,
+                "there is no codec {codec} to recompress with: the numbers of this store's are below \
+                 {codecs} (Config::codecs)"
+            ),
         }
     }
 }

@@ -436,9 +436,9 @@ impl<P: Pool> Store<P> {
     fn expel_slot(&self, key: usize, slot: &mut Slot) -> Result<Expelled, StoreError> {
         let refusal = match self.write_back_slot(key, slot) {
             Ok(_) => return Ok(Expelled::WrittenBack),
-            Err(refusal @ (StoreError::NoFile | StoreError::FileFull | StoreError::Io(_))) => {
-                refusal
-            }
+            Err(
+                refusal @ (StoreError::NoFile | StoreError::FileFull { .. } | StoreError::Io(_)),
+            ) => refusal,
             Err(error) => return Err(error),
         };
         let evict = self.config.evict.as_ref().ok_or(refusal)?;

@@ -52,16 +52,14 @@ impl<P: Pool> Store<P> {
     /// An empty store over `pool`, which belongs to it alone.
     ///
     /// # Errors
-    /// [`StoreError::Config`].
+    /// [`StoreError::Config`], [`StoreError::NoTable`] or [`StoreError::BadFile`].
     pub fn new(pool: P, config: Config) -> Result<Self, StoreError> {
         config.check()?;
         let Config { pages, page_bytes, codecs, raw_from_bytes, limit_bytes, .. } = config;
         let backing =
             config.backing.map(|file| Backing::new(file, page_bytes, config.backing_pages));
         let mut slots = Vec::new();
-        slots
-            .try_reserve_exact(pages)
-            .map_err(|_| StoreError::Config("there is no memory for the slots of so many pages"))?;
+        slots.try_reserve_exact(pages).map_err(|_| StoreError::NoTable { pages })?;
         slots.extend((0..pages).map(|_| Mutex::default()));
         Ok(Self {
             objects: Objects::new(pool),

@@ -118,8 +118,9 @@ impl<P: Pool> Store<P> {
     /// [`StoreError::NoCodec`], or that of the first page that failed: if that page is damaged, the
     /// others are done all the same.
     pub fn recompress(&self, codec: usize, select: Select) -> Result<Tended, StoreError> {
-        if codec >= self.config.codecs.len() {
-            return Err(StoreError::NoCodec { codec });
+        let codecs = self.config.codecs.len();
+        if codec >= codecs {
+            return Err(StoreError::NoCodec { codec, codecs });
         }
         let codec = CodecId(codec as u8);
         let pages = self.for_each(select, |key, slot| self.recompress_slot(key, slot, codec))?;

@@ -218,16 +218,25 @@ fn what_cannot_be_is_refused_and_said() {
     assert_eq!(store.write_back(Select::All), Ok(Tended::default()));
     store.put(0, &text(&mut Random::new(1))).expect("memory");
     assert_eq!(store.write_back(Select::All), Err(StoreError::NoFile));
-    assert_eq!(store.recompress(1, Select::All), Err(StoreError::NoCodec { codec: 1 }));
-    for bad in [
+    assert_eq!(store.recompress(1, Select::All), Err(StoreError::NoCodec { codec: 1, codecs: 1 }));
+    let told = [
         Config { codecs: Vec::new(), ..Config::new(1) },
         Config::new(1).of_page_bytes(100),
         Config::new(1).of_page_bytes(56),
         Config::new(1).of_page_bytes((1 << 16) + 8),
         Config { raw_from_bytes: PAGE + 1, ..Config::new(1) },
-    ] {
-        assert!(matches!(Store::new(dense(), bad), Err(StoreError::Config(_))));
-    }
+    ]
+    .map(|bad| Store::new(dense(), bad).expect_err("it is out of range").to_string());
+    assert_eq!(
+        told,
+        [
+            "Config::codecs.len() is 0; it can be a number from 1 to 8",
+            "Config::page_bytes is 100; it can be a multiple of 8 from 64 to 65536",
+            "Config::page_bytes is 56; it can be a multiple of 8 from 64 to 65536",
+            "Config::page_bytes is 65544; it can be a multiple of 8 from 64 to 65536",
+            "Config::raw_from_bytes is 4097; it can be a number from 1 to 4096",
+        ]
+    );
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn a_dropped_store_leaves_nothing_in_a_pool() {
 #[test]
 fn too_many_keys_are_an_error() {
     let made = Store::new(dense(), Config::new(usize::MAX));
-    assert!(matches!(made.err(), Some(StoreError::Config(_))));
+    assert_eq!(made.err(), Some(StoreError::NoTable { pages: usize::MAX }));
 }
 
 #[test]

@@ -504,7 +504,7 @@ fn a_full_file_is_told_and_loses_nothing() {
     let store = Store::new(dense(), Config { backing_pages: 5, ..config(20) }).expect("a store");
     let (mut shadow, mut random) = (Shadow::new(), Random::new(5));
     (0..20).for_each(|key| shadow.put(&store, key, noise(&mut random)).expect("memory"));
-    assert_eq!(store.write_back(Select::Raw), Err(StoreError::FileFull));
+    assert_eq!(store.write_back(Select::Raw), Err(StoreError::FileFull { pages: 5 }));
     assert_eq!(store.stats().file_pages, 5);
     shadow.check_all(&store);
     shadow.drain(&store);
@@ -816,7 +816,7 @@ fn a_full_file_keeps_tend_from_no_eviction() {
     let store = Store::new(dense(), config).expect("a store");
     let mut random = Random::new(19);
     (0..200).for_each(|key| store.put(key, &noise(&mut random)).expect("memory"));
-    assert_eq!(store.tend_at(Duration::from_secs(3600)), Err(StoreError::FileFull));
+    assert_eq!(store.tend_at(Duration::from_secs(3600)), Err(StoreError::FileFull { pages: 3 }));
     assert!(store.stats().pool_bytes <= limit_bytes / 4);
 }
 
