@@ -132,6 +132,11 @@ impl core::error::Error for Invalid {}
 pub trait FrameAllocator {
     /// Takes a free block of `order`.
     ///
+    /// Time: amortised constant in [`Bitset`](crate::Bitset). Mostly constant in [`Atomic`](crate::Atomic), plus a step for
+    /// each 64 frames of the block; linear in the metadata at worst. Logarithmic in the number of frames in
+    /// [`BitmapTree`](crate::BitmapTree) and `Tree`, linear in the number of blocks in `Lists`. [`Checked`](crate::Checked)
+    /// adds a step for each 64 frames of a block, none for a single frame.
+    ///
     /// # Errors
     /// [`Error::Exhausted`].
     fn alloc(&mut self, order: Order) -> Result<FrameId, Error>;
@@ -141,13 +146,16 @@ pub trait FrameAllocator {
     /// Frames are tracked, not allocations: the block may be one that was allocated, part of one,
     /// or several together. [`Checked`](crate::Checked) accepts only the first.
     ///
+    /// Time: as [`alloc`](Self::alloc), but constant without amortisation in [`Bitset`](crate::Bitset), and at worst linear
+    /// in the number of free blocks in `Tree`.
+    ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::NotAllocated`] if any of its frames
     /// is free.
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error>;
 
     /// Makes the `frames` frames from `start` free for the first time. Adjoining regions
-    /// coalesce like blocks.
+    /// coalesce like blocks. Time: linear in `frames` at worst.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::NotAllocated`] if part of it is free already;
@@ -164,7 +172,7 @@ pub trait FrameAllocator {
     }
 
     /// Takes blocks of `order` until `out` is full or no block is left; returns how many. They fill
-    /// `out` from the front.
+    /// `out` from the front. Time: at most that of as many [`alloc`](Self::alloc).
     fn alloc_many(&mut self, order: Order, out: &mut [FrameId]) -> usize {
         for (taken, slot) in out.iter_mut().enumerate() {
             match self.alloc(order) {
@@ -175,7 +183,7 @@ pub trait FrameAllocator {
         out.len()
     }
 
-    /// Gives back blocks of `order`, in turn.
+    /// Gives back blocks of `order`, in turn. Time: at most that of as many [`free`](Self::free).
     ///
     /// # Errors
     /// As [`free`](Self::free), for the first that is refused, with its index; those before it are
@@ -190,10 +198,10 @@ pub trait FrameAllocator {
     /// How many frames it manages, free or not, holes included.
     fn frames(&self) -> usize;
 
-    /// How many of them are free.
+    /// How many of them are free. Constant time; linear in the metadata in [`Atomic`](crate::Atomic).
     fn free_frames(&self) -> usize;
 
-    /// Whether `frame` is free. Frames out of range are not.
+    /// Whether `frame` is free. Frames out of range are not. Time: at most that of [`free`](Self::free).
     fn is_free(&self, frame: FrameId) -> bool;
 
     /// Counts the free blocks. Linear in their number.

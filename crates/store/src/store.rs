@@ -49,7 +49,7 @@ pub struct Store<P: Pool> {
 const _: () = assert!(size_of::<Mutex<Slot>>() <= 48, "as Config::pages says");
 
 impl<P: Pool> Store<P> {
-    /// An empty store over `pool`, which belongs to it alone.
+    /// An empty store over `pool`, which belongs to it alone. O([`Config::pages`]).
     ///
     /// # Errors
     /// [`StoreError::Config`], [`StoreError::NoTable`] or [`StoreError::BadFile`].
@@ -90,6 +90,11 @@ impl<P: Pool> Store<P> {
 
     /// Stores a page under `key`, in place of what was there.
     ///
+    /// Time: that of hashing and compressing a page and of an [`alloc`](Pool::alloc) of the pool, whatever the number of
+    /// pages. With [`Config::dedup`] a page with the same hash as another is compared with it instead, which inflates that
+    /// one. Near [`Config::limit_bytes`] a put also makes some room, in proportion to what it stores; one that exceeds the
+    /// limit all the same takes O(pages), and the time of a [`compact`](Pool::compact) of the pool.
+    ///
     /// # Errors
     /// [`StoreError`]; what was stored under the key is still there then. Near the limit pages are
     /// written back or evicted, old ones first; what was stored under the key can be among those
@@ -114,6 +119,8 @@ impl<P: Pool> Store<P> {
 
     /// Copies the page of `key` to `page`. False if there is none; `page` is then unchanged.
     ///
+    /// Time: that of inflating a page, or reading it from the file, and of hashing it, whatever the number of pages.
+    ///
     /// # Errors
     /// [`StoreError::Key`], [`StoreError::PageSize`] and [`StoreError::Pool`], where a buffer of the thread finds no
     /// memory. [`StoreError::Damaged`] if the content is not what was put, [`StoreError::Io`] if it is in the file and
@@ -131,6 +138,8 @@ impl<P: Pool> Store<P> {
     }
 
     /// Forgets the page of `key`. False if there is none.
+    ///
+    /// Time: constant, plus a [`free`](Pool::free) of the pool.
     ///
     /// # Errors
     /// [`StoreError::Key`].
@@ -174,7 +183,7 @@ impl<P: Pool> Store<P> {
     }
 
     /// Calls `each` with the state of every page that is stored, by key. `each` must not use the
-    /// store.
+    /// store. O([`Config::pages`]).
     pub fn for_each_page(&self, mut each: impl FnMut(PageState)) {
         let now_s = self.now_s.load(Relaxed);
         for (key, slot) in self.slots.iter().enumerate() {

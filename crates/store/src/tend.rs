@@ -112,7 +112,8 @@ impl<P: Pool> Store<P> {
     }
 
     /// Compresses pages anew by codec `codec` (its number in
-    /// [`Config::codecs`](crate::Config::codecs)), where that makes them shorter.
+    /// [`Config::codecs`](crate::Config::codecs)), where that makes them shorter. Looks at every key, and compresses each
+    /// page selected that was not tried with this codec or a later one.
     ///
     /// # Errors
     /// [`StoreError::NoCodec`], or that of the first page that failed: if that page is damaged, the
@@ -127,7 +128,7 @@ impl<P: Pool> Store<P> {
         Ok(Tended { recompressed_pages: pages, ..Tended::default() })
     }
 
-    /// Writes pages to the file and frees their memory.
+    /// Writes pages to the file and frees their memory. Looks at every key, and writes each page selected.
     ///
     /// # Errors
     /// [`StoreError::NoFile`], [`StoreError::FileFull`], or that of the first page that failed: if
@@ -137,7 +138,7 @@ impl<P: Pool> Store<P> {
         Ok(Tended { written_back_pages: pages, ..Tended::default() })
     }
 
-    /// Compacts the pool. Returns the bytes given back.
+    /// Compacts the pool, as [`Pool::compact`]: O(objects). Returns the bytes given back.
     pub fn compact(&self) -> usize {
         let bytes = self.pool().compact();
         self.counters.compacted_bytes.fetch_add(bytes as u64, Relaxed);
