@@ -11,7 +11,8 @@ use crate::hugetlb;
 use crate::source::reserve_and_commit;
 use crate::{PageRange, PageSource, SourceError, System};
 
-/// Linux's private anonymous memory. No call changes the `errno` that a caller sees: each saves and
+/// Linux's private anonymous memory. A range is aligned to a page at least, and refused where the alignment asked for is no
+/// power of two. No call changes the `errno` that a caller sees: each saves and
 /// restores it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Os;
@@ -139,13 +140,16 @@ unsafe fn empty(start: *mut libc::c_void, bytes: usize) -> libc::c_int {
     unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED_LOCKED) }
 }
 
-/// As [`map`], aligned to `align`.
+/// As [`map`], aligned to `align` and to a page; refuses an `align` that is no power of two.
 fn map_aligned(
     bytes: usize,
     align: usize,
     page: usize,
     is_memory: bool,
 ) -> Result<NonNull<u8>, SourceError> {
+    if !align.is_power_of_two() {
+        return Err(SourceError::Unsupported);
+    }
     keep_errno(|| {
         if align <= page {
             return map(bytes, is_memory);
@@ -527,6 +531,19 @@ impl Park for FutexPark {
 mod tests {
     extern crate std;
     use super::*;
+
+    #[test]
+    fn a_range_is_refused_where_its_alignment_is_no_power_of_two() {
+        let page = Os.page_bytes();
+        for align in [0, 48, page + 1, 3 * page, usize::MAX] {
+            assert_eq!(Os.reserve(page, align), Err(SourceError::Unsupported), "{align}");
+            assert_eq!(Os.get(page, align), Err(SourceError::Unsupported), "{align}");
+        }
+        let start = Os.reserve(page, 1).expect("address space");
+        assert!(start.addr().get().is_multiple_of(page));
+        // SAFETY: just reserved, used by nobody.
+        unsafe { Os.release(start, page) };
+    }
 
     #[test]
     fn many_ranges_go_at_once() {

@@ -47,11 +47,11 @@ pub unsafe trait PageSource {
     fn page_bytes(&self) -> usize;
 
     /// Takes `bytes` of address space aligned to `align`, a power of two of at least a page. (For any other alignment a source
-    /// may panic, or give a range that is no multiple of it.)
+    /// may refuse, panic, or give a range that is no multiple of it.)
     /// Nothing in it may be touched before it is committed.
     ///
     /// # Errors
-    /// [`SourceError::Exhausted`] when there is no such range.
+    /// [`SourceError::Exhausted`] when there is no such range; [`SourceError::Unsupported`] for an alignment that is refused.
     fn reserve(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, SourceError>;
 
     /// Makes part of a reservation usable: it reads as zero. Any of it that was already committed
