@@ -343,7 +343,7 @@ impl Inner {
 }
 
 // Average instructions with ten thousand objects (`hectare bench pools -- --callgrind --range R`):
-// alloc 254, free 153 for 512..576; 363 and 161 for 3072..3136, where each alloc takes a page and
+// alloc 255, free 158 for 512..576; 365 and 169 for 3072..3136, where each alloc takes a page and
 // each free gives one back; the system's part is not counted.
 impl<S: PageSource + Sync, P: Park> Pool for Xv<S, P> {
     fn name(&self) -> &'static str {
