@@ -155,7 +155,11 @@ pub trait FrameAllocator {
     fn free(&mut self, frame: FrameId, order: Order) -> Result<(), Error>;
 
     /// Makes the `frames` frames from `start` free for the first time. Adjoining regions
-    /// coalesce like blocks. Time: linear in `frames` at worst.
+    /// coalesce like blocks.
+    ///
+    /// Time: constant for up to 2^24 frames in [`Bitset`](crate::Bitset), and a step for each further 2^24; a step for each 64
+    /// frames in [`Atomic`](crate::Atomic). Elsewhere that of [`is_free`](Self::is_free) for each frame and
+    /// [`free`](Self::free) for each block.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::NotAllocated`] if part of it is free already;
@@ -201,7 +205,7 @@ pub trait FrameAllocator {
     /// How many of them are free. Constant time; linear in the metadata in [`Atomic`](crate::Atomic).
     fn free_frames(&self) -> usize;
 
-    /// Whether `frame` is free. Frames out of range are not. Time: at most that of [`free`](Self::free).
+    /// Whether `frame` is free. Frames out of range are not.
     fn is_free(&self, frame: FrameId) -> bool;
 
     /// Counts the free blocks. Linear in their number.

@@ -11,9 +11,8 @@ use crate::hugetlb;
 use crate::source::reserve_and_commit;
 use crate::{PageRange, PageSource, SourceError, System};
 
-/// Linux's private anonymous memory. A range is aligned to a page at least, and refused where the alignment asked for is no
-/// power of two. No call changes the `errno` that a caller sees: each saves and
-/// restores it.
+/// Linux's private anonymous memory. Ranges are aligned to a page at least; an alignment that is no power of two is refused.
+/// No call changes the `errno` that a caller sees: each saves and restores it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Os;
 

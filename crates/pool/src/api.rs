@@ -108,21 +108,20 @@ pub trait Pool: Sync {
     /// Ends the object's life. Constant time, besides the source's when memory is given back.
     ///
     /// # Safety
-    /// `handle` came from this pool's [`alloc`](Self::alloc) and has not been freed since, and no
-    /// other thread uses it during the call or afterwards.
+    /// As for [`try_free`](Self::try_free).
     ///
     /// # Panics
-    /// Where [`try_free`](Self::try_free) would refuse.
+    /// Where [`try_free`](Self::try_free) gives an error.
     unsafe fn free(&self, handle: Handle);
 
-    /// [`free`](Self::free) that reports an object freed before instead of panicking.
+    /// Ends the object's life, unless that has ended before.
     ///
     /// [`Dense`](crate::Dense) and [`Zs`](crate::Zs) can tell until another object is allocated, which may get the same
-    /// handle. [`Xv`](crate::Xv) can tell until then, too, but only while another object keeps the page. By default nothing is
-    /// checked.
+    /// handle. [`Xv`](crate::Xv) can tell until then, too, but only while another object keeps the page. A pool that does not
+    /// provide this method cannot tell.
     ///
     /// # Errors
-    /// [`NoObject`]; the pool is then as it was.
+    /// [`NoObject`] if the object was freed before; the pool is then as it was.
     ///
     /// # Safety
     /// `handle` came from this pool's [`alloc`](Self::alloc), and no other thread uses it during the call or afterwards.

@@ -117,13 +117,13 @@ impl fmt::Display for StoreError {
             }
             Self::FileFull { pages } => write!(
                 f,
-                "the file for written-back pages holds {pages}, all that it may: remove pages, or \
-                 raise Config::backing_pages"
+                "the file for written-back pages is full with {pages} of them: remove pages, or raise \
+                 Config::backing_pages"
             ),
             Self::NoCodec { codec, codecs } => write!(
                 f,
-                "there is no codec {codec} to recompress with: the numbers of this store's are below \
-                 {codecs} (Config::codecs)"
+                "there is no codec {codec} to recompress with; this store has {codecs}, numbered \
+                 from 0 (Config::codecs)"
             ),
         }
     }
