@@ -151,12 +151,12 @@ extern "C" fn malloc_stats() {
 /// With the system's error number.
 pub(crate) fn export_json(path: &[u8]) -> Result<(), c_int> {
     let mut full = Path::new();
-    let told = full
-        .push_expanded(path)
+    let expanded = full.push_expanded(path).map(|full| &*full);
+    let told = expanded
         .ok_or(libc::ENAMETOOLONG)
         .and_then(|full| write_file(full, |out| write_json(&mut Text(out), &HEAP.stats()).ok()));
     if let Err(error) = told {
-        tell_unwritable(b"the statistics", path, error);
+        tell_unwritable(b"the statistics", expanded.map_or(path, Path::text), error);
     }
     told
 }
