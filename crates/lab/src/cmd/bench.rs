@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use indexmap::IndexMap;
 
 use super::compare::{bundled_traces, trace_case};
-use super::contesting::ContestArgs;
+use super::contesting::{ContestArgs, first_given};
 use super::{Exit, OrMisused};
 use crate::bench::{self, Entry, Parameters, Table, Workload, best_peer, callgrind, domain, flame};
 use crate::contest::{Case, Looks, Work};
@@ -74,31 +74,45 @@ enum Chosen {
 }
 
 impl Args {
-    /// Whether an option is given that only a single workload takes.
-    fn changes_the_workload(&self) -> bool {
-        let looks_otherwise = self.callgrind || self.flame.is_some();
-        let cases = !self.threads.is_empty() || self.seeds.is_some();
-        looks_otherwise || cases || self.ops.is_some() || !self.set.is_empty()
+    /// The first option given that only a single workload takes.
+    fn of_one_workload(&self) -> Option<&'static str> {
+        first_given([
+            ("--threads", !self.threads.is_empty()),
+            ("--seeds", self.seeds.is_some()),
+            ("--ops", self.ops.is_some()),
+            ("--callgrind", self.callgrind),
+            ("--flame", self.flame.is_some()),
+            ("--set", !self.set.is_empty()),
+        ])
+    }
+
+    /// The first option given that chooses among the rows of a table.
+    fn of_rows(&self) -> Option<&'static str> {
+        first_given([("--only", !self.only.is_empty()), ("--with-traces", self.with_traces)])
     }
 
     /// What to run.
     fn chosen(&self) -> anyhow::Result<Chosen> {
         let name = self.name.as_deref().context("which one? `hectare bench --list` tells")?;
         if let Some(&table) = Table::EACH.iter().find(|table| table.name() == name) {
-            anyhow::ensure!(
-                !self.changes_the_workload(),
-                "`bench {name}` runs every workload with its own parameters; give a name to change them"
-            );
+            if let Some(option) = self.of_one_workload() {
+                bail!(
+                    "{option}: `bench {name}` runs every workload with its own parameters; give the name of \
+                     a workload to change them"
+                );
+            }
             anyhow::ensure!(
                 !self.with_traces || table == Table::All,
                 "--with-traces is of `hectare bench all`"
             );
-            let measures = self.contest.is_changed() || self.with_traces || !self.only.is_empty();
-            anyhow::ensure!(
-                self.from.is_empty() || !measures,
-                "--from reads records and measures nothing: only --json, --csv, --markdown and --report go \
-                 with it"
-            );
+            if !self.from.is_empty()
+                && let Some(option) = self.contest.given().or_else(|| self.of_rows())
+            {
+                bail!(
+                    "{option}: --from reads records and measures nothing: only --json, --csv, --markdown and \
+                     --report go with it"
+                );
+            }
             return Ok(Chosen::Table(table));
         }
         anyhow::ensure!(
@@ -107,10 +121,14 @@ impl Args {
         );
         let entry = bench::find(name)?;
         match entry {
-            Entry::Study(_) => anyhow::ensure!(
-                !self.contest.is_changed() && !self.changes_the_workload(),
-                "`{name}` has subjects and options of its own: `hectare bench {name} -- --help`"
-            ),
+            Entry::Study(_) => {
+                if let Some(option) = self.contest.given().or_else(|| self.of_one_workload()) {
+                    bail!(
+                        "{option}: `{name}` has subjects and options of its own: `hectare bench {name} -- \
+                         --help`"
+                    );
+                }
+            }
             Entry::Workload(_) => anyhow::ensure!(
                 self.study.is_empty(),
                 "`{name}` takes no arguments after `--`; its parameters are given by --set"
@@ -156,6 +174,27 @@ impl Args {
         Ok(cases)
     }
 
+    /// The only case, for what looks at one run.
+    fn one_run<'a>(&self, cases: &'a [Parameters]) -> anyhow::Result<&'a Parameters> {
+        let looks = if self.callgrind { "--callgrind" } else { "--flame" };
+        if let Some(option) = self.contest.of_a_contest() {
+            bail!(
+                "{option} cannot be used with {looks}, which looks at one run: leave it out (--allocators can \
+                 be used)"
+            );
+        }
+        let [parameters] = cases else {
+            let option = if self.threads.len() > 1 { "--threads" } else { "--seeds" };
+            bail!("{option} asks for several cases, and {looks} looks at one run: give one number");
+        };
+        if self.flame.is_some()
+            && let Some(option) = self.contest.outputs.first()
+        {
+            bail!("{option} cannot be used with --flame, which draws graphs and makes no record");
+        }
+        Ok(parameters)
+    }
+
     /// The parameters of every case: each seed with each number of threads.
     fn cases(&self, parameters: &Parameters) -> anyhow::Result<Vec<Parameters>> {
         let mut threads: Vec<usize> = self.threads.iter().map(|number| number.get()).collect();
@@ -186,8 +225,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Chosen::Entry(Entry::Workload(workload)) => {
             let cases = args.cases_of(workload).or_misused()?;
             if args.callgrind || args.flame.is_some() {
-                let [parameters] = &cases[..] else { bail!(Exit::misused(ONE_RUN)) };
-                anyhow::ensure!(!args.contest.is_contest(), Exit::misused(ONE_RUN));
+                let parameters = args.one_run(&cases).or_misused()?;
                 return match &args.flame {
                     Some(folder) => flame(&args, workload.name(), parameters, folder),
                     None => count(&args, workload.name(), parameters),
@@ -197,10 +235,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     }
 }
-
-/// Why `--callgrind` and `--flame` refuse options that ask for several cases or rounds.
-const ONE_RUN: &str = "--callgrind and --flame look at one run: they take one number of \
-    --threads, one of --seeds, and of what sets a contest only --allocators";
 
 /// One workload on every subject, with each of the parameters.
 fn contest(
@@ -257,10 +291,6 @@ fn flame(args: &Args, name: &str, parameters: &Parameters, folder: &Path) -> any
     if !flame::is_here() {
         bail!("--flame needs perf, which is not installed");
     }
-    anyhow::ensure!(
-        !args.contest.outputs.are_asked_for(),
-        "--flame draws graphs and makes no record: --json, --csv, --markdown and --report would do nothing"
-    );
     std::fs::create_dir_all(folder)
         .with_context(|| format!("--flame {}: it must be a folder", folder.display()))
         .or_misused()?;

@@ -122,19 +122,26 @@ impl Linked {
 }
 
 impl ContestArgs {
-    /// Whether an option is given that only a contest can honour.
-    pub(crate) fn is_contest(&self) -> bool {
-        let surroundings = self.control || self.pin.is_some() || self.no_aslr;
-        let warmed = self.warm_memory != WarmMemory::Auto;
-        let processes = self.ignore_failure || self.timeout.is_some() || warmed;
-        let rounds = self.rounds.is_some() || self.seconds != SECONDS || self.seed != SEED;
-        let judged = self.reference != REFERENCE || !self.claims.is_empty();
-        surroundings || processes || rounds || judged
+    /// The first option given that only a contest can honour.
+    pub(crate) fn of_a_contest(&self) -> Option<&'static str> {
+        first_given([
+            ("--reference", self.reference != REFERENCE),
+            ("--rounds", self.rounds.is_some()),
+            ("--seconds", self.seconds != SECONDS),
+            ("--assert", !self.claims.is_empty()),
+            ("--ignore-failure", self.ignore_failure),
+            ("--timeout", self.timeout.is_some()),
+            ("--control", self.control),
+            ("--pin", self.pin.is_some()),
+            ("--no-aslr", self.no_aslr),
+            ("--warm-memory", self.warm_memory != WarmMemory::Auto),
+            ("--seed", self.seed != SEED),
+        ])
     }
 
-    /// Whether anything but the outputs is given.
-    pub(crate) fn is_changed(&self) -> bool {
-        self.is_contest() || !self.allocators.is_empty()
+    /// The first option given that is none of the outputs.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        first_given([("--allocators", !self.allocators.is_empty())]).or_else(|| self.of_a_contest())
     }
 
     /// Refuses what concerns programs alone, for contests of traces and workloads: one that fails has
@@ -381,6 +388,13 @@ impl ContestArgs {
         }
         Ok(verdicts)
     }
+}
+
+/// The first of the `options` that is given.
+pub(crate) fn first_given<const N: usize>(
+    options: [(&'static str, bool); N],
+) -> Option<&'static str> {
+    options.into_iter().find_map(|(name, is_given)| is_given.then_some(name))
 }
 
 /// A claim of the command line, or everything that is wrong with it.

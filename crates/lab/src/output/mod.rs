@@ -103,9 +103,9 @@ impl Outputs {
         written
     }
 
-    /// Whether a file was asked for.
-    pub(crate) fn are_asked_for(&self) -> bool {
-        self.files.named().next().is_some()
+    /// The first option given that asks for a file.
+    pub(crate) fn first(&self) -> Option<&'static str> {
+        self.files.named().next().map(|(option, _)| option)
     }
 
     /// Prints what is for people.
