@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 
 use super::compare::program_case;
 use super::contesting::Linked;
@@ -33,6 +33,9 @@ pub(crate) struct Args {
 
 /// Runs the verb; the program's own exit code is passed on.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let is_list = args.allocator.contains(',') && !args.allocator.contains(['=', '/']);
+    let message = "`run` takes one allocator; `hectare compare -a A,B -- CMD` takes several";
+    ensure!(!is_list, Exit::misused(format!("--allocator {}: {message}", args.allocator)));
     let subject = Subject::parse(&args.allocator).or_misused()?;
     let case = program_case(&args.command)?;
     let program = args.command[0].clone();

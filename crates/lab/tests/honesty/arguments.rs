@@ -31,6 +31,7 @@ fn wrong_arguments_are_told_with_what_is_wrong_and_nothing_is_said_twice() {
         (&["buddy", "runs", "--trace", "f", "--ops", "5"], 2, "cannot be used with"),
         (&["compare", "--pin", "999", "--", "true"], 2, "there is no processor 999"),
         (&["run", "-a", "nosuch", "--", "true"], 2, "no allocator is called `nosuch`"),
+        (&["run", "-a", "hectare,system", "--", "true"], 2, "`run` takes one allocator"),
         (&["buddy", "--batch", "0"], 2, "at least one"),
         (&["buddy", "fragment", "--load", "100"], 2, "from 1 to 99"),
         (&["store", "--file", "/etc/passwd", "--pools", "nosuch"], 2, "there is no pool `nosuch`"),
