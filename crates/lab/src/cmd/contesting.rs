@@ -345,7 +345,7 @@ impl ContestArgs {
             report.parameter("pin", pin.0.clone());
         }
         report.parameter("no_aslr", self.no_aslr);
-        report.notes.extend(settings_note(std::env::vars_os()));
+        report.notes.extend(environment_notes());
         report.notes.extend(input_note(&contest.cases));
         report.notes.extend(below_ideal(report, &contest.cases));
         report.notes.extend(forked(report, &contest.cases));
@@ -402,20 +402,24 @@ fn claim(text: &str) -> Result<Claim, String> {
     text.parse().map_err(|error: anyhow::Error| format!("{error:#}"))
 }
 
-/// With what the variables begin that set allocators.
-const SETTINGS: [&str; 7] = [
-    "HECTARE_CONF",
-    "GLIBC_TUNABLES",
-    "MALLOC_",
-    "MIMALLOC_",
-    "TCMALLOC_",
-    "SNMALLOC_",
-    "TBB_MALLOC_",
-];
+/// The variable that sets hectare.
+const OUR_SETTINGS: &str = "HECTARE_CONF";
+
+/// With what the variables begin that set the other allocators.
+const SETTINGS: [&str; 6] =
+    ["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "SNMALLOC_", "TBB_MALLOC_"];
+
+/// What to know of the variables that this command has passed on to what was measured.
+pub(crate) fn environment_notes() -> impl Iterator<Item = String> {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    settings_note(std::env::vars_os()).into_iter().chain(misspelt_note(names))
+}
 
 /// Says which settings of allocators this command has passed on to what was measured.
 fn settings_note(variables: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
-    let sets = |name: &str| SETTINGS.iter().any(|beginning| name.starts_with(beginning));
+    let sets = |name: &str| {
+        name == OUR_SETTINGS || SETTINGS.iter().any(|beginning| name.starts_with(beginning))
+    };
     let mut set: Vec<_> = variables
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, value)| sets(name) && !value.is_empty())
@@ -427,6 +431,21 @@ fn settings_note(variables: impl Iterator<Item = (OsString, OsString)>) -> Optio
             "{} of the environment held for all that was measured (a file NAME.env beside NAME.so sets \
              variables for that allocator alone)",
             set.join(" ")
+        )
+    })
+}
+
+/// Says which variables are called almost like hectare's, and so set nothing.
+fn misspelt_note(names: impl Iterator<Item = OsString>) -> Option<String> {
+    let mut misspelt: Vec<_> = names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with(OUR_SETTINGS) && name != OUR_SETTINGS)
+        .collect();
+    misspelt.sort();
+    (!misspelt.is_empty()).then(|| {
+        format!(
+            "{} of the environment set nothing: hectare reads {OUR_SETTINGS}",
+            misspelt.join(", ")
         )
     })
 }
@@ -565,6 +584,16 @@ mod tests {
             told.starts_with("HECTARE_CONF=secure:true MALLOC_CONF=thp:always of the"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn a_variable_called_almost_like_ours_is_told_as_what_it_is() {
+        let misspelt = ["PATH", "HECTARE_CONFIG", "HECTARE_CONF"];
+        let told = misspelt_note(misspelt.iter().map(OsString::from)).unwrap();
+        assert!(told.starts_with("HECTARE_CONFIG of the environment set nothing"), "{told}");
+        assert_eq!(misspelt_note(["HECTARE_CONF", "PATH"].iter().map(OsString::from)), None);
+        let settings = [("HECTARE_CONFIG".into(), "secure:true".into())];
+        assert_eq!(settings_note(settings.into_iter()), None);
     }
 
     #[test]
